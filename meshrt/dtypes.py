@@ -1,0 +1,496 @@
+"""Element types and the rules that combine them.
+
+The rules are JAX's: two dtypes combine to their least upper bound on a small lattice that also holds the
+*weak* types of Python scalars (``int``, ``float``, ``complex``), so that ``x + 1.0`` keeps ``x``'s precision.
+With x64 off (the default) 64-bit types are canonicalised to their 32-bit counterparts.
+
+Everything here is plain NumPy plus ``ml_dtypes``. Answers are memoised by ``(dtype, weak_type)``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from meshrt._keytypes import (
+    KEY_IMPLS,
+    ExtendedDType,
+    KeyImpl,
+    KeyType,
+    extended,
+    prng_key,
+)
+from meshrt._lattice import (
+    BOOL,
+    COMPLEX,
+    FLOAT,
+    NARROW_FLOAT,
+    NARROW_SIGNED,
+    NARROW_UNSIGNED,
+    SIGNED,
+    STRONG,
+    UNSIGNED,
+    TypePromotionError,
+    dtypes_of,
+    least_upper_bound,
+)
+
+__all__ = [
+    "KEY_IMPLS", "DTypeError", "ExtendedDType", "KeyImpl", "KeyType", "TypePromotionError", "bfloat16",
+    "canonicalize_dtype", "check_user_dtype", "dtype", "dtype_and_weak_type", "extended", "finfo", "float0",
+    "iinfo", "is_weakly_typed", "isdtype", "issubdtype", "itemsize_bits", "lattice_result_type", "prng_key",
+    "promote_dtypes", "promote_types", "python_scalar_dtypes", "result_type", "scalar_type_of",
+    "short_dtype_name", "to_complex_dtype", "to_floating_dtype", "to_inexact_dtype", "x64_enabled",
+]  # fmt: skip
+
+DType = np.dtype | ExtendedDType
+
+
+class DTypeError(TypeError):
+    """A dtype, or a value's dtype, that no array of ours can have."""
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Settings that these rules depend on.
+
+
+def x64_enabled() -> bool:
+    """Whether 64-bit types are kept (``meshrt.config.enable_x64``)."""
+    return _x64_source()
+
+
+def strict_promotion() -> bool:
+    """Whether ``numpy_dtype_promotion`` is ``"strict"``: then only weak types promote."""
+    return _strict_source()
+
+
+_x64_source: Callable[[], bool] = lambda: False
+_strict_source: Callable[[], bool] = lambda: False
+
+
+def set_sources(x64: Callable[[], bool], strict: Callable[[], bool] | None = None) -> None:
+    """Says where :func:`x64_enabled` and :func:`strict_promotion` read; the settings call it."""
+    global _x64_source, _strict_source
+    _x64_source = x64
+    if strict is not None:
+        _strict_source = strict
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The types.
+
+bfloat16 = ml_dtypes.bfloat16
+float8_e3m4 = ml_dtypes.float8_e3m4
+float8_e4m3 = ml_dtypes.float8_e4m3
+float8_e8m0fnu = ml_dtypes.float8_e8m0fnu
+float8_e4m3b11fnuz = ml_dtypes.float8_e4m3b11fnuz
+float8_e4m3fn = ml_dtypes.float8_e4m3fn
+float8_e4m3fnuz = ml_dtypes.float8_e4m3fnuz
+float8_e5m2 = ml_dtypes.float8_e5m2
+float8_e5m2fnuz = ml_dtypes.float8_e5m2fnuz
+float6_e2m3fn = ml_dtypes.float6_e2m3fn
+float6_e3m2fn = ml_dtypes.float6_e3m2fn
+float4_e2m1fn = ml_dtypes.float4_e2m1fn
+int2 = ml_dtypes.int2
+uint2 = ml_dtypes.uint2
+int4 = ml_dtypes.int4
+uint4 = ml_dtypes.uint4
+
+# The type of tangents of integer and boolean values: it holds no data.
+float0: np.dtype = np.dtype([("float0", np.void, 0)])
+
+finfo = ml_dtypes.finfo
+iinfo = ml_dtypes.iinfo
+
+
+# Every dtype that an array may have.
+_VALID = frozenset([float0, *STRONG])
+
+# ml_dtypes' scalar types stand outside NumPy's hierarchy; this table puts them in.
+_FLOAT_PARENTS = frozenset([np.floating, np.inexact, np.number, np.generic])
+_SIGNED_PARENTS = frozenset([np.signedinteger, np.integer, np.number, np.generic])
+_UNSIGNED_PARENTS = frozenset([np.unsignedinteger, np.integer, np.number, np.generic])
+_ABSTRACT_PARENTS: dict[type, frozenset] = {
+    **{d.type: _FLOAT_PARENTS for d in [*NARROW_FLOAT, np.dtype(bfloat16)]},
+    **{d.type: _SIGNED_PARENTS for d in NARROW_SIGNED},
+    **{d.type: _UNSIGNED_PARENTS for d in NARROW_UNSIGNED},
+}
+_WIDE = dtypes_of("int64", "uint64", "float64", "complex128")
+_TO_32 = dict(zip(_WIDE, dtypes_of("int32", "uint32", "float32", "complex64")))
+
+#: Python's scalar types and the (64-bit, not yet canonical) dtypes they stand for.
+python_scalar_dtypes: dict[type, np.dtype] = {
+    bool: BOOL, int: np.dtype("int64"), float: np.dtype("float64"), complex: np.dtype("complex128"),
+}  # fmt: skip
+_WEAK_SCALARS = (int, float, complex)
+_KIND_OF_WEAK = {"i": int, "u": int, "f": float, "c": complex}
+_KINDS: dict[str, frozenset] = {
+    "bool": frozenset([BOOL]),
+    "signed integer": frozenset(SIGNED),
+    "unsigned integer": frozenset(UNSIGNED),
+    "integral": frozenset(SIGNED + UNSIGNED),
+    "real floating": frozenset(FLOAT),
+    "complex floating": frozenset(COMPLEX),
+    "numeric": frozenset(SIGNED + UNSIGNED + FLOAT + COMPLEX),
+}
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Hierarchy.
+
+
+def issubdtype(a: Any, b: Any) -> bool:
+    """Whether dtype ``a`` is ``b`` or below it; knows ml_dtypes' types and extended dtypes as well."""
+    try:
+        return _issubdtype(a, b)
+    except TypeError:  # unhashable
+        return _issubdtype(np.dtype(a), np.dtype(b))
+
+
+def _scalar_type(x: Any) -> type:
+    if isinstance(x, ExtendedDType):
+        return x.type
+    return x if isinstance(x, type) and issubclass(x, np.generic) else np.dtype(x).type
+
+
+@cache
+def _issubdtype(a: Any, b: Any) -> bool:
+    if isinstance(b, ExtendedDType):
+        return a == b if isinstance(a, ExtendedDType) else False
+    sa, sb = _scalar_type(a), _scalar_type(b)
+    parents = _ABSTRACT_PARENTS.get(sa)
+    if parents is not None:
+        return sb is sa or sb in parents
+    return issubclass(sa, sb)
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether ``dtype`` is of ``kind``: a dtype, one of the array API's kind names, or a tuple of these."""
+    the_dtype = dtype if isinstance(dtype, ExtendedDType) else np.dtype(dtype)
+    for k in kind if isinstance(kind, tuple) else (kind,):
+        if isinstance(k, str) and k in _KINDS:
+            if the_dtype in _KINDS[k]:
+                return True
+            continue
+        try:
+            if the_dtype == np.dtype(k):
+                return True
+        except TypeError as e:
+            known = ", ".join(map(repr, _KINDS))
+            raise DTypeError(f"unknown dtype kind {k!r}: expected a dtype, a tuple, or one of {known}") from e
+    return False
+
+
+def is_float_like(dtype: Any) -> bool:
+    """Whether ``dtype`` is real or complex floating."""
+    return issubdtype(dtype, np.inexact)
+
+
+def scalar_type_of(x: Any) -> type:
+    """The Python scalar type (bool, int, float or complex) of the values of ``x``'s dtype."""
+    d = globals()["dtype"](x)
+    if d == BOOL:
+        return bool
+    for abstract, typ in ((np.integer, int), (np.floating, float), (np.complexfloating, complex)):
+        if issubdtype(d, abstract):
+            return typ
+    raise DTypeError(f"values of dtype {d} have no Python scalar type")
+
+
+def itemsize_bits(dtype: Any) -> int:
+    """Bits per element as XLA stores them densely (bool: 8; int4: 4)."""
+    d = np.dtype(dtype)
+    if d == BOOL:
+        return 8
+    if issubdtype(d, np.integer):
+        return iinfo(d).bits
+    if issubdtype(d, np.complexfloating):
+        return 2 * finfo(d).bits
+    if issubdtype(d, np.floating):
+        return finfo(d).bits
+    raise DTypeError(f"dtype {d} has no size in bits")
+
+
+@cache
+def short_dtype_name(dtype: Any) -> str:
+    """The name used in printed types: f32, bf16, i32, u8, bool, c64, key<fry>."""
+    if isinstance(dtype, ExtendedDType):
+        return str(dtype)
+    name = np.dtype(dtype).name if dtype != float0 else "float0"
+    for long, short in (("float0", "float0"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c")):
+        if name.startswith(long):
+            return short + name[len(long) :]
+        if name == "bfloat16":
+            return "bf16"
+    return name
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Canonical types.
+
+
+def default_int_dtype() -> np.dtype:
+    """int32, or int64 with x64."""
+    return canonicalize_dtype(python_scalar_dtypes[int])
+
+
+def default_uint_dtype() -> np.dtype:
+    """uint32, or uint64 with x64."""
+    return canonicalize_dtype(np.dtype("uint64"))
+
+
+def default_float_dtype() -> np.dtype:
+    """float32, or float64 with x64."""
+    return canonicalize_dtype(python_scalar_dtypes[float])
+
+
+def default_complex_dtype() -> np.dtype:
+    """complex64, or complex128 with x64."""
+    return canonicalize_dtype(python_scalar_dtypes[complex])
+
+
+@cache
+def _default_like(dt: np.dtype) -> np.dtype:
+    """The widest dtype of ``dt``'s kind; canonical form gives the default of that kind."""
+    for abstract, wide in ((np.floating, "float64"), (np.signedinteger, "int64"), (np.unsignedinteger, "uint64")):
+        if issubdtype(dt, abstract):
+            return np.dtype(wide)
+    return BOOL if dt == BOOL else np.dtype("complex128")
+
+
+def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = True) -> Any:
+    """``dtype`` as arrays hold it: 64-bit types become 32-bit ones unless x64 is on."""
+    if type(dtype) is KeyType or isinstance(dtype, ExtendedDType):
+        if not allow_extended_dtype:
+            raise DTypeError(f"an ordinary dtype is needed here, not {dtype}")
+        return dtype
+    if not isinstance(dtype, np.dtype):
+        try:
+            dtype = np.dtype(dtype)
+        except TypeError as e:
+            raise DTypeError(f"{dtype!r} is not a dtype; pass one such as 'float32' or jnp.bfloat16") from e
+    if _x64_source():
+        return dtype
+    return _TO_32.get(dtype, dtype)
+
+
+def _unknown(dt: Any, where: str | None) -> DTypeError:
+    place = f" in {where}" if where else ""
+    return DTypeError(
+        f"dtype {dt!s}{place} is not one that arrays can have: expected bool, an integer, a float or a "
+        f"complex type of at most 64 bits per part, in native byte order; convert the value first, e.g. "
+        f"with numpy.asarray(x, dtype='float32')"
+    )
+
+
+def _canonicalize_explicit(dt: np.dtype, where: str | None, stacklevel: int) -> np.dtype:
+    if dt not in _VALID:
+        raise _unknown(dt, where)
+    if dt not in _TO_32 or _x64_source():
+        return dt
+    place = f" requested in {where}" if where else ""
+    warnings.warn(
+        f"Explicitly requested dtype {dt}{place} is not available, and will be truncated to dtype "
+        f"{_TO_32[dt]}. To enable more dtypes, set meshrt.config.update('enable_x64', True).",
+        stacklevel=stacklevel,
+    )
+    return _TO_32[dt]
+
+
+def check_user_dtype(dtype: Any, where: str | None = None) -> Any:
+    """The canonical dtype for a dtype that a user passed to ``where``.
+
+    Python scalar types give the default dtype of their kind. A 64-bit dtype gives a warning with x64 off.
+
+    Raises:
+      DTypeError: no array can have this dtype.
+    """
+    if type(dtype) is np.dtype or isinstance(dtype, np.dtype):
+        return _canonicalize_explicit(dtype, where, 4)
+    if isinstance(dtype, ExtendedDType):
+        return dtype
+    if isinstance(dtype, type) and dtype in python_scalar_dtypes:
+        return canonicalize_dtype(python_scalar_dtypes[dtype])
+    place = f" in {where}" if where else ""
+    if dtype is None:
+        raise DTypeError(f"a dtype must be given{place}, got None")
+    if hasattr(dtype, "aval") or isinstance(dtype, np.ndarray):
+        raise DTypeError(f"an array was given as a dtype{place}; pass its .dtype instead")
+    try:
+        dt = np.dtype(dtype)
+    except TypeError as e:
+        raise DTypeError(
+            f"{dtype!r}{place} is not a dtype; pass a dtype such as 'float32', jnp.bfloat16 or float"
+        ) from e
+    return _canonicalize_explicit(dt, where, 4)
+
+
+_TO_INEXACT: dict[np.dtype, np.dtype] = {
+    BOOL: np.dtype("float32"),
+    **{d: np.dtype("float64" if d.itemsize == 8 else "float32") for d in SIGNED + UNSIGNED},
+}
+
+
+def to_inexact_dtype(dtype: Any) -> np.dtype:
+    """Integers and bool become float32 (float64 from 64 bits); floats and complex stay."""
+    d = np.dtype(dtype)
+    return _TO_INEXACT.get(d, d)
+
+
+def to_floating_dtype(dtype: Any) -> np.dtype:
+    """As :func:`to_inexact_dtype`, and complex becomes its real part's type."""
+    return np.dtype(finfo(to_inexact_dtype(dtype)).dtype)
+
+
+def to_complex_dtype(dtype: Any) -> np.dtype:
+    """complex128 for 64-bit floats and complex128, complex64 for all else."""
+    wide = to_inexact_dtype(dtype) in (np.dtype("float64"), np.dtype("complex128"))
+    return np.dtype("complex128" if wide else "complex64")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The dtype of a value.
+
+
+def is_weakly_typed(x: Any) -> bool:
+    """Whether ``x`` adapts to the dtype it meets: Python scalars, and arrays made of nothing else."""
+    if type(x) in python_scalar_dtypes:
+        return type(x) is not bool
+    aval = getattr(x, "aval", x)
+    return getattr(aval, "weak_type", False) is True
+
+
+def dtype(x: Any) -> Any:
+    """The canonical dtype of a value, a scalar type or a dtype.
+
+    Raises:
+      DTypeError: ``x`` has no dtype, or one that no array can have.
+    """
+    return dtype_and_weak_type(x)[0]
+
+
+def dtype_and_weak_type(x: Any) -> tuple[Any, bool]:
+    """``(dtype, weak_type)`` of a value, a scalar type or a dtype; the element that promotion works on.
+
+    Arrays and tracers (whatever has ``.aval``) keep their dtype as it is; NumPy values and Python scalars are
+    canonicalised. The types ``int``, ``float`` and ``complex`` count as weak.
+    """
+    typ = type(x)
+    if typ in python_scalar_dtypes:
+        return canonicalize_dtype(python_scalar_dtypes[typ]), typ is not bool
+    aval = getattr(x, "aval", None)
+    if aval is not None:
+        return aval.dtype, getattr(aval, "weak_type", False)
+    if isinstance(x, np.dtype):
+        return _canonicalize_explicit(x, None, 4), False
+    if isinstance(x, ExtendedDType):
+        return x, False
+    if isinstance(x, type):
+        if x in python_scalar_dtypes:
+            return canonicalize_dtype(python_scalar_dtypes[x]), x is not bool
+        if issubclass(x, np.generic):
+            return _canonicalize_explicit(np.dtype(x), None, 4), False
+    if isinstance(x, str):
+        return _canonicalize_explicit(_parse(x), None, 4), False
+    dt = getattr(x, "dtype", None)
+    if isinstance(dt, ExtendedDType):
+        return dt, False
+    if not isinstance(dt, np.dtype):
+        dt = _dtype_of_object(x)
+    if dt not in _VALID:
+        raise _unknown(dt, f"a value of type {typ.__name__}")
+    return canonicalize_dtype(dt), getattr(x, "weak_type", False) is True
+
+
+def _parse(name: str) -> np.dtype:
+    try:
+        return np.dtype(name)
+    except TypeError as e:
+        raise DTypeError(f"{name!r} is not the name of a dtype; known: {', '.join(map(str, STRONG))}") from e
+
+
+def _dtype_of_object(x: Any) -> np.dtype:
+    if x is None:
+        raise DTypeError("None has no dtype; pass an array, a scalar or a dtype")
+    try:
+        return np.result_type(x)
+    except TypeError as e:
+        raise DTypeError(f"cannot tell the dtype of a value of type {type(x).__name__}") from e
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Promotion.
+
+
+def _weak_node(dt: np.dtype) -> Any:
+    if dt == BOOL:
+        return dt
+    for abstract, typ in ((np.integer, int), (np.floating, float)):
+        if issubdtype(dt, abstract):
+            return typ
+    return complex
+
+
+@cache
+def _promote(strict: bool, x64: bool, pairs: tuple[tuple[Any, bool], ...]) -> tuple[Any, bool]:
+    dtypes = frozenset(d for d, _ in pairs)
+    all_weak = all(w for _, w in pairs)
+    if len(pairs) == 1:
+        out, weak = pairs[0]
+    elif len(dtypes) == 1 and not all_weak:
+        out, weak = pairs[0][0], False
+    else:
+        # Weak types alone join as if strong, and the result is weak again: weak int16 stays int16.
+        join_weak = all_weak and not strict
+        bound = least_upper_bound(
+            strict, x64, dtypes if join_weak else frozenset(_weak_node(d) if w else d for d, w in pairs)
+        )
+        weak = join_weak or isinstance(bound, type)
+        out = python_scalar_dtypes[bound] if isinstance(bound, type) else bound
+        out = out if x64 else _TO_32.get(out, out)
+    return out, weak and out != BOOL
+
+
+def lattice_result_type(*args: Any) -> tuple[Any, bool]:
+    """``(dtype, weak_type)`` that the arguments promote to; a weak result keeps its width."""
+    return _promote(_strict_source(), _x64_source(), tuple(map(dtype_and_weak_type, args)))
+
+
+def promote_dtypes(*pairs: tuple[Any, bool]) -> tuple[Any, bool]:
+    """``(dtype, weak_type)`` that operands of these ``(dtype, weak_type)`` promote to; the fast way in."""
+    return _promote(_strict_source(), _x64_source(), pairs)
+
+
+def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
+    """The dtype that values, scalars, scalar types and dtypes promote to together.
+
+    ``None`` stands for the default float. A weakly typed result has the default width of its kind.
+
+    Args:
+      return_weak_type_flag: return ``(dtype, weak_type)`` instead of the dtype.
+    """
+    if not args:
+        raise ValueError("result_type needs at least one array, scalar or dtype")
+    pairs = tuple((default_float_dtype(), False) if a is None else dtype_and_weak_type(a) for a in args)
+    out, weak = _promote(_strict_source(), _x64_source(), pairs)
+    if weak:
+        out = canonicalize_dtype(_default_like(out))
+    return (out, weak) if return_weak_type_flag else out
+
+
+def promote_types(a: Any, b: Any) -> np.dtype:
+    """The dtype that two dtypes promote to; the types int, float and complex count as weak."""
+    nodes = frozenset(t if t in _WEAK_SCALARS and isinstance(t, type) else _as_dtype(t) for t in (a, b))
+    bound = least_upper_bound(_strict_source(), _x64_source(), nodes)
+    return np.dtype(bound)
+
+
+def _as_dtype(t: Any) -> Any:
+    if isinstance(t, (np.dtype, ExtendedDType)):
+        return t
+    return _parse(t) if isinstance(t, str) else np.dtype(t)
