@@ -1,0 +1,211 @@
+"""Decoding MLIR attributes into Python values, each attribute once.
+
+MLIR uniques attributes, so a decoded value is cached by the attribute itself. Shardings are decoded by
+`annotations.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from . import errors
+from .model import Mesh
+
+__all__ = [
+    "ConvDims",
+    "DotDims",
+    "GatherDims",
+    "ScatterDims",
+    "conv_dims",
+    "dot_dims",
+    "flag",
+    "gather_dims",
+    "integer",
+    "integers",
+    "mesh_of",
+    "pairs",
+    "scatter_dims",
+    "string",
+    "symbol",
+]
+
+
+class DotDims(NamedTuple):
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+    lhs_contract: tuple[int, ...]
+    rhs_contract: tuple[int, ...]
+
+
+class GatherDims(NamedTuple):
+    offset: tuple[int, ...]
+    collapsed_slice: tuple[int, ...]
+    operand_batching: tuple[int, ...]
+    indices_batching: tuple[int, ...]
+    start_index_map: tuple[int, ...]
+    index_vector: int
+
+
+class ScatterDims(NamedTuple):
+    update_window: tuple[int, ...]
+    inserted_window: tuple[int, ...]
+    input_batching: tuple[int, ...]
+    indices_batching: tuple[int, ...]
+    to_operand: tuple[int, ...]
+    index_vector: int
+
+
+class ConvDims(NamedTuple):
+    input_batch: int
+    input_feature: int
+    input_spatial: tuple[int, ...]
+    kernel_input_feature: int
+    kernel_output_feature: int
+    kernel_spatial: tuple[int, ...]
+    output_batch: int
+    output_feature: int
+    output_spatial: tuple[int, ...]
+
+
+def _cached(decode: Callable[[ir.Attribute], Any]) -> Callable[[ir.Attribute], Any]:
+    """Caches by attribute within its context (an attribute must not outlive its context, so the cache is small
+    and keyed by the context's attributes only while that context lives)."""
+    name = decode.__name__
+
+    def lookup(attr: ir.Attribute):
+        key = (name, attr)
+        try:
+            return _cache[key]
+        except KeyError:
+            if len(_cache) > _CACHE_LIMIT:
+                _cache.clear()
+            value = _cache[key] = decode(attr)
+            return value
+
+    lookup.__name__, lookup.__doc__ = name, decode.__doc__
+    return lookup
+
+
+_cache: dict = {}
+_CACHE_LIMIT = 4096
+
+
+@_cached
+def integers(attr: ir.Attribute) -> tuple[int, ...]:
+    """A dense i64 array, a dense 1-D integer tensor or an array of integers."""
+    if isinstance(attr, ir.DenseI64ArrayAttr):
+        return tuple(attr)
+    if isinstance(attr, ir.DenseIntElementsAttr):
+        return tuple(int(n) for n in attr)
+    if isinstance(attr, ir.ArrayAttr):
+        return tuple(ir.IntegerAttr(a).value for a in attr)
+    return tuple(int(n) for n in attr)
+
+
+@_cached
+def pairs(attr: ir.Attribute) -> tuple[tuple[int, int], ...]:
+    """An Nx2 integer tensor (padding) as N pairs."""
+    flat = [int(n) for n in ir.DenseIntElementsAttr(attr)]
+    if len(flat) == 1:  # a splat lists its one element once
+        flat = flat * (ir.ShapedType(ir.DenseIntElementsAttr(attr).type).shape[0] * 2)
+    return tuple(zip(flat[::2], flat[1::2]))
+
+
+@_cached
+def integer(attr: ir.Attribute) -> int:
+    return ir.IntegerAttr(attr).value
+
+
+@_cached
+def flag(attr: ir.Attribute) -> bool:
+    return ir.BoolAttr(attr).value
+
+
+@_cached
+def string(attr: ir.Attribute) -> str:
+    return ir.StringAttr(attr).value
+
+
+@_cached
+def symbol(attr: ir.Attribute) -> str:
+    return ir.FlatSymbolRefAttr(attr).value
+
+
+@_cached
+def dot_dims(attr: ir.Attribute) -> DotDims:
+    d = stablehlo.DotDimensionNumbers(attr)
+    return DotDims(
+        tuple(d.lhs_batching_dimensions),
+        tuple(d.rhs_batching_dimensions),
+        tuple(d.lhs_contracting_dimensions),
+        tuple(d.rhs_contracting_dimensions),
+    )
+
+
+@_cached
+def gather_dims(attr: ir.Attribute) -> GatherDims:
+    d = stablehlo.GatherDimensionNumbers(attr)
+    return GatherDims(
+        tuple(d.offset_dims),
+        tuple(d.collapsed_slice_dims),
+        tuple(d.operand_batching_dims),
+        tuple(d.start_indices_batching_dims),
+        tuple(d.start_index_map),
+        d.index_vector_dim,
+    )
+
+
+@_cached
+def scatter_dims(attr: ir.Attribute) -> ScatterDims:
+    d = stablehlo.ScatterDimensionNumbers(attr)
+    return ScatterDims(
+        tuple(d.update_window_dims),
+        tuple(d.inserted_window_dims),
+        tuple(d.input_batching_dims),
+        tuple(d.scatter_indices_batching_dims),
+        tuple(d.scattered_dims_to_operand_dims),
+        d.index_vector_dim,
+    )
+
+
+@_cached
+def conv_dims(attr: ir.Attribute) -> ConvDims:
+    d = stablehlo.ConvDimensionNumbers(attr)
+    return ConvDims(
+        d.input_batch_dimension,
+        d.input_feature_dimension,
+        tuple(d.input_spatial_dimensions),
+        d.kernel_input_feature_dimension,
+        d.kernel_output_feature_dimension,
+        tuple(d.kernel_spatial_dimensions),
+        d.output_batch_dimension,
+        d.output_feature_dimension,
+        tuple(d.output_spatial_dimensions),
+    )
+
+
+_AXIS = re.compile(r'"((?:[^"\\]|\\.)*)"=(\d+)')
+_IDS = re.compile(r"device_ids=\[([\d, ]*)\]")
+
+
+def unquote(text: str) -> str:
+    """The inverse of `model.quote`, without the quotation marks."""
+    if "\\" not in text:
+        return text
+    data = re.sub(rb"\\([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), text.encode())
+    return data.replace(b"\\\\", b"\\").replace(b'\\"', b'"').decode("utf-8", "replace")
+
+
+def mesh_of(attr: ir.Attribute, name: str) -> Mesh:
+    """The `Mesh` of an `#sdy.mesh` attribute. Raises the errors of `Mesh`."""
+    text = str(attr)
+    ids = _IDS.search(_AXIS.sub("", text))
+    axes = [(unquote(n), int(s)) for n, s in _AXIS.findall(text)]
+    if not text.startswith("#sdy.mesh<"):
+        raise errors.UnsupportedModuleError(f"mesh @{name} is not an #sdy.mesh attribute: {text[:80]}")
+    return Mesh(name, axes, None if ids is None else [int(n) for n in ids[1].replace(",", " ").split()])

@@ -1,0 +1,531 @@
+"""The data model: meshes, axes, dimension and tensor shardings, operation sharding rules, projections.
+
+Every class here is immutable and interned: equal values are one object, so equality is identity and hashing
+costs nothing. That is what lets propagation memoise a visit by (rule, shardings).
+
+An axis reference is always the triple (name, pre, size): the full axis `"x"` of size 8 is `("x", 1, 8)`, and
+the sub-axis `"x":(2)4` is `("x", 2, 4)`, the part of size 4 with parts of total size 2 to its left (more
+major). Shardings list axes from major to minor.
+
+>>> mesh = Mesh("mesh", (("data", 4), ("model", 2)))
+>>> data, model = mesh.axis("data"), mesh.axis("model")
+>>> s = TensorSharding(mesh, (DimSharding((data,)), DimSharding((), is_open=True)))
+>>> s.to_text()
+'#sdy.sharding<@mesh, [{"data"}, {?}]>'
+>>> s.shard_shape((64, 6)), s.dim_factor(0), s.closed().to_text()
+((16, 6), 4, '#sdy.sharding<@mesh, [{"data"}, {}]>')
+>>> s is TensorSharding(mesh, (DimSharding((AxisRef("data", 1, 4),)), DimSharding(is_open=True)))
+True
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+
+from . import errors
+
+__all__ = [
+    "AxisRef",
+    "DimSharding",
+    "FactorSharding",
+    "FactorType",
+    "Mesh",
+    "OpRule",
+    "Projection",
+    "TensorFactors",
+    "TensorSharding",
+]
+
+
+class _Interned:
+    """Base of values that exist once. A subclass lists its fields in `_fields` and builds through `_intern`.
+
+    The table of a class is a plain dict, because `dict.setdefault` is atomic: two threads can never get two
+    objects for one value. The number of distinct shardings a process meets is small.
+    """
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+    _table: dict = {}
+
+    def __init_subclass__(cls) -> None:
+        cls._table = {}
+
+    def __setattr__(self, name, value):
+        raise AttributeError(
+            f"{type(self).__name__} is immutable; make a new one instead of setting {name!r}"
+        )
+
+    def __reduce__(self):
+        return type(self), tuple(getattr(self, f) for f in self._fields)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{f}={getattr(self, f)!r}' for f in self._fields)})"
+
+
+_set = object.__setattr__
+
+
+class AxisRef(_Interned):
+    """The part of mesh axis `name` of size `size` that has parts of product `pre` to its left.
+
+    The full axis has `pre=1` and `size` equal to the axis size. Get full axes with `Mesh.axis`.
+    """
+
+    __slots__ = ("end", "name", "pre", "size")
+    _fields = ("name", "pre", "size")
+    name: str
+    pre: int
+    size: int
+    end: int  # pre * size: the `pre` of the next sub-axis to the right
+
+    def __new__(cls, name: str, pre: int, size: int) -> AxisRef:
+        key = (name, pre, size)
+        self = cls._table.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            _set(self, "name", name)
+            _set(self, "pre", pre)
+            _set(self, "size", size)
+            _set(self, "end", pre * size)
+            self = cls._table.setdefault(key, self)
+        return self
+
+    def is_full(self, mesh: Mesh) -> bool:
+        """Whether this is the whole axis of `mesh` rather than a sub-axis."""
+        return self.pre == 1 and self.size == mesh.axis_size(self.name)
+
+    def to_text(self, mesh: Mesh) -> str:
+        quoted = quote(self.name)
+        return quoted if self.is_full(mesh) else f"{quoted}:({self.pre}){self.size}"
+
+
+class Mesh(_Interned):
+    """A named, logical grid of devices.
+
+    `axes` are (name, size) pairs from major to minor. `device_ids` is None for the usual order (0, 1, 2, ...).
+    A mesh without axes is *maximal* if it names one device, else *empty* (a placeholder that fits any mesh).
+    """
+
+    __slots__ = ("_axis", "_index", "axes", "device_ids", "layout", "name", "size")
+    _fields = ("name", "axes", "device_ids")
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    device_ids: tuple[int, ...] | None
+    size: int
+    layout: tuple  # what the mesh is apart from its name
+
+    def __new__(cls, name: str, axes, device_ids=None) -> Mesh:
+        axes = tuple((str(n), int(s)) for n, s in axes)
+        size = math.prod(s for _, s in axes)
+        if device_ids is not None:
+            device_ids = tuple(int(d) for d in device_ids)
+            if axes and device_ids == tuple(range(size)):
+                device_ids = None
+        key = (name, axes, device_ids)
+        self = cls._table.get(key)
+        if self is None:
+            _check_mesh(name, axes, device_ids, size)
+            self = object.__new__(cls)
+            _set(self, "name", name)
+            _set(self, "axes", axes)
+            _set(self, "device_ids", device_ids)
+            _set(self, "size", size)
+            _set(self, "layout", (axes, device_ids))
+            _set(self, "_axis", {n: AxisRef(n, 1, s) for n, s in axes})
+            _set(self, "_index", {n: i for i, (n, _) in enumerate(axes)})
+            self = cls._table.setdefault(key, self)
+        return self
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        return tuple(n for n, _ in self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(s for _, s in self.axes)
+
+    @property
+    def is_maximal(self) -> bool:
+        return not self.axes and self.device_ids is not None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.axes and self.device_ids is None
+
+    def axis(self, name: str) -> AxisRef:
+        """The full axis `name`. Raises `UnknownAxisError`."""
+        try:
+            return self._axis[name]
+        except KeyError:
+            known = ", ".join(repr(n) for n in self._axis) or "no axes at all"
+            raise errors.UnknownAxisError(f"mesh @{self.name} has no axis {name!r}; it has {known}") from None
+
+    def axis_size(self, name: str) -> int:
+        return self.axis(name).size
+
+    def axis_index(self, name: str) -> int:
+        """The position of axis `name` in the mesh (0 is the most major)."""
+        self.axis(name)
+        return self._index[name]
+
+    def sort_key(self, axis: AxisRef) -> tuple[int, int, int]:
+        """Sorts axis references in mesh order: position in the mesh, then `pre`, then size."""
+        return (self._index[axis.name], axis.pre, axis.size)
+
+    def to_text(self) -> str:
+        """The mesh attribute as it stands after `sdy.mesh @name =`."""
+        axes = ", ".join(f"{quote(n)}={s}" for n, s in self.axes)
+        ids = "" if self.device_ids is None else f", device_ids=[{', '.join(map(str, self.device_ids))}]"
+        return f"<[{axes}]{ids}>"
+
+
+def _check_mesh(name: str, axes, device_ids, size: int) -> None:
+    names = [n for n, _ in axes]
+    if len(set(names)) != len(names):
+        raise errors.AxisReuseError(f"mesh @{name} has the axis name {names!r} more than once; rename one")
+    for n, s in axes:
+        if s < 1:
+            raise errors.SubAxisError(f"axis {n!r} of mesh @{name} has size {s}; sizes start at 1")
+    if axes and device_ids is not None and sorted(device_ids) != list(range(size)):
+        raise errors.UnsupportedModuleError(
+            f"device_ids of mesh @{name} must be a permutation of 0..{size - 1}, one per device of {axes}"
+        )
+    if not axes and device_ids is not None and len(device_ids) != 1:
+        raise errors.UnsupportedModuleError(f"mesh @{name} without axes may name exactly one device")
+
+
+class DimSharding(_Interned):
+    """How one dimension is split: axes from major to minor.
+
+    `is_open` lets propagation add axes to the right. `priority` (None is highest, like 0) is the user's.
+    """
+
+    __slots__ = ("axes", "factor", "is_open", "priority")
+    _fields = ("axes", "is_open", "priority")
+    axes: tuple[AxisRef, ...]
+    is_open: bool
+    priority: int | None
+    factor: int  # the product of the axis sizes
+
+    def __new__(cls, axes=(), is_open: bool = False, priority: int | None = None) -> DimSharding:
+        key = (tuple(axes), is_open, priority)
+        self = cls._table.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            _set(self, "axes", key[0])
+            _set(self, "is_open", bool(is_open))
+            _set(self, "priority", priority)
+            _set(self, "factor", math.prod(a.size for a in key[0]))
+            self = cls._table.setdefault(key, self)
+        return self
+
+    def to_text(self, mesh: Mesh) -> str:
+        parts = [a.to_text(mesh) for a in self.axes] + (["?"] if self.is_open else [])
+        return "{" + ", ".join(parts) + "}" + ("" if self.priority is None else f"p{self.priority}")
+
+
+_OPEN, _CLOSED = DimSharding((), True), DimSharding(())
+
+
+class TensorSharding(_Interned):
+    """The sharding of a value: one `DimSharding` per dimension, explicitly replicated axes, and unreduced axes
+    (the value is a partial sum over them). Construction does not check; `check` does.
+    """
+
+    __slots__ = ("_text", "dims", "mesh", "replicated", "unreduced")
+    _fields = ("mesh", "dims", "replicated", "unreduced")
+    mesh: Mesh
+    dims: tuple[DimSharding, ...]
+    replicated: tuple[AxisRef, ...]
+    unreduced: tuple[AxisRef, ...]
+
+    def __new__(cls, mesh: Mesh, dims, replicated=(), unreduced=()) -> TensorSharding:
+        key = (mesh, tuple(dims), tuple(replicated), tuple(unreduced))
+        self = cls._table.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            _set(self, "mesh", mesh)
+            _set(self, "dims", key[1])
+            _set(self, "replicated", key[2])
+            _set(self, "unreduced", key[3])
+            _set(self, "_text", None)
+            self = cls._table.setdefault(key, self)
+        return self
+
+    @staticmethod
+    def replicated_on(mesh: Mesh, rank: int) -> TensorSharding:
+        """Closed and unsharded in every dimension."""
+        return TensorSharding(mesh, (_CLOSED,) * rank)
+
+    @staticmethod
+    def open_on(mesh: Mesh, rank: int) -> TensorSharding:
+        """Unsharded but open in every dimension: what a value without annotation means."""
+        return TensorSharding(mesh, (_OPEN,) * rank)
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def is_fully_closed(self) -> bool:
+        return not any(d.is_open for d in self.dims)
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """No dimension is sharded (unreduced axes are not looked at)."""
+        return not any(d.axes for d in self.dims)
+
+    @property
+    def axes(self) -> tuple[AxisRef, ...]:
+        """All axes that shard a dimension, dimension by dimension."""
+        return tuple(a for d in self.dims for a in d.axes)
+
+    def dim_factor(self, dim: int) -> int:
+        """Into how many parts dimension `dim` is split."""
+        return self.dims[dim].factor
+
+    def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one device's part; indivisible dimensions are rounded up (padded)."""
+        if len(shape) != len(self.dims):
+            raise errors.RankMismatchError(
+                f"{self.to_text()} has rank {self.rank}, the value has shape {shape}"
+            )
+        return tuple(-(-n // d.factor) for n, d in zip(shape, self.dims))
+
+    def closed(self) -> TensorSharding:
+        """The same axes, no dimension open, no priorities, no explicitly replicated axes."""
+        dims = tuple(DimSharding(d.axes) for d in self.dims)
+        return TensorSharding(self.mesh, dims, (), self.unreduced)
+
+    def with_dims(self, dims) -> TensorSharding:
+        return TensorSharding(self.mesh, dims, self.replicated, self.unreduced)
+
+    def to_text(self) -> str:
+        """`#sdy.sharding<@mesh, [{"x"}, {?}], replicated={"y"}>`."""
+        if self._text is None:
+            _set(self, "_text", f"#sdy.sharding{self.body_text()}")
+        return self._text
+
+    def body_text(self) -> str:
+        """What stands after `#sdy.sharding`: `<@mesh, [...]>`, as inside per-value lists."""
+        mesh = self.mesh
+        parts = [f"@{quote_symbol(mesh.name)}", "[" + ", ".join([d.to_text(mesh) for d in self.dims]) + "]"]
+        for label, axes in (("replicated", self.replicated), ("unreduced", self.unreduced)):
+            if axes:
+                parts.append(f"{label}={{{', '.join(a.to_text(mesh) for a in axes)}}}")
+        return f"<{', '.join(parts)}>"
+
+    def check(self, rank: int | None = None, where: str | None = None) -> TensorSharding:
+        """Raises the error that fits if an axis is unknown, used twice, overlapping or misfit, or the rank is
+        not `rank`. Returns self."""
+        from .axes import overlaps  # axes.py builds on this module
+
+        mesh, seen = self.mesh, []
+        if rank is not None and rank != len(self.dims) and not mesh.is_maximal:
+            raise errors.RankMismatchError(
+                f"sharding {self.to_text()} has {len(self.dims)} dimensions, the value has {rank}; "
+                "write one {...} per dimension",
+                where,
+            )
+        lists = [d.axes for d in self.dims] + [self.replicated, self.unreduced]
+        for axes in lists:
+            for i, axis in enumerate(axes):
+                _check_axis(axis, mesh, where)
+                for other in seen:
+                    if overlaps(axis, other):
+                        kind = errors.AxisReuseError if axis is other else errors.OverlappingAxesError
+                        raise kind(
+                            f"axis {axis.to_text(mesh)} is used twice in {self.to_text()} "
+                            f"(overlaps {other.to_text(mesh)}); an axis can shard one dimension once",
+                            where,
+                        )
+                if i and axes[i - 1].name == axis.name and axes[i - 1].end == axis.pre:
+                    raise errors.OverlappingAxesError(
+                        f"{axes[i - 1].to_text(mesh)} and {axis.to_text(mesh)} are adjacent; write them as one",
+                        where,
+                    )
+                seen.append(axis)
+        return self
+
+
+def _check_axis(axis: AxisRef, mesh: Mesh, where: str | None) -> None:
+    try:
+        full = mesh.axis(axis.name)
+    except errors.UnknownAxisError as e:
+        raise errors.UnknownAxisError(str(e), where) from None
+    if axis is full:
+        return
+    if axis.pre < 1 or axis.size <= 1 or full.size % axis.end or axis.size >= full.size:
+        raise errors.SubAxisError(
+            f"sub-axis {axis.to_text(mesh)} does not fit axis {axis.name!r} of size {full.size}: (pre)size needs "
+            "pre >= 1, size > 1, pre*size dividing the axis size, and size smaller than it",
+            where,
+        )
+
+
+class FactorType(IntEnum):
+    """What sharding a factor of a rule means for the operation."""
+
+    PASS_THROUGH = 0  # no communication
+    REDUCTION = 1  # partial results, to be combined
+    NEED_REPLICATION = 2  # the operation needs the whole dimension on each device
+    PERMUTATION = 3  # elements move between neighbouring devices
+
+
+class OpRule(_Interned):
+    """How an operation's dimensions correspond, einsum-like: factors and where each appears.
+
+    sizes     size of each factor
+    operands  per operand, per dimension, the factor indices from major to minor
+    results   the same for results
+    types     a `FactorType` per factor
+    blocked   factors along which nothing may propagate
+    custom    given by the user rather than derived
+    elementwise  whether the operation is pointwise (the strategies treat it a little differently); not printed
+    """
+
+    __slots__ = ("_text", "blocked", "custom", "elementwise", "operands", "results", "sizes", "types")
+    _fields = ("sizes", "operands", "results", "types", "blocked", "custom", "elementwise")
+    sizes: tuple[int, ...]
+    operands: tuple[tuple[tuple[int, ...], ...], ...]
+    results: tuple[tuple[tuple[int, ...], ...], ...]
+    types: tuple[FactorType, ...]
+    blocked: tuple[int, ...]
+    custom: bool
+    elementwise: bool
+
+    def __new__(
+        cls, sizes, operands, results, types=None, blocked=(), custom: bool = False, elementwise: bool = False
+    ) -> OpRule:
+        sizes = tuple(sizes)
+        types = (FactorType.PASS_THROUGH,) * len(sizes) if types is None else tuple(types)
+        key = (sizes, operands, results, types, tuple(blocked), custom, elementwise)
+        self = cls._table.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            for name, value in zip(cls._fields, key):
+                _set(self, name, value)
+            _set(self, "_text", None)
+            self = cls._table.setdefault(key, self)
+        return self
+
+    @property
+    def num_factors(self) -> int:
+        return len(self.sizes)
+
+    def factors_of_type(self, kind: FactorType) -> tuple[int, ...]:
+        return tuple(f for f, t in enumerate(self.types) if t == kind)
+
+    def to_text(self) -> str:
+        """`([i, k],[k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}`, as Shardy prints a rule."""
+        if self._text is None:
+            _set(self, "_text", _rule_text(self))
+        return self._text
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def factor_symbol(index: int) -> str:
+    """The letter of factor `index`: i .. z, then z_1, z_2, ..."""
+    return chr(ord("i") + index) if index < 18 else f"z_{index - 17}"
+
+
+def _rule_text(rule: OpRule) -> str:
+    def tensor(dims) -> str:
+        return "[" + ", ".join(["".join([factor_symbol(f) for f in dim]) for dim in dims]) + "]"
+
+    text = f"({', '.join(map(tensor, rule.operands))})->({', '.join(map(tensor, rule.results))})"
+    if rule.sizes:
+        text += " {" + ", ".join(f"{factor_symbol(f)}={s}" for f, s in enumerate(rule.sizes)) + "}"
+    labels = (("reduction", 1), ("need_replication", 2), ("permutation", 3))
+    lists = [(label, [f for f, t in enumerate(rule.types) if t == kind]) for label, kind in labels]
+    lists.append(("blocked_propagation", sorted(rule.blocked)))
+    for label, members in lists:
+        if members:
+            text += f" {label}={{{', '.join(map(factor_symbol, members))}}}"
+    return text + (", custom" if rule.custom else "")
+
+
+class FactorSharding(_Interned):
+    """The axes of one factor in one tensor. `overflow` are axes that did not fit a non-minor factor."""
+
+    __slots__ = ("axes", "closed", "minor_most", "overflow")
+    _fields = ("axes", "closed", "minor_most", "overflow")
+    axes: tuple[AxisRef, ...]
+    closed: bool
+    minor_most: bool
+    overflow: tuple[AxisRef, ...]
+
+    def __new__(cls, axes=(), closed: bool = False, minor_most: bool = True, overflow=()) -> FactorSharding:
+        key = (axes, closed, minor_most, overflow)
+        self = cls._table.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            for name, value in zip(cls._fields, key):
+                _set(self, name, value)
+            self = cls._table.setdefault(key, self)
+        return self
+
+
+class TensorFactors(_Interned):
+    """One tensor in factor space: per factor of the rule its `FactorSharding`, None where it has none."""
+
+    __slots__ = ("factors", "replicated", "unreduced")
+    _fields = ("factors", "replicated", "unreduced")
+    factors: tuple[FactorSharding | None, ...]
+    replicated: tuple[AxisRef, ...]
+    unreduced: tuple[AxisRef, ...]
+
+    def __new__(cls, factors, replicated=(), unreduced=()) -> TensorFactors:
+        key = (factors, replicated, unreduced)
+        self = cls._table.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            for name, value in zip(cls._fields, key):
+                _set(self, name, value)
+            self = cls._table.setdefault(key, self)
+        return self
+
+
+class Projection(_Interned):
+    """The shardings around one operation, seen through its rule."""
+
+    __slots__ = ("operands", "results")
+    _fields = ("operands", "results")
+    operands: tuple[TensorFactors, ...]
+    results: tuple[TensorFactors, ...]
+
+    def __new__(cls, operands, results) -> Projection:
+        key = (tuple(operands), tuple(results))
+        self = cls._table.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            _set(self, "operands", key[0])
+            _set(self, "results", key[1])
+            self = cls._table.setdefault(key, self)
+        return self
+
+
+def quote(text: str) -> str:
+    """`text` as an MLIR string literal."""
+    if text.isprintable() and text.isascii() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    out = []
+    for byte in text.encode("utf-8"):
+        out.append(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}")
+    return '"' + "".join(out) + '"'
+
+
+def quote_symbol(name: str) -> str:
+    """`name` as it follows `@`: bare if it is an identifier, else quoted."""
+    plain = name.replace("_", "a").replace(".", "a").replace("$", "a")
+    return name if plain.isalnum() and plain.isascii() and not name[:1].isdigit() else quote(name)
