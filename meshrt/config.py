@@ -1,0 +1,283 @@
+"""The settings of meshrt, all in one typed object.
+
+>>> from meshrt import config
+>>> config.update("num_cpu_devices", 8)
+>>> with config.override(default_matmul_precision="highest"):
+...     ...
+
+A setting has a value for the whole process, which :func:`update` sets and the environment variable
+``MESHRT_<NAME>`` initialises, and may have another one inside :func:`override`, for the current thread only.
+Every field says which caches it enters: ``"trace"`` (and everything after tracing), ``"compile"`` (propagation,
+partitioning and compilation, not tracing) or ``"none"``. JAX's spellings (``jax_enable_x64``) are accepted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt import errors
+
+__all__ = ["FIELDS", "Field", "Settings", "compile_key", "override", "read", "settings", "trace_key", "update"]
+
+_TRUE, _FALSE = frozenset(["1", "true", "yes", "on"]), frozenset(["0", "false", "no", "off", ""])
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One setting: its type, its default and the caches whose keys it enters."""
+
+    name: str
+    type: type
+    default: Any
+    cache: str
+    doc: str
+    choices: tuple[Any, ...] = ()
+    optional: bool = False
+    minimum: int | None = None
+
+    @property
+    def env(self) -> str:
+        """The environment variable that initialises this setting."""
+        return f"MESHRT_{self.name.upper()}"
+
+    def check(self, value: Any) -> Any:
+        """`value` as this field's type; ConfigError if it cannot be."""
+        if value is None and self.optional:
+            return None
+        ok = self.type is object or (isinstance(value, self.type) and (self.type is bool or type(value) is not bool))
+        if not ok:
+            raise self._bad(value, f"expected {self.type.__name__}")
+        if self.choices and value not in self.choices:
+            raise self._bad(value, f"expected one of {', '.join(map(repr, self.choices))}")
+        if self.minimum is not None and value < self.minimum:
+            raise self._bad(value, f"expected at least {self.minimum}")
+        return value
+
+    def parse(self, text: str) -> Any:
+        """The value that an environment variable spells."""
+        if self.optional and text.strip().lower() in ("", "none"):
+            return None
+        if self.type is bool:
+            word = text.strip().lower()
+            if word not in _TRUE | _FALSE:
+                raise self._bad(text, "expected true or false")
+            return word in _TRUE
+        if self.type is int:
+            try:
+                return self.check(int(text))
+            except ValueError as e:
+                if isinstance(e, errors.ConfigError):
+                    raise
+                raise self._bad(text, "expected a whole number") from None
+        if self.type is object:
+            raise self._bad(text, f"it can only be set in the program, with meshrt.config.update({self.name!r}, ...)")
+        return self.check(text)
+
+    def _bad(self, value: Any, why: str) -> errors.ConfigError:
+        return errors.ConfigError(
+            f"{value!r} is not a value for the setting {self.name!r} ({self.doc}): {why}. "
+            f"Set it with meshrt.config.update({self.name!r}, ...) or the environment variable {self.env}."
+        )
+
+
+_PRECISIONS = (
+    "default", "high", "highest", "bfloat16", "tensorfloat32", "float32", "fastest", "bfloat16_3x",
+)  # fmt: skip
+
+FIELDS: dict[str, Field] = {
+    f.name: f
+    for f in (
+        Field("num_cpu_devices", int, None, "none", "number of CPU devices of this process", optional=True, minimum=1),
+        Field("platforms", str, None, "none", "platforms to start, first one the default: 'cpu', 'cuda,cpu'", optional=True),
+        Field("default_device", object, None, "none", "device of arrays made without a sharding", optional=True),
+        Field("enable_x64", bool, False, "trace", "keep 64-bit types"),
+        Field("default_matmul_precision", str, None, "trace", "precision of dots and convolutions", _PRECISIONS, True),
+        Field("numpy_dtype_promotion", str, "standard", "trace", "which dtypes promote", ("standard", "strict")),
+        Field("numpy_rank_promotion", str, "allow", "trace", "whether ranks promote", ("allow", "warn", "raise")),
+        Field("default_prng_impl", str, "threefry2x32", "trace", "generator behind random.key"),
+        Field("threefry_partitionable", bool, True, "trace", "counters that do not depend on the sharding"),
+        Field("disable_jit", bool, False, "trace", "run jitted functions operation by operation"),
+        Field("debug_nans", bool, False, "none", "raise when a program returns a NaN"),
+        Field("debug_infs", bool, False, "none", "raise when a program returns an infinity"),
+        Field("check_tracer_leaks", bool, False, "none", "look for tracers that outlive their trace"),
+        Field("log_compiles", bool, False, "none", "log each compilation"),
+        Field("partitioner", str, "meshrt", "compile", "who partitions programs", ("meshrt", "xla")),
+        Field("propagator", str, "meshrt", "compile", "who propagates shardings", ("meshrt", "shardy")),
+        Field("compilation_cache_dir", str, None, "none", "directory of compiled programs kept on disk", optional=True),
+        Field("max_in_flight", int, 32, "none", "executions that may be pending at once in this process", minimum=1),
+    )
+}  # fmt: skip
+
+
+class _Overrides(threading.local):
+    values: dict[str, Any] | None = None
+    version: int = -1
+    trace: tuple = ()
+    compile: tuple = ()
+
+
+class Settings:
+    """All settings; see the module. Reading a field is attribute access."""
+
+    __slots__ = ("_compile_key", "_frozen", "_hooks", "_local", "_lock", "_trace_key", "_values", "_version")
+
+    def __init__(self, environ: dict[str, str] | None = None):
+        environ = os.environ if environ is None else environ
+        self._values = {f.name: f.parse(environ[f.env]) if f.env in environ else f.default for f in FIELDS.values()}
+        self._local = _Overrides()
+        self._lock = threading.RLock()
+        self._hooks: dict[str, list[Callable[[Any], None]]] = {}
+        self._frozen: dict[str, str] = {}
+        self._version = 0
+        self._rekey()
+
+    def _rekey(self) -> None:
+        self._trace_key, self._compile_key = _key_of(self._values, "trace"), _key_of(self._values, "compile")
+        self._version += 1
+
+    # --- reading.
+
+    def read(self, name: str) -> Any:
+        """The value of a setting for the current thread. ConfigError for an unknown name."""
+        name = _field_name(name)
+        overrides = self._local.values
+        return overrides[name] if overrides is not None and name in overrides else self._values[name]
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are not slots, that is for fields.
+        overrides = self._local.values
+        if overrides is not None and name in overrides:
+            return overrides[name]
+        try:
+            return self._values[name]
+        except KeyError:
+            pass
+        try:
+            return self.read(name)
+        except errors.ConfigError as e:
+            raise AttributeError(str(e)) from None
+
+    def trace_key(self) -> tuple:
+        """The values of every setting that tracing reads, as one hashable object made beforehand."""
+        local = self._local
+        if local.values is None:
+            return self._trace_key
+        self._refresh(local)
+        return local.trace
+
+    def compile_key(self) -> tuple:
+        """The values of every setting that only propagation, partitioning and compilation read."""
+        local = self._local
+        if local.values is None:
+            return self._compile_key
+        self._refresh(local)
+        return local.compile
+
+    def _refresh(self, local: _Overrides) -> None:
+        if local.version != self._version:
+            version, values = self._version, self._values | local.values
+            local.trace, local.compile = _key_of(values, "trace"), _key_of(values, "compile")
+            local.version = version
+
+    # --- writing.
+
+    def update(self, name: str, value: Any) -> None:
+        """Sets a setting for the whole process.
+
+        Raises:
+          ConfigError: unknown name, wrong value, or the setting can no longer change.
+        """
+        name = _field_name(name)
+        value = FIELDS[name].check(value)
+        with self._lock:
+            if name in self._frozen and value != self._values[name]:
+                raise errors.ConfigError(
+                    f"the setting {name!r} cannot become {value!r}: {self._frozen[name]}. Call "
+                    f"meshrt.config.update({name!r}, {value!r}) before anything uses a device, set "
+                    f"{FIELDS[name].env}={value} in the environment, or call meshrt.clear_backends() first."
+                )
+            self._values = self._values | {name: value}
+            self._rekey()
+            for hook in self._hooks.get(name, ()):
+                hook(value)
+
+    @contextmanager
+    def override(self, **values: Any):
+        """Other values inside the block, for the current thread only."""
+        checked = {_field_name(n): FIELDS[_field_name(n)].check(v) for n, v in values.items()}
+        for name in checked:
+            if name in ("num_cpu_devices", "platforms"):
+                raise errors.ConfigError(f"the setting {name!r} belongs to the process: use meshrt.config.update")
+        local = self._local
+        saved = (local.values, local.version, local.trace, local.compile)
+        local.values = {**(local.values or {}), **checked}
+        local.version = -1
+        try:
+            yield
+        finally:
+            local.values, local.version, local.trace, local.compile = saved
+
+    # --- for the runtime.
+
+    def on_update(self, name: str, hook: Callable[[Any], None]) -> None:
+        """Calls `hook(value)` after each update of the setting `name`."""
+        self._hooks.setdefault(_field_name(name), []).append(hook)
+
+    def freeze(self, name: str, reason: str) -> None:
+        """Makes later changes of a setting an error that gives `reason`."""
+        self._frozen[_field_name(name)] = reason
+
+    def thaw(self, name: str) -> None:
+        """Takes back `freeze`."""
+        self._frozen.pop(_field_name(name), None)
+
+    def __repr__(self) -> str:
+        return "Settings(" + ", ".join(f"{n}={self.read(n)!r}" for n in FIELDS) + ")"
+
+
+def _key_of(values: dict[str, Any], cache: str) -> tuple:
+    return tuple(values[f.name] for f in FIELDS.values() if f.cache == cache)
+
+
+def _field_name(name: str) -> str:
+    if name in FIELDS:
+        return name
+    short = name.removeprefix("jax_")
+    if short in FIELDS:
+        return short
+    if name in ("jax_platform_name", "jax_platforms"):
+        return "platforms"
+    raise errors.ConfigError(f"there is no setting {name!r}; the settings are {', '.join(FIELDS)}")
+
+
+settings = Settings()
+
+read = settings.read
+update = settings.update
+override = settings.override
+trace_key = settings.trace_key
+compile_key = settings.compile_key
+
+
+def __getattr__(name: str) -> Any:
+    if name in FIELDS or name.startswith("jax_"):
+        return getattr(settings, name)
+    raise AttributeError(f"module {__name__!r} has no attribute or setting {name!r}")
+
+
+_XLA_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+
+
+def cpu_device_count() -> int:
+    """CPU devices of this process: the setting, else what XLA_FLAGS asks for, else 1."""
+    explicit = settings.num_cpu_devices
+    if explicit is not None:
+        return explicit
+    found = _XLA_DEVICE_COUNT.findall(os.environ.get("XLA_FLAGS", ""))
+    return max(1, int(found[-1])) if found else 1

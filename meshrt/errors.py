@@ -1,0 +1,145 @@
+"""Every error that meshrt raises on purpose.
+
+Each class derives from :class:`MeshrtError` and from the built-in exception that fits, so that callers may catch
+either. A message names the argument path, the axis, the sizes or the source line that matter, and at least one way
+to put it right.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArgumentTypeError",
+    "BackendError",
+    "CompileCacheError",
+    "CompileError",
+    "ConcretizationError",
+    "ConfigError",
+    "DeletedArrayError",
+    "DeviceAssignmentMismatchError",
+    "DistributedError",
+    "DuplicateAxisError",
+    "ExecutionError",
+    "IndivisibleError",
+    "InternalError",
+    "LeakedTracerError",
+    "MeshContextError",
+    "MeshError",
+    "MeshMismatchError",
+    "MeshrtError",
+    "NonAddressableError",
+    "RankMismatchError",
+    "ShardingError",
+    "ShardingTypeError",
+    "TreeError",
+    "UnknownAxisError",
+    "UnsupportedError",
+]
+
+
+class MeshrtError(Exception):
+    """Root of meshrt's errors."""
+
+
+class InternalError(MeshrtError, RuntimeError):
+    """A broken promise inside meshrt; always a bug worth reporting."""
+
+
+class UnsupportedError(MeshrtError, NotImplementedError):
+    """The request makes sense, and meshrt cannot do it (yet)."""
+
+
+class ConfigError(MeshrtError, ValueError):
+    """An unknown setting, a value of the wrong kind, or a change that comes too late."""
+
+
+# --- meshes and shardings.
+
+
+class MeshError(MeshrtError, ValueError):
+    """A mesh that cannot be built or used as asked."""
+
+
+class MeshContextError(MeshError):
+    """A mesh context is missing, or set or read where it may not be."""
+
+
+class MeshMismatchError(MeshError):
+    """Two meshes (or device lists) that must agree do not."""
+
+
+class DeviceAssignmentMismatchError(MeshMismatchError):
+    """Arguments of one program live on different devices."""
+
+
+class ShardingError(MeshrtError, ValueError):
+    """A sharding that does not fit its mesh or its value."""
+
+
+class ShardingTypeError(ShardingError, TypeError):
+    """Something that is not a sharding stands where one belongs."""
+
+
+class UnknownAxisError(ShardingError):
+    """A spec names an axis that its mesh does not have."""
+
+
+class DuplicateAxisError(ShardingError):
+    """A spec uses one mesh axis more than once."""
+
+
+class RankMismatchError(ShardingError):
+    """A spec has more entries than its value has dimensions."""
+
+
+class IndivisibleError(ShardingError):
+    """A dimension does not divide into the shards asked for."""
+
+
+# --- arrays and arguments.
+
+
+class ArgumentTypeError(MeshrtError, TypeError):
+    """An argument is not of a type that the function takes."""
+
+
+class TreeError(MeshrtError, ValueError):
+    """Two pytrees whose structures must agree do not."""
+
+
+class DeletedArrayError(MeshrtError, RuntimeError):
+    """An array is used after it was donated or deleted."""
+
+
+class NonAddressableError(MeshrtError, RuntimeError):
+    """The value (or part of it) lives on devices of another process."""
+
+
+class LeakedTracerError(MeshrtError, TypeError):
+    """A traced value is used outside the function call that it belongs to."""
+
+
+class ConcretizationError(MeshrtError, TypeError):
+    """Python asks for the concrete value of a traced one."""
+
+
+# --- running.
+
+
+class BackendError(MeshrtError, RuntimeError):
+    """A platform cannot be started or has not the devices asked for."""
+
+
+class CompileError(MeshrtError, RuntimeError):
+    """The compiler refused a program."""
+
+
+class ExecutionError(MeshrtError, RuntimeError):
+    """A program failed while it ran."""
+
+
+class CompileCacheError(MeshrtError, RuntimeError):
+    """The on-disk compilation cache cannot be trusted, or an entry of it cannot be read."""
+
+
+class DistributedError(MeshrtError, RuntimeError):
+    """The processes of a job cannot find each other or have lost each other."""
