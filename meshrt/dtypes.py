@@ -257,7 +257,11 @@ def default_complex_dtype() -> np.dtype:
 @cache
 def _default_like(dt: np.dtype) -> np.dtype:
     """The widest dtype of ``dt``'s kind; canonical form gives the default of that kind."""
-    for abstract, wide in ((np.floating, "float64"), (np.signedinteger, "int64"), (np.unsignedinteger, "uint64")):
+    for abstract, wide in (
+        (np.floating, "float64"),
+        (np.signedinteger, "int64"),
+        (np.unsignedinteger, "uint64"),
+    ):
         if issubdtype(dt, abstract):
             return np.dtype(wide)
     return BOOL if dt == BOOL else np.dtype("complex128")

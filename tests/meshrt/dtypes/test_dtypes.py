@@ -55,8 +55,16 @@ def outcome(f, *args, **kw):
 def operands(x64):
     wide = {np.dtype(t) for t in ("int64", "uint64", "float64", "complex128")}
     kept = [d for d in ALL if x64 or d not in wide]
-    no_weak = {np.dtype(bool), *(d for d in ALL if d.name in ("int1", "int2", "int4", "uint1", "uint2", "uint4"))}
-    return [Operand(d, w) for d in kept for w in (False, True) if not (w and d in no_weak)] + [True, 1, 1.0, 1j]
+    no_weak = {
+        np.dtype(bool),
+        *(d for d in ALL if d.name in ("int1", "int2", "int4", "uint1", "uint2", "uint4")),
+    }
+    return [Operand(d, w) for d in kept for w in (False, True) if not (w and d in no_weak)] + [
+        True,
+        1,
+        1.0,
+        1j,
+    ]
 
 
 def test_result_type_over_all_pairs(x64, mode):
@@ -89,7 +97,11 @@ def test_dtype_of_values(x64):
               np.zeros(3), np.arange(3), np.zeros(2, "complex64"), np.dtype("uint64"), jnp.bfloat16]  # fmt: skip
     for v in values:
         assert dtypes.dtype(v) == jax.numpy.result_type(v), v
-        weak = type(v) in (int, float, complex) or v in (int, float, complex) if not hasattr(v, "shape") else False
+        weak = (
+            type(v) in (int, float, complex) or v in (int, float, complex)
+            if not hasattr(v, "shape")
+            else False
+        )
         assert dtypes.dtype_and_weak_type(v)[1] == bool(weak), v
 
 

@@ -1,0 +1,531 @@
+"""Plans for NumPy indexing: from an index expression and a shape to slices and gathers.
+
+Pure Python. An index expression is first reduced to *tokens*, hashable tuples that hold everything static about
+it, and a list of array operands; the plan depends on tokens and shape alone and is memoised. There are three
+kinds of plan, tried in this order:
+
+    StaticSlice    only integers, slices, None and ...: slice, reverse, squeeze, expand
+    DynamicSlice   also scalar arrays, every slice of step 1 or -1: one dynamic_slice
+    Gather         index arrays: what is static is sliced first, the rest is one gather
+
+Tokens:  ("i", n)  ("s", start, stop, step)  ("n",)  ("e",)  ("b", flag)  ("a", shape, unsigned, operand number)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes
+
+__all__ = [
+    "DynamicSlicePlan",
+    "GatherPlan",
+    "IndexTypeError",
+    "IndexingError",
+    "StaticSlicePlan",
+    "TakePlan",
+    "UpdatePlan",
+    "plan_take",
+    "plan_update",
+    "tokenize",
+]
+
+Token = tuple
+FULL: Token = ("s", None, None, None)
+
+
+class IndexingError(IndexError):
+    """An index that does not fit the array."""
+
+
+class IndexTypeError(IndexingError, TypeError):
+    """An index of a type that cannot index."""
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Tokens.
+
+
+def tokenize(index: Any) -> tuple[tuple[Token, ...], list[Any]]:
+    """``(tokens, operands)`` of an index expression.
+
+    Operands are the integer arrays in order: traced or concrete arrays as given, and NumPy arrays for lists and
+    for the nonzero positions of boolean masks.
+
+    Raises:
+      IndexTypeError: an entry is no valid index, or a boolean mask whose values are not known while tracing.
+    """
+    operands: list[Any] = []
+    entries = index if type(index) is tuple else (index,)
+    if isinstance(index, list):
+        raise IndexTypeError(
+            f"indexing with a list is not allowed: got {index!r}; use x[tuple(...)] for several dimensions or "
+            f"x[jnp.array(...)] to select rows"
+        )
+    tokens: list[Token] = []
+    for entry in entries:
+        tokens.extend(_token(entry, operands))
+    return tuple(tokens), operands
+
+
+def _token(entry: Any, operands: list[Any]) -> list[Token]:
+    typ = type(entry)
+    if typ is int:
+        return [("i", entry)]
+    if typ is slice:
+        start, stop, step = entry.start, entry.stop, entry.step
+        return [("s", _bound(start, entry), _bound(stop, entry), _bound(step, entry))]
+    if entry is None:
+        return [("n",)]
+    if entry is Ellipsis:
+        return [("e",)]
+    if isinstance(entry, (bool, np.bool_)):
+        return [("b", bool(entry))]
+    if isinstance(entry, (int, np.integer)):
+        return [("i", operator.index(entry))]
+    if isinstance(entry, (list, tuple)):
+        entry = _array_from_sequence(entry)
+    dtype = getattr(entry, "dtype", None)
+    if dtype is None or not hasattr(entry, "shape") or isinstance(entry, (np.floating, np.complexfloating)):
+        raise IndexTypeError(
+            f"only integers, slices (`:`), ellipsis (`...`), None and integer or boolean arrays are valid indices; "
+            f"got {entry!r} of type {typ.__name__}"
+        )
+    if dtype == np.bool_:
+        return _mask_tokens(entry, operands)
+    if not dtypes.issubdtype(dtype, np.integer):
+        raise IndexTypeError(
+            f"an index array must have an integer or boolean dtype, not {dtype}; convert it, e.g. with "
+            f"index.astype('int32')"
+        )
+    operands.append(entry)
+    return [("a", tuple(entry.shape), dtypes.issubdtype(dtype, np.unsignedinteger), len(operands) - 1)]
+
+
+def _bound(value: Any, whole: slice) -> int | None:
+    if value is None or type(value) is int:
+        return value
+    try:
+        return operator.index(value)
+    except TypeError as e:
+        raise IndexTypeError(
+            f"the bounds of a slice must be static integers, got {whole}; for a start that is known only at run "
+            f"time use lax.dynamic_slice or lax.dynamic_slice_in_dim, whose size is static"
+        ) from e
+
+
+def _array_from_sequence(entry: Sequence[Any]) -> Any:
+    if any(hasattr(e, "aval") for e in entry):
+        raise IndexTypeError("an index may not be a list of arrays; make one array of it with jnp.stack")
+    array = np.asarray(entry)
+    return array.astype(np.int32) if array.size == 0 and array.dtype.kind == "f" else array
+
+
+def _mask_tokens(mask: Any, operands: list[Any]) -> list[Token]:
+    concrete = getattr(mask, "concrete", None)
+    if concrete is not None and (mask := concrete()) is None:
+        raise IndexTypeError(
+            "a boolean index must be known while tracing, because the result's shape depends on it; use "
+            "jnp.where(mask, x, y) with three arguments, or x.at[...].set with where"
+        )
+    mask = np.asarray(mask)
+    if mask.ndim == 0:
+        return [("b", bool(mask))]
+    tokens = []
+    for axis, positions in enumerate(np.nonzero(mask)):
+        operands.append(positions)
+        tokens.append(("a", positions.shape, False, len(operands) - 1, mask.shape[axis]))
+    return tokens
+
+
+def _expand(tokens: tuple[Token, ...], shape: tuple[int, ...]) -> list[Token]:
+    """Tokens with one entry for every dimension: the ellipsis, and missing trailing entries, become full slices."""
+    consumed = sum(t[0] in "isa" for t in tokens)
+    ellipses = sum(t[0] == "e" for t in tokens)
+    if ellipses > 1:
+        raise IndexingError("an index can only have a single ellipsis ('...')")
+    if consumed > len(shape):
+        raise IndexingError(
+            f"Too many indices: the array is {len(shape)}-dimensional, of shape {shape}, but {consumed} dimensions "
+            f"were indexed"
+        )
+    rest = [FULL] * (len(shape) - consumed)
+    out: list[Token] = []
+    for t in tokens:
+        out.extend(rest if t[0] == "e" else [t])
+    out = out if ellipses else out + rest
+    _check_masks(out, shape)
+    return out
+
+
+def _check_masks(tokens: Sequence[Token], shape: tuple[int, ...]) -> None:
+    axis = 0
+    for t in tokens:
+        if t[0] == "a" and len(t) == 5 and t[4] not in (0, shape[axis]):
+            raise IndexingError(
+                f"a boolean index did not match the array along dimension {axis}: the mask has size {t[4]}, the "
+                f"array of shape {shape} has {shape[axis]}"
+            )
+        axis += t[0] in "isa"
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Static slices.
+
+
+@dataclass(frozen=True, slots=True)
+class StaticSlicePlan:
+    """``lax.slice``, ``rev``, ``squeeze`` and ``expand_dims``, each left out (None or empty) where trivial."""
+
+    starts: tuple[int, ...] | None
+    limits: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    reverse: tuple[int, ...]
+    squeeze: tuple[int, ...]
+    newaxis: tuple[int, ...]
+    shape: tuple[int, ...]  # after slicing and squeezing, before new axes
+
+    @property
+    def trivial(self) -> bool:
+        """Whether the result is the operand itself."""
+        return self.starts is None and not (self.reverse or self.squeeze or self.newaxis)
+
+
+def _slice_bounds(token: Token, size: int) -> tuple[int, int, int, bool]:
+    """``(start, limit, stride, reversed)`` of the ascending slice that picks the same elements."""
+    positions = range(*slice(*token[1:]).indices(size))
+    if not positions:
+        return 0, 0, 1, False
+    if positions.step > 0:
+        return positions.start, positions[-1] + 1, positions.step, False
+    return positions[-1], positions.start + 1, -positions.step, True
+
+
+def _clamped(n: int, axis: int, size: int, wrap: bool) -> int:
+    if size == 0:
+        raise IndexingError(f"index {n} is out of bounds for dimension {axis} of size 0")
+    return min(max(n + size if wrap and n < 0 else n, 0), size - 1)
+
+
+def _in_bounds(n: int, size: int, wrap: bool) -> bool:
+    return (-size if wrap else 0) <= n < size
+
+
+def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -> StaticSlicePlan:
+    starts, limits, strides, reverse, squeeze, newaxis, kept = [], [], [], [], [], [], []
+    for t in tokens:
+        axis = len(starts)
+        if t[0] == "n":
+            newaxis.append(len(kept) + len(newaxis))
+        elif t[0] == "i":
+            n = _clamped(t[1], axis, shape[axis], wrap)
+            starts.append(n)
+            limits.append(n + 1)
+            strides.append(1)
+            squeeze.append(axis)
+        else:
+            start, limit, stride, back = _slice_bounds(t, shape[axis])
+            starts.append(start)
+            limits.append(limit)
+            strides.append(stride)
+            kept.append(-(-(limit - start) // stride))
+            if back:
+                reverse.append(axis)
+    whole = not any(starts) and tuple(limits) == shape and all(s == 1 for s in strides)
+    return StaticSlicePlan(
+        None if whole else tuple(starts), tuple(limits), None if all(s == 1 for s in strides) else tuple(strides),
+        tuple(reverse), tuple(squeeze), tuple(newaxis), tuple(kept),
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Dynamic slices.
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicSlicePlan:
+    """One ``dynamic_slice``. A start is a static int or ``("a", operand, wrap size)``; wrap size 0: never negative."""
+
+    starts: tuple[Any, ...]
+    sizes: tuple[int, ...]
+    reverse: tuple[int, ...]
+    squeeze: tuple[int, ...]
+    newaxis: tuple[int, ...]
+
+
+def _dynamic_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -> DynamicSlicePlan | None:
+    starts, sizes, reverse, squeeze, newaxis = [], [], [], [], []
+    for t in tokens:
+        axis = len(starts)
+        if t[0] == "n":
+            newaxis.append(axis - len(squeeze) + len(newaxis))
+        elif t[0] == "i" or (t[0] == "a" and t[1] == ()):
+            if shape[axis] == 0:
+                raise IndexingError(f"index is out of bounds for dimension {axis} of size 0")
+            static = t[0] == "i"
+            starts.append(
+                _clamped(t[1], axis, shape[axis], wrap) if static
+                else ("a", t[3], shape[axis] if wrap and not t[2] else 0)
+            )  # fmt: skip
+            sizes.append(1)
+            squeeze.append(axis)
+        elif t[0] == "s" and t[3] in (None, 1, -1):
+            start, limit, _, back = _slice_bounds(t, shape[axis])
+            starts.append(start)
+            sizes.append(limit - start)
+            if back:
+                reverse.append(axis)
+        else:
+            return None
+    return DynamicSlicePlan(tuple(starts), tuple(sizes), tuple(reverse), tuple(squeeze), tuple(newaxis))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Gathers.
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPart:
+    """One component of the index vectors of a gather, placed at dimensions ``at``... of the batch shape.
+
+    ``value`` is a static integer, a ``range``, or ``("a", operand)``; ``wrap`` is the size to add to negative
+    entries of an operand, 0 for none.
+    """
+
+    value: Any
+    wrap: int
+    at: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GatherPlan:
+    """A gather, or with the same fields a scatter of updates of ``slice_shape``.
+
+    ``insert`` are unit dimensions to give the operand first (scalar boolean indices). ``slice_shape`` is the
+    shape of the result with new axes; ``newaxis`` and ``reverse`` (counted without new axes) come after a gather
+    and before a scatter. ``unique`` says that no index array takes part, so no element is met twice.
+    """
+
+    insert: tuple[int, ...]
+    parts: tuple[IndexPart, ...]
+    batch_shape: tuple[int, ...]
+    offset_dims: tuple[int, ...]
+    collapsed_slice_dims: tuple[int, ...]
+    start_index_map: tuple[int, ...]
+    slice_sizes: tuple[int, ...]
+    slice_shape: tuple[int, ...]
+    newaxis: tuple[int, ...]
+    reverse: tuple[int, ...]
+    unique: bool
+
+    @property
+    def empty(self) -> bool:
+        """Whether the selection has no elements."""
+        return 0 in self.slice_shape
+
+
+def _insert_flags(tokens: Sequence[Token], shape: tuple[int, ...]) -> tuple[list[Token], tuple[int, ...], tuple]:
+    """Scalar booleans as index arrays into new unit dimensions: True takes the one element, False none."""
+    insert, out, new_shape = [], [], []
+    axis = 0
+    for t in tokens:
+        if t[0] == "b":
+            insert.append(len(new_shape))
+            new_shape.append(1)
+            out.append(("r", range(int(t[1]))))
+            continue
+        out.append(t)
+        if t[0] != "n":
+            new_shape.append(shape[axis])
+            axis += 1
+    return out, tuple(new_shape), tuple(insert)
+
+
+def _contiguous(tokens: Sequence[Token]) -> bool:
+    """NumPy's rule on where the dimensions of index arrays go: in place if all of them stand side by side."""
+    at = [i for i, t in enumerate(tokens) if t[0] in "ia"]
+    return all(b - a == 1 for a, b in zip(at, at[1:]))
+
+
+class _GatherBuilder:
+    """Accumulates a :class:`GatherPlan` token by token."""
+
+    def __init__(self, shape: tuple[int, ...], wrap: bool):
+        self.shape, self.wrap = shape, wrap
+        self.parts: list[IndexPart] = []
+        self.batch: list[int] = []
+        self.offset: list[int] = []
+        self.collapsed: list[int] = []
+        self.index_map: list[int] = []
+        self.sizes: list[int] = []
+        self.result: list[int] = []
+        self.newaxis: list[int] = []
+        self.reverse: list[int] = []
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of the result so far, new axes not counted."""
+        return len(self.result) - len(self.newaxis)
+
+    def point(self, value: Any, axis: int, at: int, shape: tuple[int, ...], wrap: int) -> None:
+        self.parts.append(IndexPart(value, wrap, at, shape))
+        self.collapsed.append(axis)
+        self.index_map.append(axis)
+
+    def advanced_block(self, items: Sequence[tuple[int, Token]]) -> None:
+        """The index arrays and, beside them, the integers, broadcast together."""
+        shape = _broadcast([_token_shape(t) for _, t in items])
+        at = len(self.batch)
+        for axis, t in items:
+            own = _token_shape(t)
+            self.point(*self._source(axis, t, at + len(shape) - len(own), own))
+        self.batch += shape
+        self.result += shape
+
+    def _source(self, axis: int, t: Token, at: int, shape: tuple[int, ...]) -> tuple:
+        size = self.shape[axis]
+        if t[0] == "r":
+            return t[1], axis, at, shape, 0
+        if t[0] == "i":
+            return (t[1] + size if self.wrap and t[1] < 0 else t[1]), axis, at, shape, 0
+        return ("a", t[3]), axis, at, shape, size if self.wrap and not t[2] else 0
+
+    def scalar(self, axis: int, t: Token) -> None:
+        if self.shape[axis] == 0:
+            raise IndexingError(f"index is out of bounds for dimension {axis} of size 0")
+        self.point(*self._source(axis, t, len(self.batch), ()))
+        self.sizes.append(1)
+
+    def slice(self, axis: int, t: Token) -> None:
+        start, limit, stride, back = _slice_bounds(t, self.shape[axis])
+        length = len(range(start, limit, stride))
+        if back:
+            self.reverse.append(self.rank)
+        if stride == 1:
+            if length != self.shape[axis]:
+                self.parts.append(IndexPart(start, 0, len(self.batch), ()))
+                self.index_map.append(axis)
+            self.sizes.append(length)
+            self.offset.append(self.rank)
+        else:
+            self.point(range(start, limit, stride), axis, len(self.batch), (length,), 0)
+            self.batch.append(length)
+            self.sizes.append(1)
+        self.result.append(length)
+
+
+def _token_shape(t: Token) -> tuple[int, ...]:
+    return (len(t[1]),) if t[0] == "r" else t[1] if t[0] == "a" else ()
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as e:
+        listed = ", ".join(map(str, shapes))
+        raise IndexingError(f"index arrays of shapes {listed} cannot be broadcast together") from e
+
+
+def _gather_plan(
+    tokens: Sequence[Token], shape: tuple[int, ...], contiguous: bool, wrap: bool
+) -> GatherPlan:
+    tokens, shape, insert = _insert_flags(tokens, shape)
+    axes, axis = [], 0
+    for t in tokens:
+        axes.append(axis)
+        axis += t[0] != "n"
+    any_array = any(_token_shape(t) != () for t in tokens)
+    block = [(a, t) for a, t in zip(axes, tokens) if t[0] in "iar"] if any_array else []
+    first = next((i for i, t in enumerate(tokens) if t[0] in "iar"), 0)
+    b = _GatherBuilder(shape, wrap)
+    for i, (a, t) in enumerate(zip(axes, tokens)):
+        if block and i == (first if contiguous else 0):
+            b.advanced_block(block)
+        if t[0] == "n":
+            b.newaxis.append(len(b.result))
+            b.result.append(1)
+        elif t[0] == "s":
+            b.slice(a, t)
+        elif block:
+            b.sizes.append(1)
+        else:
+            b.scalar(a, t)
+    return GatherPlan(
+        insert, tuple(b.parts), tuple(b.batch), tuple(b.offset), tuple(sorted(b.collapsed)), tuple(b.index_map),
+        tuple(b.sizes), tuple(b.result), tuple(b.newaxis), tuple(b.reverse), not block,
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Whole plans.
+
+
+@dataclass(frozen=True, slots=True)
+class TakePlan:
+    """How to read: ``static`` first, then ``dynamic`` or ``gather`` if there is one."""
+
+    static: StaticSlicePlan | None
+    dynamic: DynamicSlicePlan | None = None
+    gather: GatherPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePlan:
+    """How to write: at a static unit-stride ``window`` if there is one, else by the scatter of ``gather``."""
+
+    gather: GatherPlan
+    window: StaticSlicePlan | None = None
+
+
+@lru_cache(maxsize=4096)
+def plan_take(tokens: tuple[Token, ...], shape: tuple[int, ...], clamp: bool, wrap: bool) -> TakePlan:
+    """The plan that reads ``x[tokens]`` from an array of ``shape``.
+
+    Args:
+      clamp: whether out-of-bounds scalars may be clamped (modes None, "clip" and "promise_in_bounds").
+      wrap: whether negative indices count from the end.
+    """
+    full = _expand(tokens, shape)
+    kinds = {t[0] for t in full}
+    if clamp and kinds <= {"i", "s", "n"}:
+        return TakePlan(_static_plan(full, shape, wrap))
+    if clamp and kinds <= {"i", "s", "n", "a"}:
+        dynamic = _dynamic_plan(full, shape, wrap)
+        if dynamic is not None:
+            return TakePlan(None, dynamic)
+    static, rest, rest_shape = _slice_first(full, shape)
+    return TakePlan(static, None, _gather_plan(rest, rest_shape, _contiguous(tokens), wrap))
+
+
+def _slice_first(tokens: list[Token], shape: tuple[int, ...]) -> tuple[StaticSlicePlan | None, list[Token], tuple]:
+    """Takes static slices out of a gather: it then moves whole dimensions, which keep their sharding."""
+    dims = [t for t in tokens if t[0] in "isa"]
+    if 0 in shape:
+        return None, tokens, shape
+    static = _static_plan([t if t[0] == "s" else FULL for t in dims], shape, True)
+    if static.trivial:
+        return None, tokens, shape
+    return static, [FULL if t[0] == "s" else t for t in tokens], static.shape
+
+
+@lru_cache(maxsize=4096)
+def plan_update(tokens: tuple[Token, ...], shape: tuple[int, ...], wrap: bool) -> UpdatePlan:
+    """The plan that writes ``x[tokens]`` in an array of ``shape``."""
+    full = _expand(tokens, shape)
+    gather = _gather_plan(full, shape, _contiguous(tokens), wrap)
+    dims = [t for t in full if t[0] != "n"]
+    inside = all(
+        t[0] == "s" or (t[0] == "i" and _in_bounds(t[1], n, wrap)) for t, n in zip(dims, shape)
+    ) and len(dims) == len(shape)  # fmt: skip
+    if inside:
+        window = _static_plan(full, shape, wrap)
+        if window.strides is None:
+            return UpdatePlan(gather, window)
+    return UpdatePlan(gather)
