@@ -150,14 +150,7 @@ class Settings:
         return overrides[name] if overrides is not None and name in overrides else self._values[name]
 
     def __getattr__(self, name: str) -> Any:
-        # Only reached for names that are not slots, that is for fields.
-        overrides = self._local.values
-        if overrides is not None and name in overrides:
-            return overrides[name]
-        try:
-            return self._values[name]
-        except KeyError:
-            pass
+        # Fields are properties (below), so only JAX's spellings and mistakes come here.
         try:
             return self.read(name)
         except errors.ConfigError as e:
@@ -255,6 +248,17 @@ def _field_name(name: str) -> str:
         return "platforms"
     raise errors.ConfigError(f"there is no setting {name!r}; the settings are {', '.join(FIELDS)}")
 
+
+def _field_property(name: str) -> property:
+    def value(self: Settings) -> Any:
+        overrides = self._local.values
+        return overrides[name] if overrides is not None and name in overrides else self._values[name]
+
+    return property(value, doc=FIELDS[name].doc)
+
+
+for _name in FIELDS:
+    setattr(Settings, _name, _field_property(_name))
 
 settings = Settings()
 

@@ -1,0 +1,20 @@
+"""Short names for working with trees of containers; see :mod:`meshrt.tree_util`."""
+
+from meshrt.tree_util import tree_all as all
+from meshrt.tree_util import tree_broadcast as broadcast
+from meshrt.tree_util import tree_flatten as flatten
+from meshrt.tree_util import tree_flatten_with_path as flatten_with_path
+from meshrt.tree_util import tree_leaves as leaves
+from meshrt.tree_util import tree_leaves_with_path as leaves_with_path
+from meshrt.tree_util import tree_map as map
+from meshrt.tree_util import tree_map_with_path as map_with_path
+from meshrt.tree_util import tree_reduce as reduce
+from meshrt.tree_util import tree_reduce_associative as reduce_associative
+from meshrt.tree_util import tree_structure as structure
+from meshrt.tree_util import tree_transpose as transpose
+from meshrt.tree_util import tree_unflatten as unflatten
+
+__all__ = [
+    "all", "broadcast", "flatten", "flatten_with_path", "leaves", "leaves_with_path", "map", "map_with_path",
+    "reduce", "reduce_associative", "structure", "transpose", "unflatten",
+]  # fmt: skip

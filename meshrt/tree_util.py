@@ -1,0 +1,532 @@
+"""Trees of Python containers: JAX's pytree API over jaxlib's C++ implementation and a registry of our own.
+
+A *leaf* is anything whose type is not registered as a container. Tuples, named tuples, lists, dicts, ``None``,
+``OrderedDict`` and ``defaultdict`` are containers from the start. Registering a class here does not register it
+with JAX, nor the other way round.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from meshrt import errors
+from meshrt.runtime import jaxlib_api
+from meshrt.runtime.jaxlib_api import (
+    DictKey,
+    FlattenedIndexKey,
+    GetAttrKey,
+    PyTreeDef,
+    SequenceKey,
+)
+from meshrt.runtime.jaxlib_api import pytree_registry as default_registry
+
+__all__ = [
+    "DictKey", "FlattenedIndexKey", "GetAttrKey", "KeyEntry", "KeyPath", "Partial", "PyTreeDef", "SequenceKey",
+    "all_leaves", "broadcast_prefix", "build_tree", "default_registry", "equality_errors", "flatten_one_level",
+    "flatten_one_level_with_keys", "is_tree_node", "keystr", "prefix_errors", "register_dataclass",
+    "register_pytree_node", "register_pytree_node_class", "register_pytree_with_keys",
+    "register_pytree_with_keys_class", "register_static", "tree_all", "tree_broadcast", "tree_flatten",
+    "tree_flatten_with_path", "tree_leaves", "tree_leaves_with_path", "tree_map", "tree_map_with_path",
+    "tree_reduce", "tree_reduce_associative", "tree_structure", "tree_transpose", "tree_unflatten",
+    "treedef_children", "treedef_is_leaf", "treedef_tuple",
+]  # fmt: skip
+
+T = TypeVar("T")
+KeyEntry = Any
+KeyPath = tuple[KeyEntry, ...]
+IsLeaf = Callable[[Any], bool] | None
+
+# ----------------------------------------------------------------------------------------------------------
+# Flattening and mapping.
+
+
+def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
+    """The leaves in order (dicts by sorted key) and the structure. `is_leaf(x)` true stops there."""
+    try:
+        return default_registry.flatten(tree, is_leaf)
+    except ValueError as e:
+        raise _explained(e, tree, is_leaf) from None
+
+
+def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
+    """The tree of structure `treedef` with these leaves."""
+    return treedef.unflatten(leaves)
+
+
+def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+    """The leaves in order."""
+    return tree_flatten(tree, is_leaf)[0]
+
+
+def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
+    """The structure alone."""
+    return tree_flatten(tree, is_leaf)[1]
+
+
+def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+    """`f` on each leaf of `tree` and what stands at the same place in each of `rest`.
+
+    Each of `rest` must have `tree`'s structure down to its leaves; below them it may go deeper.
+
+    Raises:
+      TreeError: a tree of `rest` differs; the message gives the path.
+    """
+    leaves, treedef = tree_flatten(tree, is_leaf)
+    return treedef.unflatten(map(f, leaves, *[_up_to(treedef, tree, r, i, is_leaf) for i, r in enumerate(rest)]))
+
+
+def _up_to(treedef: PyTreeDef, tree: Any, other: Any, i: int, is_leaf: IsLeaf) -> list[Any]:
+    try:
+        return treedef.flatten_up_to(other)
+    except (ValueError, TypeError) as e:
+        found = next(iter(prefix_errors(tree, other, is_leaf)), None)
+        text = str(found(f"tree 1 and tree {i + 2} of the map")) if found is not None else str(e)
+        raise errors.TreeError(text) from None
+
+
+def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:
+    """Turns a tree of structure outer-of-inner inside out. `inner_treedef=None` infers it from the first child."""
+    leaves, treedef = tree_flatten(pytree_to_transpose)
+    if inner_treedef is None:
+        children = outer_treedef.flatten_up_to(pytree_to_transpose)
+        if not children:
+            raise errors.TreeError(
+                "the inner structure cannot be inferred from an outer structure without leaves; pass inner_treedef"
+            )
+        inner_treedef = tree_structure(children[0])
+    inner, outer = inner_treedef.num_leaves, outer_treedef.num_leaves
+    if treedef.num_leaves != inner * outer or treedef != outer_treedef.compose(inner_treedef):
+        raise errors.TreeError(
+            f"cannot transpose a tree of structure {treedef}: it is not {outer_treedef} with {inner_treedef} at "
+            "each of its leaves"
+        )
+    rows = [leaves[i * inner : (i + 1) * inner] for i in range(outer)]
+    return inner_treedef.unflatten([outer_treedef.unflatten(column) for column in zip(*rows, strict=True)])
+
+
+_MISSING: Any = object()
+
+
+def tree_reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None):
+    """`functools.reduce` over the leaves."""
+    leaves = tree_leaves(tree, is_leaf)
+    return functools.reduce(function, leaves) if initializer is _MISSING else functools.reduce(function, leaves, initializer)
+
+
+def tree_reduce_associative(operation: Callable[[T, T], T], tree: Any, *, identity: Any = _MISSING, is_leaf: IsLeaf = None):
+    """As :func:`tree_reduce` for an associative operation, combining neighbours in a balanced tree."""
+    values = tree_leaves(tree, is_leaf)
+    if not values:
+        if identity is _MISSING:
+            raise errors.TreeError("a tree without leaves has no reduction; pass identity=")
+        return identity
+    while len(values) > 1:
+        paired = [operation(values[i], values[i + 1]) for i in range(0, len(values) - 1, 2)]
+        values = paired + ([values[-1]] if len(values) % 2 else [])
+    return values[0]
+
+
+def tree_all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
+    """Whether every leaf is true."""
+    return all(tree_leaves(tree, is_leaf))
+
+
+def tree_flatten_with_path(tree: Any, is_leaf: IsLeaf = None, is_leaf_takes_path: bool = False):
+    """`([(path, leaf), ...], treedef)`; a path is a tuple of key entries, see :func:`keystr`."""
+    predicate = is_leaf if is_leaf is None or is_leaf_takes_path else lambda _, x: is_leaf(x)
+    return default_registry.flatten_with_path(tree, predicate)
+
+
+def tree_leaves_with_path(tree: Any, is_leaf: IsLeaf = None, is_leaf_takes_path: bool = False):
+    """`[(path, leaf), ...]`."""
+    return tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
+
+
+def tree_map_with_path(
+    f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None, is_leaf_takes_path: bool = False
+) -> Any:
+    """As :func:`tree_map`, and `f` is given the path first."""
+    pairs, treedef = tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)
+    plain_leaf = None if is_leaf_takes_path else is_leaf
+    others = [_up_to(treedef, tree, r, i, plain_leaf) for i, r in enumerate(rest)]
+    return treedef.unflatten(f(path, leaf, *more) for (path, leaf), *more in zip(pairs, *others))
+
+
+def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
+    """`full_tree`'s structure with the leaves of `prefix_tree` repeated where it stops earlier."""
+    return tree_structure(full_tree, is_leaf).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
+
+
+def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+    """One leaf of `prefix_tree` per leaf of `full_tree`: each prefix leaf covers the whole subtree under it.
+
+    Raises:
+      TreeError: `prefix_tree` is not a prefix of `full_tree`; the message gives the path and both types.
+    """
+    leaves, treedef = tree_flatten(prefix_tree, is_leaf)
+    try:
+        subtrees = treedef.flatten_up_to(full_tree)
+    except (ValueError, TypeError) as e:
+        found = next(iter(prefix_errors(prefix_tree, full_tree, is_leaf)), None)
+        raise errors.TreeError(str(found("the prefix and the full tree")) if found else str(e)) from None
+    return [leaf for leaf, sub in zip(leaves, subtrees) for _ in range(tree_structure(sub, is_leaf).num_leaves)]
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Structures.
+
+
+def treedef_is_leaf(treedef: PyTreeDef) -> bool:
+    """Whether the structure is one node: a leaf, or a container without children."""
+    return treedef.num_nodes == 1
+
+
+def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
+    """The structures right below the root."""
+    return treedef.children()
+
+
+def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
+    """The structure of a tuple of such trees."""
+    return jaxlib_api.treedef_tuple(list(treedefs))
+
+
+def build_tree(treedef: PyTreeDef, xs: Any) -> Any:
+    """Fills `treedef` from nested iterables `xs` of the same shape."""
+    return treedef.from_iterable_tree(xs)
+
+
+def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
+    """Whether every element is itself a leaf."""
+    if is_leaf is None:
+        return jaxlib_api.all_leaves(iterable)
+    values = list(iterable)
+    leaves = tree_leaves(values, is_leaf)
+    return len(leaves) == len(values) and all(a is b for a, b in zip(leaves, values))
+
+
+def is_tree_node(cls: type) -> bool:
+    """Whether values of `cls` are containers."""
+    return default_registry.is_node(cls) or _is_namedtuple(cls)
+
+
+def _is_namedtuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
+    """`(children, auxiliary data)` of a container; ValueError for a leaf."""
+    out = default_registry.flatten_one_level(tree)
+    if out is None:
+        raise errors.TreeError(f"a {type(tree).__name__} is a leaf, not a container")
+    return out
+
+
+def flatten_one_level_with_keys(tree: Any) -> tuple[Iterable[tuple[KeyEntry, Any]], Hashable]:
+    """`([(key, child), ...], auxiliary data)` of a container; ValueError for a leaf."""
+    out = default_registry.flatten_one_level_with_keys(tree)
+    if out is None:
+        raise errors.TreeError(f"a {type(tree).__name__} is a leaf, not a container")
+    children, aux = out
+    return [(k, v) for k, v in children], aux
+
+
+def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
+    """A path as text: `['a'][0].b`, or with `simple=True, separator="/"`: `a/0/b`."""
+    return separator.join(_simple_key(k) if simple else str(k) for k in keys)
+
+
+def _simple_key(key: KeyEntry) -> str:
+    for attribute in ("name", "idx", "key"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Registration.
+
+_registration_lock = threading.Lock()
+
+
+def _register(cls: type, flatten: Callable, unflatten: Callable, with_keys: Callable | None) -> None:
+    with _registration_lock:
+        if default_registry.is_node(cls):
+            raise errors.TreeError(f"{cls.__module__}.{cls.__qualname__} is registered as a pytree container already")
+        default_registry.register_node(cls, flatten, unflatten, with_keys)
+
+
+def register_pytree_node(
+    nodetype: type[T],
+    flatten_func: Callable[[T], tuple[Iterable[Any], Hashable]],
+    unflatten_func: Callable[[Any, Any], T],
+    flatten_with_keys_func: Callable[[T], tuple[Iterable[tuple[KeyEntry, Any]], Hashable]] | None = None,
+) -> None:
+    """Makes `nodetype` a container.
+
+    Args:
+      flatten_func: value -> (children, hashable auxiliary data).
+      unflatten_func: (auxiliary data, children) -> value.
+      flatten_with_keys_func: as `flatten_func` with (key, child) pairs; gives paths readable names.
+    """
+    _register(nodetype, flatten_func, unflatten_func, flatten_with_keys_func)
+
+
+def register_pytree_node_class(cls: type[T]) -> type[T]:
+    """Class decorator: uses the class's `tree_flatten(self)` and classmethod `tree_unflatten(aux, children)`."""
+    register_pytree_node(cls, lambda x: x.tree_flatten(), cls.tree_unflatten)
+    return cls
+
+
+def register_pytree_with_keys(
+    nodetype: type[T], flatten_with_keys: Callable, unflatten_func: Callable, flatten_func: Callable | None = None
+) -> None:
+    """As :func:`register_pytree_node`, from a function that gives (key, child) pairs."""
+
+    def without_keys(tree: T) -> tuple[list[Any], Hashable]:
+        pairs, aux = flatten_with_keys(tree)
+        return [child for _, child in pairs], aux
+
+    _register(nodetype, flatten_func or without_keys, unflatten_func, flatten_with_keys)
+
+
+def register_pytree_with_keys_class(cls: type[T]) -> type[T]:
+    """Class decorator: uses the class's `tree_flatten_with_keys(self)` and `tree_unflatten(aux, children)`."""
+    plain = (lambda x: x.tree_flatten()) if hasattr(cls, "tree_flatten") else None
+    register_pytree_with_keys(cls, lambda x: x.tree_flatten_with_keys(), cls.tree_unflatten, plain)
+    return cls
+
+
+def register_dataclass(
+    nodetype: type[T],
+    data_fields: Sequence[str] | None = None,
+    meta_fields: Sequence[str] | None = None,
+    drop_fields: Sequence[str] = (),
+) -> type[T]:
+    """Makes a dataclass a container whose children are `data_fields`; `meta_fields` are part of the structure.
+
+    Without lists, fields made with `dataclasses.field(metadata=dict(static=True))` are meta fields and all others
+    that take part in `__init__` are data fields. Usable as a decorator.
+
+    Raises:
+      TreeError: the lists do not cover the fields of `__init__` exactly.
+    """
+    if (data_fields is None) != (meta_fields is None):
+        raise errors.TreeError("register_dataclass: pass both data_fields and meta_fields, or neither")
+    if data_fields is None or meta_fields is None:
+        if not dataclasses.is_dataclass(nodetype):
+            raise errors.TreeError(
+                f"register_dataclass: data_fields and meta_fields are needed, as {nodetype.__name__} is no dataclass"
+            )
+        fields = [f for f in dataclasses.fields(nodetype) if f.init and f.name not in drop_fields]
+        data_fields = [f.name for f in fields if not f.metadata.get("static", False)]
+        meta_fields = [f.name for f in fields if f.metadata.get("static", False)]
+    data_fields, meta_fields = tuple(data_fields), tuple(meta_fields)
+    if dataclasses.is_dataclass(nodetype):
+        _check_dataclass_fields(nodetype, data_fields, meta_fields, drop_fields)
+    with _registration_lock:
+        if default_registry.is_node(nodetype):
+            raise errors.TreeError(f"{nodetype.__qualname__} is registered as a pytree container already")
+        default_registry.register_dataclass_node(nodetype, list(data_fields), list(meta_fields))
+    return nodetype
+
+
+def _check_dataclass_fields(cls: type, data: Sequence[str], meta: Sequence[str], drop: Sequence[str]) -> None:
+    wanted = {f.name for f in dataclasses.fields(cls) if f.init}
+    given = [*data, *meta, *drop]
+    twice = sorted({n for n in given if given.count(n) > 1})
+    missing, unknown = sorted(wanted - set(given)), sorted(set([*data, *meta]) - wanted)
+    if twice or missing or unknown:
+        parts = [f"{what} {', '.join(names)}" for what, names in
+                 (("twice:", twice), ("missing:", missing), ("not in __init__:", unknown)) if names]  # fmt: skip
+        raise errors.TreeError(
+            f"register_dataclass({cls.__name__}): data_fields, meta_fields and drop_fields must name each field of "
+            f"__init__ once ({'; '.join(parts)})"
+        )
+
+
+def register_static(cls: type[T]) -> type[T]:
+    """Class decorator: values become containers without children, that is part of the structure (need `==`, hash)."""
+    _register(cls, lambda x: ((), x), lambda aux, _: aux, lambda x: ((), x))
+    return cls
+
+
+class _Opaque:
+    """A callable that functools.partial does not look into; equal and hashed as what it holds."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable):
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return self.function == (other.function if isinstance(other, _Opaque) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+
+class Partial(functools.partial):
+    """`functools.partial` as a container: its arguments are children, its function is part of the structure.
+
+    A `functools.partial` given as the function stays part of the structure, with its own arguments.
+    """
+
+    def __new__(cls, func: Callable, *args: Any, **kwargs: Any) -> Partial:
+        if isinstance(func, functools.partial):
+            func = _Opaque(func)
+        return super().__new__(cls, func, *args, **kwargs)
+
+
+register_pytree_with_keys(
+    Partial,
+    lambda p: (((GetAttrKey("args"), p.args), (GetAttrKey("keywords"), p.keywords)), p.func),
+    lambda func, children: Partial(func, *children[0], **children[1]),
+)
+
+
+def _flatten_ordered(d: collections.OrderedDict) -> tuple[tuple, Hashable]:
+    return tuple(d.values()), tuple(d)
+
+
+def _flatten_ordered_with_keys(d: collections.OrderedDict) -> tuple[tuple, Hashable]:
+    return tuple((DictKey(k), v) for k, v in d.items()), tuple(d)
+
+
+def _flatten_default(d: collections.defaultdict) -> tuple[tuple, Hashable]:
+    keys = tuple(sorted(d))
+    return tuple(d[k] for k in keys), (d.default_factory, keys)
+
+
+def _flatten_default_with_keys(d: collections.defaultdict) -> tuple[tuple, Hashable]:
+    keys = tuple(sorted(d))
+    return tuple((DictKey(k), d[k]) for k in keys), (d.default_factory, keys)
+
+
+register_pytree_node(
+    collections.OrderedDict,
+    _flatten_ordered,
+    lambda keys, values: collections.OrderedDict(zip(keys, values, strict=True)),
+    _flatten_ordered_with_keys,
+)
+register_pytree_node(
+    collections.defaultdict,
+    _flatten_default,
+    lambda aux, values: collections.defaultdict(aux[0], zip(aux[1], values, strict=True)),
+    _flatten_default_with_keys,
+)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Saying where two trees differ.
+
+
+def prefix_errors(
+    prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None
+) -> list[Callable[[str], errors.TreeError]]:
+    """One function per place where `prefix_tree` is no prefix of `full_tree`; each makes an error for a title."""
+    return list(_prefix_errors((), prefix_tree, full_tree, is_leaf))
+
+
+def _is_leaf(tree: Any, is_leaf: IsLeaf) -> bool:
+    return (is_leaf is not None and is_leaf(tree)) or default_registry.flatten_one_level(tree) is None
+
+
+def _at(title: str, path: KeyPath, text: str) -> errors.TreeError:
+    where = f"at key path {keystr(path)}" if path else "at the root of the trees"
+    return errors.TreeError(f"{title} differ in structure {where}: {text}")
+
+
+def _describe(tree: Any) -> str:
+    kind = type(tree).__name__
+    if default_registry.flatten_one_level(tree) is None:
+        return f"a leaf of type {kind}"
+    return f"a {kind} of {len(list(flatten_one_level(tree)[0]))} children"
+
+
+def _prefix_errors(path: KeyPath, prefix: Any, full: Any, is_leaf: IsLeaf):
+    if _is_leaf(prefix, is_leaf):
+        return
+    if type(prefix) is not type(full):
+        yield lambda title: _at(title, path, f"the first has {_describe(prefix)}, the second {_describe(full)}")
+        return
+    prefix_pairs, prefix_aux = flatten_one_level_with_keys(prefix)
+    full_pairs, full_aux = flatten_one_level_with_keys(full)
+    if len(prefix_pairs) != len(full_pairs) or [k for k, _ in prefix_pairs] != [k for k, _ in full_pairs]:
+        yield lambda title: _at(title, path, _children_text(prefix, prefix_pairs, full_pairs))
+        return
+    if prefix_aux != full_aux:
+        yield lambda title: _at(
+            title, path, f"both are a {type(prefix).__name__}, with different metadata: {prefix_aux!r} and {full_aux!r}"
+        )
+        return
+    for (key, p), (_, f) in zip(prefix_pairs, full_pairs):
+        yield from _prefix_errors((*path, key), p, f, is_leaf)
+
+
+def _children_text(node: Any, first: list, second: list) -> str:
+    kind = type(node).__name__
+    a, b = [_simple_key(k) for k, _ in first], [_simple_key(k) for k, _ in second]
+    only_a, only_b = [k for k in a if k not in b], [k for k in b if k not in a]
+    text = f"the first has a {kind} of {len(a)} children, the second one of {len(b)}"
+    if isinstance(node, dict):
+        text += "".join(f"; only the {which} has {', '.join(map(repr, keys[:8]))}"
+                        for which, keys in (("first", only_a), ("second", only_b)) if keys)  # fmt: skip
+    return text
+
+
+def equality_errors(tree1: Any, tree2: Any, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, str, str, str]]:
+    """`[(path, what the first has, what the second has, explanation)]`; empty when the structures are equal."""
+    return list(_equality_errors((), tree1, tree2, is_leaf))
+
+
+def _equality_errors(path: KeyPath, a: Any, b: Any, is_leaf: IsLeaf):
+    if _is_leaf(a, is_leaf) and _is_leaf(b, is_leaf):
+        return
+    if type(a) is not type(b) or _is_leaf(a, is_leaf) != _is_leaf(b, is_leaf):
+        yield path, _describe(a), _describe(b), "their Python types differ"
+        return
+    (pairs_a, aux_a), (pairs_b, aux_b) = flatten_one_level_with_keys(a), flatten_one_level_with_keys(b)
+    if len(pairs_a) != len(pairs_b):
+        yield path, _describe(a), _describe(b), "their numbers of children differ"
+        return
+    if aux_a != aux_b or [k for k, _ in pairs_a] != [k for k, _ in pairs_b]:
+        yield path, f"{type(a).__name__} with {aux_a!r}", f"{type(b).__name__} with {aux_b!r}", "their metadata differ"
+        return
+    for (key, x), (_, y) in zip(pairs_a, pairs_b):
+        yield from _equality_errors((*path, key), x, y, is_leaf)
+
+
+def _explained(e: ValueError, tree: Any, is_leaf: IsLeaf) -> errors.TreeError:
+    for path, keys in _unsortable((), tree, is_leaf):
+        kinds = ", ".join(sorted({type(k).__name__ for k in keys}))
+        return errors.TreeError(
+            f"the dict at {keystr(path) or 'the root'} has keys that cannot be sorted (types {kinds}); use keys of "
+            "one type or a collections.OrderedDict"
+        )
+    return errors.TreeError(str(e))
+
+
+def _unsortable(path: KeyPath, tree: Any, is_leaf: IsLeaf):
+    if is_leaf is not None and is_leaf(tree):
+        return
+    if isinstance(tree, dict) and not isinstance(tree, collections.OrderedDict):
+        try:
+            sorted(tree)
+        except TypeError:
+            yield path, list(tree)
+            return
+    if default_registry.flatten_one_level(tree) is not None:
+        for key, child in flatten_one_level_with_keys(tree)[0]:
+            yield from _unsortable((*path, key), child, is_leaf)
