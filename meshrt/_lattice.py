@@ -13,8 +13,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from meshrt.errors import MeshrtError
 
-class TypePromotionError(ValueError):
+
+class TypePromotionError(MeshrtError, ValueError):
     """Operands whose dtypes have no common type that both may be converted to implicitly."""
 
 

@@ -39,6 +39,8 @@ from meshrt._lattice import (
     dtypes_of,
     least_upper_bound,
 )
+from meshrt.config import settings
+from meshrt.errors import MeshrtError
 
 __all__ = [
     "KEY_IMPLS", "DTypeError", "ExtendedDType", "KeyImpl", "KeyType", "TypePromotionError", "bfloat16",
@@ -51,7 +53,7 @@ __all__ = [
 DType = np.dtype | ExtendedDType
 
 
-class DTypeError(TypeError):
+class DTypeError(MeshrtError, TypeError):
     """A dtype, or a value's dtype, that no array of ours can have."""
 
 
@@ -69,16 +71,8 @@ def strict_promotion() -> bool:
     return _strict_source()
 
 
-_x64_source: Callable[[], bool] = lambda: False
-_strict_source: Callable[[], bool] = lambda: False
-
-
-def set_sources(x64: Callable[[], bool], strict: Callable[[], bool] | None = None) -> None:
-    """Says where :func:`x64_enabled` and :func:`strict_promotion` read; the settings call it."""
-    global _x64_source, _strict_source
-    _x64_source = x64
-    if strict is not None:
-        _strict_source = strict
+_x64_source: Callable[[], bool] = lambda: settings.enable_x64
+_strict_source: Callable[[], bool] = lambda: settings.numpy_dtype_promotion == "strict"
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from meshrt.errors import MeshrtError
+
 __all__ = ["EinsumError", "EinsumPlan", "Pair", "Reduce", "contraction_path", "parse", "plan_einsum"]
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-class EinsumError(ValueError):
+class EinsumError(MeshrtError, ValueError):
     """Subscripts that are malformed or do not fit the operands."""
 
 

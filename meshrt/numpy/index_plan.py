@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes
+from meshrt.errors import MeshrtError
 
 __all__ = [
     "DynamicSlicePlan",
@@ -40,7 +41,7 @@ Token = tuple
 FULL: Token = ("s", None, None, None)
 
 
-class IndexingError(IndexError):
+class IndexingError(MeshrtError, IndexError):
     """An index that does not fit the array."""
 
 
