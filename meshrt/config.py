@@ -23,7 +23,17 @@ from typing import Any
 
 from meshrt import errors
 
-__all__ = ["FIELDS", "Field", "Settings", "compile_key", "override", "read", "settings", "trace_key", "update"]
+__all__ = [
+    "FIELDS",
+    "Field",
+    "Settings",
+    "compile_key",
+    "override",
+    "read",
+    "settings",
+    "trace_key",
+    "update",
+]
 
 _TRUE, _FALSE = frozenset(["1", "true", "yes", "on"]), frozenset(["0", "false", "no", "off", ""])
 
@@ -50,7 +60,9 @@ class Field:
         """`value` as this field's type; ConfigError if it cannot be."""
         if value is None and self.optional:
             return None
-        ok = self.type is object or (isinstance(value, self.type) and (self.type is bool or type(value) is not bool))
+        ok = self.type is object or (
+            isinstance(value, self.type) and (self.type is bool or type(value) is not bool)
+        )
         if not ok:
             raise self._bad(value, f"expected {self.type.__name__}")
         if self.choices and value not in self.choices:
@@ -76,7 +88,9 @@ class Field:
                     raise
                 raise self._bad(text, "expected a whole number") from None
         if self.type is object:
-            raise self._bad(text, f"it can only be set in the program, with meshrt.config.update({self.name!r}, ...)")
+            raise self._bad(
+                text, f"it can only be set in the program, with meshrt.config.update({self.name!r}, ...)"
+            )
         return self.check(text)
 
     def _bad(self, value: Any, why: str) -> errors.ConfigError:
@@ -129,7 +143,9 @@ class Settings:
 
     def __init__(self, environ: dict[str, str] | None = None):
         environ = os.environ if environ is None else environ
-        self._values = {f.name: f.parse(environ[f.env]) if f.env in environ else f.default for f in FIELDS.values()}
+        self._values = {
+            f.name: f.parse(environ[f.env]) if f.env in environ else f.default for f in FIELDS.values()
+        }
         self._local = _Overrides()
         self._lock = threading.RLock()
         self._hooks: dict[str, list[Callable[[Any], None]]] = {}
@@ -206,7 +222,9 @@ class Settings:
         checked = {_field_name(n): FIELDS[_field_name(n)].check(v) for n, v in values.items()}
         for name in checked:
             if name in ("num_cpu_devices", "platforms"):
-                raise errors.ConfigError(f"the setting {name!r} belongs to the process: use meshrt.config.update")
+                raise errors.ConfigError(
+                    f"the setting {name!r} belongs to the process: use meshrt.config.update"
+                )
         local = self._local
         saved = (local.values, local.version, local.trace, local.compile)
         local.values = {**(local.values or {}), **checked}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 __all__ = [
     "ArgumentTypeError",
+    "ArgumentValueError",
+    "AxisError",
     "BackendError",
     "CompileCacheError",
     "CompileError",
@@ -16,6 +18,7 @@ __all__ = [
     "ConfigError",
     "DeletedArrayError",
     "DeviceAssignmentMismatchError",
+    "DifferentiationError",
     "DistributedError",
     "DuplicateAxisError",
     "ExecutionError",
@@ -100,6 +103,18 @@ class IndivisibleError(ShardingError):
 
 class ArgumentTypeError(MeshrtError, TypeError):
     """An argument is not of a type that the function takes."""
+
+
+class ArgumentValueError(MeshrtError, ValueError):
+    """An argument has a right type and a wrong value."""
+
+
+class AxisError(MeshrtError, ValueError, IndexError):
+    """A dimension number that the array does not have."""
+
+
+class DifferentiationError(MeshrtError, ValueError):
+    """A derivative that cannot be taken in the mode asked for."""
 
 
 class TreeError(MeshrtError, ValueError):

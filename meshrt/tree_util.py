@@ -77,7 +77,9 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
       TreeError: a tree of `rest` differs; the message gives the path.
     """
     leaves, treedef = tree_flatten(tree, is_leaf)
-    return treedef.unflatten(map(f, leaves, *[_up_to(treedef, tree, r, i, is_leaf) for i, r in enumerate(rest)]))
+    return treedef.unflatten(
+        map(f, leaves, *[_up_to(treedef, tree, r, i, is_leaf) for i, r in enumerate(rest)])
+    )
 
 
 def _up_to(treedef: PyTreeDef, tree: Any, other: Any, i: int, is_leaf: IsLeaf) -> list[Any]:
@@ -89,7 +91,9 @@ def _up_to(treedef: PyTreeDef, tree: Any, other: Any, i: int, is_leaf: IsLeaf) -
         raise errors.TreeError(text) from None
 
 
-def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:
+def tree_transpose(
+    outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any
+) -> Any:
     """Turns a tree of structure outer-of-inner inside out. `inner_treedef=None` infers it from the first child."""
     leaves, treedef = tree_flatten(pytree_to_transpose)
     if inner_treedef is None:
@@ -112,13 +116,21 @@ def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, py
 _MISSING: Any = object()
 
 
-def tree_reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None):
+def tree_reduce(
+    function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None
+):
     """`functools.reduce` over the leaves."""
     leaves = tree_leaves(tree, is_leaf)
-    return functools.reduce(function, leaves) if initializer is _MISSING else functools.reduce(function, leaves, initializer)
+    return (
+        functools.reduce(function, leaves)
+        if initializer is _MISSING
+        else functools.reduce(function, leaves, initializer)
+    )
 
 
-def tree_reduce_associative(operation: Callable[[T, T], T], tree: Any, *, identity: Any = _MISSING, is_leaf: IsLeaf = None):
+def tree_reduce_associative(
+    operation: Callable[[T, T], T], tree: Any, *, identity: Any = _MISSING, is_leaf: IsLeaf = None
+):
     """As :func:`tree_reduce` for an associative operation, combining neighbours in a balanced tree."""
     values = tree_leaves(tree, is_leaf)
     if not values:
@@ -174,7 +186,9 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
     except (ValueError, TypeError) as e:
         found = next(iter(prefix_errors(prefix_tree, full_tree, is_leaf)), None)
         raise errors.TreeError(str(found("the prefix and the full tree")) if found else str(e)) from None
-    return [leaf for leaf, sub in zip(leaves, subtrees) for _ in range(tree_structure(sub, is_leaf).num_leaves)]
+    return [
+        leaf for leaf, sub in zip(leaves, subtrees) for _ in range(tree_structure(sub, is_leaf).num_leaves)
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -257,7 +271,9 @@ _registration_lock = threading.Lock()
 def _register(cls: type, flatten: Callable, unflatten: Callable, with_keys: Callable | None) -> None:
     with _registration_lock:
         if default_registry.is_node(cls):
-            raise errors.TreeError(f"{cls.__module__}.{cls.__qualname__} is registered as a pytree container already")
+            raise errors.TreeError(
+                f"{cls.__module__}.{cls.__qualname__} is registered as a pytree container already"
+            )
         default_registry.register_node(cls, flatten, unflatten, with_keys)
 
 
@@ -284,7 +300,10 @@ def register_pytree_node_class(cls: type[T]) -> type[T]:
 
 
 def register_pytree_with_keys(
-    nodetype: type[T], flatten_with_keys: Callable, unflatten_func: Callable, flatten_func: Callable | None = None
+    nodetype: type[T],
+    flatten_with_keys: Callable,
+    unflatten_func: Callable,
+    flatten_func: Callable | None = None,
 ) -> None:
     """As :func:`register_pytree_node`, from a function that gives (key, child) pairs."""
 
@@ -459,7 +478,9 @@ def _prefix_errors(path: KeyPath, prefix: Any, full: Any, is_leaf: IsLeaf):
     if _is_leaf(prefix, is_leaf):
         return
     if type(prefix) is not type(full):
-        yield lambda title: _at(title, path, f"the first has {_describe(prefix)}, the second {_describe(full)}")
+        yield lambda title: _at(
+            title, path, f"the first has {_describe(prefix)}, the second {_describe(full)}"
+        )
         return
     prefix_pairs, prefix_aux = flatten_one_level_with_keys(prefix)
     full_pairs, full_aux = flatten_one_level_with_keys(full)
@@ -468,7 +489,9 @@ def _prefix_errors(path: KeyPath, prefix: Any, full: Any, is_leaf: IsLeaf):
         return
     if prefix_aux != full_aux:
         yield lambda title: _at(
-            title, path, f"both are a {type(prefix).__name__}, with different metadata: {prefix_aux!r} and {full_aux!r}"
+            title,
+            path,
+            f"both are a {type(prefix).__name__}, with different metadata: {prefix_aux!r} and {full_aux!r}",
         )
         return
     for (key, p), (_, f) in zip(prefix_pairs, full_pairs):
@@ -502,7 +525,12 @@ def _equality_errors(path: KeyPath, a: Any, b: Any, is_leaf: IsLeaf):
         yield path, _describe(a), _describe(b), "their numbers of children differ"
         return
     if aux_a != aux_b or [k for k, _ in pairs_a] != [k for k, _ in pairs_b]:
-        yield path, f"{type(a).__name__} with {aux_a!r}", f"{type(b).__name__} with {aux_b!r}", "their metadata differ"
+        yield (
+            path,
+            f"{type(a).__name__} with {aux_a!r}",
+            f"{type(b).__name__} with {aux_b!r}",
+            "their metadata differ",
+        )
         return
     for (key, x), (_, y) in zip(pairs_a, pairs_b):
         yield from _equality_errors((*path, key), x, y, is_leaf)

@@ -1,0 +1,379 @@
+"""Meshes: devices (or only their number) arranged along named axes.
+
+`Mesh` holds devices, `AbstractMesh` only sizes, names and types. Both are interned: two equal ones are one object,
+so comparison is identity. Everything up to the loading of a compiled program is keyed by AbstractMesh alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.sharding import _state
+
+__all__ = ["AbstractMesh", "AxisType", "Mesh", "empty_abstract_mesh", "empty_mesh"]
+
+
+class AxisType(enum.Enum):
+    """Who decides shardings along an axis.
+
+    Auto: propagation. Explicit: the types of values. Manual: the user's code, which sees one shard (`shard_map`).
+    """
+
+    Auto = enum.auto()
+    Explicit = enum.auto()
+    Manual = enum.auto()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _names(axis_names: Any) -> tuple[Hashable, ...]:
+    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+    if any(n is None for n in names):
+        raise errors.MeshError(f"Mesh axis names cannot be None. Got: {names}")
+    for n in names:
+        if names.count(n) > 1:
+            raise errors.MeshError(
+                f"Mesh axis names must differ, but {n!r} stands twice in {names}; rename one"
+            )
+    return names
+
+
+def _types(axis_types: Any, names: tuple, what: str) -> tuple[AxisType, ...]:
+    if axis_types is None:
+        return (AxisType.Auto,) * len(names)
+    types = (axis_types,) if isinstance(axis_types, AxisType) else axis_types
+    if isinstance(types, Mapping) or not isinstance(types, Sequence):
+        raise errors.ShardingTypeError(
+            f"axis_types passed to {what} must be an AxisType or a tuple of them, one per axis. Got {axis_types!r}"
+        )
+    types = tuple(types)
+    for t in types:
+        if not isinstance(t, AxisType):
+            raise errors.ShardingTypeError(
+                f"axis_types passed to {what} must be of type `meshrt.sharding.AxisType`. Got {t!r} of type {type(t)}"
+            )
+    if len(types) != len(names):
+        raise errors.MeshError(
+            f"Number of axis names should match the number of axis_types. Got axis_names={names} and "
+            f"axis_types={types}"
+        )
+    return types
+
+
+def _replaced_types(mesh: BaseMesh, changes: Mapping) -> tuple[AxisType, ...]:
+    for name in changes:
+        if name not in mesh._sizes:
+            raise errors.UnknownAxisError(
+                f"axis {name!r} is not one of {mesh!r}; its axes are {mesh.axis_names}"
+            )
+    return tuple(changes.get(n, t) for n, t in zip(mesh.axis_names, mesh.axis_types))
+
+
+class BaseMesh:
+    """What Mesh and AbstractMesh share: names, sizes and types of the axes."""
+
+    __slots__ = ("__weakref__", "_repr", "_sizes", "_types", "axis_names", "axis_sizes", "axis_types", "size")
+
+    axis_names: tuple[Hashable, ...]
+    axis_sizes: tuple[int, ...]
+    axis_types: tuple[AxisType, ...]
+    size: int
+
+    def _init_axes(self, names: tuple, sizes: tuple, types: tuple) -> None:
+        self.axis_names, self.axis_sizes, self.axis_types = names, sizes, types
+        self._sizes = dict(zip(names, sizes))
+        self._types = dict(zip(names, types))
+        self.size = math.prod(sizes) if sizes else 0
+        self._repr = None
+
+    @property
+    def shape(self) -> OrderedDict[Hashable, int]:
+        """Axis name -> size, in order."""
+        return OrderedDict(zip(self.axis_names, self.axis_sizes))
+
+    @property
+    def shape_tuple(self) -> tuple[tuple[Hashable, int], ...]:
+        """((name, size), ...)."""
+        return tuple(zip(self.axis_names, self.axis_sizes))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.axis_names)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the mesh has no axes."""
+        return not self.axis_names
+
+    def axis_size(self, name: Hashable) -> int:
+        """Size of one axis. UnknownAxisError if there is none of that name."""
+        try:
+            return self._sizes[name]
+        except KeyError:
+            raise errors.UnknownAxisError(f"axis {name!r} is not one of {self!r}") from None
+
+    def _axes_of(self, kind: AxisType) -> tuple[Hashable, ...]:
+        return tuple(n for n, t in zip(self.axis_names, self.axis_types) if t is kind)
+
+    @property
+    def auto_axes(self) -> tuple[Hashable, ...]:
+        return self._axes_of(AxisType.Auto)
+
+    @property
+    def explicit_axes(self) -> tuple[Hashable, ...]:
+        return self._axes_of(AxisType.Explicit)
+
+    @property
+    def manual_axes(self) -> tuple[Hashable, ...]:
+        return self._axes_of(AxisType.Manual)
+
+    def _all(self, kind: AxisType) -> bool:
+        return bool(self.axis_types) and all(t is kind for t in self.axis_types)
+
+    @property
+    def are_all_axes_auto(self) -> bool:
+        return self._all(AxisType.Auto)
+
+    @property
+    def are_all_axes_explicit(self) -> bool:
+        return self._all(AxisType.Explicit)
+
+    @property
+    def are_all_axes_manual(self) -> bool:
+        return self._all(AxisType.Manual)
+
+    def __repr__(self) -> str:
+        if self._repr is None:
+            axes = ", ".join(f"{n!r}: {s}" for n, s in zip(self.axis_names, self.axis_sizes))
+            types = f", axis_types=({', '.join(map(repr, self.axis_types))})" if axes else ""
+            self._repr = f"{type(self).__name__}({axes}{types})"
+        return self._repr
+
+    __str__ = __repr__
+
+
+class AbstractMesh(BaseMesh):
+    """Names, sizes and types of axes, without devices.
+
+    >>> AbstractMesh((4, 2), ("data", "model"))
+    AbstractMesh('data': 4, 'model': 2, axis_types=(Auto, Auto))
+
+    The older form `AbstractMesh((("data", 4), ("model", 2)))` is accepted. All axes are Auto unless said otherwise.
+    """
+
+    __slots__ = ()
+    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    _lock = threading.Lock()
+
+    def __new__(cls, axis_sizes: Any, axis_names: Any = None, axis_types: Any = None) -> AbstractMesh:
+        if axis_names is None:
+            axis_sizes, axis_names = _split_pairs(axis_sizes)
+        names = _names(axis_names)
+        sizes = _int_sizes(axis_sizes)
+        types = _types(axis_types, names, "AbstractMesh")
+        if len(sizes) != len(names):
+            raise errors.MeshError(
+                f"AbstractMesh needs one size per axis, but got axis_sizes={sizes} and axis_names={names}"
+            )
+        key = (names, sizes, types)
+        with cls._lock:
+            found = cls._interned.get(key)
+            if found is None:
+                found = object.__new__(cls)
+                found._init_axes(*key)
+                cls._interned[key] = found
+        return found
+
+    def __reduce__(self) -> tuple:
+        return (AbstractMesh, (self.axis_sizes, self.axis_names, self.axis_types))
+
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        """Itself."""
+        return self
+
+    def update(self, axis_sizes: Any = None, axis_names: Any = None, axis_types: Any = None) -> AbstractMesh:
+        """A mesh with some of these replaced."""
+        return AbstractMesh(
+            self.axis_sizes if axis_sizes is None else axis_sizes,
+            self.axis_names if axis_names is None else axis_names,
+            self.axis_types if axis_types is None else axis_types,
+        )
+
+    def update_axis_types(self, changes: Mapping[Hashable, AxisType]) -> AbstractMesh:
+        """A mesh whose axes named in `changes` have other types."""
+        return AbstractMesh(self.axis_sizes, self.axis_names, _replaced_types(self, changes))
+
+    def _no_devices(self):
+        raise errors.MeshError(
+            "AbstractMesh has no devices; use a `meshrt.sharding.Mesh`, for example from `meshrt.make_mesh`"
+        )
+
+    devices = property(lambda self: self._no_devices())
+    device_ids = property(lambda self: self._no_devices())
+    local_devices = property(lambda self: self._no_devices())
+    local_mesh = property(lambda self: self._no_devices())
+    is_multi_process = property(lambda self: self._no_devices())
+
+
+def _split_pairs(pairs: Any) -> tuple[tuple, tuple]:
+    ok = isinstance(pairs, Sequence) and all(isinstance(p, Sequence) and len(p) == 2 for p in pairs)
+    if not ok:
+        raise errors.ShardingTypeError(
+            "AbstractMesh takes axis_sizes and axis_names, as in AbstractMesh((4, 2), ('x', 'y')), or one tuple of "
+            f"(name, size) pairs. Got {pairs!r}"
+        )
+    return tuple(s for _, s in pairs), tuple(n for n, _ in pairs)
+
+
+def _int_sizes(sizes: Any) -> tuple[int, ...]:
+    sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    for s in sizes:
+        if isinstance(s, bool) or not isinstance(s, (int, np.integer)) or s < 1:
+            raise errors.MeshError(f"the sizes of mesh axes must be positive ints. Got {sizes}")
+    return tuple(int(s) for s in sizes)
+
+
+class Mesh(BaseMesh):
+    """Devices arranged along named axes.
+
+    >>> Mesh(np.array(meshrt.devices()).reshape(4, 2), ("data", "model"))
+    Mesh('data': 4, 'model': 2, axis_types=(Auto, Auto))
+
+    `with mesh:` makes it the mesh of the context, as `set_mesh` does.
+    """
+
+    __slots__ = ("_abstract", "_devices", "_entered", "flat_devices")
+    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    _lock = threading.Lock()
+
+    flat_devices: tuple[Any, ...]
+
+    def __new__(cls, devices: Any, axis_names: Any, axis_types: Any = None) -> Mesh:
+        array = np.array(devices, dtype=object)  # a copy: a mesh never changes
+        names = _names(axis_names)
+        types = _types(axis_types, names, "Mesh")
+        if array.ndim != len(names):
+            raise errors.MeshError(
+                "Mesh requires the ndim of its first argument (`devices`) to equal the length of its second argument "
+                f"(`axis_names`), but got devices.ndim == {array.ndim} and len(axis_names) == {len(names)}. "
+                "Reshape the devices, or use meshrt.make_mesh(axis_shapes, axis_names)."
+            )
+        flat = tuple(array.flat)
+        if len(set(flat)) != len(flat):
+            twice = next(d for d in flat if flat.count(d) > 1)
+            raise errors.MeshError(f"a mesh holds each device once, but {twice} stands in it twice")
+        if 0 in array.shape:
+            raise errors.MeshError(f"a mesh needs at least one device, but devices has shape {array.shape}")
+        key = (flat, array.shape, names, types)
+        with cls._lock:
+            found = cls._interned.get(key)
+            if found is None:
+                found = object.__new__(cls)
+                found._init_axes(names, array.shape, types)
+                array.flags.writeable = False
+                found._devices, found.flat_devices = array, flat
+                found._abstract = AbstractMesh(array.shape, names, types) if names else empty_abstract_mesh
+                found._entered = threading.local()
+                cls._interned[key] = found
+        return found
+
+    @property
+    def devices(self) -> np.ndarray:
+        """The devices, a read-only object array of the mesh's shape."""
+        return self._devices
+
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        """The same axes without devices."""
+        return self._abstract
+
+    @property
+    def device_ids(self) -> np.ndarray:
+        """The ids of the devices, in the mesh's shape."""
+        return np.array([d.id for d in self.flat_devices]).reshape(self.axis_sizes)
+
+    @property
+    def local_devices(self) -> list[Any]:
+        """The devices of this process, in mesh order."""
+        return [d for d in self.flat_devices if d.process_index == d.client.process_index()]
+
+    @property
+    def is_multi_process(self) -> bool:
+        """Whether devices of several processes take part."""
+        return len(self.local_devices) != len(self.flat_devices)
+
+    @property
+    def local_mesh(self) -> Mesh:
+        """The part of this process, which must be a contiguous block."""
+        here = self.flat_devices[0].client.process_index() if self.flat_devices else 0
+        mine = np.array([d.process_index == here for d in self.flat_devices]).reshape(self.axis_sizes)
+        if not mine.any():
+            raise errors.MeshError(f"none of the devices of {self!r} belongs to this process ({here})")
+        ranges = [
+            np.flatnonzero(mine.any(axis=tuple(a for a in range(mine.ndim) if a != i)))
+            for i in range(mine.ndim)
+        ]
+        block = np.ix_(*[np.arange(r[0], r[-1] + 1) for r in ranges])
+        if not mine[block].all() or mine[block].size != mine.sum():
+            raise errors.MeshError(
+                f"the devices of process {here} are not a contiguous block of {self!r}; order the devices by process"
+            )
+        return Mesh(self._devices[block], self.axis_names, self.axis_types)
+
+    def update(self, devices: Any = None, axis_names: Any = None, axis_types: Any = None) -> Mesh:
+        """A mesh with some of these replaced."""
+        return Mesh(
+            self._devices if devices is None else devices,
+            self.axis_names if axis_names is None else axis_names,
+            self.axis_types if axis_types is None else axis_types,
+        )
+
+    def update_axis_types(self, changes: Mapping[Hashable, AxisType]) -> Mesh:
+        """A mesh whose axes named in `changes` have other types."""
+        return Mesh(self._devices, self.axis_names, _replaced_types(self, changes))
+
+    def __reduce__(self) -> tuple:
+        platform = self.flat_devices[0].platform if self.flat_devices else None
+        ids = tuple(d.id for d in self.flat_devices)
+        return (_unpickle, (platform, ids, self.axis_sizes, self.axis_names, self.axis_types))
+
+    def __enter__(self) -> Mesh:
+        previous = _state.context.swap(self, self._abstract, "`with mesh:`", False)
+        self._entered.__dict__.setdefault("stack", []).append(previous)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _state.context.swap(*self._entered.stack.pop())
+
+
+def _unpickle(platform: str | None, ids: tuple, sizes: tuple, names: tuple, types: tuple) -> Mesh:
+    from meshrt.runtime import backend  # a mesh in a pickle names devices by id; only the backend knows them
+
+    if platform is None:
+        return empty_mesh
+    by_id = {d.id: d for d in backend.devices(platform)}
+    missing = [i for i in ids if i not in by_id]
+    if missing:
+        raise errors.MeshError(
+            f"a pickled mesh has {platform} devices with ids {missing}, which this process does not have "
+            f"(it has {sorted(by_id)}); start with as many devices as when it was pickled"
+        )
+    return Mesh(np.array([by_id[i] for i in ids], dtype=object).reshape(sizes), names, types)
+
+
+empty_abstract_mesh = AbstractMesh((), ())
+empty_mesh = object.__new__(Mesh)
+empty_mesh._init_axes((), (), ())
+empty_mesh._devices, empty_mesh.flat_devices = np.empty((0,), dtype=object), ()
+empty_mesh._abstract, empty_mesh._entered = empty_abstract_mesh, threading.local()

@@ -1,0 +1,364 @@
+"""Shardings: where the parts of an array live.
+
+A sharding is a value: interned, compared by identity, and never holding an array. `NamedSharding` over an
+AbstractMesh says how a value is split without saying on which devices.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
+
+__all__ = ["NamedSharding", "Sharding", "SingleDeviceSharding"]
+
+Index = tuple[slice, ...]
+
+
+class Sharding:
+    """How an array is laid out over devices, and which ones."""
+
+    # `signatures` caches the dispatch keys of arrays with this sharding, `native` jaxlib's counterparts by rank.
+    __slots__ = ("__weakref__", "native", "signatures")
+
+    memory_kind: str | None
+    mesh: Any
+
+    def _init_caches(self) -> None:
+        self.signatures: dict[Any, Any] = {}
+        self.native: dict[Any, Any] = {}
+
+    @property
+    def device_assignment(self) -> tuple[Any, ...]:
+        """The devices in order: shard *i* is on device *i*."""
+        raise NotImplementedError
+
+    # JAX's name for it, which scripts use.
+    _device_assignment = property(lambda self: self.device_assignment)
+
+    @property
+    def is_concrete(self) -> bool:
+        """Whether the devices are known."""
+        return True
+
+    @property
+    def device_set(self) -> set[Any]:
+        return set(self.device_assignment)
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.device_assignment)
+
+    @property
+    def addressable_devices(self) -> set[Any]:
+        """The devices that belong to this process."""
+        return {d for d in self.device_assignment if d.process_index == d.client.process_index()}
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        return len(self.addressable_devices) == self.num_devices
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole value."""
+        raise NotImplementedError
+
+    def tiling(self, ndim: int) -> tuple[int, ...]:
+        """Into how many parts each dimension is split. RankMismatchError if `ndim` is too small."""
+        raise NotImplementedError
+
+    def tile_indices(self, ndim: int) -> np.ndarray:
+        """int64[num_devices, ndim]: which part of each dimension each device holds."""
+        raise NotImplementedError
+
+    def shard_shape(self, global_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one shard.
+
+        Raises:
+          IndivisibleError: a dimension is not a multiple of the parts it is split into.
+        """
+        tiling = self.tiling(len(global_shape))
+        for dim, (size, parts) in enumerate(zip(global_shape, tiling)):
+            if size % parts:
+                raise self._indivisible(tuple(global_shape), dim, size, parts, tiling)
+        return tuple(s // p for s, p in zip(global_shape, tiling))
+
+    def _indivisible(
+        self, shape: tuple, dim: int, size: int, parts: int, tiling: tuple
+    ) -> errors.IndivisibleError:
+        return errors.IndivisibleError(
+            f"{self!r} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {size} "
+            f"(full shape: {shape}, per-dimension tiling factors: {list(tiling)} should evenly divide the shape). "
+            f"Make the dimension {size - size % parts or parts} or {size + -size % parts}, or do not shard axis {dim}."
+        )
+
+    def devices_indices_map(self, global_shape: tuple[int, ...]) -> dict[Any, Index]:
+        """Device -> the slices of the global array that it holds; dimensions that are not split give slice(None)."""
+        return dict(zip(self.device_assignment, self.shard_indices(tuple(global_shape))))
+
+    def shard_indices(self, global_shape: tuple[int, ...]) -> list[Index]:
+        """The slices that each device of the assignment holds, in order."""
+        shard = self.shard_shape(global_shape)
+        tiling = self.tiling(len(global_shape))
+        whole = slice(None)
+        return [
+            tuple(
+                whole if parts == 1 else slice(t * size, (t + 1) * size)
+                for t, size, parts in zip(row, shard, tiling)
+            )
+            for row in self.tile_indices(len(global_shape)).tolist()
+        ]
+
+    def addressable_devices_indices_map(self, global_shape: tuple[int, ...]) -> dict[Any, Index]:
+        """As `devices_indices_map`, for the devices of this process."""
+        mine = self.addressable_devices
+        return {d: i for d, i in self.devices_indices_map(global_shape).items() if d in mine}
+
+    def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
+        """Whether both put the same parts of a value of `ndim` dimensions on the same devices in the same order."""
+        if self is other:
+            return True
+        if not isinstance(other, Sharding) or self.memory_kind != other.memory_kind:
+            return False
+        if self.is_concrete != other.is_concrete or self.num_devices != other.num_devices:
+            return False
+        if self.is_concrete and self.device_assignment != other.device_assignment:
+            return False
+        return self.layout_key(ndim) == other.layout_key(ndim)
+
+    def layout_key(self, ndim: int) -> tuple:
+        """Which device (by position) holds which part; equal keys put the same data at the same positions."""
+        tiling = self.tiling(ndim)
+        if math.prod(tiling) == 1:
+            return (tiling, self.num_devices)
+        return (tiling, self.num_devices, self.tile_indices(ndim).tobytes())
+
+    def with_memory_kind(self, kind: str | None) -> Sharding:
+        raise NotImplementedError
+
+
+class NamedSharding(Sharding):
+    """A mesh, and a PartitionSpec that says which of its axes each dimension is split over.
+
+    Args:
+      mesh: a Mesh or an AbstractMesh.
+      spec: a PartitionSpec; missing trailing entries mean "not split".
+      memory_kind: the memory on each device; None is the device's default.
+
+    Raises:
+      UnknownAxisError, DuplicateAxisError: the spec does not fit the mesh.
+      ShardingError: UNCONSTRAINED without Auto axes, or unreduced over axes that are not Explicit.
+    """
+
+    __slots__ = ("_assignment", "_tilings", "memory_kind", "mesh", "spec")
+    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    _lock = threading.Lock()
+
+    mesh: Mesh | AbstractMesh
+    spec: PartitionSpec
+
+    def __new__(cls, mesh: Any, spec: Any, *, memory_kind: str | None = None) -> NamedSharding:
+        try:
+            found = cls._interned.get((mesh, spec, memory_kind))
+        except TypeError:
+            found = None
+        if found is not None:
+            return found
+        check_spec(mesh, spec)
+        if memory_kind is not None and not isinstance(memory_kind, str):
+            raise errors.ShardingTypeError(f"memory_kind must be a string or None. Got {memory_kind!r}")
+        with cls._lock:
+            found = cls._interned.get((mesh, spec, memory_kind))
+            if found is None:
+                found = object.__new__(cls)
+                found.mesh, found.spec, found.memory_kind = mesh, spec, memory_kind
+                found._assignment = mesh.flat_devices if isinstance(mesh, Mesh) else None
+                found._tilings = {}
+                found._init_caches()
+                cls._interned[(mesh, spec, memory_kind)] = found
+        return found
+
+    def __reduce__(self) -> tuple:
+        return (_rebuild_named, (self.mesh, self.spec, self.memory_kind))
+
+    @property
+    def is_concrete(self) -> bool:
+        return self._assignment is not None
+
+    @property
+    def device_assignment(self) -> tuple[Any, ...]:
+        if self._assignment is None:
+            raise errors.MeshError(
+                f"{self!r} is over an AbstractMesh, which has no devices; use a Mesh, for example from "
+                "`meshrt.make_mesh`"
+            )
+        return self._assignment
+
+    @property
+    def num_devices(self) -> int:
+        return self.mesh.size
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        if self.spec.unreduced:
+            return False
+        return all(self.mesh._sizes[a] == 1 for a in self.spec.axes)
+
+    @property
+    def replicated_axes(self) -> frozenset:
+        """The mesh axes that neither split the value nor hold partial sums."""
+        return frozenset(self.mesh.axis_names) - set(self.spec.axes) - self.spec.unreduced
+
+    def tiling(self, ndim: int) -> tuple[int, ...]:
+        found = self._tilings.get(ndim)
+        if found is None:
+            sizes = self.mesh._sizes
+            found = tuple(math.prod(sizes[a] for a in axes_of(e)) for e in self.spec.padded(ndim))
+            self._tilings[ndim] = found
+        return found
+
+    def tile_indices(self, ndim: int) -> np.ndarray:
+        mesh = self.mesh
+        out = np.zeros((mesh.size, ndim), np.int64)
+        if not self.spec.axes:
+            return out
+        coordinate = dict(zip(mesh.axis_names, np.indices(mesh.axis_sizes).reshape(mesh.ndim, -1)))
+        for dim, entry in enumerate(self.spec.padded(ndim)):
+            for axis in axes_of(entry):
+                out[:, dim] = out[:, dim] * mesh._sizes[axis] + coordinate[axis]
+        return out
+
+    def with_memory_kind(self, kind: str | None) -> NamedSharding:
+        return NamedSharding(self.mesh, self.spec, memory_kind=kind)
+
+    def update(self, **changes: Any) -> NamedSharding:
+        """A sharding with `mesh`, `spec` or `memory_kind` replaced."""
+        unknown = set(changes) - {"mesh", "spec", "memory_kind"}
+        if unknown:
+            raise errors.ShardingTypeError(
+                f"NamedSharding.update takes mesh, spec and memory_kind. Got {unknown}"
+            )
+        spec = changes.get("spec", self.spec)
+        if not isinstance(spec, PartitionSpec):
+            spec = PartitionSpec(*spec)
+        kind = changes.get("memory_kind", self.memory_kind)
+        return NamedSharding(changes.get("mesh", self.mesh), spec, memory_kind=kind)
+
+    def abstract(self) -> NamedSharding:
+        """The same split over the AbstractMesh."""
+        return NamedSharding(self.mesh.abstract_mesh, self.spec, memory_kind=self.memory_kind)
+
+    def __repr__(self) -> str:
+        kind = f", memory_kind={self.memory_kind}" if self.memory_kind is not None else ""
+        return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r}{kind})"
+
+
+def _rebuild_named(mesh: Any, spec: PartitionSpec, memory_kind: str | None) -> NamedSharding:
+    return NamedSharding(mesh, spec, memory_kind=memory_kind)
+
+
+def check_spec(mesh: Any, spec: Any) -> None:
+    """Raises unless `spec` is a PartitionSpec that fits `mesh`; see NamedSharding."""
+    if not isinstance(mesh, (Mesh, AbstractMesh)):
+        raise errors.ShardingTypeError(
+            f"the first argument of NamedSharding must be a Mesh or an AbstractMesh. Got {mesh!r} of type {type(mesh)}"
+        )
+    if not isinstance(spec, PartitionSpec):
+        hint = f" Write P{spec!r}." if isinstance(spec, tuple) else " Write it as P(...)."
+        raise errors.ShardingTypeError(
+            f"the second argument of NamedSharding must be a PartitionSpec. Got {spec!r} of type {type(spec)}.{hint}"
+        )
+    for axis in (*spec.axes, *spec.unreduced, *spec.reduced):
+        if axis not in mesh._sizes:
+            raise errors.UnknownAxisError(
+                f"Resource axis: {axis} of {spec!r} is not found in mesh: {mesh.axis_names}. Use one of its axes, or "
+                f"make the mesh with an axis named {axis!r}."
+            )
+    if len(set(spec.axes)) != len(spec.axes):
+        twice = next(a for a in spec.axes if spec.axes.count(a) > 1)
+        raise errors.DuplicateAxisError(
+            "A single NamedSharding spec specification can map every mesh axis to at most one positional dimension, "
+            f"but {spec!r} has duplicate entries for `{twice}`. Keep one of them."
+        )
+    if UNCONSTRAINED in spec.partitions and AxisType.Auto not in mesh.axis_types:
+        raise errors.ShardingError(
+            f"{spec!r} leaves a dimension to propagation (UNCONSTRAINED), but {mesh!r} has no Auto axis; use None, or "
+            "make some axes Auto"
+        )
+    for what in ("unreduced", "reduced"):
+        bad = [a for a in getattr(spec, what) if mesh._types[a] is not AxisType.Explicit]
+        if bad:
+            raise errors.ShardingError(
+                f"`{what}` in {spec!r} may only name Explicit axes of the mesh, but {bad} are "
+                f"{', '.join(repr(mesh._types[a]) for a in bad)} in {mesh!r}"
+            )
+
+
+class SingleDeviceSharding(Sharding):
+    """The whole value on one device."""
+
+    __slots__ = ("_assignment", "device", "memory_kind", "mesh")
+    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    _lock = threading.Lock()
+
+    def __new__(cls, device: Any, *, memory_kind: str | None = None) -> SingleDeviceSharding:
+        key = (device, memory_kind)
+        found = cls._interned.get(key)
+        if found is None:
+            if not hasattr(device, "process_index"):
+                raise errors.ShardingTypeError(f"SingleDeviceSharding takes a device. Got {device!r}")
+            with cls._lock:
+                found = cls._interned.get(key)
+                if found is None:
+                    found = object.__new__(cls)
+                    found.device, found.memory_kind, found._assignment = device, memory_kind, (device,)
+                    found.mesh = None
+                    found._init_caches()
+                    cls._interned[key] = found
+        return found
+
+    def __reduce__(self) -> tuple:
+        return (_rebuild_single, (self.device.platform, self.device.id, self.memory_kind))
+
+    @property
+    def device_assignment(self) -> tuple[Any, ...]:
+        return self._assignment
+
+    @property
+    def num_devices(self) -> int:
+        return 1
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return True
+
+    def tiling(self, ndim: int) -> tuple[int, ...]:
+        return (1,) * ndim
+
+    def tile_indices(self, ndim: int) -> np.ndarray:
+        return np.zeros((1, ndim), np.int64)
+
+    def with_memory_kind(self, kind: str | None) -> SingleDeviceSharding:
+        return SingleDeviceSharding(self.device, memory_kind=kind)
+
+    def __repr__(self) -> str:
+        kind = f", memory_kind={self.memory_kind}" if self.memory_kind is not None else ""
+        return f"SingleDeviceSharding(device={self.device!r}{kind})"
+
+
+def _rebuild_single(platform: str, device_id: int, memory_kind: str | None) -> SingleDeviceSharding:
+    from meshrt.runtime import backend  # a pickle names the device by id; only the backend knows it
+
+    for device in backend.devices(platform):
+        if device.id == device_id:
+            return SingleDeviceSharding(device, memory_kind=memory_kind)
+    raise errors.MeshError(
+        f"a pickled sharding is on {platform} device {device_id}, which this process does not have"
+    )
