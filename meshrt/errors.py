@@ -29,6 +29,7 @@ __all__ = [
     "MeshError",
     "MeshMismatchError",
     "MeshrtError",
+    "MissingFunctionError",
     "NonAddressableError",
     "RankMismatchError",
     "ShardingError",
@@ -49,6 +50,10 @@ class InternalError(MeshrtError, RuntimeError):
 
 class UnsupportedError(MeshrtError, NotImplementedError):
     """The request makes sense, and meshrt cannot do it (yet)."""
+
+
+class MissingFunctionError(MeshrtError, AttributeError, NotImplementedError):
+    """A function of JAX's that meshrt does not have (yet)."""
 
 
 class ConfigError(MeshrtError, ValueError):

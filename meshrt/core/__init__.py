@@ -1,0 +1,1 @@
+"""Types, Jaxprs, traces and the protocol of primitives. Imports nothing else of meshrt but `errors` and `dtypes`."""

@@ -1,0 +1,267 @@
+"""Jaxprs: typed programs in A-normal form, with a printer and a checker.
+
+    jaxpr  ::= { lambda constvars ; invars . let eqns in outvars }
+    eqn    ::= outvars = primitive[params] atoms
+    atom   ::= Var | Literal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt.core.source import Source
+from meshrt.core.types import ShapedArray, short_dtype
+
+if TYPE_CHECKING:
+    from meshrt.core.primitive import Primitive
+
+__all__ = ["Atom", "ClosedJaxpr", "Eqn", "Jaxpr", "JaxprTypeError", "Literal", "Var", "check", "subjaxprs"]
+
+NO_EFFECTS: frozenset = frozenset()
+
+
+class Var:
+    """A variable, equal only to itself."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray):
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Var(id={id(self)}):{self.aval.str_short()}"
+
+
+class Literal:
+    """A scalar constant written in place of a variable."""
+
+    __slots__ = ("aval", "val")
+
+    def __init__(self, val: Any, aval: ShapedArray):
+        self.val, self.aval = val, aval
+
+    def __repr__(self) -> str:
+        return f"{self.val}:{self.aval.str_short()}"
+
+
+Atom = Var | Literal
+
+
+class Eqn:
+    """`outvars = primitive[params] invars`, with the user's source line and the effects of running it."""
+
+    __slots__ = ("effects", "invars", "outvars", "params", "primitive", "source")
+
+    def __init__(
+        self,
+        primitive: Primitive,
+        invars: Sequence[Atom],
+        outvars: Sequence[Var],
+        params: dict[str, Any],
+        source: Source,
+        effects: frozenset = NO_EFFECTS,
+    ):
+        self.primitive, self.invars, self.outvars = primitive, invars, outvars
+        self.params, self.source, self.effects = params, source, effects
+
+    def replace(self, invars: Sequence[Atom], outvars: Sequence[Var], params: dict[str, Any] | None = None) -> Eqn:
+        return Eqn(self.primitive, invars, outvars, self.params if params is None else params, self.source, self.effects)
+
+    def __repr__(self) -> str:
+        return _Printer().eqn(self, "")
+
+
+class Jaxpr:
+    """A program. `constvars` are bound to the constants of a `ClosedJaxpr`.
+
+    Identity is equality: caches may key on the object. `is_high` is set when a high-level (hijax) primitive or type
+    was met while tracing.
+    """
+
+    __slots__ = ("__weakref__", "constvars", "effects", "eqns", "invars", "is_high", "name", "outvars")
+
+    def __init__(
+        self,
+        constvars: Sequence[Var],
+        invars: Sequence[Var],
+        outvars: Sequence[Atom],
+        eqns: Sequence[Eqn],
+        name: str = "",
+        effects: frozenset | None = None,
+        is_high: bool = False,
+    ):
+        self.constvars, self.invars, self.outvars = tuple(constvars), tuple(invars), tuple(outvars)
+        self.eqns = eqns
+        self.name = name
+        if effects is None:
+            effects = NO_EFFECTS
+            for e in eqns:
+                if e.effects:
+                    effects = effects | e.effects
+        self.effects = effects
+        self.is_high = is_high
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return [v.aval for v in self.invars]
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return [v.aval for v in self.outvars]
+
+    def __repr__(self) -> str:
+        return _Printer().jaxpr(self)
+
+
+class ClosedJaxpr:
+    """A Jaxpr and the values of its `constvars`."""
+
+    __slots__ = ("__weakref__", "consts", "jaxpr")
+
+    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any] = ()):
+        if len(jaxpr.constvars) != len(consts):
+            raise ValueError(f"{len(consts)} constants given for {len(jaxpr.constvars)} constvars")
+        self.jaxpr, self.consts = jaxpr, list(consts)
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.out_avals
+
+    @property
+    def eqns(self) -> Sequence[Eqn]:
+        return self.jaxpr.eqns
+
+    @property
+    def effects(self) -> frozenset:
+        return self.jaxpr.effects
+
+    @property
+    def is_high(self) -> bool:
+        return self.jaxpr.is_high
+
+    def __repr__(self) -> str:
+        return repr(self.jaxpr)
+
+
+def subjaxprs(params: dict[str, Any]) -> Iterator[Jaxpr]:
+    """The Jaxprs among an equation's parameters, those in tuples included."""
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, Jaxpr):
+                yield item
+            elif isinstance(item, ClosedJaxpr):
+                yield item.jaxpr
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Printing
+
+
+def _name(index: int) -> str:
+    name = ""
+    while True:
+        index, letter = divmod(index, 26)
+        name = chr(ord("a") + letter) + name
+        if index == 0:
+            return name
+        index -= 1
+
+
+class _Printer:
+    def __init__(self):
+        self.names: dict[Var, str] = {}
+
+    def var(self, v: Var) -> str:
+        if v not in self.names:
+            self.names[v] = _name(len(self.names))
+        return self.names[v]
+
+    def typed(self, v: Var) -> str:
+        return f"{self.var(v)}:{v.aval.str_short()}"
+
+    def atom(self, a: Atom) -> str:
+        if isinstance(a, Literal):
+            val = a.val.item() if isinstance(a.val, np.ndarray | np.generic) else a.val
+            return f"{val}:{short_dtype(a.aval.dtype)}[]"
+        return self.var(a)
+
+    def param(self, value: Any, indent: str) -> str:
+        if isinstance(value, ClosedJaxpr):
+            value = value.jaxpr
+        if isinstance(value, Jaxpr):
+            return _Printer().jaxpr(value, indent + "    ")
+        if isinstance(value, tuple) and any(isinstance(v, Jaxpr | ClosedJaxpr) for v in value):
+            return "(" + ", ".join(self.param(v, indent) for v in value) + ")"
+        if isinstance(value, np.dtype):
+            return short_dtype(value)
+        if callable(value) and hasattr(value, "__name__"):
+            return value.__name__
+        return str(value)
+
+    def eqn(self, e: Eqn, indent: str) -> str:
+        outs = " ".join(self.typed(v) for v in e.outvars) or "_"
+        shown = [f"{k}={self.param(v, indent)}" for k, v in sorted(e.params.items()) if v is not None]
+        params = f"[{' '.join(shown)}]" if shown else ""
+        args = " ".join(self.atom(a) for a in e.invars)
+        return f"{outs} = {e.primitive.name}{params} {args}".rstrip()
+
+    def jaxpr(self, j: Jaxpr, indent: str = "") -> str:
+        consts = " ".join(self.typed(v) for v in j.constvars)
+        ins = " ".join(self.typed(v) for v in j.invars)
+        head = f"{{ lambda {consts + ' ' if consts else ''}; {ins}. let"
+        lines = [f"{indent}    {self.eqn(e, indent)}" for e in j.eqns]
+        outs = ", ".join(self.atom(a) for a in j.outvars) + ("," if len(j.outvars) == 1 else "")
+        if not lines:
+            return f"{head} in ({outs}) }}"
+        return "\n".join([head, *lines, f"{indent}  in ({outs}) }}"])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checking
+
+
+class JaxprTypeError(TypeError):
+    """A Jaxpr that breaks its own grammar: an internal fault of meshrt, with the offending equation."""
+
+
+def check(jaxpr: Jaxpr | ClosedJaxpr) -> None:
+    """Raises JaxprTypeError unless every variable is defined once, before its use, with the type its equation gives."""
+    if isinstance(jaxpr, ClosedJaxpr):
+        jaxpr = jaxpr.jaxpr
+    defined: set[Var] = set()
+
+    def define(v: Var, where: str) -> None:
+        if v in defined:
+            raise JaxprTypeError(f"{where} binds {v} a second time in\n{jaxpr}")
+        defined.add(v)
+
+    for v in (*jaxpr.constvars, *jaxpr.invars):
+        define(v, "the argument list")
+    for e in jaxpr.eqns:
+        _check_eqn(e, defined, jaxpr)
+        for v in e.outvars:
+            define(v, f"equation {e}")
+        for sub in subjaxprs(e.params):
+            check(sub)
+    for a in jaxpr.outvars:
+        if isinstance(a, Var) and a not in defined:
+            raise JaxprTypeError(f"the result {a} is not defined in\n{jaxpr}")
+
+
+def _check_eqn(e: Eqn, defined: set[Var], jaxpr: Jaxpr) -> None:
+    for a in e.invars:
+        if isinstance(a, Var) and a not in defined:
+            raise JaxprTypeError(f"{a} is used before its definition by {e} at {e.source} in\n{jaxpr}")
+    outs = e.primitive.infer(tuple(a.aval for a in e.invars), e.params)
+    if len(outs) != len(e.outvars):
+        raise JaxprTypeError(f"{e} at {e.source} should have {len(outs)} results")
+    for v, aval in zip(e.outvars, outs):
+        if v.aval.shape != aval.shape or v.aval.dtype != aval.dtype:
+            raise JaxprTypeError(f"{e} at {e.source} gives {aval.str_short()}, not {v.aval.str_short()}")

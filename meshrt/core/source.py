@@ -1,0 +1,122 @@
+"""Where in the user's program an equation comes from.
+
+Capturing must be cheap (it happens once per equation): the nearest frame outside this package is found by walking
+up and asking a dictionary of code objects; the line number is computed only when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+__all__ = ["Source", "capture", "named_scope", "replayed"]
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Code that belongs to the system although it stands outside the package directory.
+_SYSTEM_PREFIXES = (_ROOT, os.path.dirname(threading.__file__) + os.sep + "contextlib.py",
+                    os.path.dirname(threading.__file__) + os.sep + "functools.py")
+_internal: dict[CodeType, bool] = {}
+
+
+class Source(NamedTuple):
+    """One place in the user's program; `scope` is the path of `named_scope`s and transformations."""
+
+    code: CodeType | None
+    lasti: int
+    scope: str = ""
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename if self.code is not None else "<unknown>"
+
+    @property
+    def function(self) -> str:
+        return self.code.co_qualname if self.code is not None else "<unknown>"
+
+    @property
+    def line(self) -> int:
+        if self.code is None:
+            return 0
+        line = self.code.co_firstlineno
+        for start, end, number in self.code.co_lines():
+            if start <= self.lasti < end and number is not None:
+                return number
+        return line
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return "<unknown>"
+        return f"{self.file}:{self.line} ({self.function})"
+
+
+UNKNOWN = Source(None, 0)
+
+
+class _State(threading.local):
+    replay: Source | None = None
+    scope: str = ""
+
+
+_state = _State()
+
+
+def _is_internal(code: CodeType) -> bool:
+    name = code.co_filename
+    internal = name.startswith(_SYSTEM_PREFIXES) or name.startswith("<frozen")
+    _internal[code] = internal
+    return internal
+
+
+def capture() -> Source:
+    """The user's frame that is executing now; inside `replayed`, the source given there."""
+    if _state.replay is not None:
+        return _state.replay
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        internal = _internal.get(code)
+        if internal is None:
+            internal = _is_internal(code)
+        if not internal:
+            return Source(code, frame.f_lasti, _state.scope)
+        frame = frame.f_back
+    return UNKNOWN
+
+
+class replayed:
+    """Attributes everything traced inside to `source` (the backward pass names the line of the forward one)."""
+
+    __slots__ = ("_saved", "source")
+
+    def __init__(self, source: Source | None):
+        self.source = source
+
+    def __enter__(self) -> None:
+        self._saved = _state.replay
+        if self.source is not None:
+            _state.replay = self.source
+
+    def __exit__(self, *_: object) -> None:
+        _state.replay = self._saved
+
+
+def set_replay(source: Source | None) -> Source | None:
+    """Sets the replayed source without a context manager (hot loops); returns the previous one to restore."""
+    previous = _state.replay
+    _state.replay = source
+    return previous
+
+
+@contextmanager
+def named_scope(name: str):
+    """Adds `name` to the scope of every equation traced inside (jax.named_scope)."""
+    saved = _state.scope
+    _state.scope = f"{saved}/{name}" if saved else name
+    try:
+        yield name
+    finally:
+        _state.scope = saved

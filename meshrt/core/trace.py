@@ -1,0 +1,278 @@
+"""Tracing: what happens when a primitive is applied.
+
+There is one current trace per thread. `Primitive.bind` hands the operation to it; a trace looks at the operands that
+are its own tracers and passes the operation on to its parent when there are none. The bottom trace evaluates.
+
+    EvalTrace      runs the primitive on arrays
+    JaxprTrace     records an equation
+    JVPTrace, LinearTrace, BatchTrace   in meshrt.transforms
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core import source
+from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.types import ShapedArray, aval_of, register_aval
+
+if TYPE_CHECKING:
+    from meshrt.core.primitive import Primitive
+
+__all__ = ["EvalTrace", "JaxprTrace", "JaxprTracer", "Trace", "Tracer", "context", "set_trace", "trace_to_jaxpr"]
+
+
+class Trace:
+    """Interprets primitives. `requires_low` says that it cannot process high (hijax) types."""
+
+    __slots__ = ("__weakref__",)
+    requires_low = False
+
+    def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class Tracer(ArrayOperators):
+    """A stand-in for an array while a function is being traced."""
+
+    __slots__ = ("_trace", "aval")
+
+    _trace: Trace
+    aval: ShapedArray
+
+    shape = property(lambda self: self.aval.shape)
+    dtype = property(lambda self: self.aval.dtype)
+    ndim = property(lambda self: self.aval.ndim)
+    size = property(lambda self: self.aval.size)
+    nbytes = property(lambda self: self.aval.nbytes)
+    itemsize = property(lambda self: self.aval.dtype.itemsize)
+    weak_type = property(lambda self: self.aval.weak_type)
+
+    def concrete(self) -> Any:
+        """The array behind the tracer if there is one, else None (a JVP tracer over concrete values has one)."""
+        return None
+
+    def origin(self) -> str:
+        """Where the tracer was made, for error messages."""
+        return ""
+
+    def _need(self, what: str) -> Any:
+        value = self.concrete()
+        if value is None:
+            raise errors.ConcretizationError(concretization_message(self, what))
+        return value
+
+    def __bool__(self) -> bool:
+        return bool(self._need("bool() (an if, while, assert, and, or, not)"))
+
+    def __int__(self) -> int:
+        return int(self._need("int()"))
+
+    def __float__(self) -> float:
+        return float(self._need("float()"))
+
+    def __complex__(self) -> complex:
+        return complex(self._need("complex()"))
+
+    def __index__(self) -> int:
+        return self._need("an index (range(), a list index, a static argument)").__index__()
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        return np.asarray(self._need("a NumPy function (numpy.asarray)"), *args, **kwargs)
+
+    def __len__(self) -> int:
+        if not self.aval.shape:
+            raise TypeError("len() of unsized object: the array has no dimensions")
+        return self.aval.shape[0]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}<{self.aval.str_short()}>"
+
+    def block_until_ready(self) -> Tracer:
+        return self
+
+
+register_aval(Tracer, lambda t: t.aval)
+
+
+def concretization_message(tracer: Tracer, what: str) -> str:
+    made = tracer.origin()
+    return (
+        f"the value of a traced array is not known here: {what} was applied to a value of type "
+        f"{tracer.aval.str_short()}{', which ' + made if made else ''}. A traced function is run once, without data, "
+        "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, meshrt.lax.while_loop "
+        "or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"
+    )
+
+
+class EvalTrace(Trace):
+    """The bottom trace. `evaluate` is set by the dispatcher (`meshrt.dispatch`), which stands above the core."""
+
+    __slots__ = ()
+    requires_low = True
+    evaluate: Callable[[Primitive, Sequence[Any], dict[str, Any]], Any] | None = None
+
+    def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        if primitive.impl is not None:
+            return primitive.impl(*args, **params)
+        for a in args:
+            if isinstance(a, Tracer):
+                raise leaked(a, primitive)
+        return EvalTrace.evaluate(primitive, args, params)
+
+
+EVAL = EvalTrace()
+
+
+class _Context(threading.local):
+    trace: Trace = EVAL
+
+
+context = _Context()
+
+
+class set_trace:
+    """Makes `trace` the current one inside a `with`."""
+
+    __slots__ = ("_saved", "trace")
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+
+    def __enter__(self) -> Trace:
+        self._saved = context.trace
+        context.trace = self.trace
+        return self.trace
+
+    def __exit__(self, *_: object) -> None:
+        context.trace = self._saved
+
+
+def leaked(tracer: Tracer, primitive: Primitive | None = None) -> errors.LeakedTracerError:
+    use = f" by {primitive.name} at {source.capture()}" if primitive is not None else ""
+    made = tracer.origin()
+    return errors.LeakedTracerError(
+        f"a traced value of type {tracer.aval.str_short()} was used{use} after the function that was being traced had "
+        f"returned{'; it ' + made if made else ''}. Return the value from the function instead of storing it in a "
+        "global, an attribute or a container"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Staging
+
+
+class JaxprTracer(Tracer):
+    """Stands for a variable of the Jaxpr being built."""
+
+    __slots__ = ("source", "var")
+
+    def __init__(self, trace: JaxprTrace, var: Var, where: Any):
+        self._trace, self.aval, self.var, self.source = trace, var.aval, var, where
+
+    def origin(self) -> str:
+        if isinstance(self.source, str):
+            return f"is {self.source} of {self._trace.name}"
+        return f"was computed at {self.source}" if self.source is not None else ""
+
+
+class JaxprTrace(Trace):
+    """Records every primitive as an equation. Values of enclosing traces and arrays become constants."""
+
+    __slots__ = ("closed", "consts", "eqns", "is_high", "name", "requires_low")
+
+    def __init__(self, name: str = "", requires_low: bool = False):
+        self.name = name
+        self.eqns: list[Eqn] = []
+        self.consts: dict[int, tuple[Var, Any]] = {}
+        self.closed = False
+        self.is_high = False
+        self.requires_low = requires_low
+
+    def argument(self, aval: ShapedArray, where: Any = None) -> JaxprTracer:
+        return JaxprTracer(self, Var(aval), where)
+
+    def atom(self, value: Any) -> Atom:
+        """The variable or literal for an operand."""
+        if type(value) is JaxprTracer and value._trace is self:
+            return value.var
+        if isinstance(value, Tracer):
+            trace = value._trace
+            if trace is self:
+                raise TypeError(f"unexpected tracer {value!r}")
+            if getattr(trace, "closed", False):
+                raise leaked(value)
+        else:
+            aval = aval_of(value)
+            if aval.ndim == 0 and isinstance(value, bool | int | float | complex | np.generic | np.ndarray):
+                return Literal(np.asarray(value, aval.dtype)[()] if not isinstance(value, np.generic)
+                               or value.dtype != aval.dtype else value, aval)
+        entry = self.consts.get(id(value))
+        if entry is None:
+            entry = self.consts[id(value)] = (Var(aval_of(value)), value)
+        return entry[0]
+
+    def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        if self.closed:
+            raise leaked(next(a for a in args if isinstance(a, Tracer)), primitive)
+        atoms = []
+        for a in args:
+            atoms.append(a.var if type(a) is JaxprTracer and a._trace is self else self.atom(a))
+        avals = tuple([a.aval for a in atoms])
+        types = primitive.infer(avals, params)
+        where = source.capture()
+        outvars = [Var(t) for t in types]
+        effects = NO_EFFECTS if primitive.effects_rule is None else primitive.effects(avals, params)
+        self.eqns.append(Eqn(primitive, atoms, outvars, params, where, effects))
+        if primitive.multiple_results:
+            return [JaxprTracer(self, v, where) for v in outvars]
+        return JaxprTracer(self, outvars[0], where)
+
+    def close(self, args: Sequence[JaxprTracer], outs: Sequence[Any]) -> ClosedJaxpr:
+        """Ends the trace: the program from `args` to `outs` with its captured constants."""
+        atoms = [self.atom(o) for o in outs]
+        self.closed = True
+        entries = list(self.consts.values())
+        jaxpr = Jaxpr([v for v, _ in entries], [t.var for t in args], atoms, self.eqns, self.name, None, self.is_high)
+        return ClosedJaxpr(jaxpr, [value for _, value in entries])
+
+
+def trace_to_jaxpr(
+    fun: Callable[..., Sequence[Any]], in_avals: Sequence[ShapedArray], name: str = "", arg_names: Sequence[str] = ()
+) -> ClosedJaxpr:
+    """Stages `fun`, a function of flat arrays that returns a flat sequence of arrays."""
+    trace = JaxprTrace(name)
+    names = arg_names or [f"argument {i}" for i in range(len(in_avals))]
+    args = [trace.argument(a, n) for a, n in zip(in_avals, names)]
+    try:
+        with set_trace(trace):
+            outs = fun(*args)
+            return trace.close(args, outs)
+    finally:
+        trace.closed = True
+
+
+def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Runs `jaxpr` in the current trace, attributing each equation to its own source line."""
+    env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))
+    env.update(zip(jaxpr.invars, args))
+    process = context.trace.process_primitive
+    previous = source.set_replay(None)
+    try:
+        for eqn in jaxpr.eqns:
+            source.set_replay(eqn.source)
+            ins = [a.val if type(a) is Literal else env[a] for a in eqn.invars]
+            out = process(eqn.primitive, ins, eqn.params)
+            if eqn.primitive.multiple_results:
+                env.update(zip(eqn.outvars, out))
+            else:
+                env[eqn.outvars[0]] = out
+    finally:
+        source.set_replay(previous)
+    return [a.val if type(a) is Literal else env[a] for a in jaxpr.outvars]

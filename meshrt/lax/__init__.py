@@ -1,0 +1,34 @@
+"""The operations below NumPy: no implicit broadcasting or promotion, close to StableHLO. Names and signatures are JAX's.
+
+Every family file in `meshrt/primitives` lists its public functions in `__all__`; they are collected here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+import meshrt.primitives as _primitives
+from meshrt import errors as _errors
+
+
+def _collect() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for info in sorted(pkgutil.iter_modules(_primitives.__path__), key=lambda m: m.name):
+        module = importlib.import_module(f"{_primitives.__name__}.{info.name}")
+        for name in getattr(module, "__all__", ()):
+            if not name.endswith("_p") and not name.startswith("_"):
+                found[name] = getattr(module, name)
+    return found
+
+
+_public = _collect()
+globals().update(_public)
+__all__ = sorted(_public)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise _errors.MissingFunctionError(f"meshrt.lax.{name} is not implemented")

@@ -1,0 +1,1 @@
+"""Jaxpr to global StableHLO, written as text."""

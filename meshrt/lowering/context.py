@@ -1,0 +1,183 @@
+"""Walks a Jaxpr and asks every primitive to write itself.
+
+A lowering rule is `lower(ctx, eqn, *operands) -> Ref` (a sequence of Refs for primitives with several results).
+`ctx.op` writes an operation at the user's source line of the current equation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.jaxpr import Jaxpr, Literal, Var
+from meshrt.core.source import Source
+from meshrt.core.types import ShapedArray
+from meshrt.lowering.types import dense, mlir_type, splat
+from propagation.asm import Body, FunctionWriter, ModuleWriter, Ref, quote
+
+__all__ = ["LoweringContext", "ModuleLowering"]
+
+
+class ModuleLowering:
+    """What all functions of a module share: the writer, outlined functions, source locations, the target platform.
+
+    `mesh_names` maps an AbstractMesh to its `sdy.mesh` symbol; `is_export` asks for the forms that older consumers
+    understand.
+    """
+
+    def __init__(self, name: str, platform: str = "cpu", is_export: bool = False):
+        self.writer = ModuleWriter(name)
+        self.platform = platform
+        self.is_export = is_export
+        self.meshes: dict[Any, str] = {}
+        self._functions: dict[Any, str] = {}
+        self._names: dict[str, int] = {}
+        self._locations: dict[Source, str] = {}
+
+    def unique_name(self, base: str) -> str:
+        count = self._names.get(base, -1) + 1
+        self._names[base] = count
+        return base if count == 0 else f"{base}_{count}"
+
+    def location(self, where: Source | None, primitive: str) -> str:
+        if where is None or where.code is None:
+            return ""
+        key = (where, primitive)
+        alias = self._locations.get(key)
+        if alias is None:
+            name = f"{where.scope}/{primitive}" if where.scope else primitive
+            text = f"{quote(name)}({quote(where.file)}:{max(where.line, 1)}:1)"
+            alias = self._locations[key] = self.writer.location(text)
+        return alias
+
+    def mesh_symbol(self, mesh: Any) -> str:
+        """The `sdy.mesh` symbol of an AbstractMesh, declared on first use."""
+        symbol = self.meshes.get(mesh)
+        if symbol is None:
+            symbol = self.meshes[mesh] = "mesh" if not self.meshes else f"mesh_{len(self.meshes)}"
+            axes = ", ".join(f"{quote(n)}={s}" for n, s in zip(mesh.axis_names, mesh.axis_sizes))
+            self.writer.preamble.append(f"sdy.mesh @{symbol} = <[{axes}]>")
+        return symbol
+
+    def outlined(self, jaxpr: Jaxpr, name: str) -> str:
+        """The symbol of a private function for `jaxpr` (one per Jaxpr object)."""
+        symbol = self._functions.get(jaxpr)
+        if symbol is None:
+            symbol = self._functions[jaxpr] = self.unique_name(name)
+            function = self.writer.function(symbol, [mlir_type(v.aval) for v in jaxpr.invars])
+            ctx = LoweringContext(self, function)
+            function.ret(ctx.jaxpr(jaxpr, function.args))
+        return symbol
+
+
+class LoweringContext:
+    """Where a lowering rule writes: a body of a function, at the source line of the equation being lowered."""
+
+    __slots__ = ("_constants", "body", "loc", "module")
+
+    def __init__(self, module: ModuleLowering, body: Body, loc: str = ""):
+        self.module, self.body, self.loc = module, body, loc
+        self._constants: dict[Any, Ref] = {}
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def op(self, name: str, operands: Sequence[Ref], out: ShapedArray | str, attrs: str = "",
+           regions: Sequence[Body] = (), discardable: str = "") -> Ref:
+        """Writes an operation with one result of type `out`; see `propagation.asm.Body.ops`."""
+        kind = out if type(out) is str else (out.mlir or mlir_type(out))
+        return self.body.ops(name, operands, (kind,), attrs, regions, self.loc, discardable)[0]
+
+    def ops(self, name: str, operands: Sequence[Ref], outs: Sequence[ShapedArray | str], attrs: str = "",
+            regions: Sequence[Body] = (), discardable: str = "") -> tuple[Ref, ...]:
+        """Writes an operation with any number of results."""
+        kinds = [o if type(o) is str else mlir_type(o) for o in outs]
+        return self.body.ops(name, operands, kinds, attrs, regions, self.loc, discardable)
+
+    def scalar(self, value: Any, dtype: Any) -> Ref:
+        """A rank-0 constant."""
+        return self.full(value, ShapedArray((), dtype))
+
+    def full(self, value: Any, aval: ShapedArray) -> Ref:
+        """A constant of type `aval` with all elements equal to `value` (shared within the body)."""
+        attr = splat(value, aval.physical())
+        ref = self._constants.get(attr)
+        if ref is None:
+            ref = self._constants[attr] = self.body.op(
+                "stablehlo.constant", (), [mlir_type(aval)], f"value = {attr}", (), self.loc)
+        return ref
+
+    def array(self, value: np.ndarray) -> Ref:
+        """A constant array."""
+        aval = ShapedArray(value.shape, value.dtype)
+        return self.body.op("stablehlo.constant", (), [mlir_type(aval)], f"value = {dense(value)}", (), self.loc)
+
+    def broadcast(self, ref: Ref, aval_in: ShapedArray, aval_out: ShapedArray, dims: Sequence[int] | None = None) -> Ref:
+        """`broadcast_in_dim`; `dims` default to the trailing ones. The identity when the shapes are equal."""
+        if aval_in.shape == aval_out.shape:
+            return ref
+        if dims is None:
+            dims = range(aval_out.ndim - aval_in.ndim, aval_out.ndim)
+        return self.op("stablehlo.broadcast_in_dim", [ref], aval_out,
+                       f"broadcast_dimensions = array<i64{': ' if len(dims) else ''}{', '.join(map(str, dims))}>")
+
+    def convert(self, ref: Ref, aval_in: ShapedArray, dtype: Any) -> Ref:
+        if aval_in.dtype == dtype:
+            return ref
+        return self.op("stablehlo.convert", [ref], ShapedArray(aval_in.shape, dtype))
+
+    # -- nested programs -----------------------------------------------------------------------------------------------
+
+    def nested(self, body: Body) -> LoweringContext:
+        """A context that writes into a nested body."""
+        return LoweringContext(self.module, body, self.loc)
+
+    def region(self, jaxpr: Jaxpr, arg_types: Sequence[str] | None = None) -> Body:
+        """A region that computes `jaxpr` of its block arguments and returns its results."""
+        body = self.body.body(arg_types if arg_types is not None else [mlir_type(v.aval) for v in jaxpr.invars])
+        ctx = self.nested(body)
+        body.ret(ctx.jaxpr(jaxpr, body.args))
+        return body
+
+    def scalar_region(self, name: str, dtype: Any) -> Body:
+        """A region applying one binary scalar operation, as `reduce` and `all_reduce` want it."""
+        kind = mlir_type(ShapedArray((), dtype))
+        body = self.body.body([kind, kind])
+        body.ret([body.op(name, body.args, [kind])])
+        return body
+
+    def call(self, jaxpr: Jaxpr, operands: Sequence[Ref], name: str) -> tuple[Ref, ...]:
+        """Calls an outlined function for `jaxpr`."""
+        symbol = self.module.outlined(jaxpr, name)
+        outs = [mlir_type(v.aval) for v in jaxpr.outvars]
+        return self.body.ops("func.call", operands, outs, f"callee = @{symbol}", (), self.loc)
+
+    def jaxpr(self, jaxpr: Jaxpr, args: Sequence[Ref]) -> list[Ref]:
+        """Writes every equation of a Jaxpr without constvars; returns its results."""
+        if jaxpr.constvars:
+            raise errors.InternalError("a Jaxpr with captured constants reached lowering; hoist them first")
+        env: dict[Var, Ref] = dict(zip(jaxpr.invars, args))
+        location = self.module.location
+        saved = self.loc
+        for eqn in jaxpr.eqns:
+            primitive = eqn.primitive
+            rule = primitive.lower
+            if rule is None:
+                raise errors.UnsupportedError(f"the primitive '{primitive.name}' has no lowering (used at {eqn.source})")
+            self.loc = location(eqn.source, primitive.name)
+            if primitive.literals:
+                operands = [a if type(a) is Literal else env[a] for a in eqn.invars]
+            else:
+                operands = [self.literal(a) if type(a) is Literal else env[a] for a in eqn.invars]
+            out = rule(self, eqn, *operands)
+            if primitive.multiple_results:
+                env.update(zip(eqn.outvars, out))
+            else:
+                env[eqn.outvars[0]] = out
+        self.loc = saved
+        return [self.literal(a) if type(a) is Literal else env[a] for a in jaxpr.outvars]
+
+    def literal(self, literal: Literal) -> Ref:
+        return self.full(literal.val, literal.aval)

@@ -1,0 +1,109 @@
+"""The whole module: `@main` with shardings and donation on its arguments, from a Jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.types import aval_of
+from meshrt.lowering.context import LoweringContext, ModuleLowering
+from meshrt.lowering.types import mlir_type
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.sdy import to_sdy_text
+from meshrt.transforms.tools import dce
+from propagation.asm import quote
+
+__all__ = ["LoweredModule", "lower_module"]
+
+# Captured NumPy constants up to this many bytes are written into the program; larger ones become arguments.
+_EMBEDDED_BYTES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredModule:
+    """The text and what the caller must pass: first `consts`, then the arguments numbered by `kept`."""
+
+    text: str
+    consts: tuple[Any, ...]
+    kept: tuple[int, ...]
+    mesh_symbol: str | None
+
+
+def lower_module(
+    closed: ClosedJaxpr, name: str, *, mesh: Any, arg_shardings: Sequence[NamedSharding | None],
+    out_shardings: Sequence[NamedSharding | None], donated: Sequence[bool], out_paths: Sequence[str], platform: str,
+    keep_unused: bool = False, is_export: bool = False,
+) -> LoweredModule:
+    """Lowers a program to global StableHLO annotated with `sdy` shardings.
+
+    `mesh` is the AbstractMesh of the computation (None for a single device); arguments that nothing uses are dropped
+    unless `keep_unused`.
+    """
+    jaxpr, needed = dce(closed.jaxpr)
+    kept = [i for i, n in enumerate(needed) if n or keep_unused]
+    lowering = ModuleLowering(name, platform, is_export)
+    symbol = lowering.mesh_symbol(mesh) if mesh is not None else None
+    partitions = mesh.size if mesh is not None else 1
+    lowering.writer.attributes = f"mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32"
+    lowering.unique_name("main")
+    hoisted = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts)]
+    passed = [(v, c) for v, c in hoisted if not _is_embedded(c)]
+    types = [mlir_type(v.aval) for v, _ in passed] + [mlir_type(jaxpr.invars[i].aval) for i in kept]
+    function = lowering.writer.function("main", types, public=True)
+    ctx = LoweringContext(lowering, function)
+    env = {v: a for (v, _), a in zip(passed, function.args)}
+    env.update({v: ctx.array(np.asarray(c)) for v, c in hoisted if v not in env})
+    arguments = {i: a for i, a in zip(kept, function.args[len(passed):])}
+    program = Jaxpr((), (*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]), jaxpr.outvars, jaxpr.eqns, jaxpr.name)
+    results = ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *[arguments[i] for i in kept]])
+    aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings)
+    offset = len(passed)
+    for k, i in enumerate(kept):
+        attrs = _sharding_attr(arg_shardings[i], jaxpr.invars[i].aval, symbol)
+        if donated[i]:
+            attrs.append(f"tf.aliasing_output = {aliases[i]} : i32" if i in aliases else "jax.buffer_donor = true")
+        function.arg_attrs[offset + k] = ", ".join(attrs)
+    function.result_attrs = [
+        ", ".join([f"jax.result_info = {quote(path)}", *_sharding_attr(s, v.aval, symbol)])
+        for path, s, v in zip(out_paths, out_shardings, jaxpr.outvars)
+    ]
+    function.ret(results)
+    for v, const in passed:
+        if getattr(const, "is_deleted", bool)():
+            raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
+    return LoweredModule(lowering.writer.text(), tuple(c for _, c in passed), tuple(kept), symbol)
+
+
+def _is_embedded(const: Any) -> bool:
+    return isinstance(const, np.ndarray | np.generic | int | float | complex) and (
+        aval_of(const).nbytes <= _EMBEDDED_BYTES)
+
+
+def _sharding_attr(sharding: NamedSharding | None, aval: Any, symbol: str | None) -> list[str]:
+    if sharding is None or symbol is None:
+        return []
+    return [f"sdy.sharding = {to_sdy_text(sharding, aval.physical().ndim, symbol)}"]
+
+
+def _aliases(jaxpr: Jaxpr, kept, donated, arg_shardings, out_shardings) -> dict[int, int]:
+    """Which result takes over which donated argument's buffer: the first free one of equal type and sharding."""
+    free: dict[Any, list[int]] = {}
+    for k, v in enumerate(jaxpr.outvars):
+        free.setdefault((v.aval.shape, v.aval.dtype), []).append(k)
+    aliases = {}
+    for i in kept:
+        if not donated[i]:
+            continue
+        aval = jaxpr.invars[i].aval
+        for k in free.get((aval.shape, aval.dtype), ()):
+            out = out_shardings[k]
+            if out is None or arg_shardings[i] is None or out.is_equivalent_to(arg_shardings[i], aval.ndim):
+                aliases[i] = k
+                free[(aval.shape, aval.dtype)].remove(k)
+                break
+    return aliases

@@ -1,0 +1,236 @@
+"""Where a jitted call runs: one mesh and one list of devices, gathered from everything that names one.
+
+Arguments, `in_shardings`, `out_shardings`, constraints inside the function and the mesh in context must agree on the mesh shape;
+those that are concrete must agree on the devices. An AbstractMesh agrees with any Mesh of its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.types import ShapedArray
+from meshrt.primitives.sharding import abstract_sharding
+from meshrt.runtime import backend
+from meshrt.runtime.array import Array
+from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.context import context_source
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.stages import LoweringRequest, TraceRecord
+from meshrt.transforms.arguments import argument_paths
+
+__all__ = ["Placement", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The devices of a call: a Mesh, or one device, or neither yet (only an AbstractMesh is known)."""
+
+    mesh: Mesh | None
+    device: Any
+    devices: tuple[Any, ...] | None
+
+
+def resolve(function: Any, leaves: Sequence[Any], avals: Sequence[ShapedArray], tree: Any, static: Any) -> Wanted:
+    """What the arguments, the options of `jit` and the context ask for."""
+    wanted = Wanted(function, tree, avals)
+    wanted.add_context()
+    given = _broadcast_in(function, tree)
+    for i, (leaf, aval) in enumerate(zip(leaves, avals)):
+        wanted.add_argument(i, leaf, aval, given[i] if given is not None else None)
+    wanted.add_out_shardings(function.options.out_shardings)
+    return wanted
+
+
+class Wanted:
+    """Collects meshes and devices with their origins; `finish` checks that they agree."""
+
+    def __init__(self, function: Any, tree: Any, avals: Sequence[ShapedArray]):
+        self.function, self.tree, self.avals = function, tree, avals
+        self.mesh: AbstractMesh | None = None
+        self.mesh_origin = ""
+        self.concrete: Mesh | None = None
+        self.concrete_origin = ""
+        self.device: Any = None
+        self.device_origin = ""
+        self.arg_shardings: list[NamedSharding | None] = []
+        self._paths: list[str] | None = None
+
+    def path(self, i: int) -> str:
+        if self._paths is None:
+            self._paths = argument_paths(self.function.fun, self.tree)
+        return self._paths[i]
+
+    # -- collecting ------------------------------------------------------------------------------------------------------
+
+    def add_mesh(self, mesh: Mesh | AbstractMesh, origin: Any) -> None:
+        """`origin` is a text or a function that makes it (names of arguments are computed only for errors)."""
+        if any(t is AxisType.Explicit for t in mesh.axis_types):
+            raise errors.UnsupportedError(
+                f"{_text(origin)} uses {mesh}, which has Explicit axes; explicit mode is not implemented yet: build the mesh with "
+                "axis_types=(AxisType.Auto, ...)")
+        abstract = mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
+        if self.mesh is None:
+            self.mesh, self.mesh_origin = abstract, origin
+        elif self.mesh is not abstract:
+            raise errors.MeshMismatchError(
+                f"{_text(origin)} uses {abstract}, but {_text(self.mesh_origin)} uses {self.mesh}: one program runs on one mesh. Use "
+                f"shardings over the same mesh, or move the array with meshrt.device_put")
+        if not isinstance(mesh, Mesh):
+            return
+        if self.concrete is None:
+            self.concrete, self.concrete_origin = mesh, origin
+        elif self.concrete is not mesh and self.concrete.flat_devices != mesh.flat_devices:
+            raise errors.DeviceAssignmentMismatchError(
+                f"Received incompatible devices for jitted computation {self.function.name}. Got {_text(self.concrete_origin)} with device ids "
+                f"{[d.id for d in self.concrete.flat_devices]} and {_text(origin)} with device ids {[d.id for d in mesh.flat_devices]}. "
+                "Move one of them with meshrt.device_put, or name an AbstractMesh where no devices are meant")
+
+    def add_device(self, device: Any, origin: Any) -> None:
+        if self.device is None:
+            self.device, self.device_origin = device, origin
+        elif self.device != device:
+            raise errors.DeviceAssignmentMismatchError(
+                f"Received incompatible devices for jitted computation {self.function.name}. Got {_text(self.device_origin)} on device "
+                f"{self.device.id} and {_text(origin)} on device {device.id}. Move one of them with meshrt.device_put")
+
+    def add_context(self) -> None:
+        mesh = mesh_context.concrete if mesh_context.concrete is not None else mesh_context.abstract
+        if mesh is not None and not mesh.empty:
+            self.add_mesh(mesh, lambda: f"the mesh in context (set at {context_source()})")
+        if self.function.options.device is not None:
+            self.add_device(self.function.options.device, "jit(device=...)")
+
+    def add_argument(self, i: int, leaf: Any, aval: ShapedArray, given: Any) -> None:
+        origin = lambda: f"argument {self.path(i)} of {self.function.name} with shape {aval.str_short()}"
+        sharding = getattr(leaf, "sharding", None) if type(leaf) is Array or not hasattr(leaf, "__array__") else None
+        committed = isinstance(sharding, Sharding) and (type(leaf) is not Array or leaf.committed)
+        chosen: NamedSharding | None = None
+        if given is not None:
+            chosen = self._given(given, aval, origin)
+            if committed and type(leaf) is Array and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
+                raise errors.ShardingError(
+                    f"Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: {given},\narg sharding: "
+                    f"{sharding} for {origin()}. Move it with meshrt.device_put or drop it from in_shardings")
+        elif committed and isinstance(sharding, NamedSharding):
+            self.add_mesh(sharding.mesh, origin)
+            chosen = sharding
+        elif committed and isinstance(sharding, SingleDeviceSharding):
+            self.add_device(sharding.device_assignment[0], origin)
+        self.arg_shardings.append(None if chosen is None else self._boundary(chosen, aval, origin))
+
+    def _given(self, given: Any, aval: ShapedArray, origin: Any) -> NamedSharding | None:
+        """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
+        if isinstance(given, PartitionSpec):
+            if self.mesh is None:
+                raise errors.MeshContextError(
+                    f"jit was given {given} for {_text(origin)}, but no mesh is in context: enter one with `with meshrt.set_mesh(mesh):` or "
+                    "pass NamedSharding(mesh, spec)")
+            return NamedSharding(self.mesh, given)
+        if isinstance(given, SingleDeviceSharding):
+            self.add_device(given.device_assignment[0], origin)
+            return None
+        if isinstance(given, NamedSharding):
+            self.add_mesh(given.mesh, origin)
+            return given
+        raise errors.ArgumentTypeError(f"jit takes NamedShardings, PartitionSpecs or None as shardings, got {given!r} for {_text(origin)}")
+
+    def _agrees(self, chosen: NamedSharding, sharding: Sharding, ndim: int) -> bool:
+        if isinstance(chosen.mesh, AbstractMesh):
+            return isinstance(sharding, NamedSharding) and abstract_sharding(sharding).is_equivalent_to(abstract_sharding(chosen), ndim)
+        return chosen.is_equivalent_to(sharding, ndim)
+
+    def _boundary(self, sharding: NamedSharding, aval: ShapedArray, origin: Any) -> NamedSharding:
+        """The canonical abstract sharding of an argument or result, whose dimensions must divide."""
+        if len(sharding.spec.partitions) > aval.ndim:
+            raise errors.RankMismatchError(
+                f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was applied to "
+                f"{_text(origin)}, a value of rank {aval.ndim}")
+        try:
+            sharding.shard_shape(aval.shape)
+        except errors.IndivisibleError as e:
+            raise errors.IndivisibleError(f"{_text(origin)} cannot be sharded so: {e}") from None
+        return canonical(sharding, aval.ndim)
+
+    def add_out_shardings(self, out_shardings: Any) -> None:
+        for s in tree_util.tree_leaves(out_shardings, is_leaf=_is_sharding):
+            if isinstance(s, NamedSharding):
+                self.add_mesh(s.mesh, f"out_shardings of {self.function.name}")
+
+    # -- finishing -------------------------------------------------------------------------------------------------------
+
+    def finish(self, record: TraceRecord, donated: tuple[bool, ...]) -> tuple[Placement, LoweringRequest]:
+        for mesh, where in record.meshes.items():
+            self.add_mesh(mesh, f"with_sharding_constraint at {where}")
+        outs = self._out_shardings(record)
+        if self.mesh is not None and self.device is not None and self.concrete is not None:
+            if self.concrete.flat_devices != (self.device,):
+                raise errors.DeviceAssignmentMismatchError(
+                    f"Received incompatible devices for jitted computation {self.function.name}. Got {_text(self.device_origin)} on device "
+                    f"{self.device.id} and {_text(self.concrete_origin)} with device ids {[d.id for d in self.concrete.flat_devices]}. Move it with "
+                    "meshrt.device_put")
+        placement = self._placement()
+        platform = self.function.options.backend or (placement.devices[0].platform if placement.devices else backend.default_backend())
+        request = LoweringRequest(self.mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused)
+        return placement, request
+
+    def _placement(self) -> Placement:
+        if self.mesh is not None:
+            mesh = self.concrete
+            return Placement(mesh, None, mesh.flat_devices if mesh is not None else None)
+        device = self.device if self.device is not None else backend.default_device()
+        return Placement(None, device, (device,))
+
+    def _out_shardings(self, record: TraceRecord) -> tuple[NamedSharding | None, ...]:
+        avals = record.closed.out_avals
+        given = self.function.options.out_shardings
+        if given is None:
+            return (None,) * len(avals)
+        dummy = record.out_tree.unflatten(range(len(avals)))
+        try:
+            flat = tree_util.broadcast_prefix(given, dummy, is_leaf=_is_sharding)
+        except ValueError as e:
+            raise errors.TreeError(f"out_shardings of {self.function.name} must be a pytree prefix of its result: {e}") from None
+        outs = []
+        for i, (s, aval) in enumerate(zip(flat, avals)):
+            origin = lambda i=i: f"{record.out_paths()[i]} of {self.function.name}"
+            chosen = None if s is None else self._given(s, aval, origin)
+            outs.append(None if chosen is None else self._boundary(chosen, aval, origin))
+        return tuple(outs)
+
+
+def canonical(sharding: NamedSharding, ndim: int) -> NamedSharding:
+    """The abstract sharding without trailing Nones, so that equal layouts are one key."""
+    entries = list(sharding.spec.partitions)
+    while entries and entries[-1] is None:
+        entries.pop()
+    mesh = sharding.mesh if isinstance(sharding.mesh, AbstractMesh) else sharding.mesh.abstract_mesh
+    return NamedSharding(mesh, PartitionSpec(*entries))
+
+
+def _is_sharding(x: Any) -> bool:
+    return x is None or isinstance(x, Sharding | PartitionSpec)
+
+
+def _broadcast_in(function: Any, tree: Any) -> list[Any] | None:
+    given = function.options.in_shardings
+    if given is None:
+        return None
+    args, kwargs = tree.unflatten(range(tree.num_leaves))
+    if kwargs:
+        raise errors.ArgumentValueError(
+            f"jit does not support keyword arguments when in_shardings is given; pass {', '.join(kwargs)} of {function.name} by position")
+    if isinstance(given, list):
+        given = tuple(given)
+    try:
+        return tree_util.broadcast_prefix(given, args, is_leaf=_is_sharding)
+    except ValueError as e:
+        raise errors.TreeError(f"in_shardings of {function.name} must be a pytree prefix of its positional arguments: {e}") from None
+
+
+def _text(origin: Any) -> str:
+    return origin() if callable(origin) else origin

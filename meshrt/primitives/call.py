@@ -1,0 +1,68 @@
+"""`jit` as an operation inside a program: a call of a named function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.primitive import Primitive
+from meshrt.transforms.batching import batch_jaxpr, move_dim
+from meshrt.transforms.jvp import jvp_jaxpr
+from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
+from meshrt.transforms.linearize import linearize_jaxpr
+from meshrt.transforms.tools import is_undefined
+
+__all__: list[str] = []
+
+
+def _infer(*avals, jaxpr: Jaxpr, name: str):
+    return jaxpr.out_avals
+
+
+def _lower(ctx, eqn, *operands):
+    return ctx.call(eqn.params["jaxpr"], operands, eqn.params["name"])
+
+
+def _jvp(primals, tangents, *, jaxpr, name):
+    nonzeros = tuple(t is not None for t in tangents)
+    closed, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros)
+    outs = jit_p.bind(*closed.consts, *primals, *[t for t in tangents if t is not None], jaxpr=closed.jaxpr, name=name)
+    n = len(jaxpr.outvars)
+    rest = iter(outs[n:])
+    return outs[:n], [next(rest) if nz else None for nz in out_nonzeros]
+
+
+def _linearize(linear: LinearTrace, primals, tangents, params):
+    jaxpr, name = params["jaxpr"], params["name"]
+    done = linearize_jaxpr(jaxpr, tuple(t is not None for t in tangents))
+    n = len(jaxpr.outvars)
+    results = jit_p.bind(*done.forward.consts, *primals, jaxpr=done.forward.jaxpr, name=name)
+    outs, new = results[:n], results[n:]
+    if not any(done.nonzeros_out):
+        return outs, [None] * n
+    residuals = done.residuals(primals, outs, new)
+    moved = linear.record(jit_p, [*residuals, *[t for t in tangents if t is not None]], {"jaxpr": done.linear, "name": name})
+    rest = iter(moved)
+    return outs, [next(rest) if nz else None for nz in done.nonzeros_out]
+
+
+def _transpose(cts, *args, jaxpr, name):
+    linear = tuple(is_undefined(a) for a in args)
+    back, nonzeros = transpose_jaxpr(jaxpr, linear, tuple(c is not None for c in cts))
+    known = [a for a in args if not is_undefined(a)]
+    pulled = iter(jit_p.bind(*back.consts, *known, *[c for c in cts if c is not None], jaxpr=back.jaxpr, name=name))
+    flags = iter(nonzeros)
+    return [(next(pulled) if next(flags) else None) if lin else None for lin in linear]
+
+
+def _batch(size: int, args: list[Any], dims: list[int | None], params: dict[str, Any]):
+    moved = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
+    closed, flags = batch_jaxpr(params["jaxpr"], size, tuple(d is not None for d in dims))
+    outs = jit_p.bind(*closed.consts, *moved, jaxpr=closed.jaxpr, name=params["name"])
+    return outs, [0 if f else None for f in flags]
+
+
+jit_p = Primitive(
+    "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, multiple_results=True,
+    cache_types=False,
+)  # fmt: skip

@@ -1,0 +1,207 @@
+"""Contractions: dot_general."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+
+from meshrt import dtypes, errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.elementwise import convert_element_type
+from meshrt.primitives.reshape import refuse_out_sharding, transpose
+from meshrt.transforms.tools import add_tangents, is_undefined
+
+__all__ = ["DotDimensionNumbers", "Precision", "batch_matmul", "dot", "dot_general"]
+
+DotDimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
+
+
+class Precision(enum.Enum):
+    """How much precision the hardware's matrix units may trade for speed."""
+
+    DEFAULT = 0
+    HIGH = 1
+    HIGHEST = 2
+
+
+_PRECISIONS = {
+    None: Precision.DEFAULT, "default": Precision.DEFAULT, "high": Precision.HIGH, "highest": Precision.HIGHEST,
+    "fastest": Precision.DEFAULT, "bfloat16": Precision.DEFAULT, "tensorfloat32": Precision.HIGH, "float32": Precision.HIGHEST,
+    "bfloat16_3x": Precision.HIGH,
+}  # fmt: skip
+
+
+def canonical_precision(precision: Any) -> tuple[Precision, Precision] | None:
+    """One Precision per operand, or None for the default of both."""
+    from meshrt import config
+
+    if precision is None:
+        precision = config.default_matmul_precision
+        if precision is None:
+            return None
+    pair = precision if isinstance(precision, tuple | list) else (precision, precision)
+    try:
+        found = tuple(p if isinstance(p, Precision) else _PRECISIONS[p] for p in pair)
+    except (KeyError, TypeError):
+        known = ", ".join(repr(k) for k in _PRECISIONS if k)
+        raise errors.ArgumentValueError(f"unknown precision {precision!r}; use lax.Precision or one of {known}") from None
+    return None if found == (Precision.DEFAULT, Precision.DEFAULT) else found  # type: ignore[return-value]
+
+
+def _free(ndim: int, contracting: Sequence[int], batch: Sequence[int]) -> list[int]:
+    used = {*contracting, *batch}
+    return [i for i in range(ndim) if i not in used]
+
+
+def _dot_infer(x, y, *, dimension_numbers, precision, preferred_element_type):
+    (xc, yc), (xb, yb) = dimension_numbers
+    for name, dims, other in (("contracting", xc, yc), ("batch", xb, yb)):
+        if len(dims) != len(other) or any(x.shape[i] != y.shape[j] for i, j in zip(dims, other)):
+            raise errors.ArgumentTypeError(
+                f"dot_general needs {name} dimensions of equal sizes, but {x.str_short()} has sizes "
+                f"{tuple(x.shape[i] for i in dims)} in dimensions {tuple(dims)} and {y.str_short()} has "
+                f"{tuple(y.shape[j] for j in other)} in {tuple(other)}"
+            )
+    if preferred_element_type is None and x.dtype != y.dtype:
+        raise errors.ArgumentTypeError(
+            f"dot_general needs operands of one dtype but got {x.str_short()} and {y.str_short()}; convert one with astype or "
+            "pass preferred_element_type"
+        )
+    shape = [x.shape[i] for i in xb]
+    shape += [x.shape[i] for i in _free(x.ndim, xc, xb)] + [y.shape[i] for i in _free(y.ndim, yc, yb)]
+    dtype = x.dtype if preferred_element_type is None else preferred_element_type
+    return ShapedArray(tuple(shape), dtype, x.weak_type and y.weak_type and preferred_element_type is None)
+
+
+def _dot_lower(ctx, eqn, x, y):
+    (xc, yc), (xb, yb) = eqn.params["dimension_numbers"]
+    avals = [v.aval for v in eqn.invars]
+    out = eqn.outvars[0].aval
+    if avals[0].dtype != avals[1].dtype:
+        # Operands of two dtypes meet in the result's.
+        x, y = (ctx.convert(r, a, out.dtype) for r, a in zip((x, y), avals))
+    parts = []
+    for key, dims in (("lhs_batching_dimensions", xb), ("rhs_batching_dimensions", yb),
+                      ("lhs_contracting_dimensions", xc), ("rhs_contracting_dimensions", yc)):
+        if dims:
+            parts.append(f"{key} = [{', '.join(map(str, dims))}]")
+    attrs = f"dot_dimension_numbers = #stablehlo.dot<{', '.join(parts)}>"
+    pair = eqn.params["precision"] or (Precision.DEFAULT, Precision.DEFAULT)
+    attrs += f", precision_config = [{', '.join(f'#stablehlo<precision {p.name}>' for p in pair)}]"
+    return ctx.op("stablehlo.dot_general", [x, y], out, attrs)
+
+
+def _dot_jvp(primals, tangents, **params):
+    x, y = primals
+    out = dot_general_p.bind(x, y, **params)
+    total = None
+    if tangents[0] is not None:
+        total = dot_general_p.bind(tangents[0], y, **params)
+    if tangents[1] is not None:
+        total = add_tangents(total, dot_general_p.bind(x, tangents[1], **params))
+    return out, total
+
+
+def _dot_transpose(ct, x, y, *, dimension_numbers, precision, preferred_element_type):
+    (xc, yc), (xb, yb) = dimension_numbers
+    if is_undefined(x):
+        return [_pull(ct, x.aval, y, xc, yc, xb, yb, precision, preferred_element_type, left=True), None]
+    return [None, _pull(ct, y.aval, x, yc, xc, yb, xb, precision, preferred_element_type, left=False)]
+
+
+def _pull(ct, aval, other, mine_c, other_c, mine_b, other_b, precision, preferred, left: bool):
+    """The cotangent of one operand: contract `ct` with the other operand over its free dimensions, then permute."""
+    other_aval = aval_of(other)
+    n_batch = len(mine_b)
+    mine_free = _free(aval.ndim, mine_c, mine_b)
+    other_free = _free(other_aval.ndim, other_c, other_b)
+    start = n_batch + (len(mine_free) if left else 0)
+    ct_contract = tuple(range(start, start + len(other_free)))
+    numbers = ((ct_contract, tuple(other_free)), (tuple(range(n_batch)), tuple(other_b)))
+    if precision is not None and not left:
+        precision = (precision[1], precision[0])
+    if aval_of(ct).dtype != other_aval.dtype:
+        preferred = preferred or aval.dtype
+    out = dot_general_p.bind(
+        ct, other, dimension_numbers=numbers, precision=precision, preferred_element_type=preferred)
+    # The result has: batch, my free dimensions, then the other's contracting dimensions in its own order.
+    by_other = sorted(range(len(other_c)), key=lambda k: other_c[k])
+    order = [*mine_b, *mine_free, *(mine_c[k] for k in by_other)]
+    permutation = [0] * len(order)
+    for position, dim in enumerate(order):
+        permutation[dim] = position
+    out = transpose(out, permutation)
+    return convert_element_type(out, aval.dtype, aval.weak_type) if aval_of(out).dtype != aval.dtype else out
+
+
+def _shift(dims: Sequence[int], d: int | None) -> tuple[int, ...]:
+    return tuple(dims) if d is None else tuple(i if i < d else i + 1 for i in dims)
+
+
+def _dot_batch(size, args, dims, params):
+    (xc, yc), (xb, yb) = params["dimension_numbers"]
+    dx, dy = dims
+    rest = {k: params[k] for k in ("precision", "preferred_element_type")}
+    xc, xb, yc, yb = _shift(xc, dx), _shift(xb, dx), _shift(yc, dy), _shift(yb, dy)
+    if dx is not None and dy is not None:
+        numbers = ((xc, yc), ((dx, *xb), (dy, *yb)))
+        return dot_general_p.bind(*args, dimension_numbers=numbers, **rest), 0
+    out = dot_general_p.bind(*args, dimension_numbers=((xc, yc), (xb, yb)), **rest)
+    if dx is not None:
+        free = _free(aval_of(args[0]).ndim, xc, xb)
+        return out, len(xb) + free.index(dx)
+    x_free = len(_free(aval_of(args[0]).ndim, xc, xb))
+    free = _free(aval_of(args[1]).ndim, yc, yb)
+    return out, len(xb) + x_free + free.index(dy)
+
+
+dot_general_p = Primitive(
+    "dot_general", _dot_infer, lower=_dot_lower, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch
+)
+
+
+def dot_general(
+    lhs: Any, rhs: Any, dimension_numbers: DotDimensionNumbers, precision: Any = None, preferred_element_type: Any = None,
+    *, out_sharding: Any = None,
+) -> Any:
+    """A batched contraction; the result has the batch, the left free, then the right free dimensions.
+
+    `dimension_numbers` is ((lhs contracting, rhs contracting), (lhs batch, rhs batch)).
+    """
+    refuse_out_sharding(out_sharding)
+    (xc, yc), (xb, yb) = dimension_numbers
+    x, y = aval_of(lhs), aval_of(rhs)
+    numbers = tuple(
+        tuple(tuple(int(d) % max(a.ndim, 1) for d in dims) for dims, a in zip(pair, (x, y))) for pair in ((xc, yc), (xb, yb))
+    )
+    if preferred_element_type is not None:
+        preferred_element_type = dtypes.canonicalize_dtype(dtypes.dtype(preferred_element_type))
+        if preferred_element_type == x.dtype == y.dtype:
+            preferred_element_type = None
+    return dot_general_p.bind(
+        lhs, rhs, dimension_numbers=numbers, precision=canonical_precision(precision),
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip
+
+
+def dot(lhs: Any, rhs: Any, dimension_numbers: DotDimensionNumbers | None = None, precision: Any = None,
+        preferred_element_type: Any = None, *, out_sharding: Any = None) -> Any:
+    """Vector or matrix product (lax.dot); with `dimension_numbers`, dot_general."""
+    if dimension_numbers is None:
+        x, y = aval_of(lhs), aval_of(rhs)
+        if not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2 and x.shape[-1] == y.shape[0]):
+            raise errors.ArgumentTypeError(f"dot cannot multiply {x.str_short()} by {y.str_short()}")
+        dimension_numbers = (((x.ndim - 1,), (0,)), ((), ()))
+    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type, out_sharding=out_sharding)
+
+
+def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
+    """Matrix products over leading batch dimensions."""
+    n = aval_of(lhs).ndim
+    batch = tuple(range(n - 2))
+    return dot_general(lhs, rhs, (((n - 1,), (n - 2,)), (batch, batch)), precision)
+
+

@@ -1,0 +1,1 @@
+"""Function transformations: differentiation, batching, checkpointing and custom derivatives."""

@@ -1,0 +1,105 @@
+"""Python arguments of transformed functions: which ones are differentiated, mapped or static, and their names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.types import aval_of
+
+__all__ = ["argument_paths", "as_tuple", "fun_name", "resolve_argnums", "signature_of"]
+
+
+def fun_name(fun: Callable[..., Any]) -> str:
+    """The name to show for a function."""
+    while hasattr(fun, "func") and not hasattr(fun, "__name__"):
+        fun = fun.func
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int | str) else tuple(value)
+
+
+def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature, or None for built-ins that don't tell."""
+    try:
+        return inspect.signature(fun)
+    except (ValueError, TypeError):
+        return None
+
+
+def resolve_argnums(fun: Callable[..., Any], nums: Any, names: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Positions and names of arguments, each inferred from the other through the signature where only one is given."""
+    signature = signature_of(fun)
+    given_nums, given_names = as_tuple(nums), as_tuple(names)
+    if signature is None:
+        return given_nums, given_names
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p for p in signature.parameters.values() if p.kind in kinds]
+    has_varargs = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature.parameters.values())
+    if not has_varargs:
+        for n in given_nums:
+            if not -len(positional) <= n < len(positional):
+                raise errors.ArgumentValueError(
+                    f"argument number {n} was given for {fun_name(fun)}, which takes {len(positional)} positional arguments "
+                    f"({', '.join(p.name for p in positional)})"
+                )
+    has_kwargs = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
+    for name in given_names:
+        if name not in signature.parameters and not has_kwargs:
+            raise errors.ArgumentValueError(
+                f"argument name {name!r} was given for {fun_name(fun)}, which has the parameters "
+                f"{', '.join(signature.parameters)}"
+            )
+    count = len(positional)
+    nums_out = tuple(n % count if n < 0 and not has_varargs else n for n in given_nums)
+    if nums is None:
+        nums_out = tuple(i for i, p in enumerate(positional) if p.name in given_names)
+    if names is None:
+        given_names = tuple(
+            positional[n].name for n in nums_out
+            if 0 <= n < count and positional[n].kind is not inspect.Parameter.POSITIONAL_ONLY
+        )  # fmt: skip
+    return nums_out, given_names
+
+
+def argument_paths(fun: Callable[..., Any] | None, in_tree: Any) -> list[str]:
+    """A name for every leaf of `(args, kwargs)`, such as `params['w'][0]`."""
+    leaves = tree_util.tree_unflatten(in_tree, range(in_tree.num_leaves))
+    signature = signature_of(fun) if fun is not None else None
+    names: list[str] = []
+    if signature is not None:
+        for p in signature.parameters.values():
+            if p.kind is inspect.Parameter.VAR_POSITIONAL:
+                names += [f"{p.name}[{i}]" for i in range(max(0, len(leaves[0]) - len(names)))]
+                break
+            if p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
+                names.append(p.name)
+    paths = []
+    for path, _ in tree_util.tree_leaves_with_path(leaves):
+        where, rest = path[0].idx, path[1:]
+        if where == 0 and rest:
+            index = rest[0].idx
+            head = names[index] if index < len(names) else f"args[{index}]"
+            paths.append(head + tree_util.keystr(rest[1:]))
+        elif rest:
+            paths.append(str(rest[0].key) + tree_util.keystr(rest[1:]))
+        else:
+            paths.append("argument")
+    return paths
+
+
+def check_differentiable(leaves: Sequence[Any], paths: Sequence[str], what: str, allow_int: bool = False) -> None:
+    """Raises unless every leaf has a floating (or complex) type."""
+    for leaf, path in zip(leaves, paths):
+        aval = aval_of(leaf)
+        if not aval.is_differentiable and not allow_int:
+            raise errors.ArgumentTypeError(
+                f"{what} needs inputs of floating point dtype, but {path} has type {aval.str_short()}; convert it, or pass "
+                "allow_int=True"
+            )

@@ -1,0 +1,138 @@
+"""Batching (vmap): every primitive says how it maps over an extra dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.primitive import Primitive, missing_rule
+from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.transforms.tools import WeakCache, hoist_consts
+
+__all__ = ["BatchTrace", "BatchTracer", "batch_flat", "batch_jaxpr", "bring_to_front", "move_dim"]
+
+
+class BatchTracer(Tracer):
+    """An array with a hidden dimension at position `dim` of `value`."""
+
+    __slots__ = ("dim", "value")
+
+    def __init__(self, trace: BatchTrace, value: Any, dim: int):
+        self._trace, self.value, self.dim = trace, value, dim
+        aval = aval_of(value)
+        self.aval = aval.with_shape(aval.shape[:dim] + aval.shape[dim + 1 :])
+
+
+class BatchTrace(Trace):
+    """Applies batching rules in `parent`. Rules take (size, args, dims, params) with None for unbatched operands."""
+
+    __slots__ = ("axis_name", "parent", "size", "spmd_axis_name")
+
+    def __init__(self, parent: Trace, size: int, axis_name: Any = None, spmd_axis_name: Any = None):
+        self.parent, self.size = parent, size
+        self.axis_name, self.spmd_axis_name = axis_name, spmd_axis_name
+
+    @property
+    def requires_low(self) -> bool:
+        return self.parent.requires_low
+
+    def wrap(self, value: Any, dim: int | None) -> Any:
+        return value if dim is None else BatchTracer(self, value, dim)
+
+    def unwrap(self, value: Any) -> tuple[Any, int | None]:
+        if type(value) is BatchTracer and value._trace is self:
+            return value.value, value.dim
+        return value, None
+
+    def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        values, dims, active = [], [], False
+        for a in args:
+            if type(a) is BatchTracer and a._trace is self:
+                values.append(a.value)
+                dims.append(a.dim)
+                active = True
+            else:
+                values.append(a)
+                dims.append(None)
+        saved = context.trace
+        context.trace = self.parent
+        try:
+            if not active:
+                return self.parent.process_primitive(primitive, values, params)
+            if primitive.batch is None:
+                raise missing_rule(primitive, "batching", "cannot be used under vmap")
+            out, out_dims = primitive.batch(self.size, values, dims, params)
+        finally:
+            context.trace = saved
+        if not primitive.multiple_results:
+            return self.wrap(out, out_dims)
+        return [self.wrap(o, d) for o, d in zip(out, out_dims)]
+
+
+def move_dim(value: Any, source: int, target: int) -> Any:
+    """`value` with dimension `source` moved to position `target`."""
+    if source == target:
+        return value
+    from meshrt.primitives.reshape import transpose
+
+    order = [i for i in range(aval_of(value).ndim) if i != source]
+    order.insert(target, source)
+    return transpose(value, tuple(order))
+
+
+def bring_to_front(size: int, value: Any, dim: int | None) -> Any:
+    """`value` with its batch dimension first, broadcast to `size` if it has none."""
+    if dim is not None:
+        return move_dim(value, dim, 0)
+    from meshrt.primitives.reshape import broadcast_in_dim
+
+    aval = aval_of(value)
+    return broadcast_in_dim(value, (size, *aval.shape), tuple(range(1, aval.ndim + 1)))
+
+
+def batch_flat(
+    fun: Callable[..., Sequence[Any]], size: int, args: Sequence[Any], dims: Sequence[int | None],
+    axis_name: Any = None, spmd_axis_name: Any = None,
+) -> tuple[list[Any], list[int | None]]:
+    """Maps a flat function in the current trace; returns values and the position of each one's batch dimension."""
+    trace = BatchTrace(context.trace, size, axis_name, spmd_axis_name)
+    wrapped = [trace.wrap(a, d) for a, d in zip(args, dims)]
+    with set_trace(trace):
+        outs = fun(*wrapped)
+    pairs = [trace.unwrap(o) for o in outs]
+    return [v for v, _ in pairs], [d for _, d in pairs]
+
+
+_cache: WeakCache = WeakCache()
+
+
+def batched_aval(size: int, aval: ShapedArray) -> ShapedArray:
+    return aval.with_shape((size, *aval.shape))
+
+
+def batch_jaxpr(
+    jaxpr: Jaxpr, size: int, batched: tuple[bool, ...], force_out: tuple[bool, ...] | bool = False
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    """The batched Jaxpr: flagged arguments get a leading dimension of `size`, and so do the results it returns flags
+    for (all that `force_out` names). Cached by `jaxpr`.
+    """
+    return _cache.get(jaxpr, (size, batched, force_out), lambda: _batch_jaxpr(jaxpr, size, batched, force_out))
+
+
+def _batch_jaxpr(jaxpr, size, batched, force_out):
+    if isinstance(force_out, bool):
+        force_out = (force_out,) * len(jaxpr.outvars)
+    trace = JaxprTrace(jaxpr.name)
+    args = [trace.argument(batched_aval(size, a) if b else a) for a, b in zip(jaxpr.in_avals, batched)]
+    with set_trace(trace):
+        dims = [0 if b else None for b in batched]
+        outs, out_dims = batch_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), size, args, dims)
+        outs = [
+            bring_to_front(size, o, d) if d is not None or force else o
+            for o, d, force in zip(outs, out_dims, force_out)
+        ]
+        closed = trace.close(args, outs)
+    flags = tuple(d is not None or force for d, force in zip(out_dims, force_out))
+    return hoist_consts(closed), flags

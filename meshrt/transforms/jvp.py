@@ -1,0 +1,120 @@
+"""Forward-mode differentiation. A zero tangent is None everywhere inside: rules never see arrays of zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.primitive import Primitive, missing_rule
+from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
+from meshrt.core.types import aval_of
+from meshrt.transforms.linear import LinearTrace
+from meshrt.transforms.tools import WeakCache, hoist_consts, instantiate
+
+__all__ = ["JVPTrace", "JVPTracer", "jvp_flat", "jvp_jaxpr"]
+
+
+class JVPTracer(Tracer):
+    """A value and its (nonzero) tangent."""
+
+    __slots__ = ("primal", "tangent")
+
+    def __init__(self, trace: JVPTrace, primal: Any, tangent: Any):
+        self._trace, self.primal, self.tangent = trace, primal, tangent
+        self.aval = primal.aval if isinstance(primal, Tracer) else aval_of(primal)
+
+    def concrete(self) -> Any:
+        return self.primal.concrete() if isinstance(self.primal, Tracer) else self.primal
+
+    def origin(self) -> str:
+        return self.primal.origin() if isinstance(self.primal, Tracer) else ""
+
+
+class JVPTrace(Trace):
+    """Applies jvp rules in `parent`. When the parent is a LinearTrace, this is linearization."""
+
+    __slots__ = ("parent",)
+
+    def __init__(self, parent: Trace):
+        self.parent = parent
+
+    @property
+    def requires_low(self) -> bool:
+        return self.parent.requires_low
+
+    def wrap(self, primal: Any, tangent: Any) -> Any:
+        return primal if tangent is None else JVPTracer(self, primal, tangent)
+
+    def unwrap(self, value: Any) -> tuple[Any, Any]:
+        if type(value) is JVPTracer and value._trace is self:
+            return value.primal, value.tangent
+        return value, None
+
+    def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        primals, tangents, active = [], [], False
+        for a in args:
+            if type(a) is JVPTracer and a._trace is self:
+                primals.append(a.primal)
+                tangents.append(a.tangent)
+                active = True
+            else:
+                primals.append(a)
+                tangents.append(None)
+        parent = self.parent
+        saved = context.trace
+        context.trace = parent
+        try:
+            if not active:
+                return parent.process_primitive(primitive, primals, params)
+            if primitive.linearize is not None and type(parent) is LinearTrace:
+                out, tangent_out = primitive.linearize(parent, primals, tangents, params)
+            elif primitive.jvp is not None:
+                out, tangent_out = primitive.jvp(primals, tangents, **params)
+            else:
+                raise missing_rule(primitive, "jvp", "cannot be differentiated")
+        finally:
+            context.trace = saved
+        if not primitive.multiple_results:
+            return out if tangent_out is None else JVPTracer(self, out, tangent_out)
+        return [p if t is None else JVPTracer(self, p, t) for p, t in zip(out, tangent_out)]
+
+
+def jvp_flat(fun: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Values and tangents (None for zero) of a flat function, in the current trace."""
+    trace = JVPTrace(context.trace)
+    args = [trace.wrap(p, t) for p, t in zip(primals, tangents)]
+    with set_trace(trace):
+        outs = fun(*args)
+    pairs = [trace.unwrap(o) for o in outs]
+    return [p for p, _ in pairs], [t for _, t in pairs]
+
+
+_jvp_cache: WeakCache = WeakCache()
+
+
+def jvp_jaxpr(
+    jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[bool, ...] | bool = False
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    """The Jaxpr of the jvp: arguments are the primals, then the tangents whose `nonzeros` flag is set; results are
+    the primal results, then the nonzero tangents (all those that `instantiate_out` names). Also returns which
+    results have a tangent. Cached by `jaxpr`.
+    """
+    return _jvp_cache.get(jaxpr, (nonzeros, instantiate_out), lambda: _jvp_jaxpr(jaxpr, nonzeros, instantiate_out))
+
+
+def _jvp_jaxpr(jaxpr, nonzeros, instantiate_out):
+    trace = JaxprTrace(jaxpr.name)
+    primals = [trace.argument(a) for a in jaxpr.in_avals]
+    tangents = [trace.argument(a.to_tangent_aval()) if nz else None for a, nz in zip(jaxpr.in_avals, nonzeros)]
+    if isinstance(instantiate_out, bool):
+        instantiate_out = (instantiate_out,) * len(jaxpr.outvars)
+    with set_trace(trace):
+        outs, tangents_out = jvp_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), primals, tangents)
+        tangents_out = [
+            instantiate(t, o) if i and aval_of(o).is_differentiable else t
+            for t, o, i in zip(tangents_out, outs, instantiate_out)
+        ]
+        args = [*primals, *[t for t in tangents if t is not None]]
+        closed = trace.close(args, [*outs, *[t for t in tangents_out if t is not None]])
+    return hoist_consts(closed), tuple(t is not None for t in tangents_out)

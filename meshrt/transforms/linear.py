@@ -1,0 +1,211 @@
+"""Recording and transposing linear programs: the second half of reverse mode.
+
+Linearization is forward mode whose tangents are tracers of a `LinearTrace`. Operations on known values go straight to
+the trace below; operations on tangents are recorded on a tape, with the known values they use (the residuals) beside
+them. The backward pass walks the tape in reverse. There is no separate partial evaluation: what is known is simply
+executed. (The idea of linearize-then-transpose: Radul, Paszke, Frostig, Johnson, Maclaurin, "You Only Linearize Once",
+POPL 2023.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt import errors
+from meshrt.core import source
+from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.primitive import Primitive, missing_rule
+from meshrt.core.trace import Trace, Tracer, context
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.transforms.tools import Undefined, WeakCache, add_tangents, as_literal, hoist_consts, is_undefined
+
+__all__ = ["LinearTrace", "LinearTracer", "backward", "backward_jaxpr", "transpose_jaxpr"]
+
+
+class LinearTracer(Tracer):
+    """A tangent: known only to be a linear function of the inputs of its trace."""
+
+    __slots__ = ("var",)
+
+    def __init__(self, trace: LinearTrace, var: Var):
+        self._trace, self.var, self.aval = trace, var, var.aval
+
+
+class Step:
+    """One recorded linear operation: `args` are Vars (linear) or values of the trace below (residuals)."""
+
+    __slots__ = ("args", "outvars", "params", "primitive", "source")
+
+    def __init__(self, primitive: Primitive, args: list[Any], params: dict[str, Any], outvars: list[Var], where: Any):
+        self.primitive, self.args, self.params = primitive, args, params
+        self.outvars, self.source = outvars, where
+
+
+class LinearTrace(Trace):
+    """Records operations on its tracers, passes all others to `parent`."""
+
+    __slots__ = ("parent", "tape")
+
+    def __init__(self, parent: Trace):
+        self.parent = parent
+        self.tape: list[Step] = []
+
+    @property
+    def requires_low(self) -> bool:
+        return self.parent.requires_low
+
+    def input(self, aval: ShapedArray) -> LinearTracer:
+        return LinearTracer(self, Var(aval))
+
+    def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        for a in args:
+            if type(a) is LinearTracer and a._trace is self:
+                return self.record(primitive, args, params)
+        saved = context.trace
+        context.trace = self.parent
+        try:
+            return self.parent.process_primitive(primitive, args, params)
+        finally:
+            context.trace = saved
+
+    def record(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Puts an operation on the tape. Linear operands are tracers of this trace, all others are residuals."""
+        step_args, avals = [], []
+        for a in args:
+            if type(a) is LinearTracer and a._trace is self:
+                step_args.append(a.var)
+                avals.append(a.aval)
+            else:
+                step_args.append(a)
+                avals.append(a.aval if isinstance(a, Tracer) else aval_of(a))
+        outvars = [Var(t) for t in primitive.infer(tuple(avals), params)]
+        self.tape.append(Step(primitive, step_args, params, outvars, source.capture()))
+        if primitive.multiple_results:
+            return [LinearTracer(self, v) for v in outvars]
+        return LinearTracer(self, outvars[0])
+
+    def to_jaxpr(
+        self, inputs: Sequence[LinearTracer], outs: Sequence[LinearTracer], name: str = ""
+    ) -> tuple[Jaxpr, list[Any]]:
+        """The live part of the tape as a Jaxpr whose arguments are the residuals, then `inputs`; and the residuals."""
+        live = {o.var for o in outs}
+        steps = []
+        for step in reversed(self.tape):
+            if any(v in live for v in step.outvars):
+                steps.append(step)
+                live.update([a for a in step.args if type(a) is Var])
+        steps.reverse()
+        residuals: dict[int, tuple[Var, Any]] = {}
+        eqns = []
+        for step in steps:
+            atoms: list[Any] = []
+            for a in step.args:
+                atoms.append(a if type(a) is Var else _residual(a, residuals))
+            eqns.append(Eqn(step.primitive, atoms, step.outvars, step.params, step.source))
+        entries = list(residuals.values())
+        invars = [*(v for v, _ in entries), *(t.var for t in inputs)]
+        return Jaxpr((), invars, [o.var for o in outs], eqns, name), [value for _, value in entries]
+
+
+def _residual(value: Any, residuals: dict[int, tuple[Var, Any]]) -> Var | Literal:
+    literal = as_literal(value)
+    if literal is not None:
+        return literal
+    entry = residuals.get(id(value))
+    if entry is None:
+        entry = residuals[id(value)] = (Var(aval_of(value)), value)
+    return entry[0]
+
+
+def backward(tape: Sequence[Step], outs: Sequence[Any], cts: Sequence[Any], inputs: Sequence[Var]) -> list[Any]:
+    """Pulls `cts` (None for zero) at the variables `outs` back to `inputs` along `tape`, in the current trace."""
+    env: dict[Var, Any] = {}
+    for var, ct in zip(outs, cts):
+        if ct is not None and var is not None:
+            env[var] = add_tangents(env.get(var), ct)
+    previous = source.set_replay(None)
+    try:
+        for step in reversed(tape):
+            _pull(step.primitive, step.args, step.outvars, step.params, step.source, env)
+    finally:
+        source.set_replay(previous)
+    return [env.get(v) for v in inputs]
+
+
+def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
+    """One step of the backward pass: from the cotangents of `outvars` to those of the linear `args` (Vars)."""
+    step_cts = [env.pop(v, None) for v in outvars]
+    if all(c is None for c in step_cts):
+        return
+    if primitive.transpose is None:
+        raise missing_rule(primitive, "transpose", "cannot be differentiated in reverse mode")
+    source.set_replay(where)
+    operands = [Undefined(a.aval) if type(a) is Var else a for a in args]
+    pulled = primitive.transpose(step_cts if primitive.multiple_results else step_cts[0], *operands, **params)
+    for a, ct in zip(args, pulled):
+        if type(a) is Var and ct is not None:
+            env[a] = add_tangents(env.get(a), ct)
+
+
+def backward_jaxpr(jaxpr: Jaxpr, args: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+    """Pulls `cts` back through a Jaxpr that is linear in the arguments given as `Undefined`.
+
+    Equations that don't depend on those are evaluated. Returns one cotangent (or None) for every argument.
+    """
+    known: dict[Var, Any] = {}
+    linear: set[Var] = set()
+    for v, a in zip(jaxpr.invars, args):
+        if is_undefined(a):
+            linear.add(v)
+        else:
+            known[v] = a
+    steps = []
+    process = context.trace.process_primitive
+    previous = source.set_replay(None)
+    try:
+        for eqn in jaxpr.eqns:
+            if any(type(a) is Var and a in linear for a in eqn.invars):
+                linear.update(eqn.outvars)
+                operands = [a.val if type(a) is Literal else a if a in linear else known[a] for a in eqn.invars]
+                steps.append(Step(eqn.primitive, operands, eqn.params, eqn.outvars, eqn.source))
+                continue
+            source.set_replay(eqn.source)
+            out = process(eqn.primitive, [a.val if type(a) is Literal else known[a] for a in eqn.invars], eqn.params)
+            known.update(zip(eqn.outvars, out if eqn.primitive.multiple_results else [out]))
+    finally:
+        source.set_replay(previous)
+    outs = [v if type(v) is Var and v in linear else None for v in jaxpr.outvars]
+    return backward(steps, outs, cts, jaxpr.invars)
+
+
+_transpose_cache: WeakCache = WeakCache()
+
+
+def transpose_jaxpr(
+    jaxpr: Jaxpr, linear: tuple[bool, ...], nonzero_cts: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    """The transpose as a Jaxpr: arguments are the known arguments, then the nonzero cotangents; results are the
+    nonzero cotangents of the linear arguments. Also returns which of those are nonzero. Cached by `jaxpr`.
+    """
+    return _transpose_cache.get(jaxpr, (linear, nonzero_cts), lambda: _transpose_jaxpr(jaxpr, linear, nonzero_cts))
+
+
+def _transpose_jaxpr(jaxpr, linear, nonzero_cts):
+    from meshrt.core.trace import JaxprTrace, set_trace
+
+    trace = JaxprTrace(jaxpr.name)
+    known = [None if lin else trace.argument(a) for a, lin in zip(jaxpr.in_avals, linear)]
+    cts = [trace.argument(a) if nz else None for a, nz in zip(jaxpr.out_avals, nonzero_cts)]
+    with set_trace(trace):
+        args = [Undefined(a) if lin else k for a, lin, k in zip(jaxpr.in_avals, linear, known)]
+        pulled = [c for c, lin in zip(backward_jaxpr(jaxpr, args, cts), linear) if lin]
+        ins = [x for x in (*known, *cts) if x is not None]
+        closed = trace.close(ins, [c for c in pulled if c is not None])
+    return hoist_consts(closed), tuple(c is not None for c in pulled)
+
+
+def require_linear(value: Any, primitive: str) -> None:
+    """For transpose rules: raises unless `value` is known (a product of two linear operands is not linear)."""
+    if is_undefined(value):
+        raise errors.UnsupportedError(f"{primitive} was applied to two linear operands, which is not linear")

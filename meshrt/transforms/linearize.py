@@ -1,0 +1,116 @@
+"""Linearization of functions and of Jaxprs: a forward program that also returns residuals, and a linear program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.trace import JaxprTrace, JaxprTracer, context, eval_jaxpr, set_trace
+from meshrt.core.types import aval_of
+from meshrt.transforms.jvp import JVPTrace
+from meshrt.transforms.linear import LinearTrace, LinearTracer
+from meshrt.transforms.tools import WeakCache, hoist_consts, instantiate
+
+__all__ = ["LinearFunction", "Linearized", "linearize_flat", "linearize_jaxpr"]
+
+
+@dataclass(slots=True)
+class LinearFunction:
+    """What `linearize_flat` recorded: the trace with its tape, input tracers, output tangents (None for zero)."""
+
+    trace: LinearTrace
+    inputs: list[LinearTracer | None]
+    outs: list[Any]
+
+
+def linearize_flat(
+    fun: Callable[..., Sequence[Any]], primals: Sequence[Any], nonzeros: Sequence[bool]
+) -> tuple[list[Any], LinearFunction]:
+    """Runs a flat function in the current trace, recording the linear program of its tangents."""
+    linear = LinearTrace(context.trace)
+    trace = JVPTrace(linear)
+    inputs = [linear.input(aval_of(p).to_tangent_aval()) if nz else None for p, nz in zip(primals, nonzeros)]
+    args = [trace.wrap(p, t) for p, t in zip(primals, inputs)]
+    with set_trace(trace):
+        outs = fun(*args)
+    pairs = [trace.unwrap(o) for o in outs]
+    return [p for p, _ in pairs], LinearFunction(linear, inputs, [t for _, t in pairs])
+
+
+@dataclass(slots=True, eq=False)
+class Linearized:
+    """A linearized Jaxpr.
+
+    `forward` takes `forward.consts`, then the original arguments, and returns the results followed by
+    `num_residuals` new residuals. `linear` takes all residuals, then the nonzero tangents, and returns the nonzero
+    result tangents (`nonzeros_out`). Residual i of `linear` comes from `sources[i]`: ("arg", k) is argument k of the
+    original, ("out", k) its result k, ("res", k) the k-th new residual.
+    """
+
+    forward: ClosedJaxpr
+    linear: Jaxpr
+    nonzeros_out: tuple[bool, ...]
+    sources: tuple[tuple[str, int], ...]
+    num_residuals: int
+
+    def residuals(self, args: Sequence[Any], outs: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+        """The residual values, given the original arguments, the original results and the new residuals."""
+        pools = {"arg": args, "out": outs, "res": new}
+        return [pools[kind][k] for kind, k in self.sources]
+
+
+_cache: WeakCache = WeakCache()
+
+
+def linearize_jaxpr(
+    jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[bool, ...] | bool = False
+) -> Linearized:
+    """Linearizes a Jaxpr without constvars at symbolic inputs, with respect to the arguments flagged in `nonzeros`.
+
+    Results flagged by `instantiate_out` get a tangent even when it is zero. Cached by `jaxpr`.
+    """
+    return _cache.get(jaxpr, (nonzeros, instantiate_out), lambda: _linearize(jaxpr, nonzeros, instantiate_out))
+
+
+def _linearize(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[bool, ...] | bool) -> Linearized:
+    if isinstance(instantiate_out, bool):
+        instantiate_out = (instantiate_out,) * len(jaxpr.outvars)
+    trace = JaxprTrace(jaxpr.name)
+    args = [trace.argument(a) for a in jaxpr.in_avals]
+    with set_trace(trace):
+        outs, recorded = linearize_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), args, nonzeros)
+        tangents = recorded.outs
+        for i, want in enumerate(instantiate_out):
+            if want and tangents[i] is None and aval_of(outs[i]).is_differentiable:
+                tangents[i] = _known_zero(recorded.trace, outs[i])
+        inputs = [t for t in recorded.inputs if t is not None]
+        linear, residuals = recorded.trace.to_jaxpr(inputs, [t for t in tangents if t is not None], jaxpr.name)
+        where: dict[int, tuple[str, int]] = {}
+        for k, o in enumerate(outs):
+            if isinstance(o, JaxprTracer):
+                where[id(o.var)] = ("out", k)
+        for k, a in enumerate(args):
+            where[id(a.var)] = ("arg", k)
+        sources, new = [], []
+        for r in residuals:
+            place = where.get(id(r.var)) if type(r) is JaxprTracer and r._trace is trace else None
+            if place is None:
+                place = ("res", len(new))
+                new.append(r)
+            sources.append(place)
+        forward = hoist_consts(trace.close(args, [*outs, *new]))
+    return Linearized(forward, linear, tuple(t is not None for t in tangents), tuple(sources), len(new))
+
+
+def _known_zero(linear: LinearTrace, primal: Any) -> LinearTracer:
+    """A tangent that is zero but present, for loops whose carry must have one."""
+    from meshrt.primitives.elementwise import linear_zero_p
+
+    aval = aval_of(primal).to_tangent_aval()
+    return linear.record(linear_zero_p, [], {"aval": aval})
+
+
+def instantiate_tangents(tangents: Sequence[Any], primals: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    return [instantiate(t, p) if w else t for t, p, w in zip(tangents, primals, wanted)]

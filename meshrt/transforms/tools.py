@@ -1,0 +1,122 @@
+"""Small pieces that several transformations share."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.types import ShapedArray, aval_of
+
+__all__ = ["Undefined", "WeakCache", "add_tangents", "dce", "hoist_consts", "instantiate", "is_undefined", "zeros"]
+
+
+class WeakCache:
+    """Results derived from an object, kept as long as the object lives."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self):
+        self._entries: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    def get(self, owner: Any, key: Hashable, make: Callable[[], Any]) -> Any:
+        entries = self._entries.get(owner)
+        if entries is None:
+            entries = self._entries[owner] = {}
+        try:
+            return entries[key]
+        except KeyError:
+            value = entries[key] = make()
+            return value
+
+
+class Undefined:
+    """Stands for a linear operand in a transpose rule: only its type is known."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray):
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Undefined({self.aval.str_short()})"
+
+
+def is_undefined(value: Any) -> bool:
+    return type(value) is Undefined
+
+
+def zeros(aval: ShapedArray) -> Any:
+    """An array of zeros of a type, in the current trace."""
+    from meshrt.primitives.reshape import full
+
+    return full(aval.shape, 0, aval.dtype)
+
+
+def instantiate(tangent: Any, primal: Any) -> Any:
+    """`tangent`, or zeros of the tangent type of `primal` where it is None."""
+    return zeros(aval_of(primal).to_tangent_aval()) if tangent is None else tangent
+
+
+def add_tangents(a: Any, b: Any) -> Any:
+    """The sum of two tangents or cotangents, either of which may be None."""
+    if a is None:
+        return b
+    if b is None:
+        return a
+    from meshrt.primitives.elementwise import add_p
+
+    return add_p.bind(a, b)
+
+
+def hoist_consts(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program with its captured constants as leading arguments; `.consts` are the values to pass there.
+
+    The Jaxpr inside has no constvars, so it can be the parameter of a primitive; `.jaxpr.constvars` is empty and the
+    returned object keeps the values only for its user to prepend.
+    """
+    jaxpr = closed.jaxpr
+    hoisted = Jaxpr(
+        (), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high
+    )
+    return Hoisted(hoisted, closed.consts)
+
+
+class Hoisted(ClosedJaxpr):
+    """A Jaxpr whose first `len(consts)` arguments are to be bound to `consts`."""
+
+    __slots__ = ()
+
+    def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any]):
+        self.jaxpr, self.consts = jaxpr, list(consts)
+
+
+def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None, keep_inputs: bool = True) -> tuple[Jaxpr, list[bool]]:
+    """`jaxpr` without the equations that its (used) results don't need, and which arguments are needed.
+
+    Equations with effects stay; those that hold Jaxprs are pruned inside by the `dce` rule of their primitive. With `keep_inputs=False` the unneeded arguments are dropped from the result.
+    """
+    outvars = [v for i, v in enumerate(jaxpr.outvars) if used is None or used[i]]
+    live: set[Var] = {v for v in outvars if type(v) is Var}
+    kept: list[Eqn] = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or any(v in live for v in eqn.outvars):
+            if eqn.primitive.dce is not None:
+                eqn = eqn.primitive.dce(eqn, [v in live for v in eqn.outvars])
+            kept.append(eqn)
+            live.update([a for a in eqn.invars if type(a) is Var])
+    kept.reverse()
+    needed = [v in live for v in jaxpr.invars]
+    invars = jaxpr.invars if keep_inputs else [v for v, n in zip(jaxpr.invars, needed) if n]
+    return Jaxpr(jaxpr.constvars, invars, outvars, kept, jaxpr.name, None, jaxpr.is_high), needed
+
+
+def as_literal(value: Any) -> Literal | None:
+    """A Literal for Python and NumPy scalars, None for anything else."""
+    if isinstance(value, bool | int | float | complex | np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+        aval = aval_of(value)
+        return Literal(np.asarray(value, aval.dtype)[()], aval)
+    return None
