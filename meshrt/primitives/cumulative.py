@@ -1,0 +1,253 @@
+"""Cumulative reductions along one axis, and the associative scan that their derivatives use.
+
+Each lowers to one `reduce_window` whose window covers the whole axis. XLA turns that into a tree of linear work on every
+platform, and a partitioner sees at once that no other dimension is involved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of, short_dtype
+from meshrt.primitives import elementwise as ew
+from meshrt.primitives.concatenate import concatenate, pad, rev
+from meshrt.primitives.reduce import highest, lowest
+from meshrt.primitives.reshape import canonical_axis
+from meshrt.primitives.slice import slice_in_dim
+from meshrt.primitives.windowing import reduce_window_attributes
+
+__all__ = ["associative_scan", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"]
+
+Combine = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Associative scan
+
+
+def _interleave(even: Any, odd: Any, axis: int) -> Any:
+    """The elements of two arrays in turn; `even` has as many as `odd`, or one more."""
+    ndim, extra = aval_of(even).ndim, aval_of(even).shape[axis] - aval_of(odd).shape[axis]
+
+    def spaced(x, low, high):
+        config = [(0, 0, 0)] * ndim
+        config[axis] = (low, high, 1)
+        return pad(x, np.zeros((), aval_of(x).dtype)[()], config)
+
+    join = ew.or_p if aval_of(even).dtype == np.bool_ else ew.add_p
+    return join.bind(spaced(even, 0, 1 - extra), spaced(odd, 1, extra))
+
+
+def scan_lists(combine: Combine, xs: Sequence[Any], axis: int) -> list[Any]:
+    """All prefixes of `xs` under the associative `combine` on lists of arrays, in 2 log2(n) combinations.
+
+    Combines neighbours, scans the half as long list, and fills in the even positions (Ladner and Fischer 1980).
+    """
+    n = aval_of(xs[0]).shape[axis]
+    if n < 2:
+        return list(xs)
+    firsts = [slice_in_dim(x, 0, n - 1, 2, axis) for x in xs]
+    seconds = [slice_in_dim(x, 1, None, 2, axis) for x in xs]
+    odd = scan_lists(combine, combine(firsts, seconds), axis)
+    if n == 2:
+        even = [slice_in_dim(x, 0, 1, 1, axis) for x in xs]
+    else:
+        before = [slice_in_dim(o, 0, (n - 1) // 2, 1, axis) for o in odd]
+        rest = combine(before, [slice_in_dim(x, 2, None, 2, axis) for x in xs])
+        even = [concatenate([slice_in_dim(x, 0, 1, 1, axis), r], axis) for x, r in zip(xs, rest)]
+    return [_interleave(e, o, axis) for e, o in zip(even, odd)]
+
+
+def scan_flat(combine: Combine, xs: Sequence[Any], reverse: bool, axis: int) -> list[Any]:
+    """`scan_lists` from the other end if `reverse`."""
+    if not reverse:
+        return scan_lists(combine, xs, axis)
+    return [rev(o, [axis]) for o in scan_lists(combine, [rev(x, [axis]) for x in xs], axis)]
+
+
+def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+    """All prefixes of a pytree of arrays along `axis` under an associative function of two such trees.
+
+    Takes 2 log2(n) applications of `fn`, each on many elements at once. `reverse` gives the suffixes.
+    """
+    from meshrt import tree_util
+
+    if not callable(fn):
+        raise errors.ArgumentTypeError(f"associative_scan needs a function to combine with but got {fn!r}")
+    leaves, tree = tree_util.tree_flatten(elems)
+    if not leaves:
+        return elems
+    axis = canonical_axis(axis, aval_of(leaves[0]).ndim)
+    sizes = {aval_of(x).shape[axis : axis + 1] for x in leaves}
+    if len(sizes) > 1:
+        raise errors.ArgumentTypeError(
+            f"associative_scan needs arrays of one size along axis {axis} but got {[aval_of(x).shape for x in leaves]}"
+        )
+
+    def combine(a, b):
+        return tree_util.tree_leaves(fn(tree_util.tree_unflatten(tree, a), tree_util.tree_unflatten(tree, b)))
+
+    return tree_util.tree_unflatten(tree, scan_flat(combine, leaves, bool(reverse), axis))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The primitives
+
+
+def _infer(name: str, kinds: str):
+    from meshrt.primitives.pointwise import has_kind
+
+    def infer(x, *, axis, reverse):
+        if not has_kind(x.dtype, kinds):
+            raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
+        if not 0 <= axis < x.ndim:
+            raise errors.ArgumentTypeError(f"{name} of {x.str_short()} got axis {axis}")
+        return x
+
+    return infer
+
+
+def _lower(identity: Callable[[Any], Any], region: Callable[..., Any]):
+    def lower(ctx, eqn, x):
+        aval, axis = eqn.outvars[0].aval, eqn.params["axis"]
+        n = aval.shape[axis]
+        if aval.size == 0 or n == 1:
+            return x
+        window, padding = [1] * aval.ndim, [(0, 0)] * aval.ndim
+        window[axis] = n
+        padding[axis] = (0, n - 1) if eqn.params["reverse"] else (n - 1, 0)
+        init = ctx.scalar(identity(aval.dtype), aval.dtype)
+        return ctx.op(
+            "stablehlo.reduce_window",
+            [x, init],
+            aval,
+            reduce_window_attributes(window, padding=padding),
+            [region(ctx, aval.dtype)],
+        )
+
+    return lower
+
+
+def _batch(get: Callable[[], Primitive]):
+    def batch(size, args, dims, params):
+        d, axis = dims[0], params["axis"]
+        return get().bind(args[0], axis=axis + (d <= axis), reverse=params["reverse"]), d
+
+    return batch
+
+
+def _dual_jvp(
+    get: Callable[[], Primitive], weights: Callable[[Any, Any, Any], tuple[Any, Any]], combine: Any
+):
+    """The jvp by a scan of (value, tangent) pairs; `weights(a, b, out)` are the partial derivatives of `combine`."""
+
+    def jvp(primals, tangents, *, axis, reverse):
+        (x,), (t,) = primals, tangents
+        if t is None:
+            return get().bind(x, axis=axis, reverse=reverse), None
+
+        def pairs(left, right):
+            (a, ta), (b, tb) = left, right
+            out = combine(a, b)
+            wa, wb = weights(a, b, out)
+            return [out, ew.add_p.bind(ew.mul_p.bind(ta, wa), ew.mul_p.bind(tb, wb))]
+
+        out, t_out = scan_flat(pairs, [x, t], reverse, axis)
+        return out, t_out
+
+    return jvp
+
+
+def _extremum_weights(better: Primitive):
+    def weights(a, b, out):
+        dtype = aval_of(a).dtype
+        wins = ew.convert_element_type(better.bind(a, b), dtype)
+        ties = ew.mul(ew.convert_element_type(ew.eq_p.bind(a, b), dtype), 0.5)
+        mine = ew.add_p.bind(wins, ties)
+        return mine, ew.sub(1, mine)
+
+    return weights
+
+
+def logaddexp(a: Any, b: Any) -> Any:
+    """log(exp(a) + exp(b)) without overflow; right for equal infinities."""
+    delta = ew.sub_p.bind(a, b)
+    same_infinity = ew.ne_p.bind(delta, delta)
+    out = ew.add_p.bind(
+        ew.max_p.bind(a, b), ew.log1p_p.bind(ew.exp_p.bind(ew.neg_p.bind(ew.abs_p.bind(delta))))
+    )
+    return ew.select_n(same_infinity, out, ew.add_p.bind(a, b))
+
+
+def _logaddexp_weights(a, b, out):
+    """The softmax of the pair; equal infinities share evenly."""
+    delta = ew.sub_p.bind(a, b)
+    zero = ew.mul(ew.convert_element_type(ew.eq_p.bind(a, b), aval_of(a).dtype), 0.0)
+    mine = ew.logistic_p.bind(ew.select_n(ew.eq_p.bind(a, b), delta, zero))
+    return mine, ew.sub(1, mine)
+
+
+def _logaddexp_region(ctx, dtype: Any):
+    """The region of `logaddexp` on scalars."""
+    from meshrt.core.trace import trace_to_jaxpr
+
+    scalar = ShapedArray((), dtype)
+    return ctx.region(trace_to_jaxpr(lambda a, b: [logaddexp(a, b)], [scalar, scalar], "logaddexp").jaxpr)
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    return lambda ctx, dtype: ctx.scalar_region(name, dtype)
+
+
+def _primitive(
+    name: str, kinds: str, identity: Callable[[Any], Any], region: Callable[..., Any]
+) -> Primitive:
+    primitive = Primitive(
+        name, _infer(name, kinds), lower=_lower(identity, region), batch=_batch(lambda: primitive)
+    )
+    return primitive
+
+
+cumsum_p = _primitive("cumsum", "iufc", lambda d: 0, _operation("stablehlo.add"))
+cumprod_p = _primitive("cumprod", "iufc", lambda d: 1, _operation("stablehlo.multiply"))
+cummax_p = _primitive("cummax", "biuf", lowest, _operation("stablehlo.maximum"))
+cummin_p = _primitive("cummin", "biuf", highest, _operation("stablehlo.minimum"))
+cumlogsumexp_p = _primitive("cumlogsumexp", "f", lowest, _logaddexp_region)
+
+
+def _cumsum_jvp(primals, tangents, **params):
+    out = cumsum_p.bind(*primals, **params)
+    return out, None if tangents[0] is None else cumsum_p.bind(tangents[0], **params)
+
+
+cumsum_p.jvp = _cumsum_jvp
+cumsum_p.transpose = lambda ct, x, *, axis, reverse: [cumsum_p.bind(ct, axis=axis, reverse=not reverse)]
+cumprod_p.jvp = _dual_jvp(lambda: cumprod_p, lambda a, b, out: (b, a), ew.mul_p.bind)
+cummax_p.jvp = _dual_jvp(lambda: cummax_p, _extremum_weights(ew.gt_p), ew.max_p.bind)
+cummin_p.jvp = _dual_jvp(lambda: cummin_p, _extremum_weights(ew.lt_p), ew.min_p.bind)
+cumlogsumexp_p.jvp = _dual_jvp(lambda: cumlogsumexp_p, _logaddexp_weights, logaddexp)
+
+
+def _public(primitive: Primitive, what: str):
+    def function(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+        return primitive.bind(
+            operand, axis=canonical_axis(axis, aval_of(operand).ndim), reverse=bool(reverse)
+        )
+
+    function.__name__ = function.__qualname__ = primitive.name
+    function.__doc__ = (
+        f"At every position, the {what} of the elements up to it along `axis` (from it on if `reverse`); same shape and "
+        "dtype as `operand`."
+    )
+    return function
+
+
+cumsum = _public(cumsum_p, "sum")
+cumprod = _public(cumprod_p, "product")
+cummax = _public(cummax_p, "maximum")
+cummin = _public(cummin_p, "minimum")
+cumlogsumexp = _public(cumlogsumexp_p, "logarithm of the sum of exponentials")

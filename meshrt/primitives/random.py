@@ -1,0 +1,413 @@
+"""Random bits from counters: the Threefry 2x32 hash and the primitives over typed PRNG keys.
+
+The hash is that of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), with 20
+rounds. Bit i of an array comes from the key and the 64-bit position i alone, so every element can be computed where it
+is needed: the primitives are elementwise in the result and partition without communication. Bits equal those of JAX with
+`jax_threefry_partitionable=True`.
+
+Keys are elements of `dtypes.KeyType`, held as `uint32[..., 2]`. Each primitive lowers to a call of one private function
+per type, because the unrolled hash is long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core import source
+from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import trace_to_jaxpr
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives import elementwise as ew
+from meshrt.primitives.concatenate import batch_together, concatenate
+from meshrt.primitives.reshape import broadcast_in_dim, broadcasted_iota, canonical_shape, full, reshape
+from meshrt.primitives.slice import index_in_dim
+
+__all__ = [
+    "iota_2x32_shape", "random_bits", "random_fold_in", "random_seed", "random_split", "random_unwrap", "random_wrap",
+    "threefry_2x32",
+]  # fmt: skip
+
+_U32 = np.dtype(np.uint32)
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def _zero_jvp(get: Callable[[], Primitive]):
+    """The jvp of a function of integers and keys."""
+
+    def jvp(primals, tangents, **params):
+        out = get().bind(*primals, **params)
+        return out, [None] * len(out) if get().multiple_results else None
+
+    return jvp
+
+
+def _leading_batch(get: Callable[[], Primitive]):
+    """Batching of a primitive that maps over all dimensions of its only operand and adds dimensions behind them."""
+    return lambda size, args, dims, params: (get().bind(*args, **params), dims[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The hash
+
+
+def _hash_infer(*avals):
+    if any(a.dtype != _U32 or a.shape != avals[0].shape for a in avals):
+        raise errors.ArgumentTypeError(
+            f"threefry2x32 needs four uint32 arrays of one shape but got {', '.join(a.str_short() for a in avals)}"
+        )
+    return [ShapedArray(avals[0].shape, _U32)] * 2
+
+
+def _hash_lower(ctx, eqn, k1, k2, x1, x2):
+    aval = eqn.outvars[0].aval
+
+    def op(name, x, y):
+        return ctx.op(f"stablehlo.{name}", [x, y], aval)
+
+    def constant(value):
+        return ctx.full(value, aval)
+
+    def rotate(x, by):
+        return op("or", op("shift_left", x, constant(by)), op("shift_right_logical", x, constant(32 - by)))
+
+    schedule = [k1, k2, op("xor", op("xor", k1, k2), constant(_PARITY))]
+    x1, x2 = op("add", x1, k1), op("add", x2, k2)
+    for step in range(5):
+        for rotation in _ROTATIONS[step % 2]:
+            x1 = op("add", x1, x2)
+            x2 = op("xor", x1, rotate(x2, rotation))
+        x1 = op("add", x1, schedule[(step + 1) % 3])
+        x2 = op("add", op("add", x2, schedule[(step + 2) % 3]), constant(step + 1))
+    return [x1, x2]
+
+
+def _hash_batch(size, args, dims, params):
+    args, d = batch_together(size, args, dims)
+    return threefry2x32_p.bind(*args), [d, d]
+
+
+threefry2x32_p = Primitive(
+    "threefry2x32", _hash_infer, lower=_hash_lower, jvp=_zero_jvp(lambda: threefry2x32_p), batch=_hash_batch,
+    multiple_results=True,
+)  # fmt: skip
+
+
+def threefry_2x32(keypair: tuple[Any, Any], count: Any) -> Any:
+    """Hashes uint32 `count` (its halves are the two words of the blocks) under a pair of uint32 scalars."""
+    aval = aval_of(count)
+    if aval.dtype != _U32 or any(aval_of(k).dtype != _U32 or aval_of(k).ndim for k in keypair):
+        raise errors.ArgumentTypeError(
+            f"threefry_2x32 needs two uint32 scalars and a uint32 array but got "
+            f"{', '.join(aval_of(v).str_short() for v in (*keypair, count))}"
+        )
+    flat, half = reshape(count, (aval.size,)), -(-aval.size // 2)
+    if aval.size % 2:
+        flat = concatenate([flat, full((1,), 0, _U32)], 0)
+    blocks = reshape(flat, (2, half))
+    k1, k2 = (broadcast_in_dim(k, (half,), ()) for k in keypair)
+    words = threefry2x32_p.bind(k1, k2, index_in_dim(blocks, 0, 0, False), index_in_dim(blocks, 1, 0, False))
+    out = concatenate(words, 0)
+    if aval.size % 2:
+        from meshrt.primitives.slice import slice_in_dim
+
+        out = slice_in_dim(out, 0, aval.size)
+    return reshape(out, aval.shape)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Counters
+
+
+def _linear_position(shape: Sequence[int], dtype: np.dtype) -> Any:
+    """Row-major positions, as a sum of one iota per dimension (each of which partitions by itself)."""
+    total = None
+    for i, n in enumerate(shape):
+        stride = math.prod(shape[i + 1 :])
+        if n == 1 and total is not None:
+            continue
+        part = broadcasted_iota(dtype, shape, i)
+        part = ew.mul(part, dtype.type(stride)) if stride != 1 else part
+        total = part if total is None else ew.add_p.bind(total, part)
+    return total
+
+
+def iota_2x32_shape(shape: Sequence[int]) -> tuple[Any, Any]:
+    """The row-major position of every element of `shape` as two uint32 arrays: the high and the low 32 bits."""
+    shape = canonical_shape(shape)
+    if not shape:
+        return full((), 0, _U32), full((), 0, _U32)
+    if math.prod(shape) <= 1 << 32:
+        return full(shape, 0, _U32), _linear_position(shape, _U32)
+    # Multi-precision by 16-bit limbs would need no 64-bit integers, but every XLA platform has them.
+    wide = np.dtype(np.uint64)
+    positions = _wide_position(shape, wide)
+    high = ew.convert_element_type_p.bind(
+        ew.shift_right_logical_p.bind(positions, wide.type(32)), new_dtype=_U32, weak_type=False
+    )
+    return high, ew.convert_element_type_p.bind(positions, new_dtype=_U32, weak_type=False)
+
+
+def _wide_position(shape: Sequence[int], wide: np.dtype) -> Any:
+    """`_linear_position` in 64 bits, whatever `enable_x64` says about user-visible types."""
+    from meshrt.primitives.reshape import iota_p
+
+    total = None
+    for i in range(len(shape)):
+        part = iota_p.bind(dtype=wide, shape=tuple(shape), dimension=i)
+        part = ew.mul_p.bind(part, wide.type(math.prod(shape[i + 1 :])))
+        total = part if total is None else ew.add_p.bind(total, part)
+    return total
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Staging: what each primitive computes on the physical arrays
+
+
+@lru_cache(maxsize=4096)
+def _staged(fun: Callable[..., Any], in_avals: tuple[ShapedArray, ...], static: tuple[Any, ...]) -> Jaxpr:
+    """The program of `fun(*static, *arrays)` on physical arrays; it belongs to no line of the user's."""
+    previous = source.set_replay(source.UNKNOWN)
+    try:
+        closed = trace_to_jaxpr(lambda *xs: [fun(*static, *xs)], in_avals, fun.__name__)
+    finally:
+        source.set_replay(previous)
+    if closed.consts:
+        raise errors.InternalError(f"{fun.__name__} captured an array while it was staged")
+    return closed.jaxpr
+
+
+def _lower_by(fun: Callable[..., Any], static: Callable[[Any], tuple[Any, ...]]):
+    """Lowering by a call of a private function that computes `fun(*static(params), *physical operands)`."""
+
+    def lower(ctx, eqn, *operands):
+        avals = tuple([v.aval.physical() for v in eqn.invars])
+        return ctx.call(_staged(fun, avals, static(eqn.params)), operands, fun.__name__)[0]
+
+    return lower
+
+
+def _key_words(keys: Any) -> list[Any]:
+    """The two words of every key."""
+    last = aval_of(keys).ndim - 1
+    return [index_in_dim(keys, i, last, False) for i in range(2)]
+
+
+def _hash_positions(keys: Any, shape: tuple[int, ...]) -> Sequence[Any]:
+    """Both hash words at every position of `shape`, for every key."""
+    lead = aval_of(keys).shape[:-1]
+    total, rank = (*lead, *shape), len(lead)
+    words = [broadcast_in_dim(k, total, range(rank)) for k in _key_words(keys)]
+    counts = [broadcast_in_dim(c, total, range(rank, len(total))) for c in iota_2x32_shape(shape)]
+    return threefry2x32_p.bind(*words, *counts)
+
+
+def _join_words(words: Sequence[Any]) -> Any:
+    """Two arrays of words as key data: a new last dimension of 2."""
+    shape = aval_of(words[0]).shape
+    return concatenate([reshape(w, (*shape, 1)) for w in words], len(shape))
+
+
+def _convert(x: Any, dtype: Any) -> Any:
+    return ew.convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=False)
+
+
+def threefry_seed(seeds: Any) -> Any:
+    """Key data whose 64 bits are the (sign-extended) seed; 32-bit seeds have a zero first word."""
+    aval = aval_of(seeds)
+    if aval.dtype.itemsize == 8:
+        high = _convert(ew.shift_right_logical_p.bind(seeds, aval.dtype.type(32)), _U32)
+    else:
+        high = full(aval.shape, 0, _U32)
+    return _join_words([high, seeds if aval.dtype == _U32 else _convert(seeds, _U32)])
+
+
+def threefry_split(shape: tuple[int, ...], keys: Any) -> Any:
+    """The hash of every position of `shape` is a new key."""
+    return _join_words(_hash_positions(keys, shape))
+
+
+def threefry_fold_in(keys: Any, data: Any) -> Any:
+    """The hash of the block (0, data) is the new key; a scalar operand goes with every element of the other."""
+    shape = aval_of(keys).shape[:-1] or aval_of(data).shape
+    data = ew.convert_element_type(data, _U32)
+    parts = [*_key_words(keys), data]
+    k1, k2, data = (broadcast_in_dim(p, shape, ()) if shape and not aval_of(p).ndim else p for p in parts)
+    return _join_words(threefry2x32_p.bind(k1, k2, full(shape, 0, _U32), data))
+
+
+def threefry_random_bits(bit_width: int, shape: tuple[int, ...], keys: Any) -> Any:
+    """The words of each position joined to 64 bits, or combined by xor to 32 and truncated to fewer."""
+    high, low = _hash_positions(keys, shape)
+    if bit_width == 64:
+        wide = np.dtype(np.uint64)
+        shifted = ew.shift_left_p.bind(_convert(high, wide), wide.type(32))
+        return ew.or_p.bind(shifted, _convert(low, wide))
+    bits = ew.xor_p.bind(high, low)
+    return bits if bit_width == 32 else _convert(bits, f"uint{bit_width}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The primitives over typed keys
+
+
+def _check_keys(name: str, keys: ShapedArray) -> None:
+    if not keys.is_key:
+        raise errors.ArgumentTypeError(
+            f"{name} needs an array of PRNG keys but got {keys.str_short()}; make keys with meshrt.random.key, or "
+            "meshrt.random.wrap_key_data for raw uint32 data"
+        )
+
+
+def _check_threefry(name: str, impl: Any) -> None:
+    if impl.name != "threefry2x32":
+        raise errors.UnsupportedError(
+            f"{name} with the key implementation {impl.name!r} is not available; use 'threefry2x32' (the default)"
+        )
+
+
+def _seed_infer(seeds, *, impl):
+    _check_threefry("random_seed", impl)
+    if seeds.is_key or not dtypes.issubdtype(seeds.dtype, np.integer):
+        raise errors.ArgumentTypeError(f"a PRNG key seed must be an integer but is {seeds.str_short()}")
+    return ShapedArray(seeds.shape, dtypes.KeyType(impl))
+
+
+def _split_infer(keys, *, shape):
+    _check_keys("random_split", keys)
+    _check_threefry("random_split", keys.dtype.impl)
+    return ShapedArray((*keys.shape, *shape), keys.dtype)
+
+
+def _fold_in_infer(keys, data):
+    _check_keys("random_fold_in", keys)
+    _check_threefry("random_fold_in", keys.dtype.impl)
+    if data.is_key or not dtypes.issubdtype(data.dtype, np.integer):
+        raise errors.ArgumentTypeError(f"random_fold_in needs integers to fold in but got {data.str_short()}")
+    if keys.shape and data.shape and keys.shape != data.shape:
+        raise errors.ArgumentTypeError(
+            f"random_fold_in needs keys and data of equal shapes (or a scalar) but got {keys.str_short()} and "
+            f"{data.str_short()}"
+        )
+    return ShapedArray(keys.shape or data.shape, keys.dtype)
+
+
+def _fold_in_batch(size, args, dims, params):
+    batched = [aval_of(a).ndim - (d is not None) for a, d in zip(args, dims)]
+    if min(batched) == 0 and max(batched) > 0:
+        # A scalar per batch element goes with a whole array: spread it.
+        full_shape = next(_without(aval_of(a).shape, d) for a, d, r in zip(args, dims, batched) if r)
+        pairs = [
+            _spread(size, a, d, full_shape) if r == 0 and d is not None else (a, d)
+            for a, d, r in zip(args, dims, batched)
+        ]
+        args, dims = [a for a, _ in pairs], [d for _, d in pairs]
+    elif max(batched) == 0 and None in dims:
+        return random_fold_in_p.bind(*args), 0  # one operand stays a scalar
+    args, d = batch_together(size, args, dims)
+    return random_fold_in_p.bind(*args), d
+
+
+def _without(shape: tuple[int, ...], dim: int | None) -> tuple[int, ...]:
+    return shape if dim is None else shape[:dim] + shape[dim + 1 :]
+
+
+def _spread(size: int, x: Any, dim: int, shape: tuple[int, ...]) -> tuple[Any, int]:
+    return broadcast_in_dim(x, (size, *shape), (0,)), 0
+
+
+def _bits_infer(keys, *, bit_width, shape):
+    _check_keys("random_bits", keys)
+    _check_threefry("random_bits", keys.dtype.impl)
+    if bit_width not in (8, 16, 32, 64):
+        raise errors.ArgumentTypeError(
+            f"random_bits gives 8, 16, 32 or 64 bits per element, not {bit_width!r}"
+        )
+    return ShapedArray((*keys.shape, *shape), np.dtype(f"uint{bit_width}"))
+
+
+def _wrap_infer(data, *, impl):
+    if data.dtype != _U32 or data.shape[data.ndim - len(impl.key_shape) :] != impl.key_shape:
+        raise errors.ArgumentTypeError(
+            f"key data of {impl.name} is uint32[..., {', '.join(map(str, impl.key_shape))}] but got {data.str_short()}"
+        )
+    return ShapedArray(data.shape[: -len(impl.key_shape)], dtypes.KeyType(impl))
+
+
+def _wrap_batch(size, args, dims, params):
+    from meshrt.transforms.batching import move_dim
+
+    return random_wrap_p.bind(move_dim(args[0], dims[0], 0), **params), 0
+
+
+def _unwrap_infer(keys):
+    _check_keys("random_unwrap", keys)
+    return keys.physical()
+
+
+random_seed_p = Primitive(
+    "random_seed", _seed_infer, jvp=_zero_jvp(lambda: random_seed_p), batch=_leading_batch(lambda: random_seed_p),
+    lower=_lower_by(threefry_seed, lambda p: ()),
+)  # fmt: skip
+random_split_p = Primitive(
+    "random_split", _split_infer, jvp=_zero_jvp(lambda: random_split_p), batch=_leading_batch(lambda: random_split_p),
+    lower=_lower_by(threefry_split, lambda p: (p["shape"],)),
+)  # fmt: skip
+random_fold_in_p = Primitive(
+    "random_fold_in", _fold_in_infer, jvp=_zero_jvp(lambda: random_fold_in_p), batch=_fold_in_batch,
+    lower=_lower_by(threefry_fold_in, lambda p: ()),
+)  # fmt: skip
+random_bits_p = Primitive(
+    "random_bits", _bits_infer, jvp=_zero_jvp(lambda: random_bits_p), batch=_leading_batch(lambda: random_bits_p),
+    lower=_lower_by(threefry_random_bits, lambda p: (p["bit_width"], p["shape"])),
+)  # fmt: skip
+random_wrap_p = Primitive(
+    "random_wrap",
+    _wrap_infer,
+    jvp=_zero_jvp(lambda: random_wrap_p),
+    batch=_wrap_batch,
+    lower=lambda ctx, eqn, x: x,
+)
+random_unwrap_p = Primitive(
+    "random_unwrap", _unwrap_infer, jvp=_zero_jvp(lambda: random_unwrap_p),
+    batch=_leading_batch(lambda: random_unwrap_p), lower=lambda ctx, eqn, x: x,
+)  # fmt: skip
+
+
+def random_seed(seeds: Any, impl: dtypes.KeyImpl) -> Any:
+    """Keys from integer seeds, elementwise. Python ints may have 64 bits; with x64 off the low 32 bits count."""
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        seeds = np.asarray(np.int64(seeds)).astype(dtypes.default_int_dtype())[()]
+    return random_seed_p.bind(seeds, impl=impl)
+
+
+def random_split(keys: Any, shape: Sequence[int]) -> Any:
+    """`shape` new keys from every key: the result has shape `keys.shape + shape`."""
+    return random_split_p.bind(keys, shape=canonical_shape(shape))
+
+
+def random_fold_in(keys: Any, data: Any) -> Any:
+    """New keys from keys and integers (taken modulo 2**32), elementwise; either may be a scalar."""
+    return random_fold_in_p.bind(keys, data)
+
+
+def random_bits(keys: Any, bit_width: int, shape: Sequence[int]) -> Any:
+    """Uniform bits `uint{bit_width}[keys.shape + shape]` from every key; `bit_width` is 8, 16, 32 or 64."""
+    return random_bits_p.bind(keys, bit_width=bit_width, shape=canonical_shape(shape))
+
+
+def random_wrap(data: Any, impl: dtypes.KeyImpl) -> Any:
+    """Raw key data `uint32[..., 2]` as typed keys."""
+    return random_wrap_p.bind(data, impl=impl)
+
+
+def random_unwrap(keys: Any) -> Any:
+    """The raw data `uint32[..., 2]` of typed keys."""
+    return random_unwrap_p.bind(keys)

@@ -1,0 +1,403 @@
+"""Primitives that take or replace a block of an array: slice, dynamic_slice,
+dynamic_update_slice.
+
+PRNG key arrays are `uint32[..., 2]` buffers: lowering takes the physical dimension whole.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.concatenate import batch_together, concatenate, insert, pad_p, unary_linear_jvp
+from meshrt.primitives.elementwise import add, convert_element_type, lt_p, select_n
+from meshrt.primitives.reshape import canonical_axis, canonical_shape, expand_dims, i64_array, reshape
+from meshrt.transforms.tools import instantiate, is_undefined, zeros
+
+__all__ = [
+    "dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim", "dynamic_update_index_in_dim",
+    "dynamic_update_slice", "dynamic_update_slice_in_dim", "index_in_dim", "slice", "slice_in_dim",
+]  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------------------------------
+# slice
+
+
+def _slice_infer(x, *, start_indices, limit_indices, strides):
+    steps = strides or (1,) * x.ndim
+    fits = len(start_indices) == len(limit_indices) == len(steps) == x.ndim and all(
+        0 <= a <= b <= n and s > 0 for a, b, s, n in zip(start_indices, limit_indices, steps, x.shape)
+    )
+    if not fits:
+        raise errors.ArgumentTypeError(
+            f"slice of {x.str_short()} got start {start_indices}, limit {limit_indices}, strides {strides}: each needs one "
+            "entry per dimension with 0 <= start <= limit <= size and a positive stride"
+        )
+    shape = tuple([-(-(b - a) // s) for a, b, s in zip(start_indices, limit_indices, steps)])
+    return ShapedArray(shape, x.dtype, x.weak_type)
+
+
+def _slice_lower(ctx, eqn, x):
+    out, p = eqn.outvars[0].aval, eqn.params
+    start, limit = p["start_indices"], p["limit_indices"]
+    strides = p["strides"] or (1,) * out.ndim
+    if out.is_key:
+        start, limit, strides = (*start, 0), (*limit, *out.dtype.physical_suffix), (*strides, 1)
+    attrs = f"start_indices = {i64_array(start)}, limit_indices = {i64_array(limit)}, strides = {i64_array(strides)}"
+    return ctx.op("stablehlo.slice", [x], out, attrs)
+
+
+def _slice_transpose(ct, x, *, start_indices, limit_indices, strides):
+    ct_shape, config = aval_of(ct).shape, []
+    for i, (start, limit, n) in enumerate(zip(start_indices, limit_indices, x.aval.shape)):
+        stride = strides[i] if strides else 1
+        if stride != 1:
+            limit = start + (1 + (ct_shape[i] - 1) * stride if ct_shape[i] else 0)
+        config.append((start, n - limit, stride - 1))
+    return [pad_p.bind(ct, _zero(ct), padding_config=tuple(config))]
+
+
+def _zero(x: Any) -> Any:
+    return np.zeros((), aval_of(x).dtype)[()]
+
+
+def _slice_batch(size, args, dims, params):
+    (x,), (d,) = args, dims
+    strides = params["strides"]
+    return slice_p.bind(
+        x,
+        start_indices=insert(params["start_indices"], d, 0),
+        limit_indices=insert(params["limit_indices"], d, size),
+        strides=None if strides is None else insert(strides, d, 1),
+    ), d
+
+
+slice_p = Primitive(
+    "slice", _slice_infer, lower=_slice_lower, jvp=unary_linear_jvp(lambda: slice_p), transpose=_slice_transpose,
+    batch=_slice_batch,
+)  # fmt: skip
+
+
+def slice(
+    operand: Any,
+    start_indices: Sequence[int],
+    limit_indices: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """`operand[start:limit:stride]` in every dimension, all static."""
+    if strides is not None and all(s == 1 for s in strides):
+        strides = None
+    return slice_p.bind(
+        operand,
+        start_indices=tuple(map(operator.index, start_indices)),
+        limit_indices=tuple(map(operator.index, limit_indices)),
+        strides=None if strides is None else tuple(map(operator.index, strides)),
+    )
+
+
+def slice_in_dim(
+    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
+) -> Any:
+    """`operand[start_index:limit_index:stride]` along `axis`; None stands for the end, negative counts from it."""
+    shape = aval_of(operand).shape
+    axis = canonical_axis(axis, len(shape))
+    n = shape[axis]
+    start = 0 if start_index is None else operator.index(start_index)
+    limit = n if limit_index is None else operator.index(limit_index)
+    starts, limits, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    starts[axis] = start + n if start < 0 else start
+    limits[axis] = limit + n if limit < 0 else limit
+    strides[axis] = operator.index(stride)
+    return slice(operand, starts, limits, strides)
+
+
+def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
+    """The static position `index` along `axis`, which stays with size 1 unless `keepdims` is False."""
+    shape = aval_of(operand).shape
+    axis = canonical_axis(axis, len(shape))
+    n, given = shape[axis], operator.index(index)
+    at = given + n if given < 0 else given
+    if not 0 <= at < n:
+        raise errors.AxisError(
+            f"index {given} is out of bounds for axis {axis} with size {n}; indices from {-n} to {n - 1} exist"
+        )
+    out = slice_in_dim(operand, at, at + 1, 1, axis)
+    return out if keepdims else reshape(out, shape[:axis] + shape[axis + 1 :])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# dynamic_slice and dynamic_update_slice
+
+
+def _check_starts(name: str, x: ShapedArray, starts: Sequence[ShapedArray], sizes: Sequence[int]) -> None:
+    if len(starts) != x.ndim or len(sizes) != x.ndim or any(not 0 <= s <= n for s, n in zip(sizes, x.shape)):
+        raise errors.ArgumentTypeError(
+            f"{name} of {x.str_short()} needs one start index and one size per dimension, no size larger than the "
+            f"dimension, but got {len(starts)} start indices and sizes {tuple(sizes)}"
+        )
+    for s in starts:
+        if s.ndim or s.is_key or not dtypes.issubdtype(s.dtype, np.integer) or s.dtype != starts[0].dtype:
+            raise errors.ArgumentTypeError(
+                f"{name} needs integer scalars of one dtype as start indices but got "
+                f"{', '.join(a.str_short() for a in starts)}"
+            )
+
+
+def _dynamic_slice_infer(x, *starts, slice_sizes):
+    _check_starts("dynamic_slice", x, starts, slice_sizes)
+    return ShapedArray(slice_sizes, x.dtype, x.weak_type)
+
+
+def _physical_starts(ctx, aval: ShapedArray, eqn_starts, refs):
+    """Start indices of the physical buffer: a PRNG key's own dimension is taken whole."""
+    if not aval.is_key:
+        return list(refs)
+    dtype = eqn_starts[0].aval.dtype if eqn_starts else dtypes.default_int_dtype()
+    return [*refs, ctx.scalar(0, dtype)]
+
+
+def _dynamic_slice_lower(ctx, eqn, x, *starts):
+    out = eqn.outvars[0].aval
+    refs = _physical_starts(ctx, out, eqn.invars[1:], starts)
+    if not refs:
+        return x
+    return ctx.op(
+        "stablehlo.dynamic_slice", [x, *refs], out, f"slice_sizes = {i64_array(out.physical().shape)}"
+    )
+
+
+def _dynamic_slice_jvp(primals, tangents, *, slice_sizes):
+    x, *starts = primals
+    out = dynamic_slice_p.bind(x, *starts, slice_sizes=slice_sizes)
+    t = tangents[0]
+    return out, None if t is None else dynamic_slice_p.bind(t, *starts, slice_sizes=slice_sizes)
+
+
+def _dynamic_slice_transpose(ct, x, *starts, slice_sizes):
+    base = zeros(ShapedArray(x.aval.shape, aval_of(ct).dtype))
+    return [dynamic_update_slice_p.bind(base, ct, *starts), *[None] * len(starts)]
+
+
+def _whole_window(ndim: int):
+    """Dimension numbers of a gather (or scatter) of one window in place of a dynamic slice, and its index vector."""
+    from meshrt.primitives.gather import GatherDimensionNumbers
+
+    return GatherDimensionNumbers(tuple(range(ndim)), (), tuple(range(ndim)))
+
+
+def _stack_starts(size: int, starts: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, int | None]:
+    """Scalar start indices as one vector, batched along dimension 0 if any of them is."""
+    if all(d is None for d in dims):
+        return concatenate([reshape(s, (1,)) for s in starts], 0), None
+    columns = [reshape(s, (size, 1)) if d is not None else expand_dims(s, (0,)) for s, d in zip(starts, dims)]
+    columns = [batch_together(size, [c], [None])[0][0] if d is None else c for c, d in zip(columns, dims)]
+    return concatenate(columns, 1), 0
+
+
+def _dynamic_slice_batch(size, args, dims, params):
+    x, *starts = args
+    if all(d is None for d in dims[1:]):
+        d, dtype = dims[0], aval_of(starts[0]).dtype if starts else dtypes.default_int_dtype()
+        starts = insert(starts, d, np.zeros((), dtype)[()])
+        return dynamic_slice_p.bind(x, *starts, slice_sizes=insert(params["slice_sizes"], d, size)), d
+    from meshrt.primitives.gather import GatherScatterMode, gather_p
+
+    indices, index_dim = _stack_starts(size, starts, dims[1:])
+    gather_params = {
+        "dimension_numbers": _whole_window(len(starts)), "slice_sizes": params["slice_sizes"], "unique_indices": True,
+        "indices_are_sorted": True, "mode": GatherScatterMode.CLIP, "fill_value": None,
+    }  # fmt: skip
+    return gather_p.batch(size, [x, indices], [dims[0], index_dim], gather_params)
+
+
+dynamic_slice_p = Primitive(
+    "dynamic_slice", _dynamic_slice_infer, lower=_dynamic_slice_lower, jvp=_dynamic_slice_jvp,
+    transpose=_dynamic_slice_transpose, batch=_dynamic_slice_batch,
+)  # fmt: skip
+
+
+def _dus_infer(x, update, *starts):
+    if update.ndim != x.ndim or update.dtype != x.dtype:
+        raise errors.ArgumentTypeError(
+            f"dynamic_update_slice needs an update of the operand's rank and dtype: operand {x.str_short()}, "
+            f"update {update.str_short()}"
+        )
+    _check_starts("dynamic_update_slice", x, starts, update.shape)
+    return ShapedArray(x.shape, x.dtype, x.weak_type and update.weak_type)
+
+
+def _dus_lower(ctx, eqn, x, update, *starts):
+    out = eqn.outvars[0].aval
+    refs = _physical_starts(ctx, out, eqn.invars[2:], starts)
+    return ctx.op("stablehlo.dynamic_update_slice", [x, update, *refs], out) if refs else update
+
+
+def _dus_jvp(primals, tangents):
+    x, update, *starts = primals
+    out = dynamic_update_slice_p.bind(x, update, *starts)
+    tx, tu = tangents[:2]
+    if tx is None and tu is None:
+        return out, None
+    return out, dynamic_update_slice_p.bind(instantiate(tx, x), instantiate(tu, update), *starts)
+
+
+def _dus_transpose(ct, x, update, *starts):
+    shape = update.aval.shape if is_undefined(update) else aval_of(update).shape
+    ct_x = ct_update = None
+    if is_undefined(x):
+        ct_x = dynamic_update_slice_p.bind(ct, zeros(ShapedArray(shape, aval_of(ct).dtype)), *starts)
+    if is_undefined(update):
+        ct_update = dynamic_slice_p.bind(ct, *starts, slice_sizes=shape)
+    return [ct_x, ct_update, *[None] * len(starts)]
+
+
+def _dus_batch(size, args, dims, params):
+    x, update, *starts = args
+    if all(d is None for d in dims[2:]):
+        (x, update), d = batch_together(size, [x, update], dims[:2])
+        dtype = aval_of(starts[0]).dtype if starts else dtypes.default_int_dtype()
+        return dynamic_update_slice_p.bind(x, update, *insert(starts, d, np.zeros((), dtype)[()])), d
+    from meshrt.primitives.gather import GatherScatterMode
+    from meshrt.primitives.scatter import ScatterDimensionNumbers, scatter_p
+
+    indices, index_dim = _stack_starts(size, starts, dims[2:])
+    whole = tuple(range(len(starts)))
+    scatter_params = {
+        "dimension_numbers": ScatterDimensionNumbers(whole, (), whole), "indices_are_sorted": True, "unique_indices": True,
+        "mode": GatherScatterMode.CLIP,
+    }  # fmt: skip
+    return scatter_p.batch(size, [x, indices, update], [dims[0], index_dim, dims[1]], scatter_params)
+
+
+dynamic_update_slice_p = Primitive(
+    "dynamic_update_slice",
+    _dus_infer,
+    lower=_dus_lower,
+    jvp=_dus_jvp,
+    transpose=_dus_transpose,
+    batch=_dus_batch,
+)
+
+
+def _normalized_starts(
+    operand: ShapedArray, start_indices: Any, allow_negative: bool | Sequence[bool]
+) -> list[Any]:
+    """Scalars of one integer dtype, with negative ones counted from the end where that is allowed."""
+    if not isinstance(start_indices, list | tuple):
+        vector = aval_of(start_indices)
+        if vector.ndim != 1:
+            raise errors.ArgumentTypeError(
+                f"start indices must be a sequence or a vector but got {vector.str_short()}"
+            )
+        start_indices = [reshape(slice_in_dim(start_indices, i, i + 1), ()) for i in range(vector.shape[0])]
+    if len(start_indices) != operand.ndim:
+        raise errors.ArgumentTypeError(
+            f"{len(start_indices)} start indices were given for {operand.str_short()}, which has {operand.ndim} dimensions"
+        )
+    allow = [allow_negative] * operand.ndim if isinstance(allow_negative, bool) else list(allow_negative)
+    result, common = [], None
+    for i, n, negative in zip(start_indices, operand.shape, allow):
+        if isinstance(i, int | np.integer):
+            result.append(int(i) + n if i < 0 and negative else _nonnegative(int(i), n))
+            continue
+        aval = aval_of(i)
+        common = aval.dtype if common is None else dtypes.promote_types(common, aval.dtype)
+        if negative and not dtypes.issubdtype(aval.dtype, np.unsignedinteger):
+            bound = np.asarray(n, aval.dtype)[()]
+            i = select_n(lt_p.bind(i, np.zeros((), aval.dtype)[()]), i, add(i, bound))
+        result.append(i)
+    common = dtypes.default_int_dtype() if common is None else common
+    return [np.asarray(i, common)[()] if type(i) is int else convert_element_type(i, common) for i in result]
+
+
+def _nonnegative(index: int, size: int) -> int:
+    if index < 0:
+        raise errors.AxisError(
+            f"index {index} is out of bounds for a dimension of size {size}: "
+            "allow_negative_indices=False was given"
+        )
+    return index
+
+
+def dynamic_slice(
+    operand: Any,
+    start_indices: Any,
+    slice_sizes: Sequence[int],
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
+) -> Any:
+    """The block of `slice_sizes` at `start_indices` (integer scalars, may be traced).
+
+    A block that would reach over the end is moved back inside. Negative indices count from the end where
+    `allow_negative_indices`.
+    """
+    starts = _normalized_starts(aval_of(operand), start_indices, allow_negative_indices)
+    return dynamic_slice_p.bind(operand, *starts, slice_sizes=canonical_shape(slice_sizes, "slice size"))
+
+
+def dynamic_update_slice(
+    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
+) -> Any:
+    """`operand` with the block at `start_indices` replaced by `update`; positions as in `dynamic_slice`."""
+    starts = _normalized_starts(aval_of(operand), start_indices, allow_negative_indices)
+    return dynamic_update_slice_p.bind(operand, update, *starts)
+
+
+def _single_start(operand: Any, start: Any, axis: int, allow: bool) -> tuple[list[Any], list[bool], int]:
+    ndim = aval_of(operand).ndim
+    axis = canonical_axis(axis, ndim)
+    starts: list[Any] = [0] * ndim
+    starts[axis] = start
+    return starts, [allow if i == axis else False for i in range(ndim)], axis
+
+
+def dynamic_slice_in_dim(
+    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
+) -> Any:
+    """`dynamic_slice` along one axis."""
+    starts, allow, axis = _single_start(operand, start_index, axis, allow_negative_indices)
+    sizes = list(aval_of(operand).shape)
+    sizes[axis] = operator.index(slice_size)
+    return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow)
+
+
+def dynamic_index_in_dim(
+    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
+) -> Any:
+    """The position `index` along `axis`, which stays with size 1 unless `keepdims` is False."""
+    shape = aval_of(operand).shape
+    axis = canonical_axis(axis, len(shape))
+    out = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
+    return out if keepdims else reshape(out, shape[:axis] + shape[axis + 1 :])
+
+
+def dynamic_update_slice_in_dim(
+    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Any:
+    """`dynamic_update_slice` along one axis."""
+    starts, allow, _ = _single_start(operand, start_index, axis, allow_negative_indices)
+    return dynamic_update_slice(operand, update, starts, allow_negative_indices=allow)
+
+
+def dynamic_update_index_in_dim(
+    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Any:
+    """`operand` with position `index` along `axis` replaced by `update`, which may lack that axis."""
+    ndim = aval_of(operand).ndim
+    axis = canonical_axis(axis, ndim)
+    if aval_of(update).ndim != ndim:
+        if aval_of(update).ndim + 1 != ndim:
+            raise errors.ArgumentTypeError(
+                f"dynamic_update_index_in_dim of {aval_of(operand).str_short()} got an update {aval_of(update).str_short()}: "
+                "it needs the same rank, or one less"
+            )
+        update = expand_dims(update, (axis,))
+    return dynamic_update_slice_in_dim(
+        operand, update, index, axis, allow_negative_indices=allow_negative_indices
+    )

@@ -1,0 +1,205 @@
+"""Sorting: sort (several operands, total order of floats) and top_k.
+
+The order is lexicographic in the first `num_keys` operands. Floats are ordered totally, with -0 equal to 0 and every
+NaN equal and last; complex numbers by real, then imaginary part.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.types import mlir_type
+from meshrt.primitives.concatenate import batch_together
+from meshrt.primitives.gather import take_along
+from meshrt.primitives.reshape import broadcasted_iota, canonical_axis
+
+__all__ = ["sort", "sort_key_val", "top_k"]
+
+
+def _sort_infer(*operands, dimension, is_stable, num_keys):
+    first = operands[0] if operands else None
+    if first is None or not 0 <= dimension < first.ndim or any(x.shape != first.shape for x in operands):
+        raise errors.ArgumentTypeError(
+            f"sort along dimension {dimension} needs operands of one shape that has this dimension, but got "
+            f"{', '.join(x.str_short() for x in operands) or 'none'}"
+        )
+    if not 1 <= num_keys <= len(operands):
+        raise errors.ArgumentTypeError(f"sort of {len(operands)} operands cannot have num_keys={num_keys}")
+    if any(x.is_key for x in operands):
+        raise errors.ArgumentTypeError(
+            "PRNG keys cannot be sorted; sort meshrt.random.key_data(keys) instead"
+        )
+    return operands
+
+
+class _Comparator:
+    """Writes the region of a stablehlo.sort: whether the left element comes before the right one."""
+
+    def __init__(self, ctx, body):
+        self.ctx = ctx.nested(body)
+
+    def compare(self, direction: str, kind: str, x, y):
+        attrs = (
+            f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
+            f"compare_type = #stablehlo<comparison_type {kind}>"
+        )
+        return self.ctx.op("stablehlo.compare", [x, y], ShapedArray((), np.dtype(bool)), attrs)
+
+    def keys(self, x, dtype: Any) -> list[tuple[Any, str]]:
+        """The comparable values of an element, most significant first, each with its kind of comparison."""
+        if dtypes.issubdtype(dtype, np.complexfloating):
+            part = ShapedArray((), np.empty((), dtype).real.dtype)
+            parts = [self.ctx.op(f"stablehlo.{which}", [x], part) for which in ("real", "imag")]
+            return [(self.canonical(p, part), "TOTALORDER") for p in parts]
+        if dtypes.issubdtype(dtype, np.floating):
+            return [(self.canonical(x, ShapedArray((), dtype)), "TOTALORDER")]
+        unsigned = dtype == np.bool_ or dtypes.issubdtype(dtype, np.unsignedinteger)
+        return [(x, "UNSIGNED" if unsigned else "SIGNED")]
+
+    def canonical(self, x, aval: ShapedArray):
+        """One representation for both zeros and one for all NaNs, so that ties stay ties."""
+        zero = self.ctx.full(0, aval)
+        x = self.ctx.op("stablehlo.select", [self.compare("EQ", "FLOAT", x, zero), zero, x], aval)
+        nan = self.ctx.full(np.nan, aval)
+        return self.ctx.op("stablehlo.select", [self.compare("NE", "FLOAT", x, x), nan, x], aval)
+
+    def before(self, pairs: Sequence[tuple[Any, Any, str]]):
+        """Lexicographic less-than."""
+        flag = ShapedArray((), np.dtype(bool))
+        result = None
+        for x, y, kind in reversed(pairs):
+            less = self.compare("LT", kind, x, y)
+            if result is not None:
+                tie = self.ctx.op("stablehlo.and", [self.compare("EQ", kind, x, y), result], flag)
+                less = self.ctx.op("stablehlo.or", [less, tie], flag)
+            result = less
+        return result
+
+
+def _sort_lower(ctx, eqn, *operands):
+    p, avals = eqn.params, [v.aval for v in eqn.invars]
+    scalars = [mlir_type(ShapedArray((), a.dtype)) for a in avals]
+    body = ctx.body.body([s for s in scalars for _ in range(2)])
+    comparator, pairs = _Comparator(ctx, body), []
+    for i in range(p["num_keys"]):
+        left = comparator.keys(body.args[2 * i], avals[i].dtype)
+        right = comparator.keys(body.args[2 * i + 1], avals[i].dtype)
+        pairs += [(x, y, kind) for (x, kind), (y, _) in zip(left, right)]
+    body.ret([comparator.before(pairs)])
+    attrs = f"dimension = {p['dimension']} : i64, is_stable = {str(p['is_stable']).lower()}"
+    return ctx.ops("stablehlo.sort", operands, [v.aval for v in eqn.outvars], attrs, [body])
+
+
+def _sort_jvp(primals, tangents, *, dimension, is_stable, num_keys):
+    if all(t is None for t in tangents):
+        outs = sort_p.bind(*primals, dimension=dimension, is_stable=is_stable, num_keys=num_keys)
+        return outs, [None] * len(outs)
+    positions = broadcasted_iota(dtypes.default_int_dtype(), aval_of(primals[0]).shape, dimension)
+    *outs, order = sort_p.bind(
+        *primals, positions, dimension=dimension, is_stable=is_stable, num_keys=num_keys
+    )
+    return outs, [None if t is None else take_along(t, order, dimension) for t in tangents]
+
+
+def _sort_batch(size, args, dims, params):
+    args, d = batch_together(size, args, dims)
+    dimension = params["dimension"]
+    outs = sort_p.bind(*args, **{**params, "dimension": dimension + (d <= dimension)})
+    return outs, [d] * len(outs)
+
+
+sort_p = Primitive(
+    "sort", _sort_infer, lower=_sort_lower, jvp=_sort_jvp, batch=_sort_batch, multiple_results=True
+)
+
+
+def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
+    """`operand` in ascending order along `dimension`; a sequence is permuted together, by its first `num_keys` arrays.
+
+    Equal elements keep their order if `is_stable`.
+    """
+    single = not isinstance(operand, list | tuple)
+    operands = [operand] if single else list(operand)
+    if not operands:
+        raise errors.ArgumentTypeError("sort needs at least one operand")
+    dimension = canonical_axis(dimension, aval_of(operands[0]).ndim)
+    outs = sort_p.bind(
+        *operands, dimension=dimension, is_stable=bool(is_stable), num_keys=operator.index(num_keys)
+    )
+    return outs[0] if single else tuple(outs)
+
+
+def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Any, Any]:
+    """`keys` in ascending order along `dimension`, and `values` permuted alike."""
+    keys, values = sort((keys, values), dimension, is_stable, num_keys=1)
+    return keys, values
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# top_k
+
+
+def _top_k_infer(x, *, k, axis):
+    if x.is_key or dtypes.issubdtype(x.dtype, np.complexfloating):
+        raise errors.ArgumentTypeError(f"top_k does not accept operands of type {x.str_short()}")
+    if not 0 <= axis < x.ndim or not 0 <= k <= x.shape[axis]:
+        raise errors.ArgumentTypeError(
+            f"top_k of {x.str_short()} along axis {axis} cannot give {k} elements; k lies between 0 and the axis's size"
+        )
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return [ShapedArray(shape, x.dtype, x.weak_type), ShapedArray(shape, np.dtype(np.int32))]
+
+
+def _top_k_lower(ctx, eqn, x):
+    # chlo.top_k works along the last dimension, on signed and unsigned integers and floats.
+    k, axis = eqn.params["k"], eqn.params["axis"]
+    aval, outs = eqn.invars[0].aval, [v.aval for v in eqn.outvars]
+    last = aval.ndim - 1
+    if axis == last:
+        return ctx.ops("chlo.top_k", [x], outs, f"k = {k} : i64")
+    order = [i for i in range(aval.ndim) if i != axis] + [axis]
+    inverse = list(np.argsort(order))
+    moved = ctx.op(
+        "stablehlo.transpose",
+        [x],
+        ShapedArray([aval.shape[i] for i in order], aval.dtype),
+        _permutation(order),
+    )
+    inner = [ShapedArray([o.shape[i] for i in order], o.dtype) for o in outs]
+    found = ctx.ops("chlo.top_k", [moved], inner, f"k = {k} : i64")
+    return [ctx.op("stablehlo.transpose", [f], o, _permutation(inverse)) for f, o in zip(found, outs)]
+
+
+def _permutation(order: Sequence[int]) -> str:
+    return f"permutation = array<i64: {', '.join(map(str, order))}>"
+
+
+def _top_k_jvp(primals, tangents, *, k, axis):
+    values, positions = top_k_p.bind(*primals, k=k, axis=axis)
+    t = tangents[0]
+    return [values, positions], [None if t is None else take_along(t, positions, axis), None]
+
+
+def _top_k_batch(size, args, dims, params):
+    d, axis = dims[0], params["axis"]
+    outs = top_k_p.bind(args[0], k=params["k"], axis=axis + (d <= axis))
+    return outs, [d, d]
+
+
+top_k_p = Primitive(
+    "top_k", _top_k_infer, lower=_top_k_lower, jvp=_top_k_jvp, batch=_top_k_batch, multiple_results=True
+)
+
+
+def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+    """The `k` largest elements along `axis` in descending order, and their int32 positions. Ties: lower position first."""
+    axis = canonical_axis(axis, aval_of(operand).ndim)
+    values, positions = top_k_p.bind(operand, k=operator.index(k), axis=axis)
+    return values, positions

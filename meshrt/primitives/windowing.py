@@ -1,0 +1,82 @@
+"""Sizes and attributes of windows: what reduce_window, pooling, cumulative reductions and convolutions share."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt import errors
+from meshrt.primitives.reshape import i64_array
+
+__all__ = ["dilated", "padtype_to_pads", "reduce_window_attributes", "window_positions"]
+
+
+def pairs_attribute(padding: Sequence[tuple[int, int]]) -> str:
+    """`padding` as `dense<[[low, high], ...]> : tensor<nx2xi64>`."""
+    rows = ", ".join([f"[{low}, {high}]" for low, high in padding])
+    return f"dense<[{rows}]> : tensor<{len(padding)}x2xi64>" if padding else "dense<> : tensor<0x2xi64>"
+
+
+def reduce_window_attributes(
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int] | None = None,
+    padding: Sequence[tuple[int, int]] | None = None,
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> str:
+    """The attributes of a `stablehlo.reduce_window`."""
+    ones = [1] * len(window_dimensions)
+    return (
+        f"base_dilations = {i64_array(base_dilation or ones)}, "
+        f"padding = {pairs_attribute(padding or [(0, 0)] * len(ones))}, "
+        f"window_dilations = {i64_array(window_dilation or ones)}, "
+        f"window_dimensions = {i64_array(window_dimensions)}, "
+        f"window_strides = {i64_array(window_strides or ones)}"
+    )
+
+
+def dilated(size: int, dilation: int) -> int:
+    """The extent of `size` elements with `dilation - 1` gaps between neighbours."""
+    return 0 if size == 0 else 1 + dilation * (size - 1)
+
+
+def window_positions(size: int, window: int, stride: int) -> int:
+    """How many windows fit into `size` elements."""
+    return 0 if size < window else (size - window) // stride + 1
+
+
+def padtype_to_pads(
+    in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int], padding: Any
+) -> list[tuple[int, int]]:
+    """The (low, high) padding in each dimension for "SAME", "SAME_LOWER" or "VALID"."""
+    name = getattr(padding, "name", padding)
+    known = ("SAME", "SAME_LOWER", "VALID")
+    if not isinstance(name, str) or name.upper() not in known:
+        raise errors.ArgumentTypeError(
+            f"padding must be one of {known} or a pair per dimension, but is {padding!r}"
+        )
+    name = name.upper()
+    if name == "VALID":
+        return [(0, 0)] * len(in_shape)
+    pads = []
+    for n, window, stride in zip(in_shape, window_shape, window_strides):
+        total = max((-(-n // stride) - 1) * stride + window - n, 0) if n else 0
+        small, large = total // 2, total - total // 2
+        pads.append((large, small) if name == "SAME_LOWER" else (small, large))
+    return pads
+
+
+def canonical_pads(padding: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+    """Explicit padding as pairs of ints."""
+    try:
+        pads = tuple([(operator.index(low), operator.index(high)) for low, high in padding])
+    except (TypeError, ValueError):
+        raise errors.ArgumentTypeError(
+            f"padding must be a string or (low, high) pairs of ints, but is {padding!r}"
+        ) from None
+    if len(pads) != ndim:
+        raise errors.ArgumentTypeError(
+            f"padding needs {ndim} (low, high) pairs but has {len(pads)}: {padding!r}"
+        )
+    return pads
