@@ -1,10 +1,34 @@
-"""The only door to jaxlib's private modules."""
+"""The only door to jaxlib's private modules, for jaxlib 0.10.2 to 0.12.
+
+Everything that meshrt asks of XLA goes through here: clients and devices, buffers, compilation, execution,
+serialisation, the distributed runtime and pytrees. Nothing here sets one of jaxlib's process-wide hooks or changes
+one of its classes, so JAX may be imported in the same process, before or after.
+"""
 
 from __future__ import annotations
 
-import jaxlib._jax as _jax
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
-# --- pytrees: a registry of our own, so that registrations never meet JAX's.
+import jaxlib._jax as _jax
+import jaxlib.version
+import numpy as np
+from jaxlib import xla_client as _xc
+from jaxlib.mlir import ir
+
+from meshrt import errors
+
+VERSION: tuple[int, ...] = tuple(int(p) for p in jaxlib.version.__version__.split(".")[:3])
+
+Device = _jax.Device
+Buffer = _jax.ArrayImpl
+Client = _jax.Client
+XlaError = _jax.JaxRuntimeError
+
+# ----------------------------------------------------------------------------------------------------------
+# Pytrees: a registry of our own, so that registrations never meet JAX's.
 
 _pytree = _jax.pytree
 PyTreeDef = _pytree.PyTreeDef
@@ -25,3 +49,482 @@ def treedef_tuple(treedefs: list) -> PyTreeDef:
 def all_leaves(values) -> bool:
     """Whether no value is a container."""
     return _pytree.all_leaves(pytree_registry, values)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Clients.
+
+
+def cpu_client(
+    num_devices: int,
+    *,
+    distributed: Any = None,
+    process_id: int = 0,
+    num_processes: int = 1,
+    collectives: Any = None,
+) -> Client:
+    """A CPU client with `num_devices` devices in this process.
+
+    Args:
+      distributed: a connected client of the distributed runtime, for several processes.
+      collectives: what `gloo_collectives` gives; needed with several processes.
+    """
+    return _xc.make_cpu_client(
+        distributed_client=distributed, node_id=process_id, num_nodes=num_processes, collectives=collectives,
+        num_devices=num_devices,
+    )  # fmt: skip
+
+
+def gloo_collectives(distributed: Any, hostname: str | None = None, interface: str | None = None) -> Any:
+    """Collectives over TCP between CPU clients; `hostname` is the address that peers reach this process at."""
+    return _jax.make_gloo_tcp_collectives(distributed, hostname=hostname, interface=interface)
+
+
+def plugin_client(name: str, library: str, options: dict[str, Any], distributed: Any = None) -> Client:
+    """A client of the PJRT plugin in the shared object `library`; loads it unless it is loaded already."""
+    load_plugin(name, library)
+    return _xc.make_c_api_client(name, options, distributed)
+
+
+def load_plugin(name: str, library: str) -> None:
+    """Loads and initialises a PJRT plugin once per process."""
+    if not _xc.pjrt_plugin_loaded(name):
+        _xc.load_pjrt_plugin_dynamically(name, library)
+    if not _xc.pjrt_plugin_initialized(name):
+        _xc.initialize_pjrt_plugin(name)
+
+
+def gpu_plugin_options() -> dict[str, Any]:
+    """Allocator options for GPU clients, from the XLA_PYTHON_CLIENT_* environment variables."""
+    return dict(_xc.generate_pjrt_gpu_plugin_options())
+
+
+def topology(platform: str, name: str, options: dict[str, Any] | None = None) -> Any:
+    """A description of hardware that need not be present; the platform's plugin must be loaded."""
+    return _jax.get_default_c_api_topology(platform, name, options or {})
+
+
+def compile_only_devices(topology_description: Any) -> list[Any]:
+    """Devices of a topology, for compiling only."""
+    return topology_description._make_compile_only_devices()
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The distributed runtime.
+
+_MTLS = (
+    "mtls_cert_file",
+    "mtls_key_file",
+    "mtls_ca_file",
+    "mtls_peer_uri_prefix",
+    "verify_secure_credentials",
+)
+
+
+def _mtls(options: dict[str, Any]) -> dict[str, Any]:
+    given = {k: v for k, v in options.items() if v is not None}
+    unknown = set(given) - set(_MTLS)
+    if unknown:
+        raise errors.ArgumentTypeError(
+            f"unknown options {sorted(unknown)}; the secure ones are {', '.join(_MTLS)}"
+        )
+    if given and "mtls_cert_file" not in (_jax.get_distributed_runtime_client.__doc__ or ""):
+        raise errors.UnsupportedError(
+            f"jaxlib {jaxlib.version.__version__} has no mutual TLS for its distributed runtime; use jaxlib 0.12 or "
+            "newer, or bind the service to a private address"
+        )
+    return given
+
+
+def distributed_service(
+    address: str,
+    num_nodes: int,
+    *,
+    heartbeat_timeout_s: int | None = None,
+    register_timeout_s: int | None = None,
+    shutdown_timeout_s: int | None = None,
+    recoverable: bool | None = None,
+    **mtls: Any,
+) -> Any:
+    """Starts the coordination service on `address` ("host:port"); it runs until it is dropped or `.shutdown()`.
+
+    Args:
+      heartbeat_timeout_s: silence after which a process counts as lost.
+      register_timeout_s: how long processes may take to connect.
+      recoverable: let a lost process come back under the same id.
+      mtls: certificate files (jaxlib 0.12): mtls_cert_file, mtls_key_file, mtls_ca_file, mtls_peer_uri_prefix,
+        verify_secure_credentials.
+    """
+    return _jax.get_distributed_runtime_service(
+        address, num_nodes, heartbeat_timeout=heartbeat_timeout_s, cluster_register_timeout=register_timeout_s,
+        shutdown_timeout=shutdown_timeout_s, recoverable=recoverable, **_mtls(mtls),
+    )  # fmt: skip
+
+
+def distributed_client(
+    address: str,
+    node_id: int,
+    *,
+    rpc_timeout_s: int | None = None,
+    init_timeout_s: int | None = None,
+    shutdown_timeout_s: int | None = None,
+    heartbeat_timeout_s: int | None = None,
+    shutdown_on_destruction: bool = False,
+    use_compression: bool = True,
+    **mtls: Any,
+) -> Any:
+    """A client of the coordination service, not yet connected (`.connect()`).
+
+    With `shutdown_on_destruction` a process that ends waits for all others in a barrier, so one that fails would
+    freeze the job for `shutdown_timeout_s`; hence it is off.
+    """
+    return _jax.get_distributed_runtime_client(
+        address, node_id, rpc_timeout=rpc_timeout_s, init_timeout=init_timeout_s,
+        shutdown_timeout=shutdown_timeout_s, heartbeat_timeout=heartbeat_timeout_s,
+        shutdown_on_destruction=shutdown_on_destruction, use_compression=use_compression, **_mtls(mtls),
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Shardings and buffers.
+
+
+class NativeSharding(_jax.GSPMDSharding):
+    """What C++ code wants to know of a sharding. JAX's own classes cannot be used: their constructors import jax."""
+
+    memory_kind: str | None = None
+
+    def _to_xla_hlo_sharding(self, ndim: int) -> Any:
+        return self._hlo_sharding
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+class _KindedSharding(NativeSharding):
+    def __init__(self, devices: Any, hlo: Any, memory_kind: str):
+        super().__init__(devices, hlo, memory_kind=memory_kind)
+        self.memory_kind = memory_kind
+
+
+@functools.lru_cache(4096)
+def _device_list(devices: tuple) -> Any:
+    return _jax.DeviceList(devices)
+
+
+def clear_device_caches() -> None:
+    """Drops every device that this module remembers."""
+    _device_list.cache_clear()
+
+
+def native_sharding(
+    devices: tuple, tiling: tuple[int, ...], tiles: np.ndarray, memory_kind: str | None = None
+):
+    """The C++ counterpart of a sharding.
+
+    Args:
+      devices: the device assignment.
+      tiling: parts per dimension.
+      tiles: int64[num_devices, ndim], the part of each dimension that each device holds.
+    """
+    hlo = hlo_sharding(len(devices), tiling, tiles)
+    if memory_kind is None:
+        return NativeSharding(_device_list(devices), hlo)
+    return _KindedSharding(_device_list(devices), hlo, memory_kind)
+
+
+def hlo_sharding(num_devices: int, tiling: tuple[int, ...], tiles: np.ndarray) -> Any:
+    """XLA's form: `{devices=[...]...}` over positions in the device assignment, or replicated."""
+    parts = int(np.prod(tiling, dtype=np.int64)) if tiling else 1
+    if parts == 1:
+        return _xc.HloSharding.replicate()
+    flat = np.ravel_multi_index(tuple(tiles.T), tiling)
+    order = np.argsort(flat, kind="stable").astype(np.int64)  # positions grouped by tile, in order of tiles
+    copies = num_devices // parts
+    if copies == 1:
+        return _xc.HloSharding.subgroup_with_device_ordering(np.ascontiguousarray(order.reshape(tiling)))
+    assignment = np.ascontiguousarray(order.reshape(*tiling, copies))
+    return _xc.HloSharding.subgroup_with_device_ordering(assignment, [_xc.OpSharding.Type.REPLICATED])
+
+
+def put(
+    aval: Any, sharding: Any, shards: Sequence[Any], devices: Sequence[Any], *, may_alias: bool = True
+) -> Buffer:
+    """A buffer from one host array (or single-device buffer) per addressable device.
+
+    With `may_alias` an aligned host array may be used in place (CPU), so it must never change afterwards.
+    """
+    semantics = _jax.HostBufferSemantics
+    # enable_x64 is passed so that the process-wide x64 slot, which belongs to JAX when it is imported, plays no part.
+    return _jax.batched_device_put(
+        aval, sharding, shards, list(devices), True, force_copy=False, enable_x64=True,
+        host_buffer_semantics=semantics.ZERO_COPY if may_alias else semantics.IMMUTABLE_ONLY_DURING_CALL,
+    )  # fmt: skip
+
+
+def assemble(aval: Any, sharding: Any, pieces: list[Buffer]) -> Buffer:
+    """One buffer over several devices from single-device buffers, without copying."""
+    return _jax.ArrayImpl(aval, sharding, pieces, True, _skip_checks=True)
+
+
+def rewrap(buffer: Buffer, aval: Any, sharding: Any) -> Buffer:
+    """The same memory with another type and sharding."""
+    return buffer._rewrap_with_aval_and_sharding(aval, sharding)
+
+
+def copy_to_devices(
+    buffers: Sequence[Buffer],
+    devices: Sequence[tuple],
+    shardings: Sequence[Any],
+    *,
+    donate: bool = False,
+    reuse: bool = False,
+) -> list[Buffer]:
+    """Shard *i* of each buffer onto device *i* of its device list."""
+    semantics = _jax.ArrayCopySemantics
+    kind = semantics.DONATE_INPUT if donate else semantics.REUSE_INPUT if reuse else semantics.ALWAYS_COPY
+    lists = [_device_list(tuple(d)) for d in devices]
+    return _jax.batched_copy_array_to_devices_with_sharding(
+        list(buffers), lists, list(shardings), [kind] * len(buffers)
+    )
+
+
+def reorder(buffer: Buffer, sharding: Any) -> Buffer:
+    """The same shards on the same devices, listed in the order of `sharding`'s devices."""
+    return _jax.reorder_shards(buffer, sharding, _jax.ArrayCopySemantics.REUSE_INPUT)
+
+
+def first_shard_to_numpy(buffer: Buffer) -> np.ndarray:
+    """The first addressable shard on the host; a read-only view of the buffer where it is host memory."""
+    return buffer._single_device_array_to_np_array_did_copy()[0]
+
+
+def shard_to_numpy(buffer: Buffer, devices: tuple, position: int) -> np.ndarray:
+    """Addressable shard `position` of a buffer over `devices` on the host.
+
+    `ArrayImpl._arrays` would import jax (its C++ code looks for `jax.core`); listing the wanted shard first and
+    reading the first one does not.
+    """
+    if position:
+        order = (devices[position], *devices[:position], *devices[position + 1 :])
+        buffer = reorder(buffer, NativeSharding(_jax.DeviceList(order), _xc.HloSharding.replicate()))
+    return first_shard_to_numpy(buffer)
+
+
+def start_copy_to_host(buffer: Buffer) -> None:
+    """Begins to fetch the first shard."""
+    buffer._copy_single_device_array_to_host_async()
+
+
+def block_until_ready(buffers: list[Buffer]) -> None:
+    """Waits for all; raises what their computation raised."""
+    _jax.batched_block_until_ready(buffers)
+
+
+def to_dlpack(buffer: Buffer, stream: Any = None) -> Any:
+    """A DLPack capsule of a single-device buffer."""
+    return _jax.buffer_to_dlpack_managed_tensor(buffer, stream=stream)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# MLIR.
+
+
+@functools.cache
+def _registry() -> ir.DialectRegistry:
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    return registry
+
+
+class _Contexts(threading.local):
+    context: ir.Context | None = None
+    uses: int = 0
+
+
+_contexts = _Contexts()
+# A context keeps every constant it has seen, so it is replaced now and then.
+_CONTEXT_USES = 64
+
+
+def new_mlir_context() -> ir.Context:
+    """A context that knows StableHLO, CHLO, Shardy and the dialects of jaxlib."""
+    from jaxlib.mlir.dialects import chlo, sdy, stablehlo
+
+    context = ir.Context()
+    context.append_dialect_registry(_registry())
+    context.enable_multithreading(False)
+    for dialect in (stablehlo, chlo, sdy):
+        dialect.register_dialect(context)
+    context.load_all_available_dialects()
+    return context
+
+
+def mlir_context() -> ir.Context:
+    """This thread's context, renewed after a number of uses; modules keep the one they were made in alive."""
+    if _contexts.context is None or _contexts.uses >= _CONTEXT_USES:
+        _contexts.context, _contexts.uses = new_mlir_context(), 0
+    _contexts.uses += 1
+    return _contexts.context
+
+
+def parse(text: str | bytes) -> ir.Module:
+    """A module from text or bytecode.
+
+    Raises:
+      CompileError: it is not a valid module; the message gives line and column.
+    """
+    try:
+        with mlir_context():
+            return ir.Module.parse(text)
+    except ir.MLIRError as e:
+        raise errors.CompileError(f"not a valid MLIR module: {e}") from None
+
+
+def pretty(text: str | bytes, *, debug_info: bool = False) -> str:
+    """A module's text in MLIR's own formatting, with source locations if `debug_info`."""
+    return parse(text).operation.get_asm(enable_debug_info=debug_info)
+
+
+def bytecode(module: ir.Module) -> bytes:
+    """A module as MLIR bytecode."""
+    import io
+
+    out = io.BytesIO()
+    module.operation.write_bytecode(out)
+    return out.getvalue()
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Compiling, loading and running.
+
+Executable = _jax.LoadedExecutable
+
+
+def compile_options(
+    devices: Sequence[Any],
+    *,
+    mode: str = "replica",
+    shardy: bool = True,
+    xla_options: Sequence[tuple[str, Any]] = (),
+) -> Any:
+    """Options for a program over `devices`.
+
+    `mode` "replica" runs the module once per device as it stands; "spmd" lets XLA's partitioner split it, reading
+    Shardy's attributes if `shardy`. `xla_options` are (name, value) of XLA's debug options.
+    """
+    n = len(devices)
+    options = _xc.CompileOptions()
+    options.num_replicas, options.num_partitions = (n, 1) if mode == "replica" else (1, n)
+    ids = np.array([d.id for d in devices], dtype=np.int64)
+    options.device_assignment = _xc.DeviceAssignment.create(
+        ids.reshape((n, 1) if mode == "replica" else (1, n))
+    )
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = options.num_replicas, options.num_partitions
+    if mode == "spmd":
+        build.use_spmd_partitioning = True
+        build.use_shardy_partitioner = shardy
+    options.env_option_overrides = [(k, v) for k, v in xla_options]
+    return options
+
+
+def options_fingerprint(mode: str, shardy: bool, xla_options: Sequence[tuple[str, Any]]) -> str:
+    """What of the options decides the compiled code, as text."""
+    return f"{mode};{shardy};{sorted((str(k), str(v)) for k, v in xla_options)}"
+
+
+def compile_and_load(
+    module: str | bytes | ir.Module,
+    devices: Sequence[Any],
+    options: Any,
+    host_callbacks: Sequence[Callable] = (),
+) -> Executable:
+    """Compiles a module and binds it to `devices`. Raises CompileError with the compiler's message."""
+    if host_callbacks and not isinstance(module, ir.Module):
+        module = parse(module)  # C++ accepts callbacks with a parsed module only
+    client = devices[0].client
+    try:
+        if isinstance(module, ir.Module):
+            with module.context:
+                return client.compile_and_load(
+                    module, _device_list(tuple(devices)), options, list(host_callbacks)
+                )
+        return client.compile_and_load(module, _device_list(tuple(devices)), options)
+    except (XlaError, ValueError) as e:
+        raise errors.CompileError(f"the compiler for {client.platform} refused the program: {e}") from e
+
+
+def compile_only(module: str | bytes | ir.Module, devices: Sequence[Any], options: Any) -> Any:
+    """Compiles for devices that need not exist (`compile_only_devices`); the result cannot run."""
+    if not isinstance(module, ir.Module):
+        module = parse(module)
+    try:
+        with module.context:
+            return devices[0].client.compile(module, _device_list(tuple(devices)), options)
+    except (XlaError, ValueError) as e:
+        raise errors.CompileError(
+            f"the compiler for {devices[0].device_kind} refused the program: {e}"
+        ) from e
+
+
+def serialize(executable: Any) -> bytes:
+    """The compiled code as bytes, for `deserialize` on as many devices of the same kind."""
+    return executable.serialize()
+
+
+def deserialize(
+    blob: bytes, devices: Sequence[Any], options: Any, host_callbacks: Sequence[Callable] = ()
+) -> Executable:
+    """Binds serialised code to `devices`. `blob` is trusted: only what this user's meshrt wrote may come here."""
+    client = devices[0].client
+    if host_callbacks:
+        return client.deserialize_executable(
+            blob, _device_list(tuple(devices)), options, list(host_callbacks)
+        )
+    return client.deserialize_executable(blob, _device_list(tuple(devices)), options)
+
+
+_HANDLER_OPTIONS = (
+    {"_skip_checks": True} if "_skip_checks" in (_jax.array_result_handler.__doc__ or "") else {}
+)
+
+
+def result_handler(aval: Any, sharding: Any) -> Any:
+    """Wraps one output of an execution as a buffer; made once per output."""
+    # 0.10.2 checks results with a method that only JAX adds to the class, unless told not to.
+    return _jax.array_result_handler(aval, sharding, True, **_HANDLER_OPTIONS)
+
+
+def memory_stats(executable: Any) -> Any:
+    """The compiler's memory figures, in bytes per device."""
+    return executable.get_compiled_memory_stats()
+
+
+def cost_analysis(executable: Any) -> dict[str, float]:
+    """The compiler's estimates, per device: flops, bytes accessed, transcendentals ..."""
+    cost = executable.cost_analysis()
+    return dict(cost[0] if isinstance(cost, list) else cost)
+
+
+def hlo_text(executable: Any) -> str:
+    """The optimised HLO."""
+    return "\n".join(m.to_string() for m in executable.hlo_modules())
+
+
+@functools.cache
+def register_cpu_kernels() -> None:
+    """Makes jaxlib's LAPACK kernels known to the CPU compiler; JAX may have done so before."""
+    from jaxlib import lapack
+
+    for platform, targets in lapack.registrations().items():
+        for name, value, api_version in targets:
+            try:
+                _xc.register_custom_call_target(name, value, platform=platform, api_version=api_version)
+            except XlaError as e:
+                if "already" not in str(e).lower():
+                    raise

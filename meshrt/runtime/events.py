@@ -1,0 +1,88 @@
+"""Counting what the pipeline does: tests and reports ask, every stage reports.
+
+>>> with events.count("trace", "compile") as n:
+...     f(x)
+>>> n.trace, n["compile"]
+(1, 1)
+
+Kinds in use: ``trace``, ``lower``, ``propagate``, ``partition``, ``compile``, ``rebind`` (an executable bound to
+other devices), ``dispatch_miss``, ``persistent_hit``, ``persistent_miss``, ``persistent_corrupt``, ``reshard``,
+``host_reshard`` (a layout change that went through the host). Counts are of the whole process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["count", "record", "subscribe", "totals"]
+
+_lock = threading.Lock()
+_totals: Counter[str] = Counter()
+_listeners: list[Callable[[str, dict[str, Any]], None]] = []
+
+
+def record(kind: str, **details: Any) -> None:
+    """Notes that `kind` happened once; listeners are given the details."""
+    with _lock:
+        _totals[kind] += 1
+        listeners = tuple(_listeners)
+    for listener in listeners:
+        listener(kind, details)
+
+
+def totals() -> dict[str, int]:
+    """How often each kind has happened since the start of the process."""
+    with _lock:
+        return dict(_totals)
+
+
+def subscribe(listener: Callable[[str, dict[str, Any]], None]) -> Callable[[], None]:
+    """Calls `listener(kind, details)` at each event; returns a function that ends this."""
+    with _lock:
+        _listeners.append(listener)
+
+    def unsubscribe() -> None:
+        with _lock:
+            if listener in _listeners:
+                _listeners.remove(listener)
+
+    return unsubscribe
+
+
+class count:
+    """Counts events within a block, of the given kinds or of all; read as attributes or items during or after it."""
+
+    __slots__ = ("_end", "_kinds", "_start")
+
+    def __init__(self, *kinds: str):
+        self._kinds = kinds
+        self._start: dict[str, int] = {}
+        self._end: dict[str, int] | None = None
+
+    def __enter__(self) -> count:
+        self._start, self._end = totals(), None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end = totals()
+
+    def __getitem__(self, kind: str) -> int:
+        now = totals() if self._end is None else self._end
+        return now.get(kind, 0) - self._start.get(kind, 0)
+
+    def __getattr__(self, kind: str) -> int:
+        if kind.startswith("_"):
+            raise AttributeError(kind)
+        return self[kind]
+
+    def as_dict(self) -> dict[str, int]:
+        """Kind -> count; the kinds asked for, else those that happened."""
+        now = totals() if self._end is None else self._end
+        kinds = self._kinds or sorted(k for k in now if now[k] != self._start.get(k, 0))
+        return {k: self[k] for k in kinds}
+
+    def __repr__(self) -> str:
+        return f"count({self.as_dict()})"
