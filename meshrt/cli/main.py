@@ -1,0 +1,77 @@
+"""``meshrt COMMAND``: finds the commands, and turns a user's mistake into one line and exit code 2.
+
+Each module of this package other than this one holds one click command, exported as `command`; the command's
+name is the module's, with ``-`` for ``_``. A module is imported when its command is run or its help is shown,
+so starting up stays fast: heavy imports belong inside the command's function.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import click
+
+from meshrt.errors import MeshrtError
+
+USER_ERROR = 2  # exit code, as click's own for wrong usage
+
+
+class Commands(click.Group):
+    """A group whose commands are the modules of `package`."""
+
+    def __init__(self, *args: object, package: str, **kwargs: object):
+        super().__init__(*args, **kwargs)
+        self._package = package
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, sorted."""
+        path = importlib.import_module(self._package).__path__
+        names = (m.name for m in pkgutil.iter_modules(path) if m.name != "main" and not m.name.startswith("_"))
+        return sorted(name.replace("_", "-") for name in names)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of that name; None if there is none."""
+        if name not in self.list_commands(ctx):
+            return None
+        return importlib.import_module(f"{self._package}.{name.replace('-', '_')}").command
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("meshrt", "jaxlib")]
+        click.echo(f"{versions[0]} ({versions[1]}, Python {sys.version.split()[0]})")
+        ctx.exit()
+
+
+@click.group(cls=Commands, package="meshrt.cli", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show versions.")
+def group() -> None:
+    """Runs programs on a mesh of devices, and shows how they are sharded and what that costs."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The ``meshrt`` program. Leaves by SystemExit: 0, the command's own code, or 2 for what the user can put right."""
+    try:
+        code = group.main(arguments, prog_name="meshrt", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as e:
+        click.echo(e.ctx.get_help(), err=True)
+        sys.exit(USER_ERROR)
+    except click.UsageError as e:
+        hint = f" (see '{e.ctx.command_path} --help')" if e.ctx is not None else ""
+        _fail(e.format_message() + hint)
+    except click.ClickException as e:
+        _fail(e.format_message())
+    except MeshrtError as e:
+        _fail(str(e))
+    except click.Abort:
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> None:
+    click.echo(f"meshrt: error: {' '.join(message.split())}", err=True)
+    sys.exit(USER_ERROR)

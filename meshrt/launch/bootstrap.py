@@ -1,0 +1,124 @@
+"""The first thing that runs in a worker's process: ties it to the launcher, then runs the user's script as __main__.
+
+Run by path, ``python bootstrap.py LAUNCHER_PID script|module TARGET [ARGUMENT ...]``, with the standard
+library only: the script decides when, and whether, meshrt is imported. Compared with ``python script.py`` the
+worker dies with the launcher, however that ends (Linux), and an exception that ends the script is told to the
+launcher before the interpreter begins to shut down, which may take long in a distributed program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import types
+
+FD_VARIABLE = "MESHRT_LAUNCH_FD"
+_PR_SET_PDEATHSIG = 1
+_SIGKILL = 9
+
+
+def send(**fields: object) -> bool:
+    """Tells the launcher; False when there is none. A launcher that is gone is no error: it is about to kill us."""
+    number = os.environ.get(FD_VARIABLE)
+    if number is None:
+        return False
+    data = json.dumps(fields).encode() + b"\n"
+    try:
+        while data:
+            data = data[os.write(int(number), data) :]
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def send_exception(error: BaseException) -> bool:
+    """Tells the launcher of the exception that ends this process."""
+    import traceback
+
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    try:
+        message = str(error)
+    except Exception:
+        message = "<the exception's text cannot be made>"
+    return send(kind="raised", type=type(error).__qualname__, message=message[:8000], traceback=lines[-300:])
+
+
+def die_with(launcher: int) -> None:
+    """Has the kernel kill this process when the launcher ends, also by SIGKILL (Linux; elsewhere the keeper does)."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != launcher:  # it ended before the call above
+        os._exit(1)
+
+
+def run(kind: str, target: str, arguments: list[str]) -> None:
+    """Runs the script or module as ``python target`` or ``python -m target`` would."""
+    sys.argv = [target, *arguments]
+    if kind == "module":
+        import runpy
+
+        sys.path[0] = os.getcwd()
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+        return
+    import io
+
+    sys.path[0] = os.path.dirname(os.path.abspath(target))
+    with io.open_code(target) as file:
+        code = compile(file.read(), target, "exec", dont_inherit=True)
+    # A module of its own, which stays __main__ to the end: threads and pickles of the script need it after it
+    # returns.
+    module = types.ModuleType("__main__")
+    module.__file__ = target
+    module.__builtins__ = __builtins__
+    sys.modules["__main__"] = module
+    exec(code, module.__dict__)
+
+
+def _note_failure(code: int) -> None:
+    """Tells meshrt.distributed, if the script used it, that this process leaves by failure and waits for nobody."""
+    distributed = sys.modules.get("meshrt.distributed")
+    if distributed is not None and code != 0:
+        distributed.note_failure(code)
+
+
+def _end_by_exception(error: BaseException) -> None:
+    """Ends the process as the interpreter would, with the traceback of the script's own frames."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        frames = frames.tb_next
+    error.__traceback__ = frames
+    send_exception(error)
+    _note_failure(1)
+    sys.excepthook(type(error), error, frames)
+    if isinstance(error, KeyboardInterrupt):
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(1)
+
+
+def _main() -> None:
+    launcher, kind, target, *arguments = sys.argv[1:]
+    die_with(int(launcher))
+    if FD_VARIABLE in os.environ:
+        os.set_inheritable(int(os.environ[FD_VARIABLE]), False)
+    try:
+        run(kind, target, arguments)
+    except SystemExit as e:
+        if isinstance(e.code, str):
+            send(kind="raised", type="SystemExit", message=e.code[:8000], traceback=[])
+        _note_failure(e.code if isinstance(e.code, int) else int(e.code is not None))
+        raise
+    except BaseException as e:
+        _end_by_exception(e)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,78 @@
+"""The environment variables that a worker gets, and that meshrt.distributed reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshrt.launch.bootstrap import FD_VARIABLE
+
+COORDINATOR_ADDRESS = "MESHRT_COORDINATOR_ADDRESS"
+NUM_PROCESSES = "MESHRT_NUM_PROCESSES"
+PROCESS_ID = "MESHRT_PROCESS_ID"
+LOCAL_DEVICE_IDS = "MESHRT_LOCAL_DEVICE_IDS"
+GENERATION = "MESHRT_GENERATION"
+MAX_RESTARTS = "MESHRT_MAX_RESTARTS"
+LAUNCHED = "MESHRT_LAUNCHED"  # set by the launcher alone: the coordination service is running already
+NUM_CPU_DEVICES = "MESHRT_NUM_CPU_DEVICES"
+
+_FORCED_COUNT = "--xla_force_host_platform_device_count"
+DEFAULT_DEVICES_PER_PROCESS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one worker stands in the job."""
+
+    rank: int
+    num_processes: int
+    generation: int
+    max_restarts: int
+    address: str
+
+
+def worker_environment(
+    base: Mapping[str, str], place: Place, devices_per_process: int | None, extra: Mapping[str, str], fd: int
+) -> dict[str, str]:
+    """The environment of one worker: `base` (the launcher's own), the worker's place, then the user's `extra`.
+
+    Without `devices_per_process`, a number of CPU devices that the user has set (``MESHRT_NUM_CPU_DEVICES``,
+    or ``XLA_FLAGS`` with the count JAX users set) is kept, and 4 is the default.
+    """
+    env = dict(base)
+    env.setdefault("PYTHONUNBUFFERED", "1")  # a pipe would hold back what is printed, and lose it at an abort
+    env.setdefault("PYTHONFAULTHANDLER", "1")
+    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    _skip_proxies(env, place.address)
+    if devices_per_process is not None:
+        env[NUM_CPU_DEVICES] = str(devices_per_process)
+    elif NUM_CPU_DEVICES not in env and _FORCED_COUNT not in env.get("XLA_FLAGS", ""):
+        env[NUM_CPU_DEVICES] = str(DEFAULT_DEVICES_PER_PROCESS)
+    env.update(extra)
+    env.update({
+        COORDINATOR_ADDRESS: place.address,
+        NUM_PROCESSES: str(place.num_processes),
+        PROCESS_ID: str(place.rank),
+        GENERATION: str(place.generation),
+        MAX_RESTARTS: str(place.max_restarts),
+        LAUNCHED: "1",
+        FD_VARIABLE: str(fd),
+    })  # fmt: skip
+    return env
+
+
+def service_environment(base: Mapping[str, str], fd: int) -> dict[str, str]:
+    """The environment of the coordination service's process."""
+    env = {k: v for k, v in base.items() if k not in (COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID)}
+    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    env[FD_VARIABLE] = str(fd)
+    return env
+
+
+def _skip_proxies(env: dict[str, str], address: str) -> None:
+    """Connections to the coordinator must not go through an HTTP proxy, where they would hang."""
+    if not any(name in env for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY")):
+        return
+    host = address.rpartition(":")[0].strip("[]")
+    hosts = env.get("no_grpc_proxy") or env.get("no_proxy") or env.get("NO_PROXY") or ""
+    env["no_grpc_proxy"] = ",".join(filter(None, (hosts, host)))

@@ -1,0 +1,115 @@
+"""What the workers print: split into lines, prefixed with the rank, kept for the report, copied to log files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+LINE_LIMIT = 64 * 1024  # bytes; a longer line is cut into several
+TAIL_LINES = 50
+_REDRAW_S = 1.0  # a progress bar redraws its line with carriage returns; one picture a second is enough in a log
+
+
+class LineSplitter:
+    """Bytes in, whole lines out. Of a line redrawn with carriage returns it gives the newest picture, once a second."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._redrawn_at = float("-inf")
+
+    def feed(self, data: bytes, now: float) -> list[bytes]:
+        """The lines that `data` completes, without their ends; `now` in seconds."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        out = [_newest_picture(line) for line in lines]
+        while len(rest) > LINE_LIMIT:
+            out.append(rest[:LINE_LIMIT])
+            rest = rest[LINE_LIMIT:]
+        if b"\r" in rest and now - self._redrawn_at >= _REDRAW_S:
+            pictures, _, rest = rest.rpartition(b"\r")
+            if picture := _newest_picture(pictures):
+                out.append(picture)
+            self._redrawn_at = now
+        self._rest = rest
+        return out
+
+    def close(self) -> list[bytes]:
+        """The last line, if the stream ended within one."""
+        rest, self._rest = _newest_picture(self._rest), b""
+        return [rest] if rest else []
+
+
+def _newest_picture(line: bytes) -> bytes:
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+class Console:
+    """The launcher's own stdout and stderr, written line by line so that lines of several ranks never mix."""
+
+    def __init__(self, out: BinaryIO | None = None, err: BinaryIO | None = None):
+        self._streams = {"stdout": out or sys.stdout.buffer, "stderr": err or sys.stderr.buffer}
+        self.closed = False
+
+    def write(self, stream: str, prefix: str, lines: list[bytes]) -> None:
+        """Writes `lines` behind ``[prefix] ``. When the reader has gone (``| head``), `closed` becomes true."""
+        if self.closed or not lines:
+            return
+        head = f"[{prefix}] ".encode() if prefix else b""
+        target = self._streams[stream]
+        try:
+            target.write(b"".join(head + line + b"\n" for line in lines))
+            target.flush()
+        except BrokenPipeError:
+            self.closed = True
+            with open(os.devnull, "wb") as nowhere:  # else the interpreter fails again when it flushes at its exit
+                os.dup2(nowhere.fileno(), target.fileno())
+
+    def say(self, text: str) -> None:
+        """Tells the user something of the launcher's own, on stderr."""
+        self.write("stderr", "", [line.encode("utf-8", "replace") for line in text.splitlines()])
+
+
+class Stream:
+    """One output stream of one process: to the console, to its log file, and the last lines kept in memory."""
+
+    def __init__(self, name: str, prefix: str, console: Console, log: BinaryIO | None):
+        self._name, self._prefix, self._console, self._log = name, prefix, console, log
+        self._splitter = LineSplitter()
+        self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines, oldest first."""
+        return tuple(line.decode("utf-8", "replace") for line in self._tail)
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Takes what was read at `now` (seconds)."""
+        self._emit(self._splitter.feed(data, now))
+
+    def close(self) -> None:
+        """The stream ended."""
+        self._emit(self._splitter.close())
+
+    def _emit(self, lines: list[bytes]) -> None:
+        self._tail.extend(lines)
+        if self._log is not None and lines:
+            self._log.write(b"\n".join(lines) + b"\n")
+            self._log.flush()
+        self._console.write(self._name, self._prefix, lines)
+
+
+class Logs:
+    """Log files of a job: ``g0000/r0001.log`` (stdout and stderr together), ``g0000/service.log``."""
+
+    def __init__(self, directory: Path | None):
+        self._directory = directory
+
+    def open(self, generation: int, name: str) -> BinaryIO | None:
+        """The log file of one process; None when no directory was asked for."""
+        if self._directory is None:
+            return None
+        folder = self._directory / f"g{generation:04d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return open(folder / f"{name}.log", "wb")

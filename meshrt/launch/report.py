@@ -1,0 +1,118 @@
+"""What the launcher says about an incident: the first cause first, then its evidence, then its consequences."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import signal
+from pathlib import Path
+
+from meshrt.launch.causes import first_cause
+from meshrt.launch.types import Announce, Failure, Incident, IncidentKind, Phase, State, signal_name
+
+_TRACEBACK_LINES = 30
+_TAIL_LINES = 20
+
+
+def describe(command: Announce, started_at: float) -> str:
+    """The report of one incident, several lines. `started_at` is the job's start on the events' clock."""
+    incident = command.incident
+    after = f"{incident.at - started_at:.1f} s after the start"
+    generation = f", generation {incident.generation}" if incident.generation or command.restart else ""
+    cause = first_cause(incident.failures) if _blames_a_process(incident) else None
+    if cause is None:
+        lines = [f"meshrt launch: {_without_cause(incident)} ({after}{generation})"]
+    else:
+        lines = [f"meshrt launch: {_name(cause)} failed first: {_reason(cause)} ({after}{generation})"]
+        lines += _evidence(cause) + _hints(incident, cause)
+    others = [f for f in incident.failures if f is not cause]
+    if others:
+        lines.append("  then: " + "; ".join(_consequence(f) for f in others))
+    if cause is not None and incident.detail:
+        lines.append(f"  {incident.detail}")
+    if command.restart is not None:
+        lines.append(f"meshrt launch: starting again, generation {command.restart}")
+    return "\n".join(lines)
+
+
+def _blames_a_process(incident: Incident) -> bool:
+    return incident.kind in (IncidentKind.WORKER, IncidentKind.SERVICE) and bool(incident.failures)
+
+
+def _without_cause(incident: Incident) -> str:
+    if incident.kind is IncidentKind.CANCEL:
+        return f"stopped by {signal_name(incident.signal or 0)}"
+    return incident.detail
+
+
+def _name(failure: Failure) -> str:
+    return "the coordination service" if failure.rank is None else f"rank {failure.rank}"
+
+
+def _reason(failure: Failure) -> str:
+    status = failure.status.describe() if failure.status is not None else "still running"
+    if failure.error is None:
+        return status
+    text = failure.error.message.strip().splitlines()
+    first = f": {text[0]}" if text else ""
+    return f"{failure.error.type}{first} [{status}]"
+
+
+def _evidence(failure: Failure) -> list[str]:
+    if failure.error is not None and failure.error.traceback:
+        lines, limit = failure.error.traceback, _TRACEBACK_LINES
+    else:
+        lines, limit = failure.tail, _TAIL_LINES
+    if len(lines) > limit:
+        lines = (f"... {len(lines) - limit} lines left out", *lines[-limit:])
+    head = ["  its last lines on stderr:"] if failure.error is None and lines else []
+    return head + [f"  | {line}" for line in lines]
+
+
+def _hints(incident: Incident, cause: Failure) -> list[str]:
+    hints = []
+    if cause.status is not None and cause.status.signal == signal.SIGKILL:
+        hints.append("  The launcher did not send this SIGKILL. If nobody did, the kernel was out of memory (dmesg).")
+    if cause.consequence is not None:
+        hints.append("  No rank reported a failure of its own: each that failed had lost a peer.")
+        if incident.left_early:
+            ranks = ", ".join(map(str, incident.left_early))
+            hints.append(f"  Rank {ranks} had finished with exit code 0 before; do all ranks run the same steps?")
+    return hints
+
+
+def _consequence(failure: Failure) -> str:
+    if failure.consequence is None:
+        return f"{_name(failure)} failed too: {_reason(failure)}"
+    status = f" [{failure.status.describe()}]" if failure.status is not None else ""
+    return f"{_name(failure)} {failure.consequence}{status}"
+
+
+def summary(state: State) -> str:
+    """One line at the end, where there is something to say: nothing after an undisturbed success."""
+    if state.phase is Phase.SUCCEEDED and state.generation:
+        return f"meshrt launch: succeeded after {state.generation} restart{'s' if state.generation > 1 else ''}"
+    if state.phase is Phase.FAILED and state.generation:
+        return f"meshrt launch: gave up after {state.generation} restart{'s' if state.generation > 1 else ''}"
+    return ""
+
+
+def write_json(state: State, exit_code: int, path: Path) -> None:
+    """Everything known of the job: outcome, incidents with all failures, and the story of its phases."""
+    last = (state.incident,) if state.incident is not None else ()
+    content = {
+        "phase": state.phase.value,
+        "exit_code": exit_code,
+        "restarts": state.generation,
+        "policy": dataclasses.asdict(state.policy),
+        "incidents": [dataclasses.asdict(i) for i in (*state.incidents, *last)],
+        "story": [dataclasses.asdict(line) for line in state.story],
+    }
+    path.write_text(json.dumps(content, indent=1, default=_plain) + "\n")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, enum.Enum):
+        return value.value
+    raise TypeError(f"{value!r} cannot be written as JSON")

@@ -1,0 +1,95 @@
+"""The coordination service of one generation, in a process of its own.
+
+``python -m meshrt.launch.service --num-processes N [--bind HOST:PORT]`` tells its parent the address on the
+pipe of bootstrap.py and then waits to be killed, or, with ``--until-eof``, for the end of its stdin. It holds
+nothing that must be saved. It is separate because every worker is aborted by the distributed runtime as soon
+as the process that holds the service is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import sys
+import time
+
+from meshrt.errors import DistributedError
+from meshrt.launch import bootstrap
+
+# The launcher decides when a worker is lost. The runtime's own heartbeat, which can only abort everybody, is
+# a fuse.
+HEARTBEAT_S = 1000
+# How long the service outlives the process that started it: its peers are disconnecting then, and the runtime
+# aborts a process that loses the service before.
+_LINGER_S = 2.0
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket that holds a port for the service, bound and not listening. Port 0 picks a free one.
+
+    The service binds the same port a moment later, which SO_REUSEPORT allows to us and to nobody else; so no
+    other process can take it in between. Binding a taken port inside the runtime would crash the process
+    instead of failing.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((host, port))
+    except OSError as e:
+        holder.close()
+        raise DistributedError(
+            f"the coordination service cannot listen on {host}:{port}: {e.strerror}. Choose another port or address, "
+            "or port 0 for any free port."
+        ) from None
+    return holder
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as a pair. DistributedError for anything else."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise DistributedError(f"{address!r} is not an address; expected host:port, as in 10.0.0.1:8476")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serves until killed."""
+    parser = argparse.ArgumentParser(prog="python -m meshrt.launch.service", description=__doc__)
+    parser.add_argument("--num-processes", type=int, required=True)
+    parser.add_argument("--bind", default="127.0.0.1:0")
+    parser.add_argument("--heartbeat", type=int, default=HEARTBEAT_S, help="seconds")
+    parser.add_argument("--until-eof", action="store_true", help="end a moment after stdin does")
+    options = parser.parse_args(arguments)
+    from meshrt.runtime import jaxlib_api
+
+    host, port = split_address(options.bind)
+    holder = reserve(host, port)
+    address = join_address(host, holder.getsockname()[1])
+    service = jaxlib_api.distributed_service(
+        address, options.num_processes, heartbeat_timeout_s=options.heartbeat, recoverable=True
+    )
+    holder.close()
+    bootstrap.send(kind="ready", address=address)
+    _hold(service, options.until_eof)
+
+
+def _hold(service: object, until_eof: bool) -> None:
+    """Keeps `service` alive until a signal ends the process, or stdin ends."""
+    if until_eof:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the process that started us
+        sys.stdin.read()
+        time.sleep(_LINGER_S)
+        return
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

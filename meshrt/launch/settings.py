@@ -1,0 +1,118 @@
+"""What the user asked for, from the command line and from a file of configs/launch, in one checked value."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from meshrt.errors import ConfigError
+from meshrt.launch.types import Policy
+
+_SIZE_LIMIT = 1 << 20  # bytes of a configuration file
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of ``meshrt launch``. Times in seconds; None means no limit or the default."""
+
+    nproc: int = 1
+    devices_per_process: int | None = None
+    max_restarts: int = 0
+    timeout: float | None = None
+    grace: float = 5.0
+    start_timeout: float = 300.0
+    log_dir: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_int("nproc", self.nproc, 1, 65536)
+        if self.devices_per_process is not None:
+            _check_int("devices_per_process", self.devices_per_process, 1, 65536)
+        _check_int("max_restarts", self.max_restarts, 0, 10**6)
+        if self.timeout is not None:
+            _check_seconds("timeout", self.timeout)
+        _check_seconds("grace", self.grace)
+        _check_seconds("start_timeout", self.start_timeout)
+        if self.log_dir is not None and not isinstance(self.log_dir, str):
+            raise ConfigError(f"log_dir = {self.log_dir!r}: expected the path of a directory, as text")
+        if not isinstance(self.env, Mapping):
+            raise ConfigError(f"env = {self.env!r}: expected a table of names and texts")
+        for name, value in self.env.items():
+            check_variable(name, value)
+
+    def policy(self) -> Policy:
+        """What of this the state machine must know."""
+        return Policy(
+            self.nproc, self.max_restarts, timeout_s=self.timeout, form_s=self.start_timeout, grace_s=self.grace
+        )
+
+
+def read(path: Path) -> Settings:
+    """The settings of a ``[launch]`` table, with an optional ``[launch.env]``. ConfigError names what is wrong."""
+    try:
+        if path.stat().st_size > _SIZE_LIMIT:
+            raise ConfigError(f"{path}: a launch configuration is at most {_SIZE_LIMIT} bytes long")
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) else e
+        raise ConfigError(f"{path}: cannot be read as TOML: {reason}") from None
+    unknown = sorted(set(content) - {"launch"})
+    table = content.get("launch")
+    if unknown or not isinstance(table, dict):
+        found = f"found {', '.join(unknown)}" if unknown else "found none"
+        raise ConfigError(f"{path}: expected one table, [launch]; {found}")
+    known = [f.name for f in fields(Settings)]
+    if unknown := sorted(set(table) - set(known)):
+        raise ConfigError(f"{path}: unknown key {', '.join(unknown)} in [launch]; known are {', '.join(known)}")
+    try:
+        return Settings(**table)
+    except ConfigError as e:
+        raise ConfigError(f"{path}: {e}") from None
+
+
+def find(name: str, folders: list[Path]) -> Path:
+    """The file a user means by `name`: a path, or the stem of a file in one of `folders`."""
+    if Path(name).exists():
+        return Path(name)
+    for folder in folders:
+        if (candidate := folder / f"{name}.toml").is_file() and candidate.parent == folder:
+            return candidate
+    present = sorted({p.stem for folder in folders for p in folder.glob("*.toml")})
+    raise ConfigError(f"no launch configuration {name!r}; give a path, or one of: {', '.join(present) or '(none)'}")
+
+
+def folders() -> list[Path]:
+    """Where configurations with a name of their own lie: in a checkout, or in the installed package."""
+    package = Path(__file__).parent.parent
+    return [package.parent / "configs" / "launch", package / "_configs" / "launch"]
+
+
+def override(settings: Settings, **given: Any) -> Settings:
+    """`settings` with what the command line gave; its variables join those of the file."""
+    env = {**settings.env, **given.pop("env", {})}
+    return replace(settings, env=env, **given)
+
+
+def check_variable(name: object, value: object) -> None:
+    """ConfigError unless `name` and `value` can be an environment variable."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"env: {name!r} is not the name of an environment variable")
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigError(f"env: {name} = {value!r}: expected text, as in {name} = \"{value}\"")
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise ConfigError(f"{name} = {value!r}: expected a whole number from {low} to {high}")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+        raise ConfigError(f"{name} = {value!r}: expected a time in seconds, more than 0")

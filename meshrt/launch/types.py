@@ -1,0 +1,306 @@
+"""The values of the launcher's state machine: phases, events, commands, incidents. Standard library only, all frozen.
+
+A *rank* is the number of a worker process, ``0 <= rank < num_processes``. A *generation* is one attempt at
+the job: a restart begins the next one, with a new coordination service on a new port. Times are seconds of a
+monotonic clock.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal
+from dataclasses import dataclass
+
+
+class Phase(enum.Enum):
+    """Where the job stands; README.md says what each phase promises."""
+
+    NEW = "new"
+    WAITING = "waiting"
+    FORMING = "forming"
+    RUNNING = "running"
+    SETTLING = "settling"
+    STOPPING = "stopping"
+    KILLING = "killing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED})
+
+
+class Timer(enum.Enum):
+    """The clocks the machine asks for; all but JOB belong to one phase and are cleared when it is left."""
+
+    SERVICE = "service"  # the coordination service has not said where it listens
+    FORM = "form"  # not every worker connected after the first one tried
+    SETTLE = "settle"  # time for the workers to fail by themselves after a first failure
+    GRACE = "grace"  # time to obey the signal that asks to stop
+    KILL = "kill"  # time for SIGKILL to take effect
+    JOB = "job"  # limit on the whole job
+
+
+class IncidentKind(enum.Enum):
+    """Why a generation ended before every worker finished."""
+
+    WORKER = "worker"
+    SERVICE = "service"
+    FORMATION = "formation"
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    INTERNAL = "internal"
+
+
+NEVER_RESTART = 78  # EX_CONFIG of sysexits.h: another attempt with the same configuration fails again
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the user asked of the job: sizes, budgets and patience (seconds)."""
+
+    num_processes: int
+    max_restarts: int = 0
+    timeout_s: float | None = None
+    service_s: float = 60.0
+    form_s: float = 300.0
+    settle_s: float = 1.0
+    grace_s: float = 5.0
+    kill_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a process ended: by exit code, by signal, or it never started (`reason`)."""
+
+    code: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the process finished its work."""
+        return self.code == 0
+
+    @property
+    def shell_code(self) -> int:
+        """The exit code a shell would show: the code itself, or 128 + signal; 1 when it never started."""
+        if self.signal is not None:
+            return 128 + self.signal
+        return 1 if self.code is None else self.code & 0xFF
+
+    def describe(self) -> str:
+        """For people: ``exit code 3``, ``killed by SIGKILL``."""
+        if self.reason is not None:
+            return f"could not be started: {self.reason}"
+        return f"killed by {signal_name(self.signal)}" if self.signal is not None else f"exit code {self.code}"
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; ``signal 64`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerError:
+    """A Python exception as the worker reported it; `traceback` holds the lines as Python prints them."""
+
+    type: str
+    message: str
+    traceback: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known of one process that failed. `rank` None is the coordination service."""
+
+    rank: int | None
+    at: float
+    status: ExitStatus | None = None
+    error: WorkerError | None = None
+    tail: tuple[str, ...] = ()
+    consequence: str | None = None  # of what, in words; None: a failure of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The end of a generation: its kind, and every failure in the order seen."""
+
+    kind: IncidentKind
+    generation: int
+    at: float
+    event: int
+    detail: str = ""
+    signal: int | None = None
+    failures: tuple[Failure, ...] = ()
+    left_early: tuple[int, ...] = ()  # ranks that had exited with code 0 before
+
+
+# --- events: what happened. `id` is unique in a job and rises; commands and the story refer to it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened at `at` (seconds)."""
+
+    id: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Event):
+    """The user asked for the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceReady(Event):
+    """The coordination service listens at `address` (``host:port``)."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceExited(Event):
+    """The coordination service's process ended; `tail` is the end of its stderr."""
+
+    status: ExitStatus
+    tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJoining(Event):
+    """A worker began to connect to the coordination service."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMeshed(Event):
+    """A worker is connected, together with all the others."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRaised(Event):
+    """An exception ended a worker's script; its process may still be there."""
+
+    rank: int
+    error: WorkerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExited(Event):
+    """A worker's process ended, with everything in its process group; `tail` is the end of its stderr."""
+
+    rank: int
+    status: ExitStatus
+    tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired(Event):
+    """A clock that the machine had asked for ran out."""
+
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested(Event):
+    """The launcher itself was told to stop, by `signal`."""
+
+    signal: int
+
+
+# --- commands: what the shell must do, in order. `cause` is the id of the event that led to it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Something to do because of event `cause`."""
+
+    cause: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartService(Command):
+    """Start a coordination service for this generation; answer ServiceReady or ServiceExited."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkers(Command):
+    """Start every rank; each answers with one WorkerExited in the end, also when it cannot be started."""
+
+    generation: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalWorkers(Command):
+    """Send `signal` to the process groups of `ranks`."""
+
+    ranks: tuple[int, ...]
+    signal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetireService(Command):
+    """End the coordination service, which no worker uses any more; ServiceExited follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer(Command):
+    """Fire `timer` after `seconds`, replacing the former one; None clears it."""
+
+    timer: Timer
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announce(Command):
+    """Tell the user that a generation ends; `restart` is the generation that follows, if one does."""
+
+    incident: Incident
+    restart: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish(Command):
+    """The job is over; leave with `exit_code`."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoryLine:
+    """One change of phase and the event that caused it."""
+
+    event: int
+    at: float
+    what: str
+    generation: int
+    before: Phase
+    after: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The whole truth about a job."""
+
+    policy: Policy
+    phase: Phase = Phase.NEW
+    generation: int = 0
+    live: frozenset[int] = frozenset()
+    service_live: bool = False
+    joining: frozenset[int] = frozenset()
+    meshed: frozenset[int] = frozenset()
+    finished: frozenset[int] = frozenset()
+    incident: Incident | None = None
+    incidents: tuple[Incident, ...] = ()
+    no_restart: bool = False
+    story: tuple[StoryLine, ...] = ()

@@ -1,0 +1,81 @@
+"""What workers and the coordination service tell the launcher: one JSON object per line on an inherited pipe.
+
+A worker's script can write anything to that pipe, so a line is read with limits and a bad one ends in
+WireError, never in a crash of the launcher. The sending side is in bootstrap.py, which must not import
+meshrt.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from meshrt.errors import DistributedError
+from meshrt.launch.types import WorkerError
+
+LINE_LIMIT = 256 * 1024  # bytes; a deep traceback takes some ten kilobytes
+_TEXT_LIMIT = 16 * 1024
+_TRACEBACK_LINES = 400
+
+
+class WireError(DistributedError):
+    """A line on the launcher's pipe that is not one of its messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The coordination service listens at `address`."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The worker begins to connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meshed:
+    """The worker is connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The worker's script ended by an exception."""
+
+    error: WorkerError
+
+
+Message = Ready | Joining | Meshed | Raised
+
+
+def decode(line: bytes) -> Message:
+    """The message a line holds. WireError says what is wrong with it."""
+    if len(line) > LINE_LIMIT:
+        raise WireError(f"a message of {len(line)} bytes is longer than the limit of {LINE_LIMIT}")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as e:
+        raise WireError(f"a message that is not JSON ({e}): {line[:80]!r}") from None
+    kind = fields.get("kind") if isinstance(fields, dict) else None
+    match kind:
+        case "ready":
+            return Ready(_text(fields, "address"))
+        case "joining":
+            return Joining()
+        case "meshed":
+            return Meshed()
+        case "raised":
+            lines = fields.get("traceback")
+            if not isinstance(lines, list) or not all(isinstance(x, str) for x in lines):
+                raise WireError("the field 'traceback' of a 'raised' message is not a list of lines")
+            trace = tuple(x[:_TEXT_LIMIT] for x in lines[-_TRACEBACK_LINES:])
+            return Raised(WorkerError(_text(fields, "type"), _text(fields, "message"), trace))
+    raise WireError(f"a message of unknown kind {kind!r}: {line[:80]!r}")
+
+
+def _text(fields: dict, name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise WireError(f"the field {name!r} of a {fields['kind']!r} message is {value!r}, not text")
+    return value[:_TEXT_LIMIT]
