@@ -1,0 +1,167 @@
+"""Custom calls with a known meaning, and those that users registered."""
+
+from __future__ import annotations
+
+import re
+
+from ..attributes import string
+from ..model import OpRule
+from .builder import NEED_REPLICATION, PASS_THROUGH, RuleBuilder, pointwise, signature
+
+_OPAQUE = {
+    "sdy_testonly",
+    "tpu_custom_call",
+    "xla.debug.Log",
+    "xla_ffi_python_cpu_callback",
+    "xla_ffi_python_gpu_callback",
+    "xla_python_cpu_callback",
+    "xla_python_gpu_callback",
+}
+
+_POINTWISE = {
+    "Cholesky",
+    "CompactWyHelper",
+    "InspectSharding",
+    "InvertDiagBlocksLowerTriangular",
+    "InvertDiagBlocksUpperTriangular",
+    "LayoutConstraint",
+    "MoveToDevice",
+    "MoveToHost",
+    "X64SplitHigh",
+    "X64SplitLow",
+    "_SPMDInternalOp_MultiPad",
+    "_SPMDInternalOp_MultiRotate",
+    "_SPMDInternalOp_MultiSlice",
+    "_SPMDInternalOp_RotateRight",
+    "_SPMDInternalOp_Wrap",
+    "annotate_device_placement",
+    "mhlo.erf",
+    "xla.megascale.provide_metadata",
+}
+
+
+def target_of(op) -> str:
+    """The name that a custom call calls."""
+    return string(op.attrs["call_target_name"])
+
+
+@signature(None)
+def custom_call(op, options):
+    from . import user_rule  # the package collects this module
+
+    target = target_of(op)
+    own = user_rule(target)
+    if own is not None:
+        return _bound(own, op)
+    if not op.results or not all(v.type.is_tensor for v in op.results):
+        return None
+    if target in _POINTWISE:
+        return pointwise(op, elementwise=False)
+    known = _KNOWN.get(target)
+    return None if known is None else known(op)
+
+
+def _bound(own, op) -> OpRule | None:
+    from ..program import source
+    from .parse import parse_rule
+
+    if not isinstance(own, str):
+        return own(op)
+    shapes = [v.type.shape for v in op.operands], [v.type.shape for v in op.results]
+    return parse_rule(own).bind(*shapes, where=source(op))
+
+
+def is_opaque(target: str) -> bool:
+    """Whether a custom call without a rule is known to have none, so that it is no surprise."""
+    return target in _OPAQUE
+
+
+def _eigh(op):
+    """(matrix) -> (vectors, values)."""
+    shape = op.operands[0].type.shape
+    builder = _batched(op, len(shape) - 2)
+    rank = len(shape)
+    builder.add([rank - 2], [rank - 2, None], shape[-2])
+    builder.add([rank - 1], [rank - 1, rank - 2], shape[-1])
+    return builder.build()
+
+
+def _qr(op):
+    """(matrix) -> (packed, taus)."""
+    shape = op.operands[0].type.shape
+    rank = len(shape)
+    builder = _batched(op, rank - 2)
+    for dim in (rank - 2, rank - 1):
+        builder.add([dim], [dim, None], shape[dim], NEED_REPLICATION)
+    taus = op.results[1].type.shape
+    builder.add([None], [None, len(taus) - 1], taus[-1], NEED_REPLICATION)
+    return builder.build()
+
+
+def _householder(op):
+    """(packed, taus) -> (matrix)."""
+    shape = op.operands[0].type.shape
+    rank = len(shape)
+    builder = _batched(op, rank - 2)
+    for dim in (rank - 2, rank - 1):
+        builder.add([dim, None], [dim], shape[dim], NEED_REPLICATION)
+    taus = op.operands[1].type.shape
+    builder.add([None, len(taus) - 1], [None], taus[-1], NEED_REPLICATION)
+    return builder.build()
+
+
+def _batched(op, count: int) -> RuleBuilder:
+    builder = RuleBuilder.of(op)
+    for dim in range(count):
+        builder.add_everywhere(dim, op.operands[0].type.shape[dim])
+    return builder
+
+
+def _topk(op):
+    """Equal dimensions pass through; the one that is selected from must be whole."""
+    ins, outs = op.operands[0].type.shape, op.results[0].type.shape
+    builder = RuleBuilder.of(op)
+    for dim, (n_in, n_out) in enumerate(zip(ins, outs)):
+        same = n_in == n_out
+        builder.add_everywhere(dim, n_in, PASS_THROUGH if same else NEED_REPLICATION, not same)
+    return builder.build()
+
+
+def _approx_top_k(op):
+    """(values, indices, initial value, initial index) -> (values, indices)."""
+    ins, outs = op.operands[0].type.shape, op.results[0].type.shape
+    dims = re.search(r"reduction_dim = (\d+)", str(op.attrs.get("mhlo.backend_config", "")))
+    reduced = int(dims[1]) if dims else None
+    builder = RuleBuilder.of(op)
+    for dim, (n_in, n_out) in enumerate(zip(ins, outs)):
+        if dim != reduced and n_in == n_out:
+            builder.add([dim, dim, None, None], [dim, dim], n_in)
+        else:
+            builder.add([dim, dim, None, None], [None, None], n_in)
+            builder.add([None] * 4, [dim, dim], n_out, NEED_REPLICATION, True)
+    return builder.build()
+
+
+def _x64_combine(op):
+    """Joins halves; feeding a random generator it is a state, which must be whole."""
+    feeds_rng = any(u.op.name == "stablehlo.rng_bit_generator" for u in op.results[0].uses)
+    if not feeds_rng:
+        return pointwise(op, elementwise=False)
+    builder = RuleBuilder.of(op)
+    for dim, size in enumerate(op.results[0].type.shape):
+        builder.add_everywhere(dim, size, NEED_REPLICATION, True)
+    return builder.build()
+
+
+_KNOWN = {
+    "ApproxTopK": _approx_top_k,
+    "Eigh": _eigh,
+    "PartialReduce": _approx_top_k,
+    "ProductOfElementaryHouseholderReflectors": _householder,
+    "Qr": _qr,
+    "QrDecompositionBlock": _qr,
+    "X64Combine": _x64_combine,
+    "mhlo.topk": _topk,
+}
+
+RULES = {"stablehlo.custom_call": custom_call}

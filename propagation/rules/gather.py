@@ -1,0 +1,108 @@
+"""Gather and scatter."""
+
+from __future__ import annotations
+
+from ..attributes import gather_dims, scatter_dims
+from .builder import NEED_REPLICATION, PASS_THROUGH, REDUCTION, RuleBuilder, signature
+
+_REDUCERS = {f"stablehlo.{name}" for name in ("add", "maximum", "minimum", "multiply")}
+_BOOLEAN_REDUCERS = {"stablehlo.and", "stablehlo.or"}
+
+
+@signature("dimension_numbers", "slice_sizes")
+def gather(op, options):
+    """Operand dimensions that are taken whole pass through; those that are indexed give partial results."""
+    operand = op.operands[0].type.shape
+    d = gather_dims(op.attrs["dimension_numbers"])
+    builder = RuleBuilder.of(op)
+
+    def window(dim, out, size, n_out):
+        if size == n_out:
+            builder.add([dim, None], [out], size)
+        elif n_out == 1:
+            builder.add([dim, None], [None], size, REDUCTION)
+            builder.add([None, None], [out], n_out, NEED_REPLICATION)
+        else:
+            builder.add([dim, None], [out], size, NEED_REPLICATION, True)
+
+    def batch(dim, index_dim, out, size):
+        builder.add([dim, index_dim], [out], size)
+
+    shape = op.results[0].type.shape
+    _walk(operand, shape, d.offset, d.collapsed_slice, d.operand_batching, d.indices_batching, d.index_vector, window, batch)
+    for dim in d.collapsed_slice:
+        builder.add([dim, None], [None], operand[dim], REDUCTION if operand[dim] > 1 else NEED_REPLICATION)
+    _add_index_vector(builder, op.operands[1].type.shape, d.index_vector, [None], 1)
+    return builder.build()
+
+
+def _walk(shape, slices, offset, collapsed, batching, indices_batching, index_vector, window, batch) -> None:
+    """Calls `window(operand dim, slices dim, size, slice size)` or `batch(operand dim or None, indices dim, slices
+    dim, size)` for each dimension of the slices (result of a gather, updates of a scatter)."""
+    window_dims = iter(dim for dim in range(len(shape)) if dim not in collapsed and dim not in batching)
+    position = 0
+    for out, size in enumerate(slices):
+        if out in offset:
+            dim = next(window_dims)
+            window(dim, out, shape[dim], size)
+            continue
+        index_dim = position if position < index_vector else position + 1
+        position += 1
+        dim = batching[indices_batching.index(index_dim)] if index_dim in indices_batching else None
+        batch(dim, index_dim, out, size)
+
+
+def _add_index_vector(builder, indices_shape, index_vector, before, after) -> None:
+    if index_vector < len(indices_shape):
+        operand_dims = [*before, index_vector]
+        builder.add(operand_dims, [None] * after, indices_shape[index_vector], NEED_REPLICATION)
+
+
+@signature(None)
+def scatter(op, options):
+    """Operands: inputs, indices, updates. Indices and updates that are split give partial results if the combiner
+    is a plain reduction."""
+    count = (len(op.operands) - 1) // 2
+    inputs, updates = op.operands[0].type.shape, op.operands[count + 1].type.shape
+    d = scatter_dims(op.attrs["scatter_dimension_numbers"])
+    builder = RuleBuilder.of(op)
+    implicit = REDUCTION if _is_reduction(op, count) else NEED_REPLICATION
+
+    def add(input_dim, index_dim, update_dim, size, kind=PASS_THROUGH):
+        operands = [input_dim] * count + [index_dim] + [update_dim] * count
+        builder.add(operands, [input_dim] * count, size, kind)
+
+    def window(dim, out, size, n_out):
+        if size == n_out:
+            add(dim, None, out, size)
+        else:
+            add(dim, None, None, size, NEED_REPLICATION)
+            add(None, None, out, n_out, NEED_REPLICATION)
+
+    def batch(dim, index_dim, out, size):
+        add(dim, index_dim, out, size, PASS_THROUGH if dim is not None else implicit)
+
+    _walk(
+        inputs, updates, d.update_window, d.inserted_window, d.input_batching, d.indices_batching, d.index_vector, window, batch
+    )
+    for dim in d.inserted_window:
+        add(dim, None, None, inputs[dim])
+    _add_index_vector(builder, op.operands[count].type.shape, d.index_vector, [None] * count, count)
+    return builder.build()
+
+
+def _is_reduction(op, count: int) -> bool:
+    """Whether each output of the combiner is one known operation on the old and the new value."""
+    body = op.regions[0]
+    for i, value in enumerate(body.terminator.operands):
+        inner = value.op
+        if inner is None or not _reduces(inner) or {*inner.operands} != {body.args[i], body.args[count + i]}:
+            return False
+    return True
+
+
+def _reduces(op) -> bool:
+    return op.name in _REDUCERS or (op.name in _BOOLEAN_REDUCERS and op.results[0].type.dtype == "i1")
+
+
+RULES = {"stablehlo.gather": gather, "stablehlo.scatter": scatter}
