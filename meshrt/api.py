@@ -47,8 +47,12 @@ class _Flat:
 
 
 def value_and_grad(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
-    allow_int: bool = False, reduce_axes: Sequence[Any] = (),
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """A function that returns the value of `fun` (a scalar) and its gradient in the arguments `argnums`.
 
@@ -82,8 +86,9 @@ def value_and_grad(
         (value,), linear = _scalar_linearized(fun, flat, leaves, nonzeros, holomorphic)
         ct = np.asarray(1, aval_of(value).dtype)[()]
         cts = _pull_back(linear, [ct])
-        filled = [_float0(x) if not nz else zeros(aval_of(x)) if c is None else c
-                  for c, x, nz in zip(cts, leaves, nonzeros)]
+        filled = [
+            _float0(x) if not nz else zeros(aval_of(x)) if c is None else c for c, x, nz in zip(cts, leaves, nonzeros)
+        ]
         gradient = tree_unflatten(tree, filled)
         gradient = gradient[0] if single else gradient
         if has_aux:
@@ -94,8 +99,12 @@ def value_and_grad(
 
 
 def grad(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
-    allow_int: bool = False, reduce_axes: Sequence[Any] = (),
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """A function that returns the gradient of `fun`, which must return a scalar; see `value_and_grad`."""
     with_value = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
@@ -132,10 +141,13 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
             every = tree_unflatten(full_tree, argument_paths(fun, full_tree))[0]
             paths = tree_flatten(tuple(every[n] for n in nums))[0]
         if aval.dtype.kind == "c":
-            raise errors.ArgumentTypeError(f"grad of {fun_name(fun)}: {paths[i]} is complex ({aval.str_short()}); pass holomorphic=True")
+            raise errors.ArgumentTypeError(
+                f"grad of {fun_name(fun)}: {paths[i]} is complex ({aval.str_short()}); pass holomorphic=True"
+            )
         if holomorphic:
             raise errors.ArgumentTypeError(
-                f"grad with holomorphic=True requires inputs with complex dtype, but {paths[i]} is {aval.str_short()}")
+                f"grad with holomorphic=True requires inputs with complex dtype, but {paths[i]} is {aval.str_short()}"
+            )
         raise errors.ArgumentTypeError(
             f"grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of np.inexact), but {paths[i]} of "
             f"{fun_name(fun)} has type {aval.str_short()}. Convert it to a floating dtype, differentiate with respect to another "
@@ -155,15 +167,18 @@ def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
     outs, linear = linearize_flat(flat, leaves, nonzeros)
     if flat.out_tree.num_leaves != 1 or not tree_util.treedef_is_leaf(flat.out_tree):
         raise errors.ArgumentTypeError(
-            f"gradient only defined for scalar-output functions, but {fun_name(fun)} returned a {flat.out_tree}")
+            f"gradient only defined for scalar-output functions, but {fun_name(fun)} returned a {flat.out_tree}"
+        )
     aval = aval_of(outs[0])
     if aval.shape:
         raise errors.ArgumentTypeError(
             f"gradient only defined for scalar-output functions. {fun_name(fun)} had output shape: {aval.shape}. Sum it, or use "
-            "vjp or jacrev")
+            "vjp or jacrev"
+        )
     if not aval.is_differentiable or (aval.dtype.kind == "c") != holomorphic:
         raise errors.ArgumentTypeError(
-            f"grad requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but {fun_name(fun)} returned {aval.str_short()}")
+            f"grad requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but {fun_name(fun)} returned {aval.str_short()}"
+        )
     return outs, linear
 
 
@@ -224,16 +239,18 @@ def _flat_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], fun: Call
     leaves, ct_tree = tree_flatten(ct)
     if ct_tree != tree:
         raise errors.TreeError(
-            f"Tree structure of cotangent input {ct_tree}, does not match structure of primal output {tree} of {fun_name(fun)}")
+            f"Tree structure of cotangent input {ct_tree}, does not match structure of primal output {tree} of {fun_name(fun)}"
+        )
     out = []
     for c, a in zip(leaves, avals):
         if not a.is_differentiable:
             out.append(None)
             continue
         got = aval_of(c)
-        if got.shape != a.shape or got.dtype != a.dtype and not got.weak_type:
+        if got.shape != a.shape or (got.dtype != a.dtype and not got.weak_type):
             raise errors.ArgumentValueError(
-                f"the cotangent of {fun_name(fun)} has type {got.str_short()} where its output has type {a.str_short()}")
+                f"the cotangent of {fun_name(fun)} has type {got.str_short()} where its output has type {a.str_short()}"
+            )
         out.append(np.asarray(c, a.dtype)[()] if isinstance(c, int | float | complex) else c)
     return out
 
@@ -245,13 +262,16 @@ def _flat_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], fun: Call
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
     """(fun(*primals), tangents of the result), the directional derivative along `tangents`."""
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
-        raise errors.ArgumentTypeError("primal and tangent arguments to jvp must be tuples or lists; "
-                                       f"found {type(primals).__name__} and {type(tangents).__name__}")
+        raise errors.ArgumentTypeError(
+            "primal and tangent arguments to jvp must be tuples or lists; "
+            f"found {type(primals).__name__} and {type(tangents).__name__}"
+        )
     leaves, tree = tree_flatten(tuple(primals))
     tangent_leaves, tangent_tree = tree_flatten(tuple(tangents))
     if tree != tangent_tree:
         raise errors.ArgumentTypeError(
-            f"primal and tangent arguments to jvp must have the same tree structure; primals have {tree} whereas tangents have {tangent_tree}")
+            f"primal and tangent arguments to jvp must have the same tree structure; primals have {tree} whereas tangents have {tangent_tree}"
+        )
     flat_tangents = _flat_tangents(leaves, tangent_leaves, tree, fun)
     aux: list[Any] = []
 
@@ -294,7 +314,8 @@ def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:
             path = argument_paths(fun, tree_flatten((tree_unflatten(tree, primals), {}))[1])[i]
             raise errors.ArgumentTypeError(
                 f"primal and tangent arguments to jvp do not match; dtypes and shapes must be equal, but {path} is "
-                f"{aval_of(p).str_short()}, which needs a tangent {want.str_short()}, and got {got.str_short()}")
+                f"{aval_of(p).str_short()}, which needs a tangent {want.str_short()}, and got {got.str_short()}"
+            )
         if want.dtype == dtypes.float0:
             out.append(None)
         else:
@@ -360,7 +381,11 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
 
 
 def vmap(
-    fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, axis_size: int | None = None,
+    fun: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
     spmd_axis_name: Any = None,
 ) -> Callable[..., Any]:
     """Maps `fun` over dimensions `in_axes` of its arguments (an int or None, or a pytree prefix of them)."""
@@ -393,7 +418,8 @@ def _in_dims(fun, in_axes, args, kwargs, leaves) -> list[int | None]:
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise errors.ArgumentValueError(
             f"vmap in_axes must be an int, None, or a tuple of entries corresponding to the positional arguments passed to the "
-            f"function, but got len(in_axes)={len(in_axes)}, len(args)={len(args)} for {fun_name(fun)}")
+            f"function, but got len(in_axes)={len(in_axes)}, len(args)={len(args)} for {fun_name(fun)}"
+        )
     is_none = lambda x: x is None
     try:
         dims = tree_util.broadcast_prefix(in_axes, args, is_leaf=is_none)
@@ -417,20 +443,26 @@ def _mapped_size(fun, leaves, dims, axis_size, tree) -> int:
             rank = d + 1 if d >= 0 else -d
             raise errors.ArgumentValueError(
                 f"vmap was requested to map its argument along axis {d}, which implies that its rank should be at least {rank}, but "
-                f"is only {len(shape)} (its shape is {shape}): argument {path} of {fun_name(fun)}")
+                f"is only {len(shape)} (its shape is {shape}): argument {path} of {fun_name(fun)}"
+            )
         sizes.setdefault(shape[d], i)
     if axis_size is not None:
         sizes.setdefault(axis_size, -1)
     if not sizes:
         raise errors.ArgumentValueError(
-            f"vmap must have at least one non-None value in in_axes, or axis_size, for {fun_name(fun)}")
+            f"vmap must have at least one non-None value in in_axes, or axis_size, for {fun_name(fun)}"
+        )
     if len(sizes) > 1:
         paths = argument_paths(fun, tree)
         listing = "; ".join(
-            f"{paths[i]} has size {aval_of(x).shape[d]} along axis {d}" for i, (x, d) in enumerate(zip(leaves, dims)) if d is not None)
+            f"{paths[i]} has size {aval_of(x).shape[d]} along axis {d}"
+            for i, (x, d) in enumerate(zip(leaves, dims))
+            if d is not None
+        )
         raise errors.ArgumentValueError(
             f"vmap got inconsistent sizes for array axes to be mapped in {fun_name(fun)}: {listing}"
-            + (f"; axis_size={axis_size}" if axis_size is not None else ""))
+            + (f"; axis_size={axis_size}" if axis_size is not None else "")
+        )
     return next(iter(sizes))
 
 
@@ -446,11 +478,14 @@ def _place(size: int, out: Any, dim: int | None, wanted: int | None, fun: Callab
     if wanted is None:
         if dim is not None:
             raise errors.ArgumentValueError(
-                f"vmap has mapped output but out_axes is None, for a result of {fun_name(fun)}; give it an axis")
+                f"vmap has mapped output but out_axes is None, for a result of {fun_name(fun)}; give it an axis"
+            )
         return out
     ndim = aval_of(out).ndim + (dim is None)
     if not -ndim <= wanted < ndim:
-        raise errors.ArgumentValueError(f"vmap out_axes={wanted} is out of bounds for a result of rank {ndim} of {fun_name(fun)}")
+        raise errors.ArgumentValueError(
+            f"vmap out_axes={wanted} is out of bounds for a result of rank {ndim} of {fun_name(fun)}"
+        )
     if dim is None:
         out, dim = bring_to_front(size, out, None), 0
     return move_dim(out, dim, wanted % ndim)
@@ -460,7 +495,9 @@ def _place(size: int, out: Any, dim: int | None, wanted: int | None, fun: Callab
 # Jacobians
 
 
-def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False) -> Callable[..., Any]:
+def jacfwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
     """The Jacobian by forward mode: one pass per input element, batched."""
 
     @functools.wraps(fun)
@@ -483,15 +520,20 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: b
 
         push = lambda *tangents: jvp(call, leaves, tangents)
         basis = _standard_basis(leaves)
-        value, columns = vmap(push, out_axes=(None, -1))(*basis)
+        _, columns = vmap(push, out_axes=(None, -1))(*basis)
         result = tree_util.tree_map(lambda j: _split_columns(j, leaves, tree, True), columns)
         return (result, aux[-1]) if has_aux else result
 
     return wrapped
 
 
-def jacrev(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
-           allow_int: bool = False) -> Callable[..., Any]:
+def jacrev(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
     """The Jacobian by reverse mode: one pass per output element, batched."""
 
     @functools.wraps(fun)
@@ -525,7 +567,9 @@ def jacrev(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: b
 jacobian = jacrev
 
 
-def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False) -> Callable[..., Any]:
+def hessian(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
     """The matrix of second derivatives, forward over reverse."""
     return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
@@ -625,5 +669,3 @@ def _struct(aval: ShapedArray) -> Any:
     from meshrt.shape_dtype import ShapeDtypeStruct
 
     return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-
-

@@ -29,7 +29,7 @@ from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import tracing_mesh
-from meshrt.stages import Lowered, TraceRecord, Traced
+from meshrt.stages import Lowered, Traced, TraceRecord
 from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums, signature_of
 from meshrt.transforms.tools import hoist_consts
 
@@ -94,7 +94,13 @@ class JitFunction:
             key = (tree, static, config.settings.dispatch_key(), mesh_context.concrete, *[x._sig for x in leaves])
             entry = self._entries.get(key)
         except (AttributeError, TypeError):
-            key = (tree, static, config.settings.dispatch_key(), mesh_context.concrete, *[_signature(x, self) for x in leaves])
+            key = (
+                tree,
+                static,
+                config.settings.dispatch_key(),
+                mesh_context.concrete,
+                *[_signature(x, self) for x in leaves],
+            )
             entry = self._lookup(key)
         if entry is None:
             entry = self._miss(key, leaves, tree, static)
@@ -222,7 +228,9 @@ class JitFunction:
         total = len(args) + len(fixed)
         nums = {n % total for n in options.donate_argnums if -total <= n < total}
         flags = [False] * tree.num_leaves
-        chosen = [a for i, a in zip(positions, args) if i in nums] + [v for k, v in kwargs.items() if k in options.donate_argnames]
+        chosen = [a for i, a in zip(positions, args) if i in nums] + [
+            v for k, v in kwargs.items() if k in options.donate_argnames
+        ]
         for leaf in tree_util.tree_leaves(chosen):
             flags[leaf] = True
         return tuple(flags)
@@ -285,7 +293,7 @@ def _constrain_all(leaves: list[Any], shardings: Any, tree: Any, count: int) -> 
     from meshrt.primitives.sharding import with_sharding_constraint
 
     args, kwargs = tree.unflatten(leaves)
-    args = with_sharding_constraint(args, shardings if isinstance(shardings, tuple) else shardings)
+    args = with_sharding_constraint(args, shardings)
     return tree_util.tree_leaves((args, kwargs))
 
 
@@ -297,8 +305,10 @@ def _signature(x: Any, function: JitFunction) -> Any:
     try:
         return aval_of(x)
     except TypeError as e:
-        raise errors.ArgumentTypeError(f"an argument of the jitted function {function.name} cannot be used: {e}. Arguments that are not "
-                                       "arrays can be made static (static_argnums or static_argnames)") from None
+        raise errors.ArgumentTypeError(
+            f"an argument of the jitted function {function.name} cannot be used: {e}. Arguments that are not "
+            "arrays can be made static (static_argnums or static_argnames)"
+        ) from None
 
 
 def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:
@@ -310,7 +320,8 @@ def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:
             path = tree_util.keystr(paths[i][0])
             raise errors.ArgumentTypeError(
                 f"the jitted function {name} returned a value of type {type(o).__name__} at result{path}; results must be arrays or "
-                "pytrees of arrays") from None
+                "pytrees of arrays"
+            ) from None
 
 
 def _unhashable(name: str, static: _Static) -> errors.ArgumentValueError:
@@ -320,14 +331,26 @@ def _unhashable(name: str, static: _Static) -> errors.ArgumentValueError:
         except TypeError:
             return errors.ArgumentValueError(
                 f"Non-hashable static arguments are not supported: the static argument {where!r} of {name} is of type "
-                f"{type(value.value).__name__}. Pass a tuple instead of a list, or define __hash__ and __eq__")
+                f"{type(value.value).__name__}. Pass a tuple instead of a list, or define __hash__ and __eq__"
+            )
     return errors.ArgumentValueError(f"the arguments of {name} cannot be hashed")
 
 
 def jit(
-    fun: Callable[..., Any] | None = None, /, *, in_shardings: Any = None, out_shardings: Any = None, static_argnums: Any = None,
-    static_argnames: Any = None, donate_argnums: Any = None, donate_argnames: Any = None, keep_unused: bool = False,
-    device: Any = None, backend: str | None = None, inline: bool = False, compiler_options: dict[str, Any] | None = None,
+    fun: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+    donate_argnums: Any = None,
+    donate_argnames: Any = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
+    inline: bool = False,
+    compiler_options: dict[str, Any] | None = None,
 ) -> Any:
     """Compiles `fun` on its first call with arguments of given types and shardings, and runs the compiled program after.
 
@@ -360,5 +383,18 @@ def jit(
     if inspect.isgeneratorfunction(fun):
         raise errors.ArgumentTypeError(f"jit cannot stage the generator function {fun_name(fun)}")
     options = tuple(sorted((compiler_options or {}).items()))
-    return JitFunction(fun, JitOptions(
-        in_shardings, out_shardings, nums, names, as_tuple(donated), as_tuple(donated_names), keep_unused, options, device, backend))
+    return JitFunction(
+        fun,
+        JitOptions(
+            in_shardings,
+            out_shardings,
+            nums,
+            names,
+            as_tuple(donated),
+            as_tuple(donated_names),
+            keep_unused,
+            options,
+            device,
+            backend,
+        ),
+    )

@@ -72,14 +72,16 @@ class Wanted:
         if any(t is AxisType.Explicit for t in mesh.axis_types):
             raise errors.UnsupportedError(
                 f"{_text(origin)} uses {mesh}, which has Explicit axes; explicit mode is not implemented yet: build the mesh with "
-                "axis_types=(AxisType.Auto, ...)")
+                "axis_types=(AxisType.Auto, ...)"
+            )
         abstract = mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
         if self.mesh is None:
             self.mesh, self.mesh_origin = abstract, origin
         elif self.mesh is not abstract:
             raise errors.MeshMismatchError(
                 f"{_text(origin)} uses {abstract}, but {_text(self.mesh_origin)} uses {self.mesh}: one program runs on one mesh. Use "
-                f"shardings over the same mesh, or move the array with meshrt.device_put")
+                f"shardings over the same mesh, or move the array with meshrt.device_put"
+            )
         if not isinstance(mesh, Mesh):
             return
         if self.concrete is None:
@@ -88,7 +90,8 @@ class Wanted:
             raise errors.DeviceAssignmentMismatchError(
                 f"Received incompatible devices for jitted computation {self.function.name}. Got {_text(self.concrete_origin)} with device ids "
                 f"{[d.id for d in self.concrete.flat_devices]} and {_text(origin)} with device ids {[d.id for d in mesh.flat_devices]}. "
-                "Move one of them with meshrt.device_put, or name an AbstractMesh where no devices are meant")
+                "Move one of them with meshrt.device_put, or name an AbstractMesh where no devices are meant"
+            )
 
     def add_device(self, device: Any, origin: Any) -> None:
         if self.device is None:
@@ -96,7 +99,8 @@ class Wanted:
         elif self.device != device:
             raise errors.DeviceAssignmentMismatchError(
                 f"Received incompatible devices for jitted computation {self.function.name}. Got {_text(self.device_origin)} on device "
-                f"{self.device.id} and {_text(origin)} on device {device.id}. Move one of them with meshrt.device_put")
+                f"{self.device.id} and {_text(origin)} on device {device.id}. Move one of them with meshrt.device_put"
+            )
 
     def add_context(self) -> None:
         mesh = mesh_context.concrete if mesh_context.concrete is not None else mesh_context.abstract
@@ -112,10 +116,16 @@ class Wanted:
         chosen: NamedSharding | None = None
         if given is not None:
             chosen = self._given(given, aval, origin)
-            if committed and type(leaf) is Array and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
+            if (
+                committed
+                and type(leaf) is Array
+                and chosen is not None
+                and not self._agrees(chosen, sharding, aval.ndim)
+            ):
                 raise errors.ShardingError(
                     f"Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: {given},\narg sharding: "
-                    f"{sharding} for {origin()}. Move it with meshrt.device_put or drop it from in_shardings")
+                    f"{sharding} for {origin()}. Move it with meshrt.device_put or drop it from in_shardings"
+                )
         elif committed and isinstance(sharding, NamedSharding):
             self.add_mesh(sharding.mesh, origin)
             chosen = sharding
@@ -129,7 +139,8 @@ class Wanted:
             if self.mesh is None:
                 raise errors.MeshContextError(
                     f"jit was given {given} for {_text(origin)}, but no mesh is in context: enter one with `with meshrt.set_mesh(mesh):` or "
-                    "pass NamedSharding(mesh, spec)")
+                    "pass NamedSharding(mesh, spec)"
+                )
             return NamedSharding(self.mesh, given)
         if isinstance(given, SingleDeviceSharding):
             self.add_device(given.device_assignment[0], origin)
@@ -137,11 +148,15 @@ class Wanted:
         if isinstance(given, NamedSharding):
             self.add_mesh(given.mesh, origin)
             return given
-        raise errors.ArgumentTypeError(f"jit takes NamedShardings, PartitionSpecs or None as shardings, got {given!r} for {_text(origin)}")
+        raise errors.ArgumentTypeError(
+            f"jit takes NamedShardings, PartitionSpecs or None as shardings, got {given!r} for {_text(origin)}"
+        )
 
     def _agrees(self, chosen: NamedSharding, sharding: Sharding, ndim: int) -> bool:
         if isinstance(chosen.mesh, AbstractMesh):
-            return isinstance(sharding, NamedSharding) and abstract_sharding(sharding).is_equivalent_to(abstract_sharding(chosen), ndim)
+            return isinstance(sharding, NamedSharding) and abstract_sharding(sharding).is_equivalent_to(
+                abstract_sharding(chosen), ndim
+            )
         return chosen.is_equivalent_to(sharding, ndim)
 
     def _boundary(self, sharding: NamedSharding, aval: ShapedArray, origin: Any) -> NamedSharding:
@@ -149,7 +164,8 @@ class Wanted:
         if len(sharding.spec.partitions) > aval.ndim:
             raise errors.RankMismatchError(
                 f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was applied to "
-                f"{_text(origin)}, a value of rank {aval.ndim}")
+                f"{_text(origin)}, a value of rank {aval.ndim}"
+            )
         try:
             sharding.shard_shape(aval.shape)
         except errors.IndivisibleError as e:
@@ -172,10 +188,15 @@ class Wanted:
                 raise errors.DeviceAssignmentMismatchError(
                     f"Received incompatible devices for jitted computation {self.function.name}. Got {_text(self.device_origin)} on device "
                     f"{self.device.id} and {_text(self.concrete_origin)} with device ids {[d.id for d in self.concrete.flat_devices]}. Move it with "
-                    "meshrt.device_put")
+                    "meshrt.device_put"
+                )
         placement = self._placement()
-        platform = self.function.options.backend or (placement.devices[0].platform if placement.devices else backend.default_backend())
-        request = LoweringRequest(self.mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused)
+        platform = self.function.options.backend or (
+            placement.devices[0].platform if placement.devices else backend.default_backend()
+        )
+        request = LoweringRequest(
+            self.mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused
+        )
         return placement, request
 
     def _placement(self) -> Placement:
@@ -194,7 +215,9 @@ class Wanted:
         try:
             flat = tree_util.broadcast_prefix(given, dummy, is_leaf=_is_sharding)
         except ValueError as e:
-            raise errors.TreeError(f"out_shardings of {self.function.name} must be a pytree prefix of its result: {e}") from None
+            raise errors.TreeError(
+                f"out_shardings of {self.function.name} must be a pytree prefix of its result: {e}"
+            ) from None
         outs = []
         for i, (s, aval) in enumerate(zip(flat, avals)):
             origin = lambda i=i: f"{record.out_paths()[i]} of {self.function.name}"
@@ -223,13 +246,16 @@ def _broadcast_in(function: Any, tree: Any) -> list[Any] | None:
     args, kwargs = tree.unflatten(range(tree.num_leaves))
     if kwargs:
         raise errors.ArgumentValueError(
-            f"jit does not support keyword arguments when in_shardings is given; pass {', '.join(kwargs)} of {function.name} by position")
+            f"jit does not support keyword arguments when in_shardings is given; pass {', '.join(kwargs)} of {function.name} by position"
+        )
     if isinstance(given, list):
         given = tuple(given)
     try:
         return tree_util.broadcast_prefix(given, args, is_leaf=_is_sharding)
     except ValueError as e:
-        raise errors.TreeError(f"in_shardings of {function.name} must be a pytree prefix of its positional arguments: {e}") from None
+        raise errors.TreeError(
+            f"in_shardings of {function.name} must be a pytree prefix of its positional arguments: {e}"
+        ) from None
 
 
 def _text(origin: Any) -> str:

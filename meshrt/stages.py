@@ -51,7 +51,9 @@ class TraceRecord:
 
     __slots__ = ("__weakref__", "closed", "fun", "fun_name", "in_tree", "lowered", "meshes", "out_tree", "result_trees")
 
-    def __init__(self, fun: Any, fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any, meshes: dict[Mesh, str]):
+    def __init__(
+        self, fun: Any, fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any, meshes: dict[Mesh, str]
+    ):
         self.fun, self.fun_name, self.closed = fun, fun_name, closed
         self.in_tree, self.out_tree = in_tree, out_tree
         self.meshes = meshes
@@ -119,7 +121,8 @@ class Traced(_Stage):
             if len(lowering_platforms) != 1:
                 raise errors.UnsupportedError(
                     f"lowering for {len(lowering_platforms)} platforms at once {tuple(lowering_platforms)} is not implemented; "
-                    "lower once per platform")
+                    "lower once per platform"
+                )
             request = request._replace(platform=lowering_platforms[0])
         return lower(self.record, request, self.devices)
 
@@ -153,7 +156,9 @@ def lower(record: TraceRecord, request: LoweringRequest, devices: tuple | None =
 class Lowered(_Stage):
     """Global StableHLO with `sdy.mesh` and `sdy.sharding` annotations."""
 
-    def __init__(self, record: TraceRecord, request: LoweringRequest, module: LoweredModule, devices: tuple | None = None):
+    def __init__(
+        self, record: TraceRecord, request: LoweringRequest, module: LoweredModule, devices: tuple | None = None
+    ):
         self.record, self.request, self.module, self.devices = record, request, module, devices
         self._shared: dict[Any, Any] = {}
 
@@ -180,7 +185,9 @@ class Lowered(_Stage):
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """The module in MLIR's pretty syntax; `dialect` is None or 'stablehlo'."""
         if dialect not in (None, "stablehlo"):
-            raise errors.ArgumentValueError(f"unknown dialect: {dialect}; a Lowered has 'stablehlo', a Compiled has its HLO")
+            raise errors.ArgumentValueError(
+                f"unknown dialect: {dialect}; a Lowered has 'stablehlo', a Compiled has its HLO"
+            )
         from meshrt.runtime import jaxlib_api
 
         return jaxlib_api.pretty(self.module.text, debug_info=debug_info)
@@ -221,7 +228,9 @@ class Lowered(_Stage):
             self._shared[key] = build_program(self, dict(options))
         return self._shared[key]
 
-    def compile(self, compiler_options: dict[str, Any] | None = None, *, device_assignment: Sequence[Any] | None = None) -> Compiled:
+    def compile(
+        self, compiler_options: dict[str, Any] | None = None, *, device_assignment: Sequence[Any] | None = None
+    ) -> Compiled:
         """Compiles and loads. Devices come from the arguments that were lowered, `device_assignment` or the context."""
         from meshrt.compiled import load
 
@@ -248,7 +257,9 @@ class Propagated(_Stage):
             import collectives
 
             events.record("partition")
-            self._partitioned[key] = Partitioned(self.record, self.lowered, collectives.partition(self.result, **options))
+            self._partitioned[key] = Partitioned(
+                self.record, self.lowered, collectives.partition(self.result, **options)
+            )
         return self._partitioned[key]
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled:
@@ -289,7 +300,8 @@ def named(sharding: Any, mesh: AbstractMesh) -> NamedSharding:
         for axis in dim.axes:
             if axis.size != mesh.shape[axis.name]:
                 raise errors.UnsupportedError(
-                    f"the boundary sharding {sharding.to_text()} splits the axis {axis.name!r}, which a PartitionSpec cannot say")
+                    f"the boundary sharding {sharding.to_text()} splits the axis {axis.name!r}, which a PartitionSpec cannot say"
+                )
         entries.append(tuple(a.name for a in dim.axes) or None)
     while entries and entries[-1] is None:
         entries.pop()
@@ -303,10 +315,26 @@ class Program:
     then the arguments numbered by `kept`.
     """
 
-    __slots__ = ("__weakref__", "arg_shardings", "consts", "executable", "kept", "loaded", "lowered", "out_shardings", "partitioned")
+    __slots__ = (
+        "__weakref__",
+        "arg_shardings",
+        "consts",
+        "executable",
+        "kept",
+        "loaded",
+        "lowered",
+        "out_shardings",
+        "partitioned",
+    )
 
-    def __init__(self, lowered: Lowered, executable: PortableExecutable, arg_shardings: Any, out_shardings: Any,
-                 partitioned: Partitioned | None):
+    def __init__(
+        self,
+        lowered: Lowered,
+        executable: PortableExecutable,
+        arg_shardings: Any,
+        out_shardings: Any,
+        partitioned: Partitioned | None,
+    ):
         self.lowered, self.executable, self.partitioned = lowered, executable, partitioned
         self.arg_shardings, self.out_shardings = arg_shardings, out_shardings
         self.consts, self.kept = lowered.module.consts, lowered.module.kept

@@ -1,8 +1,8 @@
 """Jaxprs: typed programs in A-normal form, with a printer and a checker.
 
-    jaxpr  ::= { lambda constvars ; invars . let eqns in outvars }
-    eqn    ::= outvars = primitive[params] atoms
-    atom   ::= Var | Literal
+jaxpr  ::= { lambda constvars ; invars . let eqns in outvars }
+eqn    ::= outvars = primitive[params] atoms
+atom   ::= Var | Literal
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class Eqn:
         self.params, self.source, self.effects = params, source, effects
 
     def replace(self, invars: Sequence[Atom], outvars: Sequence[Var], params: dict[str, Any] | None = None) -> Eqn:
-        return Eqn(self.primitive, invars, outvars, self.params if params is None else params, self.source, self.effects)
+        return Eqn(
+            self.primitive, invars, outvars, self.params if params is None else params, self.source, self.effects
+        )
 
     def __repr__(self) -> str:
         return _Printer().eqn(self, "")

@@ -35,8 +35,24 @@ class Primitive:
     parameters that hold Jaxprs, whose identity would make every entry unique.
     """
 
-    __slots__ = ("_types", "batch", "cache_types", "dce", "effects_rule", "impl", "infer_rule", "jvp", "linearize", "literals",
-                 "lower", "may_be_high", "multiple_results", "name", "to_lojax", "transpose")
+    __slots__ = (
+        "_types",
+        "batch",
+        "cache_types",
+        "dce",
+        "effects_rule",
+        "impl",
+        "infer_rule",
+        "jvp",
+        "linearize",
+        "literals",
+        "lower",
+        "may_be_high",
+        "multiple_results",
+        "name",
+        "to_lojax",
+        "transpose",
+    )
 
     def __init__(
         self,

@@ -17,8 +17,11 @@ __all__ = ["Source", "capture", "named_scope", "replayed"]
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Code that belongs to the system although it stands outside the package directory.
-_SYSTEM_PREFIXES = (_ROOT, os.path.dirname(threading.__file__) + os.sep + "contextlib.py",
-                    os.path.dirname(threading.__file__) + os.sep + "functools.py")
+_SYSTEM_PREFIXES = (
+    _ROOT,
+    os.path.dirname(threading.__file__) + os.sep + "contextlib.py",
+    os.path.dirname(threading.__file__) + os.sep + "functools.py",
+)
 _internal: dict[CodeType, bool] = {}
 
 

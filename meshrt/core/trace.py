@@ -211,8 +211,12 @@ class JaxprTrace(Trace):
         else:
             aval = aval_of(value)
             if aval.ndim == 0 and isinstance(value, bool | int | float | complex | np.generic | np.ndarray):
-                return Literal(np.asarray(value, aval.dtype)[()] if not isinstance(value, np.generic)
-                               or value.dtype != aval.dtype else value, aval)
+                return Literal(
+                    np.asarray(value, aval.dtype)[()]
+                    if not isinstance(value, np.generic) or value.dtype != aval.dtype
+                    else value,
+                    aval,
+                )
         entry = self.consts.get(id(value))
         if entry is None:
             entry = self.consts[id(value)] = (Var(aval_of(value)), value)

@@ -16,7 +16,7 @@ from meshrt.core.jaxpr import Jaxpr, Literal, Var
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import dense, mlir_type, splat
-from propagation.asm import Body, FunctionWriter, ModuleWriter, Ref, quote
+from propagation.asm import Body, ModuleWriter, Ref, quote
 
 __all__ = ["LoweringContext", "ModuleLowering"]
 
@@ -84,14 +84,28 @@ class LoweringContext:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def op(self, name: str, operands: Sequence[Ref], out: ShapedArray | str, attrs: str = "",
-           regions: Sequence[Body] = (), discardable: str = "") -> Ref:
+    def op(
+        self,
+        name: str,
+        operands: Sequence[Ref],
+        out: ShapedArray | str,
+        attrs: str = "",
+        regions: Sequence[Body] = (),
+        discardable: str = "",
+    ) -> Ref:
         """Writes an operation with one result of type `out`; see `propagation.asm.Body.ops`."""
         kind = out if type(out) is str else (out.mlir or mlir_type(out))
         return self.body.ops(name, operands, (kind,), attrs, regions, self.loc, discardable)[0]
 
-    def ops(self, name: str, operands: Sequence[Ref], outs: Sequence[ShapedArray | str], attrs: str = "",
-            regions: Sequence[Body] = (), discardable: str = "") -> tuple[Ref, ...]:
+    def ops(
+        self,
+        name: str,
+        operands: Sequence[Ref],
+        outs: Sequence[ShapedArray | str],
+        attrs: str = "",
+        regions: Sequence[Body] = (),
+        discardable: str = "",
+    ) -> tuple[Ref, ...]:
         """Writes an operation with any number of results."""
         kinds = [o if type(o) is str else mlir_type(o) for o in outs]
         return self.body.ops(name, operands, kinds, attrs, regions, self.loc, discardable)
@@ -106,7 +120,8 @@ class LoweringContext:
         ref = self._constants.get(attr)
         if ref is None:
             ref = self._constants[attr] = self.body.op(
-                "stablehlo.constant", (), [mlir_type(aval)], f"value = {attr}", (), self.loc)
+                "stablehlo.constant", (), [mlir_type(aval)], f"value = {attr}", (), self.loc
+            )
         return ref
 
     def array(self, value: np.ndarray) -> Ref:
@@ -114,14 +129,20 @@ class LoweringContext:
         aval = ShapedArray(value.shape, value.dtype)
         return self.body.op("stablehlo.constant", (), [mlir_type(aval)], f"value = {dense(value)}", (), self.loc)
 
-    def broadcast(self, ref: Ref, aval_in: ShapedArray, aval_out: ShapedArray, dims: Sequence[int] | None = None) -> Ref:
+    def broadcast(
+        self, ref: Ref, aval_in: ShapedArray, aval_out: ShapedArray, dims: Sequence[int] | None = None
+    ) -> Ref:
         """`broadcast_in_dim`; `dims` default to the trailing ones. The identity when the shapes are equal."""
         if aval_in.shape == aval_out.shape:
             return ref
         if dims is None:
             dims = range(aval_out.ndim - aval_in.ndim, aval_out.ndim)
-        return self.op("stablehlo.broadcast_in_dim", [ref], aval_out,
-                       f"broadcast_dimensions = array<i64{': ' if len(dims) else ''}{', '.join(map(str, dims))}>")
+        return self.op(
+            "stablehlo.broadcast_in_dim",
+            [ref],
+            aval_out,
+            f"broadcast_dimensions = array<i64{': ' if len(dims) else ''}{', '.join(map(str, dims))}>",
+        )
 
     def convert(self, ref: Ref, aval_in: ShapedArray, dtype: Any) -> Ref:
         if aval_in.dtype == dtype:
@@ -165,7 +186,9 @@ class LoweringContext:
             primitive = eqn.primitive
             rule = primitive.lower
             if rule is None:
-                raise errors.UnsupportedError(f"the primitive '{primitive.name}' has no lowering (used at {eqn.source})")
+                raise errors.UnsupportedError(
+                    f"the primitive '{primitive.name}' has no lowering (used at {eqn.source})"
+                )
             self.loc = location(eqn.source, primitive.name)
             if primitive.literals:
                 operands = [a if type(a) is Literal else env[a] for a in eqn.invars]

@@ -35,9 +35,17 @@ class LoweredModule:
 
 
 def lower_module(
-    closed: ClosedJaxpr, name: str, *, mesh: Any, arg_shardings: Sequence[NamedSharding | None],
-    out_shardings: Sequence[NamedSharding | None], donated: Sequence[bool], out_paths: Sequence[str], platform: str,
-    keep_unused: bool = False, is_export: bool = False,
+    closed: ClosedJaxpr,
+    name: str,
+    *,
+    mesh: Any,
+    arg_shardings: Sequence[NamedSharding | None],
+    out_shardings: Sequence[NamedSharding | None],
+    donated: Sequence[bool],
+    out_paths: Sequence[str],
+    platform: str,
+    keep_unused: bool = False,
+    is_export: bool = False,
 ) -> LoweredModule:
     """Lowers a program to global StableHLO annotated with `sdy` shardings.
 
@@ -58,7 +66,7 @@ def lower_module(
     ctx = LoweringContext(lowering, function)
     env = {v: a for (v, _), a in zip(passed, function.args)}
     env.update({v: ctx.array(np.asarray(c)) for v, c in hoisted if v not in env})
-    arguments = {i: a for i, a in zip(kept, function.args[len(passed):])}
+    arguments = dict(zip(kept, function.args[len(passed) :]))
     program = Jaxpr((), (*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]), jaxpr.outvars, jaxpr.eqns, jaxpr.name)
     results = ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *[arguments[i] for i in kept]])
     aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings)
@@ -81,7 +89,8 @@ def lower_module(
 
 def _is_embedded(const: Any) -> bool:
     return isinstance(const, np.ndarray | np.generic | int | float | complex) and (
-        aval_of(const).nbytes <= _EMBEDDED_BYTES)
+        aval_of(const).nbytes <= _EMBEDDED_BYTES
+    )
 
 
 def _sharding_attr(sharding: NamedSharding | None, aval: Any, symbol: str | None) -> list[str]:

@@ -41,7 +41,9 @@ def _linearize(linear: LinearTrace, primals, tangents, params):
     if not any(done.nonzeros_out):
         return outs, [None] * n
     residuals = done.residuals(primals, outs, new)
-    moved = linear.record(jit_p, [*residuals, *[t for t in tangents if t is not None]], {"jaxpr": done.linear, "name": name})
+    moved = linear.record(
+        jit_p, [*residuals, *[t for t in tangents if t is not None]], {"jaxpr": done.linear, "name": name}
+    )
     rest = iter(moved)
     return outs, [next(rest) if nz else None for nz in done.nonzeros_out]
 

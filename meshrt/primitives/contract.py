@@ -6,7 +6,6 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-
 from meshrt import dtypes, errors
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -47,7 +46,9 @@ def canonical_precision(precision: Any) -> tuple[Precision, Precision] | None:
         found = tuple(p if isinstance(p, Precision) else _PRECISIONS[p] for p in pair)
     except (KeyError, TypeError):
         known = ", ".join(repr(k) for k in _PRECISIONS if k)
-        raise errors.ArgumentValueError(f"unknown precision {precision!r}; use lax.Precision or one of {known}") from None
+        raise errors.ArgumentValueError(
+            f"unknown precision {precision!r}; use lax.Precision or one of {known}"
+        ) from None
     return None if found == (Precision.DEFAULT, Precision.DEFAULT) else found  # type: ignore[return-value]
 
 
@@ -84,8 +85,12 @@ def _dot_lower(ctx, eqn, x, y):
         # Operands of two dtypes meet in the result's.
         x, y = (ctx.convert(r, a, out.dtype) for r, a in zip((x, y), avals))
     parts = []
-    for key, dims in (("lhs_batching_dimensions", xb), ("rhs_batching_dimensions", yb),
-                      ("lhs_contracting_dimensions", xc), ("rhs_contracting_dimensions", yc)):
+    for key, dims in (
+        ("lhs_batching_dimensions", xb),
+        ("rhs_batching_dimensions", yb),
+        ("lhs_contracting_dimensions", xc),
+        ("rhs_contracting_dimensions", yc),
+    ):
         if dims:
             parts.append(f"{key} = [{', '.join(map(str, dims))}]")
     attrs = f"dot_dimension_numbers = #stablehlo.dot<{', '.join(parts)}>"
@@ -126,7 +131,8 @@ def _pull(ct, aval, other, mine_c, other_c, mine_b, other_b, precision, preferre
     if aval_of(ct).dtype != other_aval.dtype:
         preferred = preferred or aval.dtype
     out = dot_general_p.bind(
-        ct, other, dimension_numbers=numbers, precision=precision, preferred_element_type=preferred)
+        ct, other, dimension_numbers=numbers, precision=precision, preferred_element_type=preferred
+    )
     # The result has: batch, my free dimensions, then the other's contracting dimensions in its own order.
     by_other = sorted(range(len(other_c)), key=lambda k: other_c[k])
     order = [*mine_b, *mine_free, *(mine_c[k] for k in by_other)]
@@ -164,8 +170,13 @@ dot_general_p = Primitive(
 
 
 def dot_general(
-    lhs: Any, rhs: Any, dimension_numbers: DotDimensionNumbers, precision: Any = None, preferred_element_type: Any = None,
-    *, out_sharding: Any = None,
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: DotDimensionNumbers,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Any:
     """A batched contraction; the result has the batch, the left free, then the right free dimensions.
 
@@ -175,7 +186,8 @@ def dot_general(
     (xc, yc), (xb, yb) = dimension_numbers
     x, y = aval_of(lhs), aval_of(rhs)
     numbers = tuple(
-        tuple(tuple(int(d) % max(a.ndim, 1) for d in dims) for dims, a in zip(pair, (x, y))) for pair in ((xc, yc), (xb, yb))
+        tuple(tuple(int(d) % max(a.ndim, 1) for d in dims) for dims, a in zip(pair, (x, y)))
+        for pair in ((xc, yc), (xb, yb))
     )
     if preferred_element_type is not None:
         preferred_element_type = dtypes.canonicalize_dtype(dtypes.dtype(preferred_element_type))
@@ -187,8 +199,15 @@ def dot_general(
     )  # fmt: skip
 
 
-def dot(lhs: Any, rhs: Any, dimension_numbers: DotDimensionNumbers | None = None, precision: Any = None,
-        preferred_element_type: Any = None, *, out_sharding: Any = None) -> Any:
+def dot(
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: DotDimensionNumbers | None = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    *,
+    out_sharding: Any = None,
+) -> Any:
     """Vector or matrix product (lax.dot); with `dimension_numbers`, dot_general."""
     if dimension_numbers is None:
         x, y = aval_of(lhs), aval_of(rhs)
@@ -203,5 +222,3 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
     n = aval_of(lhs).ndim
     batch = tuple(range(n - 2))
     return dot_general(lhs, rhs, (((n - 1,), (n - 2,)), (batch, batch)), precision)
-
-

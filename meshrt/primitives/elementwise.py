@@ -13,7 +13,9 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.pointwise import binary_operands, nary, reduce_to, spread
+from meshrt.primitives.selection import select_n, select_n_p
 from meshrt.transforms.tools import is_undefined
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -166,7 +168,9 @@ erf_inv_p = _unary(
     lambda t, o, x: mul_p.bind(t, mul(math.sqrt(math.pi) / 2, exp_p.bind(mul_p.bind(o, o)))), kinds="f",
 )  # fmt: skip
 lgamma_p = _unary("lgamma", _chlo + "lgamma", lambda t, o, x: mul_p.bind(t, digamma_p.bind(x)), kinds="f")
-digamma_p = _unary("digamma", _chlo + "digamma", lambda t, o, x: mul_p.bind(t, polygamma_p.bind(_ones(x), x)), kinds="f")
+digamma_p = _unary(
+    "digamma", _chlo + "digamma", lambda t, o, x: mul_p.bind(t, polygamma_p.bind(_ones(x), x)), kinds="f"
+)
 polygamma_p = nary(
     "polygamma", _chlo + "polygamma", 2, kinds="f",
     derivatives=[None, lambda t, o, m, x: mul_p.bind(t, polygamma_p.bind(add(m, 1), x))],
@@ -281,7 +285,9 @@ def _extremum(name: str, op: str) -> Primitive:
         def derivative(t, o, x, y):
             mine, other = (x, y) if index == 0 else (y, x)
             half = mul(0.5, eq_mask(x, y, t))
-            return mul_p.bind(t, add_p.bind(spread(winner(mine, other, t), aval_of(o).shape), spread(half, aval_of(o).shape)))
+            return mul_p.bind(
+                t, add_p.bind(spread(winner(mine, other, t), aval_of(o).shape), spread(half, aval_of(o).shape))
+            )
 
         return derivative
 
@@ -334,10 +340,15 @@ shift_right_arithmetic_p = nary("shift_right_arithmetic", "stablehlo.shift_right
 def _compare(name: str, direction: str, kinds: str) -> Primitive:
     def attrs(aval):
         kind = aval.dtype
-        how = "FLOAT" if dtypes.issubdtype(kind, np.inexact) else (
-            "UNSIGNED" if kind == np.bool_ or dtypes.issubdtype(kind, np.unsignedinteger) else "SIGNED")
-        return (f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
-                f"compare_type = #stablehlo<comparison_type {how}>")
+        how = (
+            "FLOAT"
+            if dtypes.issubdtype(kind, np.inexact)
+            else ("UNSIGNED" if kind == np.bool_ or dtypes.issubdtype(kind, np.unsignedinteger) else "SIGNED")
+        )
+        return (
+            f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
+            f"compare_type = #stablehlo<comparison_type {how}>"
+        )
 
     return nary(name, "stablehlo.compare", 2, kinds=kinds, out_dtype=lambda x, y: np.dtype(bool), attrs=attrs)
 
@@ -350,196 +361,15 @@ gt_p = _compare("gt", "GT", "biuf")
 ge_p = _compare("ge", "GE", "biuf")
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conversions
-
-
-def _convert_infer(x, *, new_dtype, weak_type):
-    return ShapedArray(x.shape, new_dtype, weak_type)
-
-
-def _convert_jvp(primals, tangents, *, new_dtype, weak_type):
-    (x,), (t,) = primals, tangents
-    out = convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
-    if t is None or not dtypes.issubdtype(new_dtype, np.inexact):
-        return out, None
-    return out, convert_element_type_p.bind(t, new_dtype=new_dtype, weak_type=weak_type)
-
-
-def _convert_transpose(ct, x, *, new_dtype, weak_type):
-    return [convert_element_type(ct, x.aval.dtype, x.aval.weak_type)]
-
-
-def _convert_lower(ctx, eqn, x):
-    source, out = eqn.invars[0].aval, eqn.outvars[0].aval
-    if source.dtype == out.dtype:
-        return x
-    if source.dtype.kind == "c" and out.dtype.kind != "c":
-        x = ctx.op("stablehlo.real", [x], ShapedArray(source.shape, np.empty((), source.dtype).real.dtype))
-    elif dtypes.issubdtype(source.dtype, np.floating) and dtypes.issubdtype(out.dtype, np.unsignedinteger):
-        # Negative floats wrap around, as in NumPy: go through the signed type.
-        signed = ShapedArray(source.shape, np.dtype(f"int{max(out.dtype.itemsize * 8, 32)}"))
-        x = ctx.op("stablehlo.convert", [x], signed) if out.dtype.itemsize < 4 else x
-    if out.dtype == np.bool_ and source.dtype != np.bool_:
-        kind = "FLOAT" if dtypes.issubdtype(source.dtype, np.inexact) else "SIGNED"
-        attrs = f"comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type {kind}>"
-        return ctx.op("stablehlo.compare", [x, ctx.full(0, source.strong())], out, attrs)
-    return ctx.op("stablehlo.convert", [x], out)
-
-
-def _same_dim(primitive):
-    return lambda size, args, dims, params: (primitive().bind(*args, **params), dims[0])
-
-
-convert_element_type_p = Primitive(
-    "convert_element_type", _convert_infer, lower=_convert_lower, jvp=_convert_jvp, transpose=_convert_transpose,
-    batch=_same_dim(lambda: convert_element_type_p),
-)  # fmt: skip
-
-
-def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any:
-    """`x` with elements of `new_dtype` (canonicalized)."""
-    new_dtype = dtypes.canonicalize_dtype(dtypes.dtype(new_dtype))
-    aval = aval_of(x)
-    if isinstance(aval.dtype, dtypes.ExtendedDType) or isinstance(new_dtype, dtypes.ExtendedDType):
-        if aval.dtype == new_dtype:
-            return x
-        raise errors.ArgumentTypeError(f"cannot convert {aval.str_short()} to {new_dtype}: use meshrt.random.key_data")
-    if aval.dtype == new_dtype and aval.weak_type == weak_type and type(x) not in (bool, int, float):
-        return x
-    if isinstance(x, bool | int | float | np.generic):
-        if not weak_type:
-            return np.asarray(x).astype(new_dtype)[()]
-    return convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
-
-
-def _bitcast_infer(x, *, new_dtype):
-    old, new = dtypes.itemsize_bits(x.dtype), dtypes.itemsize_bits(new_dtype)
-    if old == new:
-        return ShapedArray(x.shape, new_dtype)
-    if old < new:
-        if not x.shape or x.shape[-1] * old != new:
-            raise errors.ArgumentTypeError(
-                f"bitcast_convert_type of {x.str_short()} to {new_dtype} needs a last dimension of size {new // old}")
-        return ShapedArray(x.shape[:-1], new_dtype)
-    return ShapedArray((*x.shape, old // new), new_dtype)
-
-
-def _bitcast_batch(size, args, dims, params):
-    from meshrt.transforms.batching import move_dim
-
-    return bitcast_convert_type_p.bind(move_dim(args[0], dims[0], 0), **params), 0
-
-
-bitcast_convert_type_p = Primitive(
-    "bitcast_convert_type", _bitcast_infer, batch=_bitcast_batch,
-    lower=lambda ctx, eqn, x: ctx.op("stablehlo.bitcast_convert", [x], eqn.outvars[0].aval),
-    jvp=lambda primals, tangents, **params: (bitcast_convert_type_p.bind(*primals, **params), None),
-)  # fmt: skip
-
-
-def bitcast_convert_type(x: Any, new_dtype: Any) -> Any:
-    """Reinterprets the bits of `x`; a change of width splits or merges the last dimension."""
-    return bitcast_convert_type_p.bind(x, new_dtype=dtypes.canonicalize_dtype(dtypes.dtype(new_dtype)))
-
-
-reduce_precision_p = nary(
-    "reduce_precision", "stablehlo.reduce_precision", 1, kinds="f",
-    attrs=lambda a, exponent_bits, mantissa_bits: f"exponent_bits = {exponent_bits} : i32, mantissa_bits = {mantissa_bits} : i32",
-    derivatives=[lambda t, o, x, **p: reduce_precision_p.bind(t, **p)],
-    transpose=lambda ct, x, **p: [reduce_precision_p.bind(ct, **p)],
-)  # fmt: skip
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Selection
-
-
-def _select_infer(which, *cases):
-    shape = cases[0].shape
-    for c in cases:
-        if c.shape != shape or c.dtype != cases[0].dtype:
-            raise errors.ArgumentTypeError(
-                f"select_n needs cases of one type but got {', '.join(x.str_short() for x in cases)}")
-    if which.shape != shape and which.shape:
-        raise errors.ArgumentTypeError(f"select_n: the predicate {which.str_short()} has another shape than the cases {cases[0].str_short()}")
-    if which.dtype == np.bool_ and len(cases) > 2 or which.dtype not in (np.dtype(bool), np.dtype(np.int32)):
-        raise errors.ArgumentTypeError(f"select_n: a predicate {which.str_short()} cannot choose among {len(cases)} cases; use bool for 2, int32 for more")
-    return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
-
-
-def _select_lower(ctx, eqn, which, *cases):
-    out = eqn.outvars[0].aval
-    kind = eqn.invars[0].aval
-    if out.is_key and kind.ndim:
-        kind, which = ShapedArray(out.physical().shape, kind.dtype), ctx.broadcast(
-            which, kind, ShapedArray(out.physical().shape, kind.dtype), range(kind.ndim))
-    if kind.dtype == np.bool_:
-        return ctx.op("stablehlo.select", [which, cases[-1], cases[0]], out) if len(cases) == 2 else cases[0]
-    return _select_tree(ctx, which, kind, cases, 0, out)
-
-
-def _select_tree(ctx, which, kind, cases, offset, out):
-    """A binary tree of selects on an integer index."""
-    if len(cases) == 1:
-        return cases[0]
-    middle = len(cases) // 2
-    attrs = ("comparison_direction = #stablehlo<comparison_direction LT>, compare_type = #stablehlo<comparison_type SIGNED>")
-    less = ctx.op("stablehlo.compare", [which, ctx.full(offset + middle, kind.strong())], ShapedArray(kind.shape, np.dtype(bool)), attrs)
-    low = _select_tree(ctx, which, kind, cases[:middle], offset, out)
-    high = _select_tree(ctx, which, kind, cases[middle:], offset + middle, out)
-    return ctx.op("stablehlo.select", [less, low, high], out)
-
-
-def _select_jvp(primals, tangents):
-    from meshrt.transforms.tools import instantiate
-
-    which, *cases = primals
-    out = select_n_p.bind(which, *cases)
-    if all(t is None for t in tangents[1:]):
-        return out, None
-    return out, select_n_p.bind(which, *[instantiate(t, c) for t, c in zip(tangents[1:], cases)])
-
-
-def _select_transpose(ct, which, *cases):
-    from meshrt.transforms.tools import zeros
-
-    zero = zeros(aval_of(ct))
-    return [None] + [
-        select_n_p.bind(which, *[ct if i == j else zero for j in range(len(cases))]) if is_undefined(c) else None
-        for i, c in enumerate(cases)
-    ]
-
-
-def _select_batch(size, args, dims, params):
-    from meshrt.transforms.batching import bring_to_front
-
-    which, *cases = args
-    if dims[0] is None and aval_of(which).ndim == 0:
-        cases = [bring_to_front(size, c, d) for c, d in zip(cases, dims[1:])]
-        return select_n_p.bind(which, *cases), 0
-    cases = [bring_to_front(size, c, d) for c, d in zip(cases, dims[1:])]
-    which = bring_to_front(size, which, dims[0])
-    if aval_of(which).ndim == 1 and aval_of(cases[0]).ndim > 1:
-        from meshrt.primitives.reshape import broadcast_in_dim
-
-        which = broadcast_in_dim(which, aval_of(cases[0]).shape, (0,))
-    return select_n_p.bind(which, *cases), 0
-
-
-select_n_p = Primitive(
-    "select_n", _select_infer, lower=_select_lower, jvp=_select_jvp, transpose=_select_transpose, batch=_select_batch
-)
-
-
-def select_n(which: Any, *cases: Any) -> Any:
-    """Chooses elementwise among `cases` by `which` (bool: False takes the first)."""
-    return select_n_p.bind(which, *cases)
+# Clamp
 
 
 def _clamp_infer(lo, x, hi):
     for bound in (lo, hi):
         if bound.dtype != x.dtype or bound.shape not in ((), x.shape):
             raise errors.ArgumentTypeError(
-                f"clamp needs bounds like its operand (or scalars) but got {lo.str_short()}, {x.str_short()}, {hi.str_short()}")
+                f"clamp needs bounds like its operand (or scalars) but got {lo.str_short()}, {x.str_short()}, {hi.str_short()}"
+            )
     return ShapedArray(x.shape, x.dtype, x.weak_type)
 
 
@@ -582,57 +412,3 @@ def clamp(min: Any, x: Any, max: Any) -> Any:
     dtype = aval_of(x).dtype
     bounds = [np.asarray(b, dtype)[()] if isinstance(b, int | float) else b for b in (min, max)]
     return clamp_p.bind(bounds[0], x, bounds[1])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Identities with a meaning
-
-copy_p = nary(
-    "copy", "", 1, kinds="biufc", lower=lambda ctx, eqn, x: x,
-    derivatives=[lambda t, o, x: t], transpose=lambda ct, x: [ct],
-)  # fmt: skip
-
-stop_gradient_p = Primitive(
-    "stop_gradient", lambda x: x, lower=lambda ctx, eqn, x: x,
-    jvp=lambda primals, tangents: (stop_gradient_p.bind(*primals), None),
-    batch=lambda size, args, dims, params: (args[0], dims[0]),
-)  # fmt: skip
-
-
-def stop_gradient(x: Any) -> Any:
-    """The identity, with a zero derivative. Works on pytrees."""
-    from meshrt import tree_util
-
-    return tree_util.tree_map(
-        lambda leaf: stop_gradient_p.bind(leaf) if aval_of(leaf).is_differentiable else leaf, x
-    )
-
-
-def _barrier_jvp(primals, tangents):
-    out = optimization_barrier_p.bind(*primals)
-    live = [t for t in tangents if t is not None]
-    moved = iter(optimization_barrier_p.bind(*live)) if live else iter(())
-    return out, [None if t is None else next(moved) for t in tangents]
-
-
-def _barrier_transpose(cts, *xs):
-    live = [c for c in cts if c is not None]
-    moved = iter(optimization_barrier_p.bind(*live))
-    return [None if c is None else next(moved) for c in cts]
-
-
-optimization_barrier_p = Primitive(
-    "optimization_barrier", lambda *xs: xs, multiple_results=True, jvp=_barrier_jvp, transpose=_barrier_transpose,
-    batch=lambda size, args, dims, params: (optimization_barrier_p.bind(*args), dims),
-    lower=lambda ctx, eqn, *xs: ctx.ops("stablehlo.optimization_barrier", xs, [v.aval for v in eqn.outvars]),
-)  # fmt: skip
-
-
-def optimization_barrier(operand: Any) -> Any:
-    """The identity on a pytree, across which the compiler moves nothing."""
-    from meshrt import tree_util
-
-    leaves, tree = tree_util.tree_flatten(operand)
-    return tree_util.tree_unflatten(tree, optimization_barrier_p.bind(*leaves))
-
-

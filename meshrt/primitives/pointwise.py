@@ -185,7 +185,9 @@ def _batcher(get: Callable[[], Primitive]) -> Callable[..., Any]:
         ):
             return get().bind(*args, **params), first
         full_shape = next(
-            tuple(n for i, n in enumerate(aval_of(a).shape) if i != d) for a, d, r in zip(args, dims, ranks) if r == rank
+            tuple(n for i, n in enumerate(aval_of(a).shape) if i != d)
+            for a, d, r in zip(args, dims, ranks)
+            if r == rank
         )
         aligned = []
         for a, d, r in zip(args, dims, ranks):

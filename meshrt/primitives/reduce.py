@@ -39,15 +39,16 @@ def keep_dims(x: Any, axes: Sequence[int], shape: Sequence[int]) -> Any:
 def lower_reduce(ctx, op: str, x, aval_in: ShapedArray, out: ShapedArray, axes: Sequence[int], init: Any):
     """`stablehlo.reduce` of one operand with a binary scalar operation."""
     start = ctx.scalar(init, aval_in.dtype)
-    return ctx.op("stablehlo.reduce", [x, start], out, f"dimensions = {i64_array(axes)}",
-                  [ctx.scalar_region(op, aval_in.dtype)])
+    return ctx.op(
+        "stablehlo.reduce", [x, start], out, f"dimensions = {i64_array(axes)}", [ctx.scalar_region(op, aval_in.dtype)]
+    )
 
 
 def _reducer(name: str, op: str, identity: Callable[[Any], Any], kinds: str) -> Primitive:
     def infer(x, *, axes):
         if len(set(axes)) != len(axes) or any(not 0 <= a < x.ndim for a in axes):
             raise errors.ArgumentTypeError(f"{name} got axes {axes} for an operand {x.str_short()}")
-        if isinstance(x.dtype, dtypes.ExtendedDType) or x.dtype.kind not in kinds and x.dtype.kind != "V":
+        if isinstance(x.dtype, dtypes.ExtendedDType) or (x.dtype.kind not in kinds and x.dtype.kind != "V"):
             raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
         return ShapedArray(reduced_shape(x.shape, axes), x.dtype, x.weak_type)
 
@@ -68,16 +69,22 @@ def lowest(dtype: Any) -> Any:
     """The identity of max."""
     if dtype == np.bool_:
         return False
-    return -np.inf if dtypes.issubdtype(dtype, np.floating) and has_infinity(dtype) else (
-        dtypes.finfo(dtype).min if dtypes.issubdtype(dtype, np.floating) else dtypes.iinfo(dtype).min)
+    return (
+        -np.inf
+        if dtypes.issubdtype(dtype, np.floating) and has_infinity(dtype)
+        else (dtypes.finfo(dtype).min if dtypes.issubdtype(dtype, np.floating) else dtypes.iinfo(dtype).min)
+    )
 
 
 def highest(dtype: Any) -> Any:
     """The identity of min."""
     if dtype == np.bool_:
         return True
-    return np.inf if dtypes.issubdtype(dtype, np.floating) and has_infinity(dtype) else (
-        dtypes.finfo(dtype).max if dtypes.issubdtype(dtype, np.floating) else dtypes.iinfo(dtype).max)
+    return (
+        np.inf
+        if dtypes.issubdtype(dtype, np.floating) and has_infinity(dtype)
+        else (dtypes.finfo(dtype).max if dtypes.issubdtype(dtype, np.floating) else dtypes.iinfo(dtype).max)
+    )
 
 
 def has_infinity(dtype: Any) -> bool:
@@ -85,7 +92,9 @@ def has_infinity(dtype: Any) -> bool:
 
 
 def _all_ones(dtype: Any) -> Any:
-    return True if dtype == np.bool_ else (-1 if dtypes.issubdtype(dtype, np.signedinteger) else dtypes.iinfo(dtype).max)
+    return (
+        True if dtype == np.bool_ else (-1 if dtypes.issubdtype(dtype, np.signedinteger) else dtypes.iinfo(dtype).max)
+    )
 
 
 reduce_sum_p = _reducer("reduce_sum", "stablehlo.add", lambda d: 0, "iufcb")
@@ -177,7 +186,9 @@ reduce_xor = _public(reduce_xor_p, "The exclusive or")
 
 def _arg_infer(x, *, axis, index_dtype):
     if not x.shape or x.shape[axis] == 0:
-        raise errors.ArgumentValueError(f"argmax and argmin need a dimension that is not empty, got {x.str_short()} along {axis}")
+        raise errors.ArgumentValueError(
+            f"argmax and argmin need a dimension that is not empty, got {x.str_short()} along {axis}"
+        )
     return ShapedArray(reduced_shape(x.shape, (axis,)), index_dtype)
 
 
@@ -198,8 +209,13 @@ def _arg_lower(direction: str, start: Callable[[Any], Any]):
         kind = "FLOAT" if is_float else ("UNSIGNED" if aval.dtype.kind in "bu" else "SIGNED")
 
         def compare(p, q, how, how_kind):
-            return inner.op("stablehlo.compare", [p, q], flag, f"comparison_direction = #stablehlo<comparison_direction {how}>, "
-                            f"compare_type = #stablehlo<comparison_type {how_kind}>")
+            return inner.op(
+                "stablehlo.compare",
+                [p, q],
+                flag,
+                f"comparison_direction = #stablehlo<comparison_direction {how}>, "
+                f"compare_type = #stablehlo<comparison_type {how_kind}>",
+            )
 
         better = compare(a, b, direction, kind)
         if is_float:
@@ -208,10 +224,16 @@ def _arg_lower(direction: str, start: Callable[[Any], Any]):
         index_kind = "UNSIGNED" if index.dtype.kind == "u" else "SIGNED"
         earlier = inner.op("stablehlo.and", [equal, compare(i, j, "LT", index_kind)], flag)
         pick_index = inner.op("stablehlo.or", [better, earlier], flag)
-        body.ret([inner.op("stablehlo.select", [better, a, b], value_type),
-                  inner.op("stablehlo.select", [pick_index, i, j], index_type)])
+        body.ret(
+            [
+                inner.op("stablehlo.select", [better, a, b], value_type),
+                inner.op("stablehlo.select", [pick_index, i, j], index_type),
+            ]
+        )
         values = ShapedArray(out.shape, aval.dtype)
-        return ctx.ops("stablehlo.reduce", [x, iota, *inits], [values, out], f"dimensions = {i64_array([axis])}", [body])[1]
+        return ctx.ops(
+            "stablehlo.reduce", [x, iota, *inits], [values, out], f"dimensions = {i64_array([axis])}", [body]
+        )[1]
 
     return lower
 
@@ -237,11 +259,13 @@ argmin_p = Primitive(
 
 def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
     """The position of the first maximum along `axis`; NaN counts as the largest."""
-    return argmax_p.bind(operand, axis=canonical_axis(axis, aval_of(operand).ndim), index_dtype=dtypes.canonicalize_dtype(index_dtype))
+    return argmax_p.bind(
+        operand, axis=canonical_axis(axis, aval_of(operand).ndim), index_dtype=dtypes.canonicalize_dtype(index_dtype)
+    )
 
 
 def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
     """The position of the first minimum along `axis`; NaN counts as the smallest."""
-    return argmin_p.bind(operand, axis=canonical_axis(axis, aval_of(operand).ndim), index_dtype=dtypes.canonicalize_dtype(index_dtype))
-
-
+    return argmin_p.bind(
+        operand, axis=canonical_axis(axis, aval_of(operand).ndim), index_dtype=dtypes.canonicalize_dtype(index_dtype)
+    )

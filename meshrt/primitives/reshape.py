@@ -170,7 +170,9 @@ reshape_p = Primitive(
 )  # fmt: skip
 
 
-def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None) -> Any:
+def reshape(
+    operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
+) -> Any:
     """`operand` with shape `new_sizes` (row-major order); `dimensions` permutes it first."""
     refuse_out_sharding(out_sharding)
     new_sizes = canonical_shape(new_sizes)
@@ -187,7 +189,9 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
     drop = {canonical_axis(d, aval.ndim) for d in dimensions}
     for d in drop:
         if aval.shape[d] != 1:
-            raise errors.ArgumentValueError(f"cannot squeeze dimension {d} of size {aval.shape[d]} of {aval.str_short()}")
+            raise errors.ArgumentValueError(
+                f"cannot squeeze dimension {d} of size {aval.shape[d]} of {aval.str_short()}"
+            )
     return reshape(array, tuple(n for i, n in enumerate(aval.shape) if i not in drop))
 
 
@@ -218,7 +222,8 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
 def _transpose_infer(x, *, permutation):
     if sorted(permutation) != list(range(x.ndim)):
         raise errors.ArgumentTypeError(
-            f"transpose needs a permutation of the dimensions of {x.str_short()} but got {permutation}")
+            f"transpose needs a permutation of the dimensions of {x.str_short()} but got {permutation}"
+        )
     return ShapedArray(tuple(x.shape[p] for p in permutation), x.dtype, x.weak_type)
 
 
@@ -314,10 +319,14 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
     return with_sharding_constraint(out, sharding) if isinstance(out, Tracer) else device_put(out, sharding)
 
 
-def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None) -> Any:
+def full_like(
+    x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None
+) -> Any:
     """An array like `x` filled with `fill_value`."""
     aval = aval_of(x)
-    return full(aval.shape if shape is None else shape, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding)
+    return full(
+        aval.shape if shape is None else shape, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding
+    )
 
 
 def linear_operand(*operands: Any) -> int:

@@ -79,16 +79,21 @@ def _constrain(x: Any, sharding: Any) -> Any:
     if sharding is None:
         return x
     if isinstance(sharding, SingleDeviceSharding):
-        raise errors.ShardingError("with_sharding_constraint takes NamedShardings or PartitionSpecs; use device_put for a single device")
+        raise errors.ShardingError(
+            "with_sharding_constraint takes NamedShardings or PartitionSpecs; use device_put for a single device"
+        )
     if isinstance(sharding, PartitionSpec):
         mesh = get_abstract_mesh()
         if mesh is None or mesh.empty:
             raise errors.MeshContextError(
                 f"with_sharding_constraint requires a non-empty mesh in context if you are passing `PartitionSpec`s, but got "
-                f"{sharding}: enter one with `with meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)")
+                f"{sharding}: enter one with `with meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
+            )
         sharding = NamedSharding(mesh, sharding)
     elif not isinstance(sharding, NamedSharding):
-        raise errors.ArgumentTypeError(f"with_sharding_constraint got {sharding!r}; pass a NamedSharding or a PartitionSpec")
+        raise errors.ArgumentTypeError(
+            f"with_sharding_constraint got {sharding!r}; pass a NamedSharding or a PartitionSpec"
+        )
     _check(x, sharding)
     if isinstance(x, Tracer) or context.trace is not EVAL:
         if isinstance(sharding.mesh, Mesh):
@@ -102,14 +107,16 @@ def _check(x: Any, sharding: NamedSharding) -> None:
     if len(sharding.spec.partitions) > aval.ndim:
         raise errors.RankMismatchError(
             f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was applied to a value "
-            f"of rank {aval.ndim} ({aval.str_short()}) at {capture()}")
+            f"of rank {aval.ndim} ({aval.str_short()}) at {capture()}"
+        )
     types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types))
     for entry in sharding.spec.partitions:
         for axis in entry if isinstance(entry, tuple) else (entry,):
             if types.get(axis) is AxisType.Explicit:
                 raise errors.UnsupportedError(
                     f"with_sharding_constraint can only refer to Auto axes of the mesh, but {axis!r} is Explicit; explicit mode is not "
-                    "implemented yet: build the mesh with axis_types=(AxisType.Auto, ...)")
+                    "implemented yet: build the mesh with axis_types=(AxisType.Auto, ...)"
+                )
 
 
 _abstract: dict[NamedSharding, NamedSharding] = {}
@@ -132,14 +139,19 @@ def _constrain_array(x: Any, sharding: NamedSharding) -> Any:
 
     if isinstance(sharding.mesh, AbstractMesh):
         if not isinstance(x, Array):
-            raise errors.ShardingError("with_sharding_constraint over an AbstractMesh requires a meshrt.Array as input, "
-                                       f"got {type(x).__name__}; put it on a mesh with device_put first")
+            raise errors.ShardingError(
+                "with_sharding_constraint over an AbstractMesh requires a meshrt.Array as input, "
+                f"got {type(x).__name__}; put it on a mesh with device_put first"
+            )
         if not isinstance(x.sharding, NamedSharding):
-            raise errors.ArgumentTypeError("with_sharding_constraint over an AbstractMesh requires an input whose sharding is a "
-                                           f"NamedSharding, got {x.sharding}")
+            raise errors.ArgumentTypeError(
+                "with_sharding_constraint over an AbstractMesh requires an input whose sharding is a "
+                f"NamedSharding, got {x.sharding}"
+            )
         if x.sharding.mesh.shape_tuple != sharding.mesh.shape_tuple:
             raise errors.MeshMismatchError(
-                f"Mesh shape of the input {x.sharding.mesh.shape_tuple} does not match the mesh shape of the sharding {sharding.mesh.shape_tuple}")
+                f"Mesh shape of the input {x.sharding.mesh.shape_tuple} does not match the mesh shape of the sharding {sharding.mesh.shape_tuple}"
+            )
         sharding = NamedSharding(x.sharding.mesh, sharding.spec)
     if any(e is PartitionSpec.UNCONSTRAINED for e in sharding.spec.partitions):
         raise errors.ShardingError("P.UNCONSTRAINED has no meaning outside jit, where nothing is propagated")

@@ -93,8 +93,12 @@ def bring_to_front(size: int, value: Any, dim: int | None) -> Any:
 
 
 def batch_flat(
-    fun: Callable[..., Sequence[Any]], size: int, args: Sequence[Any], dims: Sequence[int | None],
-    axis_name: Any = None, spmd_axis_name: Any = None,
+    fun: Callable[..., Sequence[Any]],
+    size: int,
+    args: Sequence[Any],
+    dims: Sequence[int | None],
+    axis_name: Any = None,
+    spmd_axis_name: Any = None,
 ) -> tuple[list[Any], list[int | None]]:
     """Maps a flat function in the current trace; returns values and the position of each one's batch dimension."""
     trace = BatchTrace(context.trace, size, axis_name, spmd_axis_name)

@@ -1,0 +1,339 @@
+"""From a lowering to something that runs: Program (no devices), Loaded (bound to devices), Entry (a call ready to go).
+
+Lowered -> build_program -> Program -> load_program(devices) -> Loaded -> make_entry(arguments) -> Entry.run(leaves)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshrt import config, errors, tree_util
+from meshrt.core.trace import Tracer
+from meshrt.core.types import aval_of
+from meshrt.placement import Placement
+from meshrt.runtime import backend, executable, transfer
+from meshrt.runtime.array import Array
+from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.mesh import Mesh
+from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
+from meshrt.stages import Lowered, Program, Traced, _Stage
+
+__all__ = ["Call", "Compiled", "Entry", "Loaded", "build_program", "load", "load_program", "make_entry"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compiling
+
+
+def build_program(lowered: Lowered, options: dict[str, Any]) -> Program:
+    """Partitions and compiles; nothing here knows a device, only how many there are."""
+    mesh = lowered.mesh
+    xla_options = tuple(sorted(options.items()))
+    if mesh is None:
+        portable = executable.compile_program(
+            lowered.module.text, num_devices=1, mode="replica", backend=lowered.request.platform, options=xla_options
+        )
+        return Program(lowered, portable, None, None, None)
+    partitioned = None
+    if config.partitioner == "xla":
+        shardings, text = _boundary(lowered)
+        mode = "spmd"
+        arg_shardings, out_shardings = shardings
+    else:
+        partitioned = lowered.partition()
+        arg_shardings, out_shardings = partitioned.arg_shardings, partitioned.out_shardings
+        text, mode = partitioned.as_text(), "replica"
+    portable = executable.compile_program(
+        text, num_devices=mesh.size, mode=mode, backend=lowered.request.platform, options=xla_options
+    )
+    return Program(lowered, portable, arg_shardings, out_shardings, partitioned)
+
+
+def _boundary(lowered: Lowered) -> tuple[tuple[Any, Any], str]:
+    """For XLA's partitioner: shardings of all arguments and results by our propagation, and the annotated text."""
+    from meshrt.stages import named
+
+    result = lowered.propagate().result
+    mesh = lowered.mesh
+    args = tuple(named(s, mesh) for s in result.arg_shardings)
+    outs = tuple(named(s, mesh) for s in result.result_shardings)
+    return (args, outs), result.as_text()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loading
+
+
+class Loaded:
+    """A program on devices: what is needed to run it on arrays that are in place."""
+
+    __slots__ = ("arg_shardings", "const_buffers", "devices", "execute", "loaded", "out_shardings", "program")
+
+    def __init__(self, program: Program, mesh: Mesh | None, devices: tuple[Any, ...]):
+        self.program, self.devices = program, devices
+        self.loaded = program.executable.load(devices)
+        if mesh is not None:
+            concrete = lambda s: NamedSharding(mesh, s.spec)
+            self.arg_shardings = [concrete(s) for s in program.arg_shardings]
+            self.out_shardings = [concrete(s) for s in program.out_shardings]
+        else:
+            single = SingleDeviceSharding(devices[0])
+            self.arg_shardings = [single] * (len(program.consts) + len(program.kept))
+            self.out_shardings = [single] * len(program.lowered.out_avals)
+        self.const_buffers = [transfer.device_put(c, s)._buf for c, s in zip(program.consts, self.arg_shardings)]
+
+
+def load_program(program: Program, mesh: Mesh | None, devices: tuple[Any, ...]) -> Loaded:
+    """The program on these devices; loading again on other devices costs no compilation."""
+    key = mesh if mesh is not None else devices
+    loaded = program.loaded.get(key)
+    if loaded is None:
+        loaded = program.loaded[key] = Loaded(program, mesh, devices)
+    return loaded
+
+
+class Call(NamedTuple):
+    """A jitted call that was not in the dispatch cache."""
+
+    name: str
+    traced: Traced
+    placement: Placement
+    options: tuple[tuple[str, Any], ...]
+
+
+def make_entry(call: Call, leaves: Sequence[Any]) -> Entry:
+    """Compiles and loads for a call, and plans how its arguments reach the devices."""
+    from meshrt.stages import lower
+
+    record, request = call.traced.record, call.traced.request
+    devices = call.placement.devices
+    if devices is None:
+        raise errors.MeshContextError(
+            f"the shardings of {call.name} name an AbstractMesh only, so it is not known where to run: pass an array placed on a mesh "
+            "(meshrt.device_put) or enter a mesh with `with meshrt.set_mesh(mesh):`"
+        )
+    program = lower(record, request).program(call.options)
+    loaded = load_program(program, call.placement.mesh, devices)
+    return Entry(call.name, record, request, loaded, leaves, call.placement.mesh is not None or _any_committed(leaves))
+
+
+def _any_committed(leaves: Sequence[Any]) -> bool:
+    return any(type(x) is Array and x.committed for x in leaves)
+
+
+class Entry:
+    """A compiled call for one signature. `run(leaves)` returns the flat results."""
+
+    __slots__ = (
+        "consts",
+        "donated",
+        "in_place",
+        "kept",
+        "kept_all",
+        "moves",
+        "name",
+        "out_tree",
+        "plan",
+        "record",
+        "run_plan",
+    )
+
+    def __init__(self, name: str, record: Any, request: Any, loaded: Loaded, leaves: Sequence[Any], committed: bool):
+        self.name, self.record, self.out_tree = name, record, record.out_tree
+        program = loaded.program
+        self.kept = program.kept
+        self.kept_all = len(program.kept) == len(leaves)
+        self.consts = loaded.const_buffers
+        offset = len(program.consts)
+        self.moves = [
+            (k, loaded.arg_shardings[offset + k], record.closed.in_avals[i])
+            for k, i in enumerate(program.kept) if not _in_place(leaves[i], loaded.arg_shardings[offset + k])
+        ]  # fmt: skip
+        self.donated = [i for i, d in enumerate(request.donated) if d]
+        self.plan = executable.ResultPlan(record.closed.out_avals, loaded.out_shardings, committed)
+        self.run_plan = loaded.loaded.bind(self.plan)
+
+    def run(self, leaves: Sequence[Any]) -> list[Any]:
+        kept = leaves if self.kept_all else [leaves[i] for i in self.kept]
+        if self.moves:
+            kept = list(kept)
+            for k, sharding, aval in self.moves:
+                kept[k] = transfer.place(kept[k], aval, sharding)
+        buffers = [x._buf for x in kept]
+        if self.consts:
+            buffers = self.consts + buffers
+        outs = self.run_plan(buffers)
+        if self.donated:
+            self._mark_donated(leaves)
+        return outs
+
+    def _mark_donated(self, leaves: Sequence[Any]) -> None:
+        for i in self.donated:
+            x = leaves[i]
+            if type(x) is Array:
+                x.mark_donated(lambda i=i: f"{self.record.arg_paths()[i]} of {self.name}")
+
+
+def _in_place(x: Any, sharding: Any) -> bool:
+    return type(x) is Array and (
+        x.sharding is sharding or x.sharding.is_equivalent_to(sharding, x.aval.physical().ndim)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ahead-of-time compiled functions
+
+
+def load(lowered: Lowered, program: Program, devices: tuple[Any, ...] | None) -> Compiled:
+    """A Compiled on `devices`, or on those of the context, or on the default ones for a single device."""
+    mesh = lowered.mesh
+    if devices is None and mesh is not None:
+        found = mesh_context.concrete
+        if found is not None and found.abstract_mesh is mesh:
+            devices = found.flat_devices
+    if devices is None and mesh is None:
+        devices = (backend.default_device(),)
+    concrete = None
+    if devices is not None and mesh is not None:
+        if len(devices) != mesh.size:
+            raise errors.MeshMismatchError(f"{len(devices)} devices were given for a program of {mesh.size} ({mesh})")
+        concrete = Mesh(
+            np.array(devices, dtype=object).reshape(mesh.axis_sizes), mesh.axis_names, axis_types=mesh.axis_types
+        )
+    if (
+        devices is not None
+        and devices[0].platform != lowered.request.platform
+        and lowered.request.platform not in (devices[0].client.platform_version, devices[0].client.platform)
+    ):
+        raise errors.CompileError(
+            f"the program was lowered for {lowered.request.platform!r}, but the devices are {devices[0].platform!r}; lower it for that platform"
+        )
+    return Compiled(lowered, program, concrete, devices)
+
+
+class Compiled(_Stage):
+    """A compiled program that checks its arguments instead of compiling again.
+
+    Raises ArgumentTypeError when called with other types than those it was compiled for, ShardingError for other
+    shardings.
+    """
+
+    def __init__(self, lowered: Lowered, program: Program, mesh: Mesh | None, devices: tuple[Any, ...] | None):
+        self.record, self.lowered, self.program, self.mesh, self.devices = (
+            lowered.record,
+            lowered,
+            program,
+            mesh,
+            devices,
+        )
+        self._entries: dict[Any, Entry] = {}
+
+    in_avals = property(lambda self: self.lowered.in_avals)
+    out_avals = property(lambda self: self.lowered.out_avals)
+    args_info = property(lambda self: self.lowered.args_info)
+    out_info = property(lambda self: self.lowered.out_info)
+    donate_argnums = property(lambda self: self.lowered.donate_argnums)
+
+    def as_text(self) -> str:
+        """The optimised HLO."""
+        return self.program.executable.hlo_text()
+
+    def cost_analysis(self) -> dict[str, float]:
+        """The compiler's estimates per device (flops, bytes accessed ...)."""
+        return self.program.executable.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """The compiler's memory figures, bytes per device."""
+        return self.program.executable.memory_analysis()
+
+    def runtime_executable(self) -> Any:
+        return self._loaded().loaded
+
+    @property
+    def input_shardings(self) -> Any:
+        """(args, kwargs) of shardings."""
+        loaded = self._loaded()
+        offset = len(self.program.consts)
+        by_arg = dict(zip(self.program.kept, loaded.arg_shardings[offset:]))
+        missing = loaded.arg_shardings[0] if loaded.arg_shardings else None
+        return tree_util.tree_unflatten(self.in_tree, [by_arg.get(i, missing) for i in range(len(self.in_avals))])
+
+    @property
+    def output_shardings(self) -> Any:
+        return tree_util.tree_unflatten(self.out_tree, self._loaded().out_shardings)
+
+    def _loaded(self) -> Loaded:
+        if self.devices is None:
+            raise errors.MeshContextError(
+                "the program was compiled for an AbstractMesh; give devices with compile(device_assignment=...)"
+            )
+        return load_program(self.program, self.mesh, self.devices)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, tree = tree_util.tree_flatten((args, kwargs))
+        for x in leaves:
+            if isinstance(x, Tracer):
+                raise errors.ArgumentTypeError(
+                    "Cannot apply transformations (jit, grad, vmap) to a function lowered and compiled for a particular signature. "
+                    f"Detected argument of Tracer type {type(x).__name__}; transform the function before compiling it"
+                )
+        if tree != self.in_tree:
+            raise self._tree_error(args, kwargs)
+        key = tuple([x._sig if type(x) is Array else aval_of(x) for x in leaves])
+        entry = self._entries.get(key)
+        if entry is None:
+            self._check_types(leaves)
+            self._check_shardings(leaves)
+            committed = self.mesh is not None or _any_committed(leaves)
+            entry = self._entries[key] = Entry(
+                self.fun_name, self.record, self.lowered.request, self._loaded(), leaves, committed
+            )
+        return self.out_tree.unflatten(entry.run(leaves))
+
+    call = __call__
+
+    def _tree_error(self, args: tuple, kwargs: dict) -> errors.TreeError:
+        example = tree_util.tree_unflatten(self.in_tree, [0] * self.in_tree.num_leaves)
+        found = tree_util.equality_errors(example, (args, kwargs))
+        lines = [f"* at {_spelled(path)}, seen {a} but now given {b}, so {why}" for path, a, b, why in found] or [
+            f"* compiled for {self.in_tree}"
+        ]
+        return errors.ArgumentTypeError(
+            "Function compiled with input pytree does not match the input pytree it was called with. There are "
+            f"{len(lines)} mismatches, including:\n" + "\n".join(lines)
+        )
+
+    def _check_types(self, leaves: Sequence[Any]) -> None:
+        paths, wrong = None, []
+        for i, (x, want) in enumerate(zip(leaves, self.in_avals)):
+            got = aval_of(x)
+            if got.shape == want.shape and (got.dtype == want.dtype):
+                continue
+            paths = paths or self.record.arg_paths()
+            wrong.append(f"Argument '{paths[i]}' compiled with {want} and called with {got}")
+        if wrong:
+            raise errors.ArgumentTypeError(
+                "Argument types differ from the types for which this computation was compiled. "
+                "The mismatches are:\n" + "\n".join(wrong)
+            )
+
+    def _check_shardings(self, leaves: Sequence[Any]) -> None:
+        loaded, wrong, paths = self._loaded(), [], self.record.arg_paths()
+        offset = len(self.program.consts)
+        for k, i in enumerate(self.program.kept):
+            x, want = leaves[i], loaded.arg_shardings[offset + k]
+            if type(x) is Array and x.committed and not _in_place(x, want):
+                wrong.append(f"Argument {paths[i]} compiled with {want} and called with {x.sharding}")
+        if wrong:
+            raise errors.ShardingError(
+                "Computation was compiled for input shardings that disagree with the shardings of arguments passed to it. Here are "
+                f"{len(wrong)} mismatches:\n" + "\n".join(wrong)
+            )
+
+
+def _spelled(path: Sequence[Any]) -> str:
+    head = "args" if path and path[0].idx == 0 else "kwargs"
+    return head + tree_util.keystr(tuple(path[1:]))

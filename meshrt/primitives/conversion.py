@@ -1,0 +1,110 @@
+"""Conversions between element types: convert_element_type, bitcast_convert_type, reduce_precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.pointwise import nary
+
+
+def _convert_infer(x, *, new_dtype, weak_type):
+    return ShapedArray(x.shape, new_dtype, weak_type)
+
+
+def _convert_jvp(primals, tangents, *, new_dtype, weak_type):
+    (x,), (t,) = primals, tangents
+    out = convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
+    if t is None or not dtypes.issubdtype(new_dtype, np.inexact):
+        return out, None
+    return out, convert_element_type_p.bind(t, new_dtype=new_dtype, weak_type=weak_type)
+
+
+def _convert_transpose(ct, x, *, new_dtype, weak_type):
+    return [convert_element_type(ct, x.aval.dtype, x.aval.weak_type)]
+
+
+def _convert_lower(ctx, eqn, x):
+    source, out = eqn.invars[0].aval, eqn.outvars[0].aval
+    if source.dtype == out.dtype:
+        return x
+    if source.dtype.kind == "c" and out.dtype.kind != "c":
+        x = ctx.op("stablehlo.real", [x], ShapedArray(source.shape, np.empty((), source.dtype).real.dtype))
+    elif dtypes.issubdtype(source.dtype, np.floating) and dtypes.issubdtype(out.dtype, np.unsignedinteger):
+        # Negative floats wrap around, as in NumPy: go through the signed type.
+        signed = ShapedArray(source.shape, np.dtype(f"int{max(out.dtype.itemsize * 8, 32)}"))
+        x = ctx.op("stablehlo.convert", [x], signed) if out.dtype.itemsize < 4 else x
+    if out.dtype == np.bool_ and source.dtype != np.bool_:
+        kind = "FLOAT" if dtypes.issubdtype(source.dtype, np.inexact) else "SIGNED"
+        attrs = f"comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type {kind}>"
+        return ctx.op("stablehlo.compare", [x, ctx.full(0, source.strong())], out, attrs)
+    return ctx.op("stablehlo.convert", [x], out)
+
+
+def _same_dim(primitive):
+    return lambda size, args, dims, params: (primitive().bind(*args, **params), dims[0])
+
+
+convert_element_type_p = Primitive(
+    "convert_element_type", _convert_infer, lower=_convert_lower, jvp=_convert_jvp, transpose=_convert_transpose,
+    batch=_same_dim(lambda: convert_element_type_p),
+)  # fmt: skip
+
+
+def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any:
+    """`x` with elements of `new_dtype` (canonicalized)."""
+    new_dtype = dtypes.canonicalize_dtype(dtypes.dtype(new_dtype))
+    aval = aval_of(x)
+    if isinstance(aval.dtype, dtypes.ExtendedDType) or isinstance(new_dtype, dtypes.ExtendedDType):
+        if aval.dtype == new_dtype:
+            return x
+        raise errors.ArgumentTypeError(f"cannot convert {aval.str_short()} to {new_dtype}: use meshrt.random.key_data")
+    if aval.dtype == new_dtype and aval.weak_type == weak_type and type(x) not in (bool, int, float):
+        return x
+    if isinstance(x, bool | int | float | np.generic):
+        if not weak_type:
+            return np.asarray(x).astype(new_dtype)[()]
+    return convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
+
+
+def _bitcast_infer(x, *, new_dtype):
+    old, new = dtypes.itemsize_bits(x.dtype), dtypes.itemsize_bits(new_dtype)
+    if old == new:
+        return ShapedArray(x.shape, new_dtype)
+    if old < new:
+        if not x.shape or x.shape[-1] * old != new:
+            raise errors.ArgumentTypeError(
+                f"bitcast_convert_type of {x.str_short()} to {new_dtype} needs a last dimension of size {new // old}"
+            )
+        return ShapedArray(x.shape[:-1], new_dtype)
+    return ShapedArray((*x.shape, old // new), new_dtype)
+
+
+def _bitcast_batch(size, args, dims, params):
+    from meshrt.transforms.batching import move_dim
+
+    return bitcast_convert_type_p.bind(move_dim(args[0], dims[0], 0), **params), 0
+
+
+bitcast_convert_type_p = Primitive(
+    "bitcast_convert_type", _bitcast_infer, batch=_bitcast_batch,
+    lower=lambda ctx, eqn, x: ctx.op("stablehlo.bitcast_convert", [x], eqn.outvars[0].aval),
+    jvp=lambda primals, tangents, **params: (bitcast_convert_type_p.bind(*primals, **params), None),
+)  # fmt: skip
+
+
+def bitcast_convert_type(x: Any, new_dtype: Any) -> Any:
+    """Reinterprets the bits of `x`; a change of width splits or merges the last dimension."""
+    return bitcast_convert_type_p.bind(x, new_dtype=dtypes.canonicalize_dtype(dtypes.dtype(new_dtype)))
+
+
+reduce_precision_p = nary(
+    "reduce_precision", "stablehlo.reduce_precision", 1, kinds="f",
+    attrs=lambda a, exponent_bits, mantissa_bits: f"exponent_bits = {exponent_bits} : i32, mantissa_bits = {mantissa_bits} : i32",
+    derivatives=[lambda t, o, x, **p: reduce_precision_p.bind(t, **p)],
+    transpose=lambda ct, x, **p: [reduce_precision_p.bind(ct, **p)],
+)  # fmt: skip

@@ -1,0 +1,154 @@
+"""The public `lax` functions of the elementwise primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import aval_of
+from meshrt.primitives import elementwise as e
+from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type, reduce_precision_p
+from meshrt.primitives.elementwise import add, clamp, complex, conj, div, mul, sub
+from meshrt.primitives.identity import optimization_barrier, stop_gradient
+from meshrt.primitives.pointwise import binary_operands
+from meshrt.primitives.selection import select_n
+
+__all__ = [
+    "RoundingMethod", "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitcast_convert_type",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cbrt", "ceil", "clamp", "clz", "complex", "conj",
+    "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor",
+    "ge", "gt", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "mul",
+    "ne", "neg", "nextafter", "optimization_barrier", "polygamma", "population_count", "pow", "real", "reciprocal",
+    "reduce_precision", "rem", "round", "rsqrt", "select", "select_n", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh",
+]  # fmt: skip
+
+
+def _unary(primitive: Primitive, doc: str) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        return primitive.bind(x)
+
+    function.__name__ = function.__qualname__ = primitive.name
+    function.__doc__ = f"Elementwise {doc}."
+    return function
+
+
+def _binary(primitive: Primitive, doc: str) -> Callable[[Any, Any], Any]:
+    def function(x: Any, y: Any) -> Any:
+        return primitive.bind(*binary_operands(x, y))
+
+    function.__name__ = function.__qualname__ = primitive.name
+    function.__doc__ = f"Elementwise {doc}."
+    return function
+
+
+neg = _unary(e.neg_p, "negation")
+exp = _unary(e.exp_p, "exponential")
+exp2 = _unary(e.exp2_p, "power of two")
+log = _unary(e.log_p, "natural logarithm")
+log1p = _unary(e.log1p_p, "log(1 + x)")
+expm1 = _unary(e.expm1_p, "exp(x) - 1")
+sqrt = _unary(e.sqrt_p, "square root")
+rsqrt = _unary(e.rsqrt_p, "reciprocal square root")
+cbrt = _unary(e.cbrt_p, "cube root")
+sin = _unary(e.sin_p, "sine")
+cos = _unary(e.cos_p, "cosine")
+tan = _unary(e.tan_p, "tangent")
+asin = _unary(e.asin_p, "inverse sine")
+acos = _unary(e.acos_p, "inverse cosine")
+atan = _unary(e.atan_p, "inverse tangent")
+sinh = _unary(e.sinh_p, "hyperbolic sine")
+cosh = _unary(e.cosh_p, "hyperbolic cosine")
+tanh = _unary(e.tanh_p, "hyperbolic tangent")
+asinh = _unary(e.asinh_p, "inverse hyperbolic sine")
+acosh = _unary(e.acosh_p, "inverse hyperbolic cosine")
+atanh = _unary(e.atanh_p, "inverse hyperbolic tangent")
+logistic = _unary(e.logistic_p, "logistic function 1 / (1 + exp(-x))")
+erf = _unary(e.erf_p, "error function")
+erfc = _unary(e.erfc_p, "complementary error function")
+erf_inv = _unary(e.erf_inv_p, "inverse error function")
+lgamma = _unary(e.lgamma_p, "logarithm of the absolute value of the gamma function")
+digamma = _unary(e.digamma_p, "digamma function")
+abs = _unary(e.abs_p, "absolute value")
+sign = _unary(e.sign_p, "sign")
+floor = _unary(e.floor_p, "largest integer not above x")
+ceil = _unary(e.ceil_p, "smallest integer not below x")
+is_finite = _unary(e.is_finite_p, "test for finite values")
+bitwise_not = _unary(e.not_p, "complement of bits")
+population_count = _unary(e.population_count_p, "number of set bits")
+clz = _unary(e.clz_p, "number of leading zero bits")
+real = _unary(e.real_p, "real part")
+imag = _unary(e.imag_p, "imaginary part")
+max = _binary(e.max_p, "maximum")
+min = _binary(e.min_p, "minimum")
+rem = _binary(e.rem_p, "remainder with the sign of the dividend")
+atan2 = _binary(e.atan2_p, "angle of the point (y, x)")
+nextafter = _binary(e.nextafter_p, "next representable value towards y")
+polygamma = _binary(e.polygamma_p, "polygamma function of order m")
+bitwise_and = _binary(e.and_p, "and of bits")
+bitwise_or = _binary(e.or_p, "or of bits")
+bitwise_xor = _binary(e.xor_p, "exclusive or of bits")
+shift_left = _binary(e.shift_left_p, "left shift")
+shift_right_logical = _binary(e.shift_right_logical_p, "right shift filling with zeros")
+shift_right_arithmetic = _binary(e.shift_right_arithmetic_p, "right shift filling with the sign")
+eq = _binary(e.eq_p, "x == y")
+ne = _binary(e.ne_p, "x != y")
+lt = _binary(e.lt_p, "x < y")
+le = _binary(e.le_p, "x <= y")
+gt = _binary(e.gt_p, "x > y")
+ge = _binary(e.ge_p, "x >= y")
+
+
+class RoundingMethod:
+    """How `round` breaks ties."""
+
+    AWAY_FROM_ZERO = 0
+    TO_NEAREST_EVEN = 1
+
+
+def round(x: Any, rounding_method: int = RoundingMethod.AWAY_FROM_ZERO) -> Any:
+    """Elementwise nearest integer."""
+    return e.round_p.bind(x, rounding_method=int(rounding_method))
+
+
+def integer_pow(x: Any, y: int) -> Any:
+    """Elementwise x**y for a Python int y."""
+    return x if y == 1 else e.integer_pow_p.bind(x, y=int(y))
+
+
+def square(x: Any) -> Any:
+    """Elementwise x * x."""
+    return e.integer_pow_p.bind(x, y=2)
+
+
+def reciprocal(x: Any) -> Any:
+    """Elementwise 1 / x."""
+    return e.integer_pow_p.bind(x, y=-1)
+
+
+def pow(x: Any, y: Any) -> Any:
+    """Elementwise x**y; a Python int exponent becomes `integer_pow`."""
+    if isinstance(y, int) and not isinstance(y, bool):
+        return integer_pow(x, y)
+    x_aval, y_aval = aval_of(x), aval_of(y)
+    if dtypes.issubdtype(y_aval.dtype, np.integer) and dtypes.issubdtype(x_aval.dtype, np.inexact):
+        y = convert_element_type(y, x_aval.dtype)
+    return e.pow_p.bind(*binary_operands(x, y))
+
+
+def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+    """Elementwise choice by a boolean."""
+    return select_n(pred, on_false, on_true)
+
+
+def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
+    """Rounds to a narrower floating format, in place."""
+    if exponent_bits < 1 or mantissa_bits < 0:
+        raise errors.ArgumentValueError(
+            f"reduce_precision needs at least 1 exponent bit and 0 mantissa bits, got {exponent_bits}, {mantissa_bits}"
+        )
+    return reduce_precision_p.bind(operand, exponent_bits=int(exponent_bits), mantissa_bits=int(mantissa_bits))

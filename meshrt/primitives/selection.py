@@ -1,0 +1,108 @@
+"""Elementwise choice among arrays: select_n."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.transforms.tools import is_undefined
+
+
+def _select_infer(which, *cases):
+    shape = cases[0].shape
+    for c in cases:
+        if c.shape != shape or c.dtype != cases[0].dtype:
+            raise errors.ArgumentTypeError(
+                f"select_n needs cases of one type but got {', '.join(x.str_short() for x in cases)}"
+            )
+    if which.shape != shape and which.shape:
+        raise errors.ArgumentTypeError(
+            f"select_n: the predicate {which.str_short()} has another shape than the cases {cases[0].str_short()}"
+        )
+    if (which.dtype == np.bool_ and len(cases) > 2) or which.dtype not in (np.dtype(bool), np.dtype(np.int32)):
+        raise errors.ArgumentTypeError(
+            f"select_n: a predicate {which.str_short()} cannot choose among {len(cases)} cases; use bool for 2, int32 for more"
+        )
+    return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
+
+
+def _select_lower(ctx, eqn, which, *cases):
+    out = eqn.outvars[0].aval
+    kind = eqn.invars[0].aval
+    if out.is_key and kind.ndim:
+        kind, which = (
+            ShapedArray(out.physical().shape, kind.dtype),
+            ctx.broadcast(which, kind, ShapedArray(out.physical().shape, kind.dtype), range(kind.ndim)),
+        )
+    if kind.dtype == np.bool_:
+        return ctx.op("stablehlo.select", [which, cases[-1], cases[0]], out) if len(cases) == 2 else cases[0]
+    return _select_tree(ctx, which, kind, cases, 0, out)
+
+
+def _select_tree(ctx, which, kind, cases, offset, out):
+    """A binary tree of selects on an integer index."""
+    if len(cases) == 1:
+        return cases[0]
+    middle = len(cases) // 2
+    attrs = (
+        "comparison_direction = #stablehlo<comparison_direction LT>, compare_type = #stablehlo<comparison_type SIGNED>"
+    )
+    less = ctx.op(
+        "stablehlo.compare",
+        [which, ctx.full(offset + middle, kind.strong())],
+        ShapedArray(kind.shape, np.dtype(bool)),
+        attrs,
+    )
+    low = _select_tree(ctx, which, kind, cases[:middle], offset, out)
+    high = _select_tree(ctx, which, kind, cases[middle:], offset + middle, out)
+    return ctx.op("stablehlo.select", [less, low, high], out)
+
+
+def _select_jvp(primals, tangents):
+    from meshrt.transforms.tools import instantiate
+
+    which, *cases = primals
+    out = select_n_p.bind(which, *cases)
+    if all(t is None for t in tangents[1:]):
+        return out, None
+    return out, select_n_p.bind(which, *[instantiate(t, c) for t, c in zip(tangents[1:], cases)])
+
+
+def _select_transpose(ct, which, *cases):
+    from meshrt.transforms.tools import zeros
+
+    zero = zeros(aval_of(ct))
+    return [None] + [
+        select_n_p.bind(which, *[ct if i == j else zero for j in range(len(cases))]) if is_undefined(c) else None
+        for i, c in enumerate(cases)
+    ]
+
+
+def _select_batch(size, args, dims, params):
+    from meshrt.transforms.batching import bring_to_front
+
+    which, *cases = args
+    if dims[0] is None and aval_of(which).ndim == 0:
+        cases = [bring_to_front(size, c, d) for c, d in zip(cases, dims[1:])]
+        return select_n_p.bind(which, *cases), 0
+    cases = [bring_to_front(size, c, d) for c, d in zip(cases, dims[1:])]
+    which = bring_to_front(size, which, dims[0])
+    if aval_of(which).ndim == 1 and aval_of(cases[0]).ndim > 1:
+        from meshrt.primitives.reshape import broadcast_in_dim
+
+        which = broadcast_in_dim(which, aval_of(cases[0]).shape, (0,))
+    return select_n_p.bind(which, *cases), 0
+
+
+select_n_p = Primitive(
+    "select_n", _select_infer, lower=_select_lower, jvp=_select_jvp, transpose=_select_transpose, batch=_select_batch
+)
+
+
+def select_n(which: Any, *cases: Any) -> Any:
+    """Chooses elementwise among `cases` by `which` (bool: False takes the first)."""
+    return select_n_p.bind(which, *cases)
