@@ -1,0 +1,274 @@
+"""The primitive `cond`: one of several branches, chosen by an int32 index.
+
+    cond[branches] index operands...  ->  results...
+
+All branches take the same operands and give results of the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.jaxpr import Eqn, Jaxpr, Var
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.control_staging import body_effects, weak_key, with_vars
+from meshrt.transforms.batching import batch_jaxpr, move_dim
+from meshrt.transforms.jvp import jvp_jaxpr
+from meshrt.transforms.linear import transpose_jaxpr
+from meshrt.transforms.linearize import Linearized, linearize_jaxpr
+from meshrt.transforms.tools import WeakCache, dce, hoist_consts, is_undefined, zeros
+
+__all__ = ["cond_p"]
+
+
+def _infer(index, *avals, branches):
+    if index.shape or index.dtype != np.int32:
+        raise errors.ArgumentTypeError(f"cond takes an int32 index, not {index.str_short()}")
+    for got, want in zip(avals, branches[0].in_avals, strict=True):
+        if got.shape != want.shape or got.dtype != want.dtype:
+            raise errors.ArgumentTypeError(
+                f"cond: an operand of type {got.str_short()} where the branches take {want.str_short()}"
+            )
+    return branches[0].out_avals
+
+
+def _lower(ctx, eqn: Eqn, index, *operands):
+    """`stablehlo.case`; the operands are captured by the regions."""
+    regions = []
+    for branch in eqn.params["branches"]:
+        body = ctx.body.body([])
+        body.ret(ctx.nested(body).jaxpr(branch, operands))
+        regions.append(body)
+    return ctx.ops("stablehlo.case", [index], [v.aval for v in eqn.outvars], regions=regions)
+
+
+def _joined(closed: Sequence[Any]) -> tuple[tuple[Jaxpr, ...], list[Any]]:
+    """Jaxprs with one common list of leading constants, given those with a list each."""
+    if not any(c.consts for c in closed):
+        return tuple(c.jaxpr for c in closed), []
+    jaxprs, consts = [], [x for c in closed for x in c.consts]
+    start = 0
+    for c in closed:
+        n = len(c.consts)
+        front = [Var(aval_of(x)) for x in consts]
+        front[start : start + n] = c.jaxpr.invars[:n]
+        jaxprs.append(with_vars(c.jaxpr, [*front, *c.jaxpr.invars[n:]], c.jaxpr.outvars))
+        start += n
+    return tuple(jaxprs), consts
+
+
+def _union(flags: Sequence[Sequence[bool]]) -> tuple[bool, ...]:
+    return tuple(any(f) for f in zip(*flags))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Differentiation
+
+
+def _jvp(primals, tangents, *, branches):
+    index, *operands = primals
+    nonzero = tuple(t is not None for t in tangents[1:])
+    union = _union([jvp_jaxpr(b, nonzero)[1] for b in branches])
+    jaxprs, consts = _joined([jvp_jaxpr(b, nonzero, union)[0] for b in branches])
+    outs = cond_p.bind(index, *consts, *operands, *[t for t in tangents[1:] if t is not None], branches=jaxprs)
+    count = len(union)
+    found = iter(outs[count:])
+    return outs[:count], [next(found) if nz else None for nz in union]
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """Linearized branches. `forward` give the results, then values for the residual slots, which branches share where
+    types agree (a branch fills those it has no use for with zeros). `linear` branches take `num_slots` slots, the
+    operands `args` and results `outs` that serve as residuals, then the nonzero tangents.
+    """
+
+    forward: tuple[Jaxpr, ...]
+    consts: list[Any]
+    linear: tuple[Jaxpr, ...]
+    num_slots: int
+    args: list[int]
+    outs: list[int]
+    nonzeros_out: tuple[bool, ...]
+
+
+_plans: WeakCache = WeakCache()
+
+
+def _plan(branches: tuple[Jaxpr, ...], nonzero: tuple[bool, ...]) -> _Plan:
+    union = _union([linearize_jaxpr(b, nonzero).nonzeros_out for b in branches])
+    lins = [linearize_jaxpr(b, nonzero, union) for b in branches]
+    num_outs = len(branches[0].outvars)
+    slots: list[ShapedArray] = []
+    used = []  # per branch: slot of each of its new residuals
+    for lin in lins:
+        mine: list[int] = []
+        for v in lin.forward.jaxpr.outvars[num_outs:]:
+            free = (i for i, a in enumerate(slots) if i not in mine and a.strong() is v.aval.strong())
+            slot = next(free, len(slots))
+            if slot == len(slots):
+                slots.append(v.aval)
+            mine.append(slot)
+        used.append(mine)
+    args = sorted({k for lin in lins for kind, k in lin.sources if kind == "arg"})
+    outs = sorted({k for lin in lins for kind, k in lin.sources if kind == "out"})
+    forward, consts = _joined([lin.forward for lin in lins])
+    forward = tuple(_filled(j, num_outs, mine, slots) for j, mine in zip(forward, used))
+    operand_avals, out_avals = branches[0].in_avals, branches[0].out_avals
+    avals = [*slots, *[operand_avals[k] for k in args], *[out_avals[k] for k in outs]]
+    places = {("arg", k): len(slots) + i for i, k in enumerate(args)}
+    places |= {("out", k): len(slots) + len(args) + i for i, k in enumerate(outs)}
+    linear = tuple(_with_residuals(lin, mine, avals, places) for lin, mine in zip(lins, used))
+    return _Plan(forward, consts, linear, len(slots), args, outs, union)
+
+
+def _filled(jaxpr: Jaxpr, num_outs: int, mine: Sequence[int], slots: Sequence[ShapedArray]) -> Jaxpr:
+    """`jaxpr` with its residuals in their slots and zeros in the others."""
+    if list(mine) == list(range(len(slots))):
+        return jaxpr
+    trace = JaxprTrace(jaxpr.name)
+    args = [trace.argument(a) for a in jaxpr.in_avals]
+    with set_trace(trace):
+        outs = eval_jaxpr(jaxpr, (), args)
+        values = dict(zip(mine, outs[num_outs:]))
+        residuals = [values[i] if i in values else zeros(a) for i, a in enumerate(slots)]
+        closed = hoist_consts(trace.close(args, [*outs[:num_outs], *residuals]))
+    if closed.consts:
+        raise errors.InternalError("a branch captured constants that should have been hoisted")
+    return closed.jaxpr
+
+
+def _with_residuals(lin: Linearized, mine, avals, places) -> Jaxpr:
+    """The linear program of a branch, taking the residuals of all branches."""
+    front = [Var(a) for a in avals]
+    for v, (kind, k) in zip(lin.linear.invars, lin.sources):
+        front[mine[k] if kind == "res" else places[kind, k]] = v
+    return with_vars(lin.linear, [*front, *lin.linear.invars[len(lin.sources) :]], lin.linear.outvars)
+
+
+def _linearize(linear_trace, primals, tangents, params):
+    branches = params["branches"]
+    index, *operands = primals
+    nonzero = tuple(t is not None for t in tangents[1:])
+    plan = _plans.get(branches[0], (weak_key(*branches), nonzero), lambda: _plan(branches, nonzero))
+    outs = cond_p.bind(index, *plan.consts, *operands, branches=plan.forward)
+    num_outs = len(outs) - plan.num_slots
+    outs, slots = outs[:num_outs], outs[num_outs:]
+    if not any(plan.nonzeros_out):
+        return outs, [None] * num_outs
+    residuals = [*slots, *[operands[k] for k in plan.args], *[outs[k] for k in plan.outs]]
+    t_in = [t for t in tangents[1:] if t is not None]
+    t_outs = iter(linear_trace.record(cond_p, [index, *residuals, *t_in], {"branches": plan.linear}))
+    return outs, [next(t_outs) if nz else None for nz in plan.nonzeros_out]
+
+
+_transposes: WeakCache = WeakCache()
+
+
+def _transposed(branches, linear, nonzero_cts):
+    """Transposed branches that all give a cotangent wherever one of them does; their constants; those flags."""
+    made = [transpose_jaxpr(b, linear, nonzero_cts) for b in branches]
+    union = _union([nz for _, nz in made])
+    avals = [a for a, lin in zip(branches[0].in_avals, linear) if lin]
+    jaxprs, consts = _joined([closed for closed, _ in made])
+    return tuple(_with_zeros(j, nz, union, avals) for j, (_, nz) in zip(jaxprs, made)), consts, union
+
+
+def _with_zeros(jaxpr: Jaxpr, have: Sequence[bool], want: Sequence[bool], avals: Sequence[ShapedArray]) -> Jaxpr:
+    if tuple(have) == tuple(want):
+        return jaxpr
+    trace = JaxprTrace(jaxpr.name)
+    args = [trace.argument(a) for a in jaxpr.in_avals]
+    with set_trace(trace):
+        outs = iter(eval_jaxpr(jaxpr, (), args))
+        full = [next(outs) if h else zeros(a) for h, w, a in zip(have, want, avals) if w]
+        closed = hoist_consts(trace.close(args, full))
+    if closed.consts:
+        raise errors.InternalError("a branch captured constants that should have been hoisted")
+    return closed.jaxpr
+
+
+def _transpose(cts, index, *operands, branches):
+    linear = tuple(map(is_undefined, operands))
+    nonzero = tuple(c is not None for c in cts)
+    jaxprs, consts, union = _transposes.get(
+        branches[0], (weak_key(*branches), linear, nonzero), lambda: _transposed(branches, linear, nonzero)
+    )
+    known = [x for x in operands if not is_undefined(x)]
+    outs = iter(cond_p.bind(index, *consts, *known, *[c for c in cts if c is not None], branches=jaxprs))
+    flags = iter(union)
+    return [None, *[(next(outs) if next(flags) else None) if lin else None for lin in linear]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batching
+
+
+def _batch(size, args, dims, params):
+    branches = params["branches"]
+    index, *operands = args
+    batched = tuple(d is not None for d in dims[1:])
+    operands = [x if d is None else move_dim(x, d, 0) for x, d in zip(operands, dims[1:])]
+    if dims[0] is None:
+        union = _union([batch_jaxpr(b, size, batched)[1] for b in branches])
+        jaxprs, consts = _joined([batch_jaxpr(b, size, batched, union)[0] for b in branches])
+        outs = cond_p.bind(index, *consts, *operands, branches=jaxprs)
+        return outs, [0 if b else None for b in union]
+    return _select(size, index, operands, batched, branches), [0] * len(branches[0].outvars)
+
+
+def _select(size, index, operands, batched, branches):
+    """Each member of the batch has a branch of its own: runs all branches and selects."""
+    from meshrt.primitives.elementwise import select_n_p
+    from meshrt.primitives.reshape import broadcast_in_dim
+
+    if any(b.effects for b in branches):
+        raise errors.UnsupportedError(
+            "cond whose predicate differs along a vmapped axis cannot run branches with side effects, because all "
+            "branches would run; move the effect out of the branches or do not map the predicate"
+        )
+    columns = []
+    for b in branches:
+        closed, _ = batch_jaxpr(b, size, batched, True)
+        columns.append(eval_jaxpr(closed.jaxpr, (), [*closed.consts, *operands]))
+    outs = []
+    for cases in zip(*columns):
+        shape = aval_of(cases[0]).shape
+        which = broadcast_in_dim(index, shape, (0,)) if len(shape) > 1 else index
+        outs.append(select_n_p.bind(which, *cases) if len(cases) > 1 else cases[0])
+    return outs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Dead code
+
+_dce_cache: WeakCache = WeakCache()
+
+
+def _live(branches: tuple[Jaxpr, ...], used: tuple[bool, ...]):
+    made = [dce(b, used) for b in branches]
+    needed = _union([n for _, n in made]) if branches[0].invars else ()
+    kept = tuple(with_vars(j, [v for v, n in zip(j.invars, needed) if n], j.outvars) for j, _ in made)
+    return kept, needed
+
+
+def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
+    used, branches = tuple(used), eqn.params["branches"]
+    kept, needed = _dce_cache.get(branches[0], (weak_key(*branches), used), lambda: _live(branches, used))
+    invars = [eqn.invars[0], *[a for a, n in zip(eqn.invars[1:], needed) if n]]
+    return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {"branches": kept})
+
+
+cond_p = Primitive(
+    "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
+    multiple_results=True, cache_types=False,
+)  # fmt: skip
+cond_p.dce = _dce
+cond_p.effects_rule = lambda *avals, branches: body_effects(*branches)

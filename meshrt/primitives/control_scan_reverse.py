@@ -1,0 +1,295 @@
+"""Reverse mode of `scan`: a forward scan that saves residuals, a linear scan of tangents, its transpose.
+
+What is saved between the two is what decides the memory of training, so each residual of the body takes the cheapest
+road to the backward pass:
+
+    a constant of the loop, or computed from constants only   passed as it is, once (computed before the loop)
+    a slice of some xs                                         the xs again
+    a slice of some ys                                         the ys again
+    anything else (a carry, an intermediate value)             stacked by the forward scan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
+from meshrt.core.types import aval_of
+from meshrt.primitives.control_scan import carry_fixpoint, scan_p, split3
+from meshrt.primitives.control_staging import permuted
+from meshrt.transforms.linear import transpose_jaxpr
+from meshrt.transforms.linearize import Linearized, linearize_jaxpr
+from meshrt.transforms.tools import WeakCache, add_tangents, hoist_consts, is_undefined, zeros
+
+__all__: list[str] = []
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """How one body is linearized.
+
+    `prelude` computes loop-invariant values from the constants (`consts` first, which linearization captured); those
+    in `body_takes` (positions among its results) are constants of the forward body, after all others. `forward` gives
+    carry, ys and the `num_stacked` new stacks. `sources` say where the residuals of `linear` come from, loop-invariant
+    ones (`num_fixed`) first: ("const", k), ("prelude", k), ("x", k), ("y", k), ("stack", k).
+    """
+
+    consts: list[Any]
+    prelude: Jaxpr
+    body_takes: tuple[int, ...]
+    forward: Jaxpr
+    linear: Jaxpr
+    sources: list[tuple[str, int]]
+    num_fixed: int
+    num_stacked: int
+    nonzero_carry: tuple[bool, ...]
+    nonzero_ys: tuple[bool, ...]
+
+
+_plans: WeakCache = WeakCache()
+
+
+def _plan(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, ...]) -> _Plan:
+    nz_consts, nz_carry, nz_xs = split3(nonzero, num_consts, num_carry)
+    num_ys = len(jaxpr.outvars) - num_carry
+
+    def step(carry):
+        lin = linearize_jaxpr(jaxpr, (*nz_consts, *carry, *nz_xs), (*carry, *[False] * num_ys))
+        return lin, lin.nonzeros_out[:num_carry]
+
+    lin, nz_carry = carry_fixpoint(nz_carry, step)
+    captured = len(lin.forward.consts)
+    body = lin.forward.jaxpr
+    residuals = _classify(lin, num_consts, num_carry)
+    hoisted = _Hoisting(body, captured + num_consts)
+    stacked: list[Any] = []
+    sources: list[tuple[str, int]] = []
+    for kind, k in residuals:
+        if kind == "new":
+            value = body.outvars[k]
+            if hoisted.is_invariant(value):
+                kind, k = "prelude", hoisted.want(value)
+            else:
+                kind, k = "stack", _position(stacked, value)
+        elif kind == "carry":
+            kind, k = "stack", _position(stacked, body.invars[captured + k])
+        sources.append((kind, k))
+    num_outs = num_carry + num_ys
+    prelude, forward, takes = hoisted.split(body.outvars[:num_outs], stacked)
+    fixed = [i for i, (kind, _) in enumerate(sources) if kind in ("const", "prelude")]
+    moving = [i for i, (kind, _) in enumerate(sources) if kind not in ("const", "prelude")]
+    count = len(sources)
+    tc, tk, tx = sum(nz_consts), sum(nz_carry), sum(nz_xs)
+    order = [*fixed, *range(count, count + tc + tk), *moving, *range(count + tc + tk, count + tc + tk + tx)]
+    linear = permuted(lin.linear, order, range(len(lin.linear.outvars)))
+    return _Plan(
+        lin.forward.consts, prelude, takes, forward, linear, [sources[i] for i in (*fixed, *moving)], len(fixed),
+        len(stacked), nz_carry, tuple(lin.nonzeros_out[num_carry:]),
+    )  # fmt: skip
+
+
+def _position(values: list[Any], value: Any) -> int:
+    """The index of `value`, appended if it is new."""
+    for i, v in enumerate(values):
+        if v is value:
+            return i
+    values.append(value)
+    return len(values) - 1
+
+
+def _classify(lin: Linearized, num_consts: int, num_carry: int) -> list[tuple[str, int]]:
+    """For every residual: ("const", k), ("x", k), ("y", k), ("carry", k: an argument), ("new", k: a body result)."""
+    body, captured = lin.forward.jaxpr, len(lin.forward.consts)
+    num_outs = len(body.outvars) - lin.num_residuals
+    ys = {v: k for k, v in enumerate(body.outvars[num_carry:num_outs]) if type(v) is Var}
+    found = []
+    for kind, k in lin.sources:
+        if kind == "arg" and k < num_consts:
+            found.append(("const", k))
+        elif kind == "arg" and k >= num_consts + num_carry:
+            found.append(("x", k - num_consts - num_carry))
+        elif kind == "arg":
+            old_carry = body.invars[captured + k]
+            found.append(("y", ys[old_carry]) if old_carry in ys else ("carry", k))
+        else:
+            value = body.outvars[k if kind == "out" else num_outs + k]
+            found.append(("y", ys[value]) if value in ys else ("new", k if kind == "out" else num_outs + k))
+    return found
+
+
+class _Hoisting:
+    """Moves what is loop-invariant and wanted as a residual out of a body whose first `num_const` arguments are."""
+
+    def __init__(self, body: Jaxpr, num_const: int):
+        self.body, self.num_const = body, num_const
+        self.made_by: dict[Var, Eqn] = {}
+        self.invariant: set[Var] = set(body.invars[:num_const])
+        for eqn in body.eqns:
+            if not eqn.effects and all(type(a) is Literal or a in self.invariant for a in eqn.invars):
+                self.invariant.update(eqn.outvars)
+                self.made_by.update(dict.fromkeys(eqn.outvars, eqn))
+        self.wanted: list[Var] = []
+
+    def is_invariant(self, value: Any) -> bool:
+        return value in self.invariant
+
+    def want(self, value: Var) -> int:
+        return _position(self.wanted, value)
+
+    def split(self, outs: Sequence[Any], stacked: Sequence[Any]) -> tuple[Jaxpr, Jaxpr, tuple[int, ...]]:
+        """(prelude, forward body, positions among the prelude's results that the body takes as further constants)."""
+        moved: set[int] = set()
+        pending = list(self.wanted)
+        while pending:
+            eqn = self.made_by.get(pending.pop())
+            if eqn is not None and id(eqn) not in moved:
+                moved.add(id(eqn))
+                pending += [a for a in eqn.invars if type(a) is Var]
+        body, results = self.body, list(self.wanted)
+        stay = [e for e in body.eqns if id(e) not in moved]
+        outside = {v for e in body.eqns if id(e) in moved for v in e.outvars}
+        uses = [a for e in stay for a in e.invars] + [*outs, *stacked]
+        taken: list[Var] = []
+        for a in uses:
+            if type(a) is Var and a in outside:
+                _position(taken, a)
+        takes = tuple(_position(results, v) for v in taken)
+        constants = body.invars[: self.num_const]
+        prelude = Jaxpr((), constants, results, [e for e in body.eqns if id(e) in moved], body.name)
+        forward = Jaxpr(
+            (),
+            (*constants, *taken, *body.invars[self.num_const :]),
+            (*outs, *stacked),
+            stay,
+            body.name,
+            None,
+            body.is_high,
+        )
+        return prelude, forward, takes
+
+
+def _linearize(linear_trace, primals, tangents, params):
+    jaxpr, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    nonzero = tuple(t is not None for t in tangents)
+    plan = _plans.get(jaxpr, (num_consts, num_carry, nonzero), lambda: _plan(jaxpr, num_consts, num_carry, nonzero))
+    consts, carry, xs = split3(primals, num_consts, num_carry)
+    fixed = [*plan.consts, *consts]
+    prelude = eval_jaxpr(plan.prelude, (), fixed)
+    taken = [prelude[i] for i in plan.body_takes]
+    forward = {**params, "jaxpr": plan.forward, "num_consts": len(fixed) + len(taken)}
+    outs = scan_p.bind(*fixed, *taken, *carry, *xs, **forward)
+    num_outs = len(jaxpr.outvars)
+    outs, stacks = outs[:num_outs], outs[num_outs:]
+    if not any(plan.nonzero_carry) and not any(plan.nonzero_ys):
+        return outs, [None] * num_outs
+    pools = {"const": consts, "prelude": prelude, "x": xs, "y": outs[num_carry:], "stack": stacks}
+    residuals = [pools[kind][k] for kind, k in plan.sources]
+    t_consts, t_carry, t_xs = split3(tangents, num_consts, num_carry)
+    t_consts, t_xs = [t for t in t_consts if t is not None], [t for t in t_xs if t is not None]
+    t_carry = [
+        _linear_zero(linear_trace, p) if t is None else t for p, t, nz in zip(carry, t_carry, plan.nonzero_carry) if nz
+    ]
+    t_outs = iter(
+        linear_trace.record(
+            scan_p,
+            [*residuals[: plan.num_fixed], *t_consts, *t_carry, *residuals[plan.num_fixed :], *t_xs],
+            {**params, "jaxpr": plan.linear, "num_consts": plan.num_fixed + len(t_consts), "num_carry": len(t_carry)},
+        )
+    )
+    return outs, [next(t_outs) if nz else None for nz in (*plan.nonzero_carry, *plan.nonzero_ys)]
+
+
+def _linear_zero(linear_trace, primal):
+    from meshrt.primitives.elementwise import linear_zero_p
+
+    return linear_trace.record(linear_zero_p, [], {"aval": aval_of(primal).to_tangent_aval()})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Transposition
+
+_transposes: WeakCache = WeakCache()
+
+
+@dataclass(slots=True, eq=False)
+class _Transposed:
+    """`body`: (captured consts, known consts; sums over consts, ct carry; known xs, ct ys) -> (sums, ct carry; ct xs).
+
+    The flags say which cotangents are not zero.
+    """
+
+    consts: list[Any]
+    body: Jaxpr
+    consts_nz: tuple[bool, ...]
+    carry_nz: tuple[bool, ...]
+    xs_nz: tuple[bool, ...]
+
+
+def _transposed(jaxpr: Jaxpr, num_consts: int, num_carry: int, linear, ct_carry, ct_ys) -> _Transposed:
+    lin_consts, _, lin_xs = split3(linear, num_consts, num_carry)
+    num_linear = sum(lin_consts)
+
+    def step(carry):
+        closed, nz = transpose_jaxpr(jaxpr, linear, (*carry, *ct_ys))
+        return (closed, nz), nz[num_linear : num_linear + num_carry]
+
+    (closed, nz), carry_nz = carry_fixpoint(ct_carry, step)
+    consts_nz, _, xs_nz = split3(nz, num_linear, num_carry)
+    consts, carry, xs = split3(jaxpr.in_avals, num_consts, num_carry)
+    lin_const_avals = [a for a, lin in zip(consts, lin_consts) if lin]
+    trace = JaxprTrace(jaxpr.name)
+
+    def arguments(avals, flags):
+        return [trace.argument(a) for a, f in zip(avals, flags) if f]
+
+    captured = [trace.argument(aval_of(c)) for c in closed.consts]
+    known = arguments(consts, [not lin for lin in lin_consts])
+    sums = arguments(lin_const_avals, consts_nz)
+    cts = arguments(jaxpr.out_avals[:num_carry], carry_nz)
+    known_xs = arguments(xs, [not lin for lin in lin_xs])
+    ys = arguments(jaxpr.out_avals[num_carry:], ct_ys)
+    with set_trace(trace):
+        pulled = iter(eval_jaxpr(closed.jaxpr, (), [*captured, *known, *known_xs, *cts, *ys]))
+        sums_out = [add_tangents(s, next(pulled)) for s in sums]
+        nz_inside = nz[num_linear : num_linear + num_carry]
+        carry_out = [next(pulled) if inside else None for inside in nz_inside]
+        carry_out = [zeros(a) if c is None else c for a, c, f in zip(carry, carry_out, carry_nz) if f]
+        ins = [*captured, *known, *sums, *cts, *known_xs, *ys]
+        final = hoist_consts(trace.close(ins, [*sums_out, *carry_out, *pulled]))
+    return _Transposed([*final.consts, *closed.consts], final.jaxpr, tuple(consts_nz), carry_nz, tuple(xs_nz))
+
+
+def _transpose(cts, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
+    consts, carry, xs = split3(operands, num_consts, num_carry)
+    # Carries are linear whether or not the initial value is known (then it is zero).
+    lin_consts, lin_xs = tuple(map(is_undefined, consts)), tuple(map(is_undefined, xs))
+    linear = (*lin_consts, *[True] * num_carry, *lin_xs)
+    ct_carry, ct_ys = cts[:num_carry], cts[num_carry:]
+    nz_carry, nz_ys = tuple(c is not None for c in ct_carry), tuple(c is not None for c in ct_ys)
+    t = _transposes.get(
+        jaxpr, (num_consts, num_carry, linear, nz_carry, nz_ys),
+        lambda: _transposed(jaxpr, num_consts, num_carry, linear, nz_carry, nz_ys),
+    )  # fmt: skip
+    known = [*t.consts, *[c for c, lin in zip(consts, lin_consts) if not lin]]
+    lin_const_avals = [c.aval for c in consts if is_undefined(c)]
+    sums = [zeros(a) for a, nz in zip(lin_const_avals, t.consts_nz) if nz]
+    start = [
+        zeros(v.aval) if c is None else c
+        for c, v, nz in zip(ct_carry, jaxpr.outvars[:num_carry], t.carry_nz) if nz
+    ]  # fmt: skip
+    outs = scan_p.bind(
+        *known, *sums, *start, *[x for x, lin in zip(xs, lin_xs) if not lin], *[c for c in ct_ys if c is not None],
+        jaxpr=t.body, length=length, reverse=not reverse, unroll=unroll,
+        num_consts=len(known), num_carry=len(sums) + len(start),
+    )  # fmt: skip
+    pulled = iter(outs)
+    nonzero = iter((*t.consts_nz, *t.carry_nz, *t.xs_nz))
+    found = [(next(pulled) if next(nonzero) else None) if lin else None for lin in linear]
+    return [c if is_undefined(x) else None for c, x in zip(found, operands)]
+
+
+scan_p.linearize = _linearize
+scan_p.transpose = _transpose

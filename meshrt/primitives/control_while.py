@@ -1,0 +1,253 @@
+"""The primitive `while`.
+
+    while[cond_jaxpr cond_nconsts body_jaxpr body_nconsts] cond_consts... body_consts... carry...  ->  carry...
+
+`cond_jaxpr` maps its consts and the carry to one boolean, `body_jaxpr` its consts and the carry to the next carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt import errors
+from meshrt.core.jaxpr import Eqn, Jaxpr, Var
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
+from meshrt.core.types import aval_of
+from meshrt.primitives.control_scan import carry_fixpoint, split3
+from meshrt.primitives.control_staging import body_effects, permuted, weak_key, with_vars
+from meshrt.transforms.batching import batch_jaxpr, bring_to_front, move_dim
+from meshrt.transforms.jvp import jvp_jaxpr
+from meshrt.transforms.tools import WeakCache, dce, hoist_consts, instantiate
+
+__all__ = ["while_p"]
+
+
+def _infer(*avals, cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts):
+    carry = avals[cond_nconsts + body_nconsts :]
+    for got, want in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
+        if got.shape != want.shape or got.dtype != want.dtype:
+            raise errors.ArgumentTypeError(
+                f"while: a carry of type {got.str_short()} where the body takes {want.str_short()}"
+            )
+    return body_jaxpr.out_avals
+
+
+def _lower(ctx, eqn: Eqn, *operands):
+    """`stablehlo.while` over the carry; the consts are captured from the enclosing region."""
+    p = eqn.params
+    cond_consts, body_consts, carry = split3(operands, p["cond_nconsts"], p["body_nconsts"])
+    kinds = [r.type for r in carry]
+    test, body = ctx.body.body(kinds), ctx.body.body(kinds)
+    test.ret(ctx.nested(test).jaxpr(p["cond_jaxpr"], [*cond_consts, *test.args]))
+    body.ret(ctx.nested(body).jaxpr(p["body_jaxpr"], [*body_consts, *body.args]))
+    return ctx.ops("stablehlo.while", carry, [v.aval for v in eqn.outvars], regions=[test, body])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Differentiation
+
+
+def _jvp_params(tangents, params):
+    """(closed jvp of the body, which carries have tangents) for these (possibly zero) tangents."""
+    cond_n, body_n, body = params["cond_nconsts"], params["body_nconsts"], params["body_jaxpr"]
+    _, nz_consts, nz_carry = split3([t is not None for t in tangents], cond_n, body_n)
+
+    def step(carry):
+        closed, nz_out = jvp_jaxpr(body, (*nz_consts, *carry), carry)
+        return closed, nz_out
+
+    return carry_fixpoint(nz_carry, step)
+
+
+_cond_cache: WeakCache = WeakCache()
+
+
+def _with_ignored(cond: Jaxpr, avals: Sequence[Any]) -> Jaxpr:
+    """A condition that takes further carries of types `avals` and does not look at them."""
+    return _cond_cache.get(
+        cond, tuple(avals), lambda: with_vars(cond, [*cond.invars, *[Var(a) for a in avals]], cond.outvars)
+    )
+
+
+def _jvp_operands(primals, tangents, params, nz_carry, closed):
+    """Operands and parameters of the while that computes carry and tangents together, but for the tangents themselves:
+    (known operands before the carry, body constants' tangents, carry, params, positions).
+    """
+    cond_n, body_n = params["cond_nconsts"], params["body_nconsts"]
+    num_carry = len(nz_carry)
+    extra = len(closed.consts)
+    t_consts = [t for t in tangents[cond_n : cond_n + body_n] if t is not None]
+    base = extra + body_n + num_carry
+    ins = [
+        *range(extra + body_n), *range(base, base + len(t_consts)), *range(extra + body_n, base),
+        *range(base + len(t_consts), base + len(t_consts) + sum(nz_carry)),
+    ]  # fmt: skip
+    body = permuted(closed.jaxpr, ins, range(len(closed.jaxpr.outvars)))
+    cond = _with_ignored(params["cond_jaxpr"], body.in_avals[extra + body_n + len(t_consts) + num_carry :])
+    known = [*primals[:cond_n], *closed.consts, *primals[cond_n : cond_n + body_n]]
+    new = {
+        "cond_jaxpr": cond,
+        "cond_nconsts": cond_n,
+        "body_jaxpr": body,
+        "body_nconsts": extra + body_n + len(t_consts),
+    }
+    return known, t_consts, primals[cond_n + body_n :], new
+
+
+def _jvp(primals, tangents, **params):
+    closed, nz_carry = _jvp_params(tangents, params)
+    if not any(nz_carry):
+        return while_p.bind(*primals, **params), [None] * len(nz_carry)
+    known, t_consts, carry, new = _jvp_operands(primals, tangents, params, nz_carry, closed)
+    t_carry = tangents[params["cond_nconsts"] + params["body_nconsts"] :]
+    t_carry = [instantiate(t, p) for t, p, nz in zip(t_carry, carry, nz_carry) if nz]
+    outs = while_p.bind(*known, *t_consts, *carry, *t_carry, **new)
+    found = iter(outs[len(carry) :])
+    return outs[: len(carry)], [next(found) if nz else None for nz in nz_carry]
+
+
+def _linearize(linear_trace, primals, tangents, params):
+    """The loop runs once for its values; the linear equation runs it again beside its tangents, because the number of
+    iterations, hence the size of any residuals, is unknown. That is of use in forward mode only.
+    """
+    outs = while_p.bind(*primals, **params)
+    closed, nz_carry = _jvp_params(tangents, params)
+    if not any(nz_carry):
+        return outs, [None] * len(outs)
+    known, t_consts, carry, new = _jvp_operands(primals, tangents, params, nz_carry, closed)
+    t_carry = tangents[params["cond_nconsts"] + params["body_nconsts"] :]
+    t_carry = [instantiate(t, p) for t, p, nz in zip(t_carry, carry, nz_carry) if nz]
+    both = linear_trace.record(while_p, [*known, *t_consts, *carry, *t_carry], new)
+    found = iter(both[len(carry) :])
+    return outs, [next(found) if nz else None for nz in nz_carry]
+
+
+def _transpose(cts, *operands, **params):
+    raise errors.DifferentiationError(
+        "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop "
+        "values. Try using lax.scan, or using fori_loop with static start/stop."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batching
+
+
+def _batch(size, args, dims, params):
+    """With an unbatched condition the body alone is batched; otherwise every member carries on until the last one is
+    done, and a member that is done keeps its carry.
+    """
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    cond_n, body_n = params["cond_nconsts"], params["body_nconsts"]
+    b_cond, b_body, b_carry = split3([d is not None for d in dims], cond_n, body_n)
+
+    def step(carry):
+        closed, flags = batch_jaxpr(body, size, (*b_body, *carry), carry)
+        return closed, flags
+
+    closed, carry_b = carry_fixpoint(b_carry, step)
+    test, (batched_test,) = batch_jaxpr(cond, size, (*b_cond, *carry_b))
+    if batched_test:
+        carry_b = (True,) * len(carry_b)
+        closed, _ = batch_jaxpr(body, size, (*b_body, *carry_b), carry_b)
+        test, _ = batch_jaxpr(cond, size, (*b_cond, *carry_b), True)
+    consts, body_consts, carry = split3(list(zip(args, dims)), cond_n, body_n)
+    consts = [*test.consts, *[x if d is None else move_dim(x, d, 0) for x, d in consts]]
+    body_consts = [*closed.consts, *[x if d is None else move_dim(x, d, 0) for x, d in body_consts]]
+    carry = [bring_to_front(size, x, d) if b else x for (x, d), b in zip(carry, carry_b)]
+    new = {
+        "cond_jaxpr": test.jaxpr, "cond_nconsts": len(consts), "body_jaxpr": closed.jaxpr, "body_nconsts": len(body_consts),
+    }  # fmt: skip
+    if batched_test:
+        new["cond_jaxpr"], new["body_jaxpr"] = _masked(test.jaxpr, len(consts), closed.jaxpr, len(body_consts))
+        body_consts = [*consts, *body_consts]
+        new["body_nconsts"] = len(body_consts)
+    outs = while_p.bind(*consts, *body_consts, *carry, **new)
+    return outs, [0 if b else None for b in carry_b]
+
+
+_masked_cache: WeakCache = WeakCache()
+
+
+def _masked(test: Jaxpr, test_n: int, body: Jaxpr, body_n: int) -> tuple[Jaxpr, Jaxpr]:
+    """(any member goes on, a body whose constants are those of both and which updates only members that go on)."""
+    return _masked_cache.get(body, (weak_key(test), test_n, body_n), lambda: _make_masked(test, test_n, body, body_n))
+
+
+def _make_masked(test, test_n, body, body_n):
+    from meshrt.primitives.elementwise import select_n_p
+    from meshrt.primitives.reduce import reduce_or_p
+    from meshrt.primitives.reshape import broadcast_in_dim
+
+    def choose(goes_on, new, old):
+        shape = aval_of(new).shape
+        which = broadcast_in_dim(goes_on, shape, (0,)) if len(shape) > 1 else goes_on
+        return select_n_p.bind(which, old, new)
+
+    trace = JaxprTrace(test.name)
+    args = [trace.argument(a) for a in test.in_avals]
+    with set_trace(trace):
+        (going,) = eval_jaxpr(test, (), args)
+        any_jaxpr = _without_consts(trace.close(args, [reduce_or_p.bind(going, axes=(0,))]))
+    trace = JaxprTrace(body.name)
+    test_consts = [trace.argument(a) for a in test.in_avals[:test_n]]
+    args = [trace.argument(a) for a in body.in_avals]
+    with set_trace(trace):
+        (going,) = eval_jaxpr(test, (), [*test_consts, *args[body_n:]])
+        outs = eval_jaxpr(body, (), args)
+        outs = [choose(going, new, old) for new, old in zip(outs, args[body_n:])]
+        masked = _without_consts(trace.close([*test_consts, *args], outs))
+    return any_jaxpr, masked
+
+
+def _without_consts(closed):
+    hoisted = hoist_consts(closed)
+    if hoisted.consts:
+        raise errors.InternalError("a batched loop captured constants that its Jaxprs should have hoisted")
+    return hoisted.jaxpr
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Dead code
+
+_dce_cache: WeakCache = WeakCache()
+
+
+def _live(cond: Jaxpr, cond_n: int, body: Jaxpr, body_n: int, used: tuple[bool, ...]):
+    """(condition, body, flags of needed cond consts, body consts and carries)."""
+    test, needed = dce(cond)
+    flags = tuple(a or b for a, b in zip(used, needed[cond_n:]))
+    while True:
+        kept, inside = dce(body, flags)
+        joined = tuple(a or b for a, b in zip(flags, inside[body_n:]))
+        if joined == flags:
+            break
+        flags = joined
+    keep_cond, keep_body = [*needed[:cond_n], *flags], [*inside[:body_n], *flags]
+    test = with_vars(test, [v for v, k in zip(test.invars, keep_cond) if k], test.outvars)
+    kept = with_vars(kept, [v for v, k in zip(kept.invars, keep_body) if k], kept.outvars)
+    return test, kept, needed[:cond_n], inside[:body_n], flags
+
+
+def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
+    p = eqn.params
+    used = tuple(used)
+    cond_n, body_n = p["cond_nconsts"], p["body_nconsts"]
+    cond, body, keep_cond, keep_body, carry = _dce_cache.get(
+        p["body_jaxpr"], (weak_key(p["cond_jaxpr"]), cond_n, body_n, used),
+        lambda: _live(p["cond_jaxpr"], cond_n, p["body_jaxpr"], body_n, used),
+    )  # fmt: skip
+    invars = [a for a, k in zip(eqn.invars, (*keep_cond, *keep_body, *carry)) if k]
+    outvars = [v for v, k in zip(eqn.outvars, carry) if k]
+    new = {"cond_jaxpr": cond, "cond_nconsts": sum(keep_cond), "body_jaxpr": body, "body_nconsts": sum(keep_body)}
+    return eqn.replace(invars, outvars, new)
+
+
+while_p = Primitive(
+    "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
+    multiple_results=True, cache_types=False,
+)  # fmt: skip
+while_p.dce = _dce
+while_p.effects_rule = lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr)
