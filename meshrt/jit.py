@@ -36,6 +36,8 @@ from meshrt.transforms.tools import hoist_consts
 __all__ = ["JitFunction", "jit"]
 
 _flatten = pytree_registry.flatten
+_trace_key = config.settings.trace_key
+_compile_key = config.settings.compile_key
 
 
 class JitOptions(NamedTuple):
@@ -84,27 +86,29 @@ class JitFunction:
     # -- calling -------------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if context.trace is not EVAL or config.settings.disable_jit:
+        if context.trace is not EVAL:
             return self._call_traced(args, kwargs)
         static = _NO_STATIC
+        given = (args, kwargs)
         if self._has_static:
             args, kwargs, static = self._split(args, kwargs)
         leaves, tree = _flatten((args, kwargs))
+        head = (tree, static, _trace_key(), _compile_key(), mesh_context.concrete)
         try:
-            key = (tree, static, config.settings.dispatch_key(), mesh_context.concrete, *[x._sig for x in leaves])
-            entry = self._entries.get(key)
+            entry = self._entries.get((*head, *[x._sig for x in leaves]))
         except (AttributeError, TypeError):
-            key = (
-                tree,
-                static,
-                config.settings.dispatch_key(),
-                mesh_context.concrete,
-                *[_signature(x, self) for x in leaves],
-            )
-            entry = self._lookup(key)
+            entry = None
         if entry is None:
-            entry = self._miss(key, leaves, tree, static)
+            if config.settings.disable_jit:
+                return self.fun(*given[0], **given[1])
+            entry = self._slow(head, leaves, tree, static)
         return entry.out_tree.unflatten(entry.run(leaves))
+
+    def _slow(self, head: tuple, leaves: list[Any], tree: Any, static: _Static) -> Entry:
+        """The entry for arguments that are not all our arrays, or that were not seen before."""
+        key = (*head, *[_signature(x, self) for x in leaves])
+        entry = self._lookup(key)
+        return self._miss(key, leaves, tree, static) if entry is None else entry
 
     def _lookup(self, key: Any) -> Entry | None:
         try:
