@@ -1,0 +1,265 @@
+"""The per-device program while it is being built: items (operations) in regions, printed as StableHLO text at the end.
+
+Operations are plain records, so that the passes of `optimize.py` can look at them and dead code never becomes text.
+Helper operations (offsets, masks, collectives) are hash-consed: asking for the same operation on the same operands
+in a scope that already has it returns the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from propagation.asm import Body, FunctionWriter, ModuleWriter
+from propagation.asm import Ref as TextRef
+
+__all__ = ["Collective", "Item", "ModuleBuilder", "Ref", "Region", "tensor_text"]
+
+_TYPES: dict[tuple, str] = {}
+
+
+def tensor_text(shape: tuple[int, ...], dtype: str) -> str:
+    """`tensor<2x4xf32>`."""
+    key = (shape, dtype)
+    text = _TYPES.get(key)
+    if text is None:
+        if len(_TYPES) > 1 << 16:
+            _TYPES.clear()
+        text = _TYPES[key] = "tensor<" + "".join([f"{n}x" for n in shape]) + dtype + ">"
+    return text
+
+
+class Collective(NamedTuple):
+    """What a communicating item does, for the plan.
+
+    atoms   the atoms whose devices talk; None for groups given by the program itself
+    groups  number of groups and devices per group
+    bytes   sent by the busiest device, once
+    op      the operation of the global program that caused it
+    cause   why, in words
+    """
+
+    kind: str
+    atoms: tuple[int, ...] | None
+    groups: tuple[int, int]
+    bytes: float
+    op: object
+    cause: str
+
+
+class Ref:
+    """A value of the per-device program. `dtype` is MLIR's element text; values that are not tensors (tokens) have
+    `type_text` set."""
+
+    __slots__ = ("dtype", "item", "number", "shape", "type_text")
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, type_text: str | None = None):
+        self.shape = shape
+        self.dtype = dtype
+        self.item: Item | None = None
+        self.number = 0
+        self.type_text = type_text
+
+    @property
+    def type(self) -> str:
+        return self.type_text or tensor_text(self.shape, self.dtype)
+
+    def __repr__(self) -> str:
+        return f"<{self.type} of {self.item.name if self.item else 'argument'}>"
+
+
+class Item:
+    """An operation. `attrs` are inherent attributes, `extra` discardable ones, both as text."""
+
+    __slots__ = ("attrs", "collective", "effect", "extra", "loc", "name", "operands", "region", "regions", "results")
+
+    def __init__(self, name, operands, results, attrs="", extra="", regions=(), loc="", effect=False):
+        self.name: str = name
+        self.operands: list[Ref] = list(operands)
+        self.results: list[Ref] = results
+        self.attrs: str = attrs
+        self.extra: str = extra
+        self.regions: Sequence[Region] = regions
+        self.loc: str = loc
+        self.effect: bool = effect
+        self.collective: Collective | None = None
+        self.region: Region | None = None
+        for i, r in enumerate(results):
+            r.item, r.number = self, i
+
+    def __repr__(self) -> str:
+        return f"<{self.name} -> {', '.join(r.type for r in self.results)}>"
+
+
+class Region:
+    """A block of items. `kind` is function, loop (body or condition of a while), branch, or body (of a reduction).
+
+    `trips` is how often the region runs per run of its parent: None if that is not known statically.
+    `known` holds hash-consed items and resharded values valid inside it.
+    """
+
+    __slots__ = ("args", "items", "kind", "known", "parent", "prologue", "trips")
+
+    def __init__(self, kind: str, parent: Region | None, arg_types: Sequence[tuple] = (), trips: int | None = 1):
+        self.kind = kind
+        self.parent = parent
+        self.args = [Ref(shape, dtype) for shape, dtype in arg_types]
+        self.prologue: list[Item] = []
+        self.items: list[Item] = []
+        self.known: dict = {}
+        self.trips = trips
+
+    @property
+    def root(self) -> Region:
+        region = self
+        while region.parent is not None:
+            region = region.parent
+        return region
+
+    def add(self, item: Item) -> Item:
+        item.region = self
+        self.items.append(item)
+        return item
+
+    def op(self, name, operands, types, attrs="", extra="", regions=(), loc="", effect=False) -> list[Ref]:
+        """Appends an operation; `types` are (shape, dtype) pairs of its results."""
+        results = [Ref(shape, dtype) for shape, dtype in types]
+        item = Item(name, operands, results, attrs, extra, regions, loc, effect)
+        item.region = self
+        self.items.append(item)
+        return results
+
+    def lookup(self, key):
+        """A fact known here or in an enclosing region."""
+        region = self
+        while region is not None:
+            found = region.known.get(key)
+            if found is not None:
+                return found
+            region = region.parent
+        return None
+
+    def shared(self, name, operands, shape, dtype, attrs="", loc="") -> Ref:
+        """A pure one-result operation, reused if an equal one is visible."""
+        key = (name, tuple(map(id, operands)), attrs, shape, dtype)
+        found = self.lookup(key)
+        if found is None:
+            found = self.known[key] = self.op(name, operands, [(shape, dtype)], attrs, loc=loc)[0]
+        return found
+
+    def entry(self, name, operands, shape, dtype, attrs="") -> Ref:
+        """Like `shared`, at the start of the function, so that every region sees it."""
+        root = self.root
+        key = (name, tuple(map(id, operands)), attrs, shape, dtype)
+        found = root.known.get(key)
+        if found is None:
+            found = Ref(shape, dtype)
+            item = Item(name, operands, [found], attrs)
+            item.region = root
+            root.prologue.append(item)
+            root.known[key] = found
+        return found
+
+
+class ModuleBuilder:
+    """The whole per-device module: functions and the attribute aliases that their text uses."""
+
+    def __init__(self, name: str, attributes: str):
+        self.name = name
+        self.attributes = attributes
+        self.functions: list[FunctionItem] = []
+        self._aliases: dict[str, str] = {}
+        self._groups: dict[tuple, str] = {}
+        self.locations: dict[str, str] = {}
+
+    def function(self, name: str, arg_types, public: bool, loc: str) -> FunctionItem:
+        function = FunctionItem(name, Region("function", None, arg_types), public, loc)
+        self.functions.append(function)
+        return function
+
+    def alias(self, text: str) -> str:
+        """A name for a long attribute, written once per module."""
+        name = self._aliases.get(text)
+        if name is None:
+            name = self._aliases[text] = f"#groups{len(self._aliases)}"
+        return name
+
+    def dense(self, key: tuple, make: Callable[[], np.ndarray]) -> str:
+        """The alias of a dense i64 attribute; `make` is called once per `key`."""
+        name = self._groups.get(key)
+        if name is None:
+            name = self._groups[key] = self.alias(_dense_text(make()))
+        return name
+
+    def location(self, text: str) -> str:
+        """The alias of a location written as MLIR text; the empty text stands for none."""
+        if not text:
+            return ""
+        alias = self.locations.get(text)
+        if alias is None:
+            alias = self.locations[text] = f"#loc{len(self.locations) + 1}"
+        return alias
+
+    def text(self) -> str:
+        writer = ModuleWriter(self.name, self.attributes)
+        writer._locations.update(self.locations)
+        for f in self.functions:
+            f.write(writer)
+        body = writer.text()
+        aliases = "".join(f"{name} = {text}\n" for text, name in self._aliases.items() if name in body)
+        return aliases + body
+
+
+def _dense_text(array: np.ndarray) -> str:
+    dims = "x".join(map(str, array.shape))
+    if array.size > 64:
+        data = np.ascontiguousarray(array, dtype="<i8").tobytes().hex().upper()
+        return f'dense<"0x{data}"> : tensor<{dims}xi64>'
+    return f"dense<{array.tolist()}> : tensor<{dims}xi64>"
+
+
+class FunctionItem:
+    """A function being built. `results` are set by `ret`; the attribute texts stand beside arguments and results."""
+
+    __slots__ = ("arg_attrs", "loc", "name", "public", "region", "result_attrs", "results")
+
+    def __init__(self, name: str, region: Region, public: bool, loc: str):
+        self.name, self.region, self.public, self.loc = name, region, public, loc
+        self.results: list[Ref] = []
+        self.arg_attrs = [""] * len(region.args)
+        self.result_attrs: list[str] = []
+
+    def write(self, writer: ModuleWriter) -> None:
+        region = self.region
+        f = writer.function(self.name, [a.type for a in region.args], self.public, self.loc)
+        f.arg_attrs = list(self.arg_attrs)
+        f.result_attrs = list(self.result_attrs)
+        names: dict[Ref, TextRef] = dict(zip(region.args, f.args))
+        _write_items(f, f, region, names)
+        f.ret([names[r] for r in self.results], loc=self.loc)
+
+
+def _write_items(body: Body, function: FunctionWriter, region: Region, names: dict[Ref, TextRef]) -> None:
+    for items in (region.prologue, region.items):
+        for item in items:
+            regions = [_write_region(body, function, r, names) for r in item.regions] if item.regions else ()
+            out = body.ops(
+                item.name,
+                [names[r] for r in item.operands],
+                [r.type for r in item.results],
+                item.attrs,
+                regions,
+                item.loc,
+                item.extra,
+            )
+            for ref, text in zip(item.results, out):
+                names[ref] = text
+
+
+def _write_region(body: Body, function: FunctionWriter, region: Region, names: dict[Ref, TextRef]) -> Body:
+    inner = body.body([a.type for a in region.args])
+    names.update(zip(region.args, inner.args))
+    _write_items(inner, function, region, names)
+    return inner

@@ -1,0 +1,51 @@
+"""Errors of the partitioner. Each names the operation, its source line where known, and a way out."""
+
+from __future__ import annotations
+
+__all__ = [
+    "CollectivesError",
+    "FullGatherError",
+    "MeshMismatchError",
+    "ReshardError",
+    "TopologyError",
+    "UnreducedResultError",
+    "UnsupportedOpError",
+    "UnsupportedShardingError",
+]
+
+
+class CollectivesError(Exception):
+    """Base of everything this package raises on purpose. `where` is the user's source line, if known."""
+
+    def __init__(self, message: str, where: str | None = None):
+        super().__init__(f"{where}: {message}" if where else message)
+        self.message = message
+        self.where = where
+
+
+class UnsupportedOpError(CollectivesError, NotImplementedError):
+    """An operation for which no partitioning rule exists."""
+
+
+class UnsupportedShardingError(CollectivesError, ValueError):
+    """A sharding that does not fit its mesh, or that no device order can express."""
+
+
+class MeshMismatchError(CollectivesError, ValueError):
+    """Shardings of one program that speak of different meshes."""
+
+
+class ReshardError(CollectivesError, ValueError):
+    """A reshard that has no plan, such as towards unreduced axes the source does not have."""
+
+
+class UnreducedResultError(CollectivesError, ValueError):
+    """A partial sum that would leave the program although nobody declared the result unreduced."""
+
+
+class FullGatherError(CollectivesError, RuntimeError):
+    """A tensor had to be gathered whole although `allow_full_gather=False`."""
+
+
+class TopologyError(CollectivesError, ValueError):
+    """A topology that cannot hold the mesh, or a topology file that cannot be read."""

@@ -1,0 +1,221 @@
+"""Partitioning a whole module: functions, their boundaries, attributes; the result as a value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from jaxlib.mlir import ir
+
+from propagation.model import AxisRef, Mesh, TensorSharding
+from propagation.program import Func, Op, Program, Value, parse, source
+
+from .emit import FunctionItem, ModuleBuilder
+from .errors import MeshMismatchError, UnreducedResultError, UnsupportedShardingError
+from .layout import Atoms, Dims
+from .optimize import optimize
+from .partition.context import Context
+from .plan import CommunicationPlan, Finding, plan_of
+from .topology import Topology
+
+__all__ = ["Options", "Partitioned", "partition_program"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to partition.
+
+    allow_full_gather  whether an operation that cannot stay sharded may gather its operand (recorded as a finding);
+                       if False that is a `FullGatherError`
+    optimize           whether `optimize.py` runs over the result
+    """
+
+    allow_full_gather: bool = True
+    optimize: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Partitioned:
+    """A per-device program.
+
+    plan             its collectives
+    findings         what could not stay sharded
+    mesh             the mesh it is partitioned over; device i of the flattened mesh is replica i
+    arg_shardings    sharding of each argument of @main; arguments and results are one device's pieces
+    result_shardings the same for the results
+    """
+
+    _builder: ModuleBuilder
+    plan: CommunicationPlan
+    findings: tuple[Finding, ...]
+    mesh: Mesh
+    arg_shardings: tuple[TensorSharding, ...]
+    result_shardings: tuple[TensorSharding, ...]
+    _text: str | None = field(default=None)
+
+    def as_text(self) -> str:
+        """The module as StableHLO text."""
+        if self._text is None:
+            self._text = self._builder.text()
+        return self._text
+
+    @property
+    def module(self) -> ir.Module:
+        """The module parsed by MLIR."""
+        return parse(self.as_text())
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the program's text."""
+        return hashlib.sha256(self.as_text().encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{n}={s}" for n, s in self.mesh.axes)
+        return f"<Partitioned over {axes or 'one device'}: {self.plan!r}, {len(self.findings)} findings>"
+
+
+class Module(Context):
+    """The context, and what it takes to partition functions."""
+
+    def __init__(self, program: Program, sharding, boundary, atoms, builder, topology, options):
+        super().__init__(program, sharding, atoms, builder, topology, options)
+        self.boundary = boundary
+        self._calls: dict[str, int] | None = None
+
+    def calls(self, name: str) -> int:
+        """How many calls of a function the program has."""
+        if self._calls is None:
+            self._calls = {}
+            for op in self.program.ops():
+                if op.name == "func.call":
+                    callee = ir.FlatSymbolRefAttr(op.attrs["callee"]).value
+                    self._calls[callee] = self._calls.get(callee, 0) + 1
+        return self._calls.get(name, 0)
+
+    def manual_shardings(self, op: Op):
+        return self.boundary.manual(op)
+
+    def manual_atoms(self, op: Op) -> tuple[int, ...]:
+        mesh = self.atoms.mesh
+        return self.atoms.of_axes(mesh.axis(name) for name in self.boundary.manual_axes(op))
+
+    def function(self, func: Func, ins, outs, name: str, public: bool) -> FunctionItem:
+        """Partitions a function whose arguments and results have the layouts `ins` and `outs`."""
+        saved = self.region, self.env, self.op
+        types = [(self.piece_shape(a, dims), a.type.dtype) for a, dims in zip(func.args, ins)]
+        self.op = func
+        item = self.builder.function(name, types, public, self.loc)
+        self.region, self.env = item.region, {}
+        for arg, ref, dims in zip(func.args, item.region.args, ins):
+            ref.type_text = None if arg.type.is_tensor else arg.type.text
+            self.bind(arg, dims, ref)
+        self.block(func.body.ops[:-1])
+        self.op = func
+        item.results = [self.get(v, dims) for v, dims in zip(func.returned, outs)]
+        self.region, self.env, self.op = saved
+        return item
+
+
+def partition_program(
+    program: Program,
+    sharding: Callable[[Value], TensorSharding | None],
+    boundary,
+    topology: Topology,
+    options: Options,
+) -> Partitioned:
+    """Partitions `program`, whose values have the closed shardings `sharding(value)`.
+
+    `boundary` answers for what is not a value: `results()` of @main, `manual(op)`, `manual_axes(op)`, `used_axes()`.
+    """
+    main = program.main
+    mesh = mesh_of(program)
+    atoms = Atoms(mesh, boundary.used_axes())
+    attributes = f"mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {mesh.size} : i32"
+    name = program.module.operation.attributes["sym_name"].value if "sym_name" in program.attrs else "main"
+    builder = ModuleBuilder(name, attributes)
+    ctx = Module(program, sharding, boundary, atoms, builder, topology, options)
+    ins = tuple(ctx.want(a) for a in main.args)
+    result_shardings = boundary.results()
+    outs = tuple(_result_layout(atoms, s, v) for s, v in zip(result_shardings, main.returned))
+    _check_boundary(atoms, main, ins, outs)
+    item = ctx.function(main, ins, outs, "main", True)
+    builder.functions.sort(key=lambda f: f is not item)
+    item.arg_attrs = _arg_attrs(ctx, main, item)
+    if options.optimize:
+        optimize(builder, ctx.realiser)
+    functions = {f.name: f for f in builder.functions}
+    plan = plan_of(item, functions, atoms, topology)
+    arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
+    results = tuple(_sharding(s, mesh, v) for s, v in zip(result_shardings, main.returned))
+    return Partitioned(builder, plan, tuple(ctx.findings), mesh, arg_shardings, results)
+
+
+def mesh_of(program: Program) -> Mesh:
+    """The one mesh that the program's shardings are over; a program without any runs on one device.
+
+    Raises `MeshMismatchError` if there are several.
+    """
+    meshes = {m.axes: m for m in program.meshes.values() if not m.is_empty and not m.is_maximal}
+    if len(meshes) > 1:
+        texts = ", ".join(m.to_text() for m in meshes.values())
+        raise MeshMismatchError(f"the module has meshes of different shapes ({texts}); use one mesh shape per program")
+    return next(iter(meshes.values()), Mesh("mesh", ()))
+
+
+def _sharding(sharding: TensorSharding | None, mesh: Mesh, value: Value) -> TensorSharding:
+    if sharding is None:
+        return TensorSharding.replicated_on(mesh, len(value.type.shape))
+    return sharding.closed()
+
+
+def _result_layout(atoms: Atoms, sharding: TensorSharding | None, value: Value) -> Dims:
+    rank = len(value.type.shape)
+    if sharding is None or len(sharding.dims) != rank:
+        return ((),) * rank
+    if sharding.unreduced:
+        raise UnreducedResultError(
+            f"a result of the program is declared unreduced ({sharding.to_text()}); return it reduced or sharded"
+        )
+    return atoms.dims(sharding)
+
+
+def _check_boundary(atoms: Atoms, main: Func, ins, outs) -> None:
+    for what, values, layouts in (("argument", main.args, ins), ("result", main.returned, outs)):
+        for i, (v, dims) in enumerate(zip(values, layouts)):
+            for d, (n, split) in enumerate(zip(v.type.shape, dims)):
+                if n % atoms.product(split):
+                    raise UnsupportedShardingError(
+                        f"dimension {d} of {what} {i} has size {n}, which {atoms.axes_text(split)} "
+                        f"({atoms.product(split)} devices) does not divide; pad it or shard another dimension",
+                        source(main),
+                    )
+
+
+def _arg_attrs(ctx: Module, main: Func, item: FunctionItem) -> list[str]:
+    """Donation survives where the local shapes of argument and result still agree."""
+    out = []
+    for arg, attrs in zip(item.region.args, main.arg_attrs):
+        texts = []
+        alias = attrs.get("tf.aliasing_output")
+        if alias is not None:
+            result = item.results[ir.IntegerAttr(alias).value]
+            if (result.shape, result.dtype) == (arg.shape, arg.dtype):
+                texts.append(f"tf.aliasing_output = {alias}")
+            else:
+                texts.append("jax.buffer_donor = true")
+        elif "jax.buffer_donor" in attrs:
+            texts.append(f"jax.buffer_donor = {attrs['jax.buffer_donor']}")
+        out.append(", ".join(texts))
+    return out
+
+
+def used_axes(shardings) -> set[AxisRef]:
+    """All axis references of shardings."""
+    out: set[AxisRef] = set()
+    for s in shardings:
+        for d in s.dims:
+            out.update(d.axes)
+        out.update(s.unreduced)
+    return out
+

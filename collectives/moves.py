@@ -1,0 +1,273 @@
+"""The moves of the reshard planner: what one collective can do to a layout.
+
+`successors` lists the moves worth trying from a layout towards a target. Moves that are free and certainly right
+(slicing at the place where the target wants it) are returned alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from .layout import Dims
+
+__all__ = ["Move", "Step", "successors"]
+
+Unreduced = tuple[int, ...]
+
+
+class Move(NamedTuple):
+    """Part of an all-to-all: `atoms` leave the minor end of `source` and are appended to `target`.
+
+    `order` are the same atoms in the order in which they are appended.
+    """
+
+    source: int
+    target: int
+    atoms: tuple[int, ...]
+
+
+class Step(NamedTuple):
+    """One collective (or a local slice).
+
+    kind       slice, all_gather, all_to_all, collective_permute, reduce_scatter, all_reduce
+    atoms      the atoms over which devices talk (for a slice: over which the tensor is cut)
+    dim        the dimension sliced, gathered or scattered; -1 if none
+    moves      the moves of an all-to-all
+    after      the layout it ends in
+    unreduced  the atoms unreduced after it
+    """
+
+    kind: str
+    atoms: tuple[int, ...]
+    dim: int
+    moves: tuple[Move, ...]
+    after: Dims
+    unreduced: Unreduced
+
+    def rename(self, names: Callable[[int], tuple[int, ...]]) -> Step:
+        """The same step with every atom replaced by several."""
+
+        def expand(atoms):
+            return tuple(x for a in atoms for x in names(a))
+
+        return Step(
+            self.kind,
+            expand(self.atoms),
+            self.dim,
+            tuple(Move(m.source, m.target, expand(m.atoms)) for m in self.moves),
+            tuple(expand(d) for d in self.after),
+            expand(self.unreduced),
+        )
+
+
+def successors(
+    shape: Sequence[int], dims: Dims, unreduced: Unreduced, target: Dims, sizes: Sequence[int]
+) -> list[Step]:
+    """Moves from (dims, unreduced) that may lead to `target`."""
+    p = _Position(shape, dims, unreduced, target, sizes)
+    direct = p.direct()
+    if direct is not None:
+        return [direct]
+    return [*p.reductions(), *p.exchanges(), *p.permutes(), *p.slices(), *p.gathers()]
+
+
+class _Position:
+    __slots__ = ("common", "dims", "place", "shape", "sizes", "target", "unreduced", "used")
+
+    def __init__(self, shape, dims, unreduced, target, sizes):
+        self.shape, self.dims, self.unreduced, self.target, self.sizes = shape, dims, unreduced, target, sizes
+        self.used = {a for d in dims for a in d} | set(unreduced)
+        self.place = {a: d for d, atoms in enumerate(target) for a in atoms}  # where the target wants each atom
+        self.common = []
+        for s, t in zip(dims, target):
+            n = 0
+            while n < len(s) and n < len(t) and s[n] == t[n]:
+                n += 1
+            self.common.append(n)
+
+    def even(self, d: int, atoms) -> bool:
+        n = 1
+        for a in atoms:
+            n *= self.sizes[a]
+        return self.shape[d] % n == 0
+
+    def can_hold(self, d: int, old, new) -> bool:
+        """Whether dimension d may change from `old` to its extension `new` by adding atoms (or back).
+
+        Pieces of a dimension that does not divide are not nested, so such a dimension changes as a whole.
+        """
+        return self.even(d, new) or (not old and new == self.target[d])
+
+    def with_dim(self, d: int, atoms) -> Dims:
+        return (*self.dims[:d], tuple(atoms), *self.dims[d + 1 :])
+
+    def direct(self) -> Step | None:
+        """Slicing, or reduce-scattering, exactly what the target wants next: never a mistake."""
+        for d, (s, t) in enumerate(zip(self.dims, self.target)):
+            n = len(s)
+            if self.common[d] != n or len(t) == n:
+                continue
+            k = n
+            while k < len(t) and t[k] not in self.used:
+                k += 1
+            if k > n and self.can_hold(d, s, t[:k]):
+                return Step("slice", t[n:k], d, (), self.with_dim(d, t[:k]), self.unreduced)
+            if k == n:
+                while k < len(t) and t[k] in self.unreduced:
+                    k += 1
+                if k > n and self.can_hold(d, s, t[:k]):
+                    left = tuple(u for u in self.unreduced if u not in t[n:k])
+                    return Step("reduce_scatter", t[n:k], d, (), self.with_dim(d, t[:k]), left)
+        return None
+
+    def reductions(self) -> Iterator[Step]:
+        inside = [u for u in self.unreduced if u in self.place]
+        outside = tuple(u for u in self.unreduced if u not in self.place)
+        for u in inside:
+            for d in range(len(self.dims)):
+                new = (*self.dims[d], u)
+                if self.even(d, new):
+                    left = tuple(v for v in self.unreduced if v != u)
+                    yield Step("reduce_scatter", (u,), d, (), self.with_dim(d, new), left)
+        if outside:
+            yield Step("all_reduce", outside, -1, (), self.dims, tuple(inside))
+        if inside:
+            yield Step("all_reduce", self.unreduced, -1, (), self.dims, ())
+
+    def _suffixes(self, d: int) -> Iterator[tuple[int, ...]]:
+        s = self.dims[d]
+        if not self.even(d, s):
+            if s != self.target[d]:
+                yield s
+            return
+        for k in range(self.common[d], len(s)):
+            yield s[k:]
+
+    def _moves_of(self, d: int, suffix) -> list[Move] | None:
+        """Each atom of a suffix to the dimension where the target wants it; None if one has no such place."""
+        groups: dict[int, list[int]] = {}
+        for a in suffix:
+            e = self.place.get(a, d)
+            if e == d:
+                return None
+            groups.setdefault(e, []).append(a)
+        return [Move(d, e, tuple(sorted(atoms, key=self.target[e].index))) for e, atoms in groups.items()]
+
+    def exchanges(self) -> Iterator[Step]:
+        """All-to-alls: one source dimension with every suffix, then source dimensions fused."""
+        longest: list[list[Move]] = []
+        for d in range(len(self.dims)):
+            options = [m for s in self._suffixes(d) if (m := self._moves_of(d, s)) is not None]
+            for moves in options:
+                step = self.exchange(moves)
+                if step is not None:
+                    yield step
+                for move in moves if len(moves) > 1 else ():
+                    if move.atoms == self.dims[d][-len(move.atoms) :]:
+                        step = self.exchange([move])
+                        if step is not None:
+                            yield step
+            if options:
+                longest.append(options[0])
+        if len(longest) > 1:
+            for i, first in enumerate(longest):
+                fused = list(first)
+                for other in longest[i + 1 :]:
+                    step = self.exchange(fused + other)
+                    if step is not None:
+                        yield step
+                        fused += other
+
+    def exchange(self, moves: list[Move]) -> Step | None:
+        losing = {m.source for m in moves}
+        gaining = {m.target for m in moves}
+        if losing & gaining:
+            return None  # not uniform: would have to be a permute
+        dims = [list(d) for d in self.dims]
+        for d in losing:
+            count = sum(len(m.atoms) for m in moves if m.source == d)
+            if not self.even(d, self.dims[d]) and count != len(dims[d]):
+                return None
+            dims[d] = dims[d][: len(dims[d]) - count]
+        for m in moves:
+            dims[m.target] += m.atoms
+        for e in gaining:
+            if not self.can_hold(e, self.dims[e], tuple(dims[e])):
+                return None
+        atoms = tuple(a for m in moves for a in m.atoms)
+        return Step("all_to_all", atoms, -1, tuple(moves), tuple(map(tuple, dims)), self.unreduced)
+
+    def slices(self) -> Iterator[Step]:
+        """Cutting by an atom that the target wants elsewhere, so that less has to move."""
+        for a in self.place:
+            if a in self.used:
+                continue
+            for d in range(len(self.dims)):
+                new = (*self.dims[d], a)
+                if self.even(d, new):
+                    yield Step("slice", (a,), d, (), self.with_dim(d, new), self.unreduced)
+
+    def gathers(self) -> Iterator[Step]:
+        for d in range(len(self.dims)):
+            for suffix in self._suffixes(d):
+                rest = self.dims[d][: len(self.dims[d]) - len(suffix)]
+                yield Step("all_gather", suffix, d, (), self.with_dim(d, rest), self.unreduced)
+
+    def permutes(self) -> Iterator[Step]:
+        """Layouts with the same piece shape that are closer to the target."""
+        if not any(self.dims):
+            return
+        seen = {self.dims}
+        for prefer_moving in (True, False):
+            for keep_common in (False, True):
+                new = self._permuted(prefer_moving, keep_common)
+                if new is not None and new not in seen:
+                    seen.add(new)
+                    atoms = tuple(sorted({a for d in self.dims for a in d} | {a for d in new for a in d}))
+                    yield Step("collective_permute", atoms, -1, (), new, self.unreduced)
+
+    def _permuted(self, prefer_moving: bool, keep_common: bool) -> Dims | None:
+        """Fills every dimension with as much of its target as its piece count allows, then with other atoms."""
+        sizes = self.sizes
+        room = [math.prod(sizes[a] for a in d) for d in self.dims]
+        heads: list[list[int]] = []
+        taken: set[int] = set(self.unreduced)
+        for d, t in enumerate(self.target):
+            head: list[int] = []
+            for a in t[: self.common[d]] if keep_common and self.common[d] < len(self.dims[d]) else t:
+                if room[d] % sizes[a] or a in taken:
+                    break
+                room[d] //= sizes[a]
+                head.append(a)
+                taken.add(a)
+            heads.append(head)
+        unwanted = [a for d in self.dims for a in d if a not in self.place and a not in taken]
+        wanted = [a for t in self.target for a in t if a not in taken]
+        out = []
+        for d, head in enumerate(heads):
+            own = [a for a in self.dims[d] if a in unwanted]
+            moving = [a for a in wanted if self.place[a] != d]
+            rest = [a for a in unwanted if a not in own]
+            pool = [*moving, *own, *rest] if prefer_moving else [*own, *moving, *rest]
+            chosen = _fill(room[d], pool, sizes)
+            if chosen is None:
+                return None
+            for a in chosen:
+                (wanted if a in wanted else unwanted).remove(a)
+            back = [a for a in chosen if a in self.place]
+            out.append((*head, *[a for a in chosen if a not in self.place], *back))
+        return tuple(out)
+
+
+def _fill(room: int, pool: list[int], sizes: Sequence[int]) -> list[int] | None:
+    """The first atoms of `pool`, in order, whose sizes multiply to `room`."""
+    if room == 1:
+        return []
+    for i, a in enumerate(pool):
+        if room % sizes[a] == 0:
+            rest = _fill(room // sizes[a], pool[i + 1 :], sizes)
+            if rest is not None:
+                return [a, *rest]
+    return None

@@ -1,0 +1,100 @@
+"""Values that every device can make for itself in any layout: constants, positions, the device's number."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from propagation.attributes import integer
+from propagation.program import Op, Value
+
+from ..emit import Ref
+from ..layout import Dims, replicated
+from .context import Context
+
+__all__ = ["scalar_constant"]
+
+
+def constant(ctx: Context, op: Op) -> None:
+    """A splat is written in the local shape; other constants once, and each device cuts out its part."""
+    result = op.results[0]
+    shape, dtype = result.type.shape, result.type.dtype
+    attr = op.attrs["value"]
+    text = ctx.text_of(attr)
+
+    def make(dims: Dims) -> Ref:
+        local = ctx.piece_shape(result, dims)
+        if local == shape:
+            return ctx.region.entry("stablehlo.constant", (), shape, dtype, f"value = {text}")
+        if _is_splat(attr):
+            literal = text[text.index("<") + 1 : text.rindex("> :")]
+            return ctx.region.entry("stablehlo.constant", (), local, dtype, f"value = dense<{literal}> : {_type(local, dtype)}")
+        full = ctx.region.entry("stablehlo.constant", (), shape, dtype, f"value = {text}")
+        return ctx.reshard(shape, full, replicated(len(shape)), dims)
+
+    ctx.bind_lazy(result, make)
+
+
+def _type(shape, dtype) -> str:
+    return "tensor<" + "".join(f"{n}x" for n in shape) + f"{dtype}>"
+
+
+def _is_splat(attr: ir.Attribute) -> bool:
+    return isinstance(attr, ir.DenseElementsAttr) and ir.DenseElementsAttr(attr).is_splat
+
+
+def scalar_constant(value: Value) -> float | int | bool | None:
+    """The number a value holds everywhere, if it is a constant that says so."""
+    op = value.op
+    while op is not None and op.name in ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"):
+        op = op.operands[0].op
+    if op is None or op.name not in ("stablehlo.constant", "sdy.constant"):
+        return None
+    attr = op.attrs["value"]
+    if not _is_splat(attr):
+        return None
+    try:
+        return np.array(ir.DenseElementsAttr(attr)).reshape(-1)[0].item()
+    except (TypeError, ValueError, BufferError):  # element types NumPy cannot hold: read the text
+        text = str(attr)
+        literal = text[text.index("<") + 1 : text.rindex("> :")]
+        try:
+            return float(literal)
+        except ValueError:
+            return _from_bits(literal, op.results[0].type.dtype)
+
+
+def _from_bits(literal: str, dtype: str) -> float | None:
+    """The special values that MLIR prints as bits."""
+    known = {"bf16": {"0xFF80": -np.inf, "0x7F80": np.inf}, "f16": {"0xFC00": -np.inf, "0x7C00": np.inf}}
+    return known.get(dtype, {}).get(literal)
+
+
+def iota(ctx: Context, op: Op) -> None:
+    """Positions along a dimension; a split dimension adds where this device's piece starts."""
+    result = op.results[0]
+    d = integer(op.attrs["iota_dimension"])
+    dtype = result.type.dtype
+
+    def make(dims: Dims) -> Ref:
+        local = ctx.piece_shape(result, dims)
+        if not dims[d]:
+            return ctx.region.shared("stablehlo.iota", (), local, dtype, f"iota_dimension = {d} : i64", ctx.loc)
+        where = ctx.realiser.positions(ctx.region, local, d, dims[d], local[d])
+        return where if dtype == "i32" else ctx.region.shared("stablehlo.convert", (where,), local, dtype)
+
+    ctx.bind_lazy(result, make)
+
+
+def device_number(ctx: Context, op: Op) -> None:
+    """`partition_id` of a program written for N partitions is `replica_id` of one written for N replicas."""
+    ctx.bind(op.results[0], (), ctx.region.entry("stablehlo.replica_id", (), (), "ui32"))
+
+
+PARTITION = {
+    "stablehlo.constant": constant,
+    "sdy.constant": constant,
+    "stablehlo.iota": iota,
+    "stablehlo.partition_id": device_number,
+    "stablehlo.replica_id": device_number,
+}

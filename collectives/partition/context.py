@@ -1,0 +1,338 @@
+"""The partitioner's context: states of values, resharding on demand, and the walk over operations.
+
+Every rule asks for its operands in the layouts it wants (`get`) and binds its results in the layouts it made them in
+(`bind`, `bind_partial`, `bind_lazy`). Collectives appear where a value is asked for in a layout in which no version of
+it exists; the version is remembered, so that a second consumer finds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from propagation.program import Block, Func, Op, Value, source
+
+from ..cost import item_bytes, sent_bytes
+from ..emit import Collective, ModuleBuilder, Ref, Region
+from ..errors import FullGatherError, UnsupportedOpError
+from ..layout import Atoms, Dims, local_shape, replicated
+from ..plan import Finding
+from ..realise import REDUCERS, Realiser, zero_literal
+from ..reshard import Planner, ReshardPlan
+from ..topology import Topology
+from . import rules
+from .state import Partial, State
+
+__all__ = ["Context"]
+
+
+class Context:
+    """State of partitioning one module; `region` is where operations are being written."""
+
+    def __init__(self, program, sharding, atoms: Atoms, builder: ModuleBuilder, topology: Topology, options):
+        self.program = program
+        self.sharding: Callable[[Value], object] = sharding
+        self.atoms = atoms
+        self.sizes = atoms.sizes
+        self.builder = builder
+        self.topology = topology
+        self.options = options
+        self.planner = Planner(atoms)
+        self.realiser = Realiser(atoms, builder)
+        self.findings: list[Finding] = []
+        self.region: Region = None
+        self.op: Op | Func = None
+        self.env: dict[Value, State] = {}
+        self.returns: list[Value] | None = None
+        self.callees: dict = {}
+        self.decisions: dict = {}
+        self._rules = rules()
+        self._wants: dict[Value, Dims] = {}
+        self._attr_text: dict = {}
+        self._loc_of: Op | None = None
+        self._loc = ""
+        self.manual: tuple[int, ...] = ()
+
+    # -- what is wanted ---------------------------------------------------------------------------------------
+
+    def want(self, value: Value) -> Dims:
+        """The layout that propagation decided for a value."""
+        found = self._wants.get(value)
+        if found is None:
+            s = self.sharding(value)
+            rank = len(value.type.shape)
+            found = replicated(rank) if s is None or len(s.dims) != rank else self.atoms.dims(s)
+            self._wants[value] = found
+        return found
+
+    def state(self, value: Value) -> State:
+        return self.env[value]
+
+    # -- binding results --------------------------------------------------------------------------------------
+
+    def new_state(self, value: Value) -> State:
+        t = value.type
+        state = State(t.shape, t.dtype, self.region, len(value.uses), None if t.is_tensor else t.text)
+        self.env[value] = state
+        return state
+
+    def bind(self, value: Value, dims: Dims, ref: Ref) -> None:
+        self.new_state(value).versions[dims] = ref
+
+    def bind_lazy(self, value: Value, make: Callable[[Dims], Ref]) -> None:
+        """`make(dims)` writes the value in any layout, without communication, into the current region."""
+        env, op = self.env, self.op
+
+        def at_home(dims: Dims) -> Ref:
+            saved = self.env, self.op
+            self.env, self.op = env, op
+            try:
+                return make(dims)
+            finally:
+                self.env, self.op = saved
+
+        self.new_state(value).make = at_home
+
+    def bind_partial(self, value: Value, dims: Dims, parts: dict[tuple[int, ...], Ref], kind: str = "add") -> None:
+        """Binds a value that still has to be reduced; resolves it at once if nothing is pending."""
+        state = self.new_state(value)
+        if set(parts) == {()}:
+            state.versions[dims] = parts[()]
+        else:
+            state.partial = Partial(kind, dims, parts)
+
+    # -- asking for values ------------------------------------------------------------------------------------
+
+    def get(self, value: Value, dims: Dims) -> Ref:
+        """`value` complete and laid out as `dims`; collectives are written if no such version is visible."""
+        state = self.env[value]
+        ref = state.versions.get(dims)
+        if ref is not None:
+            return ref
+        region = self.region
+        while region is not state.home and region is not None:
+            local = region.known.get(state)
+            if local is not None and dims in local:
+                return local[dims]
+            region = region.parent
+        return self._materialise(state, dims)
+
+    def whole(self, value: Value) -> Ref:
+        """`value` complete on every device."""
+        return self.get(value, replicated(len(value.type.shape)))
+
+    def piece_shape(self, value: Value, dims: Dims) -> tuple[int, ...]:
+        return local_shape(value.type.shape, dims, self.sizes)
+
+    def cost(self, value: Value, dims: Dims) -> float:
+        """Bytes that `get(value, dims)` would send."""
+        state = self.env[value]
+        if state.make is not None or dims in state.versions:
+            return 0.0
+        found = self._sources(state, self.region)
+        return min((self._source_cost(state, s, dims) for s in found), default=0.0)
+
+    def _sources(self, state: State, region: Region) -> list[tuple]:
+        """(dims, parts) of the versions visible in `region`."""
+        out = [(dims, {(): ref}) for dims, ref in state.versions.items()]
+        while region is not state.home and region is not None:
+            out += [(dims, {(): ref}) for dims, ref in region.known.get(state, {}).items()]
+            region = region.parent
+        if state.partial is not None and not out:
+            out.append((state.partial.dims, state.partial.parts))
+        return out
+
+    def _source_cost(self, state: State, source_: tuple, dims: Dims) -> float:
+        have, parts = source_
+        return sum(self.planner.cost(state.shape, state.bits, have, dims, pending) for pending in parts)
+
+    def _materialise(self, state: State, dims: Dims) -> Ref:
+        region = self._landing(state)
+        outer, self.region = self.region, region
+        try:
+            if state.make is not None:
+                ref = state.make(dims)
+                self._remember(state, region, dims, ref)
+                return ref
+            sources = self._sources(state, region)
+            have, parts = min(sources, key=lambda s: self._source_cost(state, s, dims))
+            kind = state.partial.kind if state.partial is not None else "add"
+            total = None
+            for pending, ref in parts.items():
+                plan = self.planner.plan(state.shape, state.bits, have, dims, pending)
+                ref = self._follow(state, region, plan, ref, kind, alone=len(parts) == 1)
+                total = ref if total is None else self.combine(kind, total, ref)
+            self._remember(state, region, dims, total)
+            return total
+        finally:
+            self.region = outer
+
+    def combine(self, kind: str, a: Ref, b: Ref) -> Ref:
+        """`a` and `b` put together by a reduction's operation."""
+        return self.region.op(REDUCERS[kind], (a, b), [(a.shape, a.dtype)], loc=self.loc)[0]
+
+    def _landing(self, state: State) -> Region:
+        """Where a new version is written: next to the value, out of the loops between, but within a branch."""
+        path, region = [], self.region
+        while region is not state.home and region is not None:
+            path.append(region)
+            region = region.parent
+        landing = state.home
+        for region in reversed(path):
+            if region.kind != "loop":
+                landing = region
+        return landing
+
+    def _remember(self, state: State, region: Region, dims: Dims, ref: Ref) -> None:
+        if region is state.home:
+            state.versions.setdefault(dims, ref)
+        else:
+            region.known.setdefault(state, {}).setdefault(dims, ref)
+
+    def _follow(self, state: State, region: Region, plan: ReshardPlan, ref: Ref, kind: str, alone: bool) -> Ref:
+        before = plan.source
+        cause = "partial sum" if plan.unreduced else "reshard"
+        for step in plan.steps:
+            ref = self.realiser.step(region, ref, state.shape, before, step, kind, self.op, cause, self.loc)
+            before = step.after
+            if alone and not step.unreduced:
+                self._remember(state, region, before, ref)
+        return ref
+
+    def reshard(self, shape, ref: Ref, have: Dims, dims: Dims, pending=(), kind: str = "add", cause="reshard") -> Ref:
+        """A tensor that is not a value of the program, brought from one layout to another."""
+        bits = State(shape, ref.dtype, self.region, 1).bits
+        plan = self.planner.plan(shape, bits, have, dims, tuple(pending))
+        before = have
+        for step in plan.steps:
+            ref = self.realiser.step(self.region, ref, shape, before, step, kind, self.op, cause, self.loc)
+            before = step.after
+        return ref
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    @property
+    def loc(self) -> str:
+        """The location alias of the operation being partitioned."""
+        if self._loc_of is not self.op:
+            self._loc_of = self.op
+            loc = self.op.loc if self.op is not None else None
+            text = "" if loc is None else str(loc)
+            self._loc = "" if text in ("", "loc(unknown)") else self.builder.location(text[4:-1])
+        return self._loc
+
+    def emit(self, name: str, operands: Sequence[Ref], shape, dtype: str, attrs="", extra="", regions=()) -> Ref:
+        """Writes an operation with one result."""
+        return self.region.op(name, operands, [(tuple(shape), dtype)], attrs, extra, regions, self.loc)[0]
+
+    def attr_text(self, op: Op, skip: Iterable[str] = ()) -> str:
+        """The operation's attributes as text, without shardings and those in `skip`."""
+        out = []
+        for name, attr in op.attrs.items():
+            if name.startswith(("sdy.", "mhlo.sharding")) or name in skip:
+                continue
+            text = self.text_of(attr)
+            out.append(name if text == "unit" else f"{name} = {text}" if _plain(name) else f'"{name}" = {text}')
+        return ", ".join(out)
+
+    def text_of(self, attr) -> str:
+        """An attribute as MLIR text, printed once."""
+        text = self._attr_text.get(attr)
+        if text is None:
+            text = self._attr_text[attr] = str(attr)
+        return text
+
+    def local_copy(self, op: Op, operands: Sequence[Ref], shapes: Sequence[tuple[int, ...]], attrs=None) -> list[Ref]:
+        """The same operation on local pieces, regions included. `attrs` replaces the attribute text."""
+        types = [(tuple(s), r.type.dtype) for s, r in zip(shapes, op.results)]
+        text = self.attr_text(op) if attrs is None else attrs
+        regions = [self.copy_region(b) for b in op.regions] if op.regions else ()
+        return self.region.op(op.name, operands, types, extra=text, regions=regions, loc=self.loc)
+
+    def copy_region(self, block: Block) -> Region:
+        """A region of scalars (of a reduction, sort, scatter, ...), copied as it is."""
+        body = Region("body", self.region, [(a.type.shape, a.type.dtype) for a in block.args])
+        names: dict[Value, Ref] = dict(zip(block.args, body.args))
+        for op in block.ops:
+            operands = [names[v] if v in names else self._captured(v) for v in op.operands]
+            types = [(r.type.shape, r.type.dtype) for r in op.results]
+            nested = [self.copy_region(b) for b in op.regions] if op.regions else ()
+            names.update(zip(op.results, body.op(op.name, operands, types, extra=self.attr_text(op), regions=nested)))
+        return body
+
+    def _captured(self, value: Value) -> Ref:
+        if value.type.shape:
+            raise UnsupportedOpError("a reduction body uses a tensor defined outside of it", source(self.op))
+        return self.whole(value)
+
+    # -- findings ---------------------------------------------------------------------------------------------
+
+    def gathered(self, value: Value, dims: Dims, why: str) -> Ref:
+        """`get`, recording what it costs that `value` could not stay sharded."""
+        sent = self.cost(value, dims)
+        if sent > 0:
+            where = source(self.op)
+            have = self.env[value].dims
+            text = self.atoms.text(value.type.shape, value.type.dtype, have)
+            message = f"{self.op.name}: {text} is gathered: {why}"
+            if not self.options.allow_full_gather:
+                raise FullGatherError(
+                    f"{message} ({sent:.0f} bytes per device); annotate the operand so that this dimension is whole, "
+                    "or allow it with allow_full_gather=True",
+                    where,
+                )
+            self.findings.append(Finding("full-gather", message, where, sent))
+        return self.get(value, dims)
+
+    def own_collective(self, ref: Ref, kind: str, groups: tuple[int, int], operand: float, cause: str) -> None:
+        """Records a collective that the program itself contains."""
+        sent = sent_bytes(kind, groups[1], operand)
+        ref.item.collective = Collective(kind, None, groups, sent, self.op, cause)
+
+    # -- the walk ---------------------------------------------------------------------------------------------
+
+    def block(self, ops: Iterable[Op]) -> None:
+        """Partitions operations in order (terminators are the caller's)."""
+        table = self._rules
+        for op in ops:
+            self.op = op
+            rule = table.get(op.name)
+            if rule is None:
+                raise UnsupportedOpError(
+                    f"{op.name} has no partitioning rule; use partitioner=\"xla\" for this program, or wrap the "
+                    "operation in a manual computation",
+                    source(op),
+                )
+            rule(self, op)
+
+    @property
+    def byte_per_flop(self) -> float:
+        """Bytes that can be sent while one arithmetic operation runs."""
+        return self.topology.default.bandwidth / self.topology.flops
+
+    @property
+    def redundancy(self) -> float:
+        """Bytes that can be sent while one byte of memory is read or written."""
+        return self.topology.default.bandwidth / self.topology.memory_bandwidth
+
+    @staticmethod
+    def bits(value: Value) -> float:
+        """Bytes per element of a value."""
+        return item_bytes(value.type.dtype)
+
+    def masked(self, ref: Ref, shape, dims: Dims, which: Iterable[int], fill: str | None = None) -> Ref:
+        """`ref` with the padding of the dimensions `which` set to `fill` (zero if None)."""
+        for d in which:
+            inside = self.realiser.inside(self.region, ref.shape, d, dims[d], shape[d]) if dims[d] else None
+            if inside is not None:
+                literal = zero_literal(ref.dtype) if fill is None else fill
+                other = self.realiser.constant(self.region, ref.shape, ref.dtype, literal)
+                ref = self.emit("stablehlo.select", (inside, ref, other), ref.shape, ref.dtype)
+        return ref
+
+    def elements(self, shape: Sequence[int], dims: Dims) -> int:
+        return math.prod(local_shape(shape, dims, self.sizes))
+
+
+def _plain(name: str) -> bool:
+    return name.replace("_", "a").replace(".", "a").isalnum()

@@ -1,0 +1,101 @@
+"""Pointwise operations: computed where the operands already are, or where the result is wanted."""
+
+from __future__ import annotations
+
+from propagation.program import Op
+
+from ..layout import Dims
+from . import linear
+from .context import Context
+
+
+def pointwise(ctx: Context, op: Op) -> None:
+    """A pointwise operation. Scalars beside larger operands (clamp, select) are kept whole."""
+    result = op.results[0]
+    rank = len(result.type.shape)
+    if _all_lazy(ctx, op):
+        ctx.bind_lazy(result, lambda dims: _compute(ctx, op, dims))
+        return
+    dims = layout(ctx, op, rank)
+    ctx.bind(result, dims, _compute(ctx, op, dims))
+
+
+def _all_lazy(ctx: Context, op: Op) -> bool:
+    for v in op.operands:
+        if ctx.state(v).make is None:
+            return False
+    return True
+
+
+def _compute(ctx: Context, op: Op, dims: Dims):
+    rank = len(dims)
+    operands = [ctx.get(v, dims if len(v.type.shape) == rank else ()) for v in op.operands]
+    return ctx.local_copy(op, operands, [ctx.piece_shape(op.results[0], dims)])[0]
+
+
+def layout(ctx: Context, op: Op, rank: int) -> Dims:
+    """Where to compute: the layout of the result, or that of an operand if moving the result later is cheaper."""
+    result = op.results[0]
+    want = ctx.want(result)
+    candidates = [want]
+    bound = [v for v in op.operands if len(v.type.shape) == rank and ctx.state(v).make is None]
+    if all(want in ctx.state(v).versions for v in bound):
+        return want
+    for v in bound:
+        state = ctx.state(v)
+        for dims in [state.dims, *[d for d in state.versions]]:
+            if dims not in candidates:
+                candidates.append(dims)
+    shape, bits = result.type.shape, ctx.bits(result)
+    per_element = bits * (1 + len(bound)) * ctx.redundancy
+    best, best_cost = want, float("inf")
+    for dims in candidates:
+        cost = sum(ctx.cost(v, dims) for v in bound) + ctx.planner.cost(shape, bits, dims, want)
+        cost += ctx.elements(shape, dims) * per_element
+        if cost < best_cost - 1e-6:
+            best, best_cost = dims, cost
+    return best
+
+
+def add(ctx: Context, op: Op) -> None:
+    if not linear.add(ctx, op, negate_second=False):
+        pointwise(ctx, op)
+
+
+def subtract(ctx: Context, op: Op) -> None:
+    if not linear.add(ctx, op, negate_second=True):
+        pointwise(ctx, op)
+
+
+def multiply(ctx: Context, op: Op) -> None:
+    if not (linear.scale(ctx, op, 0) or linear.scale(ctx, op, 1)):
+        pointwise(ctx, op)
+
+
+def divide(ctx: Context, op: Op) -> None:
+    floating = not op.results[0].type.dtype.startswith(("i", "ui"))
+    if not (floating and linear.scale(ctx, op, 0)):
+        pointwise(ctx, op)
+
+
+def negate(ctx: Context, op: Op) -> None:
+    value = op.operands[0]
+    if linear.deferred(ctx, value):
+        dims = ctx.state(value).partial.dims
+        linear.apply(ctx, op, value, dims, lambda r: ctx.emit(op.name, (r,), r.shape, r.dtype))
+    else:
+        pointwise(ctx, op)
+
+
+_POINTWISE = ["abs", "and", "atan2", "bitcast_convert", "cbrt", "ceil", "clamp", "compare", "complex", "convert", "cosine", "count_leading_zeros", "exponential", "exponential_minus_one", "floor", "imag", "is_finite", "log", "log_plus_one", "logistic", "maximum", "minimum", "not", "or", "popcnt", "power", "real", "reduce_precision", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt", "select", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sine", "sqrt", "tan", "tanh", "xor"]
+_CHLO = ["acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "conj", "cosh", "digamma", "erf", "erf_inv", "erfc", "is_inf", "is_neg_inf", "is_pos_inf", "lgamma", "next_after", "polygamma", "sinh", "square", "zeta", "tan"]
+
+PARTITION = {
+    **{f"stablehlo.{name}": pointwise for name in _POINTWISE if name != "bitcast_convert"},
+    **{f"chlo.{name}": pointwise for name in _CHLO},
+    "stablehlo.add": add,
+    "stablehlo.subtract": subtract,
+    "stablehlo.multiply": multiply,
+    "stablehlo.divide": divide,
+    "stablehlo.negate": negate,
+}

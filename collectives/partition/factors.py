@@ -1,0 +1,174 @@
+"""Choosing how to split an operation: which mesh axes each of its factors gets.
+
+Factors are the loops of the operation (batch, rows, columns, contraction, ...). Splitting a pass-through factor costs
+nothing, splitting a reduced factor leaves a partial sum. Every axis that some operand or the result uses can go to one
+of the factors it stands at, or to none; what a choice costs is read off the reshard plans it needs, plus the time that
+computing redundantly takes on the topology, in bytes that could be sent meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from propagation.program import Value
+
+from ..layout import Dims
+from ..reshard import runs_of
+from .context import Context
+
+__all__ = ["PASS", "REDUCE", "WHOLE", "Choice", "Factors", "choose"]
+
+PASS, REDUCE, WHOLE = 0, 1, 2
+CHOICE_LIMIT = 600
+
+
+class Factors(NamedTuple):
+    """The factors of an operation.
+
+    sizes     size of each factor
+    kinds     PASS, REDUCE (summed over, operands only) or WHOLE (must stay in one piece)
+    operands  per operand, per dimension, its factor; -1 for a dimension that must be whole
+    results   the same for results
+    even      factors whose axes must divide their size
+    """
+
+    sizes: tuple[int, ...]
+    kinds: tuple[int, ...]
+    operands: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+    even: frozenset[int] = frozenset()
+
+
+class Choice(NamedTuple):
+    """The layouts that follow from an assignment of axes to factors. `pending` are the axes of reduced factors."""
+
+    assigned: tuple[tuple[int, ...], ...]
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    pending: tuple[int, ...]
+    bytes: float
+
+
+def choose(
+    ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], byte_per_work: float
+) -> Choice:
+    """The cheapest assignment. `byte_per_work` prices one element of the factors' product computed on a device."""
+    states = [ctx.state(v) for v in operands]
+    wants = [ctx.want(v) for v in results]
+    key = (
+        factors,
+        tuple((tuple(s.versions), s.partial and (s.partial.dims, tuple(s.partial.parts))) for s in states),
+        tuple(wants),
+        tuple(s.bits for s in states),
+        tuple(v.type.dtype for v in results),
+    )
+    local = tuple(tuple(r) for s in states for r in _local_versions(ctx, s))
+    key = (*key, local)
+    found = ctx.decisions.get(key)
+    if found is None:
+        found = ctx.decisions[key] = _choose(ctx, factors, operands, results, states, wants, byte_per_work)
+    return found
+
+
+def _local_versions(ctx: Context, state):
+    region = ctx.region
+    while region is not state.home and region is not None:
+        known = region.known.get(state)
+        if known:
+            yield known
+        region = region.parent
+
+
+def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_work) -> Choice:
+    tensors: list[tuple[tuple[int, ...], Dims]] = []  # (factor per dim, layout), the largest first
+    for f, s in zip(factors.operands, states):
+        if s.dims is not None:
+            tensors.append((math.prod(s.shape) * s.bits, f, s.dims))
+            tensors += [(math.prod(s.shape) * s.bits - 1, f, d) for v in _local_versions(ctx, s) for d in v]
+    for f, v, w in zip(factors.results, results, wants):
+        tensors.append((v.type.size, f, w))
+    tensors = [(f, d) for _, f, d in sorted(tensors, key=lambda t: -t[0])]
+    runs = runs_of([d for _, dims in tensors for d in dims])
+    runs = [r for r in runs if r]
+    places = [_places(run, tensors, factors) for run in runs]
+    work = byte_per_work
+    best = None
+    options = [p if len(p) == 1 and _agreed(run, p[0], tensors) else [*p, -1] for run, p in zip(runs, places)]
+    if math.prod(map(len, options)) > CHOICE_LIMIT:
+        options = [o[:2] for o in options]
+    for picks in itertools.islice(itertools.product(*options), CHOICE_LIMIT):
+        assigned = _assign(ctx, factors, runs, picks, tensors)
+        if assigned is None:
+            continue
+        choice = _cost(ctx, factors, assigned, operands, results, wants, work, None if best is None else best.bytes)
+        if choice is not None and (best is None or choice.bytes < best.bytes - 1e-6):
+            best = choice
+    if best is None:
+        none = ((),) * len(factors.sizes)
+        best = _cost(ctx, factors, none, operands, results, wants, work, None)
+    return best
+
+
+def _places(run, tensors, factors: Factors) -> list[int]:
+    """The factors at which a run of axes stands in some tensor and may be used."""
+    out = []
+    for f, dims in tensors:
+        for factor, atoms in zip(f, dims):
+            if factor >= 0 and run[0] in atoms and factor not in out and factors.kinds[factor] != WHOLE:
+                out.append(factor)
+    return out
+
+
+def _agreed(run, factor: int, tensors) -> bool:
+    """Whether every tensor that has the factor splits it by this run, and no other dimension does."""
+    for f, dims in tensors:
+        for g, atoms in zip(f, dims):
+            if (run[0] in atoms) != (g == factor):
+                return False
+    return True
+
+
+def _assign(ctx, factors: Factors, runs, picks, tensors):
+    """Axes per factor, ordered as the largest tensor has them; None if an assignment does not fit."""
+    chosen: dict[int, list] = {}
+    for run, pick in zip(runs, picks):
+        if pick >= 0:
+            chosen.setdefault(pick, []).append(run)
+    assigned = [()] * len(factors.sizes)
+    for factor, members in chosen.items():
+        ordered: list[int] = []
+        for f, dims in tensors:
+            for g, atoms in zip(f, dims):
+                if g == factor:
+                    ordered += [a for a in atoms if a not in ordered and any(a in m for m in members)]
+        if factors.sizes[factor] % ctx.atoms.product(ordered) and (
+            factor in factors.even or ctx.atoms.product(ordered) > factors.sizes[factor]
+        ):
+            return None
+        assigned[factor] = tuple(ordered)
+    return tuple(assigned)
+
+
+def layout_of(dims_factors: Sequence[int], assigned) -> Dims:
+    return tuple([assigned[f] if f >= 0 else () for f in dims_factors])
+
+
+def _cost(ctx, factors: Factors, assigned, operands, results, wants, byte_per_work, limit) -> Choice | None:
+    work = 1
+    for size, atoms in zip(factors.sizes, assigned):
+        work *= -(-size // ctx.atoms.product(atoms)) if atoms else size
+    total = work * byte_per_work
+    ins = tuple(layout_of(f, assigned) for f in factors.operands)
+    outs = tuple(layout_of(f, assigned) for f in factors.results)
+    pending = tuple(sorted(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms))
+    for v, dims in zip(operands, ins):
+        total += ctx.cost(v, dims)
+        if limit is not None and total >= limit:
+            return None
+    for v, dims, want in zip(results, outs, wants):
+        bits = ctx.bits(v)
+        total += ctx.planner.cost(v.type.shape, bits, dims, want, pending)
+    return Choice(assigned, ins, outs, pending, total)

@@ -1,0 +1,190 @@
+"""Interval moves: shifting positions along a split dimension by sending exactly the pieces that a device lacks.
+
+A result along a dimension is described as runs: positions [to, to + length) of the result come from positions
+[start, start + length) of an operand. Every device's part of every run is cut at the borders of the operand's pieces,
+and the cut parts travel in rounds of collective permutes; in a round each device sends and receives at most once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..emit import Ref
+from .context import Context
+
+__all__ = ["Run", "assemble"]
+
+
+class Run(NamedTuple):
+    """Positions [to, to + length) of the result are positions [start, start + length) of operand `operand`."""
+
+    operand: int
+    start: int
+    to: int
+    length: int
+
+
+class _Part(NamedTuple):
+    """`length` elements that device `source` holds from `start` and device `target` wants at `to` (coordinates along
+    the split dimension, local positions)."""
+
+    source: int
+    target: int
+    start: int
+    to: int
+    length: int
+
+
+class _Round(NamedTuple):
+    """Parts that travel at once. A distance of zero is a local copy."""
+
+    operand: int
+    parts: list[_Part]
+    local: bool
+
+
+def assemble(
+    ctx: Context, dim: int, atoms: Sequence[int], refs: Sequence[Ref], sizes: Sequence[int], size: int,
+    runs: Sequence[Run], fill: Ref | None,
+) -> Ref:  # fmt: skip
+    """This device's piece of a result of `size` along `dim`, split by `atoms` like the operands `refs` (of global
+    `sizes`). Positions that no run covers hold the scalar `fill`."""
+    p = ctx.atoms.product(atoms)
+    piece = -(-size // p)
+    rounds = []
+    for operand, length in enumerate(sizes):
+        parts = _parts([r for r in runs if r.operand == operand], p, -(-length // p), piece, length)
+        rounds += _rounds(operand, parts, p)
+    covered = _covers_all(rounds, p, piece, size)
+    shape = (*refs[0].shape[:dim], piece, *refs[0].shape[dim + 1 :])
+    out = None
+    if not covered:
+        fill = ctx.realiser.zero(ctx.region, (), refs[0].dtype) if fill is None else fill
+        out = ctx.realiser.splat(ctx.region, fill, shape)
+    for r in rounds:
+        out = _apply(ctx, dim, atoms, refs[r.operand], r, shape, out, p)
+    return out
+
+
+def _parts(runs: Sequence[Run], p: int, have: int, want: int, length: int) -> list[_Part]:
+    """Cuts runs at the borders of the target's and the source's pieces (of `want` and `have` positions)."""
+    out = []
+    for run in runs:
+        at, stop = run.to, run.to + run.length
+        while at < stop:
+            target, source = at // want, (at - run.to + run.start) // have
+            start = at - run.to + run.start
+            n = min(stop - at, (target + 1) * want - at, (source + 1) * have - start, length - start)
+            out.append(_Part(source, target, start - source * have, at - target * want, n))
+            at += n
+    return out
+
+
+def _rounds(operand: int, parts: list[_Part], p: int) -> list[_Round]:
+    """Local copies first, then rounds in which everyone sends and receives at most once. Parts of equal distance fit
+    together; rounds of equal length that do not meet are joined."""
+    local: list[list[_Part]] = []
+    by_distance: dict[tuple, list[list[_Part]]] = {}
+    for part in parts:
+        lists = local if part.source == part.target else by_distance.setdefault(part.target - part.source, [])
+        for members in lists:
+            if all(m.source != part.source and m.target != part.target for m in members):
+                members.append(part)
+                break
+        else:
+            lists.append([part])
+    remote: list[list[_Part]] = []
+    for lists in by_distance.values():
+        for members in lists:
+            longest = max(m.length for m in members)
+            for other in remote:
+                sources = {m.source for m in other} & {m.source for m in members}
+                targets = {m.target for m in other} & {m.target for m in members}
+                if not sources and not targets and max(m.length for m in other) == longest:
+                    other += members
+                    break
+            else:
+                remote.append(list(members))
+    return [_Round(operand, m, True) for m in local] + [_Round(operand, m, False) for m in remote]
+
+
+def _covers_all(rounds: list[_Round], p: int, piece: int, size: int) -> bool:
+    """Whether the first round alone writes every position that counts (then no fill is needed below it)."""
+    first = next(iter(rounds), None)
+    if first is None:
+        return False
+    total = {c: max(0, min(piece, size - c * piece)) for c in range(p)}
+    lengths = {part.target: part.length for part in first.parts}
+    return all(lengths.get(c, 0) >= n for c, n in total.items())
+
+
+def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref | None, p: int) -> Ref:
+    """Writes the parts of one round over `out`."""
+    have, want = ref.shape[dim], shape[dim]
+    length = max(part.length for part in r.parts)
+    length = min(length, have)
+    start, to = np.zeros(p, np.int64), np.full(p, want, np.int64)
+    shift, stop = np.zeros(p, np.int64), np.full(p, want, np.int64)
+    for part in r.parts:
+        first = min(part.start, have - length)  # the window that is sent must lie inside the piece
+        start[part.source] = first
+        shift[part.target] = part.to - (part.start - first)
+        to[part.target], stop[part.target] = part.to, part.to + part.length
+    payload = _window(ctx, ref, dim, atoms, start, length)
+    if not r.local:
+        pairs = _pairs(ctx, atoms, r.parts, p)
+        payload = ctx.realiser.send(ctx.region, payload, pairs, atoms, ctx.op, "interval move", ctx.loc)
+    everywhere = bool((to == 0).all() and (stop == want).all())
+    if length != want or shift.any():
+        before = max(0, int(shift.max()))
+        after = max(0, want - length - int(shift.min()))
+        padded = ctx.realiser.pad(ctx.region, payload, dim, before, after)
+        payload = _window(ctx, padded, dim, atoms, before - shift, want)
+    if out is None or everywhere:
+        return payload
+    where = ctx.region.shared("stablehlo.iota", (), shape, "i32", f"iota_dimension = {dim} : i64")
+    mask = _compare(ctx, where, _table(ctx, atoms, to), "GE")
+    upper = _compare(ctx, where, _table(ctx, atoms, stop), "LT")
+    mask = ctx.region.shared("stablehlo.and", (mask, upper), shape, "i1")
+    return ctx.emit("stablehlo.select", (mask, payload, out), shape, payload.dtype)
+
+
+def _compare(ctx: Context, where: Ref, bound: Ref, direction: str) -> Ref:
+    other = ctx.realiser.splat(ctx.region, bound, where.shape)
+    attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+    return ctx.region.shared("stablehlo.compare", (where, other), where.shape, "i1", attrs)
+
+
+def _window(ctx: Context, ref: Ref, dim: int, atoms, starts: np.ndarray, length: int) -> Ref:
+    if length == ref.shape[dim]:
+        return ref
+    if (starts == starts[0]).all():
+        return ctx.realiser.cut(ctx.region, ref, dim, int(starts[0]), int(starts[0]) + length, ctx.loc)
+    return ctx.realiser.window(ctx.region, ref, dim, _table(ctx, atoms, starts), length, ctx.loc)
+
+
+def _table(ctx: Context, atoms, values: np.ndarray) -> Ref:
+    """The entry of `values` at this device's coordinate (i32 scalar)."""
+    if (values == values[0]).all():
+        return ctx.realiser.index(ctx.region, int(values[0]))
+    step = np.diff(values)
+    if (step == step[0]).all():  # linear in the coordinate
+        at = ctx.realiser.offset(ctx.region, atoms, int(step[0]))
+        first = ctx.realiser.index(ctx.region, int(values[0]))
+        return ctx.region.entry("stablehlo.add", (at, first), (), "i32") if values[0] else at
+    n = len(values)
+    attrs = f"value = dense<{values.tolist()}> : tensor<{n}xi32>"
+    table = ctx.region.entry("stablehlo.constant", (), (n,), "i32", attrs)
+    at = ctx.realiser.coordinate(ctx.region, atoms)
+    one = ctx.region.entry("stablehlo.dynamic_slice", (table, at), (1,), "i32", "slice_sizes = array<i64: 1>")
+    return ctx.region.entry("stablehlo.reshape", (one,), (), "i32")
+
+
+def _pairs(ctx: Context, atoms, parts: list[_Part], p: int) -> np.ndarray:
+    """Device pairs of parts given by coordinates along `atoms`, in every group of devices along them."""
+    groups = ctx.atoms.groups(atoms)
+    pairs = [np.stack([groups[:, part.source], groups[:, part.target]], axis=1) for part in parts]
+    return np.concatenate(pairs)

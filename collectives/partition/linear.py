@@ -1,0 +1,81 @@
+"""Partial sums as a state of a value: letting linear operations pass before the reduction is taken.
+
+A value used once may stay unreduced through operations that are linear in it and do not enlarge it, so that
+what is added up later is reduced once, smaller, or as a reduce-scatter. A value with several uses is reduced where
+it stands: each use would otherwise reduce for itself.
+"""
+
+from __future__ import annotations
+
+from propagation.program import Op, Value
+
+from ..emit import Ref
+from ..layout import Dims
+from .context import Context
+
+__all__ = ["add", "apply", "deferred", "scale"]
+
+
+def deferred(ctx: Context, value: Value) -> bool:
+    """Whether `value` is a pending sum that its only consumer may carry on."""
+    state = ctx.state(value)
+    return bool(state.pending) and state.partial.kind == "add" and state.uses == 1
+
+
+def apply(ctx: Context, op: Op, value: Value, dims: Dims, local, more: tuple[int, ...] = ()) -> None:
+    """Binds the result of `op` to `local(part)` of every part of a deferred value; `more` atoms become pending."""
+    parts: dict[tuple[int, ...], Ref] = {}
+    for atoms, ref in ctx.state(value).partial.parts.items():
+        _put(ctx, parts, tuple(sorted({*atoms, *more})), local(ref))
+    ctx.bind_partial(op.results[0], dims, parts)
+
+
+def _put(ctx: Context, parts: dict, atoms: tuple[int, ...], ref: Ref) -> None:
+    old = parts.get(atoms)
+    parts[atoms] = ref if old is None else ctx.combine("add", old, ref)
+
+
+def add(ctx: Context, op: Op, negate_second: bool) -> bool:
+    """Adds (subtracts) with pending operands; False if the operands should be complete."""
+    a, b = op.operands
+    waits = [deferred(ctx, v) for v in (a, b)]
+    if a is b or not any(waits):
+        return False
+    dims = ctx.state(a if waits[0] else b).partial.dims
+    for v, wait in zip((a, b), waits):
+        if wait and ctx.state(v).partial.dims != dims:
+            return False
+        if not wait and ctx.cost(v, dims) > 0:
+            return False
+    parts: dict[tuple[int, ...], Ref] = {}
+    for second, (v, wait) in enumerate(zip((a, b), waits)):
+        mine = ctx.state(v).partial.parts if wait else {(): ctx.get(v, dims)}
+        for atoms, ref in mine.items():
+            if second and negate_second:
+                if atoms in parts:
+                    first = parts[atoms]
+                    parts[atoms] = ctx.emit("stablehlo.subtract", (first, ref), ref.shape, ref.dtype)
+                    continue
+                ref = ctx.emit("stablehlo.negate", (ref,), ref.shape, ref.dtype)
+            _put(ctx, parts, atoms, ref)
+    ctx.bind_partial(op.results[0], dims, parts)
+    return True
+
+
+def scale(ctx: Context, op: Op, position: int) -> bool:
+    """Multiplies (or divides) the pending operand at `position` by a complete one."""
+    value = op.operands[position]
+    other = op.operands[1 - position]
+    if other is value or not deferred(ctx, value):
+        return False
+    dims = ctx.state(value).partial.dims
+    if ctx.state(other).pending or ctx.cost(other, dims) > 0:
+        return False
+    factor = ctx.get(other, dims)
+
+    def local(ref: Ref) -> Ref:
+        operands = (ref, factor) if position == 0 else (factor, ref)
+        return ctx.emit(op.name, operands, ref.shape, ref.dtype)
+
+    apply(ctx, op, value, dims, local)
+    return True

@@ -1,0 +1,157 @@
+"""Reductions: local work, then a partial result over the mesh axes of the reduced dimensions."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from propagation.attributes import integers
+from propagation.program import Block, Op
+
+from ..cost import item_bytes
+from ..emit import Ref
+from . import linear
+from .constant import scalar_constant
+from .context import Context
+from .factors import PASS, REDUCE, Factors, choose
+
+__all__ = ["identity_literal", "reduction_kind"]
+
+_KINDS = {
+    "stablehlo.add": "add",
+    "stablehlo.multiply": "mul",
+    "stablehlo.maximum": "max",
+    "stablehlo.minimum": "min",
+    "stablehlo.and": "and",
+    "stablehlo.or": "or",
+    "stablehlo.xor": "xor",
+}
+
+
+def reduction_kind(block: Block) -> str | None:
+    """The kind of a two-argument body that is one operation on its arguments; None for any other body."""
+    if len(block.args) != 2 or len(block.ops) != 2:
+        return None
+    op, end = block.ops
+    if set(op.operands) != set(block.args) or list(end.operands) != op.results:
+        return None
+    return _KINDS.get(op.name)
+
+
+_SPECIAL = {"f16": ("0x7C00", "0xFC00"), "bf16": ("0x7F80", "0xFF80"), "f32": ("0x7F800000", "0xFF800000"),
+            "f64": ("0x7FF0000000000000", "0xFFF0000000000000")}  # fmt: skip
+
+
+def identity_literal(kind: str, dtype: str) -> str | None:
+    """The neutral element of a reduction, as MLIR writes it; None if the type has none that we can write."""
+    integer = dtype.lstrip("u")
+    if dtype == "i1":
+        return {"add": "false", "or": "false", "xor": "false", "max": "false"}.get(kind, "true")
+    if integer.startswith("i"):
+        width = int(integer[1:])
+        unsigned = dtype.startswith("u")
+        low = 0 if unsigned else -(1 << (width - 1))
+        high = (1 << (width - (0 if unsigned else 1))) - 1
+        ones = str(high) if unsigned else "-1"
+        return {"add": "0", "or": "0", "xor": "0", "mul": "1", "max": str(low), "min": str(high), "and": ones}[kind]
+    if dtype.startswith("complex"):
+        return {"add": "(0.0, 0.0)", "mul": "(1.0, 0.0)"}.get(kind)
+    if kind in ("add", "mul"):
+        return "0.0" if kind == "add" else "1.0"
+    if dtype not in _SPECIAL or kind not in ("max", "min"):
+        return None
+    return _SPECIAL[dtype][0 if kind == "min" else 1]
+
+
+def _is_identity(kind: str, dtype: str, number) -> bool:
+    if number is None:
+        return False
+    if kind in ("add", "or", "xor"):
+        return number == 0
+    if kind == "mul":
+        return number == 1
+    literal = identity_literal(kind, dtype)
+    if literal is None:
+        return False
+    if literal.startswith("0x"):
+        return number == (math.inf if kind == "min" else -math.inf)
+    return str(number).lower() == literal
+
+
+@functools.lru_cache(maxsize=4096)
+def _factors(shape: tuple[int, ...], reduced: tuple[int, ...], count: int) -> Factors:
+    kinds = tuple(REDUCE if i in reduced else PASS for i in range(len(shape)))
+    every = tuple(range(len(shape)))
+    kept = tuple(i for i in every if i not in reduced)
+    return Factors(shape, kinds, (every,) * count, (kept,) * count)
+
+
+def reduce(ctx: Context, op: Op) -> None:
+    count = len(op.operands) // 2
+    inputs, inits = op.operands[:count], op.operands[count:]
+    reduced = integers(op.attrs["dimensions"])
+    kind = reduction_kind(op.regions[0])
+    dtype = op.results[0].type.dtype
+    fill = identity_literal(kind, dtype) if kind else None
+    neutral = bool(kind) and _is_identity(kind, dtype, scalar_constant(inits[0]))
+    start = None if neutral or fill is None else fill
+
+    def local(refs, dims) -> list[Ref]:
+        """Reduces one piece, from the neutral element unless the given start value is one."""
+        first = [ctx.get(v, ()) for v in inits]
+        if start is not None:
+            first = [ctx.realiser.constant(ctx.region, (), dtype, start)]
+        masked = []
+        for v, ref, init in zip(inputs, refs, first):
+            for d in reduced:
+                inside = ctx.realiser.inside(ctx.region, ref.shape, d, dims[d], v.type.shape[d]) if dims[d] else None
+                if inside is not None:
+                    other = ctx.realiser.splat(ctx.region, init, ref.shape)
+                    ref = ctx.emit("stablehlo.select", (inside, ref, other), ref.shape, ref.dtype)
+            masked.append(ref)
+        kept = [n for i, n in enumerate(masked[0].shape) if i not in reduced]
+        return ctx.local_copy(op, [*masked, *first], [kept] * count)
+
+    if kind == "add" and neutral and linear.deferred(ctx, inputs[0]):
+        dims = ctx.state(inputs[0]).partial.dims
+        more = tuple(a for i in reduced for a in dims[i])
+        out = tuple(d for i, d in enumerate(dims) if i not in reduced)
+        linear.apply(ctx, op, inputs[0], out, lambda ref: local([ref], dims)[0], more)
+        return
+    factors = _factors(inputs[0].type.shape, tuple(reduced), count)
+    bits = sum(item_bytes(v.type.dtype) for v in inputs)
+    choice = choose(ctx, factors, inputs, op.results, bits * ctx.redundancy)
+    dims, out = choice.operands[0], choice.results[0]
+    refs = local([ctx.get(v, dims) for v in inputs], dims)
+    if kind and fill is not None:
+        parts = {choice.pending: refs[0]}
+        if start is not None:
+            init = ctx.realiser.splat(ctx.region, ctx.get(inits[0], ()), refs[0].shape)
+            parts = {choice.pending: refs[0], (): init} if choice.pending else {
+                (): ctx.combine(kind, init, refs[0])
+            }  # fmt: skip
+        ctx.bind_partial(op.results[0], out, parts, kind)
+        return
+    if choice.pending:
+        refs = _merge(ctx, op, refs, choice.pending, [ctx.get(v, ()) for v in inits])
+    for r, ref in zip(op.results, refs):
+        ctx.bind(r, out, ref)
+
+
+def _merge(ctx: Context, op: Op, refs, atoms, inits) -> list[Ref]:
+    """Partial results of any reduction body: gathered along a new dimension and reduced by the same body."""
+    n = ctx.atoms.product(atoms)
+    whole = []
+    for ref in refs:
+        row = ctx.realiser.reshape(ctx.region, ref, (1, *ref.shape), ctx.loc)
+        attrs = f"all_gather_dim = 0 : i64, {ctx.realiser.groups(atoms)}"
+        shape = (n, *ref.shape)
+        whole.append(
+            ctx.realiser.collective(
+                ctx.region, "all_gather", atoms, row, shape, attrs, ctx.op, "partial results", ctx.loc
+            )
+        )
+    return ctx.local_copy(op, [*whole, *inits], [r.shape for r in refs], attrs="dimensions = array<i64: 0>")
+
+
+PARTITION = {"stablehlo.reduce": reduce}

@@ -1,0 +1,150 @@
+"""Operations that rename positions: reshape, transpose, broadcast, bitcast."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from propagation.attributes import integers
+from propagation.program import Op
+
+from ..emit import Ref
+from ..layout import Dims, local_shape
+from .context import Context
+from .structure import rearrange
+
+
+def transpose(ctx: Context, op: Op) -> None:
+    order = integers(op.attrs["permutation"])
+    inverse = [order.index(i) for i in range(len(order))]
+
+    def forward(dims: Dims):
+        return dims, tuple(dims[i] for i in order)
+
+    def backward(dims: Dims):
+        return tuple(dims[i] for i in inverse), dims
+
+    def local(ref: Ref, before, after) -> Ref:
+        return ctx.local_copy(op, [ref], [ctx.piece_shape(op.results[0], after)])[0]
+
+    rearrange(ctx, op, op.operands[0], forward, backward, local)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def carried(shape: tuple[int, ...], dims: Dims, new_shape: tuple[int, ...], sizes: tuple[int, ...]):
+    """What of layout `dims` survives a reshape from `shape` to `new_shape`: (the part that does, its new layout).
+
+    Seen from the row-major order of elements, splitting a dimension of stride s and size n by an atom of size k
+    splits the stretch [s*n/k, s*n). The reshape keeps the split if, in the new shape, that stretch is the top of what
+    is still whole of some dimension.
+    """
+    strides, new_strides = _strides(shape), _strides(new_shape)
+    tops = [s * n for s, n in zip(new_strides, new_shape)]
+    same = {(s, n): j for j, (s, n) in enumerate(zip(new_strides, new_shape)) if n > 1}
+    kept: list[tuple[int, ...]] = []
+    out: list[list[int]] = [[] for _ in new_shape]
+    for n, s, atoms in zip(shape, strides, dims):
+        j = same.get((s, n))
+        if j is not None:  # the dimension stays as it is, divisible or not
+            kept.append(atoms)
+            out[j] = list(atoms)
+            continue
+        mine = []
+        top = s * n
+        for a in atoms:
+            low, odd = divmod(top, sizes[a])
+            if odd or not low or low % s:
+                break
+            j = next((j for j, t in enumerate(new_strides) if t <= low and top <= t * new_shape[j]), None)
+            if j is None or tops[j] != top or (low % new_strides[j]):
+                break
+            tops[j] = low
+            out[j].append(a)
+            mine.append(a)
+            top = low
+        kept.append(tuple(mine))
+    return tuple(kept), tuple(map(tuple, out))
+
+
+def _strides(shape) -> list[int]:
+    out, stride = [], 1
+    for n in reversed(shape):
+        out.append(stride)
+        stride *= n
+    return out[::-1]
+
+
+def reshape(ctx: Context, op: Op) -> None:
+    value, result = op.operands[0], op.results[0]
+    shape, new_shape = value.type.shape, result.type.shape
+    sizes = ctx.sizes
+
+    def forward(dims: Dims):
+        return carried(shape, dims, new_shape, sizes)
+
+    def backward(dims: Dims):
+        after, before = carried(new_shape, dims, shape, sizes)
+        return before, after
+
+    def local(ref: Ref, before, after) -> Ref:
+        new = local_shape(new_shape, after, sizes)
+        assert math.prod(ref.shape) == math.prod(new), (shape, before, new_shape, after)
+        return ctx.local_copy(op, [ref], [new])[0]
+
+    rearrange(ctx, op, value, forward, backward, local)
+
+
+def broadcast_in_dim(ctx: Context, op: Op) -> None:
+    value, result = op.operands[0], op.results[0]
+    shape, new_shape = value.type.shape, result.type.shape
+    place = integers(op.attrs["broadcast_dimensions"]) if shape else ()
+    grows = result.type.size > value.type.size
+
+    def backward(dims: Dims):
+        return tuple(dims[j] if new_shape[j] == n else () for j, n in zip(place, shape)), dims
+
+    def forward(dims: Dims):
+        kept = tuple(d if new_shape[j] == n else () for d, j, n in zip(dims, place, shape))
+        out = list(ctx.want(result))
+        used = {a for d in kept for a in d}
+        for j in range(len(out)):
+            out[j] = tuple(a for a in out[j] if a not in used)
+        for d, j in zip(kept, place):
+            out[j] = d
+        return kept, tuple(out)
+
+    def local(ref: Ref, before, after) -> Ref:
+        return ctx.local_copy(op, [ref], [ctx.piece_shape(result, after)])[0]
+
+    if not shape:  # a scalar can be repeated into any layout
+        ctx.bind_lazy(result, lambda dims: local(ctx.get(value, ()), (), dims))
+    else:
+        rearrange(ctx, op, value, forward, backward, local, is_linear=not grows)
+
+
+def bitcast_convert(ctx: Context, op: Op) -> None:
+    """Element types of different width add or drop a minor dimension, which stays whole."""
+    value, result = op.operands[0], op.results[0]
+    rank, new_rank = len(value.type.shape), len(result.type.shape)
+
+    def backward(dims: Dims):
+        if new_rank > rank:
+            return dims[:rank], (*dims[:rank], ())
+        return (*dims, *((),) * (rank - new_rank)), dims
+
+    def forward(dims: Dims):
+        kept = (*dims[:new_rank], *((),) * (rank - new_rank)) if rank > new_rank else dims
+        return kept, (*dims, ()) if new_rank > rank else kept[:new_rank]
+
+    def local(ref: Ref, before, after) -> Ref:
+        return ctx.local_copy(op, [ref], [ctx.piece_shape(result, after)])[0]
+
+    rearrange(ctx, op, value, forward, backward, local, is_linear=False)
+
+
+PARTITION = {
+    "stablehlo.transpose": transpose,
+    "stablehlo.reshape": reshape,
+    "stablehlo.broadcast_in_dim": broadcast_in_dim,
+    "stablehlo.bitcast_convert": bitcast_convert,
+}

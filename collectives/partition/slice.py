@@ -1,0 +1,418 @@
+"""Slices, pads, concatenations and reversals: interval moves on split dimensions, local elsewhere. Slices at traced
+positions: masked local work, with a partial sum where the window lies on another device."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from propagation.attributes import integers
+from propagation.program import Op, Value
+
+from ..emit import Ref
+from ..layout import Dims
+from . import linear
+from .context import Context
+from .factors import PASS, REDUCE, WHOLE, Factors, choose
+from .intervals import Run, assemble
+from .structure import rearrange
+
+
+def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, is_linear: bool) -> None:
+    """An operation on one tensor whose dimensions `changed` get other positions.
+
+    If none of them is split it is `local(ref, before, after)`. Else the changed split dimensions move by
+    `runs_of(dim)`, one after another, and the others locally.
+    """
+    value, result = op.operands[0], op.results[0]
+
+    def same(dims: Dims):
+        kept = tuple(() if i in changed else d for i, d in enumerate(dims))
+        return kept, kept
+
+    state = ctx.state(value)
+    want = ctx.want(result)
+    split = state.dims is not None and any(state.dims[d] or want[d] for d in changed)
+    if not split or state.make is not None or (linear.deferred(ctx, value) and not any(state.dims[d] for d in changed)):
+        rearrange(ctx, op, value, same, same, local, is_linear)
+        return
+    _move(ctx, op, changed, runs_of)
+
+
+def _move(ctx: Context, op: Op, changed: list[int], runs_of) -> None:
+    value, result = op.operands[0], op.results[0]
+    dims = ctx.want(result)
+    have = ctx.state(value).dims
+    # Where the result is wanted whole, or split otherwise, the operand's own split is kept as far as it is known.
+    dims = tuple(w if w or i not in changed else h for i, (w, h) in enumerate(zip(dims, have)))
+    flat = [a for d in dims for a in d]
+    if len(set(flat)) != len(flat):
+        dims = ctx.want(result)
+    ref = ctx.get(value, dims)
+    shape = list(value.type.shape)
+    for d in changed:
+        runs, fill = runs_of(d)
+        size = result.type.shape[d]
+        ref = assemble(ctx, d, dims[d], [ref], [shape[d]], size, runs, fill)
+        shape[d] = size
+    ctx.bind(result, dims, ref)
+
+
+def slice_(ctx: Context, op: Op) -> None:
+    value, result = op.operands[0], op.results[0]
+    shape = value.type.shape
+    starts = integers(op.attrs["start_indices"])
+    limits = integers(op.attrs["limit_indices"])
+    strides = integers(op.attrs["strides"])
+    full = [s == 0 and e == n and k == 1 for s, e, k, n in zip(starts, limits, strides, shape)]
+    changed = [i for i, whole in enumerate(full) if not whole]
+
+    def local(ref: Ref, before, after) -> Ref:
+        ends = [n if i not in changed else e for i, (n, e) in enumerate(zip(ref.shape, limits))]
+        new = [n if i not in changed else result.type.shape[i] for i, n in enumerate(ref.shape)]
+        text = f"start_indices = {_array(starts)}, limit_indices = {_array(ends)}, strides = {_array(strides)}"
+        return ctx.emit(op.name, (ref,), new, ref.dtype, text)
+
+    strided = [i for i in changed if strides[i] != 1]
+    state = ctx.state(value)
+    if strided and state.dims is not None and any(state.dims[i] for i in changed):
+        if _aligned_stride(ctx, op, value, changed, starts, strides):
+            return
+        dims = tuple(() if i in strided else d for i, d in enumerate(state.dims))
+        ctx.gathered(value, dims, "a strided slice of a split dimension whose pieces do not start alike")
+        if any(dims[i] for i in changed):
+            dims = tuple(() if i in changed else d for i, d in enumerate(state.dims))
+        ctx.bind(result, dims, local(ctx.get(value, dims), dims, dims))
+        return
+
+    def runs_of(d: int):
+        return [Run(0, starts[d], 0, result.type.shape[d])], None
+
+    _shifted(ctx, op, changed, local, runs_of, True)
+
+
+def _aligned_stride(ctx: Context, op: Op, value: Value, changed, starts, strides) -> bool:
+    """A strided slice whose stride divides every piece, so that each device takes the same local positions."""
+    result = op.results[0]
+    dims = ctx.state(value).dims
+    starts_, ends, new = [], [], []
+    pieces = ctx.piece_shape(value, dims)
+    for i, (n, m, piece) in enumerate(zip(value.type.shape, result.type.shape, pieces)):
+        p = ctx.atoms.product(dims[i])
+        if i not in changed or p == 1:
+            starts_.append(starts[i])
+            ends.append(piece if i not in changed else starts[i] + (m - 1) * strides[i] + 1)
+            new.append(piece if i not in changed else m)
+            continue
+        if n % p or m % p or piece % strides[i] or starts[i] >= strides[i] or m != n // strides[i]:
+            return False
+        starts_.append(starts[i])
+        ends.append(piece)
+        new.append(m // p)
+    text = f"start_indices = {_array(starts_)}, limit_indices = {_array(ends)}, strides = {_array(strides)}"
+    ref = ctx.get(value, dims)
+    ctx.bind(result, dims, ctx.emit(op.name, (ref,), new, ref.dtype, text))
+    return True
+
+
+def pad(ctx: Context, op: Op) -> None:
+    value, fill = op.operands
+    result = op.results[0]
+    low, high = integers(op.attrs["edge_padding_low"]), integers(op.attrs["edge_padding_high"])
+    inner = integers(op.attrs["interior_padding"])
+    changed = [i for i in range(len(low)) if low[i] or high[i] or inner[i]]
+
+    def local(ref: Ref, before, after) -> Ref:
+        new = [result.type.shape[i] if i in changed else n for i, n in enumerate(ref.shape)]
+        return ctx.emit(op.name, (ref, ctx.get(fill, ())), new, ref.dtype, extra=ctx.attr_text(op))
+
+    state = ctx.state(value)
+    spread = [i for i in changed if inner[i]]
+    if spread and state.dims is not None and any(state.dims[i] for i in spread):
+        dims = tuple(() if i in changed else d for i, d in enumerate(state.dims))
+        ref = ctx.gathered(value, dims, "interior padding of a split dimension")
+        ctx.bind(result, dims, local(ref, dims, dims))
+        return
+    if spread and any(ctx.want(result)[i] for i in changed):
+        dims = tuple(() if i in changed else d for i, d in enumerate(ctx.want(result)))
+        ctx.bind(result, dims, local(ctx.get(value, dims), dims, dims))
+        return
+
+    def runs_of(d: int):
+        n, m = value.type.shape[d], result.type.shape[d]
+        first, last = max(0, -low[d]), min(n, m - low[d])
+        runs = [Run(0, first, low[d] + first, last - first)] if last > first else []
+        return runs, ctx.get(fill, ())
+
+    zero = ctx.state(fill).make is not None and _is_zero(fill)
+    _shifted(ctx, op, changed, local, runs_of, zero)
+
+
+def _is_zero(value: Value) -> bool:
+    from .constant import scalar_constant
+
+    return scalar_constant(value) == 0
+
+
+def concatenate(ctx: Context, op: Op) -> None:
+    """On a whole dimension local; on a split one every device receives the parts of each operand it lacks."""
+    result = op.results[0]
+    d = op.attrs["dimension"].value
+    shape = result.type.shape
+    bound = [v for v in op.operands if ctx.state(v).make is None]
+    if not bound:
+
+        def make(dims: Dims) -> Ref:
+            kept = _without(dims, d)
+            return ctx.reshard(shape, _concatenate(ctx, op, kept, d), kept, dims)
+
+        ctx.bind_lazy(result, make)
+        return
+    want = ctx.want(result)
+    candidates = [want, _without(want, d)]
+    for v in bound:
+        for dims in (ctx.state(v).dims, _without(ctx.state(v).dims, d)):
+            if dims not in candidates:
+                candidates.append(dims)
+    bits = ctx.bits(result)
+
+    def cost(dims: Dims) -> float:
+        total = sum(ctx.cost(v, dims) for v in op.operands) + ctx.planner.cost(shape, bits, dims, want)
+        if dims[d]:  # what moves along the dimension is at most one piece of the result
+            total += ctx.elements(shape, dims) * bits * _moved(ctx, op, dims, d)
+        return total + 2 * bits * ctx.elements(shape, dims) * ctx.redundancy
+
+    best = min(candidates, key=cost)
+    if not best[d]:
+        ctx.bind(result, best, _concatenate(ctx, op, best, d))
+        return
+    refs = [ctx.get(v, best) for v in op.operands]
+    sizes = [v.type.shape[d] for v in op.operands]
+    runs, at = [], 0
+    for i, n in enumerate(sizes):
+        runs.append(Run(i, 0, at, n))
+        at += n
+    ctx.bind(result, best, assemble(ctx, d, best[d], refs, sizes, shape[d], runs, None))
+
+
+def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
+    """The largest share of its piece that a device receives when the operands are laid out like the result."""
+    p = ctx.atoms.product(dims[d])
+    size = op.results[0].type.shape[d]
+    want = -(-size // p)
+    kept = [0] * p
+    at = 0
+    for v in op.operands:
+        n = v.type.shape[d]
+        have = -(-n // p)
+        for c in range(p):
+            low, high = max(c * want, at + c * have), min((c + 1) * want, at + min(n, (c + 1) * have))
+            kept[c] += max(0, high - low)
+        at += n
+    return max(max(0, min(want, size - c * want) - k) for c, k in enumerate(kept)) / want
+
+
+def _concatenate(ctx: Context, op: Op, dims: Dims, d: int) -> Ref:
+    refs = [ctx.get(v, dims) for v in op.operands]
+    new = [*refs[0].shape[:d], op.results[0].type.shape[d], *refs[0].shape[d + 1 :]]
+    return ctx.emit(op.name, refs, new, refs[0].dtype, extra=ctx.attr_text(op))
+
+
+def _without(dims: Dims, d: int) -> Dims:
+    return (*dims[:d], (), *dims[d + 1 :])
+
+
+def reverse(ctx: Context, op: Op) -> None:
+    """On an evenly split dimension: local reversal, and pieces change hands with the mirrored device."""
+    value, result = op.operands[0], op.results[0]
+    flipped = integers(op.attrs["dimensions"])
+    shape = value.type.shape
+
+    def keep(dims: Dims):
+        kept = tuple(() if i in flipped and shape[i] % ctx.atoms.product(a) else a for i, a in enumerate(dims))
+        return kept, kept
+
+    def local(ref: Ref, before: Dims, after) -> Ref:
+        ref = ctx.local_copy(op, [ref], [ref.shape])[0]
+        for d in flipped:
+            if before[d]:
+                groups = ctx.atoms.groups(before[d])
+                pairs = np.stack([groups.reshape(-1), groups[:, ::-1].reshape(-1)], axis=1)
+                ref = ctx.realiser.send(ctx.region, ref, pairs, before[d], op, "reversal", ctx.loc)
+        return ref
+
+    rearrange(ctx, op, value, keep, keep, local)
+
+
+# -- traced positions -----------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _window_factors(shape, window, replicated_ends: bool) -> Factors:
+    """Dimensions taken whole pass; cut dimensions leave a partial sum (dynamic_slice)."""
+    kinds = tuple(PASS if n == m else REDUCE for n, m in zip(shape, window))
+    every = tuple(range(len(shape)))
+    out = tuple(i if n == m else -1 for i, (n, m) in enumerate(zip(shape, window)))
+    return Factors(shape, kinds, (every,), (out,))
+
+
+def dynamic_slice(ctx: Context, op: Op) -> None:
+    """A window at a traced position. On a split dimension each device contributes the part that it holds."""
+    value, starts, result = op.operands[0], op.operands[1:], op.results[0]
+    shape, window = value.type.shape, result.type.shape
+    factors = _window_factors(shape, window, False)
+    bits = ctx.bits(result)
+    if ctx.state(value).make is not None:
+        dims = tuple(() if n != m else w for n, m, w in zip(shape, window, ctx.want(result)))
+        pending, out = (), dims
+    elif linear.deferred(ctx, value) and not any(
+        d for d, n, m in zip(ctx.state(value).partial.dims, shape, window) if n != m
+    ):
+        dims = ctx.state(value).partial.dims
+        linear.apply(ctx, op, value, dims, lambda ref: _slice_piece(ctx, op, ref, dims, starts)[0])
+        return
+    else:
+        choice = choose(ctx, factors, (value,), (result,), 2 * bits * ctx.redundancy)
+        dims, out, pending = choice.operands[0], choice.results[0], choice.pending
+    ref, kind = _slice_piece(ctx, op, ctx.get(value, dims), dims, starts)
+    ctx.bind_partial(result, out, {pending: ref}, kind)
+
+
+def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Ref, str]:
+    shape, window = op.operands[0].type.shape, op.results[0].type.shape
+    positions, sizes = [], []
+    for d, (n, m) in enumerate(zip(shape, window)):
+        if n == m:
+            positions.append(ctx.realiser.index(ctx.region, 0))
+            sizes.append(ref.shape[d])
+            continue
+        sizes.append(m)
+        if not dims[d]:
+            positions.append(ctx.get(starts[d], ()))
+            continue
+        piece = ref.shape[d]
+        ref = ctx.masked(ref, shape, dims, [d])
+        ref = ctx.realiser.pad(ctx.region, ref, d, m, m, loc=ctx.loc)
+        at = _relative(ctx, starts[d], n - m, dims[d], piece)
+        at = _add(ctx, at, m)
+        positions.append(_clamp(ctx, at, 0, piece + m))
+    positions = _one_type(ctx, positions)
+    out = ctx.emit(op.name, (ref, *positions), sizes, ref.dtype, f"slice_sizes = {_array(sizes)}")
+    return out, "or" if ref.dtype == "i1" else "add"
+
+
+def _relative(ctx: Context, start: Value, last: int, atoms, piece: int) -> Ref:
+    """A start index clamped to [0, last], relative to this device's piece (i32)."""
+    at = ctx.get(start, ())
+    if at.dtype != "i32":
+        at = ctx.emit("stablehlo.convert", (at,), (), "i32")
+    at = _clamp(ctx, at, 0, last)
+    return ctx.emit("stablehlo.subtract", (at, ctx.realiser.offset(ctx.region, atoms, piece)), (), "i32")
+
+
+def _add(ctx: Context, x: Ref, n: int) -> Ref:
+    return ctx.emit("stablehlo.add", (x, ctx.realiser.index(ctx.region, n)), (), "i32")
+
+
+def _clamp(ctx: Context, x: Ref, low: int, high: int) -> Ref:
+    bounds = [ctx.realiser.index(ctx.region, n) for n in (low, high)]
+    return ctx.emit("stablehlo.clamp", (bounds[0], x, bounds[1]), (), "i32")
+
+
+def _one_type(ctx: Context, refs: list[Ref]) -> list[Ref]:
+    """Start indices must share one element type."""
+    if len({r.dtype for r in refs}) <= 1:
+        return refs
+    return [r if r.dtype == "i32" else ctx.emit("stablehlo.convert", (r,), (), "i32") for r in refs]
+
+
+@functools.lru_cache(maxsize=4096)
+def _update_factors(shape, window) -> Factors:
+    sizes, kinds, whole, part = list(shape), [PASS] * len(shape), list(range(len(shape))), []
+    for i, (n, m) in enumerate(zip(shape, window)):
+        if n == m:
+            part.append(i)
+        else:  # the update's dimension is another one, and whole
+            part.append(-1)
+    assert WHOLE == 2
+    return Factors(tuple(sizes), tuple(kinds), (tuple(whole), tuple(part)), (tuple(whole),))
+
+
+def dynamic_update_slice(ctx: Context, op: Op) -> None:
+    """Writes a window at a traced position. Where the dimension is split, each device keeps the part that falls into
+    its piece."""
+    value, update, starts, result = op.operands[0], op.operands[1], op.operands[2:], op.results[0]
+    shape, window = value.type.shape, update.type.shape
+    if ctx.state(value).make is not None and ctx.state(update).make is not None:
+        dims = ctx.want(result)
+    else:
+        factors = _update_factors(shape, window)
+        choice = choose(ctx, factors, (value, update), (result,), 2 * ctx.bits(result) * ctx.redundancy)
+        dims = choice.operands[0]
+    inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
+    base, part = ctx.get(value, dims), ctx.get(update, inner)
+    positions, masks = [], []
+    for d, (n, m) in enumerate(zip(shape, window)):
+        if n == m:
+            positions.append(ctx.realiser.index(ctx.region, 0))
+        elif not dims[d]:
+            positions.append(ctx.get(starts[d], ()))
+        else:
+            positions.append(None)
+            masks.append(d)
+    for d in masks:
+        piece, m = base.shape[d], window[d]
+        at = _relative(ctx, starts[d], shape[d] - m, dims[d], piece)
+        # Spread the update over a piece-sized window that starts `at` elements before the update's first.
+        spread = ctx.realiser.pad(ctx.region, part, d, piece, piece, loc=ctx.loc)
+        back = ctx.emit("stablehlo.subtract", (ctx.realiser.index(ctx.region, piece), at), (), "i32")
+        back = _clamp(ctx, back, 0, piece + m)
+        part = ctx.realiser.window(ctx.region, spread, d, back, piece, ctx.loc)
+        positions[d] = at
+    if not masks:
+        positions = _one_type(ctx, positions)
+        ref = ctx.emit(op.name, (base, part, *positions), base.shape, base.dtype)
+    else:
+        ref = _masked_update(ctx, op, base, part, positions, masks, window)
+    ctx.bind(result, dims, ref)
+
+
+def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks, window) -> Ref:
+    """Selects the update where a split dimension's window covers this piece, and writes that at the traced position
+    of the whole dimensions."""
+    zero = ctx.realiser.index(ctx.region, 0)
+    others = [zero if d in masks else positions[d] for d in range(len(positions))]
+    others = _one_type(ctx, others)
+    old = base
+    if part.shape != base.shape:
+        attrs = f"slice_sizes = {_array(part.shape)}"
+        old = ctx.emit("stablehlo.dynamic_slice", (base, *others), part.shape, base.dtype, attrs)
+    mask = None
+    for d in masks:
+        where = ctx.region.shared("stablehlo.iota", (), part.shape, "i32", f"iota_dimension = {d} : i64")
+        stop = _add(ctx, positions[d], window[d])
+        for bound, direction in ((positions[d], "GE"), (stop, "LT")):
+            other = ctx.realiser.splat(ctx.region, bound, part.shape)
+            attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+            inside = ctx.emit("stablehlo.compare", (where, other), part.shape, "i1", attrs)
+            mask = inside if mask is None else ctx.emit("stablehlo.and", (mask, inside), part.shape, "i1")
+    new = ctx.emit("stablehlo.select", (mask, part, old), part.shape, base.dtype)
+    if part.shape == base.shape:
+        return new
+    return ctx.emit(op.name, (base, new, *others), base.shape, base.dtype)
+
+
+def _array(values) -> str:
+    return "array<i64: " + ", ".join(map(str, values)) + ">" if len(values) else "array<i64>"
+
+
+
+PARTITION = {
+    "stablehlo.slice": slice_,
+    "stablehlo.pad": pad,
+    "stablehlo.concatenate": concatenate,
+    "stablehlo.reverse": reverse,
+    "stablehlo.dynamic_slice": dynamic_slice,
+    "stablehlo.dynamic_update_slice": dynamic_update_slice,
+}

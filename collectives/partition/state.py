@@ -1,0 +1,65 @@
+"""What the partitioner knows about a value of the global program: in which layouts each device holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..cost import item_bytes
+from ..emit import Ref, Region
+from ..layout import Dims
+
+__all__ = ["Partial", "State"]
+
+
+@dataclass(slots=True)
+class Partial:
+    """A value as a sum (or maximum, ...) that has not been taken yet.
+
+    The value is the combination, by `kind`, of `parts`: for each tuple of atoms a tensor laid out as `dims`
+    that must still be reduced over those atoms. The part under `()` is complete already. Keeping several parts
+    lets an add of a complete and a partial value wait, so that a chain of adds is reduced once.
+    """
+
+    kind: str
+    dims: Dims
+    parts: dict[tuple[int, ...], Ref]
+
+
+class State:
+    """One value of the global program.
+
+    home      the region in which it is defined
+    versions  complete versions by layout, visible wherever the value is
+    partial   a version that still has to be reduced
+    make      for values that every device can compute in any layout (constants, positions, ...): the function
+              that does, called with the layout
+    uses      number of uses of the value
+    """
+
+    __slots__ = ("bits", "dtype", "home", "make", "partial", "shape", "type_text", "uses", "versions")
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, home: Region, uses: int, type_text: str | None = None):
+        self.shape = shape
+        self.dtype = dtype
+        self.bits = item_bytes(dtype)
+        self.home = home
+        self.uses = uses
+        self.versions: dict[Dims, Ref] = {}
+        self.partial: Partial | None = None
+        self.make: Callable[[Dims], Ref] | None = None
+        self.type_text = type_text
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """All atoms over which the value is still to be reduced, if it has no complete version."""
+        if self.versions or self.partial is None:
+            return ()
+        return tuple(sorted({a for part in self.partial.parts for a in part}))
+
+    @property
+    def dims(self) -> Dims | None:
+        """The layout the value was made in; None if it can be made in any."""
+        if self.versions:
+            return next(iter(self.versions))
+        return self.partial.dims if self.partial is not None else None

@@ -1,0 +1,65 @@
+"""Plumbing for operations that rearrange one operand: layouts map forward to the result and back to the operand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from propagation.program import Op, Value
+
+from ..emit import Ref
+from ..layout import Dims
+from . import linear
+from .context import Context
+
+__all__ = ["rearrange"]
+
+
+def rearrange(
+    ctx: Context,
+    op: Op,
+    value: Value,
+    forward: Callable[[Dims], tuple[Dims, Dims]],
+    backward: Callable[[Dims], tuple[Dims, Dims]],
+    local: Callable[[Ref, Dims, Dims], Ref],
+    is_linear: bool = True,
+) -> None:
+    """Partitions an operation whose result holds elements of `value`.
+
+    `forward(dims)` returns the part of an operand layout that the operation can keep and the result layout it
+    gives; `backward(dims)` returns, for a wanted result layout, the operand layout and the part of the wanted layout it
+    gives. `local(ref, before, after)` writes the operation on one piece.
+    """
+    result = op.results[0]
+    state = ctx.state(value)
+    if state.make is not None:
+
+        def make(dims: Dims) -> Ref:
+            before, after = backward(dims)
+            ref = local(ctx.get(value, before), before, after)
+            return ctx.reshard(result.type.shape, ref, after, dims)
+
+        ctx.bind_lazy(result, make)
+        return
+    if is_linear and linear.deferred(ctx, value):
+        have = state.partial.dims
+        before, after = forward(have)
+        if before == have:
+            linear.apply(ctx, op, value, after, lambda ref: local(ref, before, after))
+            return
+    want = ctx.want(result)
+    candidates = [backward(want), forward(state.dims)]
+    candidates += [forward(d) for d in list(state.versions)[1:]]
+    shape, bits = result.type.shape, ctx.bits(result)
+    if candidates[0][0] in state.versions and candidates[0][1] == want:
+        best = candidates[0]
+    else:
+        per_element = 2 * bits * ctx.redundancy
+
+        def cost(candidate) -> float:
+            before, after = candidate
+            move = ctx.cost(value, before) + ctx.planner.cost(shape, bits, after, want)
+            return move + ctx.elements(shape, after) * per_element
+
+        best = min(candidates, key=cost)
+    before, after = best
+    ctx.bind(result, after, local(ctx.get(value, before), before, after))

@@ -1,0 +1,163 @@
+"""The communication plan: every collective of a partitioned program, with its cause and cost; and findings."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from propagation.program import source
+
+from .cost import seconds
+from .emit import FunctionItem, Item, Region
+from .layout import Atoms
+from .topology import Topology
+
+__all__ = ["CommunicationPlan", "Finding", "PlanEntry", "plan_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something the user may want to change. `bytes` are sent per device and run of the operation."""
+
+    kind: str
+    message: str
+    where: str | None
+    bytes: float
+
+    def __str__(self) -> str:
+        return f"{self.where or '?'}: {self.message} ({human(self.bytes)} per device)"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    """One collective.
+
+    kind        all_gather, reduce_scatter, all_reduce, all_to_all, collective_permute
+    axes        mesh axes its devices differ in (`data,model:(2)2`); empty if the program gave the groups itself
+    groups      number of groups
+    group_size  devices per group
+    bytes       sent by the busiest device each time
+    times       how often it runs per run of the program; None inside a loop of unknown length
+    where       source line of the operation that caused it
+    cause       that operation, and why
+    seconds     predicted time each time
+    """
+
+    kind: str
+    axes: str
+    groups: int
+    group_size: int
+    bytes: float
+    times: int | None
+    where: str | None
+    cause: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationPlan:
+    """All collectives of a program, in program order."""
+
+    entries: tuple[PlanEntry, ...]
+
+    @property
+    def bytes(self) -> float:
+        """Sent by the busiest device per run; collectives in loops of unknown length count once."""
+        return sum(e.bytes * (e.times or 1) for e in self.entries)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time without overlap."""
+        return sum(e.seconds * (e.times or 1) for e in self.entries)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many collectives of each kind run."""
+        out: dict[str, int] = {}
+        for e in self.entries:
+            out[e.kind] = out.get(e.kind, 0) + (e.times or 1)
+        return out
+
+    def as_json(self) -> list[dict]:
+        return [asdict(e) for e in self.entries]
+
+    def as_text(self) -> str:
+        """A table, one line per collective."""
+        head = ("kind", "axes", "groups", "bytes", "times", "source", "cause")
+        rows = [
+            (
+                e.kind,
+                e.axes or "-",
+                f"{e.groups}x{e.group_size}",
+                human(e.bytes),
+                "?" if e.times is None else str(e.times),
+                e.where or "-",
+                e.cause,
+            )
+            for e in self.entries
+        ]
+        widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in [head, *rows]]
+        counts = ", ".join(f"{n} {k}" for k, n in sorted(self.counts.items())) or "no collectives"
+        return "\n".join([*lines, f"{counts}; {human(self.bytes)} sent per device"])
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self):
+        return iter(self.entries)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {k}" for k, n in sorted(self.counts.items())) or "nothing"
+        return f"<CommunicationPlan: {counts}, {human(self.bytes)} per device>"
+
+
+def human(n: float) -> str:
+    """`3.5 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.4g} {unit}"
+        n /= 1024
+    raise AssertionError
+
+
+def plan_of(main: FunctionItem, functions: dict[str, FunctionItem], atoms: Atoms, topology: Topology):
+    """The plan of a built program, read off its items: what is written is what is counted."""
+    entries: list[PlanEntry] = []
+
+    def visit(region: Region, times: int | None) -> None:
+        for items in (region.prologue, region.items):
+            for item in items:
+                if item.collective is not None:
+                    entries.append(_entry(item, times, atoms, topology))
+                for inner in item.regions:
+                    if inner.kind != "body":
+                        known = None if times is None or inner.trips is None else times * inner.trips
+                        visit(inner, known)
+                if item.name == "func.call":
+                    visit(functions[item.attrs.partition("@")[2]].region, times)
+
+    visit(main.region, 1)
+    return CommunicationPlan(tuple(entries))
+
+
+def _entry(item: Item, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:
+    c = item.collective
+    axes = () if c.atoms is None else atoms.axes(c.atoms)
+    link = topology.link(a.name for a in axes)
+    groups, size = c.groups
+    operand = c.bytes if c.kind == "collective_permute" else _operand_bytes(c.kind, size, c.bytes)
+    text = "" if c.atoms is None else atoms.axes_text(c.atoms)
+    where = None if c.op is None else source(c.op)
+    name = "" if c.op is None else getattr(c.op, "name", "")
+    if c.op is not None and not hasattr(c.op, "operands"):
+        name = f"result of @{name}"
+    cause = f"{name}: {c.cause}" if name else c.cause
+    return PlanEntry(c.kind, text, groups, size, c.bytes, times, where, cause, seconds(c.kind, size, operand, link))
+
+
+def _operand_bytes(kind: str, n: int, sent: float) -> float:
+    """The operand bytes that make a device send `sent` bytes."""
+    if n <= 1:
+        return 0.0
+    factor = {"all_gather": n - 1, "all_reduce": 2 * (n - 1) / n}.get(kind, (n - 1) / n)
+    return sent / factor

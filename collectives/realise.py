@@ -1,0 +1,313 @@
+"""Turning the steps of a reshard plan into operations of the per-device program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .cost import item_bytes, sent_bytes
+from .emit import Collective, ModuleBuilder, Ref, Region
+from .layout import Atoms, Dims, local_shape
+from .moves import Step
+
+__all__ = ["REDUCERS", "Realiser"]
+
+# The operation that combines partial results of each kind.
+REDUCERS = {
+    "add": "stablehlo.add",
+    "mul": "stablehlo.multiply",
+    "max": "stablehlo.maximum",
+    "min": "stablehlo.minimum",
+    "and": "stablehlo.and",
+    "or": "stablehlo.or",
+    "xor": "stablehlo.xor",
+}
+
+
+class Realiser:
+    """Writes slices and collectives into regions. One per module."""
+
+    def __init__(self, atoms: Atoms, builder: ModuleBuilder):
+        self.atoms = atoms
+        self.sizes = atoms.sizes
+        self.builder = builder
+        self._zero_bits: dict[str, str] = {}
+
+    # -- scalars and positions ------------------------------------------------------------------------------
+
+    def index(self, region: Region, value: int) -> Ref:
+        """An i32 scalar constant."""
+        return region.entry("stablehlo.constant", (), (), "i32", f"value = dense<{value}> : tensor<i32>")
+
+    def coordinate(self, region: Region, atoms: Sequence[int]) -> Ref:
+        """This device's position along `atoms` (i32 scalar), the first most major."""
+        device = region.entry("stablehlo.replica_id", (), (), "ui32")
+        device = region.entry("stablehlo.convert", (device,), (), "i32")
+        out = None
+        for stride, size in _digits(atoms, self.sizes, self.atoms.strides):
+            digit = device
+            if stride > 1:
+                digit = region.entry("stablehlo.divide", (digit, self.index(region, stride)), (), "i32")
+            if stride * size < self.atoms.count:
+                digit = region.entry("stablehlo.remainder", (digit, self.index(region, size)), (), "i32")
+            if out is not None:
+                out = region.entry("stablehlo.multiply", (out, self.index(region, size)), (), "i32")
+                digit = region.entry("stablehlo.add", (out, digit), (), "i32")
+            out = digit
+        return self.index(region, 0) if out is None else out
+
+    def offset(self, region: Region, atoms: Sequence[int], piece: int) -> Ref:
+        """Where this device's piece starts in a dimension cut by `atoms` into pieces of `piece` (i32 scalar)."""
+        position = self.coordinate(region, atoms)
+        if piece == 1 or not atoms:
+            return position
+        return region.entry("stablehlo.multiply", (position, self.index(region, piece)), (), "i32")
+
+    def constant(self, region: Region, shape: tuple[int, ...], dtype: str, literal: str) -> Ref:
+        """A splat constant, at the entry of the function."""
+        attrs = f"value = dense<{literal}> : tensor<{dtype}>"
+        scalar = region.entry("stablehlo.constant", (), (), dtype, attrs)
+        return scalar if not shape else self.splat(region, scalar, shape)
+
+    def splat(self, region: Region, scalar: Ref, shape: tuple[int, ...]) -> Ref:
+        """A scalar repeated over `shape`."""
+        if not shape:
+            return scalar
+        attrs = "broadcast_dimensions = array<i64>"
+        return region.shared("stablehlo.broadcast_in_dim", (scalar,), shape, scalar.dtype, attrs)
+
+    def zero(self, region: Region, shape: tuple[int, ...], dtype: str) -> Ref:
+        return self.constant(region, shape, dtype, zero_literal(dtype))
+
+    # -- local pieces ---------------------------------------------------------------------------------------
+
+    def pad(self, region: Region, x: Ref, dim: int, low: int, high: int, fill: Ref | None = None, loc="") -> Ref:
+        """`x` with `low` and `high` elements of `fill` (zero by default) added at the ends of `dim`; negative
+        amounts cut."""
+        if not low and not high:
+            return x
+        fill = self.zero(region, (), x.dtype) if fill is None else fill
+        shape = _with(x.shape, dim, x.shape[dim] + low + high)
+        zeros = [0] * len(shape)
+        attrs = (
+            f"edge_padding_low = array<i64: {_list(_with(zeros, dim, low))}>, "
+            f"edge_padding_high = array<i64: {_list(_with(zeros, dim, high))}>, "
+            f"interior_padding = array<i64: {_list(zeros)}>"
+        )
+        return region.shared("stablehlo.pad", (x, fill), shape, x.dtype, attrs, loc)
+
+    def cut(self, region: Region, x: Ref, dim: int, start: int, stop: int, loc="") -> Ref:
+        """`x[start:stop]` along `dim`, static."""
+        if start == 0 and stop == x.shape[dim]:
+            return x
+        starts = _with([0] * len(x.shape), dim, start)
+        limits = _with(x.shape, dim, stop)
+        shape = _with(x.shape, dim, stop - start)
+        attrs = (
+            f"start_indices = array<i64: {_list(starts)}>, limit_indices = array<i64: {_list(limits)}>, "
+            f"strides = array<i64: {_list([1] * len(shape))}>"
+        )
+        return region.shared("stablehlo.slice", (x,), shape, x.dtype, attrs, loc)
+
+    def window(self, region: Region, x: Ref, dim: int, start: Ref, size: int, loc="") -> Ref:
+        """`size` elements of `x` along `dim` from the i32 scalar `start`."""
+        zero = self.index(region, 0)
+        starts = [start if d == dim else zero for d in range(len(x.shape))]
+        shape = _with(x.shape, dim, size)
+        attrs = f"slice_sizes = array<i64: {_list(shape)}>"
+        return region.shared("stablehlo.dynamic_slice", (x, *starts), shape, x.dtype, attrs, loc)
+
+    def reshape(self, region: Region, x: Ref, shape: tuple[int, ...], loc="") -> Ref:
+        if x.shape == shape:
+            return x
+        return region.shared("stablehlo.reshape", (x,), shape, x.dtype, "", loc)
+
+    def transpose(self, region: Region, x: Ref, order: Sequence[int], loc="") -> Ref:
+        if list(order) == list(range(len(order))):
+            return x
+        shape = tuple(x.shape[i] for i in order)
+        attrs = f"permutation = array<i64: {_list(order)}>"
+        return region.shared("stablehlo.transpose", (x,), shape, x.dtype, attrs, loc)
+
+    def inside(self, region: Region, x_shape, dim: int, atoms, size: int) -> Ref | None:
+        """i1 of shape `x_shape`: which elements of a piece lie inside a dimension of global `size`; None if all."""
+        piece = x_shape[dim]
+        if piece * self.atoms.product(atoms) == size:
+            return None
+        where = self.positions(region, x_shape, dim, atoms, piece)
+        limit = self.splat(region, self.index(region, size), x_shape)
+        attrs = "comparison_direction = #stablehlo<comparison_direction LT>"
+        return region.shared("stablehlo.compare", (where, limit), x_shape, "i1", attrs)
+
+    def positions(self, region: Region, x_shape, dim: int, atoms, piece: int) -> Ref:
+        """i32 of shape `x_shape`: the global position along `dim` of each element of this device's piece."""
+        iota = region.shared("stablehlo.iota", (), x_shape, "i32", f"iota_dimension = {dim} : i64")
+        if not atoms:
+            return iota
+        start = self.splat(region, self.offset(region, atoms, piece), x_shape)
+        return region.shared("stablehlo.add", (iota, start), x_shape, "i32")
+
+    # -- collectives ----------------------------------------------------------------------------------------
+
+    def groups(self, atoms: Sequence[int]) -> str:
+        key = ("groups", tuple(atoms))
+        return "replica_groups = " + self.builder.dense(key, lambda: self.atoms.groups(atoms))
+
+    def collective(self, region: Region, kind, atoms, x: Ref, shape, attrs, op, cause, loc, reducer=None, sent=None):
+        """One collective over `atoms`, reused if the same one is visible. `sent` overrides the operand's bytes."""
+        key = ("collective", kind, id(x), attrs, reducer)
+        found = region.lookup(key)
+        if found is not None:
+            return found
+        regions = (self.reducer(region, reducer, x.dtype),) if reducer else ()
+        (out,) = region.op(f"stablehlo.{kind}", (x,), [(shape, x.dtype)], attrs, regions=regions, loc=loc)
+        n = self.atoms.product(atoms)
+        operand = math.prod(x.shape) * item_bytes(x.dtype) if sent is None else sent
+        count = (self.atoms.count // n, n)
+        out.item.collective = Collective(kind, tuple(atoms), count, sent_bytes(kind, n, operand), op, cause)
+        region.known[key] = out
+        return out
+
+    def reducer(self, region: Region, kind: str, dtype: str) -> Region:
+        """The two-argument scalar body of a reduction."""
+        body = Region("body", region, [((), dtype), ((), dtype)])
+        out = body.op(REDUCERS[kind], body.args, [((), dtype)])
+        body.op("stablehlo.return", out, ())
+        return body
+
+    def step(self, region: Region, x: Ref, shape, before: Dims, step: Step, reduction: str, op, cause, loc) -> Ref:
+        """Realises one step of a plan on `x`, the piece of a tensor of global `shape` laid out as `before`."""
+        after = local_shape(shape, step.after, self.sizes)
+        kind, atoms, d = step.kind, step.atoms, step.dim
+        n = self.atoms.product(atoms)
+        if kind == "slice":
+            x = self.pad(region, x, d, 0, after[d] * n - x.shape[d], loc=loc)
+            return self.window(region, x, d, self.offset(region, atoms, after[d]), after[d], loc)
+        if kind == "all_gather":
+            attrs = f"all_gather_dim = {d} : i64, {self.groups(atoms)}"
+            whole = _with(x.shape, d, x.shape[d] * n)
+            x = self.collective(region, kind, atoms, x, whole, attrs, op, cause, loc)
+            return self.cut(region, x, d, 0, after[d], loc)
+        if kind == "all_reduce":
+            return self.collective(region, kind, atoms, x, x.shape, self.groups(atoms), op, cause, loc, reduction)
+        if kind == "reduce_scatter":
+            x = self.pad(region, x, d, 0, after[d] * n - x.shape[d], loc=loc)
+            attrs = f"scatter_dimension = {d} : i64, {self.groups(atoms)}"
+            return self.collective(region, kind, atoms, x, after, attrs, op, cause, loc, reduction)
+        if kind == "collective_permute":
+            return self.permute(region, x, before, step, op, cause, loc)
+        return self.exchange(region, x, after, before, step, op, cause, loc)
+
+    def permute(self, region: Region, x: Ref, before: Dims, step: Step, op, cause, loc) -> Ref:
+        pairs = self.pairs(before, step.after, step.unreduced)
+        return self.send(region, x, pairs, step.atoms, op, cause, loc)
+
+    def send(self, region: Region, x: Ref, pairs: np.ndarray, atoms, op, cause, loc) -> Ref:
+        """A collective permute with the given (source, target) device pairs; others receive zeros."""
+        key = ("pairs", pairs.tobytes())
+        attrs = "source_target_pairs = " + self.builder.dense(key, lambda: pairs)
+        moving = bool((pairs[:, 0] != pairs[:, 1]).any())
+        sent = math.prod(x.shape) * item_bytes(x.dtype) if moving else 0.0
+        kind = "collective_permute"
+        return self.collective(region, kind, tuple(atoms), x, x.shape, attrs, op, cause, loc, sent=sent)
+
+    def pairs(self, before: Dims, after: Dims, unreduced) -> np.ndarray:
+        """i64[devices, 2]: from whom each device gets its piece when equal-sized pieces change hands. A device that
+        already holds its piece keeps it."""
+        have = self.atoms.coordinate(unreduced)
+        want = have.copy()
+        for s, t in zip(before, after):
+            p = self.atoms.product(s)
+            have = have * p + self.atoms.coordinate(s)
+            want = want * p + self.atoms.coordinate(t)
+        source = np.arange(self.atoms.count, dtype=np.int64)
+        moving = np.nonzero(have != want)[0]
+        givers = moving[np.argsort(have[moving], kind="stable")]
+        takers = moving[np.argsort(want[moving], kind="stable")]
+        source[takers] = givers
+        return np.stack([source, np.arange(self.atoms.count, dtype=np.int64)], axis=1)
+
+    def exchange(self, region: Region, x: Ref, after, before: Dims, step: Step, op, cause, loc) -> Ref:
+        """An all-to-all: each move's atoms leave the minor end of one dimension and join another."""
+        moves, n = step.moves, self.atoms.product(step.atoms)
+        joined: dict[int, int] = {}
+        for m in moves:
+            joined[m.target] = joined.get(m.target, 1) * self.atoms.product(m.atoms)
+        for e, k in joined.items():
+            x = self.pad(region, x, e, 0, after[e] * k - x.shape[e], loc=loc)
+        groups = self.groups(step.atoms)
+        if len(moves) == 1 and before[moves[0].source][-len(moves[0].atoms) :] == moves[0].atoms:
+            d, e = moves[0].source, moves[0].target
+            shape = _with(_with(x.shape, e, x.shape[e] // n), d, x.shape[d] * n)
+            attrs = (
+                f"split_dimension = {e} : i64, concat_dimension = {d} : i64, split_count = {n} : i64, {groups}"
+            )
+            x = self.collective(region, step.kind, step.atoms, x, shape, attrs, op, cause, loc)
+        else:
+            x = self._exchange_many(region, x, before, step, groups, op, cause, loc)
+        for m in moves:
+            x = self.cut(region, x, m.source, 0, after[m.source], loc)
+        return x
+
+    def _exchange_many(self, region, x: Ref, before: Dims, step: Step, groups, op, cause, loc) -> Ref:
+        moves, sizes = step.moves, self.sizes
+        # Split every receiving dimension and bring the new parts to the front, in the order of the group.
+        split: list[int] = []
+        front: dict[int, int] = {}  # move -> position of its part in `split`
+        rest = []
+        for e, length in enumerate(x.shape):
+            for k, m in enumerate(moves):
+                if m.target == e:
+                    part = self.atoms.product(m.atoms)
+                    front[k] = len(split)
+                    split.append(part)
+                    length //= part
+            rest.append(len(split))
+            split.append(length)
+        x = self.reshape(region, x, tuple(split), loc)
+        x = self.transpose(region, x, [front[k] for k in range(len(moves))] + rest, loc)
+        tail = x.shape[len(moves) :]
+        n = self.atoms.product(step.atoms)
+        x = self.reshape(region, x, (n, *tail), loc)
+        attrs = f"split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {n} : i64, {groups}"
+        x = self.collective(region, step.kind, step.atoms, x, x.shape, attrs, op, cause, loc)
+        # What came from the members of the group belongs in front of the dimensions that gave their atoms away.
+        atoms = list(step.atoms)
+        x = self.reshape(region, x, (*[sizes[a] for a in atoms], *tail), loc)
+        order, shape = [], []
+        for d, length in enumerate(tail):
+            given = [a for a in before[d] if a in atoms]
+            order += [atoms.index(a) for a in given] + [len(atoms) + d]
+            shape.append(math.prod(sizes[a] for a in given) * length)
+        x = self.transpose(region, x, order, loc)
+        return self.reshape(region, x, tuple(shape), loc)
+
+
+def _digits(atoms, sizes, strides):
+    """(stride, size) of the digits of a position, atoms that are neighbours in the mesh taken together."""
+    out: list[list[int]] = []
+    for a in atoms:
+        if out and out[-1][0] == strides[a] * sizes[a]:
+            out[-1] = [strides[a], out[-1][1] * sizes[a]]
+        else:
+            out.append([strides[a], sizes[a]])
+    return out
+
+
+def _with(shape: Sequence[int], dim: int, n: int) -> tuple[int, ...]:
+    return (*shape[:dim], n, *shape[dim + 1 :])
+
+
+def _list(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def zero_literal(dtype: str) -> str:
+    """Zero of an element type as MLIR writes it."""
+    if dtype.startswith("complex"):
+        return "(0.0, 0.0)"
+    if dtype == "i1":
+        return "false"
+    return "0" if dtype.startswith(("i", "ui")) else "0.0"

@@ -1,0 +1,272 @@
+"""The reshard planner: the cheapest sequence of collectives from one layout to another.
+
+States are (layout, unreduced atoms). Moves are the collectives below; A* finds the cheapest sequence with the bytes
+that the busiest device lacks as its lower bound. Mesh axes that source and target only use together are searched as
+one atom first; if that plan misses its bound, the finer atoms are searched too.
+
+The move set follows the array redistribution calculus of Rink et al. 2021 (arXiv:2112.01075), extended by
+permutes onto free axes, fused all-to-alls and partial sums.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from propagation.model import Mesh, TensorSharding
+
+from .cost import item_bytes, sent_bytes
+from .errors import ReshardError, UnsupportedShardingError
+from .layout import Atoms, Dims, local_shape
+from .moves import Step, successors
+
+__all__ = ["Planner", "ReshardPlan", "Step", "plan_reshard", "runs_of"]
+
+STEP_BYTES = 16.0  # what a step costs besides its bytes: only decides between plans of equal bytes
+NODE_LIMIT = 3000
+
+
+class ReshardPlan(NamedTuple):
+    """A way from `source` to `target`.
+
+    steps    the collectives, each with the layout it ends in
+    bytes    sent by the busiest device
+    bound    bytes that the busiest device must receive in any plan
+    exact    whether the search proved the plan cheapest among its moves
+    """
+
+    source: Dims
+    target: Dims
+    unreduced: tuple[int, ...]
+    steps: tuple[Step, ...]
+    bytes: float
+    bound: float
+    exact: bool
+
+    @property
+    def ratio(self) -> float:
+        """Sent bytes over the lower bound (1 if nothing must move)."""
+        return self.bytes / self.bound if self.bound else 1.0
+
+
+class Planner:
+    """Plans reshards over one mesh and remembers them."""
+
+    __slots__ = ("_abstract", "_plans", "atoms")
+
+    def __init__(self, atoms: Atoms):
+        self.atoms = atoms
+        self._plans: dict[tuple, ReshardPlan] = {}
+        self._abstract: dict[tuple, ReshardPlan] = {}
+
+    def plan(
+        self, shape: tuple[int, ...], bits: float, source: Dims, target: Dims, unreduced: tuple[int, ...] = ()
+    ) -> ReshardPlan:
+        """The cheapest plan for a tensor of global `shape` whose elements take `bits` bytes.
+
+        `unreduced` are the atoms over which the source is a partial sum; the target is reduced.
+        """
+        key = (shape, bits, source, target, unreduced)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = self._search(shape, bits, source, target, unreduced)
+        return found
+
+    def cost(self, shape, bits, source: Dims, target: Dims, unreduced=()) -> float:
+        """Bytes of `plan`."""
+        if source == target and not unreduced:
+            return 0.0
+        return self.plan(shape, bits, source, target, unreduced).bytes
+
+    def _search(self, shape, bits, source, target, unreduced) -> ReshardPlan:
+        sizes = self.atoms.sizes
+        runs = runs_of([*source, *target, unreduced])
+        plan = self._abstract_plan(shape, bits, source, target, unreduced, runs, sizes)
+        fine = len({a for lists in (*source, *target, unreduced) for a in lists})
+        if plan.bytes > plan.bound and any(len(r) > 1 for r in runs) and fine <= 7:
+            singles = [(a,) for r in runs for a in r]
+            finer = self._abstract_plan(shape, bits, source, target, unreduced, singles, sizes)
+            if finer.bytes < plan.bytes:
+                plan = finer
+        return plan
+
+    def _abstract_plan(self, shape, bits, source, target, unreduced, runs, sizes) -> ReshardPlan:
+        """Searches with each run of atoms as one, on small integer names, so that equal problems meet in a cache."""
+        name = {run[0]: i for i, run in enumerate(runs)}
+        products = tuple(math.prod(sizes[a] for a in run) for run in runs)
+
+        def rename(dims):
+            return tuple(tuple(name[a] for a in d if a in name) for d in dims)
+
+        src, dst, (pending,) = rename(source), rename(target), rename((unreduced,))
+        key = (shape, bits, src, dst, pending, products)
+        found = self._abstract.get(key)
+        if found is None:
+            found = self._abstract[key] = search(shape, bits, src, dst, pending, products)
+        steps = tuple(s.rename(lambda i: runs[i]) for s in found.steps)
+        return found._replace(source=source, target=target, unreduced=unreduced, steps=steps)
+
+
+def runs_of(lists: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Atoms that stand together, in order, in every list they stand in."""
+    following: dict[int, set] = {}
+    preceding: dict[int, set] = {}
+    for i, atoms in enumerate(lists):
+        for k, a in enumerate(atoms):
+            after = atoms[k + 1] if k + 1 < len(atoms) else (None, i)
+            before = atoms[k - 1] if k else (None, i)
+            following.setdefault(a, set()).add(after)
+            preceding.setdefault(a, set()).add(before)
+    runs, seen = [], set()
+    for a in following:
+        if a in seen:
+            continue
+        head = a
+        while len(preceding[head]) == 1:
+            (p,) = preceding[head]
+            if isinstance(p, tuple) or len(following[p]) != 1 or p == a:
+                break
+            head = p
+        run = [head]
+        while len(following[run[-1]]) == 1:
+            (n,) = following[run[-1]]
+            if isinstance(n, tuple) or len(preceding[n]) != 1 or n == head:
+                break
+            run.append(n)
+        seen.update(run)
+        runs.append(tuple(run))
+    return runs
+
+
+def search(
+    shape: tuple[int, ...], bits: float, source: Dims, target: Dims, unreduced: tuple[int, ...], sizes: Sequence[int]
+) -> ReshardPlan:
+    """A* from (source, unreduced) to (target, nothing)."""
+    start, goal = (source, unreduced), (target, ())
+    bound = lower_bound(shape, bits, source, target, unreduced, sizes)
+    if start == goal:
+        return ReshardPlan(source, target, unreduced, (), 0.0, bound, True)
+    best = {start: 0.0}
+    came: dict[tuple, tuple] = {}
+    queue = [(bound, 0, 0, start)]
+    count = 0
+    while queue and count < NODE_LIMIT:
+        _, _, _, state = heapq.heappop(queue)
+        if state == goal:
+            return _rebuild(shape, bits, source, target, unreduced, came, bound, sizes, True)
+        cost = best[state]
+        for step in successors(shape, state[0], state[1], target, sizes):
+            new = (step.after, step.unreduced)
+            g = cost + step_bytes(step, shape, bits, state[0], sizes) + (0.01 if step.kind == "slice" else STEP_BYTES)
+            if g < best.get(new, math.inf) - 1e-9:
+                best[new] = g
+                came[new] = (state, step)
+                count += 1
+                h = lower_bound(shape, bits, step.after, target, step.unreduced, sizes)
+                heapq.heappush(queue, (g + h, -count, count, new))
+    return _gather_all(shape, bits, source, target, unreduced, bound, sizes)
+
+
+def step_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
+    """Bytes the busiest device sends in `step`, taken from layout `before`. Padding counts."""
+    if step.kind == "slice":
+        return 0.0
+    local = math.prod(local_shape(shape, before, sizes)) * bits
+    n = math.prod(sizes[a] for a in step.atoms)
+    if step.kind == "reduce_scatter":
+        local = math.prod(local_shape(shape, step.after, sizes)) * n * bits
+    elif step.kind == "all_to_all":
+        local = max(local, math.prod(local_shape(shape, step.after, sizes)) * bits)
+    return sent_bytes(step.kind, n, local)
+
+
+def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes) -> float:
+    """Bytes the busiest device must receive, whatever the plan."""
+    piece = math.prod(local_shape(shape, target, sizes)) * bits
+    even = all(
+        n % math.prod(sizes[a] for a in d) == 0 for lists in (source, target) for n, d in zip(shape, lists)
+    )
+    if not even:
+        return 0.0
+    if unreduced:
+        wanted = {a for d in target for a in d}
+        inside = math.prod(sizes[a] for a in unreduced if a in wanted)
+        outside = math.prod(sizes[a] for a in unreduced if a not in wanted)
+        n = inside * outside
+        return inside * piece * (n + outside - 2) / n
+    overlap = 1
+    for size, s, t in zip(shape, source, target):
+        if any(a != b for a, b in zip(s, t)):
+            return piece
+        overlap *= size // max(math.prod(sizes[a] for a in s), math.prod(sizes[a] for a in t))
+    return max(0.0, piece - overlap * bits)
+
+
+def _rebuild(shape, bits, source, target, unreduced, came, bound, sizes, exact) -> ReshardPlan:
+    steps, state, total = [], (target, ()), 0.0
+    while state != (source, unreduced):
+        state, step = came[state]
+        steps.append(step)
+        total += step_bytes(step, shape, bits, state[0], sizes)
+    return ReshardPlan(source, target, unreduced, tuple(reversed(steps)), total, bound, exact)
+
+
+def _gather_all(shape, bits, source, target, unreduced, bound, sizes) -> ReshardPlan:
+    """The plan that always exists: reduce, gather what differs, slice."""
+    steps, dims, total = [], list(source), 0.0
+
+    def add(step):
+        nonlocal total
+        total += step_bytes(step, shape, bits, tuple(dims), sizes)
+        steps.append(step)
+
+    if unreduced:
+        add(Step("all_reduce", unreduced, -1, (), source, ()))
+    for d, (s, t) in enumerate(zip(source, target)):
+        keep = 0
+        while keep < min(len(s), len(t)) and s[keep] == t[keep]:
+            keep += 1
+        p = math.prod(sizes[a] for a in s)
+        q = math.prod(sizes[a] for a in t)
+        if shape[d] % p or shape[d] % q:
+            keep = 0 if s != t else keep
+        if s[keep:]:
+            after = (*dims[:d], s[:keep], *dims[d + 1 :])
+            add(Step("all_gather", s[keep:], d, (), after, ()))
+            dims[d] = s[:keep]
+    for d, t in enumerate(target):
+        if t != dims[d]:
+            after = (*dims[:d], t, *dims[d + 1 :])
+            add(Step("slice", t[len(dims[d]) :], d, (), after, ()))
+            dims[d] = t
+    return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, False)
+
+
+def plan_reshard(
+    shape: Iterable[int], dtype: str, mesh: Mesh, source: TensorSharding, target: TensorSharding
+) -> ReshardPlan:
+    """The cheapest plan to bring a tensor of `shape` and MLIR element type `dtype` from `source` to `target`.
+
+    Both shardings are over the axes of `mesh`. The source may be unreduced; unreduced axes of the target must be
+    unreduced in the source, and stay as they are. Raises `ReshardError` otherwise and for rank mismatches.
+    """
+    shape = tuple(shape)
+    for s in (source, target):
+        if len(s.dims) != len(shape):
+            raise ReshardError(f"{s.to_text()} has {len(s.dims)} dimensions, the tensor has shape {shape}")
+    axes = [a for s in (source, target) for d in s.dims for a in d.axes] + [*source.unreduced, *target.unreduced]
+    atoms = Atoms(mesh, axes)
+    pending, kept = atoms.of_axes(source.unreduced), atoms.of_axes(target.unreduced)
+    if not set(kept) <= set(pending):
+        raise ReshardError(
+            f"the target is unreduced over {atoms.axes_text(kept)}, the source over "
+            f"{atoms.axes_text(pending) or 'nothing'}; a reshard cannot make a partial sum"
+        )
+    taken = set(kept) & {a for d in atoms.dims(target) for a in d}
+    if taken:
+        raise UnsupportedShardingError(f"{target.to_text()} uses an axis both as unreduced and in a dimension")
+    return Planner(atoms).plan(
+        shape, item_bytes(dtype), atoms.dims(source), atoms.dims(target), tuple(a for a in pending if a not in kept)
+    )
