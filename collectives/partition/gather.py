@@ -1,0 +1,341 @@
+"""Gather and scatter: batch and whole dimensions pass through; a table split along an indexed dimension is looked up
+with a mask and leaves a partial sum; a split target of a scatter keeps the updates that fall into its piece."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from propagation.attributes import gather_dims, integers, scatter_dims
+from propagation.program import Op, Value
+
+from ..emit import Ref
+from ..layout import Dims
+from .constant import scalar_constant
+from .context import Context
+from .factors import PASS, REDUCE, WHOLE, Factors, choose
+from .reduce import identity_literal, reduction_kind
+
+
+class _Builder:
+    """Collects factors while dimensions are matched."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.kinds: list[int] = []
+
+    def add(self, size: int, kind: int) -> int:
+        self.sizes.append(size)
+        self.kinds.append(kind)
+        return len(self.sizes) - 1
+
+    def build(self, operands, results) -> Factors:
+        return Factors(
+            tuple(self.sizes), tuple(self.kinds), tuple(map(tuple, operands)), tuple(map(tuple, results))
+        )
+
+
+# -- gather ---------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _gather_factors(dims, sizes, operand, indices, result, iotas) -> tuple[Factors, tuple[int, ...], tuple]:
+    """(factors, operand dimensions that are looked up by index, (operand, indices) dimension pairs that correspond)."""
+    b = _Builder()
+    table, index, out = [-1] * len(operand), [-1] * len(indices), [-1] * len(result)
+    batch_out = [i for i in range(len(result)) if i not in dims.offset]
+    batch_in = [i for i in range(len(indices)) if i != dims.index_vector]
+    for i, j in zip(batch_in, batch_out):
+        index[i] = out[j] = b.add(indices[i], PASS)
+    for d, i in zip(dims.operand_batching, dims.indices_batching):
+        table[d] = index[i]
+    window = [d for d in range(len(operand)) if d not in dims.collapsed_slice and d not in dims.operand_batching]
+    for d, j in zip(window, dims.offset):
+        if sizes[d] == operand[d]:
+            table[d] = out[j] = b.add(operand[d], PASS)
+    paired, looked_up = [], []
+    for d in dims.start_index_map:
+        if table[d] >= 0 or sizes[d] != 1 or operand[d] == 1:
+            continue
+        i = iotas.get(d) if iotas else None
+        if i is not None and indices[i] == operand[d]:
+            table[d] = index[i]
+            paired.append((d, i))
+        else:
+            table[d] = b.add(operand[d], REDUCE)
+            looked_up.append(d)
+    return b.build((table, index), (out,)), tuple(looked_up), tuple(paired)
+
+
+class _Iotas(dict):
+    """Hashable mapping from operand dimensions to the index dimension along which their index counts."""
+
+    def __hash__(self):
+        return hash(tuple(sorted(self.items())))
+
+
+def gather(ctx: Context, op: Op) -> None:
+    table, indices = op.operands
+    result = op.results[0]
+    dims = gather_dims(op.attrs["dimension_numbers"])
+    sizes = integers(op.attrs["slice_sizes"])
+    iotas = _counting_indices(indices, dims.index_vector, dims.start_index_map)
+    factors, looked_up, paired = _gather_factors(
+        dims, sizes, table.type.shape, indices.type.shape, result.type.shape, iotas
+    )
+    choice = choose(ctx, factors, (table, indices), (result,), 2 * ctx.bits(result) * ctx.redundancy)
+    layout, out = choice.operands[0], choice.results[0]
+    _note_gathered(ctx, table, factors.operands[0], layout)
+    x, i = ctx.get(table, layout), ctx.get(indices, choice.operands[1])
+    split = [d for d in looked_up if layout[d]]
+    moved = [d for d, _ in paired if layout[d]]
+    mask = None
+    if split or moved:
+        i, mask = _relative_indices(ctx, table, x, i, layout, dims, sizes, split, moved)
+    local = [x.shape[d] if n == table.type.shape[d] else n for d, n in enumerate(sizes)]
+    text = ctx.attr_text(op, skip=("slice_sizes",))
+    shape = ctx.piece_shape(result, out)
+    ref = ctx.emit(op.name, (x, i), shape, x.dtype, f"slice_sizes = {_array(local)}", extra=text)
+    if mask is not None:
+        batch = [d for d in range(len(shape)) if d not in dims.offset]
+        wide = f"broadcast_dimensions = {_array(batch)}"
+        mask = ctx.emit("stablehlo.broadcast_in_dim", (mask,), shape, "i1", wide)
+        zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
+        ref = ctx.emit("stablehlo.select", (mask, ref, zero), shape, ref.dtype)
+    ctx.bind_partial(result, out, {choice.pending: ref}, "or" if ref.dtype == "i1" else "add")
+
+
+def _note_gathered(ctx: Context, table: Value, factors, layout: Dims) -> None:
+    """A finding if a dimension that the operation needs whole was split."""
+    have = ctx.state(table).dims
+    if have is not None and any(a and f < 0 for a, f in zip(have, factors)):
+        ctx.gathered(table, layout, "windows at traced positions need the whole dimension")
+
+
+def _relative_indices(ctx: Context, table: Value, x: Ref, i: Ref, layout: Dims, dims, sizes, split, moved):
+    """Indices relative to this device's piece of the table, and (unless only `moved`) which of them it holds.
+
+    `split` dimensions are looked up anywhere; `moved` ones are known to index this device's own piece.
+    """
+    shape = i.shape
+    vector = dims.index_vector if dims.index_vector < len(shape) else None
+    if i.dtype != "i32":
+        i = ctx.emit("stablehlo.convert", (i,), shape, "i32")
+    lasts = [table.type.shape[d] - sizes[d] for d in dims.start_index_map]
+    zero, last = ctx.realiser.index(ctx.region, 0), _along(ctx, shape, vector, lasts)
+    i = ctx.emit("stablehlo.clamp", (ctx.realiser.splat(ctx.region, zero, shape), i, last), shape, "i32")
+    offsets = [
+        ctx.realiser.offset(ctx.region, layout[d], x.shape[d]) if d in split or d in moved else None
+        for d in dims.start_index_map
+    ]
+    i = ctx.emit("stablehlo.subtract", (i, _along_refs(ctx, shape, vector, offsets)), shape, "i32")
+    if not split:
+        return i, None
+    ends = [x.shape[d] if d in split else max(table.type.shape) + 1 for d in dims.start_index_map]
+    end = _along(ctx, shape, vector, ends)
+    low = ctx.realiser.splat(ctx.region, zero, shape)
+    inside = [
+        ctx.emit("stablehlo.compare", (i, bound), shape, "i1", f"comparison_direction = {_direction(name)}")
+        for bound, name in ((low, "GE"), (end, "LT"))
+    ]
+    mask = ctx.emit("stablehlo.and", inside, shape, "i1")
+    if vector is None:
+        return i, mask
+    kept = [n for d, n in enumerate(shape) if d != vector]
+    if shape[vector] == 1:
+        return i, ctx.emit("stablehlo.reshape", (mask,), kept, "i1")
+    true = ctx.realiser.constant(ctx.region, (), "i1", "true")
+    body = ctx.realiser.reducer(ctx.region, "and", "i1")
+    dims_text = f"dimensions = array<i64: {vector}>"
+    return i, ctx.emit("stablehlo.reduce", (mask, true), kept, "i1", dims_text, regions=(body,))
+
+
+def _direction(name: str) -> str:
+    return f"#stablehlo<comparison_direction {name}>"
+
+
+def _along(ctx: Context, shape, vector: int | None, values: list[int]) -> Ref:
+    """i32 of `shape` that holds values[k] at position k of dimension `vector`."""
+    if vector is None or len(set(values)) == 1:
+        return ctx.realiser.splat(ctx.region, ctx.realiser.index(ctx.region, values[0]), shape)
+    text = f"value = dense<{list(values)}> : tensor<{len(values)}xi32>"
+    row = ctx.region.entry("stablehlo.constant", (), (len(values),), "i32", text)
+    attrs = f"broadcast_dimensions = array<i64: {vector}>"
+    return ctx.region.shared("stablehlo.broadcast_in_dim", (row,), shape, "i32", attrs)
+
+
+def _along_refs(ctx: Context, shape, vector: int | None, values: list[Ref | None]) -> Ref:
+    """The same for i32 scalars; None stands for zero."""
+    if vector is None or len(values) == 1:
+        return ctx.realiser.splat(ctx.region, values[0] or ctx.realiser.index(ctx.region, 0), shape)
+    parts = []
+    for v in values:
+        v = v or ctx.realiser.index(ctx.region, 0)
+        parts.append(ctx.region.shared("stablehlo.reshape", (v,), (1,), "i32"))
+    row = ctx.emit("stablehlo.concatenate", parts, (len(parts),), "i32", "dimension = 0 : i64")
+    attrs = f"broadcast_dimensions = array<i64: {vector}>"
+    return ctx.emit("stablehlo.broadcast_in_dim", (row,), shape, "i32", attrs)
+
+
+def _counting_indices(indices: Value, vector: int, index_map) -> _Iotas:
+    """Which indexed dimensions are indexed by their own position along a batch dimension of the indices."""
+    out = _Iotas()
+    op = indices.op
+    if op is None or op.name != "stablehlo.concatenate" or op.attrs["dimension"].value != vector:
+        return out
+    if len(op.operands) != len(index_map):
+        return out
+    for d, column in zip(index_map, op.operands):
+        along = _counts_along(column, 0)
+        if along is not None and along != vector:
+            out[d] = along
+    return out
+
+
+def _counts_along(value: Value, depth: int) -> int | None:
+    """The dimension along which `value` is 0, 1, 2, ...; None if it is not known to be."""
+    op = value.op
+    if op is None or depth > 12:
+        return None
+    if op.name == "stablehlo.iota":
+        return op.attrs["iota_dimension"].value
+    if op.name == "stablehlo.convert":
+        return _counts_along(op.operands[0], depth + 1)
+    if op.name == "stablehlo.select":  # the wrap-around of negative indices leaves positions as they are
+        return _counts_along(op.operands[2], depth + 1) if _wraps(op) else None
+    if op.name == "stablehlo.broadcast_in_dim":
+        d = _counts_along(op.operands[0], depth + 1)
+        return None if d is None else integers(op.attrs["broadcast_dimensions"])[d]
+    if op.name == "stablehlo.reshape":
+        d = _counts_along(op.operands[0], depth + 1)
+        if d is None:
+            return None
+        shape, new = op.operands[0].type.shape, value.type.shape
+        before = math.prod(shape[:d])
+        for j, n in enumerate(new):
+            if n == shape[d] and math.prod(new[:j]) == before:
+                return j
+    return None
+
+
+def _wraps(op: Op) -> bool:
+    """select(i < 0, i + n, i)"""
+    test, other, same = op.operands
+    return (
+        test.op is not None
+        and test.op.name == "stablehlo.compare"
+        and test.op.operands[0] is same
+        and "LT" in str(test.op.attrs["comparison_direction"])
+        and scalar_constant(test.op.operands[1]) == 0
+        and other.op is not None
+        and other.op.name == "stablehlo.add"
+        and same in other.op.operands
+    )
+
+
+# -- scatter --------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _scatter_factors(dims, count, target, indices, update, reducible, iotas):
+    """(factors, target dimensions to which indices are relative, pairs as for gather)."""
+    b = _Builder()
+    into, index, new = [-1] * len(target), [-1] * len(indices), [-1] * len(update)
+    batch_index = [i for i in range(len(indices)) if i != dims.index_vector]
+    batch_update = [j for j in range(len(update)) if j not in dims.update_window]
+    own = set(dims.indices_batching) | set(iotas.values())
+    for i, j in zip(batch_index, batch_update):
+        kind = PASS if i in own else REDUCE if reducible else WHOLE
+        index[i] = new[j] = b.add(indices[i], kind)
+    for d, i in zip(dims.input_batching, dims.indices_batching):
+        into[d] = index[i]
+    window = [d for d in range(len(target)) if d not in dims.inserted_window and d not in dims.input_batching]
+    shifted, paired = [], []
+    for d, j in zip(window, dims.update_window):
+        if update[j] == target[d]:
+            into[d] = new[j] = b.add(target[d], PASS)
+        elif update[j] == 1:
+            into[d] = b.add(target[d], PASS)
+            shifted.append(d)
+    for d in dims.inserted_window:
+        i = iotas.get(d)
+        if i is not None and indices[i] == target[d]:
+            into[d] = index[i]
+            paired.append((d, i))
+        elif d in dims.to_operand:
+            into[d] = b.add(target[d], PASS)
+            shifted.append(d)
+    unpaired = own - set(dims.indices_batching) - {i for _, i in paired}
+    for i in unpaired:
+        b.kinds[index[i]] = REDUCE if reducible else WHOLE
+    operands = [into] * count + [index] + [new] * count
+    return b.build(operands, [into] * count), tuple(shifted), tuple(paired)
+
+
+def scatter(ctx: Context, op: Op) -> None:
+    count = len(op.results)
+    targets, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
+    dims = scatter_dims(op.attrs["scatter_dimension_numbers"])
+    kind = reduction_kind(op.regions[0])
+    dtype = op.results[0].type.dtype
+    fill = identity_literal(kind, dtype) if kind and count == 1 else None
+    iotas = _counting_indices(indices, dims.index_vector, dims.to_operand)
+    factors, shifted, paired = _scatter_factors(
+        dims, count, targets[0].type.shape, indices.type.shape, updates[0].type.shape, fill is not None, iotas
+    )
+    byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
+    choice = choose(ctx, factors, op.operands, op.results, byte)
+    layout = choice.operands[0]
+    for v, f in zip(op.operands, factors.operands):
+        if any(n >= 0 and factors.kinds[n] == WHOLE for n in f):
+            _note_gathered(ctx, v, [-1 if factors.kinds[n] == WHOLE else n for n in f], choice.operands[count])
+    i = ctx.get(indices, choice.operands[count])
+    new = [ctx.get(v, choice.operands[count + 1]) for v in updates]
+    if choice.pending:
+        i = _drop_padding(ctx, indices, i, choice.operands[count], dims.index_vector)
+    moved = [d for d in (*shifted, *(d for d, _ in paired)) if layout[d]]
+    shape = ctx.piece_shape(targets[0], layout)
+    if moved:
+        if i.dtype != "i32":
+            i = ctx.emit("stablehlo.convert", (i,), i.shape, "i32")
+        vector = dims.index_vector if dims.index_vector < len(i.shape) else None
+        offsets = [
+            ctx.realiser.offset(ctx.region, layout[d], shape[d]) if d in moved else None for d in dims.to_operand
+        ]
+        i = ctx.emit("stablehlo.subtract", (i, _along_refs(ctx, i.shape, vector, offsets)), i.shape, "i32")
+    if not choice.pending:
+        base = [ctx.get(v, layout) for v in targets]
+        for r, ref in zip(op.results, ctx.local_copy(op, [*base, i, *new], [shape] * count)):
+            ctx.bind(r, layout, ref)
+        return
+    base = ctx.realiser.constant(ctx.region, shape, dtype, fill)
+    parts = {choice.pending: ctx.local_copy(op, [base, i, *new], [shape])[0]}
+    if not _is_neutral(targets[0], kind):
+        parts[()] = ctx.get(targets[0], layout)
+    ctx.bind_partial(op.results[0], layout, parts, kind)
+
+
+def _is_neutral(value: Value, kind: str) -> bool:
+    number = scalar_constant(value)
+    return number is not None and ((kind in ("add", "or", "xor") and number == 0) or (kind == "mul" and number == 1))
+
+
+def _drop_padding(ctx: Context, indices: Value, i: Ref, layout: Dims, vector: int) -> Ref:
+    """Sends the indices in the padding of an unevenly split batch dimension out of bounds, where scatter drops them."""
+    for d, atoms in enumerate(layout):
+        if d == vector or not atoms:
+            continue
+        inside = ctx.realiser.inside(ctx.region, i.shape, d, atoms, indices.type.shape[d])
+        if inside is not None:
+            if i.dtype != "i32":
+                i = ctx.emit("stablehlo.convert", (i,), i.shape, "i32")
+            outside = ctx.realiser.constant(ctx.region, i.shape, "i32", str(-(1 << 31)))
+            i = ctx.emit("stablehlo.select", (inside, i, outside), i.shape, "i32")
+    return i
+
+
+def _array(values) -> str:
+    return "array<i64: " + ", ".join(map(str, values)) + ">" if len(values) else "array<i64>"
+
+
+PARTITION = {"stablehlo.gather": gather, "stablehlo.scatter": scatter}
