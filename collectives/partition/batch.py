@@ -1,0 +1,162 @@
+"""Operations that work within some dimensions and are independent along the others: sorts, transforms, factorisations,
+random bits, custom calls. Their independent dimensions come from the propagation rule of the operation and stay split;
+the others are made whole."""
+
+from __future__ import annotations
+
+import functools
+
+from propagation.attributes import flag, string
+from propagation.model import FactorType, OpRule
+from propagation.program import Op, source
+from propagation.rules import rule_for
+from propagation.rules.parse import parse_printed
+
+from ..emit import Item, Ref
+from ..errors import UnsupportedOpError
+from ..layout import replicated
+from .context import Context
+from .factors import PASS, WHOLE, Factors, choose
+
+__all__ = ["by_rule", "rule_of"]
+
+
+def rule_of(op: Op) -> OpRule | None:
+    """The rule an operation carries, or that of its name."""
+    attr = op.attrs.get("sdy.sharding_rule")
+    if attr is not None:
+        return parse_printed(str(attr))
+    return rule_for(op)
+
+
+@functools.lru_cache(maxsize=4096)
+def factors_of(rule: OpRule, operands: tuple, results: tuple) -> Factors:
+    """Pass-through factors may be split if every dimension they stand in is one factor of that size."""
+    kinds = [PASS if t == FactorType.PASS_THROUGH else WHOLE for t in rule.types]
+    for shapes, tensors in ((operands, rule.operands), (results, rule.results)):
+        for shape, dims in zip(shapes, tensors):
+            for n, factors in zip(shape, dims):
+                for f in factors:
+                    if len(factors) > 1 or n != rule.sizes[f]:
+                        kinds[f] = WHOLE
+
+    def flat(tensors):
+        return tuple(tuple(f[0] if len(f) == 1 else -1 for f in dims) for dims in tensors)
+
+    return Factors(rule.sizes, tuple(kinds), flat(rule.operands), flat(rule.results))
+
+
+def by_rule(ctx: Context, op: Op, why: str = "the operation needs these dimensions whole") -> None:
+    """Partitions along the pass-through factors of the operation's rule, with its attributes as they are."""
+    rule = rule_of(op)
+    if rule is None:
+        _whole(ctx, op, "nothing is known about its dimensions")
+        return
+    factors = factors_of(
+        rule, tuple(v.type.shape for v in op.operands), tuple(v.type.shape for v in op.results)
+    )
+    apply(ctx, op, factors, why)
+
+
+def apply(ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = None) -> None:
+    """Runs the operation on pieces split as the cheapest assignment of `factors` says."""
+    byte = 4 * ctx.bits(op.results[0]) * ctx.redundancy
+    choice = choose(ctx, factors, op.operands, op.results, byte)
+    operands = []
+    for v, dims, f in zip(op.operands, choice.operands, factors.operands):
+        have = ctx.state(v).dims
+        lost = have is not None and any(
+            a and (i < 0 or factors.kinds[i] == WHOLE) for a, i in zip(have, f)
+        )
+        operands.append(ctx.gathered(v, dims, why) if lost else ctx.get(v, dims))
+    shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
+    refs = ctx.local_copy(op, operands, shapes, attrs)
+    for r, dims, ref in zip(op.results, choice.results, refs):
+        ctx.bind(r, dims, ref)
+
+
+def _whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
+    """Every device runs the whole operation."""
+    operands = [ctx.gathered(v, replicated(len(v.type.shape)), why) for v in op.operands]
+    results = [Ref(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text) for r in op.results]
+    regions = [ctx.copy_region(b) for b in op.regions] if op.regions else ()
+    text = ctx.attr_text(op)
+    ctx.region.add(Item(op.name, operands, results, extra=text, regions=regions, loc=ctx.loc, effect=effect))
+    for r, ref in zip(op.results, results):
+        ctx.bind(r, replicated(len(r.type.shape)), ref)
+
+
+# Libraries of dense linear algebra: all operands and results share their leading (batch) dimensions.
+_BATCHED_LIBRARIES = ("lapack_", "cusolver_", "cublas_", "cu_", "hipsolver_", "hip_", "magma_", "cpu_")
+_PER_DEVICE = ("xla_ffi_python_", "xla_python_")
+
+
+def custom_call(ctx: Context, op: Op) -> None:
+    """By its rule if there is one; linear algebra along its batch dimensions; else whole, with a finding."""
+    target = string(op.attrs["call_target_name"])
+    if rule_of(op) is not None:
+        by_rule(ctx, op)
+        return
+    effect = "has_side_effect" in op.attrs and flag(op.attrs["has_side_effect"])
+    if effect and not ctx.manual and ctx.atoms.count > 1:
+        raise UnsupportedOpError(
+            f"custom_call @{target} has a side effect and no sharding rule, so it would run once per device; register "
+            "a rule for it, run it inside a manual computation, or use partitioner=\"xla\"",
+            source(op),
+        )
+    if target.startswith(_BATCHED_LIBRARIES):
+        factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
+        apply(ctx, op, factors, f"@{target} works on whole matrices")
+        return
+    _whole(ctx, op, f"custom_call @{target} has no sharding rule", effect)
+
+
+@functools.lru_cache(maxsize=1024)
+def _batch_factors(operands: tuple, results: tuple) -> Factors:
+    """Leading dimensions that every tensor of rank 2 or more shares are batch dimensions (all but a matrix's two)."""
+    shape = max(operands, key=len)
+    batch = max(0, len(shape) - 2)
+    for s in (*operands, *results):
+        common = 0
+        while common < min(batch, len(s)) and s[common] == shape[common]:
+            common += 1
+        batch = common if s else batch
+
+    def dims(s):
+        return tuple(i if i < batch else -1 for i in range(len(s)))
+
+    return Factors(shape[:batch], (PASS,) * batch, tuple(map(dims, operands)), tuple(map(dims, results)))
+
+
+def rng_bit_generator(ctx: Context, op: Op) -> None:
+    """The generator's stream is a function of the whole shape: every device makes all bits and keeps its part."""
+    state = ctx.whole(op.operands[0])
+    new, bits = ctx.local_copy(op, [state], [r.type.shape for r in op.results])
+    ctx.bind(op.results[0], replicated(len(op.results[0].type.shape)), new)
+    ctx.bind(op.results[1], replicated(len(op.results[1].type.shape)), bits)
+
+
+def top_k(ctx: Context, op: Op) -> None:
+    """Along whole rows; the selected dimension is the last."""
+    shape = op.operands[0].type.shape
+    last = len(shape) - 1
+    kinds = tuple(WHOLE if i == last else PASS for i in range(len(shape)))
+    every = tuple(range(len(shape)))
+    out = (*every[:-1], -1)
+    apply(ctx, op, Factors(shape, kinds, (every,), (out, out)), "top_k selects from whole rows")
+
+
+def sort(ctx: Context, op: Op) -> None:
+    by_rule(ctx, op, "a sort needs its whole dimension")
+
+
+PARTITION = {
+    "stablehlo.sort": sort,
+    "chlo.top_k": top_k,
+    "stablehlo.cholesky": by_rule,
+    "stablehlo.triangular_solve": by_rule,
+    "stablehlo.fft": by_rule,
+    "stablehlo.batch_norm_inference": by_rule,
+    "stablehlo.rng_bit_generator": rng_bit_generator,
+    "stablehlo.custom_call": custom_call,
+}
