@@ -1,0 +1,168 @@
+"""Activation functions. Integer operands become floating where the function needs it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.numpy import prims as el
+from meshrt.numpy import ufuncs as uf
+from meshrt.numpy.creation import asarray
+from meshrt.numpy.operands import ShapeError, canonical_axis, operand, promote_inexact, scalar_like
+from meshrt.numpy.selection import clip, where
+from meshrt.numpy.shapes import split
+
+__all__ = [
+    "celu", "elu", "gelu", "glu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "identity", "leaky_relu",
+    "log_sigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "soft_sign", "softplus", "sparse_plus",
+    "sparse_sigmoid", "squareplus", "swish", "tanh",
+]  # fmt: skip
+
+
+def _array(name: str, x: Any) -> Any:
+    return asarray(operand(name, x))
+
+
+def identity(x: Any) -> Any:
+    """x itself."""
+    return _array("identity", x)
+
+
+def relu(x: Any) -> Any:
+    """max(x, 0), with derivative 0 at 0."""
+    x = _array("relu", x)
+    zero = np.zeros((), x.dtype)[()]
+    return where(el.le_p.bind(x, zero), zero, x)  # a select, so that ties do not share the derivative
+
+
+def relu6(x: Any) -> Any:
+    """min(max(x, 0), 6)."""
+    return uf.minimum(uf.maximum(x, 0), 6.0)
+
+
+def squareplus(x: Any, b: Any = 4) -> Any:
+    """(x + sqrt(x**2 + b)) / 2."""
+    x = _array("squareplus", x)
+    return (x + uf.sqrt(uf.square(x) + b)) / 2
+
+
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x))."""
+    return uf.logaddexp(x, 0)
+
+
+def sparse_plus(x: Any) -> Any:
+    """0 below -1, x above 1, and (x + 1)**2 / 4 between."""
+    x = _array("sparse_plus", x)
+    return where(x <= -1.0, 0.0, where(x >= 1.0, x, (x + 1.0) ** 2 / 4))
+
+
+def soft_sign(x: Any) -> Any:
+    """x / (|x| + 1)."""
+    x = _array("soft_sign", x)
+    return x / (uf.abs(x) + 1)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    return el.logistic_p.bind(promote_inexact("sigmoid", x)[0])
+
+
+def sparse_sigmoid(x: Any) -> Any:
+    """0 below -1, 1 above 1, and (x + 1) / 2 between."""
+    return 0.5 * clip(_array("sparse_sigmoid", x) + 1.0, 0.0, 2.0)
+
+
+def silu(x: Any) -> Any:
+    """x * sigmoid(x)."""
+    x = asarray(promote_inexact("silu", x)[0])
+    return el.mul_p.bind(x, el.logistic_p.bind(x))
+
+
+swish = silu
+
+
+def mish(x: Any) -> Any:
+    """x * tanh(softplus(x))."""
+    x = _array("mish", x)
+    return x * uf.tanh(softplus(x))
+
+
+def log_sigmoid(x: Any) -> Any:
+    """log(sigmoid(x))."""
+    return -softplus(-_array("log_sigmoid", x))
+
+
+def tanh(x: Any, /) -> Any:
+    """Hyperbolic tangent."""
+    return uf.tanh(x)
+
+
+def elu(x: Any, alpha: Any = 1.0) -> Any:
+    """x where positive, else alpha * (exp(x) - 1)."""
+    x = _array("elu", x)
+    positive = x > 0
+    return where(positive, x, alpha * uf.expm1(where(positive, 0.0, x)))
+
+
+def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Any:
+    """x where not negative, else negative_slope * x."""
+    x = _array("leaky_relu", x)
+    return where(x >= 0, x, negative_slope * x)
+
+
+def hard_tanh(x: Any) -> Any:
+    """x limited to [-1, 1]."""
+    x = _array("hard_tanh", x)
+    return where(x > 1, 1, where(x < -1, -1, x))
+
+
+def celu(x: Any, alpha: Any = 1.0) -> Any:
+    """max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)."""
+    return uf.maximum(x, 0.0) + alpha * uf.expm1(uf.minimum(x, 0.0) / alpha)
+
+
+def selu(x: Any) -> Any:
+    """The self-normalising :func:`elu`."""
+    return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
+
+
+def gelu(x: Any, approximate: bool = True) -> Any:
+    """x times the normal distribution function of x; by a tanh formula if ``approximate``, else by erfc."""
+    x = asarray(promote_inexact("gelu", x)[0])
+    if x.dtype.kind == "c":
+        raise errors.ArgumentTypeError(f"gelu does not support complex values, got dtype {x.dtype}")
+    if approximate:
+        cubic = el.mul_p.bind(scalar_like(x, 0.044715), el.integer_pow_p.bind(x, y=3))
+        inner = el.mul_p.bind(scalar_like(x, math.sqrt(2 / math.pi)), el.add_p.bind(x, cubic))
+        cdf = el.mul_p.bind(scalar_like(x, 0.5), el.add_p.bind(scalar_like(x, 1), el.tanh_p.bind(inner)))
+        return el.mul_p.bind(x, cdf)
+    tail = el.erfc_p.bind(el.mul_p.bind(el.neg_p.bind(x), scalar_like(x, math.sqrt(0.5))))
+    return el.mul_p.bind(el.mul_p.bind(scalar_like(x, 0.5), x), tail)
+
+
+def glu(x: Any, axis: int = -1) -> Any:
+    """The first half of ``x`` along ``axis`` times the sigmoid of the second."""
+    x = _array("glu", x)
+    axis = canonical_axis(axis, x.ndim, "glu")
+    if x.shape[axis] % 2:
+        raise ShapeError(f"glu needs an even size along axis {axis}, got shape {x.shape}")
+    first, second = split(x, 2, axis)
+    return first * sigmoid(second)
+
+
+def hard_sigmoid(x: Any) -> Any:
+    """relu6(x + 3) / 6."""
+    return relu6(_array("hard_sigmoid", x) + 3.0) / 6.0
+
+
+def hard_silu(x: Any) -> Any:
+    """x * hard_sigmoid(x)."""
+    x = _array("hard_silu", x)
+    return x * hard_sigmoid(x)
+
+
+hard_swish = hard_silu

@@ -1,0 +1,115 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.nn.functions import logsumexp, softmax
+from meshrt.numpy.contractions import einsum
+from meshrt.numpy.creation import arange, asarray
+from meshrt.numpy.operands import ShapeError
+from meshrt.numpy.selection import where
+from meshrt.numpy.shapes import expand_dims, reshape, transpose
+
+__all__ = ["dot_product_attention"]
+
+
+def dot_product_attention(
+    query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *, scale: float | None = None,
+    is_causal: bool = False, query_seq_lengths: Any = None, key_value_seq_lengths: Any = None,
+    local_window_size: int | tuple[int, int] | None = None, implementation: str | None = None,
+    return_residual: bool = False,
+) -> Any:  # fmt: skip
+    """softmax(scale * query @ key + bias) @ value, for each head.
+
+    Shapes: query (batch, T, heads, dim), key and value (batch, S, groups, dim), where heads is a multiple of groups
+    (grouped-query attention); bias and mask broadcast to (batch, heads, T, S). The batch dimension may be missing.
+
+    Args:
+      mask: boolean; false positions are not attended to.
+      scale: 1 / sqrt(dim) by default.
+      is_causal: attend to positions up to one's own only.
+      query_seq_lengths, key_value_seq_lengths: int32 (batch,), how many positions are valid.
+      local_window_size: how many positions before and after one's own may be attended to.
+      implementation: None or "xla".
+      return_residual: also return the log of the normaliser, (batch, T, heads).
+    """
+    if implementation not in (None, "xla"):
+        raise errors.UnsupportedError(f"dot_product_attention: implementation {implementation!r} is not available")
+    shape = tuple(np.shape(query)) if not hasattr(query, "shape") else query.shape
+    q, k, v = (_four(x) for x in (query, key, value))
+    _check(q, k, v)
+    batch, length, heads, dim = q.shape
+    groups = k.shape[2]
+    q = reshape(q, (batch, length, groups, heads // groups, dim))
+    logits_dtype = dtypes.promote_types(q.dtype, np.float32)
+    logits = einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=logits_dtype)
+    logits = logits * np.asarray(1 / math.sqrt(dim) if scale is None else scale, logits_dtype)[()]
+    if bias is not None:
+        logits = (logits + _grouped(_four(bias), groups, heads)).astype(logits_dtype)
+    allowed = _allowed(
+        mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size, length, k.shape[1], groups, heads
+    )
+    if allowed is not None:
+        logits = where(allowed, logits, np.asarray(-0.7 * dtypes.finfo(np.float32).max, logits_dtype)[()])
+    logits = logits.astype(np.float32)
+    weights = softmax(logits, -1).astype(k.dtype)
+    out = reshape(einsum("bkgts,bskh->btkgh", weights, v), (batch, length, heads, dim))
+    if query_seq_lengths is not None:
+        valid = arange(length)[None, :] < asarray(query_seq_lengths)[:, None]
+        out = out * valid[:, :, None, None].astype(out.dtype)
+    out = reshape(out, shape)
+    if not return_residual:
+        return out
+    residual = transpose(reshape(logsumexp(logits, -1).astype(k.dtype), (batch, heads, length)), (0, 2, 1))
+    return out, reshape(residual, shape[:-1])
+
+
+def _four(x: Any) -> Any:
+    x = asarray(x)
+    return expand_dims(x, tuple(range(4 - x.ndim))) if x.ndim < 4 else x
+
+
+def _check(q: Any, k: Any, v: Any) -> None:
+    if k.shape != v.shape:
+        raise ShapeError(f"dot_product_attention: key and value differ in shape: {k.shape} and {v.shape}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise errors.ArgumentTypeError(
+            f"dot_product_attention: query, key and value must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}"
+        )
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[2] % k.shape[2]:
+        raise ShapeError(
+            f"dot_product_attention: query {q.shape} does not fit key {k.shape}: batch and dim must be equal, and the "
+            f"number of query heads a multiple of the number of key heads"
+        )
+
+
+def _grouped(x: Any, groups: int, heads: int) -> Any:
+    """(batch, heads or 1, T, S) as (batch, groups or 1, heads per group or 1, T, S)."""
+    b, n, t, s = x.shape
+    return reshape(x, (b, 1, 1, t, s)) if n == 1 else reshape(x, (b, groups, heads // groups, t, s))
+
+
+def _allowed(mask, is_causal, q_lengths, kv_lengths, window, length, keys, groups, heads) -> Any:
+    """Which positions may be attended to, or None for all."""
+    rows, columns = arange(length)[:, None], arange(keys)[None, :]
+    parts = []
+    if mask is not None:
+        parts.append(_grouped(_four(mask), groups, heads))
+    if is_causal:
+        parts.append(rows >= columns)
+    if window is not None:
+        before, after = (window, window) if isinstance(window, int) else window
+        parts.append((rows <= columns + before) & (rows >= columns - after))
+    if q_lengths is not None:
+        parts.append((rows < asarray(q_lengths)[:, None, None])[:, None, None])
+    if kv_lengths is not None:
+        parts.append((columns < asarray(kv_lengths)[:, None, None])[:, None, None])
+    out = None
+    for p in parts:
+        out = p if out is None else out & p
+    return out

@@ -1,0 +1,159 @@
+"""Initial values of parameters: functions ``init(key, shape, dtype)``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, random
+from meshrt.numpy import creation
+from meshrt.numpy.names import missing
+from meshrt.numpy.operands import ShapeError, shape_tuple
+
+__all__ = [
+    "Initializer", "constant", "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "kaiming_normal",
+    "kaiming_uniform", "lecun_normal", "lecun_uniform", "normal", "ones", "truncated_normal", "uniform",
+    "variance_scaling", "xavier_normal", "xavier_uniform", "zeros",
+]  # fmt: skip
+
+Initializer = Callable[..., Any]
+
+
+def _dtype(dtype: Any, name: str) -> Any:
+    return dtypes.default_float_dtype() if dtype is None else dtypes.check_user_dtype(dtype, name)
+
+
+def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
+    """Zeros."""
+    return creation.zeros(shape, _dtype(dtype, "zeros"), out_sharding=out_sharding)
+
+
+def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
+    """Ones."""
+    return creation.ones(shape, _dtype(dtype, "ones"), out_sharding=out_sharding)
+
+
+def constant(value: Any, dtype: Any = None) -> Initializer:
+    """An initializer that fills with ``value``."""
+
+    def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
+        return creation.full(shape, value, _dtype(dtype, "constant"), out_sharding=out_sharding)
+
+    return init
+
+
+def _scaled(sample: Callable[..., Any], scale: Any, dtype: Any, name: str) -> Initializer:
+    def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
+        dtype = _dtype(dtype, name)
+        return sample(key, shape, dtype, out_sharding) * np.asarray(scale, dtype)[()]
+
+    return init
+
+
+def uniform(scale: float = 1e-2, dtype: Any = None) -> Initializer:
+    """An initializer that draws from [0, scale)."""
+    return _scaled(lambda k, s, d, o: random.uniform(k, s, d, out_sharding=o), scale, dtype, "uniform")
+
+
+def normal(stddev: float = 1e-2, dtype: Any = None) -> Initializer:
+    """An initializer that draws from the normal distribution of standard deviation ``stddev``."""
+    return _scaled(lambda k, s, d, o: random.normal(k, s, d, out_sharding=o), stddev, dtype, "normal")
+
+
+def truncated_normal(
+    stddev: float = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0
+) -> Initializer:
+    """An initializer that draws from the normal distribution within ``stddev`` times (lower, upper)."""
+    return _scaled(
+        lambda k, s, d, o: random.truncated_normal(k, lower, upper, s, d, out_sharding=o), stddev, dtype,
+        "truncated_normal",
+    )  # fmt: skip
+
+
+def _size(shape: tuple[int, ...], axes: int | Sequence[int]) -> int:
+    return shape[axes] if isinstance(axes, int) else math.prod(shape[i] for i in axes)
+
+
+def _fans(shape: tuple[int, ...], in_axis: Any, out_axis: Any, batch_axis: Any) -> tuple[float, float]:
+    """How many inputs and outputs a unit is connected to; other dimensions are a receptive field."""
+    if in_axis == -2 and len(shape) <= 1:
+        raise ShapeError(
+            f"an initializer scaled by the number of inputs needs at least two dimensions, got shape {shape}; give "
+            f"in_axis and out_axis, or use normal or uniform"
+        )
+    inputs, outputs, batch = (_size(shape, a) for a in (in_axis, out_axis, batch_axis))
+    field = math.prod(shape) / inputs / outputs / batch
+    return inputs * field, outputs * field
+
+
+def variance_scaling(
+    scale: float, mode: str, distribution: str, in_axis: Any = -2, out_axis: Any = -1, batch_axis: Any = (),
+    dtype: Any = None,
+) -> Initializer:  # fmt: skip
+    """An initializer of variance scale / n.
+
+    Args:
+      mode: what n is: "fan_in", "fan_out", "fan_avg" (their mean) or "fan_geo_avg" (their geometric mean).
+      distribution: "truncated_normal", "normal" or "uniform".
+      in_axis, out_axis, batch_axis: the dimensions of inputs, of outputs, and those that are neither.
+    """
+    if distribution not in ("truncated_normal", "normal", "uniform"):
+        raise errors.ArgumentValueError(f"variance_scaling: unknown distribution {distribution!r}")
+
+    def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
+        shape = shape_tuple(shape)
+        dtype = _dtype(dtype, "variance_scaling")
+        variance = np.asarray(scale / _divisor(mode, *_fans(shape, in_axis, out_axis, batch_axis)), dtype)
+        return _draw(distribution, key, shape, dtype, variance, out_sharding)
+
+    return init
+
+
+def _divisor(mode: str, fan_in: float, fan_out: float) -> float:
+    modes = {
+        "fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2,
+        "fan_geo_avg": math.sqrt(fan_in * fan_out),
+    }  # fmt: skip
+    if mode not in modes:
+        raise errors.ArgumentValueError(f"variance_scaling: mode must be one of {', '.join(modes)}, got {mode!r}")
+    return modes[mode]
+
+
+# The standard deviation of a standard normal number that is known to lie in (-2, 2).
+_TRUNCATED_DEVIATION = 0.87962566103423978
+
+
+def _draw(distribution: str, key: Any, shape: tuple, dtype: Any, variance: np.ndarray, out_sharding: Any) -> Any:
+    if not dtypes.issubdtype(dtype, np.floating):
+        raise errors.UnsupportedError(f"variance_scaling: complex dtype {dtype} is not supported yet")
+    deviation = np.sqrt(variance)
+    if distribution == "truncated_normal":
+        x = random.truncated_normal(key, -2, 2, shape, dtype, out_sharding=out_sharding)
+        return x * (deviation / np.asarray(_TRUNCATED_DEVIATION, dtype)).astype(dtype)[()]
+    if distribution == "normal":
+        return random.normal(key, shape, dtype, out_sharding=out_sharding) * deviation.astype(dtype)[()]
+    x = random.uniform(key, shape, dtype, -1, out_sharding=out_sharding)
+    return x * np.sqrt(np.asarray(3, dtype) * variance).astype(dtype)[()]
+
+
+def _preset(scale: float, mode: str, distribution: str, name: str, doc: str) -> Callable[..., Initializer]:
+    def preset(in_axis: Any = -2, out_axis: Any = -1, batch_axis: Any = (), dtype: Any = None) -> Initializer:
+        return variance_scaling(scale, mode, distribution, in_axis, out_axis, batch_axis, dtype)
+
+    preset.__name__ = preset.__qualname__ = name
+    preset.__doc__ = f"{doc}: ``variance_scaling({scale}, {mode!r}, {distribution!r})``."
+    return preset
+
+
+_NORMAL = "truncated_normal"
+glorot_uniform = xavier_uniform = _preset(1.0, "fan_avg", "uniform", "glorot_uniform", "Glorot and Bengio 2010")
+glorot_normal = xavier_normal = _preset(1.0, "fan_avg", _NORMAL, "glorot_normal", "Glorot and Bengio 2010")
+lecun_uniform = _preset(1.0, "fan_in", "uniform", "lecun_uniform", "LeCun et al. 1998")
+lecun_normal = _preset(1.0, "fan_in", _NORMAL, "lecun_normal", "LeCun et al. 1998")
+he_uniform = kaiming_uniform = _preset(2.0, "fan_in", "uniform", "he_uniform", "He et al. 2015")
+he_normal = kaiming_normal = _preset(2.0, "fan_in", _NORMAL, "he_normal", "He et al. 2015")
+
+__getattr__ = missing(__name__, __all__)

@@ -1,0 +1,104 @@
+"""NumPy's functions over arrays of ours. Names, signatures and dtype rules are JAX's ``jax.numpy``.
+
+Rooms: creation, ufuncs, selection, reductions, shapes, contractions (matmul, einsum), indexing (and ``.at``),
+sorting, linalg. What is missing raises an AttributeError that says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as _np
+
+from meshrt.core.operators import ArrayOperators as ndarray
+from meshrt.dtypes import finfo, iinfo, isdtype, issubdtype, promote_types
+from meshrt.dtypes import result_type as _result_type
+from meshrt.numpy import linalg
+from meshrt.numpy.methods import astype, attach_all
+from meshrt.numpy.names import missing
+from meshrt.numpy.scalar_types import SCALAR_TYPES
+
+_ROOMS = ("creation", "ufuncs", "selection", "reductions", "shapes", "contractions", "indexing", "sorting")
+
+attach_all()
+
+
+def _collect() -> dict[str, Any]:
+    found: dict[str, Any] = dict(SCALAR_TYPES)
+    for room in _ROOMS:
+        module = importlib.import_module(f"{__name__}.{room}")
+        found.update({name: getattr(module, name) for name in module.__all__ if name not in _INTERNAL})
+    return found
+
+
+_INTERNAL = frozenset(["gather_indices", "getitem", "static_slice", "logsumexp"])
+
+newaxis = None
+pi, e, euler_gamma = _np.pi, _np.e, _np.euler_gamma
+inf, nan = _np.inf, _np.nan
+dtype = _np.dtype
+generic, number, integer, signedinteger, unsignedinteger = (
+    _np.generic, _np.number, _np.integer, _np.signedinteger, _np.unsignedinteger,
+)  # fmt: skip
+inexact, floating, complexfloating, character = _np.inexact, _np.floating, _np.complexfloating, _np.character
+object_ = _np.object_
+set_printoptions, get_printoptions, printoptions = _np.set_printoptions, _np.get_printoptions, _np.printoptions
+array_repr, array_str = _np.array_repr, _np.array_str
+
+
+def result_type(*args: Any) -> Any:
+    """The dtype that arrays, scalars and dtypes promote to together."""
+    return _result_type(*args)
+
+
+def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
+    """As ``numpy.can_cast``."""
+    return _np.can_cast(from_, to, casting)
+
+
+def isscalar(element: Any) -> bool:
+    """Whether ``element`` is a Python or NumPy scalar, or an array of no dimensions."""
+    return bool(_np.isscalar(element)) or (isinstance(element, ndarray) and element.ndim == 0)
+
+
+def iscomplexobj(x: Any) -> bool:
+    """Whether the elements of ``x`` are complex."""
+    return x is not None and issubdtype(_result_type(x), complexfloating)
+
+
+def isrealobj(x: Any) -> bool:
+    """Whether the elements of ``x`` are not complex."""
+    return not iscomplexobj(x)
+
+
+def iterable(y: Any) -> bool:
+    """Whether ``y`` can be iterated over."""
+    return bool(_np.iterable(y))
+
+
+def save(file: Any, arr: Any, *args: Any, **kwargs: Any) -> None:
+    """Writes an array in NumPy's file format."""
+    _np.save(file, _np.asarray(arr), *args, **kwargs)
+
+
+def savez(file: Any, *args: Any, **kwargs: Any) -> None:
+    """Writes several arrays in NumPy's zip format."""
+    _np.savez(file, *map(_np.asarray, args), **{k: _np.asarray(v) for k, v in kwargs.items()})
+
+
+def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+    """Reads an array, or a mapping of arrays, that :func:`save` or :func:`savez` wrote. Never unpickles."""
+    out = _np.load(file, *args, allow_pickle=False, **kwargs)
+    return globals()["asarray"](out) if isinstance(out, _np.ndarray) else out
+
+
+_public = _collect()
+globals().update(_public)
+__all__ = sorted(
+    {*_public, "ndarray", "finfo", "iinfo", "isdtype", "issubdtype", "promote_types", "result_type", "can_cast", "isscalar",
+     "iscomplexobj", "isrealobj", "iterable", "save", "savez", "load", "linalg", "astype", "newaxis", "pi", "e", "inf", "nan",
+     "euler_gamma", "dtype", "generic", "number", "integer", "signedinteger", "unsignedinteger", "inexact", "floating",
+     "complexfloating", "character", "object_", "set_printoptions", "get_printoptions", "printoptions"}
+)  # fmt: skip
+__getattr__ = missing(__name__, __all__)

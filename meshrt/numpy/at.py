@@ -1,0 +1,206 @@
+"""Functional updates: ``x.at[index].set(values)`` and its relatives."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.creation import asarray, ones_like
+from meshrt.numpy.index_plan import GatherPlan, StaticSlicePlan, plan_update, tokenize
+from meshrt.numpy.indexing import gather_indices, getitem, static_slice
+from meshrt.numpy.operands import ShapeError, broadcast_to_shape
+from meshrt.primitives.reshape import expand_dims, reshape_p
+from meshrt.primitives.slice import dynamic_update_slice_p
+
+__all__ = ["IndexUpdateHelper", "IndexUpdateRef"]
+
+
+class IndexUpdateHelper:
+    """``x.at``: index it to choose what to update."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Any):
+        self.array = array
+
+    def __getitem__(self, index: Any) -> IndexUpdateRef:
+        return IndexUpdateRef(self.array, index)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.array!r})"
+
+
+class IndexUpdateRef:
+    """``x.at[index]``: each method gives a new array in which the chosen elements are changed.
+
+    Keyword arguments of all methods: ``mode`` ("drop", the default: updates out of bounds are dropped; "clip";
+    "promise_in_bounds"), ``unique_indices`` and ``indices_are_sorted`` (promises that help the compiler) and
+    ``wrap_negative_indices``.
+    """
+
+    __slots__ = ("array", "index")
+
+    def __init__(self, array: Any, index: Any):
+        self.array, self.index = array, index
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.array!r}, {self.index!r})"
+
+    def get(
+        self, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
+        fill_value: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
+        """``x[index]``; out of bounds, index arrays give ``fill_value`` unless ``mode`` says otherwise."""
+        out = getitem(
+            self.array, self.index, mode=mode, fill_value=fill_value, indices_are_sorted=indices_are_sorted,
+            unique_indices=unique_indices, wrap=wrap_negative_indices,
+        )  # fmt: skip
+        return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+
+    def set(self, values: Any, **options: Any) -> Any:
+        """``x[index] = values``."""
+        return update(self.array, self.index, values, lax.scatter, lambda old, new: new, **options)
+
+    def add(self, values: Any, **options: Any) -> Any:
+        """``x[index] += values``; repeated indices add up."""
+        return update(self.array, self.index, values, lax.scatter_add, el.add_p.bind, **options)
+
+    def subtract(self, values: Any, **options: Any) -> Any:
+        """``x[index] -= values``; repeated indices add up."""
+        return update(self.array, self.index, values, lax.scatter_sub, el.sub_p.bind, **options)
+
+    def multiply(self, values: Any, **options: Any) -> Any:
+        """``x[index] *= values``; repeated indices multiply."""
+        return update(self.array, self.index, values, lax.scatter_mul, el.mul_p.bind, **options)
+
+    mul = multiply
+
+    def divide(self, values: Any, **options: Any) -> Any:
+        """``x[index] /= values``."""
+        factors = ones_like(self.array).at[self.index].multiply(values, **options)
+        return self.array / factors
+
+    def power(self, values: Any, **options: Any) -> Any:
+        """``x[index] **= values``."""
+        exponents = ones_like(self.array).at[self.index].multiply(values, **options)
+        return self.array**exponents
+
+    def min(self, values: Any, **options: Any) -> Any:
+        """``x[index] = minimum(x[index], values)``."""
+        return update(self.array, self.index, values, lax.scatter_min, el.min_p.bind, **options)
+
+    def max(self, values: Any, **options: Any) -> Any:
+        """``x[index] = maximum(x[index], values)``."""
+        return update(self.array, self.index, values, lax.scatter_max, el.max_p.bind, **options)
+
+    def apply(self, func: Callable[[Any], Any], **options: Any) -> Any:
+        """``x[index] = func(x[index])``.
+
+        Raises:
+          UnsupportedError: index arrays that are not said to be unique, since a repeated index would apply
+            ``func`` more than once.
+        """
+        tokens, _ = tokenize(self.index)
+        if any(t[0] == "a" and len(t) == 4 and t[1] for t in tokens) and not options.get("unique_indices"):
+            raise errors.UnsupportedError(
+                "x.at[index].apply(func) with index arrays needs unique_indices=True: applying func several times to "
+                "one element is not supported"
+            )
+        wrap = options.get("wrap_negative_indices", True)
+        return self.set(func(self.get(mode=options.get("mode"), wrap_negative_indices=wrap)), **options)
+
+
+def update(
+    x: Any, index: Any, values: Any, scatter: Callable[..., Any], combine: Callable[[Any, Any], Any], *,
+    indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None, out_sharding: Any = None,
+    wrap_negative_indices: bool = True,
+) -> Any:  # fmt: skip
+    """``x`` with ``values`` combined into ``x[index]``.
+
+    A static window is read, combined and written back with dynamic_update_slice; anything else is one scatter.
+    """
+    tokens, operands = tokenize(index)
+    plan = plan_update(tokens, x.shape, wrap_negative_indices)
+    if plan.gather.empty:
+        return x
+    dtype, weak = x.dtype, aval_of(x).weak_type
+    x, values = _promoted(x, values)
+    if plan.window is not None:
+        out = _update_window(x, values, plan.window, plan.gather, combine)
+    else:
+        options = dict(
+            indices_are_sorted=indices_are_sorted or plan.gather.unique,
+            unique_indices=unique_indices or plan.gather.unique, mode="drop" if mode is None else mode,
+        )  # fmt: skip
+        out = _scatter(x, values, plan.gather, operands, scatter, options)
+    out = out if isinstance(dtype, dtypes.ExtendedDType) else el.convert_element_type(out, dtype, weak)
+    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+
+
+def _promoted(x: Any, values: Any) -> tuple[Any, Any]:
+    if isinstance(x.dtype, dtypes.ExtendedDType):
+        if getattr(values, "dtype", None) != x.dtype:
+            raise errors.ArgumentTypeError(f"elements of an array of {x.dtype} can only be set to {x.dtype}")
+        return x, values
+    if type(values) is int and dtypes.issubdtype(x.dtype, np.integer):
+        info = dtypes.iinfo(x.dtype)
+        if info.min <= values <= info.max:
+            return x, asarray(values, x.dtype)
+    values = asarray(values)
+    if values.dtype == x.dtype:
+        return x, values
+    wide = dtypes.result_type(values, x.dtype)
+    if wide != x.dtype:
+        warnings.warn(
+            f"an update of dtype {values.dtype} is cast to the array's dtype {x.dtype} and may lose values; convert "
+            f"it explicitly with astype",
+            FutureWarning,
+            stacklevel=5,
+        )
+    return el.convert_element_type(x, wide), el.convert_element_type(values, wide)
+
+
+def _updates(values: Any, plan: GatherPlan) -> Any:
+    """``values`` broadcast to what is selected, new axes dropped, reversed where the slice runs backwards."""
+    shape = plan.slice_shape
+    if values.ndim > len(shape) and all(n == 1 for n in values.shape[: values.ndim - len(shape)]):
+        values = reshape_p.bind(values, new_sizes=values.shape[values.ndim - len(shape) :])
+    if values.ndim > len(shape) or any(m not in (1, n) for m, n in zip(values.shape[::-1], shape[::-1])):
+        raise ShapeError(f"values of shape {values.shape} cannot be broadcast to the selection of shape {shape}")
+    values = broadcast_to_shape(values, shape)
+    if plan.newaxis:
+        kept = tuple(n for i, n in enumerate(shape) if i not in plan.newaxis)
+        values = reshape_p.bind(values, new_sizes=kept)
+    return lax.rev(values, plan.reverse) if plan.reverse else values
+
+
+def _update_window(x: Any, values: Any, window: StaticSlicePlan, plan: GatherPlan, combine: Callable[..., Any]) -> Any:
+    starts = window.starts or (0,) * x.ndim
+    sizes = tuple(b - a for a, b in zip(starts, window.limits))
+    values = reshape_p.bind(_updates(values, plan), new_sizes=sizes)
+    whole = StaticSlicePlan(window.starts, window.limits, None, (), (), (), sizes)
+    values = combine(static_slice(x, whole), values)
+    if sizes == x.shape:
+        return values
+    dtype = np.dtype("int32") if max(x.shape) <= np.iinfo(np.int32).max else np.dtype("int64")
+    return dynamic_update_slice_p.bind(x, values, *(dtype.type(s) for s in starts))
+
+
+def _scatter(x: Any, values: Any, plan: GatherPlan, operands: Any, scatter: Callable[..., Any], options: dict) -> Any:
+    from meshrt.numpy.indexing import _index_dtype
+
+    values = _updates(values, plan)
+    if plan.insert:
+        x = expand_dims(x, plan.insert)
+    numbers = lax.ScatterDimensionNumbers(plan.offset_dims, plan.collapsed_slice_dims, plan.start_index_map)
+    indices = gather_indices(plan, operands, _index_dtype(x.shape))
+    out = scatter(x, indices, values, numbers, **options)
+    if plan.insert:
+        out = reshape_p.bind(out, new_sizes=tuple(n for i, n in enumerate(out.shape) if i not in plan.insert))
+    return out

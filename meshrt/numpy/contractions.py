@@ -1,0 +1,385 @@
+"""Matrix products and einsum: each contraction is one ``dot_general``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.core.operators import ArrayOperators
+from meshrt.numpy import prims as el
+from meshrt.numpy.creation import asarray, zeros_like
+from meshrt.numpy.einsum_plan import EinsumPlan, Pair, Reduce, contraction_path, from_sublists, parse, plan_einsum
+from meshrt.numpy.operands import ShapeError, canonical_axes, canonical_axis, operand, unsupported_argument
+from meshrt.primitives.contract import canonical_precision, dot_general_p
+from meshrt.primitives.reduce import reduce_or_p, reduce_sum_p
+from meshrt.primitives.reshape import iota_p, reshape_p, transpose_p
+
+__all__ = [
+    "cross", "diag", "diagflat", "diagonal", "dot", "einsum", "einsum_path", "fill_diagonal", "inner", "kron",
+    "matmul", "matvec", "outer", "tensordot", "trace", "vdot", "vecdot", "vecmat",
+]  # fmt: skip
+
+
+def _operands(name: str, *xs: Any) -> list[Any]:
+    return [x if isinstance(x, ArrayOperators) else asarray(operand(name, x, i)) for i, x in enumerate(xs)]
+
+
+def result_dtype(name: str, xs: Sequence[Any], preferred: Any) -> tuple[Any, bool]:
+    """``(dtype, weak_type)`` of a product of operands; ``preferred_element_type`` decides if it is given."""
+    if preferred is not None:
+        return dtypes.check_user_dtype(preferred, name), False
+    first = xs[0].aval
+    if all(x.aval.dtype == first.dtype and not x.aval.weak_type for x in xs):
+        return first.dtype, False
+    return dtypes.promote_dtypes(*((x.aval.dtype, x.aval.weak_type) for x in xs))
+
+
+def contract(
+    x: Any, y: Any, contracting: tuple, batch: tuple, dtype: Any, precision: Any, out_sharding: Any = None
+) -> Any:
+    """``dot_general`` with a result of ``dtype``; operands of two dtypes first come to their common one."""
+    if x.dtype != y.dtype:
+        common = dtypes.promote_dtypes((x.dtype, x.aval.weak_type), (y.dtype, y.aval.weak_type))[0]
+        x, y = el.convert_element_type(x, common), el.convert_element_type(y, common)
+    numbers = (contracting, batch)
+    if out_sharding is not None:
+        return lax.dot_general(x, y, numbers, precision, dtype, out_sharding=out_sharding)
+    return dot_general_p.bind(
+        x, y, dimension_numbers=numbers, precision=canonical_precision(precision),
+        preferred_element_type=None if x.dtype == dtype else dtype,
+    )  # fmt: skip
+
+
+def _finish(out: Any, dtype: Any, weak: bool) -> Any:
+    aval = out.aval
+    return out if aval.dtype == dtype and aval.weak_type == weak else el.convert_element_type(out, dtype, weak)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Products.
+
+
+def matmul(
+    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+) -> Any:
+    """The matrix product over the last two dimensions; leading ones broadcast. Vectors are rows and columns.
+
+    Args:
+      precision: a ``lax.Precision``, its name, or one for each operand.
+      preferred_element_type: dtype to accumulate in and return.
+    """
+    a, b = _operands("matmul", a, b)
+    for i, x in enumerate((a, b)):
+        if x.ndim == 0:
+            raise ShapeError(f"matmul: operand {i} is a scalar; use multiply")
+    n, m = a.shape[-1], b.shape[-2 if b.ndim > 1 else 0]
+    if n != m:
+        raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit: {n} columns against {m} rows")
+    dtype, weak = result_dtype("matmul", (a, b), preferred_element_type)
+    out = _matmul(a, b, dtype, precision, out_sharding)
+    return _finish(out, dtype, weak)
+
+
+def _matmul(a: Any, b: Any, dtype: Any, precision: Any, out_sharding: Any) -> Any:
+    if b.ndim <= 2:
+        return contract(a, b, ((a.ndim - 1,), (0,)), ((), ()), dtype, precision, out_sharding)
+    if a.ndim == b.ndim and a.shape[:-2] == b.shape[:-2]:
+        batch = tuple(range(a.ndim - 2))
+        return contract(a, b, ((a.ndim - 1,), (b.ndim - 2,)), (batch, batch), dtype, precision, out_sharding)
+    a_names, b_names = _matmul_names(a, b)
+    plan = plan_einsum(f"{a_names},{b_names}->{_matmul_result(a_names, b_names)}", (a.shape, b.shape))
+    return run_einsum(plan, [a, b], dtype, precision, out_sharding)
+
+
+def _matmul_names(a: Any, b: Any) -> tuple[str, str]:
+    """Subscripts of a matrix product whose leading dimensions broadcast."""
+    leading = "".join(chr(ord("A") + i) for i in range(max(a.ndim, b.ndim) - 2))
+    a_names = leading[len(leading) - max(a.ndim - 2, 0) :] if a.ndim > 2 else ""
+    b_names = leading[len(leading) - max(b.ndim - 2, 0) :] if b.ndim > 2 else ""
+    for m, n in zip(a.shape[:-2][::-1], b.shape[:-2][::-1]):
+        if m != n and 1 not in (m, n):
+            raise ShapeError(f"matmul: leading dimensions of {a.shape} and {b.shape} do not broadcast")
+    return a_names + ("ik" if a.ndim > 1 else "k"), b_names + ("kj" if b.ndim > 1 else "k")
+
+
+def _matmul_result(a_names: str, b_names: str) -> str:
+    leading = max((a_names.rstrip("ik"), b_names.rstrip("kj")), key=len)
+    return leading + ("i" if "i" in a_names else "") + ("j" if "j" in b_names else "")
+
+
+def dot(
+    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+) -> Any:
+    """The product over the last dimension of ``a`` and the last but one of ``b``; nothing is batched."""
+    a, b = _operands("dot", a, b)
+    dtype, weak = result_dtype("dot", (a, b), preferred_element_type)
+    if a.ndim == 0 or b.ndim == 0:
+        dims: tuple = ((), ())
+    else:
+        dims = ((a.ndim - 1,), (max(b.ndim - 2, 0),))
+        if a.shape[dims[0][0]] != b.shape[dims[1][0]]:
+            raise ShapeError(f"dot: shapes {a.shape} and {b.shape} do not fit")
+    return _finish(contract(a, b, dims, ((), ()), dtype, precision, out_sharding), dtype, weak)
+
+
+def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """The inner product of flattened arrays, the first conjugated."""
+    a, b = _operands("vdot", a, b)
+    a = el.conj(a)
+    flat = [reshape_p.bind(x, new_sizes=(x.size,)) for x in (a, b)]
+    return dot(*flat, precision=precision, preferred_element_type=preferred_element_type)
+
+
+def vecdot(
+    x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None
+) -> Any:
+    """Inner products along ``axis``, the first operand conjugated; other dimensions broadcast."""
+    from meshrt.numpy.shapes import moveaxis
+
+    a, b = (moveaxis(x, axis, -1) for x in _operands("vecdot", x1, x2))
+    return einsum("...i,...i->...", el.conj(a), b, precision=precision, preferred_element_type=preferred_element_type)
+
+
+def matvec(x1: Any, x2: Any, /) -> Any:
+    """Products of matrices and vectors; leading dimensions broadcast."""
+    return einsum("...ij,...j->...i", *_operands("matvec", x1, x2))
+
+
+def vecmat(x1: Any, x2: Any, /) -> Any:
+    """Products of (conjugated) vectors and matrices; leading dimensions broadcast."""
+    a, b = _operands("vecmat", x1, x2)
+    return einsum("...i,...ij->...j", el.conj(a), b)
+
+
+def tensordot(
+    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
+    """The sum over products along ``axes``: a number of dimensions, or the dimensions of each operand."""
+    a, b = _operands("tensordot", a, b)
+    if isinstance(axes, int):
+        if axes > min(a.ndim, b.ndim):
+            raise ShapeError(f"tensordot: {axes} dimensions to sum over, but shapes are {a.shape} and {b.shape}")
+        dims = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    else:
+        left, right = axes
+        left, right = (x if isinstance(x, (tuple, list)) else (x,) for x in (left, right))
+        if len(left) != len(right):
+            raise errors.ArgumentTypeError(f"tensordot: axes {left} and {right} differ in number")
+        dims = canonical_axes(tuple(left), a.ndim, "tensordot"), canonical_axes(tuple(right), b.ndim, "tensordot")
+    if any(a.shape[i] != b.shape[j] for i, j in zip(*dims)):
+        raise ShapeError(f"tensordot: shapes {a.shape} and {b.shape} do not fit along {dims}")
+    dtype, weak = result_dtype("tensordot", (a, b), preferred_element_type)
+    return _finish(contract(a, b, dims, ((), ()), dtype, precision, out_sharding), dtype, weak)
+
+
+def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """The sum over products along the last dimensions."""
+    a, b = _operands("inner", a, b)
+    axes = 0 if a.ndim == 0 or b.ndim == 0 else (-1, -1)
+    return tensordot(a, b, axes, precision=precision, preferred_element_type=preferred_element_type)
+
+
+def outer(a: Any, b: Any, out: None = None) -> Any:
+    """All products of elements of two (flattened) arrays."""
+    unsupported_argument("outer", "out", out)
+    a, b = _operands("outer", a, b)
+    return reshape_p.bind(a, new_sizes=(a.size, 1)) * reshape_p.bind(b, new_sizes=(1, b.size))
+
+
+def kron(a: Any, b: Any) -> Any:
+    """The Kronecker product."""
+    a, b = _operands("kron", a, b)
+    rank = max(a.ndim, b.ndim)
+    own = [(1,) * (rank - x.ndim) + x.shape for x in (a, b)]
+    left = reshape_p.bind(a, new_sizes=tuple(v for n in own[0] for v in (n, 1)))
+    right = reshape_p.bind(b, new_sizes=tuple(v for n in own[1] for v in (1, n)))
+    return reshape_p.bind(left * right, new_sizes=tuple(m * n for m, n in zip(*own)))
+
+
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    """The cross product of vectors of two or three components along the given dimensions."""
+    from meshrt.numpy.shapes import moveaxis, stack
+
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = _operands("cross", a, b)
+    a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
+    if a.shape[-1] not in (2, 3) or b.shape[-1] not in (2, 3):
+        raise ShapeError(f"cross needs vectors of 2 or 3 components, got shapes {a.shape} and {b.shape}")
+    if a.shape[-1] == b.shape[-1] == 2:
+        return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+    a0, a1, b0, b1 = a[..., 0], a[..., 1], b[..., 0], b[..., 1]
+    a2 = a[..., 2] if a.shape[-1] == 3 else zeros_like(a0)
+    b2 = b[..., 2] if b.shape[-1] == 3 else zeros_like(b0)
+    return stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], axisc)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# einsum
+
+
+def einsum(
+    subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "auto", precision: Any = None,
+    preferred_element_type: Any = None, out_sharding: Any = None, _dot_general: Callable[..., Any] | None = None,
+) -> Any:  # fmt: skip
+    """Sums of products over named dimensions, as in ``numpy.einsum``.
+
+    The operands are contracted pair by pair in an order of least work; each pair is one ``dot_general`` whose shared
+    kept names are batch dimensions.
+
+    Args:
+      optimize: how to order contractions: True, "auto", "optimal", "greedy", False, or a path.
+      precision: a ``lax.Precision``, its name, or one for each operand.
+      preferred_element_type: dtype to accumulate in and return.
+      out_sharding: sharding of the result.
+    """
+    unsupported_argument("einsum", "out", out)
+    if not isinstance(subscripts, str):
+        subscripts, operands = from_sublists((subscripts, *operands))
+    xs = _operands("einsum", *operands)
+    if isinstance(optimize, list):
+        optimize = tuple(s if isinstance(s, str) else tuple(s) for s in optimize)
+    plan = plan_einsum(subscripts, tuple(x.shape for x in xs), optimize)
+    dtype, weak = result_dtype("einsum", xs, preferred_element_type)
+    return _finish(run_einsum(plan, xs, dtype, precision, out_sharding, _dot_general), dtype, weak)
+
+
+def run_einsum(
+    plan: EinsumPlan, xs: list[Any], dtype: Any, precision: Any, out_sharding: Any = None,
+    dot_general: Callable[..., Any] | None = None,
+) -> Any:  # fmt: skip
+    """The result of a plan over its operands, in ``dtype``."""
+    xs = list(xs)
+    for step in plan.steps:
+        if isinstance(step, Pair):
+            x, y = _prepared(xs[step.lhs], step.lhs_reduce, dtype), _prepared(xs[step.rhs], step.rhs_reduce, dtype)
+            for i in sorted((step.lhs, step.rhs), reverse=True):
+                del xs[i]
+            if dot_general is not None:
+                out = dot_general(x, y, (step.contract, step.batch), precision, preferred_element_type=dtype)
+            else:
+                out = contract(x, y, step.contract, step.batch, dtype, precision)
+        else:
+            out = _prepared(xs.pop(step.operand), step.reduce, dtype)
+        if step.transpose is not None:
+            out = transpose_p.bind(out, permutation=step.transpose)
+        xs.append(out)
+    (out,) = xs
+    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+
+
+def _prepared(x: Any, reduce: Reduce, dtype: Any) -> Any:
+    if reduce.trivial:
+        return x
+    for axes in reduce.diagonals:
+        x = el.select_n_p.bind(_on_diagonal(x.shape, axes), zeros_like(x), x)
+    if reduce.sum_axes:
+        if dtypes.result_type(x, dtype) != x.dtype:
+            x = el.convert_element_type(x, dtype)
+        x = (reduce_or_p if x.dtype == np.bool_ else reduce_sum_p).bind(x, axes=reduce.sum_axes)
+    if reduce.squeeze:
+        drop = tuple(a - sum(s < a for s in reduce.sum_axes) for a in reduce.squeeze)
+        x = reshape_p.bind(x, new_sizes=tuple(n for i, n in enumerate(x.shape) if i not in drop))
+    return x
+
+
+def _on_diagonal(shape: tuple[int, ...], axes: Sequence[int]) -> Any:
+    """bool[shape]: whether the positions along ``axes`` are equal."""
+    positions = [iota_p.bind(dtype=np.dtype("int32"), shape=shape, dimension=a) for a in axes]
+    mask = el.eq_p.bind(positions[0], positions[1])
+    for p in positions[2:]:
+        mask = el.and_p.bind(mask, el.eq_p.bind(positions[0], p))
+    return mask
+
+
+def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[list[Any], str]:
+    """The order in which :func:`einsum` contracts: ``(path, a line that describes it)``."""
+    if not isinstance(subscripts, str):
+        subscripts, operands = from_sublists((subscripts, *operands))
+    shapes = [tuple(np.shape(x)) for x in operands]
+    inputs, result = parse(subscripts, shapes)
+    sizes = {c: max(n, 1) for names, shape in zip(inputs, shapes) for c, n in zip(names, shape)}
+    if isinstance(optimize, list):
+        optimize = tuple(optimize)
+    path = contraction_path(inputs, result, sizes, optimize)
+    return ["einsum_path", *path], f"{','.join(inputs)}->{result}: contract {', '.join(map(str, path))}"
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Diagonals.
+
+
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
+    """The sum along a diagonal of two dimensions."""
+    from meshrt.numpy.reductions import sum
+
+    unsupported_argument("trace", "out", out)
+    return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
+
+
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The elements on a diagonal of two dimensions, as a new last dimension.
+
+    It is a strided slice of the array with these dimensions merged, so no gather is needed.
+    """
+    from meshrt.numpy.shapes import moveaxis
+
+    (x,) = _operands("diagonal", a)
+    if x.ndim < 2:
+        raise ShapeError(f"diagonal needs at least two dimensions, got shape {x.shape}")
+    axes = canonical_axis(axis1, x.ndim, "diagonal"), canonical_axis(axis2, x.ndim, "diagonal")
+    if axes[0] == axes[1]:
+        raise ShapeError(f"diagonal: axis1 and axis2 are both {axes[0]}")
+    x = moveaxis(x, axes, (-2, -1))
+    *lead, n, m = x.shape
+    count = max(0, min(n + min(offset, 0), m - max(offset, 0)))
+    start = offset if offset >= 0 else -offset * m
+    flat = reshape_p.bind(x, new_sizes=(*lead, n * m))
+    if not count:
+        return lax.slice_in_dim(flat, 0, 0, axis=-1)
+    return lax.slice_in_dim(flat, start, start + (count - 1) * (m + 1) + 1, m + 1, axis=-1)
+
+
+def diag(v: Any, k: int = 0) -> Any:
+    """A matrix with a vector on diagonal ``k``, or diagonal ``k`` of a matrix."""
+    (x,) = _operands("diag", v)
+    if x.ndim == 2:
+        return diagonal(x, k)
+    if x.ndim != 1:
+        raise ShapeError(f"diag needs a vector or a matrix, got shape {x.shape}")
+    from meshrt.numpy.creation import eye
+    from meshrt.numpy.selection import where
+
+    n = x.size + abs(k)
+    padded = lax.pad(x, np.zeros((), x.dtype)[()], [(max(0, -k), max(0, k), 0)])
+    return where(eye(n, k=k, dtype=bool), reshape_p.bind(padded, new_sizes=(n, 1)), np.zeros((), x.dtype)[()])
+
+
+def diagflat(v: Any, k: int = 0) -> Any:
+    """A matrix with the elements of ``v`` on diagonal ``k``."""
+    (x,) = _operands("diagflat", v)
+    return diag(reshape_p.bind(x, new_sizes=(x.size,)), k)
+
+
+def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
+    """A copy of the matrix ``a`` with ``val`` on the main diagonal; needs ``inplace=False``."""
+    from meshrt.numpy.creation import eye
+    from meshrt.numpy.selection import where
+
+    if inplace:
+        raise errors.UnsupportedError("arrays cannot be written in place; use fill_diagonal(..., inplace=False)")
+    if wrap:
+        raise errors.UnsupportedError("fill_diagonal: wrap=True is not supported")
+    (x,) = _operands("fill_diagonal", a)
+    if x.ndim != 2:
+        raise errors.UnsupportedError(f"fill_diagonal is supported for matrices, got shape {x.shape}")
+    value = asarray(val, x.dtype)
+    if value.ndim:
+        value = diag(value)
+    return where(eye(*x.shape, dtype=bool), value, x)
+
+

@@ -1,0 +1,466 @@
+"""Functions that make arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.operands import (
+    PYTHON_SCALARS,
+    ShapeError,
+    broadcast_shapes,
+    broadcast_to_shape,
+    canonical_axis,
+    operand,
+    shape_tuple,
+    static_int,
+)
+from meshrt.primitives.reshape import broadcast_in_dim_p, expand_dims, iota_p, reshape_p
+from meshrt.primitives.reshape import full as lax_full
+
+__all__ = [
+    "arange", "array", "asarray", "ascontiguousarray", "copy", "empty", "empty_like", "eye", "from_dlpack",
+    "fromfunction", "full", "full_like", "identity", "indices", "linspace", "logspace", "meshgrid", "ones",
+    "ones_like", "tri", "tril", "tril_indices", "triu", "triu_indices", "vander", "zeros", "zeros_like",
+]  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Arrays of given values.
+
+
+def asarray(
+    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
+    """``a`` as an array; an array of the wanted dtype is returned as it is.
+
+    Args:
+      a: an array, a NumPy array, a scalar, or (nested) lists and tuples of these.
+      dtype: dtype of the result; without it, what the elements promote to.
+      device: a device or sharding to put the array on.
+    """
+    if isinstance(a, ArrayOperators) and dtype is None and device is None and out_sharding is None and not copy:
+        return a
+    return array(a, dtype, copy=bool(copy), order=order, device=device, out_sharding=out_sharding)
+
+
+def array(
+    object: Any, dtype: Any = None, copy: bool = True, order: str | None = "K", ndmin: int = 0, *,
+    device: Any = None, out_sharding: Any = None,
+) -> Any:  # fmt: skip
+    """A new array with the values of ``object``; see :func:`asarray`."""
+    if order not in (None, "K", "C"):
+        raise errors.UnsupportedError(f"array: order={order!r} is not supported, only row-major order")
+    if dtype is not None:
+        dtype = dtypes.check_user_dtype(dtype, "array")
+    out = _make(object, dtype, copy)
+    if ndmin > out.ndim:
+        out = reshape_p.bind(out, new_sizes=(1,) * (ndmin - out.ndim) + out.shape)
+    return _placed(out, device, out_sharding)
+
+
+def _placed(out: Any, device: Any, out_sharding: Any) -> Any:
+    where = device if device is not None else out_sharding
+    if device is not None and out_sharding is not None:
+        raise errors.ArgumentTypeError("give either device or out_sharding, not both")
+    if where is None:
+        return out
+    from meshrt.core.trace import Tracer
+
+    if isinstance(out, Tracer):
+        from meshrt.lax import with_sharding_constraint
+
+        return with_sharding_constraint(out, where)
+    from meshrt.api import device_put
+
+    return device_put(out, where)
+
+
+def _make(a: Any, dtype: Any, copy: bool) -> Any:
+    convert = getattr(a, "__jax_array__", None)
+    if convert is not None and not isinstance(a, ArrayOperators):
+        a = convert()
+    if isinstance(a, ArrayOperators):
+        a = a if dtype is None else el.convert_element_type(a, dtype)
+        return el.copy_p.bind(a) if copy else a
+    if isinstance(a, PYTHON_SCALARS):
+        return _scalar(a, dtype)
+    if isinstance(a, (list, tuple)):
+        return _nested(a, dtype)
+    return _constant(_numpy(a, dtype))
+
+
+def _scalar(a: Any, dtype: Any) -> Any:
+    aval = aval_of(a)
+    target = aval.dtype if dtype is None else dtype
+    try:
+        value = np.asarray(a, target)[()]
+    except OverflowError as e:
+        raise OverflowError(f"{a} does not fit dtype {target}; give a larger dtype") from e
+    return el.copy_p.bind(a if dtype is None and aval.weak_type else value)
+
+
+def _numpy(a: Any, dtype: Any) -> np.ndarray:
+    """Any object that NumPy understands as an array of a dtype that we can hold."""
+    value = np.asarray(a)
+    return np.asarray(value, dtypes.dtype(value) if dtype is None else dtype)
+
+
+def _constant(value: np.ndarray) -> Any:
+    """A NumPy array as an array of ours, in the current trace."""
+    return el.copy_p.bind(value)
+
+
+def _nested(a: Sequence[Any], dtype: Any) -> Any:
+    leaves = list(_leaves(a))
+    if dtype is None:
+        pairs = [dtypes.dtype_and_weak_type(leaf) for leaf in leaves]
+        dtype = dtypes.promote_dtypes(*pairs)[0] if pairs else dtypes.default_float_dtype()
+    if not any(isinstance(leaf, ArrayOperators) for leaf in leaves):
+        try:
+            return _constant(np.asarray(a, dtype=dtype))
+        except ValueError as e:
+            raise ShapeError(f"the nested sequence has no common shape: {e}") from None
+    return _stack_nested(a, dtype)
+
+
+def _leaves(a: Any):
+    if isinstance(a, (list, tuple)):
+        for x in a:
+            yield from _leaves(x)
+    elif a is None:
+        raise errors.ArgumentTypeError("None is not a value that an array can hold")
+    else:
+        yield a
+
+
+def _stack_nested(a: Any, dtype: Any) -> Any:
+    from meshrt.lax import concatenate
+
+    if not isinstance(a, (list, tuple)):
+        return asarray(a, dtype)
+    rows = [_stack_nested(x, dtype) for x in a]
+    shapes = {r.shape for r in rows}
+    if len(shapes) != 1:
+        raise ShapeError(f"array: the elements of a sequence must have one shape, got {sorted(shapes)}")
+    return concatenate([expand_dims(r, (0,)) for r in rows], 0)
+
+
+def copy(a: Any, order: str | None = None) -> Any:
+    """A copy of ``a``."""
+    return array(a, copy=True, order=order)
+
+
+ascontiguousarray = asarray
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """An array with the values of an object that speaks DLPack, copied through the host."""
+    return asarray(np.from_dlpack(x), device=device, copy=copy)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Arrays of one value.
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of ``shape`` filled with ``fill_value``, a scalar or an array that broadcasts to it."""
+    dtype = None if dtype is None else dtypes.check_user_dtype(dtype, "full")
+    shape = shape_tuple(shape)
+    if isinstance(fill_value, PYTHON_SCALARS):
+        return _fill(shape, fill_value, dtype, device, out_sharding)
+    fill_value = operand("full", fill_value, 1)
+    if aval_of(fill_value).ndim == 0:
+        return _fill(shape, fill_value, dtype, device, out_sharding)
+    return _placed(broadcast_to_shape(asarray(fill_value, dtype), shape), device, out_sharding)
+
+
+def _fill(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
+    out = lax_full(shape, value, dtype)
+    return out if device is None and out_sharding is None else _placed(out, device, out_sharding)
+
+
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of zeros, float32 unless ``dtype`` is given."""
+    return full(shape, 0, float if dtype is None else dtype, device=device, out_sharding=out_sharding)
+
+
+def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of ones, float32 unless ``dtype`` is given."""
+    return full(shape, 1, float if dtype is None else dtype, device=device, out_sharding=out_sharding)
+
+
+def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of zeros: uninitialised memory does not exist here."""
+    return zeros(shape, dtype, device=device, out_sharding=out_sharding)
+
+
+def full_like(
+    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
+    """An array of the shape and dtype of ``a`` filled with ``fill_value``."""
+    own_shape = a.shape if hasattr(a, "shape") else np.shape(a)
+    weak = False
+    if dtype is None:
+        dtype, weak = dtypes.dtype_and_weak_type(a)
+    shape = own_shape if shape is None else shape
+    if weak and isinstance(fill_value, PYTHON_SCALARS) and shape == own_shape:
+        scalar = dtypes.scalar_type_of(dtype)(fill_value)
+        if aval_of(scalar).dtype == dtype:
+            return _fill(own_shape, scalar, None, device, out_sharding)
+    return full(shape, fill_value, dtype, device=device, out_sharding=out_sharding)
+
+
+def zeros_like(
+    a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
+    """Zeros of the shape and dtype of ``a``."""
+    return full_like(a, 0, dtype, shape, device=device, out_sharding=out_sharding)
+
+
+def ones_like(
+    a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
+    """Ones of the shape and dtype of ``a``."""
+    return full_like(a, 1, dtype, shape, device=device, out_sharding=out_sharding)
+
+
+def empty_like(
+    prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
+    """As :func:`zeros_like`."""
+    return full_like(prototype, 0, dtype, shape, device=device, out_sharding=out_sharding)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Ranges.
+
+
+def arange(
+    start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
+    """start, start + step, ... below stop (or 0, 1, ... below ``start`` if it is alone). All must be static."""
+    given = [_static_scalar("arange", v) for v in (start, stop, step) if v is not None]
+    if dtype is None:
+        dtype = dtypes.result_type(*given)
+    else:
+        dtype = dtypes.check_user_dtype(dtype, "arange")
+    values = iter(given)
+    begin = next(values)
+    end = None if stop is None else next(values)
+    stride = None if step is None else next(values)
+    if end is None:
+        begin, end = 0, begin
+    if stride == 0:
+        raise errors.ArgumentTypeError("arange: step must not be zero")
+    size = max(0, math.ceil((end - begin) / (1 if stride is None else stride)))
+    return _placed(_ramp(begin, stride, size, dtype), device, out_sharding)
+
+
+def _static_scalar(name: str, value: Any) -> Any:
+    if isinstance(value, PYTHON_SCALARS):
+        scalar = value
+    else:
+        concrete = np.asarray(value)  # a tracer raises ConcretizationError here
+        if concrete.ndim:
+            raise errors.ArgumentTypeError(f"{name}: the arguments must be scalars, got shape {concrete.shape}")
+        scalar = concrete[()]
+    if isinstance(scalar, (complex, np.complexfloating)):
+        raise errors.ArgumentTypeError(f"{name}: the arguments must be real, got {scalar}")
+    return scalar
+
+
+def _ramp(begin: Any, stride: Any, size: int, dtype: Any) -> Any:
+    small = dtypes.issubdtype(dtype, np.floating) and dtype.itemsize < 4
+    work = np.dtype("float32") if small and stride is not None else dtype
+    out = iota_p.bind(dtype=np.dtype("int32") if work == np.bool_ else work, shape=(size,), dimension=0)
+    if stride is not None:
+        out = el.mul_p.bind(np.asarray(stride).astype(out.dtype)[()], out)
+    if stride is not None or begin != 0:
+        out = el.add_p.bind(np.asarray(begin).astype(out.dtype)[()], out)
+    return el.convert_element_type(out, dtype)
+
+
+def linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
+    axis: int = 0, *, device: Any = None,
+) -> Any:  # fmt: skip
+    """``num`` values evenly spaced from ``start`` to ``stop``, which counts if ``endpoint``.
+
+    ``start`` and ``stop`` may be arrays that broadcast together; ``axis`` is where the new dimension goes.
+    """
+    num = static_int(num, "linspace: num")
+    if num < 0:
+        raise ShapeError(f"linspace: the number of values must not be negative, got {num}")
+    start, stop = asarray(operand("linspace", start)), asarray(operand("linspace", stop, 1))
+    if dtype is None:
+        dtype = dtypes.to_inexact_dtype(dtypes.result_type(start, stop))
+    else:
+        dtype = dtypes.check_user_dtype(dtype, "linspace")
+    work = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(dtype))
+    start, stop = el.convert_element_type(start, work), el.convert_element_type(stop, work)
+    shape = broadcast_shapes(start.shape, stop.shape)
+    axis = canonical_axis(axis, len(shape) + 1, "linspace")
+    out, delta = _interpolated(start, stop, num, endpoint, work, shape, axis)
+    if dtypes.issubdtype(dtype, np.integer):
+        out = el.floor_p.bind(out)
+    out = _placed(el.convert_element_type(out, dtype), device, None)
+    return (out, delta) if retstep else out
+
+
+def _interpolated(start, stop, num, endpoint, work, shape, axis):
+    from meshrt.lax import concatenate
+
+    bounds = (*shape[:axis], 1, *shape[axis:])
+    first = reshape_p.bind(broadcast_to_shape(start, shape), new_sizes=bounds)
+    last = reshape_p.bind(broadcast_to_shape(stop, shape), new_sizes=bounds)
+    if num == 0:
+        return lax_full((*shape[:axis], 0, *shape[axis:]), 0, work), lax_full((), math.nan, work)
+    if num == 1:
+        return first, asarray(math.nan, work) if endpoint else el.convert_element_type(stop - start, work)
+    gaps = num - 1 if endpoint else num
+    delta = el.div(el.sub_p.bind(broadcast_to_shape(stop, shape), broadcast_to_shape(start, shape)), gaps)
+    real = dtypes.finfo(work).dtype
+    along = (*(1,) * axis, gaps, *(1,) * (len(shape) - axis))
+    t = el.div(iota_p.bind(dtype=np.dtype(real), shape=along, dimension=axis), gaps)
+    t = el.convert_element_type(t, work)
+    wide = (*shape[:axis], gaps, *shape[axis:])
+    t = broadcast_to_shape(t, wide)
+    left = el.mul_p.bind(broadcast_to_shape(first, wide), el.sub(1, t))
+    out = el.add_p.bind(left, el.mul_p.bind(broadcast_to_shape(last, wide), t))
+    return (concatenate([out, last], axis) if endpoint else out), delta
+
+
+def logspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
+) -> Any:
+    """``base`` to the power of values evenly spaced from ``start`` to ``stop``."""
+    from meshrt.numpy.ufuncs import power
+
+    exponents = linspace(start, stop, num, endpoint, axis=axis)
+    dtype = exponents.dtype if dtype is None else dtypes.check_user_dtype(dtype, "logspace")
+    return el.convert_element_type(power(base, exponents), dtype)
+
+
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
+    """Coordinate arrays of the grid spanned by vectors; see ``numpy.meshgrid``."""
+    if indexing not in ("xy", "ij"):
+        raise errors.ArgumentTypeError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+    args = [asarray(operand("meshgrid", x, i)) for i, x in enumerate(xi)]
+    if any(a.ndim != 1 for a in args):
+        raise ShapeError(f"meshgrid: arguments must be vectors, got shapes {[a.shape for a in args]}")
+    order = list(range(len(args)))
+    if indexing == "xy" and len(args) >= 2:
+        order[:2] = 1, 0
+    whole = tuple(args[k].size for k in order)
+    out: list[Any] = [None] * len(args)
+    for position, k in enumerate(order):
+        a = args[k]
+        shape = tuple(a.size if d == position else 1 for d in range(len(args))) if sparse else whole
+        out[k] = broadcast_in_dim_p.bind(a, shape=shape, broadcast_dimensions=(position,))
+    return out
+
+
+def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
+    """The coordinates of every element of an array of shape ``dimensions``."""
+    from meshrt.numpy.shapes import stack
+
+    dims = shape_tuple(dimensions)
+    dtype = dtypes.check_user_dtype(int if dtype is None else dtype, "indices")
+    shapes = [tuple(n if i == j else 1 for j in range(len(dims))) if sparse else dims for i, n in enumerate(dims)]
+    out = [iota_p.bind(dtype=dtype, shape=s, dimension=i) for i, s in enumerate(shapes)]
+    if sparse:
+        return tuple(out)
+    return stack(out, 0) if out else zeros((0,), dtype)
+
+
+def fromfunction(function: Any, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+    """``function`` applied to the coordinate arrays of ``shape``."""
+    return function(*indices(shape, dtype), **kwargs)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Matrices.
+
+
+def _diagonal_mask(n: int, m: int, k: Any, compare: Any) -> Any:
+    """bool[n, m]: ``compare(row + k, column)``."""
+    row = iota_p.bind(dtype=np.dtype("int32"), shape=(n, m), dimension=0)
+    column = iota_p.bind(dtype=np.dtype("int32"), shape=(n, m), dimension=1)
+    if not isinstance(k, int) or k != 0:
+        row = el.add_p.bind(row, el.convert_element_type(k, np.dtype("int32")))
+    return compare.bind(row, column)
+
+
+def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Any:
+    """An N by M matrix with ones on diagonal ``k`` and zeros elsewhere."""
+    dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "eye")
+    n = static_int(N, "eye: N")
+    m = n if M is None else static_int(M, "eye: M")
+    return _placed(el.convert_element_type(_diagonal_mask(n, m, k, el.eq_p), dtype), device, None)
+
+
+def identity(n: Any, dtype: Any = None) -> Any:
+    """The identity matrix of size n."""
+    return eye(n, dtype=dtype)
+
+
+def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
+    """An N by M matrix with ones on and below diagonal ``k``."""
+    dtype = np.dtype("float32") if dtype is None else dtypes.check_user_dtype(dtype, "tri")
+    n = static_int(N, "tri: N")
+    m = n if M is None else static_int(M, "tri: M")
+    return el.convert_element_type(_diagonal_mask(n, m, k, el.ge_p), dtype)
+
+
+def _triangle(name: str, m: Any, k: int, lower: bool) -> Any:
+    m = asarray(operand(name, m))
+    if m.ndim < 2:
+        raise ShapeError(f"{name} needs an array of at least two dimensions, got shape {m.shape}")
+    rows, columns = m.shape[-2:]
+    mask = _diagonal_mask(rows, columns, k if lower else k - 1, el.ge_p)
+    mask = broadcast_to_shape(mask, m.shape)
+    zero = zeros_like(m)
+    return el.select_n_p.bind(mask, zero, m) if lower else el.select_n_p.bind(mask, m, zero)
+
+
+def tril(m: Any, k: int = 0) -> Any:
+    """``m`` with zeros above diagonal ``k`` (of the last two dimensions)."""
+    return _triangle("tril", m, k, True)
+
+
+def triu(m: Any, k: int = 0) -> Any:
+    """``m`` with zeros below diagonal ``k`` (of the last two dimensions)."""
+    return _triangle("triu", m, k, False)
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """Rows and columns of the elements on and below diagonal ``k`` of an n by m matrix."""
+    return tuple(asarray(i.astype(np.int32)) for i in np.tril_indices(n, k, m))
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """Rows and columns of the elements on and above diagonal ``k`` of an n by m matrix."""
+    return tuple(asarray(i.astype(np.int32)) for i in np.triu_indices(n, k, m))
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """The matrix of powers of a vector."""
+    from meshrt.numpy.ufuncs import power
+
+    x = asarray(operand("vander", x))
+    if x.ndim != 1:
+        raise ShapeError(f"vander needs a vector, got shape {x.shape}")
+    n = x.size if N is None else static_int(N, "vander: N")
+    exponents = iota_p.bind(dtype=np.dtype("int32"), shape=(n,), dimension=0)
+    exponents = exponents if increasing else el.sub(n - 1, exponents)
+    return power(expand_dims(x, (1,)), expand_dims(exponents, (0,)))

@@ -1,0 +1,362 @@
+"""Indexing: ``x[...]``, take and take_along_axis, over the plans of :mod:`meshrt.numpy.index_plan`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.creation import asarray, full_like, zeros
+from meshrt.numpy.index_plan import (
+    DynamicSlicePlan,
+    GatherPlan,
+    IndexingError,
+    StaticSlicePlan,
+    plan_take,
+    tokenize,
+)
+from meshrt.numpy.operands import ShapeError, canonical_axis, operand, unsupported_argument
+from meshrt.primitives.reshape import broadcast_in_dim_p, expand_dims, reshape_p
+from meshrt.primitives.slice import dynamic_slice_p, slice_p
+
+__all__ = [
+    "argwhere", "compress", "extract", "flatnonzero", "gather_indices", "getitem", "index_exp", "nonzero", "s_",
+    "static_slice", "take", "take_along_axis",
+]  # fmt: skip
+
+index_exp = np.index_exp
+s_ = np.s_
+
+_CLAMPING = (None, "clip", "promise_in_bounds")
+
+
+def getitem(
+    x: Any, index: Any, *, mode: Any = None, fill_value: Any = None, indices_are_sorted: bool = False,
+    unique_indices: bool = False, wrap: bool = True,
+) -> Any:  # fmt: skip
+    """``x[index]`` with NumPy's rules.
+
+    Args:
+      mode: out-of-bounds scalars and slices are clamped with None, "clip" and "promise_in_bounds"; index arrays
+        give ``fill_value`` with None and "fill" and are clamped with "clip".
+      fill_value: static scalar; by default NaN, for integers the smallest (unsigned: largest) value.
+      wrap: whether negative indices count from the end.
+    """
+    tokens, operands = tokenize(index)
+    mode = _mode_name(mode)
+    plan = plan_take(tokens, x.shape, mode in _CLAMPING, wrap)
+    if plan.static is not None:
+        x = static_slice(x, plan.static)
+    if plan.dynamic is not None:
+        return _dynamic_slice(x, plan.dynamic, operands)
+    if plan.gather is None:
+        return x
+    return _gather(x, plan.gather, operands, mode, fill_value, indices_are_sorted, unique_indices)
+
+
+def _mode_name(mode: Any) -> str | None:
+    if mode is None or mode in ("fill", "drop", "clip", "promise_in_bounds"):
+        return mode
+    return {
+        lax.GatherScatterMode.CLIP: "clip",
+        lax.GatherScatterMode.FILL_OR_DROP: "fill",
+        lax.GatherScatterMode.PROMISE_IN_BOUNDS: "promise_in_bounds",
+    }[lax.GatherScatterMode.from_any(mode)]
+
+
+def static_slice(x: Any, plan: StaticSlicePlan) -> Any:
+    """``x`` sliced, reversed, squeezed and expanded as planned."""
+    if plan.starts is not None:
+        x = slice_p.bind(x, start_indices=plan.starts, limit_indices=plan.limits, strides=plan.strides)
+    if plan.reverse:
+        x = lax.rev(x, plan.reverse)
+    if plan.squeeze:
+        x = reshape_p.bind(x, new_sizes=plan.shape)
+    return expand_dims(x, plan.newaxis) if plan.newaxis else x
+
+
+def _index_dtype(shape: Sequence[int]) -> np.dtype:
+    large = any(n > np.iinfo(np.int32).max for n in shape)
+    return np.dtype("int64" if large and dtypes.x64_enabled() else "int32")
+
+
+def normalized(index: Any, wrap: int, dtype: np.dtype) -> Any:
+    """An index array as ``dtype``; negative entries get ``wrap`` added, if it is not 0."""
+    if not isinstance(index, ArrayOperators):
+        index = np.asarray(index)
+        return (np.where(index < 0, index + wrap, index) if wrap else index).astype(dtype)
+    if index.dtype.itemsize < dtype.itemsize:
+        index = el.convert_element_type(index, dtype)
+    if wrap:
+        own = index.dtype
+        moved = el.add_p.bind(index, np.asarray(wrap, own)[()])
+        index = el.select_n_p.bind(el.lt_p.bind(index, np.zeros((), own)[()]), index, moved)
+    return el.convert_element_type(index, dtype)
+
+
+def _dynamic_slice(x: Any, plan: DynamicSlicePlan, operands: Sequence[Any]) -> Any:
+    dtype = _index_dtype(x.shape)
+    starts = [
+        dtype.type(s) if type(s) is int else normalized(operands[s[1]], s[2], dtype) for s in plan.starts
+    ]
+    x = dynamic_slice_p.bind(x, *starts, slice_sizes=plan.sizes)
+    if plan.reverse:
+        x = lax.rev(x, plan.reverse)
+    if plan.squeeze:
+        kept = tuple(n for i, n in enumerate(x.shape) if i not in plan.squeeze)
+        x = reshape_p.bind(x, new_sizes=kept)
+    return expand_dims(x, plan.newaxis) if plan.newaxis else x
+
+
+def gather_indices(plan: GatherPlan, operands: Sequence[Any], dtype: np.dtype) -> Any:
+    """The index vectors of a gather or scatter: shape (*batch_shape, number of parts)."""
+    parts = [_part(p, operands, dtype) for p in plan.parts]
+    target = (*plan.batch_shape, 1)
+    placed = []
+    for p, value in zip(plan.parts, parts):
+        dims = tuple(range(p.at, p.at + len(p.shape)))
+        if isinstance(value, np.ndarray):
+            spread = value.reshape(tuple(value.shape[i - p.at] if i in dims else 1 for i in range(len(target))))
+            placed.append(np.broadcast_to(spread, target))
+        elif value.shape == plan.batch_shape:
+            placed.append(reshape_p.bind(value, new_sizes=target))
+        else:
+            placed.append(broadcast_in_dim_p.bind(value, shape=target, broadcast_dimensions=dims))
+    if not placed:
+        return np.zeros((*plan.batch_shape, 0), dtype)
+    if all(isinstance(p, np.ndarray) for p in placed):
+        return np.concatenate(placed, -1)
+    if len(placed) == 1:
+        return placed[0]
+    return lax.concatenate([np.ascontiguousarray(p) if isinstance(p, np.ndarray) else p for p in placed], len(target) - 1)
+
+
+def _part(part: Any, operands: Sequence[Any], dtype: np.dtype) -> Any:
+    if isinstance(part.value, tuple):
+        index = operands[part.value[1]]
+        return normalized(index, part.wrap, dtype)
+    return np.asarray(part.value if type(part.value) is int else list(part.value), dtype)
+
+
+def _gather(
+    x: Any, plan: GatherPlan, operands: Sequence[Any], mode: Any, fill_value: Any, is_sorted: bool, unique: bool
+) -> Any:
+    if plan.empty:
+        return full_like(x, 0, shape=plan.slice_shape) if not _is_key(x) else _empty_keys(x, plan.slice_shape)
+    if plan.insert:
+        x = expand_dims(x, plan.insert)
+    if plan.parts:
+        indices = gather_indices(plan, operands, _index_dtype(x.shape))
+        numbers = lax.GatherDimensionNumbers(plan.offset_dims, plan.collapsed_slice_dims, plan.start_index_map)
+        x = lax.gather(
+            x, indices, numbers, plan.slice_sizes, unique_indices=unique or plan.unique,
+            indices_are_sorted=is_sorted or plan.unique, mode="fill" if mode is None else mode, fill_value=fill_value,
+        )  # fmt: skip
+    if plan.reverse:
+        x = lax.rev(x, plan.reverse)
+    return expand_dims(x, plan.newaxis) if plan.newaxis else x
+
+
+def _is_key(x: Any) -> bool:
+    return isinstance(x.dtype, dtypes.ExtendedDType)
+
+
+def _empty_keys(x: Any, shape: tuple[int, ...]) -> Any:
+    if 0 in x.shape:
+        return reshape_p.bind(x, new_sizes=shape)
+    empty = slice_p.bind(x, start_indices=(0,) * x.ndim, limit_indices=(0,) * x.ndim, strides=None)
+    return reshape_p.bind(empty, new_sizes=shape)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# take
+
+
+def take(
+    a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None,
+    unique_indices: bool = False, indices_are_sorted: bool = False, fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """Elements of ``a`` at ``indices`` along ``axis`` (of the flattened array by default).
+
+    Args:
+      mode: out of bounds, "fill" (the default) gives ``fill_value`` or NaN, "clip" the nearest element, "wrap"
+        counts around; "clip" also clamps negative indices to 0.
+    """
+    unsupported_argument("take", "out", out)
+    a = asarray(operand("take", a))
+    indices = operand("take", indices, 1)
+    if axis is None:
+        a, axis = reshape_p.bind(a, new_sizes=(a.size,)), 0
+    axis = canonical_axis(axis, a.ndim, "take")
+    shape = np.shape(indices) if not hasattr(indices, "shape") else indices.shape
+    n = a.shape[axis]
+    if mode not in (None, "fill", "clip", "wrap", "promise_in_bounds"):
+        raise errors.UnsupportedError(f"take: mode {mode!r} is not supported; use 'fill', 'clip' or 'wrap'")
+    if n == 0 and math.prod(shape):
+        raise IndexingError(f"take: dimension {axis} of an array of shape {a.shape} is empty")
+    if not math.prod(shape):
+        return zeros((*a.shape[:axis], *shape, *a.shape[axis + 1 :]), a.dtype)
+    indices = _taken(indices, n, mode)
+    numbers = lax.GatherDimensionNumbers(
+        (*range(axis), *range(axis + len(shape), a.ndim + len(shape) - 1)), (axis,), (axis,)
+    )
+    sizes = (*a.shape[:axis], 1, *a.shape[axis + 1 :])
+    mode = {None: "fill", "wrap": "promise_in_bounds"}.get(mode, mode)
+    vectors = indices.reshape((*shape, 1)) if isinstance(indices, np.ndarray) else expand_dims(indices, (len(shape),))
+    return lax.gather(
+        a, vectors, numbers, sizes, mode=mode, unique_indices=unique_indices,
+        indices_are_sorted=indices_are_sorted, fill_value=fill_value,
+    )  # fmt: skip
+
+
+def _taken(indices: Any, n: int, mode: str | None) -> Any:
+    """Integer indices with negative or overflowing ones treated as the mode asks."""
+    aval = aval_of(indices)
+    if not dtypes.issubdtype(aval.dtype, np.integer):
+        raise errors.ArgumentTypeError(f"take needs integer indices, got dtype {aval.dtype}")
+    if mode == "wrap":
+        from meshrt.numpy.ufuncs import remainder
+
+        return asarray(remainder(indices, n))
+    unsigned = dtypes.issubdtype(aval.dtype, np.unsignedinteger)
+    return normalized(indices, n if mode in (None, "fill") and not unsigned else 0, _index_dtype((n,)))
+
+
+def take_along_axis(
+    arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None, *,
+    wrap_negative_indices: bool | None = None,
+) -> Any:  # fmt: skip
+    """Elements of ``arr`` along ``axis`` at ``indices``, which has a dimension for each of ``arr``'s.
+
+    The other dimensions broadcast together; they become batching dimensions of one gather, so they may be sharded.
+    """
+    a, indices = asarray(operand("take_along_axis", arr)), asarray(operand("take_along_axis", indices, 1))
+    if not dtypes.issubdtype(indices.dtype, np.integer):
+        raise errors.ArgumentTypeError(f"take_along_axis needs integer indices, got dtype {indices.dtype}")
+    if axis is None:
+        if indices.ndim != 1:
+            raise ShapeError(f"take_along_axis with axis=None needs a vector of indices, got {indices.shape}")
+        a, axis = reshape_p.bind(a, new_sizes=(a.size,)), 0
+    if a.ndim != indices.ndim:
+        raise ShapeError(f"take_along_axis: indices have {indices.ndim} dimensions and the array has {a.ndim}")
+    axis = canonical_axis(axis, a.ndim, "take_along_axis")
+    mode = _mode_name(mode)
+    wrap = mode != "promise_in_bounds" if wrap_negative_indices is None else wrap_negative_indices
+    n = a.shape[axis]
+    out = _broadcast_except(a.shape, indices.shape, axis)
+    if n == 0 or 0 in out:
+        return zeros(out, a.dtype)
+    unsigned = dtypes.issubdtype(indices.dtype, np.unsignedinteger)
+    index = normalized(indices, n if wrap and not unsigned else 0, _index_dtype((n,)))
+    return _gather_along(a, index, axis, "fill" if mode is None else mode, fill_value)
+
+
+def _broadcast_except(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    rest = (*a[:axis], 1, *a[axis + 1 :])
+    try:
+        return np.broadcast_shapes(rest, b)
+    except ValueError:
+        raise ShapeError(f"take_along_axis: shapes {a} and {b} do not broadcast outside dimension {axis}") from None
+
+
+def _gather_along(a: Any, index: Any, axis: int, mode: str, fill_value: Any) -> Any:
+    """Dimensions of equal size are batched; one of size 1 in the indices is taken whole, in the array dropped."""
+    dropped = tuple(
+        i for i in range(a.ndim) if i != axis and index.shape[i] != 1 and a.shape[i] == 1
+    )
+    whole = tuple(i for i in range(a.ndim) if i != axis and index.shape[i] == 1)
+    kept = [i for i in range(a.ndim) if i not in dropped]
+    index_dims = [i for i in range(a.ndim) if i not in whole]
+    batched = [i for i in kept if i != axis and i not in whole]
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=whole,
+        collapsed_slice_dims=(kept.index(axis),),
+        start_index_map=(kept.index(axis),),
+        operand_batching_dims=tuple(kept.index(i) for i in batched),
+        start_indices_batching_dims=tuple(index_dims.index(i) for i in batched),
+    )
+    sizes = tuple(a.shape[i] if i in whole else 1 for i in kept)
+    if dropped:
+        a = reshape_p.bind(a, new_sizes=tuple(a.shape[i] for i in kept))
+    vectors = reshape_p.bind(index, new_sizes=(*(index.shape[i] for i in index_dims), 1))
+    return lax.gather(a, vectors, numbers, sizes, mode=mode, fill_value=fill_value)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Results whose shape depends on values.
+
+
+def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
+    """Positions of nonzero elements, one index array per dimension.
+
+    Their number depends on the values: inside traced code give ``size``, the number to return; missing ones are
+    ``fill_value`` (a scalar or one per dimension, 0 by default).
+    """
+    a = asarray(operand("nonzero", a))
+    if a.ndim == 0:
+        raise ShapeError("nonzero of a scalar is not defined; use x != 0")
+    if size is None:
+        concrete = getattr(a, "concrete", None)
+        value = concrete() if concrete is not None else a
+        if value is None:
+            raise errors.ConcretizationError(
+                "the size of nonzero's result depends on values that are not known while tracing; give size=..., "
+                "or use where with three arguments"
+            )
+        return tuple(asarray(i.astype(np.int32)) for i in np.nonzero(np.asarray(value)))
+    return _nonzero_sized(a, size, fill_value)
+
+
+def _nonzero_sized(a: Any, size: int, fill_value: Any) -> tuple[Any, ...]:
+    """The k-th nonzero element is where the running count reaches k + 1."""
+    from meshrt.numpy.reductions import cumsum
+    from meshrt.numpy.reductions import sum as total
+    from meshrt.numpy.selection import where
+    from meshrt.numpy.ufuncs import floor_divide, not_equal, remainder
+
+    mask = reshape_p.bind(a if a.dtype == np.bool_ else not_equal(a, 0), new_sizes=(a.size,))
+    fills = fill_value if isinstance(fill_value, (tuple, list)) else (fill_value or 0,) * a.ndim
+    if a.size == 0 or size == 0:
+        return tuple(full_like(mask, f, dtype=np.int32, shape=(size,)) for f in fills)
+    count = cumsum(mask)
+    ones = zeros((size,), np.int32).at[count].add(1, mode="drop")
+    flat = cumsum(ones)
+    missing = lax.iota(np.int32, size) >= total(mask)
+    out, stride = [], a.size
+    for n, fill in zip(a.shape, fills):
+        stride //= n
+        out.append(where(missing, fill, remainder(floor_divide(flat, stride), n)))
+    return tuple(out)
+
+
+def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Positions of nonzero elements in the flattened array; see :func:`nonzero`."""
+    a = asarray(operand("flatnonzero", a))
+    return nonzero(reshape_p.bind(a, new_sizes=(a.size,)), size=size, fill_value=fill_value)[0]
+
+
+def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Positions of nonzero elements as rows; see :func:`nonzero`."""
+    from meshrt.numpy.shapes import stack
+
+    return stack(nonzero(a, size=size, fill_value=fill_value), 1)
+
+
+def compress(condition: Any, a: Any, axis: int | None = None) -> Any:
+    """The positions of ``a`` along ``axis`` where the concrete vector ``condition`` is true."""
+    a = asarray(operand("compress", a, 1))
+    a, axis = (reshape_p.bind(a, new_sizes=(a.size,)), 0) if axis is None else (a, canonical_axis(axis, a.ndim))
+    return take(a, np.nonzero(np.asarray(condition))[0].astype(np.int32), axis=axis)
+
+
+def extract(condition: Any, arr: Any) -> Any:
+    """The elements of ``arr`` where the concrete ``condition`` is true, as a vector."""
+    return compress(np.ravel(np.asarray(condition)), arr)
+
+

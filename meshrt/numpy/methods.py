@@ -1,0 +1,218 @@
+"""The operators, methods and properties that arrays and tracers share.
+
+``attach_all`` puts them on :class:`meshrt.core.operators.ArrayOperators`; importing :mod:`meshrt.numpy` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.operators import ArrayOperators, attach
+from meshrt.numpy import contractions, creation, indexing, reductions, selection, shapes, sorting, ufuncs
+from meshrt.numpy import prims as el
+from meshrt.numpy.at import IndexUpdateHelper
+from meshrt.numpy.operands import PYTHON_SCALARS
+
+__all__ = ["attach_all"]
+
+_ACCEPTED = (ArrayOperators, np.ndarray, np.generic, *PYTHON_SCALARS)
+
+
+def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A binary operator that leaves operands it does not know to the other side."""
+
+    def method(self, other):
+        if isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
+            return function(self, other)
+        return NotImplemented
+
+    method.__name__ = function.__name__
+    return method
+
+
+def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def method(self, other):
+        if isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
+            return function(other, self)
+        return NotImplemented
+
+    method.__name__ = f"reflected_{function.__name__}"
+    return method
+
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": ufuncs.add, "sub": ufuncs.subtract, "mul": ufuncs.multiply, "truediv": ufuncs.true_divide,
+    "floordiv": ufuncs.floor_divide, "mod": ufuncs.remainder, "divmod": ufuncs.divmod, "pow": ufuncs.power,
+    "matmul": contractions.matmul, "and": ufuncs.bitwise_and, "or": ufuncs.bitwise_or, "xor": ufuncs.bitwise_xor,
+    "lshift": ufuncs.left_shift, "rshift": ufuncs.right_shift,
+}  # fmt: skip
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": ufuncs.equal, "ne": ufuncs.not_equal, "lt": ufuncs.less, "le": ufuncs.less_equal, "gt": ufuncs.greater,
+    "ge": ufuncs.greater_equal,
+}  # fmt: skip
+
+
+def _power(self, other, modulo=None):
+    if modulo is not None:
+        raise errors.UnsupportedError("pow with a modulus is not supported for arrays")
+    return ufuncs.power(self, other) if isinstance(other, _ACCEPTED) else NotImplemented
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Methods whose arguments differ from the function's.
+
+
+def _astype(self, dtype, copy: bool = False, device: Any = None):
+    """The array with elements of ``dtype``."""
+    return astype(self, dtype, copy=copy, device=device)
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
+    """``x`` with elements of ``dtype`` (None: the default float)."""
+    x = creation.asarray(x)
+    if x.dtype != dtype or not isinstance(dtype, np.dtype):
+        dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "astype")
+    if x.dtype.kind == "c" and dtype.kind in "fiu":
+        x = el.real_p.bind(x)
+    x = el.convert_element_type(x, dtype)
+    return creation.array(x, copy=copy, device=device) if copy or device is not None else x
+
+
+def _reshape(self, *shape, order: str = "C", copy: bool | None = None, out_sharding: Any = None):
+    """The array with another shape, given as one sequence or as separate sizes."""
+    return shapes.reshape(self, _spread(shape), order, out_sharding=out_sharding)
+
+
+def _spread(args: tuple) -> Any:
+    return args[0] if len(args) == 1 else args
+
+
+def _transpose(self, *axes):
+    """The array with dimensions reordered, given as one sequence or separately; reversed by default."""
+    return shapes.transpose(self, None if not axes or axes == (None,) else _as_axes(axes))
+
+
+def _as_axes(axes: tuple) -> tuple:
+    return tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+
+
+def _view(self, dtype=None):
+    """The same bits as elements of another dtype; the last dimension changes with the size of elements."""
+    if dtype is None:
+        return self
+    new = dtypes.check_user_dtype(dtype, "view")
+    if new == self.dtype:
+        return self
+    old_size, new_size = self.dtype.itemsize, new.itemsize
+    if np.bool_ in (new, self.dtype):
+        raise errors.UnsupportedError("view to or from bool is not supported; use astype")
+    if new_size > old_size:
+        ratio = new_size // old_size
+        if not self.ndim or self.shape[-1] % ratio:
+            raise errors.ArgumentTypeError(f"view as {new}: the last dimension of {self.shape} is no multiple of {ratio}")
+        grouped = shapes.reshape(self, (*self.shape[:-1], self.shape[-1] // ratio, ratio))
+        return el.bitcast_convert_type_p.bind(grouped, new_dtype=new)
+    out = el.bitcast_convert_type_p.bind(self, new_dtype=new)
+    return out if new_size == old_size else shapes.reshape(out, (*self.shape[:-1], -1))
+
+
+def _item(self, *args):
+    """The element at ``args`` (or the only one) as a Python number."""
+    return np.asarray(self).item(*args)
+
+
+def _iterate(self):
+    """The slices along the first dimension."""
+    if self.ndim == 0:
+        raise TypeError("iteration over a 0-d array: it has no dimensions")
+    return iter(shapes.unstack(self))
+
+
+def _matrix_transpose(self):
+    return shapes.matrix_transpose(self)
+
+
+def _flatten(self, order: str = "C", *, out_sharding: Any = None):
+    """The array as a vector."""
+    return shapes.ravel(self, order, out_sharding=out_sharding)
+
+
+def _swapaxes(self, axis1: int, axis2: int):
+    """The array with two dimensions exchanged."""
+    return shapes.swapaxes(self, axis1, axis2)
+
+
+def _clip(self, min=None, max=None):
+    """The array limited to [min, max]."""
+    return selection.clip(self, min, max)
+
+
+def _choose_getitem(self, index):
+    return indexing.getitem(self, index)
+
+
+def _no_setitem(self, index, value):
+    raise errors.ArgumentTypeError(
+        "arrays are immutable and do not support item assignment; use x = x.at[index].set(value)"
+    )
+
+
+def _contains_length(self) -> int:
+    if not self.aval.shape:
+        raise TypeError("len() of unsized object: the array has no dimensions")
+    return self.aval.shape[0]
+
+
+def _function_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose first argument is the array, as a method."""
+
+    def method(self, *args, **kwargs):
+        return function(self, *args, **kwargs)
+
+    method.__name__ = function.__name__
+    method.__doc__ = function.__doc__
+    return method
+
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    f.__name__: f
+    for f in (
+        reductions.all, reductions.any, reductions.argmax, reductions.argmin, reductions.cumprod, reductions.cumsum,
+        reductions.max, reductions.mean, reductions.min, reductions.prod, reductions.ptp, reductions.std,
+        reductions.sum, reductions.var, shapes.ravel, shapes.repeat, shapes.squeeze, contractions.diagonal,
+        contractions.dot, contractions.trace, indexing.take, indexing.nonzero, sorting.argsort, sorting.sort,
+        sorting.searchsorted, selection.round, ufuncs.conj, ufuncs.conjugate, creation.copy,
+    )
+}  # fmt: skip
+
+
+def attach_all() -> None:
+    """Defines everything on arrays and tracers."""
+    methods: dict[str, Any] = {}
+    for name, function in _BINARY.items():
+        methods[f"__{name}__"] = _operator(function)
+        methods[f"__r{name}__"] = _reflected(function)
+    for name, function in _COMPARISONS.items():
+        methods[f"__{name}__"] = _operator(function)
+    methods |= {
+        "__pow__": _power, "__neg__": ufuncs.negative, "__pos__": ufuncs.positive, "__abs__": ufuncs.absolute,
+        "__invert__": ufuncs.invert, "__round__": lambda self, n=0: selection.round(self, n or 0),
+        "__getitem__": _choose_getitem, "__setitem__": _no_setitem, "__iter__": _iterate,
+        "__len__": _contains_length,
+    }  # fmt: skip
+    methods |= {name: _function_method(f) for name, f in _PLAIN.items()}
+    methods["conj"] = methods["conjugate"] = _function_method(ufuncs.conjugate)
+    methods |= {
+        "astype": _astype, "reshape": _reshape, "transpose": _transpose, "view": _view, "item": _item,
+        "tolist": lambda self: np.asarray(self).tolist(), "flatten": _flatten, "swapaxes": _swapaxes, "clip": _clip,
+        "compress": lambda self, condition, axis=None: indexing.compress(condition, self, axis),
+        "T": property(shapes.transpose), "mT": property(_matrix_transpose),
+        "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
+    }  # fmt: skip
+    attach(methods)
+
+

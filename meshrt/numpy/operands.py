@@ -1,0 +1,268 @@
+"""Operands of NumPy functions: which values are accepted, and how they come to a common dtype and shape.
+
+The primitives take operands of one dtype, of equal shapes or rank 0. What is done here is therefore little, and
+in the usual case (same dtype, same shape) nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.conversion import convert_element_type_p
+from meshrt.primitives.reshape import broadcast_in_dim_p
+
+__all__ = [
+    "AxisError",
+    "ShapeError",
+    "aval_for",
+    "broadcast_shapes",
+    "broadcast_to_shape",
+    "canonical_axes",
+    "canonical_axis",
+    "cast",
+    "is_array",
+    "operand",
+    "promote",
+    "promote_inexact",
+    "promote_numeric",
+    "promote_pair",
+    "scalar_like",
+    "shape_tuple",
+    "static_int",
+    "unsupported_argument",
+]
+
+PYTHON_SCALARS = (bool, int, float, complex)
+
+
+class ShapeError(errors.ArgumentValueError):
+    """Shapes that do not fit each other or the operation."""
+
+
+AxisError = errors.AxisError
+
+
+def is_array(x: Any) -> bool:
+    """Whether ``x`` is an array of ours or a tracer."""
+    return isinstance(x, ArrayOperators)
+
+
+def aval_for(name: str, x: Any, position: int = 0) -> ShapedArray:
+    """The type of operand number ``position`` of the function ``name``.
+
+    Raises:
+      ArgumentTypeError: the operand is no array and no scalar (lists are refused, as in JAX).
+    """
+    if isinstance(x, ArrayOperators):
+        return x.aval
+    if isinstance(x, (bool, int, float, complex, np.ndarray, np.generic)):
+        return aval_of(x)
+    kind = type(x).__name__
+    fix = (
+        f"make an array of it first: jnp.{name}(jnp.asarray(x))"
+        if isinstance(x, (list, tuple))
+        else "pass an array or a number"
+    )
+    raise errors.ArgumentTypeError(
+        f"{name} needs an array or a scalar as argument {position}, got a value of type {kind}; {fix}"
+    )
+
+
+def operand(name: str, x: Any, position: int = 0) -> Any:
+    """``x`` as something with ``.shape``, ``.dtype`` and ``.aval`` or as a NumPy value of canonical dtype."""
+    if isinstance(x, ArrayOperators):
+        return x
+    convert = getattr(x, "__jax_array__", None)
+    if convert is not None:
+        return convert()
+    aval = aval_for(name, x, position)
+    if isinstance(x, PYTHON_SCALARS):
+        return x
+    return x if x.dtype == aval.dtype else x.astype(aval.dtype)
+
+
+def unsupported_argument(name: str, argument: str, value: Any) -> None:
+    """Raises if an argument that NumPy has and we do not is given."""
+    if value is not None:
+        raise errors.UnsupportedError(
+            f"the argument {argument!r} of {name} is not supported: arrays cannot be written in place; "
+            f"use the function's result"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Dtypes.
+
+
+def cast(x: Any, aval: ShapedArray, dtype: Any, weak: bool) -> Any:
+    """``x``, of type ``aval``, as ``dtype``. Scalars and NumPy arrays are converted here and now."""
+    if aval.dtype == dtype:
+        if type(x) in PYTHON_SCALARS and not (weak and aval.weak_type):
+            return np.asarray(x, dtype)[()]
+        return x
+    if isinstance(x, ArrayOperators):
+        return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=weak)
+    if weak and type(x) in PYTHON_SCALARS:
+        return dtypes.scalar_type_of(dtype)(x)
+    return np.asarray(x).astype(dtype)[()] if aval.ndim == 0 else x.astype(dtype)
+
+
+def scalar_like(x: Any, value: Any) -> Any:
+    """``value`` as a scalar of ``x``'s dtype."""
+    return np.asarray(value, x.dtype)[()]
+
+
+def _promote_dtypes(name: str, args: Sequence[Any], adjust: Any) -> list[Any]:
+    args = [operand(name, a, i) for i, a in enumerate(args)]
+    avals = [aval_of(a) for a in args]
+    for a in avals:
+        if isinstance(a.dtype, dtypes.ExtendedDType) or a.dtype == dtypes.float0:
+            raise errors.ArgumentTypeError(
+                f"{name} does not work on elements of dtype {dtypes.short_dtype_name(a.dtype)}"
+            )
+    dtype, weak = dtypes.promote_dtypes(*[(a.dtype, a.weak_type) for a in avals])
+    if adjust is not None:
+        dtype = adjust(dtype)
+    return [cast(x, a, dtype, weak) for x, a in zip(args, avals)]
+
+
+def promote(name: str, *args: Any) -> list[Any]:
+    """The operands with one dtype and shapes that a primitive takes together."""
+    return _fit_shapes(name, _promote_dtypes(name, args, None))
+
+
+def promote_inexact(name: str, *args: Any) -> list[Any]:
+    """As :func:`promote`; integers and bool become floating."""
+    return _fit_shapes(name, _promote_dtypes(name, args, _inexact))
+
+
+def promote_numeric(name: str, *args: Any) -> list[Any]:
+    """As :func:`promote`; bool becomes int32."""
+    return _fit_shapes(name, _promote_dtypes(name, args, _numeric))
+
+
+def _inexact(dtype: Any) -> np.dtype:
+    return dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(dtype))
+
+
+def _numeric(dtype: Any) -> np.dtype:
+    return np.dtype("int32") if dtype == np.bool_ else dtype
+
+
+def promote_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
+    """Two operands with one dtype, their shapes made to fit, and that dtype: the fast way for operators."""
+    if isinstance(x, ArrayOperators):
+        ax = x.aval
+        if isinstance(y, ArrayOperators):
+            ay = y.aval
+            if ax.dtype is ay.dtype and (ax.shape == ay.shape or not ay.shape or not ax.shape):
+                if not isinstance(ax.dtype, dtypes.ExtendedDType):
+                    return x, y, ax.dtype
+        elif type(y) is float and ax.dtype.kind in "fV" and type(ax.dtype) is not dtypes.KeyType:
+            if ax.weak_type or not dtypes.issubdtype(ax.dtype, np.floating):
+                pass
+            else:
+                return x, ax.dtype.type(y), ax.dtype
+    x, y = promote(name, x, y)
+    return x, y, x.dtype if hasattr(x, "dtype") else aval_of(x).dtype
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Shapes.
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that all ``shapes`` broadcast to. Raises ShapeError if there is none."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return tuple(first)
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = ", ".join(map(str, shapes))
+        raise ShapeError(
+            f"incompatible shapes for broadcasting: {listed}; dimensions, aligned from the right, must be equal "
+            f"or 1; add dimensions with x[:, None] or jnp.expand_dims"
+        ) from None
+
+
+def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
+    """``x`` broadcast to ``shape``, which must be reachable."""
+    own = np.shape(x) if not hasattr(x, "shape") else x.shape
+    if own == shape:
+        return x
+    dims = tuple(range(len(shape) - len(own), len(shape)))
+    return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=dims)
+
+
+def _fit_shapes(name: str, args: list[Any]) -> list[Any]:
+    shapes = [aval_of(a).shape for a in args]
+    common = None
+    for s in shapes:
+        if s and s != common:
+            if common is not None:
+                break
+            common = s
+    else:
+        return args
+    try:
+        shape = broadcast_shapes(*shapes)
+    except ShapeError as e:
+        raise ShapeError(f"{name}: {e}") from None
+    return [a if not s else broadcast_to_shape(a, shape) for a, s in zip(args, shapes)]
+
+
+def shape_tuple(shape: Any) -> tuple[int, ...]:
+    """A shape given as an integer or a sequence of integers, as a tuple.
+
+    Raises:
+      ArgumentTypeError: an entry is not a static integer.
+    """
+    if type(shape) is tuple and all(type(d) is int for d in shape):
+        return shape
+    try:
+        return tuple(static_int(d, "a shape") for d in shape)
+    except TypeError as e:
+        if isinstance(e, errors.MeshrtError):
+            raise
+        return (static_int(shape, "a shape"),)
+
+
+def static_int(x: Any, what: str) -> int:
+    """``x`` as a Python int. ArgumentTypeError if it is no integer, or one that is traced."""
+    try:
+        return operator.index(x)
+    except errors.MeshrtError:
+        raise errors.ConcretizationError(
+            f"{what} must be static integers, but it holds a traced value {x!r}; take sizes from .shape, or make "
+            f"the argument static with jit(..., static_argnums=...)"
+        ) from None
+    except TypeError:
+        raise errors.ArgumentTypeError(f"{what} must be made of integers, got {x!r}") from None
+
+
+def canonical_axis(axis: Any, rank: int, name: str = "axis") -> int:
+    """``axis`` counted from the start. Raises AxisError if the array has not got it."""
+    n = axis if type(axis) is int else static_int(axis, f"{name}: the axis")
+    if not -rank <= n < rank:
+        raise AxisError(f"{name}: axis {n} is out of bounds for an array of {rank} dimensions")
+    return n + rank if n < 0 else n
+
+
+def canonical_axes(axis: Any, rank: int, name: str = "axis") -> tuple[int, ...]:
+    """Axes counted from the start; None stands for all."""
+    if axis is None:
+        return tuple(range(rank))
+    if isinstance(axis, (tuple, list, np.ndarray)):
+        axes = tuple(canonical_axis(a, rank, name) for a in axis)
+        if len(set(axes)) != len(axes):
+            raise AxisError(f"{name}: axis {tuple(axis)} names a dimension twice")
+        return axes
+    return (canonical_axis(axis, rank, name),)

@@ -1,0 +1,529 @@
+"""Reductions and cumulative functions.
+
+Sums and means of 16-bit floats are computed in float32 and rounded once; integer sums use the default integer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.creation import asarray, full
+from meshrt.numpy.operands import (
+    PYTHON_SCALARS,
+    ShapeError,
+    broadcast_to_shape,
+    canonical_axes,
+    canonical_axis,
+    operand,
+    unsupported_argument,
+)
+from meshrt.numpy.selection import where as select_where
+from meshrt.primitives import reduce as rd
+from meshrt.primitives.reshape import reshape_p
+
+__all__ = [
+    "all", "amax", "amin", "any", "argmax", "argmin", "average", "count_nonzero", "cumprod", "cumsum",
+    "cumulative_prod", "cumulative_sum", "diff", "max", "mean", "min", "nanargmax", "nanargmin",
+    "nancumsum", "nanmax", "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "prod", "ptp", "std",
+    "sum", "var",
+]  # fmt: skip
+
+
+def _array(name: str, x: Any) -> Any:
+    return x if isinstance(x, ArrayOperators) else asarray(operand(name, x))
+
+
+def computation_dtype(dtype: Any) -> np.dtype:
+    """The dtype in which a reduction to ``dtype`` runs: float32 for 16-bit floats."""
+    return np.dtype("float32") if dtype == np.float16 or dtype == dtypes.bfloat16 else np.dtype(dtype)
+
+
+def _promoted_integer(dtype: Any) -> np.dtype:
+    """Small integers and bool become the default integer of their kind."""
+    if dtype == np.bool_:
+        return dtypes.default_int_dtype()
+    for kind, default in (
+        (np.unsignedinteger, dtypes.default_uint_dtype),
+        (np.signedinteger, dtypes.default_int_dtype),
+    ):
+        if dtypes.issubdtype(dtype, kind):
+            wide = default()
+            return wide if dtypes.iinfo(dtype).bits < dtypes.iinfo(wide).bits else dtype
+    return dtype
+
+
+def _mask(name: str, where: Any) -> Any:
+    where = _array(name, where)
+    if where.dtype != np.bool_:
+        raise errors.ArgumentTypeError(f"{name}: where must be a boolean array, got dtype {where.dtype}")
+    return where
+
+
+def _masked(name: str, x: Any, where: Any, identity: Any) -> Any:
+    return x if where is None else select_where(_mask(name, where), x, np.asarray(identity, x.dtype)[()])
+
+
+def keep_dimensions(out: Any, shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> Any:
+    """A reduced array with its reduced dimensions back at size 1, if ``keepdims``."""
+    if not keepdims:
+        return out
+    return reshape_p.bind(out, new_sizes=tuple(1 if i in axes else n for i, n in enumerate(shape)))
+
+
+def _reduce(
+    name: str, p: Primitive, x: Any, axis: Any, keepdims: bool, initial: Any, where: Any,
+    combine: Callable[..., Any], identity: Callable[[Any], Any] | None,
+) -> Any:  # fmt: skip
+    """The reduction of an array that already has the dtype to compute in."""
+    axes = canonical_axes(axis, x.ndim, name)
+    if where is not None:
+        x = _masked(name, x, where, identity(x.dtype))
+        axes = canonical_axes(axis, x.ndim, name)
+    out = p.bind(x, axes=axes)
+    if initial is not None:
+        out = combine(el.convert_element_type(_initial(name, initial), x.dtype), out)
+    return keep_dimensions(out, x.shape, axes, keepdims)
+
+
+def _initial(name: str, initial: Any) -> Any:
+    if aval_of(initial).ndim:
+        raise ShapeError(f"{name}: initial must be a scalar, got shape {aval_of(initial).shape}")
+    return initial
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Sum, product.
+
+
+def _accumulate(
+    name: str, p: Primitive, a: Any, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any,
+    promote_integers: bool, combine: Callable[..., Any], identity: int,
+) -> Any:  # fmt: skip
+    x = _array(name, a)
+    if dtype is None:
+        result = np.dtype("int32") if x.dtype == np.bool_ and not promote_integers else x.dtype
+        result = _promoted_integer(result) if promote_integers else result
+        work = computation_dtype(result)
+    else:
+        result = work = dtypes.check_user_dtype(dtype, name)
+    if work == np.bool_:
+        p, combine = (rd.reduce_or_p, el.or_p.bind) if identity == 0 else (rd.reduce_and_p, el.and_p.bind)
+    x = el.convert_element_type(x, work)
+    out = _reduce(name, p, x, axis, keepdims, initial, where, combine, lambda d: identity)
+    return el.convert_element_type(out, result)
+
+
+def sum(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None, promote_integers: bool = True,
+) -> Any:  # fmt: skip
+    """The sum over ``axis`` (all by default). ``where`` chooses the elements that count."""
+    unsupported_argument("sum", "out", out)
+    return _accumulate(
+        "sum", rd.reduce_sum_p, a, axis, dtype, keepdims, initial, where, promote_integers, el.add_p.bind, 0
+    )
+
+
+def prod(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None, promote_integers: bool = True,
+) -> Any:  # fmt: skip
+    """The product over ``axis`` (all by default)."""
+    unsupported_argument("prod", "out", out)
+    return _accumulate(
+        "prod", rd.reduce_prod_p, a, axis, dtype, keepdims, initial, where, promote_integers, el.mul_p.bind, 1
+    )
+
+
+def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """The number of elements that are not zero."""
+    x = _array("count_nonzero", a)
+    return sum(el.ne_p.bind(x, np.zeros((), x.dtype)[()]), axis, dtypes.default_int_dtype(), keepdims=keepdims)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Extremes and truth.
+
+
+def _extreme(name: str, p: Primitive, combine: Callable[..., Any], identity: Callable[[Any], Any], doc: str):
+    def function(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+        unsupported_argument(name, "out", out)
+        x = _array(name, a)
+        if initial is None:
+            if where is not None:
+                raise errors.ArgumentTypeError(f"{name} has no identity: with where, give initial as well")
+            empty = [i for i in canonical_axes(axis, x.ndim, name) if x.shape[i] == 0]
+            if empty:
+                raise ShapeError(f"{name} of an array of shape {x.shape} has nothing to reduce along {empty}")
+        x = el.convert_element_type(x, x.dtype)
+        return _reduce(name, p, x, axis, keepdims, initial, where, combine, identity)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+max = amax = _extreme(
+    "max", rd.reduce_max_p, el.max_p.bind, rd.lowest, "The largest element over ``axis``; NaN if there is one."
+)
+min = amin = _extreme(
+    "min", rd.reduce_min_p, el.min_p.bind, rd.highest, "The smallest element over ``axis``; NaN if there is one."
+)
+
+
+def _truth(name: str, p: Primitive, identity: bool, doc: str):
+    def function(a, axis=None, out=None, keepdims=False, *, where=None):
+        unsupported_argument(name, "out", out)
+        x = _array(name, a)
+        if x.dtype.kind == "c":
+            from meshrt.numpy.ufuncs import real
+
+            x = real(x)
+        x = el.convert_element_type(x, np.dtype(bool))
+        return _reduce(name, p, x, axis, keepdims, None, where, None, lambda d: identity)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+all = _truth("all", rd.reduce_and_p, True, "Whether all elements over ``axis`` are true (nonzero).")
+any = _truth("any", rd.reduce_or_p, False, "Whether any element over ``axis`` is true (nonzero).")
+
+
+def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
+    """The largest minus the smallest element over ``axis``."""
+    unsupported_argument("ptp", "out", out)
+    return el.sub_p.bind(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
+
+
+def _arg(name: str, find: Callable[..., Any], doc: str):
+    def function(a, axis=None, out=None, keepdims=None):
+        unsupported_argument(name, "out", out)
+        x = _array(name, a)
+        shape, axes = x.shape, canonical_axes(axis, x.ndim, name)
+        if axis is None:
+            x, at = reshape_p.bind(x, new_sizes=(x.size,)), 0
+        else:
+            at = axes[0]
+        if x.shape[at] == 0:
+            raise ShapeError(f"{name} of an array of shape {shape} has nothing to choose from")
+        out = find(x, at, dtypes.default_int_dtype())
+        return keep_dimensions(out, shape, axes, bool(keepdims))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+argmax = _arg("argmax", rd.argmax, "The position of the first maximum along ``axis`` (flattened by default).")
+argmin = _arg("argmin", rd.argmin, "The position of the first minimum along ``axis`` (flattened by default).")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Mean and variance.
+
+
+def _count(x: Any, axis: Any, keepdims: bool, where: Any, dtype: Any) -> Any:
+    """How many elements are averaged: a static scalar, or an array where ``where`` decides."""
+    axes = canonical_axes(axis, x.ndim, "mean")
+    if where is None:
+        return np.asarray(math.prod(x.shape[i] for i in axes), dtype)[()]
+    mask = broadcast_to_shape(_mask("mean", where), x.shape)
+    return sum(mask, axis, dtype, keepdims=keepdims)
+
+
+def mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Any:
+    """The arithmetic mean over ``axis``; integers give floats."""
+    unsupported_argument("mean", "out", out)
+    x = _array("mean", a)
+    if dtype is None:
+        result = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(x.dtype))
+        work = computation_dtype(result)
+    else:
+        result = work = dtypes.check_user_dtype(dtype, "mean")
+    total = sum(x, axis, work, keepdims=keepdims, where=where)
+    return el.convert_element_type(el.div_p.bind(total, _count(x, axis, keepdims, where, work)), result)
+
+
+def average(
+    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False
+) -> Any:
+    """The mean over ``axis``, weighted if ``weights`` are given; with ``returned`` also the sum of weights."""
+    from meshrt.numpy.operands import promote_inexact
+
+    x = _array("average", a)
+    axes = canonical_axes(axis, x.ndim, "average")
+    if weights is None:
+        out = mean(x, axis, keepdims=keepdims)
+        total = full((), math.prod(x.shape[i] for i in axes), out.dtype)
+    else:
+        w = _array("average", weights)
+        if w.shape != x.shape:
+            if axis is None or w.shape != tuple(x.shape[i] for i in axes):
+                raise ShapeError(f"average: weights of shape {w.shape} do not fit {x.shape} along {axis}")
+            order = sorted(range(len(axes)), key=lambda i: axes[i])
+            w = lax.transpose(w, order)
+            w = reshape_p.bind(w, new_sizes=tuple(n if i in axes else 1 for i, n in enumerate(x.shape)))
+            w = broadcast_to_shape(w, x.shape)
+        x, w = promote_inexact("average", x, w)
+        total = sum(w, axis, keepdims=keepdims)
+        out = el.div_p.bind(sum(el.mul_p.bind(x, w), axis, keepdims=keepdims), total)
+    return (out, broadcast_to_shape(total, out.shape)) if returned else out
+
+
+def var(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *,
+    where: Any = None, mean: Any = None, correction: float | None = None,
+) -> Any:  # fmt: skip
+    """The mean squared distance from the mean over ``axis``; divides by the count less ``ddof``."""
+    unsupported_argument("var", "out", out)
+    return _variance(a, axis, dtype, _correction(ddof, correction), keepdims, where, mean)
+
+
+def std(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *,
+    where: Any = None, mean: Any = None, correction: float | None = None,
+) -> Any:  # fmt: skip
+    """The square root of :func:`var`."""
+    unsupported_argument("std", "out", out)
+    variance = _variance(a, axis, dtype, _correction(ddof, correction), keepdims, where, mean)
+    return el.sqrt_p.bind(variance)
+
+
+def _correction(ddof: int, correction: float | None) -> float:
+    if correction is None:
+        return ddof
+    if ddof:
+        raise errors.ArgumentTypeError("give either ddof or correction, not both")
+    return correction
+
+
+def _variance(a, axis, dtype, correction, keepdims, where, center) -> Any:
+    x = _array("var", a)
+    if dtype is None:
+        work = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(x.dtype))
+        result = np.dtype(dtypes.finfo(work).dtype)
+    else:
+        work = result = dtypes.check_user_dtype(dtype, "var")
+        if x.dtype.kind == "c" and result.kind != "c":
+            raise errors.UnsupportedError("var of complex values cannot be given a real dtype; take abs first")
+    work = computation_dtype(work)
+    x = el.convert_element_type(x, work)
+    if center is None:
+        center = mean_of(x, axis, work, where)
+    else:
+        center = el.convert_element_type(_array("var", center), work)
+    apart = el.sub_p.bind(x, broadcast_to_shape(center, x.shape))
+    if work.kind == "c":
+        apart = el.real_p.bind(el.mul_p.bind(apart, el.conj(apart)))
+    else:
+        apart = el.integer_pow_p.bind(apart, y=2)
+    count = _count(x, axis, keepdims, where, apart.dtype)
+    total = sum(apart, axis, apart.dtype, keepdims=keepdims, where=where)
+    if where is None:
+        divisor = count - np.asarray(correction, apart.dtype)[()]
+        out = el.convert_element_type(el.div_p.bind(total, divisor), result)
+        return out if divisor > 0 else full(out.shape, np.nan, result)
+    divisor = el.sub(count, correction)
+    out = el.convert_element_type(el.div_p.bind(total, divisor), result)
+    return select_where(el.gt_p.bind(divisor, np.zeros((), divisor.dtype)[()]), out, np.asarray(np.nan, result)[()])
+
+
+def mean_of(x: Any, axis: Any, dtype: Any, where: Any) -> Any:
+    """The mean with reduced dimensions kept."""
+    return mean(x, axis, dtype, keepdims=True, where=where)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Ignoring NaN.
+
+
+def _nan_replaced(name: str, a: Any, value: Any) -> tuple[Any, Any]:
+    x = _array(name, a)
+    if not dtypes.issubdtype(x.dtype, np.inexact):
+        return x, None
+    valid = el.eq_p.bind(x, x)
+    return select_where(valid, x, np.asarray(value, x.dtype)[()]), valid
+
+
+def nansum(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
+    """The sum over ``axis``, NaN counting as 0."""
+    return sum(_nan_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
+
+
+def nanprod(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
+    """The product over ``axis``, NaN counting as 1."""
+    return prod(_nan_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
+
+
+def nanmax(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+    """The largest element over ``axis`` that is not NaN; NaN where there is none."""
+    return _nan_extreme("nanmax", max, -np.inf, a, axis, out, keepdims, initial, where)
+
+
+def nanmin(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+    """The smallest element over ``axis`` that is not NaN; NaN where there is none."""
+    return _nan_extreme("nanmin", min, np.inf, a, axis, out, keepdims, initial, where)
+
+
+def _nan_extreme(name, reduce, worst, a, axis, out, keepdims, initial, where):
+    x, valid = _nan_replaced(name, a, worst) if _inexact(a) else (_array(name, a), None)
+    result = reduce(x, axis, out, keepdims, initial, where)
+    if valid is None or initial is not None:
+        return result
+    none = el.not_p.bind(any(valid, axis, keepdims=keepdims))
+    return select_where(none, np.asarray(np.nan, result.dtype)[()], result)
+
+
+def _inexact(a: Any) -> bool:
+    return dtypes.issubdtype(aval_of(a).dtype, np.inexact)
+
+
+def nanargmax(a, axis=None, out=None, keepdims=None):
+    """The position of the first maximum that is not NaN; -1 where all are."""
+    return _nan_arg("nanargmax", argmax, -np.inf, a, axis, out, keepdims)
+
+
+def nanargmin(a, axis=None, out=None, keepdims=None):
+    """The position of the first minimum that is not NaN; -1 where all are."""
+    return _nan_arg("nanargmin", argmin, np.inf, a, axis, out, keepdims)
+
+
+def _nan_arg(name, find, worst, a, axis, out, keepdims):
+    if not _inexact(a):
+        return find(a, axis, out, keepdims)
+    x, valid = _nan_replaced(name, a, worst)
+    position = find(x, axis, out, keepdims)
+    some = any(valid, axis, keepdims=bool(keepdims))
+    return select_where(some, position, np.asarray(-1, position.dtype)[()])
+
+
+def nanmean(a, axis=None, dtype=None, out=None, keepdims=False, where=None):
+    """The mean over ``axis`` of elements that are not NaN."""
+    unsupported_argument("nanmean", "out", out)
+    if not _inexact(a):
+        return mean(a, axis, dtype, keepdims=keepdims, where=where)
+    x, valid = _nan_replaced("nanmean", a, 0)
+    valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(_mask("nanmean", where), x.shape))
+    return mean(x, axis, dtype, keepdims=keepdims, where=valid)
+
+
+def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, where=None):
+    """The variance over ``axis`` of elements that are not NaN."""
+    unsupported_argument("nanvar", "out", out)
+    if not _inexact(a):
+        return var(a, axis, dtype, ddof=ddof, keepdims=keepdims, where=where)
+    x, valid = _nan_replaced("nanvar", a, 0)
+    valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(_mask("nanvar", where), x.shape))
+    return var(x, axis, dtype, ddof=ddof, keepdims=keepdims, where=valid)
+
+
+def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, where=None):
+    """The standard deviation over ``axis`` of elements that are not NaN."""
+    return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, where))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Cumulative.
+
+
+def _cumulative(name: str, p: Callable[..., Any], a: Any, axis: Any, dtype: Any, out: Any) -> Any:
+    unsupported_argument(name, "out", out)
+    x = _array(name, a)
+    if axis is None or x.ndim == 0:
+        x, axis = reshape_p.bind(x, new_sizes=(x.size,)), 0
+    axis = canonical_axis(axis, x.ndim, name)
+    if dtype is None:
+        result = work = _promoted_integer(x.dtype) if x.dtype == np.bool_ else x.dtype
+    else:
+        result = work = dtypes.check_user_dtype(dtype, name)
+        if result == np.bool_:
+            x, work = el.convert_element_type(x, np.dtype(bool)), dtypes.default_int_dtype()
+    return el.convert_element_type(p(el.convert_element_type(x, work), axis), result)
+
+
+def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+    """Sums of the elements up to each position along ``axis`` (of the flattened array by default)."""
+    return _cumulative("cumsum", lax.cumsum, a, axis, dtype, out)
+
+
+def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+    """Products of the elements up to each position along ``axis`` (of the flattened array by default)."""
+    return _cumulative("cumprod", lax.cumprod, a, axis, dtype, out)
+
+
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+    """As :func:`cumsum`, NaN counting as 0."""
+    return cumsum(_nan_replaced("nancumsum", a, 0)[0], axis, dtype, out)
+
+
+def cumulative_sum(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """As :func:`cumsum` along a dimension that only vectors may leave out."""
+    return _array_api_cumulative("cumulative_sum", cumsum, x, axis, dtype, include_initial, 0)
+
+
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """As :func:`cumprod` along a dimension that only vectors may leave out."""
+    return _array_api_cumulative("cumulative_prod", cumprod, x, axis, dtype, include_initial, 1)
+
+
+def _array_api_cumulative(name, function, x, axis, dtype, include_initial, first):
+    x = _array(name, x)
+    if x.ndim == 0 or (axis is None and x.ndim > 1):
+        raise ShapeError(f"{name} of an array of shape {x.shape} needs a dimension; give axis")
+    axis = canonical_axis(0 if axis is None else axis, x.ndim, name)
+    if dtype is None:
+        dtype = _promoted_integer(x.dtype)
+    out = function(x, axis, dtype)
+    if include_initial:
+        start = full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), first, out.dtype)
+        out = lax.concatenate([start, out], axis)
+    return out
+
+
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """Differences of neighbours along ``axis``, taken ``n`` times."""
+    from meshrt.numpy.shapes import concatenate
+
+    x = _array("diff", a)
+    if x.ndim == 0:
+        raise ShapeError("diff needs an array of at least one dimension")
+    axis = canonical_axis(axis, x.ndim, "diff")
+    edge = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    parts = [
+        broadcast_to_shape(asarray(p), edge) if isinstance(p, PYTHON_SCALARS) or np.ndim(p) == 0 else p
+        for p in (prepend, x, append)
+        if p is not None and p is not x
+    ]
+    if parts:
+        before = [parts[0]] if prepend is not None else []
+        after = [parts[-1]] if append is not None else []
+        x = concatenate([*before, x, *after], axis)
+    subtract = el.ne_p.bind if x.dtype == np.bool_ else el.sub_p.bind
+    for _ in range(n):
+        size = x.shape[axis]
+        x = subtract(
+            lax.slice_in_dim(x, min_int(1, size), size, axis=axis), lax.slice_in_dim(x, 0, size - 1 if size else 0, axis=axis)
+        )
+    return x
+
+
+def min_int(a: int, b: int) -> int:
+    """The smaller of two ints (``min`` is the reduction here)."""
+    return a if a < b else b

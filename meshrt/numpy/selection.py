@@ -1,0 +1,202 @@
+"""Choosing between values: where, clip, select, and comparison of whole arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.creation import asarray
+from meshrt.numpy.operands import (
+    broadcast_shapes,
+    broadcast_to_shape,
+    cast,
+    operand,
+    promote_inexact,
+    scalar_like,
+)
+from meshrt.primitives.reduce import reduce_and_p
+from meshrt.primitives.reshape import broadcast_in_dim_p
+
+__all__ = [
+    "allclose", "array_equal", "array_equiv", "clip", "isclose", "nan_to_num", "round", "around", "select", "where",
+]  # fmt: skip
+
+
+def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None):
+    """``x`` where ``condition`` is true (nonzero), else ``y``; all three broadcast together.
+
+    With one argument it is ``numpy.nonzero``, whose result has a shape that depends on values: then the condition
+    must be concrete, or ``size`` must be given.
+    """
+    if x is None and y is None:
+        from meshrt.numpy.indexing import nonzero
+
+        return nonzero(condition, size=size, fill_value=fill_value)
+    if x is None or y is None:
+        raise errors.ArgumentTypeError("where needs both of its last two arguments, or none of them")
+    if size is not None or fill_value is not None:
+        raise errors.ArgumentTypeError("where: size and fill_value belong to the form with one argument")
+    condition = _as_condition(operand("where", condition))
+    x, y = operand("where", x, 1), operand("where", y, 2)
+    ax, ay = aval_of(x), aval_of(y)
+    if ax.dtype != ay.dtype or not isinstance(x, ArrayOperators) or not isinstance(y, ArrayOperators):
+        dtype, weak = dtypes.promote_dtypes((ax.dtype, ax.weak_type), (ay.dtype, ay.weak_type))
+        x, y = cast(x, ax, dtype, weak), cast(y, ay, dtype, weak)
+    test = np.shape(condition) if not hasattr(condition, "shape") else condition.shape
+    shape = ax.shape if test in ((), ax.shape) and ax.shape == ay.shape else broadcast_shapes(test, ax.shape, ay.shape)
+    if test and test != shape:
+        condition = broadcast_to_shape(condition, shape)
+    return el.select_n_p.bind(condition, _spread(y, ay.shape, shape), _spread(x, ax.shape, shape))
+
+
+def _spread(x: Any, own: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    if own == shape:
+        return x
+    if not own:
+        return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=())
+    return broadcast_to_shape(x, shape)
+
+
+def _as_condition(condition: Any) -> Any:
+    aval = aval_of(condition)
+    if aval.dtype == np.bool_:
+        return condition
+    if not isinstance(condition, ArrayOperators):
+        return np.not_equal(condition, 0)
+    return el.ne_p.bind(condition, scalar_like(condition, 0))
+
+
+def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
+    """``arr`` limited to [min, max]; either bound may be None."""
+    from meshrt.numpy.ufuncs import maximum, minimum
+
+    for i, v in enumerate((arr, min, max)):
+        if v is None and i:
+            continue
+        if aval_of(operand("clip", v, i)).dtype.kind == "c":
+            raise errors.ArgumentTypeError("clip: complex values have no order; clip real and imaginary parts")
+    if min is not None:
+        arr = maximum(min, arr)
+    if max is not None:
+        arr = minimum(max, arr)
+    return asarray(arr)
+
+
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """For each element the choice that belongs to the first true condition, else ``default``."""
+    if len(condlist) != len(choicelist) or not condlist:
+        raise errors.ArgumentTypeError(
+            f"select needs as many choices as conditions, got {len(condlist)} and {len(choicelist)}"
+        )
+    dtype = dtypes.result_type(default, *choicelist)
+    out = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist)):
+        out = where(condition, choice, out)
+    return el.convert_element_type(out, dtype)
+
+
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """NaN becomes ``nan``; infinities become ``posinf`` and ``neginf`` (by default the largest finite values)."""
+    from meshrt.numpy.ufuncs import imag, isnan, isneginf, isposinf, real
+
+    x = asarray(operand("nan_to_num", x))
+    if not dtypes.issubdtype(x.dtype, np.inexact):
+        return x
+    if x.dtype.kind == "c":
+        parts = [nan_to_num(p(x), copy, nan, posinf, neginf) for p in (real, imag)]
+        return el.complex(*parts)
+    info = dtypes.finfo(x.dtype)
+    high = info.max if posinf is None else posinf
+    low = info.min if neginf is None else neginf
+    out = where(isnan(x), asarray(nan, x.dtype), x)
+    out = where(isposinf(out), asarray(high, x.dtype), out)
+    return where(isneginf(out), asarray(low, x.dtype), out)
+
+
+def round(a: Any, decimals: int = 0, out: None = None) -> Any:
+    """``a`` rounded to ``decimals`` places, ties to even."""
+    from meshrt.numpy.operands import static_int, unsupported_argument
+    from meshrt.numpy.ufuncs import imag, real
+
+    unsupported_argument("round", "out", out)
+    a = asarray(operand("round", a))
+    decimals = static_int(decimals, "round: decimals")
+    if not dtypes.issubdtype(a.dtype, np.inexact):
+        if decimals < 0:
+            raise errors.UnsupportedError("round: integers cannot be rounded to negative decimals")
+        return a
+    if decimals > math.log10(float(dtypes.finfo(a.dtype).max)):
+        return a
+    if a.dtype.kind == "c":
+        return el.complex(_round(real(a), decimals), _round(imag(a), decimals))
+    return _round(a, decimals)
+
+
+around = round
+
+
+def _round(x: Any, decimals: int) -> Any:
+    if decimals == 0:
+        return el.round_p.bind(x, rounding_method=1)
+    dtype = x.dtype
+    x = el.convert_element_type(x, np.float32) if dtype == np.float16 else x
+    factor = scalar_like(x, 10.0**decimals)
+    x = el.div_p.bind(el.round_p.bind(el.mul_p.bind(x, factor), rounding_method=1), factor)
+    return el.convert_element_type(x, dtype) if dtype == np.float16 else x
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Whole arrays.
+
+
+def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether |a - b| <= atol + rtol * |b|, elementwise; infinities are close to themselves."""
+    from meshrt.numpy.ufuncs import isfinite, isnan
+
+    a, b = map(asarray, promote_inexact("isclose", a, b))
+    real = np.dtype(dtypes.finfo(a.dtype).dtype)
+    rtol, atol = (el.convert_element_type(t, real) for t in (rtol, atol))
+    size = el.abs_p.bind(b)
+    near = el.le_p.bind(el.abs_p.bind(el.sub_p.bind(a, b)), el.add_p.bind(atol, el.mul_p.bind(rtol, size)))
+    out = el.or_p.bind(el.eq_p.bind(a, b), el.and_p.bind(isfinite(b), near))
+    return el.or_p.bind(out, el.and_p.bind(isnan(a), isnan(b))) if equal_nan else out
+
+
+def _all(x: Any) -> Any:
+    return reduce_and_p.bind(x, axes=tuple(range(x.ndim)))
+
+
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether :func:`isclose` holds everywhere; a boolean scalar array."""
+    return _all(isclose(a, b, rtol, atol, equal_nan))
+
+
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
+    """Whether two arrays have one shape and equal elements; a boolean scalar array."""
+    from meshrt.numpy.ufuncs import equal, isnan
+
+    a1, a2 = asarray(a1), asarray(a2)
+    if a1.shape != a2.shape:
+        return asarray(False)
+    same = equal(a1, a2)
+    if equal_nan:
+        same = el.or_p.bind(same, el.and_p.bind(isnan(a1), isnan(a2)))
+    return _all(same)
+
+
+def array_equiv(a1: Any, a2: Any) -> Any:
+    """Whether two arrays broadcast together and have equal elements; a boolean scalar array."""
+    from meshrt.numpy.operands import ShapeError
+    from meshrt.numpy.ufuncs import equal
+
+    try:
+        return _all(equal(asarray(a1), asarray(a2)))
+    except ShapeError:
+        return asarray(False)

@@ -1,0 +1,537 @@
+"""Functions that rearrange arrays: reshape, transpose, join, split, repeat, pad, roll."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.creation import asarray, zeros
+from meshrt.numpy.operands import (
+    AxisError,
+    ShapeError,
+    broadcast_shapes,
+    broadcast_to_shape,
+    canonical_axes,
+    canonical_axis,
+    operand,
+    shape_tuple,
+    static_int,
+)
+from meshrt.primitives.reshape import broadcast_in_dim_p, reshape_p, transpose_p
+
+__all__ = [
+    "append", "array_split", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_shapes",
+    "broadcast_to", "column_stack", "concat", "concatenate", "delete", "dsplit", "dstack", "expand_dims", "flip",
+    "fliplr", "flipud", "hsplit", "hstack", "matrix_transpose", "moveaxis", "ndim", "pad", "permute_dims", "ravel",
+    "repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "shape", "size", "split", "squeeze", "stack",
+    "swapaxes", "tile", "transpose", "unstack", "vsplit", "vstack",
+]  # fmt: skip
+
+
+def _array(name: str, x: Any, position: int = 0) -> Any:
+    return x if isinstance(x, ArrayOperators) else asarray(operand(name, x, position))
+
+
+def shape(a: Any) -> tuple[int, ...]:
+    """Sizes of the dimensions."""
+    return a.shape if hasattr(a, "shape") else np.shape(a)
+
+
+def ndim(a: Any) -> int:
+    """Number of dimensions."""
+    return len(shape(a))
+
+
+def size(a: Any, axis: Any = None) -> int:
+    """Number of elements, or of positions along ``axis``."""
+    dims = shape(a)
+    return math.prod(dims[i] for i in canonical_axes(axis, len(dims), "size"))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Reshape.
+
+
+def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Any:
+    """``a`` with another shape and the same elements; one size may be -1."""
+    x = _array("reshape", a)
+    sizes = _solve(x, shape)
+    if order == "F":
+        flipped = reshape_p.bind(transpose(x), new_sizes=sizes[::-1])
+        return transpose(flipped)
+    if order not in ("C", "A"):
+        raise errors.UnsupportedError(f"reshape: order={order!r} is not supported; use 'C' or 'F'")
+    if out_sharding is not None:
+        return lax.reshape(x, sizes, out_sharding=out_sharding)
+    return x if sizes == x.shape else reshape_p.bind(x, new_sizes=sizes)
+
+
+def _solve(x: Any, shape: Any) -> tuple[int, ...]:
+    sizes = shape_tuple(shape)
+    unknown = [i for i, n in enumerate(sizes) if n < 0]
+    if not unknown:
+        if math.prod(sizes) != x.size:
+            raise ShapeError(f"cannot reshape an array of shape {x.shape} (size {x.size}) into shape {sizes}")
+        return sizes
+    known = math.prod(n for n in sizes if n >= 0)
+    if len(unknown) > 1 or sizes[unknown[0]] != -1 or (x.size % known if known else x.size):
+        raise ShapeError(
+            f"cannot reshape an array of shape {x.shape} (size {x.size}) into shape {sizes}: one size may be -1, and "
+            f"the others must divide {x.size}"
+        )
+    return tuple((x.size // known if known else 0) if n == -1 else n for n in sizes)
+
+
+def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
+    """``a`` as a vector."""
+    if order == "K":
+        raise errors.UnsupportedError("ravel: order='K' is not supported: arrays have no memory order to keep")
+    return reshape(a, -1 if size(a) else 0, order, out_sharding=out_sharding)
+
+
+def squeeze(a: Any, axis: Any = None) -> Any:
+    """``a`` without dimensions of size 1: all of them, or those of ``axis``."""
+    x = _array("squeeze", a)
+    if axis is None:
+        drop = tuple(i for i, n in enumerate(x.shape) if n == 1)
+    else:
+        drop = canonical_axes(axis, x.ndim, "squeeze")
+        if any(x.shape[i] != 1 for i in drop):
+            raise ShapeError(f"squeeze: dimensions {drop} of an array of shape {x.shape} are not all of size 1")
+    if not drop:
+        return x
+    return reshape_p.bind(x, new_sizes=tuple(n for i, n in enumerate(x.shape) if i not in drop))
+
+
+def expand_dims(a: Any, axis: Any) -> Any:
+    """``a`` with new dimensions of size 1 at positions ``axis`` of the result."""
+    x = _array("expand_dims", a)
+    axis = axis if isinstance(axis, (tuple, list)) else (axis,)
+    rank = x.ndim + len(axis)
+    new = set(canonical_axes(tuple(axis), rank, "expand_dims"))
+    kept = tuple(i for i in range(rank) if i not in new)
+    sizes = iter(x.shape)
+    out = tuple(1 if i in new else next(sizes) for i in range(rank))
+    return broadcast_in_dim_p.bind(x, shape=out, broadcast_dimensions=kept) if new else x
+
+
+def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
+    """``array`` repeated along new dimensions and those of size 1, to ``shape``."""
+    x = _array("broadcast_to", array)
+    target = shape_tuple(shape)
+    if len(target) < x.ndim or any(m not in (1, n) for m, n in zip(x.shape[::-1], target[::-1])):
+        raise ShapeError(f"an array of shape {x.shape} cannot be broadcast to shape {target}")
+    out = broadcast_to_shape(x, target)
+    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+
+
+def broadcast_arrays(*args: Any) -> list[Any]:
+    """The arguments broadcast to their common shape."""
+    xs = [_array("broadcast_arrays", a, i) for i, a in enumerate(args)]
+    if not xs:
+        return []
+    target = broadcast_shapes(*(x.shape for x in xs))
+    return [broadcast_to_shape(x, target) for x in xs]
+
+
+def atleast_1d(*arys: Any) -> Any:
+    """Arguments as arrays of at least one dimension."""
+    return _atleast(arys, lambda x: x if x.ndim else reshape(x, (1,)))
+
+
+def atleast_2d(*arys: Any) -> Any:
+    """Arguments as arrays of at least two dimensions; new ones come first."""
+    return _atleast(arys, lambda x: x if x.ndim >= 2 else reshape(x, (1,) * (2 - x.ndim) + x.shape))
+
+
+def atleast_3d(*arys: Any) -> Any:
+    """Arguments as arrays of at least three dimensions: (n,) becomes (1, n, 1), (m, n) becomes (m, n, 1)."""
+
+    def three(x: Any) -> Any:
+        if x.ndim >= 3:
+            return x
+        shapes = {0: (1, 1, 1), 1: (1, *x.shape, 1), 2: (*x.shape, 1)}
+        return reshape(x, shapes[x.ndim])
+
+    return _atleast(arys, three)
+
+
+def _atleast(arys: Sequence[Any], grow: Callable[[Any], Any]) -> Any:
+    out = [grow(_array("atleast_nd", a, i)) for i, a in enumerate(arys)]
+    return out[0] if len(out) == 1 else out
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Order of dimensions and elements.
+
+
+def transpose(a: Any, axes: Any = None) -> Any:
+    """Dimension i of the result is dimension ``axes[i]`` of ``a``; all reversed by default."""
+    x = _array("transpose", a)
+    if axes is None:
+        order = tuple(range(x.ndim))[::-1]
+    else:
+        order = canonical_axes(tuple(axes), x.ndim, "transpose")
+        if len(order) != x.ndim:
+            raise AxisError(f"transpose: axes {tuple(axes)} do not match an array of {x.ndim} dimensions")
+    return x if order == tuple(range(x.ndim)) else transpose_p.bind(x, permutation=order)
+
+
+permute_dims = transpose
+
+
+def matrix_transpose(x: Any, /) -> Any:
+    """``x`` with its last two dimensions exchanged."""
+    if ndim(x) < 2:
+        raise ShapeError(f"matrix_transpose needs at least two dimensions, got shape {shape(x)}")
+    return swapaxes(x, -1, -2)
+
+
+def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+    """``a`` with two dimensions exchanged."""
+    x = _array("swapaxes", a)
+    i, j = canonical_axis(axis1, x.ndim, "swapaxes"), canonical_axis(axis2, x.ndim, "swapaxes")
+    order = list(range(x.ndim))
+    order[i], order[j] = order[j], order[i]
+    return x if i == j else transpose_p.bind(x, permutation=tuple(order))
+
+
+def moveaxis(a: Any, source: Any, destination: Any) -> Any:
+    """``a`` with dimensions ``source`` moved to positions ``destination``; the others keep their order."""
+    x = _array("moveaxis", a)
+    src = canonical_axes(source, x.ndim, "moveaxis")
+    dst = canonical_axes(destination, x.ndim, "moveaxis")
+    if len(src) != len(dst):
+        raise AxisError(f"moveaxis: {len(src)} source axes but {len(dst)} destinations")
+    order = [i for i in range(x.ndim) if i not in src]
+    for d, s in sorted(zip(dst, src)):
+        order.insert(d, s)
+    return transpose(x, order)
+
+
+def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+    """``a`` with dimension ``axis`` moved back until it stands before ``start``."""
+    x = _array("rollaxis", a)
+    axis = canonical_axis(axis, x.ndim, "rollaxis")
+    start = start + x.ndim if start < 0 else start
+    return moveaxis(x, axis, start - 1 if axis < start else start)
+
+
+def flip(m: Any, axis: Any = None) -> Any:
+    """``m`` with the order of elements reversed along ``axis`` (all by default)."""
+    x = _array("flip", m)
+    return lax.rev(x, canonical_axes(axis, x.ndim, "flip"))
+
+
+def flipud(m: Any) -> Any:
+    """``m`` reversed along the first dimension."""
+    return flip(m, 0)
+
+
+def fliplr(m: Any) -> Any:
+    """``m`` reversed along the second dimension."""
+    return flip(m, 1)
+
+
+def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+    """``m`` turned by ``k`` quarters in the plane of ``axes``, from the first towards the second."""
+    x = _array("rot90", m)
+    a, b = canonical_axes(tuple(axes), x.ndim, "rot90")
+    k %= 4
+    if k == 0:
+        return x
+    if k == 2:
+        return flip(x, (a, b))
+    return swapaxes(flip(x, b), a, b) if k == 1 else flip(swapaxes(x, a, b), b)
+
+
+def roll(a: Any, shift: Any, axis: Any = None) -> Any:
+    """``a`` with elements moved on by ``shift`` along ``axis``, those past the end coming in at the start."""
+    x = _array("roll", a)
+    if axis is None:
+        return reshape(roll(ravel(x), shift, 0), x.shape)
+    axes = canonical_axis_list(axis, x.ndim, "roll")
+    if isinstance(shift, ArrayOperators):
+        return _roll_dynamic(x, shift, axes)
+    shifts = np.atleast_1d(np.asarray(shift))
+    count = max(len(axes), shifts.size)
+    for ax, by in zip(np.broadcast_to(axes, count), np.broadcast_to(shifts, count)):
+        n = x.shape[ax]
+        at = -int(by) % n if n else 0
+        if at:
+            parts = [lax.slice_in_dim(x, at, n, axis=int(ax)), lax.slice_in_dim(x, 0, at, axis=int(ax))]
+            x = lax.concatenate(parts, int(ax))
+    return x
+
+
+def canonical_axis_list(axis: Any, rank: int, name: str) -> list[int]:
+    """Axes counted from the start; the same one may come twice."""
+    axis = axis if isinstance(axis, (tuple, list, np.ndarray)) else (axis,)
+    return [canonical_axis(a, rank, name) for a in axis]
+
+
+def _roll_dynamic(x: Any, shift: Any, axes: list[int]) -> Any:
+    """A window of the doubled array, for shifts known only at run time."""
+    shift = broadcast_to(shift, (len(axes),)) if shift.ndim == 0 else shift
+    if shift.ndim != 1 or shift.shape[0] != len(axes):
+        raise ShapeError(f"roll: shifts of shape {shift.shape} do not match {len(axes)} axes")
+    for k, ax in enumerate(axes):
+        n = x.shape[ax]
+        by = el.convert_element_type(shift[k], np.int32) % max(n, 1)
+        x = lax.dynamic_slice_in_dim(lax.concatenate([x, x], ax), n - by, n, ax)
+    return x
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Join and split.
+
+
+def _same_dtype(name: str, arrays: Sequence[Any], dtype: Any) -> list[Any]:
+    xs = [_array(name, a, i) for i, a in enumerate(arrays)]
+    if dtype is not None:
+        return [asarray(x, dtype) for x in xs]
+    first = xs[0].dtype
+    if all(x.dtype == first for x in xs):
+        return xs
+    target, weak = dtypes.promote_dtypes(*((x.dtype, aval_of(x).weak_type) for x in xs))
+    return [el.convert_element_type(x, target, weak) for x in xs]
+
+
+def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
+    """Arrays joined along an existing dimension; ``axis=None`` flattens them first."""
+    if isinstance(arrays, (ArrayOperators, np.ndarray)):
+        arrays = unstack(arrays)
+    if not len(arrays):
+        raise ShapeError("concatenate needs at least one array")
+    xs = _same_dtype("concatenate", arrays, dtype)
+    if axis is None:
+        return concatenate([ravel(x) for x in xs], 0)
+    if xs[0].ndim == 0:
+        raise ShapeError("concatenate: arrays of zero dimensions cannot be joined; use stack")
+    axis = canonical_axis(axis, xs[0].ndim, "concatenate")
+    for x in xs:
+        if x.ndim != xs[0].ndim or any(i != axis and m != n for i, (m, n) in enumerate(zip(x.shape, xs[0].shape))):
+            raise ShapeError(
+                f"concatenate: shapes must agree except along axis {axis}, got {', '.join(str(y.shape) for y in xs)}"
+            )
+    return xs[0] if len(xs) == 1 else lax.concatenate(xs, axis)
+
+
+def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
+    """As :func:`concatenate`."""
+    return concatenate(arrays, axis)
+
+
+def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
+    """Arrays of one shape joined along a new dimension at position ``axis`` of the result."""
+    from meshrt.numpy.operands import unsupported_argument
+
+    unsupported_argument("stack", "out", out)
+    if not len(arrays):
+        raise ShapeError("stack needs at least one array")
+    if isinstance(arrays, (ArrayOperators, np.ndarray)):
+        return moveaxis(asarray(arrays, dtype), 0, axis)
+    xs = _same_dtype("stack", arrays, dtype)
+    if any(x.shape != xs[0].shape for x in xs):
+        raise ShapeError(f"stack: all arrays must have one shape, got {', '.join(str(x.shape) for x in xs)}")
+    axis = canonical_axis(axis, xs[0].ndim + 1, "stack")
+    return lax.concatenate([expand_dims(x, axis) for x in xs], axis)
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    """The slices of ``x`` along ``axis``."""
+    x = _array("unstack", x)
+    if x.ndim == 0:
+        raise ShapeError("unstack needs an array of at least one dimension")
+    axis = canonical_axis(axis, x.ndim, "unstack")
+    return tuple(lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis]))
+
+
+def vstack(tup: Any, dtype: Any = None) -> Any:
+    """Arrays joined along the first of at least two dimensions."""
+    return concatenate([atleast_2d(a) for a in _items(tup)], 0, dtype)
+
+
+def hstack(tup: Any, dtype: Any = None) -> Any:
+    """Arrays joined along the second dimension, vectors along the first."""
+    xs = [atleast_1d(a) for a in _items(tup)]
+    return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype)
+
+
+def dstack(tup: Any, dtype: Any = None) -> Any:
+    """Arrays joined along the third of at least three dimensions."""
+    return concatenate([atleast_3d(a) for a in _items(tup)], 2, dtype)
+
+
+def column_stack(tup: Any) -> Any:
+    """Vectors as columns, and matrices, joined along the second dimension."""
+    xs = [_array("column_stack", a, i) for i, a in enumerate(_items(tup))]
+    return concatenate([x if x.ndim > 1 else transpose(atleast_2d(x)) for x in xs], 1)
+
+
+def _items(tup: Any) -> Sequence[Any]:
+    items = unstack(tup) if isinstance(tup, (ArrayOperators, np.ndarray)) else list(tup)
+    if not items:
+        raise ShapeError("at least one array is needed")
+    return items
+
+
+def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+    """``values`` joined to the end of ``arr``."""
+    return concatenate([arr, values], axis)
+
+
+def _sections(name: str, n: int, parts: Any) -> list[int]:
+    """Where the pieces of a dimension of size n begin and end."""
+    if isinstance(parts, (tuple, list)) or getattr(parts, "ndim", 0) > 0:
+        cuts = [static_int(p, f"{name}: positions") for p in parts]
+        return [0, *(slice(c).indices(n)[1] for c in cuts), n]
+    count = static_int(parts, f"{name}: the number of parts")
+    if count <= 0:
+        raise ShapeError(f"{name}: the number of parts must be positive, got {count}")
+    each, rest = divmod(n, count)
+    if rest and name != "array_split":
+        raise ShapeError(f"{name}: a dimension of size {n} does not split into {count} equal parts; use array_split")
+    bounds = [0]
+    for i in range(count):
+        bounds.append(bounds[-1] + each + (i < rest))
+    return bounds
+
+
+def _split(name: str, ary: Any, parts: Any, axis: int) -> list[Any]:
+    x = _array(name, ary)
+    axis = canonical_axis(axis, x.ndim, name)
+    bounds = _sections(name, x.shape[axis], parts)
+    return [lax.slice_in_dim(x, a, max(a, b), axis=axis) for a, b in zip(bounds, bounds[1:])]
+
+
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """Equal parts of ``ary`` along ``axis``, or the parts between given positions."""
+    return _split("split", ary, indices_or_sections, axis)
+
+
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """As :func:`split`; the first parts are larger by one where the size does not divide."""
+    return _split("array_split", ary, indices_or_sections, axis)
+
+
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """:func:`split` along the first dimension."""
+    return _split("vsplit", ary, indices_or_sections, 0)
+
+
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """:func:`split` along the second dimension, of vectors along the first."""
+    return _split("hsplit", ary, indices_or_sections, 0 if ndim(ary) == 1 else 1)
+
+
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """:func:`split` along the third dimension."""
+    return _split("dsplit", ary, indices_or_sections, 2)
+
+
+def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
+    """``arr`` without the (static) positions ``obj`` along ``axis``."""
+    x = ravel(arr) if axis is None else _array("delete", arr)
+    axis = 0 if axis is None else canonical_axis(axis, x.ndim, "delete")
+    keep = np.delete(np.arange(x.shape[axis]), obj)
+    return lax_take(x, keep, axis)
+
+
+def lax_take(x: Any, positions: np.ndarray, axis: int) -> Any:
+    """Static positions along one dimension."""
+    from meshrt.numpy.indexing import take
+
+    return take(x, positions.astype(np.int32), axis=axis, mode="clip")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Repeat and pad.
+
+
+def tile(A: Any, reps: Any) -> Any:
+    """``A`` laid out ``reps`` times along each dimension."""
+    x = _array("tile", A)
+    reps = shape_tuple(reps)
+    reps = (1,) * (x.ndim - len(reps)) + reps
+    own = (1,) * (len(reps) - x.ndim) + x.shape
+    if all(r == 1 for r in reps):
+        return reshape(x, own)
+    wide = tuple(v for r, n in zip(reps, own) for v in (r, n))
+    x = broadcast_in_dim_p.bind(
+        reshape(x, own), shape=wide, broadcast_dimensions=tuple(range(1, 2 * len(own), 2))
+    )
+    return reshape_p.bind(x, new_sizes=tuple(r * n for r, n in zip(reps, own)))
+
+
+def repeat(
+    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
+) -> Any:
+    """Each position along ``axis`` repeated ``repeats`` times (a number, or one per position).
+
+    Repeats per position that are traced need ``total_repeat_length``, the static size of the result.
+    """
+    x = _array("repeat", a)
+    x, axis = (ravel(x), 0) if axis is None else (x, canonical_axis(axis, x.ndim, "repeat"))
+    n = x.shape[axis]
+    if isinstance(repeats, ArrayOperators) and total_repeat_length is not None:
+        out = _repeat_dynamic(x, broadcast_to(repeats, (n,)), axis, static_int(total_repeat_length, "repeat"))
+    else:
+        counts = np.asarray(repeats)
+        if counts.ndim == 0 and total_repeat_length is None:
+            out = _repeat_evenly(x, int(counts), axis)
+        else:
+            positions = np.repeat(np.arange(n), np.broadcast_to(counts.ravel(), (n,)))
+            if total_repeat_length is not None:
+                pad_to = total_repeat_length - len(positions)
+                positions = np.pad(positions, (0, max(pad_to, 0)), mode="edge")[:total_repeat_length]
+            out = lax_take(x, positions, axis)
+    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+
+
+def _repeat_evenly(x: Any, count: int, axis: int) -> Any:
+    wide = (*x.shape[: axis + 1], count, *x.shape[axis + 1 :])
+    kept = tuple(i for i in range(len(wide)) if i != axis + 1)
+    x = broadcast_in_dim_p.bind(x, shape=wide, broadcast_dimensions=kept)
+    return reshape_p.bind(x, new_sizes=(*wide[:axis], wide[axis] * count, *wide[axis + 2 :]))
+
+
+def _repeat_dynamic(x: Any, counts: Any, axis: int, total: int) -> Any:
+    """Position k of the result comes from the last position whose repeats begin at or before k."""
+    from meshrt.numpy.indexing import take
+    from meshrt.numpy.reductions import cumsum
+
+    if total == 0 or x.shape[axis] == 0:
+        return zeros((*x.shape[:axis], total, *x.shape[axis + 1 :]), x.dtype)
+    starts = cumsum(counts) - counts
+    marks = zeros((total,), np.int32).at[starts].add(1, mode="drop")
+    return take(x, cumsum(marks) - 1, axis=axis, mode="clip")
+
+
+def resize(a: Any, new_shape: Any) -> Any:
+    """``a`` with another shape, repeated or cut as needed."""
+    x = ravel(a)
+    target = shape_tuple(new_shape)
+    count = math.prod(target)
+    if x.size == 0 or count == 0:
+        return zeros(target, x.dtype)
+    return reshape(tile(x, -(-count // x.size))[:count], target)
+
+
+def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Any:
+    """``array`` with borders of ``pad_width`` ((before, after) per dimension, or one pair or number for all).
+
+    Modes: constant (``constant_values``), empty, edge, wrap, reflect, symmetric, maximum, minimum, mean.
+    """
+    from meshrt.numpy.padding import pad_with
+
+    return pad_with(_array("pad", array), pad_width, mode, kwargs)
+
+

@@ -1,0 +1,610 @@
+"""Elementwise functions."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.creation import asarray, full_like
+from meshrt.numpy.operands import (
+    operand,
+    promote,
+    promote_inexact,
+    promote_numeric,
+    promote_pair,
+    scalar_like,
+)
+from meshrt.numpy.selection import where
+
+__all__ = [
+    "abs", "absolute", "acos", "acosh", "add", "angle", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
+    "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_count",
+    "bitwise_invert", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "cbrt", "ceil", "conj", "conjugate", "copysign", "cos", "cosh", "deg2rad", "degrees", "divide", "divmod",
+    "equal", "exp", "exp2", "expm1", "fabs", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod",
+    "greater", "greater_equal", "heaviside", "hypot", "imag", "invert", "isfinite", "isinf", "isnan", "isneginf",
+    "isposinf", "left_shift", "less", "less_equal", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "mod", "modf", "multiply",
+    "negative", "nextafter", "not_equal", "positive", "pow", "power", "rad2deg", "radians", "real", "reciprocal",
+    "remainder", "right_shift", "rint", "sign", "signbit", "sin", "sinc", "sinh", "sqrt", "square", "subtract",
+    "tan", "tanh", "true_divide", "trunc",
+]  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Functions that are one primitive.
+
+
+def _floating(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
+    """A function of one operand, which becomes floating first."""
+
+    def function(x, /):
+        if isinstance(x, ArrayOperators) and x.aval.dtype.kind in "fc":
+            return p.bind(x)
+        return p.bind(promote_inexact(name, x)[0])
+
+    return _named(function, name, doc)
+
+
+def _named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{doc}, elementwise."
+    return function
+
+
+exp = _floating("exp", el.exp_p, "e to the power of x")
+exp2 = _floating("exp2", el.exp2_p, "2 to the power of x")
+expm1 = _floating("expm1", el.expm1_p, "exp(x) - 1, exact for small x")
+log = _floating("log", el.log_p, "Natural logarithm")
+log1p = _floating("log1p", el.log1p_p, "log(1 + x), exact for small x")
+sqrt = _floating("sqrt", el.sqrt_p, "Square root")
+cbrt = _floating("cbrt", el.cbrt_p, "Cube root")
+sin = _floating("sin", el.sin_p, "Sine")
+cos = _floating("cos", el.cos_p, "Cosine")
+tan = _floating("tan", el.tan_p, "Tangent")
+sinh = _floating("sinh", el.sinh_p, "Hyperbolic sine")
+cosh = _floating("cosh", el.cosh_p, "Hyperbolic cosine")
+tanh = _floating("tanh", el.tanh_p, "Hyperbolic tangent")
+arcsin = asin = _floating("arcsin", el.asin_p, "Inverse sine")
+arccos = acos = _floating("arccos", el.acos_p, "Inverse cosine")
+arctan = atan = _floating("arctan", el.atan_p, "Inverse tangent")
+arcsinh = asinh = _floating("arcsinh", el.asinh_p, "Inverse hyperbolic sine")
+arccosh = acosh = _floating("arccosh", el.acosh_p, "Inverse hyperbolic cosine")
+arctanh = atanh = _floating("arctanh", el.atanh_p, "Inverse hyperbolic tangent")
+
+
+def _binary(name: str, p: Primitive, doc: str, on_bool: Primitive | None = None) -> Callable[[Any, Any], Any]:
+    """A function of two promoted operands; ``on_bool`` is what it means for booleans, if that differs."""
+    if on_bool is None:
+
+        def function(x, y, /):
+            x, y, _ = promote_pair(name, x, y)
+            return p.bind(x, y)
+
+    else:
+
+        def function(x, y, /):
+            x, y, dtype = promote_pair(name, x, y)
+            return (on_bool if dtype == np.bool_ else p).bind(x, y)
+
+    return _named(function, name, doc)
+
+
+add = _binary("add", el.add_p, "Sum (of booleans: or)", el.or_p)
+subtract = _binary("subtract", el.sub_p, "Difference")
+multiply = _binary("multiply", el.mul_p, "Product (of booleans: and)", el.and_p)
+maximum = _binary("maximum", el.max_p, "The larger of two values; NaN if either is")
+minimum = _binary("minimum", el.min_p, "The smaller of two values; NaN if either is")
+equal = _binary("equal", el.eq_p, "x == y")
+not_equal = _binary("not_equal", el.ne_p, "x != y")
+bitwise_and = _binary("bitwise_and", el.and_p, "Bitwise and")
+bitwise_or = _binary("bitwise_or", el.or_p, "Bitwise or")
+bitwise_xor = _binary("bitwise_xor", el.xor_p, "Bitwise exclusive or")
+
+
+def _comparison(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
+    def function(x, y, /):
+        x, y, dtype = promote_pair(name, x, y)
+        if dtype.kind != "c":
+            return p.bind(x, y)
+        x, y = map(asarray, (x, y))  # complex numbers compare by real part first, as in NumPy
+        same = el.eq_p.bind(real(x), real(y))
+        return where(same, p.bind(imag(x), imag(y)), p.bind(real(x), real(y)))
+
+    return _named(function, name, doc)
+
+
+less = _comparison("less", el.lt_p, "x < y")
+less_equal = _comparison("less_equal", el.le_p, "x <= y")
+greater = _comparison("greater", el.gt_p, "x > y")
+greater_equal = _comparison("greater_equal", el.ge_p, "x >= y")
+
+
+def _numeric_binary(name: str, p: Primitive, doc: str, inexact: bool = False) -> Callable[[Any, Any], Any]:
+    prepare = promote_inexact if inexact else promote_numeric
+
+    def function(x, y, /):
+        return p.bind(*prepare(name, x, y))
+
+    return _named(function, name, doc)
+
+
+left_shift = bitwise_left_shift = _numeric_binary("left_shift", el.shift_left_p, "x << y")
+float_power = _numeric_binary("float_power", el.pow_p, "x to the power of y in floating point", True)
+arctan2 = atan2 = _numeric_binary("arctan2", el.atan2_p, "Angle of the point (y, x)", True)
+nextafter = _numeric_binary("nextafter", el.nextafter_p, "Next number after x towards y", True)
+
+
+def right_shift(x, y, /):
+    """x >> y, elementwise; keeps the sign of signed integers."""
+    x, y = promote_numeric("right_shift", x, y)
+    unsigned = dtypes.issubdtype(aval_of(x).dtype, np.unsignedinteger)
+    return (el.shift_right_logical_p if unsigned else el.shift_right_arithmetic_p).bind(x, y)
+
+
+bitwise_right_shift = right_shift
+
+
+def true_divide(x, y, /):
+    """x / y in floating point, elementwise."""
+    if isinstance(x, ArrayOperators) and x.aval.dtype.kind == "f":
+        x, y, dtype = promote_pair("true_divide", x, y)
+        if dtype.kind == "f":
+            return el.div_p.bind(x, y)
+    return el.div_p.bind(*promote_inexact("true_divide", x, y))
+
+
+divide = true_divide
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Signs and rounding.
+
+
+def negative(x, /):
+    """-x, elementwise."""
+    return el.neg_p.bind(promote("negative", x)[0])
+
+
+def positive(x, /):
+    """+x, elementwise: x itself."""
+    return asarray(promote("positive", x)[0])
+
+
+def absolute(x, /):
+    """|x|, elementwise; real for complex x."""
+    x = asarray(operand("absolute", x))
+    if x.dtype == np.bool_ or dtypes.issubdtype(x.dtype, np.unsignedinteger):
+        return x
+    return el.abs_p.bind(x)
+
+
+abs = absolute
+
+
+def fabs(x, /):
+    """|x| in floating point, elementwise."""
+    (x,) = promote_inexact("fabs", x)
+    _real_only("fabs", aval_of(x).dtype)
+    return el.abs_p.bind(x)
+
+
+def _real_only(name: str, dtype: Any) -> None:
+    if dtype.kind == "c":
+        raise errors.ArgumentTypeError(f"{name} does not support complex values, got dtype {dtype}")
+
+
+def sign(x, /):
+    """-1, 0 or 1, elementwise; x / |x| for complex x."""
+    (x,) = promote("sign", x)
+    if dtypes.issubdtype(aval_of(x).dtype, np.unsignedinteger):
+        return where(el.eq_p.bind(x, scalar_like(x, 0)), scalar_like(x, 0), scalar_like(x, 1))
+    return el.sign_p.bind(x)
+
+
+def signbit(x, /):
+    """Whether the sign bit is set, elementwise (true for -0.0)."""
+    x = asarray(promote("signbit", x)[0])
+    if x.dtype == np.bool_:
+        return full_like(x, False)
+    if dtypes.issubdtype(x.dtype, np.integer):
+        return el.lt_p.bind(x, scalar_like(x, 0))
+    _real_only("signbit", x.dtype)
+    bits = np.dtype(f"int{x.dtype.itemsize * 8}")
+    return el.lt_p.bind(el.bitcast_convert_type_p.bind(x, new_dtype=bits), np.zeros((), bits)[()])
+
+
+def copysign(x, y, /):
+    """|x| with the sign of y, elementwise."""
+    x, y = promote_inexact("copysign", x, y)
+    _real_only("copysign", aval_of(x).dtype)
+    size = el.abs_p.bind(x)
+    return where(signbit(y), el.neg_p.bind(size), size)
+
+
+def _rounding(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
+    def function(x, /):
+        x = asarray(operand(name, x))
+        if x.dtype.kind in "biu" or dtypes.issubdtype(x.dtype, np.integer):
+            return x
+        _real_only(name, x.dtype)
+        return p.bind(x)
+
+    return _named(function, name, doc)
+
+
+floor = _rounding("floor", el.floor_p, "Largest integer not above x")
+ceil = _rounding("ceil", el.ceil_p, "Smallest integer not below x")
+
+
+def trunc(x, /):
+    """x rounded towards zero, elementwise."""
+    x = asarray(operand("trunc", x))
+    if x.dtype.kind in "biu" or dtypes.issubdtype(x.dtype, np.integer):
+        return x
+    _real_only("trunc", x.dtype)
+    return where(el.lt_p.bind(x, scalar_like(x, 0)), el.ceil_p.bind(x), el.floor_p.bind(x))
+
+
+fix = trunc
+
+
+def rint(x, /):
+    """x rounded to the nearest integer, ties to even, elementwise; floating."""
+    x = asarray(operand("rint", x))
+    if x.dtype == np.bool_ or dtypes.issubdtype(x.dtype, np.integer):
+        return x.astype(dtypes.default_float_dtype())
+    if x.dtype.kind == "c":
+        return el.complex(rint(real(x)), rint(imag(x)))
+    return el.round_p.bind(x, rounding_method=1)
+
+
+def modf(x, /):
+    """(fraction, whole part) of x, elementwise."""
+    (x,) = promote_inexact("modf", x)
+    whole = trunc(x)
+    return el.sub_p.bind(x, whole), whole
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Division and powers.
+
+
+def floor_divide(x, y, /):
+    """x // y, elementwise: the quotient rounded down."""
+    x, y = promote_numeric("floor_divide", x, y)
+    dtype = aval_of(x).dtype
+    _real_only("floor_divide", dtype)
+    if dtypes.issubdtype(dtype, np.unsignedinteger):
+        return el.div_p.bind(x, y)
+    if dtypes.issubdtype(dtype, np.integer):
+        quotient = el.div_p.bind(x, y)
+        down = logical_and(
+            not_equal(el.sign_p.bind(x), el.sign_p.bind(y)),
+            not_equal(el.rem_p.bind(x, y), scalar_like(quotient, 0)),
+        )
+        return where(down, el.sub_p.bind(quotient, scalar_like(quotient, 1)), quotient)
+    return _float_divmod(x, y)[0]
+
+
+def _float_divmod(x, y) -> tuple[Any, Any]:
+    """Python's divmod of floats: the remainder has the sign of the divisor."""
+    rest = el.rem_p.bind(x, y)
+    zero = scalar_like(rest, 0)
+    exact = where(el.eq_p.bind(y, zero), x, el.sub_p.bind(x, rest))
+    quotient = el.div_p.bind(exact, y)
+    fix_up = logical_and(not_equal(rest, zero), not_equal(el.sign_p.bind(y), el.sign_p.bind(rest)))
+    rest = where(fix_up, el.add_p.bind(rest, y), rest)
+    quotient = where(fix_up, el.sub_p.bind(quotient, scalar_like(rest, 1)), quotient)
+    return el.round_p.bind(quotient, rounding_method=0), rest
+
+
+def divmod(x, y, /):
+    """(x // y, x % y), elementwise."""
+    x, y = promote_numeric("divmod", x, y)
+    if dtypes.issubdtype(aval_of(x).dtype, np.integer):
+        return floor_divide(x, y), remainder(x, y)
+    return _float_divmod(x, y)
+
+
+def remainder(x, y, /):
+    """x % y, elementwise, with the sign of y; x for integer y == 0."""
+    x, y = promote_numeric("remainder", x, y)
+    y = _nonzero_divisor(y)
+    rest = el.rem_p.bind(x, y)
+    zero = scalar_like(rest, 0)
+    other_side = el.ne_p.bind(el.lt_p.bind(rest, zero), spread_lt_zero(y, rest))
+    shift = el.and_p.bind(other_side, el.ne_p.bind(rest, zero))
+    return where(shift, el.add_p.bind(rest, y), rest)
+
+
+mod = remainder
+
+
+def spread_lt_zero(y, like):
+    """y < 0, as an array or, for a static y, as a scalar."""
+    return el.lt_p.bind(y, scalar_like(like, 0)) if isinstance(y, ArrayOperators) else np.less(y, 0)
+
+
+def _nonzero_divisor(y):
+    """Integer division by zero is undefined: divide by one instead."""
+    if not dtypes.issubdtype(aval_of(y).dtype, np.integer):
+        return y
+    if not isinstance(y, ArrayOperators):
+        return np.where(y == 0, np.ones_like(y), y)[()]
+    return where(el.eq_p.bind(y, scalar_like(y, 0)), scalar_like(y, 1), y)
+
+
+def fmod(x, y, /):
+    """Remainder of x / y with the sign of x, elementwise."""
+    x, y = promote_numeric("fmod", x, y)
+    return el.rem_p.bind(x, _nonzero_divisor(y))
+
+
+def power(x, y, /):
+    """x to the power of y, elementwise. An exponent that is a static integer becomes repeated products."""
+    if isinstance(y, (int, np.integer)) and not isinstance(y, (bool, np.bool_)):
+        return _integer_power(x, operator.index(y))
+    x, y = promote_numeric("power", x, y)
+    dtype = aval_of(x).dtype
+    if dtypes.issubdtype(dtype, np.integer):
+        return _integer_bases(x, y)
+    return el.pow_p.bind(x, y)
+
+
+pow = power
+
+
+def _integer_power(x, n: int):
+    (x,) = promote_numeric("power", x)
+    if n < 0 and dtypes.issubdtype(aval_of(x).dtype, np.integer):
+        raise errors.ArgumentTypeError(
+            f"integers cannot be raised to the negative power {n}; convert the base first, x.astype('float32')"
+        )
+    return el.integer_pow_p.bind(x, y=n)
+
+
+def _integer_bases(x, y):
+    """Binary exponentiation with a fixed number of steps: larger exponents overflow anyway."""
+    x, y = map(asarray, (x, y))
+    zero, one = scalar_like(x, 0), scalar_like(x, 1)
+    result = where(logical_and(equal(x, zero), not_equal(y, zero)), zero, one)
+    for _ in range(6):
+        result = where(not_equal(bitwise_and(y, one), zero), multiply(result, x), result)
+        x = multiply(x, x)
+        y = el.shift_right_logical_p.bind(y, one)
+    return result
+
+
+def square(x, /):
+    """x * x, elementwise."""
+    (x,) = promote_numeric("square", x)
+    return el.integer_pow_p.bind(x, y=2)
+
+
+def reciprocal(x, /):
+    """1 / x in floating point, elementwise."""
+    (x,) = promote_inexact("reciprocal", x)
+    return el.integer_pow_p.bind(x, y=-1)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Logarithms and angles.
+
+
+def log2(x, /):
+    """Logarithm to base 2, elementwise."""
+    (x,) = promote_inexact("log2", x)
+    return el.div_p.bind(el.log_p.bind(x), scalar_like(el.log_p.bind(x), np.log(2)))
+
+
+def log10(x, /):
+    """Logarithm to base 10, elementwise."""
+    (x,) = promote_inexact("log10", x)
+    r = el.log_p.bind(x)
+    return el.mul_p.bind(r, scalar_like(r, 1 / np.log(10)))
+
+
+def logaddexp(x, y, /):
+    """log(exp(x) + exp(y)) without overflow, elementwise."""
+    x, y = promote_inexact("logaddexp", x, y)
+    _real_only("logaddexp", aval_of(x).dtype)
+    return _logaddexp(x, y, el.exp_p, el.log1p_p, 1.0)
+
+
+def logaddexp2(x, y, /):
+    """log2(2**x + 2**y) without overflow, elementwise."""
+    x, y = promote_inexact("logaddexp2", x, y)
+    _real_only("logaddexp2", aval_of(x).dtype)
+    return _logaddexp(x, y, el.exp2_p, el.log1p_p, 1 / np.log(2))
+
+
+def _logaddexp(x, y, exponential: Primitive, log_one_plus: Primitive, scale: float):
+    """The larger operand plus log(1 + base ** -difference); infinities of one sign have no difference."""
+    top = el.max_p.bind(x, y)
+    apart = el.sub_p.bind(x, y)
+    near = log_one_plus.bind(exponential.bind(el.neg_p.bind(el.abs_p.bind(apart))))
+    near = near if scale == 1.0 else el.mul_p.bind(near, scalar_like(near, scale))
+    return where(el.ne_p.bind(apart, apart), el.add_p.bind(x, y), el.add_p.bind(top, near))
+
+
+def hypot(x, y, /):
+    """sqrt(x*x + y*y) without overflow, elementwise."""
+    x, y = promote_inexact("hypot", x, y)
+    _real_only("hypot", aval_of(x).dtype)
+    x, y = el.abs_p.bind(x), el.abs_p.bind(y)
+    infinite = logical_or(isposinf(x), isposinf(y))
+    big, small = el.max_p.bind(x, y), el.min_p.bind(x, y)
+    zero = el.eq_p.bind(big, scalar_like(big, 0))
+    ratio = el.div_p.bind(small, where(zero, scalar_like(big, 1), big))
+    root = el.sqrt_p.bind(el.add_p.bind(el.integer_pow_p.bind(ratio, y=2), scalar_like(big, 1)))
+    out = where(zero, big, el.mul_p.bind(big, root))
+    return where(infinite, scalar_like(out, np.inf), out)
+
+
+def sinc(x, /):
+    """sin(pi x) / (pi x), and 1 at 0, elementwise."""
+    (x,) = promote_inexact("sinc", x)
+    x = asarray(x)
+    zero = el.eq_p.bind(x, scalar_like(x, 0))
+    angle = where(zero, scalar_like(x, 1), el.mul_p.bind(x, scalar_like(x, np.pi)))
+    return where(zero, scalar_like(x, 1), el.div_p.bind(el.sin_p.bind(angle), angle))
+
+
+def deg2rad(x, /):
+    """Degrees to radians, elementwise."""
+    x = asarray(promote_inexact("deg2rad", x)[0])
+    return el.mul_p.bind(x, scalar_like(x, np.pi / 180))
+
+
+def rad2deg(x, /):
+    """Radians to degrees, elementwise."""
+    x = asarray(promote_inexact("rad2deg", x)[0])
+    return el.mul_p.bind(x, scalar_like(x, 180 / np.pi))
+
+
+radians, degrees = deg2rad, rad2deg
+
+
+def heaviside(x, y, /):
+    """0 for negative x, 1 for positive x, y at 0, elementwise."""
+    x, y = map(asarray, promote_inexact("heaviside", x, y))
+    zero, one = scalar_like(x, 0), scalar_like(x, 1)
+    at_zero = where(el.ne_p.bind(x, x), x, y)
+    return where(el.lt_p.bind(x, zero), zero, where(el.gt_p.bind(x, zero), one, at_zero))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Complex numbers.
+
+
+def real(x, /):
+    """Real part, elementwise."""
+    x = asarray(operand("real", x))
+    return el.real_p.bind(x) if x.dtype.kind == "c" else x
+
+
+def imag(x, /):
+    """Imaginary part, elementwise; zeros for real x."""
+    x = asarray(operand("imag", x))
+    return el.imag_p.bind(x) if x.dtype.kind == "c" else full_like(x, 0)
+
+
+def conjugate(x, /):
+    """Complex conjugate, elementwise."""
+    x = asarray(operand("conjugate", x))
+    return el.conj(x) if x.dtype.kind == "c" else x
+
+
+conj = conjugate
+
+
+def angle(z, deg: bool = False):
+    """Angle of complex numbers in radians, or in degrees."""
+    z = asarray(operand("angle", z))
+    z = z if z.dtype.kind in "fc" else asarray(promote_inexact("angle", z)[0])
+    out = arctan2(imag(z), real(z))
+    return rad2deg(out) if deg else out
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Logic and tests.
+
+
+def _truth(x):
+    if aval_of(x).dtype == np.bool_:
+        return x
+    if not isinstance(x, ArrayOperators):
+        return np.not_equal(x, 0)
+    return el.ne_p.bind(x, scalar_like(x, 0))
+
+
+def _logical(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
+    def function(x, y, /):
+        x, y, dtype = promote_pair(name, x, y)
+        return p.bind(x, y) if dtype == np.bool_ else p.bind(_truth(x), _truth(y))
+
+    return _named(function, name, doc)
+
+
+logical_and = _logical("logical_and", el.and_p, "Whether both are nonzero")
+logical_or = _logical("logical_or", el.or_p, "Whether at least one is nonzero")
+logical_xor = _logical("logical_xor", el.xor_p, "Whether exactly one is nonzero")
+
+
+def logical_not(x, /):
+    """Whether x is zero, elementwise."""
+    return el.not_p.bind(_truth(promote("logical_not", x)[0]))
+
+
+def invert(x, /):
+    """Bitwise not, elementwise (of booleans: not)."""
+    return el.not_p.bind(promote("invert", x)[0])
+
+
+bitwise_not = bitwise_invert = invert
+
+
+def bitwise_count(x, /):
+    """Number of ones in |x|, elementwise; uint8."""
+    (x,) = promote_numeric("bitwise_count", x)
+    return asarray(el.population_count_p.bind(absolute(x)), dtype=np.uint8)
+
+
+def isfinite(x, /):
+    """Whether x is neither infinite nor NaN, elementwise."""
+    x = asarray(operand("isfinite", x))
+    if x.dtype.kind == "c":
+        return el.and_p.bind(el.is_finite_p.bind(real(x)), el.is_finite_p.bind(imag(x)))
+    if not dtypes.issubdtype(x.dtype, np.floating):
+        return full_like(x, True, dtype=bool)
+    return el.is_finite_p.bind(x)
+
+
+def isnan(x, /):
+    """Whether x is NaN, elementwise."""
+    x = asarray(operand("isnan", x))
+    return el.ne_p.bind(x, x)
+
+
+def isinf(x, /):
+    """Whether x is infinite, elementwise."""
+    x = asarray(operand("isinf", x))
+    if x.dtype.kind == "c":
+        return el.or_p.bind(isinf(real(x)), isinf(imag(x)))
+    return _is_infinite(x, el.abs_p.bind, np.inf)
+
+
+def isposinf(x, /):
+    """Whether x is +infinity, elementwise."""
+    return _is_infinite(asarray(operand("isposinf", x)), lambda v: v, np.inf)
+
+
+def isneginf(x, /):
+    """Whether x is -infinity, elementwise."""
+    return _is_infinite(asarray(operand("isneginf", x)), lambda v: v, -np.inf)
+
+
+def _is_infinite(x, prepare: Callable[[Any], Any], infinity: float):
+    _real_only("isinf", x.dtype)
+    if not dtypes.issubdtype(x.dtype, np.floating):
+        return full_like(x, False, dtype=bool)
+    return el.eq_p.bind(prepare(x), scalar_like(x, infinity))
+
+
+def fmax(x, y, /):
+    """The larger of two values, ignoring NaN, elementwise."""
+    return where(logical_or(greater(x, y), isnan(y)), x, y)
+
+
+def fmin(x, y, /):
+    """The smaller of two values, ignoring NaN, elementwise."""
+    return where(logical_or(less(x, y), isnan(y)), x, y)

@@ -1,0 +1,108 @@
+"""Permutations and choices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.core.types import aval_of
+from meshrt.numpy import ufuncs as uf
+from meshrt.numpy.creation import arange, asarray, zeros
+from meshrt.numpy.operands import ShapeError, canonical_axis, promote_inexact, shape_tuple, static_int
+from meshrt.primitives import random as rn
+from meshrt.random.keys import typed
+from meshrt.random.samplers import gumbel, placed, randint, uniform
+
+__all__ = ["choice", "permutation"]
+
+
+def permutation(
+    key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None
+) -> Any:
+    """``x`` (or ``arange(x)`` for an integer) with positions along ``axis`` in random order.
+
+    With ``independent`` every vector along ``axis`` gets an order of its own.
+    """
+    key, _ = typed("permutation", key)
+    if aval_of(x).ndim == 0:
+        return placed(_shuffled(key, arange(static_int(x, "permutation: x")), 0), out_sharding)
+    x = asarray(x)
+    axis = canonical_axis(axis, x.ndim, "permutation")
+    if independent or x.ndim == 1:
+        return placed(_shuffled(key, x, axis), out_sharding)
+    order = _shuffled(key, arange(x.shape[axis]), 0)
+    from meshrt.numpy.indexing import take
+
+    return placed(take(x, order, axis, unique_indices=True), out_sharding)
+
+
+def _shuffled(key: Any, x: Any, axis: int) -> Any:
+    """Sorts by random 32-bit keys, as often as it takes to make equal keys all the way through improbable."""
+    rounds = math.ceil(3 * math.log(max(1, x.size)) / math.log(dtypes.iinfo(np.uint32).max))
+    for _ in range(rounds):
+        keys = rn.random_split(key, (2,))
+        key = keys[0]
+        _, x = lax.sort_key_val(rn.random_bits(keys[1], 32, x.shape), x, axis)
+    return x
+
+
+def choice(
+    key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0,
+    mode: str | None = None,
+) -> Any:  # fmt: skip
+    """Elements of ``a`` along ``axis`` (or of ``arange(a)`` for an integer), with probabilities ``p``.
+
+    Args:
+      shape: shape of the samples, which takes the place of ``axis``.
+      replace: whether an element may be chosen twice.
+    """
+    key, _ = typed("choice", key)
+    shape = shape_tuple(shape)
+    source = None if aval_of(a).ndim == 0 else asarray(a)
+    if source is None:
+        count = static_int(a, "choice: a")
+    else:
+        axis = canonical_axis(axis, source.ndim, "choice")
+        count = source.shape[axis]
+    draws = math.prod(shape)
+    if draws == 0:
+        return zeros(shape, np.int32 if source is None else source.dtype)
+    if count <= 0:
+        raise errors.ArgumentValueError("choice: there is nothing to choose from")
+    if not replace and draws > count:
+        raise errors.ArgumentValueError(f"choice: {draws} samples without replacement from {count} are too many")
+    if p is None and not replace:
+        out = lax.slice_in_dim(permutation(key, count if source is None else source, axis), 0, draws, axis=axis)
+    else:
+        positions = randint(key, shape, 0, count) if p is None else _weighted(key, p, count, shape, draws, replace, mode)
+        out = positions if source is None else _take(source, positions, axis)
+    if source is None:
+        return lax.reshape(out, shape)
+    return lax.reshape(out, (*source.shape[:axis], *shape, *source.shape[axis + 1 :]))
+
+
+def _take(source: Any, positions: Any, axis: int) -> Any:
+    from meshrt.numpy.indexing import take
+
+    return take(source, positions, axis)
+
+
+def _weighted(key: Any, p: Any, count: int, shape: tuple, draws: int, replace: bool, mode: Any) -> Any:
+    """With replacement by the inverse of the distribution function, without by the Gumbel trick."""
+    from meshrt.numpy.reductions import cumsum
+    from meshrt.numpy.sorting import searchsorted
+
+    p = asarray(promote_inexact("choice", p)[0])
+    if p.shape != (count,):
+        raise ShapeError(f"choice: p has shape {p.shape}, but there are {count} elements to choose from")
+    integer = dtypes.default_int_dtype()
+    if replace:
+        total = cumsum(p)
+        r = total[-1] * (1 - uniform(key, shape, p.dtype))
+        return searchsorted(total, r).astype(integer)
+    noisy = uf.add(gumbel(key, (count,), p.dtype, mode), uf.log(p))
+    return lax.top_k(noisy, draws)[1].astype(integer)

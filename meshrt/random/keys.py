@@ -1,0 +1,139 @@
+"""Keys: made from seeds, split, combined with data, and taken apart.
+
+A typed key (dtype ``key<fry>``) is an array element; a legacy key, from :func:`PRNGKey`, is ``uint32[2]``. Every
+function takes both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt import config, dtypes, errors
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.types import aval_of
+from meshrt.numpy.creation import asarray
+from meshrt.numpy.operands import shape_tuple
+from meshrt.primitives import random as rn
+
+__all__ = ["PRNGKey", "clone", "fold_in", "key", "key_data", "key_dtype", "key_impl", "split", "wrap_key_data"]
+
+
+def resolve_impl(spec: Any) -> dtypes.KeyImpl:
+    """The generator for a name, a key dtype, or None (``config.default_prng_impl``)."""
+    if spec is None:
+        spec = config.settings.default_prng_impl
+    if isinstance(spec, dtypes.KeyType):
+        return spec.impl
+    if isinstance(spec, dtypes.KeyImpl):
+        return spec
+    if isinstance(spec, str) and spec in dtypes.KEY_IMPLS:
+        return dtypes.KEY_IMPLS[spec]
+    known = ", ".join(map(repr, dtypes.KEY_IMPLS))
+    raise errors.ArgumentValueError(f"{spec!r} is not a random number generator; known: {known}")
+
+
+def is_typed(x: Any) -> bool:
+    """Whether ``x`` is an array of typed keys."""
+    return isinstance(x, ArrayOperators) and isinstance(x.dtype, dtypes.KeyType)
+
+
+def typed(name: str, keys: Any, batched: bool = False) -> tuple[Any, bool]:
+    """``(typed keys, whether they came as raw data)``.
+
+    Raises:
+      ArgumentTypeError: no keys, or an array of keys where one is needed.
+    """
+    raw = not is_typed(keys)
+    if raw:
+        if not isinstance(keys, (ArrayOperators, np.ndarray)):
+            raise errors.ArgumentTypeError(
+                f"{name} needs a random key as its first argument, got {type(keys).__name__}; make one with "
+                f"random.key(seed)"
+            )
+        impl = resolve_impl(None)
+        if keys.dtype != np.uint32 or keys.shape[-1:] != impl.key_shape:
+            raise errors.ArgumentTypeError(
+                f"{name} needs a random key, got an array {aval_of(keys).str_short()}; make keys with "
+                f"random.key(seed)"
+            )
+        keys = rn.random_wrap(keys, impl)
+    if keys.ndim and not batched:
+        raise errors.ArgumentTypeError(
+            f"{name} takes a single key, got an array of keys of shape {keys.shape}; use vmap over the keys"
+        )
+    return keys, raw
+
+
+def _like_given(keys: Any, raw: bool) -> Any:
+    return rn.random_unwrap(keys) if raw else keys
+
+
+def _seeded(name: str, seed: Any, impl: Any) -> Any:
+    if is_typed(seed):
+        raise errors.ArgumentTypeError(f"{name} takes an integer seed, got a random key")
+    aval = aval_of(seed) if not isinstance(seed, int) else None
+    if aval is not None and aval.ndim:
+        raise errors.ArgumentTypeError(f"{name} takes a scalar seed, got shape {aval.shape}; use vmap over the seeds")
+    return rn.random_seed(seed, resolve_impl(impl))
+
+
+def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
+    """A typed key from an integer seed.
+
+    Args:
+      impl: the generator: a name such as "threefry2x32" (the default), or a key dtype; ``dtype`` is the same.
+    """
+    if dtype is not None and impl is not None:
+        raise errors.ArgumentValueError("random.key: give either impl or dtype, not both")
+    return _seeded("key", seed, impl if dtype is None else dtype)
+
+
+def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
+    """A legacy key, ``uint32[2]``, from an integer seed. New programs use :func:`key`."""
+    return rn.random_unwrap(_seeded("PRNGKey", seed, impl))
+
+
+def key_dtype(impl: Any = None) -> dtypes.KeyType:
+    """The dtype of keys of a generator."""
+    return dtypes.KeyType(resolve_impl(impl))
+
+
+def split(key: Any, num: Any = 2) -> Any:
+    """``num`` (a number or a shape) new keys from one."""
+    keys, raw = typed("split", key)
+    return _like_given(rn.random_split(keys, shape_tuple(num)), raw)
+
+
+def fold_in(key: Any, data: Any) -> Any:
+    """A new key from a key and an integer (its low 32 bits)."""
+    keys, raw = typed("fold_in", key)
+    aval = aval_of(data)
+    if aval.ndim or not dtypes.issubdtype(aval.dtype, np.integer):
+        raise errors.ArgumentTypeError(f"fold_in takes one integer, got {aval.str_short()}; use vmap for arrays")
+    if isinstance(data, (int, np.integer)):
+        data = np.uint32(int(data) & 0xFFFFFFFF)
+    return _like_given(rn.random_fold_in(keys, asarray(data, np.uint32)), raw)
+
+
+def key_data(keys: Any) -> Any:
+    """The raw data behind keys: ``uint32[..., 2]``."""
+    return rn.random_unwrap(typed("key_data", keys, batched=True)[0])
+
+
+def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Any:
+    """Typed keys from raw data."""
+    if dtype is not None and impl is not None:
+        raise errors.ArgumentValueError("random.wrap_key_data: give either impl or dtype, not both")
+    return rn.random_wrap(key_bits_array, resolve_impl(impl if dtype is None else dtype))
+
+
+def key_impl(keys: Any) -> str:
+    """The name of the generator that keys belong to."""
+    return typed("key_impl", keys, batched=True)[0].dtype.impl.name
+
+
+def clone(key: Any) -> Any:
+    """The same key, marked as meant to be used again."""
+    return key

@@ -1,0 +1,407 @@
+"""Samples from distributions.
+
+Each sampler takes a key, a shape and a dtype; the numbers equal JAX's for the same arguments. ``out_sharding``
+constrains the sharding of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy import ufuncs as uf
+from meshrt.numpy.creation import asarray
+from meshrt.numpy.operands import ShapeError, broadcast_shapes, broadcast_to_shape, scalar_like, shape_tuple
+from meshrt.numpy.selection import clip, where
+from meshrt.primitives import random as rn
+from meshrt.random.keys import typed
+
+__all__ = [
+    "bernoulli", "bits", "categorical", "cauchy", "double_sided_maxwell", "exponential", "geometric", "gumbel",
+    "laplace", "logistic", "lognormal", "maxwell", "normal", "pareto", "rademacher", "randint", "rayleigh",
+    "triangular", "truncated_normal", "uniform", "weibull_min",
+]  # fmt: skip
+
+
+def float_dtype(name: str, dtype: Any) -> np.dtype:
+    """The dtype to sample: the default float for None. ArgumentValueError if it is not floating."""
+    dtype = dtypes.check_user_dtype(float if dtype is None else dtype, name)
+    if not dtypes.issubdtype(dtype, np.floating):
+        raise errors.ArgumentValueError(f"{name}: dtype must be floating, got {dtype}")
+    return dtype
+
+
+def int_dtype(name: str, dtype: Any) -> np.dtype:
+    """The dtype to sample: the default integer for None. ArgumentTypeError if it is no integer."""
+    dtype = dtypes.check_user_dtype(int if dtype is None else dtype, name)
+    if not dtypes.issubdtype(dtype, np.integer):
+        raise errors.ArgumentTypeError(f"{name}: dtype must be an integer, got {dtype}")
+    return dtype
+
+
+def sample_shape(name: str, shape: Any, *parameters: Any) -> tuple[int, ...]:
+    """The shape of the samples: ``shape``, which the parameters must broadcast to, or what they broadcast to."""
+    shapes = [aval_of(p).shape for p in parameters]
+    if shape is None:
+        return broadcast_shapes(*shapes) if shapes else ()
+    shape = shape_tuple(shape)
+    if shapes and broadcast_shapes(shape, *shapes) != shape:
+        raise ShapeError(f"{name}: parameters of shapes {shapes} do not broadcast to the shape {shape} of the samples")
+    return shape
+
+
+def placed(x: Any, out_sharding: Any) -> Any:
+    """``x`` constrained to a sharding, if there is one."""
+    return x if out_sharding is None else lax.with_sharding_constraint(x, out_sharding)
+
+
+def _parameter(x: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
+    """A parameter as ``dtype``: a scalar, or an array of the samples' shape."""
+    x = el.convert_element_type(x, dtype)
+    return broadcast_to_shape(x, shape) if aval_of(x).ndim else x
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Bits and uniform numbers.
+
+
+def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Uniformly random bits as unsigned integers (uint32 by default)."""
+    key, _ = typed("bits", key)
+    dtype = dtypes.default_uint_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "bits")
+    if not dtypes.issubdtype(dtype, np.unsignedinteger):
+        raise errors.ArgumentValueError(f"bits: dtype must be an unsigned integer, got {dtype}")
+    return placed(rn.random_bits(key, dtype.itemsize * 8, shape_tuple(shape)), out_sharding)
+
+
+def uniform(
+    key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *, out_sharding: Any = None
+) -> Any:
+    """Numbers from [minval, maxval)."""
+    key, _ = typed("uniform", key)
+    dtype, shape = float_dtype("uniform", dtype), sample_shape("uniform", shape, minval, maxval)
+    return placed(_uniform(key, shape, dtype, minval, maxval), out_sharding)
+
+
+def _unit_floats(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """Numbers from [0, 1): random bits become the fraction of a float in [1, 2), from which 1 is taken."""
+    info = dtypes.finfo(dtype)
+    drawn = 8 if info.nmant < 8 else info.bits
+    if info.bits not in (8, 16, 32, 64):
+        raise errors.ArgumentTypeError(f"uniform: dtype {dtype} is not supported; use 16, 32 or 64 bits")
+    word = np.dtype(f"uint{info.bits}")
+    x = el.convert_element_type(rn.random_bits(key, drawn, shape), word)
+    x = el.shift_right_logical_p.bind(x, np.asarray(drawn - info.nmant, word)[()])
+    one = np.asarray(1, dtype).view(word)[()]
+    x = el.bitcast_convert_type_p.bind(el.or_p.bind(x, one), new_dtype=dtype)
+    return el.sub_p.bind(x, np.asarray(1, dtype)[()])
+
+
+def _uniform(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, maxval: Any) -> Any:
+    floats = _unit_floats(key, shape, dtype)
+    low, high = _parameter(minval, dtype, shape), _parameter(maxval, dtype, shape)
+    span = high - low if isinstance(low, np.generic) and isinstance(high, np.generic) else el.sub_p.bind(high, low)
+    return el.max_p.bind(low, el.add_p.bind(el.mul_p.bind(floats, span), low))
+
+
+def randint(
+    key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
+    """Integers from [minval, maxval); ``minval`` where that is empty.
+
+    Twice as many bits as the dtype has are drawn, so the bias for ranges that are no power of two is small.
+    """
+    key, _ = typed("randint", key)
+    dtype = int_dtype("randint", dtype)
+    shape = sample_shape("randint", shape, minval, maxval)
+    info = dtypes.iinfo(dtype)
+    work = dtype
+    if info.bits < 32:
+        work = np.dtype("int32")
+        minval = clip(asarray(minval).astype(work), int(info.min), int(info.max))
+        maxval = clip(asarray(maxval).astype(work), int(info.min), int(info.max) + 1)
+    out = _randint(key, shape, minval, maxval, work)
+    return placed(el.convert_element_type(out, dtype), out_sharding)
+
+
+def _as_integer(x: Any) -> Any:
+    x = asarray(x)
+    return x if dtypes.issubdtype(x.dtype, np.integer) else x.astype(int)
+
+
+def _clipped(x: Any, dtype: np.dtype) -> Any:
+    to, own = dtypes.iinfo(dtype), dtypes.iinfo(x.dtype)
+    x = clip(x, scalar_like(x, max(to.min, own.min)), scalar_like(x, min(to.max, own.max)))
+    return el.convert_element_type(x, dtype)
+
+
+def _randint(key: Any, shape: tuple[int, ...], minval: Any, maxval: Any, dtype: np.dtype) -> Any:
+    minval, maxval = _as_integer(minval), _as_integer(maxval)
+    top = min(int(dtypes.iinfo(dtype).max), int(dtypes.iinfo(maxval.dtype).max))
+    beyond = el.gt_p.bind(maxval, scalar_like(maxval, top))  # e.g. 256 for uint8
+    minval, maxval = _clipped(minval, dtype), _clipped(maxval, dtype)
+    width = dtypes.iinfo(dtype).bits
+    word = np.dtype(f"uint{width}")
+    first, second = (rn.random_bits(k, width, shape) for k in _two(key))
+    span = el.convert_element_type(uf.subtract(maxval, minval), word)
+    span = where(uf.less_equal(maxval, minval), word.type(1), span)
+    span = where(uf.logical_and(beyond, uf.greater(maxval, minval)), el.add_p.bind(span, word.type(1)), span)
+    # (a * 2**width + b) mod span, without wider integers; a span of 0 stands for all 2**width values.
+    factor = el.rem_p.bind(word.type(2 ** (width // 2)), span)
+    factor = el.rem_p.bind(el.mul_p.bind(factor, factor), span)
+    span, factor = (broadcast_to_shape(v, shape) if aval_of(v).ndim else v for v in (span, factor))
+    offset = el.mul_p.bind(el.rem_p.bind(first, span), factor)
+    offset = el.rem_p.bind(el.add_p.bind(offset, el.rem_p.bind(second, span)), span)
+    return uf.add(minval, el.convert_element_type(offset, dtype))
+
+
+def _two(key: Any) -> tuple[Any, Any]:
+    keys = rn.random_split(key, (2,))
+    return keys[0], keys[1]
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Normal and related.
+
+
+def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Numbers from the standard normal distribution; complex ones have unit variance."""
+    key, _ = typed("normal", key)
+    dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "normal")
+    if not dtypes.issubdtype(dtype, np.inexact):
+        raise errors.ArgumentValueError(f"normal: dtype must be floating or complex, got {dtype}")
+    shape = shape_tuple(shape)
+    if dtype.kind != "c":
+        return placed(_normal(key, shape, dtype), out_sharding)
+    part = np.dtype(dtypes.finfo(dtype).dtype)
+    re, im = (_normal(k, shape, part) for k in _two(key))
+    return placed(el.div_p.bind(el.complex(re, im), np.asarray(math.sqrt(2), dtype)[()]), out_sharding)
+
+
+def _normal(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    low = np.nextafter(np.asarray(-1, dtype), np.asarray(0, dtype), dtype=dtype)[()]
+    u = _uniform(key, shape, dtype, low, np.asarray(1, dtype)[()])
+    return el.mul_p.bind(np.asarray(math.sqrt(2), dtype)[()], el.erf_inv_p.bind(u))
+
+
+def truncated_normal(
+    key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
+    """Numbers from the standard normal distribution within (lower, upper)."""
+    key, _ = typed("truncated_normal", key)
+    dtype = float_dtype("truncated_normal", dtype)
+    shape = sample_shape("truncated_normal", shape, lower, upper)
+    root = np.asarray(math.sqrt(2), dtype)[()]
+    lower, upper = asarray(el.convert_element_type(lower, dtype)), asarray(el.convert_element_type(upper, dtype))
+    a, b = (el.erf_p.bind(el.div_p.bind(v, root)) for v in (lower, upper))
+    out = el.mul_p.bind(root, el.erf_inv_p.bind(_uniform(key, shape, dtype, a, b)))
+    inside = [
+        el.nextafter_p.bind(lax.stop_gradient(v), np.asarray(towards, dtype)[()])
+        for v, towards in ((lower, np.inf), (upper, -np.inf))
+    ]
+    return placed(clip(out, *inside), out_sharding)
+
+
+def lognormal(
+    key: Any, sigma: Any = np.float32(1), shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
+    """Exponentials of normal numbers of standard deviation ``sigma``."""
+    shape = sample_shape("lognormal", shape, sigma)
+    x = normal(key, shape, dtype)
+    return placed(el.exp_p.bind(el.mul_p.bind(x, _parameter(sigma, x.dtype, shape))), out_sharding)
+
+
+def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Lengths of vectors of three normal numbers."""
+    from meshrt.numpy.linalg import norm
+
+    dtype = float_dtype("maxwell", dtype)
+    return placed(norm(normal(key, (*shape_tuple(shape), 3), dtype), axis=-1), out_sharding)
+
+
+def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Maxwell numbers with random signs, times ``scale``, plus ``loc``."""
+    key, _ = typed("double_sided_maxwell", key)
+    dtype = float_dtype("double_sided_maxwell", dtype)
+    parameters = broadcast_shapes(aval_of(loc).shape, aval_of(scale).shape)
+    shape = (shape_tuple(shape) or parameters) + parameters
+    first, second = _two(key)
+    return rademacher(second, shape, dtype) * maxwell(first, shape, dtype) * scale + loc
+
+
+def rayleigh(
+    key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
+    """Numbers from the Rayleigh distribution."""
+    dtype, shape = float_dtype("rayleigh", dtype), sample_shape("rayleigh", shape, scale)
+    u = uniform(key, shape, dtype)
+    root = el.sqrt_p.bind(el.mul_p.bind(el.log_p.bind(u), scalar_like(u, -2)))
+    return placed(el.mul_p.bind(_parameter(scale, dtype, shape), root), out_sharding)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# By inversion.
+
+
+def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Numbers from the exponential distribution of mean 1."""
+    u = uniform(key, shape, float_dtype("exponential", dtype))
+    return placed(el.neg_p.bind(el.log1p_p.bind(el.neg_p.bind(u))), out_sharding)
+
+
+def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Numbers from the Laplace distribution of scale 1."""
+    dtype = float_dtype("laplace", dtype)
+    u = uniform(key, shape, dtype, minval=-1.0 + dtypes.finfo(dtype).epsneg, maxval=1.0)
+    return placed(el.mul_p.bind(el.sign_p.bind(u), el.log1p_p.bind(el.neg_p.bind(el.abs_p.bind(u)))), out_sharding)
+
+
+def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Numbers from the logistic distribution."""
+    dtype = float_dtype("logistic", dtype)
+    u = uniform(key, shape, dtype, minval=dtypes.finfo(dtype).tiny, maxval=1.0)
+    return placed(el.sub_p.bind(el.log_p.bind(u), el.log1p_p.bind(el.neg_p.bind(u))), out_sharding)
+
+
+def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Numbers from the Cauchy distribution."""
+    dtype = float_dtype("cauchy", dtype)
+    u = uniform(key, shape, dtype, minval=dtypes.finfo(dtype).eps, maxval=1.0)
+    angle = el.mul_p.bind(scalar_like(u, np.pi), el.sub_p.bind(u, scalar_like(u, 0.5)))
+    return placed(el.tan_p.bind(angle), out_sharding)
+
+
+def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Numbers from the Pareto distribution of shape parameter ``b``."""
+    dtype, shape = float_dtype("pareto", dtype), sample_shape("pareto", shape, b)
+    e = exponential(key, shape, dtype)
+    return placed(el.exp_p.bind(el.div_p.bind(e, _parameter(b, dtype, shape))), out_sharding)
+
+
+def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Numbers from the Weibull distribution."""
+    dtype = float_dtype("weibull_min", dtype)
+    u = uniform(key, shape, dtype)
+    root = uf.power(el.neg_p.bind(el.log1p_p.bind(el.neg_p.bind(u))), uf.true_divide(1.0, concentration))
+    return uf.multiply(root, scale)
+
+
+def triangular(
+    key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
+    """Numbers from the triangular distribution on [left, right] with its peak at ``mode``."""
+    dtype, shape = float_dtype("triangular", dtype), sample_shape("triangular", shape, left, mode, right)
+    a, c, b = (asarray(el.convert_element_type(v, dtype)) for v in (left, mode, right))
+    u = uniform(key, shape, dtype)
+    rising = a + uf.sqrt(u * (b - a) * (c - a))
+    falling = b - uf.sqrt((1 - u) * (b - a) * (b - c))
+    return placed(where(u < (c - a) / (b - a), rising, falling), out_sharding)
+
+
+def gumbel(
+    key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None
+) -> Any:
+    """Numbers from the Gumbel distribution. ``mode="high"`` resolves the tails more finely than "low"."""
+    key, _ = typed("gumbel", key)
+    dtype, shape = float_dtype("gumbel", dtype), shape_tuple(shape)
+    if mode not in (None, "low", "high"):
+        raise errors.UnsupportedError(f"gumbel: mode {mode!r} is not supported; use 'low' or 'high'")
+    info = dtypes.finfo(dtype)
+    if mode == "high":
+        pair = _uniform(key, (2, *shape), dtype, 0.0, 1.0)
+        high, low = pair[0], pair[1]
+        fine = high + low * scalar_like(low, 2.0**-info.nmant) + scalar_like(low, info.tiny)
+        x = el.log1p_p.bind(el.neg_p.bind(where(high >= 0.5, high, fine)))
+    else:
+        x = el.log_p.bind(_uniform(key, shape, dtype, info.tiny, 1.0))
+    return placed(el.neg_p.bind(el.log_p.bind(el.neg_p.bind(x))), out_sharding)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Discrete.
+
+
+def bernoulli(
+    key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, out_sharding: Any = None
+) -> Any:
+    """True with probability ``p``. ``mode="high"`` resolves small probabilities more finely."""
+    key, _ = typed("bernoulli", key)
+    if mode not in ("low", "high"):
+        raise errors.ArgumentValueError(f"bernoulli: mode must be 'low' or 'high', got {mode!r}")
+    dtype = aval_of(p).dtype
+    if not dtypes.issubdtype(dtype, np.floating):
+        raise errors.ArgumentTypeError(f"bernoulli: p must be floating, got dtype {dtype}")
+    shape = sample_shape("bernoulli", shape, p)
+    p = _parameter(p, dtype, shape)
+    if mode == "low":
+        return placed(el.lt_p.bind(_uniform(key, shape, dtype, 0.0, 1.0), p), out_sharding)
+    pair = _uniform(key, (2, *shape), dtype, 0.0, 1.0)
+    fine = el.mul_p.bind(pair[1], scalar_like(pair, 2.0 ** -dtypes.finfo(dtype).nmant))
+    return placed(el.lt_p.bind(fine, el.sub_p.bind(p, pair[0])), out_sharding)
+
+
+def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """-1 or 1 with equal probability."""
+    dtype = dtypes.check_user_dtype(int if dtype is None else dtype, "rademacher")
+    heads = el.convert_element_type(bernoulli(key, 0.5, shape_tuple(shape)), dtype)
+    return placed(el.sub_p.bind(el.mul_p.bind(scalar_like(heads, 2), heads), scalar_like(heads, 1)), out_sharding)
+
+
+def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """The number of trials up to the first success of probability ``p``."""
+    from meshrt.numpy.operands import promote_inexact
+
+    dtype, shape = int_dtype("geometric", dtype), sample_shape("geometric", shape, p)
+    p = asarray(promote_inexact("geometric", p)[0])
+    u = uniform(key, shape, p.dtype)
+    u = where(el.eq_p.bind(u, scalar_like(u, 0)), scalar_like(u, 1), u)
+    misses = broadcast_to_shape(el.log1p_p.bind(el.neg_p.bind(p)), shape)
+    count = el.floor_p.bind(el.div_p.bind(el.log_p.bind(u), misses))
+    return placed(el.convert_element_type(el.add_p.bind(count, scalar_like(count, 1)), dtype), out_sharding)
+
+
+def categorical(
+    key: Any, logits: Any, axis: int = -1, shape: Any = None, replace: bool = True, mode: str | None = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
+    """Positions along ``axis`` with probabilities softmax(logits), by the Gumbel trick.
+
+    Args:
+      shape: shape of the samples; it ends with the shape of ``logits`` without ``axis``.
+      replace: whether positions may repeat; without, the leading dimensions of ``shape`` are drawn together.
+    """
+    from meshrt.numpy.operands import canonical_axis
+    from meshrt.numpy.reductions import argmax
+
+    key, _ = typed("categorical", key)
+    logits = asarray(logits)
+    axis = canonical_axis(axis, logits.ndim, "categorical")
+    batch = (*logits.shape[:axis], *logits.shape[axis + 1 :])
+    shape = batch if shape is None else shape_tuple(shape)
+    if broadcast_shapes(shape, batch) != shape:
+        raise ShapeError(f"categorical: the shape {shape} does not end with the batch shape {batch} of the logits")
+    prefix = shape[: len(shape) - len(batch)]
+    if not replace:
+        return placed(_without_replacement(key, logits, axis, prefix, batch, mode), out_sharding)
+    tail = list(shape[len(prefix) :])
+    tail.insert(axis, logits.shape[axis])
+    noise = gumbel(key, (*prefix, *tail), logits.dtype, mode)
+    return placed(argmax(uf.add(noise, logits), axis=len(prefix) + axis), out_sharding)
+
+
+def _without_replacement(key, logits, axis: int, prefix: tuple, batch: tuple, mode: Any) -> Any:
+    from meshrt.numpy.shapes import moveaxis
+
+    count = math.prod(prefix)
+    if count > logits.shape[axis]:
+        raise ShapeError(
+            f"categorical: {count} samples without replacement from {logits.shape[axis]} categories are too many"
+        )
+    noisy = uf.add(logits, gumbel(key, logits.shape, logits.dtype, mode))
+    _, chosen = lax.top_k(moveaxis(noisy, axis, -1), count)
+    return lax.reshape(moveaxis(chosen, -1, 0), (*prefix, *batch))
