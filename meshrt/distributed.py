@@ -36,7 +36,11 @@ from meshrt.launch.service import HEARTBEAT_S, split_address
 __all__ = ["DistributedContext", "context", "initialize", "is_initialized", "shutdown"]
 
 _EXIT_BARRIER = "meshrt/exit"
-_LAUNCHER_WAIT_S = 7 * 24 * 3600  # beside a launcher, which ends the wait when a peer fails
+_LAUNCHER_WAIT_S = 7 * 24 * 3600  # to connect beside a launcher, which ends the wait and says who is missing
+# How long a process that finished stays for its peers: without a launcher as JAX, since process 0 holds the
+# service; beside one only for the collectives on their way, so that a peer which waits for more of them fails
+# instead of hanging.
+_SHUTDOWN_S, _LAUNCHED_SHUTDOWN_S = 300, 30
 _PROBE_S = 0.05
 
 
@@ -92,7 +96,7 @@ def initialize(
     initialization_timeout: int = 300,
     coordinator_bind_address: str | None = None,
     heartbeat_timeout_seconds: int = 100,
-    shutdown_timeout_seconds: int = 300,
+    shutdown_timeout_seconds: int | None = None,
 ) -> None:
     """Connects this process to its peers; returns when all are connected. The signature is JAX's.
 
@@ -116,14 +120,22 @@ def initialize(
             raise DistributedError("meshrt.distributed.initialize() was called before; it can be called only once")
         _check_no_backend()
         bootstrap.send(kind="joining")
+        if shutdown_timeout_seconds is None:
+            shutdown_timeout_seconds = _LAUNCHED_SHUTDOWN_S if identity.launched else _SHUTDOWN_S
         service = None
         if identity.process_id == 0 and not identity.launched:
             bind = coordinator_bind_address or _bind_address(identity.coordinator_address)
             service = LocalService.start(
-                bind, identity.num_processes, heartbeat_timeout_seconds, initialization_timeout
-            )
-        local_address = _await_coordinator(identity.coordinator_address, initialization_timeout)
-        client = _connect(identity, initialization_timeout, heartbeat_timeout_seconds, shutdown_timeout_seconds)
+                bind, identity.num_processes, heartbeat_timeout_seconds, shutdown_timeout_seconds,
+                initialization_timeout,
+            )  # fmt: skip
+        try:
+            local_address = _await_coordinator(identity.coordinator_address, initialization_timeout)
+            client = _connect(identity, initialization_timeout, heartbeat_timeout_seconds, shutdown_timeout_seconds)
+        except BaseException:
+            if service is not None:
+                service.stop()
+            raise
         _context = DistributedContext(
             client, identity.process_id, identity.num_processes, local_address, identity.local_device_ids,
             service, identity.launched, shutdown_timeout_seconds,
@@ -225,7 +237,9 @@ def _check_no_backend() -> None:
 def _bind_address(coordinator_address: str) -> str:
     """All interfaces, as JAX does, except that a loopback coordinator stays reachable from this host only."""
     host, port = split_address(coordinator_address)
-    return f"127.0.0.1:{port}" if host in ("127.0.0.1", "localhost") else f"[::]:{port}"
+    if host in ("127.0.0.1", "localhost"):
+        return f"127.0.0.1:{port}"
+    return f"[::]:{port}" if socket.has_dualstack_ipv6() else f"0.0.0.0:{port}"
 
 
 def _await_coordinator(address: str, timeout_s: float) -> str:
@@ -296,14 +310,19 @@ def _at_exit() -> None:
 
 
 def _wait_for_peers(ctx: DistributedContext) -> None:
-    timeout_s = _LAUNCHER_WAIT_S if ctx.launched else ctx.shutdown_timeout_s
+    """Waits until all processes have come here, since they may still be in a collective with this one."""
     try:
-        ctx.client.wait_at_barrier(_EXIT_BARRIER, timeout_s * 1000)
+        ctx.client.wait_at_barrier(_EXIT_BARRIER, ctx.shutdown_timeout_s * 1000)
     except Exception as e:
-        raise DistributedError(
-            f"process {ctx.node_id} finished, but not all of {ctx.num_nodes} processes did within {timeout_s} s: {e}. "
-            "A process that needs longer can be waited for with initialize(shutdown_timeout_seconds=...)."
-        ) from e
+        message = (
+            f"process {ctx.node_id} finished, but not all of {ctx.num_nodes} processes did within "
+            f"{ctx.shutdown_timeout_s} s"
+        )
+        if not ctx.launched:
+            raise DistributedError(
+                f"{message}: {e}. If they need longer, give initialize(shutdown_timeout_seconds=...)."
+            ) from e
+        print(f"meshrt.distributed: {message}; it leaves without them", file=sys.stderr)
 
 
 def _flush() -> None:

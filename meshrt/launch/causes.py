@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from meshrt.launch.types import ExitStatus, Failure, WorkerError
+from meshrt.launch.model import ExitStatus, Failure, WorkerError
 
 LOST_PEER = "lost its connection to a peer"
 LOST_SERVICE = "was aborted by the distributed runtime, which lost a peer or the coordination service"

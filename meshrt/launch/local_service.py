@@ -21,13 +21,14 @@ class LocalService:
         self.address = address
 
     @classmethod
-    def start(cls, bind: str, num_processes: int, heartbeat_s: int, timeout_s: float) -> LocalService:
+    def start(cls, bind: str, num_processes: int, heartbeat_s: int, shutdown_s: int, timeout_s: float) -> LocalService:
         """Starts the service on `bind` (``host:port``) and waits until it listens; DistributedError if it cannot."""
         read_end, write_end = os.pipe()
         try:
             command = [
                 sys.executable, "-m", "meshrt.launch.service", "--num-processes", str(num_processes),
-                "--bind", bind, "--heartbeat", str(heartbeat_s), "--until-eof",
+                "--bind", bind, "--heartbeat", str(heartbeat_s),
+                "--shutdown-timeout", str(shutdown_s), "--until-eof",
             ]  # fmt: skip
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, pass_fds=(write_end,),

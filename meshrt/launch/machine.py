@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from meshrt.errors import InternalError
 from meshrt.launch.causes import STOPPED, echo_of, first_cause
-from meshrt.launch.types import (
+from meshrt.launch.model import (
     FINAL,
     NEVER_RESTART,
     Announce,
@@ -77,7 +77,7 @@ def kind_of(event: Event) -> type[Event] | Timer:
 
 
 def exit_code(state: State) -> int:
-    """The launcher's exit code for a job in a final phase: 0, the first cause's, 124 timeout, 128 + signal cancelled."""
+    """The launcher's exit code for a job in a final phase: 0, the first cause's, 124 (timeout), 128 + signal."""
     incident = state.incident
     if state.phase is Phase.SUCCEEDED or incident is None:
         return 0
@@ -344,17 +344,26 @@ def _job_late_ending(state: State, event: TimerFired) -> Result:
 
 
 def _cancel(state: State, event: CancelRequested) -> Result:
-    return _stop(_open(state, event, IncidentKind.CANCEL, signal=event.signal), event.signal)
+    return _stop(_open(state, event, IncidentKind.CANCEL, signal=event.signal), _passed_on(event.signal))
 
 
 def _cancel_settling(state: State, event: CancelRequested) -> Result:
-    return _stop(replace(state, no_restart=True), event.signal)
+    return _stop(replace(state, no_restart=True), _passed_on(event.signal))
+
+
+def _passed_on(number: int) -> int:
+    """Ctrl-C reaches the workers as such; whatever else stops the launcher (a closed terminal or pipe) as SIGTERM."""
+    return number if number == signal.SIGINT else int(signal.SIGTERM)
 
 
 def _cancel_stopping(state: State, event: CancelRequested) -> Result:
     """The first request while stopping forbids a restart; one more (a second Ctrl-C) ends the grace."""
     if state.no_restart or (state.incident is not None and state.incident.kind is IncidentKind.CANCEL):
         return _kill(state)
+    return replace(state, no_restart=True), ()
+
+
+def _cancel_killing(state: State, event: CancelRequested) -> Result:
     return replace(state, no_restart=True), ()
 
 
@@ -425,11 +434,12 @@ TABLE: dict[tuple[Phase, type[Event] | Timer], Handler] = {
     (Phase.KILLING, WorkerExited): _exited_stopping,
     (Phase.KILLING, Timer.KILL): _unkillable,
     (Phase.KILLING, Timer.JOB): _job_late_ending,
-    (Phase.KILLING, CancelRequested): _note,
+    (Phase.KILLING, CancelRequested): _cancel_killing,
 }
 
 EVENT_KINDS: tuple[type[Event] | Timer, ...] = (
-    Start, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed, WorkerRaised, WorkerExited, CancelRequested, *Timer,
+    Start, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed, WorkerRaised, WorkerExited, CancelRequested,
+    *Timer,
 )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from meshrt.launch.model import ExitStatus
 from meshrt.launch.output import Stream
-from meshrt.launch.types import ExitStatus
 from meshrt.launch.wire import LINE_LIMIT
 
 _HERE = Path(__file__).parent

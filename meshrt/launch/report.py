@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 from meshrt.launch.causes import first_cause
-from meshrt.launch.types import Announce, Failure, Incident, IncidentKind, Phase, State, signal_name
+from meshrt.launch.model import Announce, Failure, Incident, IncidentKind, Phase, State, signal_name
 
 _TRACEBACK_LINES = 30
 _TAIL_LINES = 20

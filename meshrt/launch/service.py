@@ -9,6 +9,7 @@ as the process that holds the service is gone.
 from __future__ import annotations
 
 import argparse
+import errno
 import signal
 import socket
 import sys
@@ -20,9 +21,11 @@ from meshrt.launch import bootstrap
 # The launcher decides when a worker is lost. The runtime's own heartbeat, which can only abort everybody, is
 # a fuse.
 HEARTBEAT_S = 1000
-# How long the service outlives the process that started it: its peers are disconnecting then, and the runtime
-# aborts a process that loses the service before.
-_LINGER_S = 2.0
+# How long the service outlives the process that started it: its peers may still be disconnecting, and the
+# runtime aborts a process that loses the service before. Also how long a port is waited for, which a former
+# job may be holding so.
+_LINGER_S = 0.5
+_PORT_WAIT_S = 3.0
 
 
 def reserve(host: str, port: int) -> socket.socket:
@@ -33,17 +36,29 @@ def reserve(host: str, port: int) -> socket.socket:
     instead of failing.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    holder = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((host, port))
-    except OSError as e:
-        holder.close()
-        raise DistributedError(
-            f"the coordination service cannot listen on {host}:{port}: {e.strerror}. Choose another port or address, "
-            "or port 0 for any free port."
-        ) from None
-    return holder
+    deadline = time.monotonic() + _PORT_WAIT_S
+    while True:
+        try:
+            if port:  # another service of ours would let us share its port, and the jobs would mix
+                with socket.socket(family, socket.SOCK_STREAM) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind((host, port))
+            holder = socket.socket(family, socket.SOCK_STREAM)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.bind((host, port))
+            return holder
+        except OSError as e:
+            if e.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                time.sleep(0.1)
+                continue
+            raise _cannot_listen(host, port, e) from None
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> DistributedError:
+    return DistributedError(
+        f"the coordination service cannot listen on {host}:{port}: {error.strerror}. Choose another port or address, "
+        "or port 0 for any free port."
+    )
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -65,6 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--num-processes", type=int, required=True)
     parser.add_argument("--bind", default="127.0.0.1:0")
     parser.add_argument("--heartbeat", type=int, default=HEARTBEAT_S, help="seconds")
+    parser.add_argument("--shutdown-timeout", type=int, default=300, help="seconds for all to disconnect")
     parser.add_argument("--until-eof", action="store_true", help="end a moment after stdin does")
     options = parser.parse_args(arguments)
     from meshrt.runtime import jaxlib_api
@@ -72,9 +88,12 @@ def main(arguments: list[str] | None = None) -> None:
     host, port = split_address(options.bind)
     holder = reserve(host, port)
     address = join_address(host, holder.getsockname()[1])
+    # Recoverable: the loss of one process does not abort the others, which the launcher stops itself. Without
+    # a launcher they are to be aborted, and disconnect together.
     service = jaxlib_api.distributed_service(
-        address, options.num_processes, heartbeat_timeout_s=options.heartbeat, recoverable=True
-    )
+        address, options.num_processes, heartbeat_timeout_s=options.heartbeat,
+        shutdown_timeout_s=options.shutdown_timeout, recoverable=not options.until_eof,
+    )  # fmt: skip
     holder.close()
     bootstrap.send(kind="ready", address=address)
     _hold(service, options.until_eof)
@@ -92,4 +111,7 @@ def _hold(service: object, until_eof: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except DistributedError as error:
+        sys.exit(f"meshrt.launch.service: {error}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.errors import ConfigError
-from meshrt.launch.types import Policy
+from meshrt.launch.model import Policy
 
 _SIZE_LIMIT = 1 << 20  # bytes of a configuration file
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

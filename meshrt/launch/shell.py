@@ -20,10 +20,7 @@ from pathlib import Path
 from meshrt.errors import ConfigError
 from meshrt.launch import machine, report, wire
 from meshrt.launch.environment import Place, service_environment, worker_environment
-from meshrt.launch.output import Console, Logs, Stream
-from meshrt.launch.processes import Child, Keeper
-from meshrt.launch.settings import Settings
-from meshrt.launch.types import (
+from meshrt.launch.model import (
     FINAL,
     Announce,
     CancelRequested,
@@ -47,6 +44,9 @@ from meshrt.launch.types import (
     WorkerMeshed,
     WorkerRaised,
 )
+from meshrt.launch.output import Console, Logs, Stream
+from meshrt.launch.processes import Child, Keeper
+from meshrt.launch.settings import Settings
 
 _CANCELLING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 
 from meshrt.errors import DistributedError
-from meshrt.launch.types import WorkerError
+from meshrt.launch.model import WorkerError
 
 LINE_LIMIT = 256 * 1024  # bytes; a deep traceback takes some ten kilobytes
 _TEXT_LIMIT = 16 * 1024

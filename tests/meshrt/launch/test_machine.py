@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from meshrt.launch import machine
 from meshrt.launch.causes import LOST_PEER, LOST_SERVICE, STOPPED, echo_of, first_cause
-from meshrt.launch.types import (
+from meshrt.launch.model import (
     FINAL,
     Announce,
     CancelRequested,
@@ -151,7 +151,8 @@ def test_the_first_cause_is_the_raiser_even_if_its_peer_is_noticed_first():
     do(WorkerExited, rank=0, status=ExitStatus(code=1))
     do(WorkerRaised, rank=2, error=WorkerError("ValueError", "bad batch"))
     do(WorkerExited, rank=2, status=ExitStatus(code=3))
-    assert do(TimerFired, timer=Timer.SETTLE) == [SignalWorkers(ranks=(1,), signal=TERM, cause=do.state.story[-1].event)]
+    stop = do(TimerFired, timer=Timer.SETTLE)
+    assert stop == [SignalWorkers(ranks=(1,), signal=TERM, cause=do.state.story[-1].event)]
     assert kinds(do(WorkerExited, rank=1, status=ExitStatus(signal=TERM))) == [RetireService]
     announce, finish = do(ServiceExited, status=ExitStatus(signal=9))
     failures = announce.incident.failures
@@ -224,7 +225,8 @@ def test_a_restart_begins_a_new_generation_and_the_budget_is_kept():
     do(WorkerExited, rank=0, status=ExitStatus(code=1))
     announce, start = do(ServiceExited, status=OK)
     assert (announce.restart, start.generation) == (1, 1)
-    assert do(ServiceReady, address="h:2")[0] == StartWorkers(generation=1, address="h:2", cause=do.state.story[-1].event)
+    workers = do(ServiceReady, address="h:2")
+    assert workers == [StartWorkers(generation=1, address="h:2", cause=do.state.story[-1].event)]
     do(WorkerExited, rank=0, status=ExitStatus(code=4))
     announce, finish = do(ServiceExited, status=OK)
     assert announce.restart is None and finish.exit_code == 4
@@ -246,6 +248,16 @@ def test_cancelling_a_failing_job_prevents_its_restart():
     do(CancelRequested, signal=15)
     do(WorkerExited, rank=0, status=ExitStatus(signal=15))
     assert do(ServiceExited, status=OK)[-1] == Finish(exit_code=9, cause=do.state.story[-1].event)
+
+
+def test_cancelling_while_killing_prevents_the_restart_too():
+    do = Driver(num_processes=1, max_restarts=5).running()
+    do(WorkerRaised, rank=0, error=WorkerError("ValueError", "x"))
+    do(TimerFired, timer=Timer.SETTLE)
+    do(TimerFired, timer=Timer.GRACE)
+    do(CancelRequested, signal=2)
+    do(WorkerExited, rank=0, status=ExitStatus(signal=KILL))
+    assert kinds(do(ServiceExited, status=OK)) == [Announce, Finish]
 
 
 def test_the_time_limit_ends_the_job_with_124_and_no_restart():
@@ -363,7 +375,7 @@ class World:
                     lambda e, r=rank: WorkerRaised(**e, rank=r, error=GLOO),
                 ]  # fmt: skip
         out += [lambda e, t=timer: TimerFired(**e, timer=t) for timer in sorted(self.timers, key=lambda t: t.value)
-                if not patient or (t := timer) is not Timer.KILL]  # fmt: skip
+                if not patient or timer is not Timer.KILL]  # fmt: skip
         if not patient:
             out.append(lambda e: CancelRequested(**e, signal=2))
         return out

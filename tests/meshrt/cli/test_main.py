@@ -1,0 +1,88 @@
+"""The command line: finding commands, versions, and errors of one line with exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from meshrt.cli import main as cli
+from meshrt.errors import ConfigError
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(list(arguments))
+    out, err = capsys.readouterr()
+    return caught.value.code, out, err
+
+
+def test_version(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert code == 0 and out.startswith("meshrt 0.") and "jaxlib 0." in out
+
+
+def test_help_lists_the_modules(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0 and "launch" in out and "main" not in out.split("Commands:")[1].split()
+
+
+def test_no_command_shows_the_help_and_fails(capsys):
+    code, _, err = run(capsys)
+    assert code == 2 and "Usage: meshrt" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["lunch"], "No such command 'lunch'"),
+        (["--wrong"], "No such option"),
+        (["launch"], "Missing argument 'TARGET'"),
+        (["launch", "--nproc", "x", "s.py"], "'x' is not a valid integer"),
+        (["launch", "--nproc", "0", "s.py"], "nproc = 0: expected a whole number from 1"),
+        (["launch", "--timeout", "-3", "s.py"], "timeout = -3.0: expected a time in seconds"),
+        (["launch", "missing.py"], "missing.py: no such script"),
+        (["launch", "--env", "novalue", "s.py"], "'novalue': expected NAME=VALUE"),
+        (["launch", "--env", "A-B=1", "s.py"], "'A-B' is not the name of an environment variable"),
+        (["launch", "--config", "nope", "s.py"], "no launch configuration 'nope'"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, arguments, text):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2 and out == ""
+    assert err.startswith("meshrt: error: ") and err.count("\n") == 1 and text in err
+
+
+def test_a_log_directory_that_cannot_be_made(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    script = tmp_path / "s.py"
+    script.write_text("")
+    code, _, err = run(capsys, "launch", "--log-dir", str(tmp_path / "file" / "x"), str(script))
+    assert code == 2 and "cannot make the directory" in err
+
+
+def test_errors_of_meshrt_inside_a_command_are_one_line(capsys, monkeypatch):
+    def fail(*_args, **_kwargs):
+        raise ConfigError("first line\nsecond line")
+
+    monkeypatch.setattr(cli.group, "main", fail)
+    assert run(capsys)[::2] == (2, "meshrt: error: first line second line\n")
+
+
+def test_commands_are_found_by_their_module(tmp_path, monkeypatch):
+    package = tmp_path / "toolbox"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "two_words.py").write_text("import click\ncommand = click.Command('two-words', help='Hi.')\n")
+    (package / "_private.py").write_text("raise RuntimeError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    group = cli.Commands("x", package="toolbox")
+    assert group.list_commands(None) == ["two-words"]
+    assert group.get_command(None, "two-words").help == "Hi."
+    assert group.get_command(None, "_private") is None
+
+
+def test_python_dash_m_is_the_program():
+    done = subprocess.run([sys.executable, "-m", "meshrt", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("meshrt 0.")

@@ -1,0 +1,209 @@
+"""The launcher's small parts: lines, messages, settings, variables, addresses."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import meshrt.launch
+from meshrt.errors import ConfigError, DistributedError
+from meshrt.launch import bootstrap, settings, wire
+from meshrt.launch.environment import Place, worker_environment
+from meshrt.launch.output import LINE_LIMIT, LineSplitter
+from meshrt.launch.service import join_address, reserve, split_address
+
+# --- lines.
+
+
+@given(st.binary(max_size=300).map(lambda b: b.replace(b"\r", b"")), st.lists(st.integers(0, 300), max_size=8))
+def test_lines_do_not_depend_on_how_the_bytes_arrive(data, cuts):
+    splitter, out, at = LineSplitter(), [], 0
+    for cut in [*sorted(cuts), len(data)]:
+        out += splitter.feed(data[at:cut], 0.0)
+        at = max(at, cut)
+    out += splitter.close()
+    expected = data.split(b"\n")
+    assert out == (expected[:-1] if expected[-1] == b"" else expected)
+
+
+def test_a_redrawn_line_is_shown_once_a_second_and_at_its_end():
+    splitter = LineSplitter()
+    assert splitter.feed(b"1%\r2%\r", 0.0) == [b"2%"]
+    assert splitter.feed(b"3%\r4%\r", 0.5) == []
+    assert splitter.feed(b"5%\r", 1.5) == [b"5%"]
+    assert splitter.feed(b"99%\r100%\nnext", 1.6) == [b"100%"]
+    assert splitter.close() == [b"next"]
+
+
+def test_an_endless_line_is_cut():
+    pieces = LineSplitter().feed(b"x" * (2 * LINE_LIMIT + 1), 0.0)
+    assert [len(p) for p in pieces] == [LINE_LIMIT, LINE_LIMIT]
+
+
+# --- messages.
+
+
+def test_an_exception_survives_the_pipe(monkeypatch):
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv(bootstrap.FD_VARIABLE, str(write_end))
+    try:
+        raise ValueError("schlecht: ü\nzweite")
+    except ValueError as e:
+        assert bootstrap.send_exception(e)
+    message = wire.decode(os.read(read_end, 65536).rstrip(b"\n"))
+    os.close(read_end)
+    os.close(write_end)
+    assert (message.error.type, message.error.message) == ("ValueError", "schlecht: ü\nzweite")
+    assert message.error.traceback[0] == "Traceback (most recent call last):"
+
+
+def test_without_a_launcher_nothing_is_sent(monkeypatch):
+    monkeypatch.delenv(bootstrap.FD_VARIABLE, raising=False)
+    assert not bootstrap.send(kind="meshed")
+
+
+@given(st.one_of(st.binary(max_size=60), st.recursive(
+    st.none() | st.text(max_size=5) | st.integers() | st.sampled_from(["raised", "ready", "meshed"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["kind", "type", "message", "traceback", "address"]), inner, max_size=5),
+).map(lambda value: json.dumps(value).encode())))  # fmt: skip
+def test_any_bytes_are_a_message_or_a_wire_error(line):
+    try:
+        assert isinstance(wire.decode(line), wire.Message)
+    except wire.WireError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"x" * (wire.LINE_LIMIT + 1), "longer than the limit"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"kind": "raised", "type": "E", "message": "m", "traceback": "t"}', "not a list of lines"),
+        (b'{"kind": "dance"}', "unknown kind 'dance'"),
+    ],
+)
+def test_bad_messages_are_described(line, text):
+    with pytest.raises(wire.WireError, match=text):
+        wire.decode(line)
+
+
+# --- settings.
+
+
+def _config(tmp_path, text):
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[launch]\nnprocs = 2", "unknown key nprocs in [launch]; known are nproc, devices_per_process"),
+        ("[launch]\nnproc = '2'", "nproc = '2': expected a whole number from 1 to 65536"),
+        ("[launch]\nnproc = true", "nproc = True: expected a whole number"),
+        ("[launch]\ntimeout = -1", "timeout = -1: expected a time in seconds, more than 0"),
+        ("[launch]\ntimeout = nan", "timeout = nan: expected a time in seconds"),
+        ("[launch.env]\nA = 1", 'A = 1: expected text, as in A = "1"'),
+        ("[launch.env]\n'A B' = 'x'", "'A B' is not the name of an environment variable"),
+        ("[launch]\nlog_dir = 3", "log_dir = 3: expected the path of a directory"),
+        ("[other]\n", "expected one table, [launch]; found other"),
+        ("", "expected one table, [launch]; found none"),
+        ("nproc = ", "cannot be read as TOML"),
+    ],
+)
+def test_a_bad_configuration_says_where_and_why(tmp_path, text, message):
+    with pytest.raises(ConfigError) as caught:
+        settings.read(_config(tmp_path, text))
+    assert "c.toml: " in str(caught.value) and message in str(caught.value)
+
+
+def test_every_configuration_of_the_repository_is_valid():
+    files = sorted((Path(__file__).parents[3] / "configs" / "launch").glob("*.toml"))
+    assert files
+    for file in files:
+        assert settings.read(file).nproc > 1
+    assert settings.find("local-2x4", settings.folders()).name == "local-2x4.toml"
+
+
+def test_an_unknown_configuration_lists_the_known_ones():
+    with pytest.raises(ConfigError, match="one of: local-2x2-restart, local-2x4"):
+        settings.find("nope", settings.folders())
+    with pytest.raises(ConfigError, match="no launch configuration"):
+        settings.find("../launch/local-2x4", settings.folders())
+
+
+def test_the_command_line_wins_and_variables_join(tmp_path):
+    base = settings.read(_config(tmp_path, "[launch]\nnproc = 2\ngrace = 1\n[launch.env]\nA = 'a'\nB = 'b'"))
+    both = settings.override(base, nproc=3, env={"B": "c"})
+    assert (both.nproc, both.grace, both.env) == (3, 1, {"A": "a", "B": "c"})
+
+
+# --- variables and addresses.
+
+
+def _environment(base, devices=None, extra=(), address="10.0.0.1:5"):
+    return worker_environment(base, Place(1, 2, 3, 4, address), devices, dict(extra), 9)
+
+
+def test_a_workers_place_cannot_be_overridden():
+    env = _environment({"MESHRT_PROCESS_ID": "7"}, extra={"MESHRT_PROCESS_ID": "8", "X": "y"})
+    assert env["MESHRT_PROCESS_ID"] == "1" and env["X"] == "y"
+    assert (env["MESHRT_NUM_PROCESSES"], env["MESHRT_GENERATION"], env["MESHRT_LAUNCH_FD"]) == ("2", "3", "9")
+
+
+def test_a_number_of_devices_that_the_user_set_is_kept():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    assert _environment({})["MESHRT_NUM_CPU_DEVICES"] == "4"
+    assert "MESHRT_NUM_CPU_DEVICES" not in _environment(flags)
+    assert _environment(flags, devices=2)["MESHRT_NUM_CPU_DEVICES"] == "2"
+    assert _environment({"MESHRT_NUM_CPU_DEVICES": "6"})["MESHRT_NUM_CPU_DEVICES"] == "6"
+
+
+def test_the_coordinator_is_not_reached_through_a_proxy():
+    assert "no_grpc_proxy" not in _environment({})
+    assert _environment({"https_proxy": "p"})["no_grpc_proxy"] == "10.0.0.1"
+    assert _environment({"http_proxy": "p", "no_proxy": "a,b"})["no_grpc_proxy"] == "a,b,10.0.0.1"
+
+
+@pytest.mark.parametrize("pair", [("127.0.0.1", 80), ("::1", 1), ("host.name", 65535)])
+def test_addresses_round_trip(pair):
+    assert split_address(join_address(*pair)) == pair
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:70000", "host:-1", "host:x", "host:٣"])
+def test_bad_addresses(text):
+    with pytest.raises(DistributedError, match="expected host:port"):
+        split_address(text)
+
+
+def test_a_reserved_port_is_ours_until_it_is_let_go():
+    holder = reserve("127.0.0.1", 0)
+    port = holder.getsockname()[1]
+    with socket.socket() as other, pytest.raises(OSError):
+        other.bind(("127.0.0.1", port))
+    holder.close()
+
+
+def test_a_taken_port_is_an_error(monkeypatch):
+    monkeypatch.setattr("meshrt.launch.service._PORT_WAIT_S", 0.0)
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(DistributedError, match="Address already in use"):
+            reserve("127.0.0.1", taken.getsockname()[1])
+
+
+def test_no_module_of_the_launcher_hides_one_of_the_standard_library():
+    """bootstrap.py and keeper.py are run by path, which puts this folder first on the module path."""
+    names = {p.stem for p in Path(meshrt.launch.__file__).parent.glob("*.py")} - {"__init__"}
+    assert not names & sys.stdlib_module_names

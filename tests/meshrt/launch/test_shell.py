@@ -1,0 +1,200 @@
+"""The launcher with real, tiny processes. The fixture checks after each test that none of them is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.meshrt.launch.conftest import wait_for
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes through /proc")
+
+SLEEP = "print('up', flush=True); time.sleep(60)\n"
+# A child in the worker's process group that would outlive it.
+CHILD = "subprocess.Popen(['sleep', '60'])\n"
+
+
+@pytest.mark.smoke
+def test_a_good_job_shows_each_line_behind_its_rank(launch):
+    result = launch("--nproc", 2, launch.script("print('hello', sys.argv[1:], __name__); print('x', file=sys.stderr)"),
+                    "--a", "1")  # fmt: skip
+    assert result.code == 0
+    lines = [f"[{r}] hello ['--a', '1'] __main__" for r in (0, 1)]
+    assert sorted(result.out.splitlines()) == lines
+    assert sorted(result.err.splitlines()) == ["[0] x", "[1] x"]
+
+
+@pytest.mark.smoke
+def test_a_worker_that_raises_is_named_first_with_its_traceback(launch):
+    result = launch("--nproc", 3, body=CHILD + "if rank == 1: raise ValueError('bad batch 17')\n" + SLEEP)
+    assert result.code == 1 and result.seconds < 10
+    first, *rest = result.report.splitlines()
+    assert first.startswith("meshrt launch: rank 1 failed first: ValueError: bad batch 17 [exit code 1]")
+    assert rest[0] == "  | Traceback (most recent call last):"
+    assert "  | ValueError: bad batch 17" in rest
+    assert "bootstrap" not in result.report
+    assert "rank 0 was stopped by the launcher" in rest[-1] and "rank 2 was stopped by the launcher" in rest[-1]
+
+
+def test_a_killed_worker_is_named_with_its_signal(launch):
+    result = launch("--nproc", 2, body="if rank == 1: os.kill(os.getpid(), 9)\n" + SLEEP)
+    assert result.code == 137 and result.seconds < 10
+    assert result.report.startswith("meshrt launch: rank 1 failed first: killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "text"),
+    [
+        ("sys.exit(3)", 3, "exit code 3"),
+        ("sys.exit('no data in here')", 1, "SystemExit: no data in here [exit code 1]"),
+        ("os._exit(9)", 9, "exit code 9"),
+        ("os.abort()", 134, "killed by SIGABRT"),
+    ],
+)
+def test_each_way_to_fail(launch, statement, code, text):
+    result = launch("--nproc", 2, body=f"if rank == 0: {statement}\n{SLEEP}")
+    assert result.code == code
+    assert f"rank 0 failed first: {text} (" in result.report
+
+
+def test_the_end_of_stderr_is_the_evidence_where_no_exception_was_reported(launch):
+    result = launch("--nproc", 1, body="print('disk full', file=sys.stderr); os._exit(5)")
+    assert result.code == 5 and "  | disk full" in result.report
+
+
+def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(launch):
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + CHILD + "if rank == 1: sys.exit(4)\n" + SLEEP
+    result = launch("--nproc", 2, "--grace", 0.5, body=body)
+    assert result.code == 4 and result.seconds < 10
+    assert "rank 0 was stopped by the launcher [killed by SIGKILL]" in result.report
+
+
+def test_a_stopped_worker_ends_too(launch):
+    body = "if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(0.3); sys.exit(6)"
+    assert launch("--nproc", 2, body=body).code == 6
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_launcher_hands_signals_on(launch, number, code):
+    process = launch.start("--nproc", 2, body=CHILD + SLEEP)
+    since = time.monotonic()
+    wait_for(process, "up")
+    process.send_signal(number)
+    result = launch.finish(process, since)
+    assert result.code == code
+    assert f"stopped by {number.name}" in result.report
+
+
+def test_a_second_interrupt_kills_at_once(launch):
+    process = launch.start("--nproc", 1, "--grace", 60, body="signal.signal(2, signal.SIG_IGN)\n" + SLEEP)
+    since = time.monotonic()
+    wait_for(process, "up")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert launch.finish(process, since, timeout=20).code == 130
+
+
+def test_killing_the_launcher_ends_everyone(launch):
+    process = launch.start("--nproc", 2, body=CHILD + SLEEP)
+    wait_for(process, "up")
+    assert len(launch._alive()) >= 4
+    process.kill()
+    process.communicate(timeout=20)
+    assert launch.left_behind(within_s=5) == []
+
+
+def test_losing_the_coordination_service_ends_the_job(launch):
+    process = launch.start("--nproc", 2, body=SLEEP)
+    since = time.monotonic()
+    wait_for(process, "up")
+    os.kill(_service_of(process.pid), signal.SIGKILL)
+    result = launch.finish(process, since)
+    assert result.code == 137
+    assert result.report.startswith("meshrt launch: the coordination service failed first: killed by SIGKILL")
+
+
+def _service_of(launcher: int) -> int:
+    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        if b"meshrt.launch.service" in Path(f"/proc/{child}/cmdline").read_bytes():
+            return int(child)
+    raise AssertionError("no coordination service")
+
+
+def test_restarts_are_counted_and_each_generation_has_its_own_service(launch):
+    body = """
+print("address", generation, os.environ["MESHRT_COORDINATOR_ADDRESS"], flush=True)
+if generation < 2 and rank == 1: raise RuntimeError(f"try {generation}")
+"""
+    result = launch("--nproc", 2, "--max-restarts", 2, "--log-dir", "logs", body=body)
+    assert result.code == 0
+    assert "rank 1 failed first: RuntimeError: try 0" in result.err
+    assert "meshrt launch: starting again, generation 2" in result.err
+    assert result.err.rstrip().endswith("meshrt launch: succeeded after 2 restarts")
+    addresses = {line.split()[2:][0]: line.split()[3] for line in result.out.splitlines()}
+    assert len(set(addresses.values())) == 3
+    logs = launch.folder / "logs"
+    assert sorted(str(p.relative_to(logs)) for p in logs.rglob("r*.log")) == [
+        f"g000{g}/r000{r}.log" for g in range(3) for r in range(2)
+    ]
+    assert "RuntimeError: try 1" in (logs / "g0001" / "r0001.log").read_text()
+    report = json.loads((logs / "report.json").read_text())
+    assert (report["phase"], report["restarts"], report["exit_code"]) == ("succeeded", 2, 0)
+    assert [i["failures"][0]["error"]["message"] for i in report["incidents"]] == ["try 0", "try 1"]
+    assert report["story"][0]["after"] == "waiting" and report["story"][-1]["after"] == "succeeded"
+
+
+def test_giving_up_when_the_budget_is_spent(launch):
+    result = launch("--max-restarts", 1, body="sys.exit(7)")
+    assert result.code == 7
+    assert result.err.rstrip().endswith("meshrt launch: gave up after 1 restart")
+
+
+def test_the_time_limit(launch):
+    result = launch("--timeout", 1.5, body=SLEEP)
+    assert result.code == 124 and "did not finish within 1.5 s (--timeout)" in result.report
+
+
+def test_a_reader_that_leaves_ends_the_job(launch):
+    process = launch.start("--nproc", 2, body="while True: print('line', flush=True); time.sleep(0.001)")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=20) == 128 + signal.SIGPIPE
+    process.stderr.close()
+
+
+def test_modules_environment_and_working_directory(launch):
+    launch.script("print(__name__, __spec__ is not None, sys.argv[1:], os.environ['A'], os.getcwd())", "mod.py")
+    result = launch("--env", "A=b=c", "-m", "mod", "--flag")
+    assert result.out == f"[0] __main__ True ['--flag'] b=c {launch.folder}\n"
+
+
+def test_classes_of_the_script_can_be_pickled_and_threads_outlive_it(launch):
+    body = """
+import pickle, threading
+class Thing: pass
+def late():
+    time.sleep(0.2)
+    print(type(pickle.loads(pickle.dumps(Thing()))).__module__)
+threading.Thread(target=late).start()
+"""
+    assert launch(body=body).out == "[0] __main__\n"
+
+
+def test_the_number_of_devices_reaches_the_worker(launch):
+    body = "print(os.environ.get('MESHRT_NUM_CPU_DEVICES'))"
+    assert launch(body=body).out == "[0] 4\n"
+    assert launch("--devices-per-process", 3, body=body).out == "[0] 3\n"
+
+
+def test_what_a_worker_writes_to_the_launchers_pipe_cannot_harm_it(launch):
+    lines = b'nonsense\n{"kind": "ready", "address": 1}\n'
+    result = launch(body=f"os.write(int(os.environ['MESHRT_LAUNCH_FD']), {lines!r})")
+    assert result.code == 0
+    assert "0 sent a message that is not JSON" in result.err and "the field 'address'" in result.err
