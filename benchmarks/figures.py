@@ -1,0 +1,206 @@
+"""The figures: what is measured, how often, and what it must reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.peers import Pairs, Peers, alternate
+from meshrt.inspect.hlo import axes_of_groups, collectives, sent_bytes
+
+__all__ = ["FIGURES", "Effort", "Figure", "Result"]
+
+MESH = {"data": 4, "model": 2}
+DEMO = {"layers": 4}
+BIG_MESHES = {8: (4, 2), 64: (16, 4), 4096: (256, 16), 65536: (4096, 16)}
+BIG_MODEL = {"width": 4096, "heads": 64, "hidden": 16384, "context": 512, "batch": 16384, "vocabulary": 32768}
+
+
+def unrolled(layers: int, **sizes: int) -> dict[str, Any]:
+    return {"layers": layers, "unrolled": True, **sizes}
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many pairs a figure takes: `full` for figures to be quoted, `quick` to see that all runs."""
+
+    quick: bool = False
+
+    def pairs(self, full: int) -> int:
+        return 2 if self.quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the table. `ours` and `theirs` are in `unit`; `must` and `goal` bound the ratio from above."""
+
+    name: str
+    unit: str
+    ours: float
+    theirs: float | None
+    ratio: float | None
+    spread: tuple[float, float] | None = None
+    must: float | None = None
+    goal: float | None = None
+    pairs: int = 1
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the ratio is what it must be; None where nothing is asked."""
+        return None if self.must is None or self.ratio is None else self.ratio <= self.must
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "reached": self.reached}
+
+    @staticmethod
+    def of(name: str, pairs: Pairs, must: float | None = None, goal: float | None = None, unit: str = "s") -> Result:
+        ours, theirs = pairs.medians
+        return Result(name, unit, ours, theirs, pairs.ratio, pairs.spread, must, goal, len(pairs.ours))
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measurement that gives one or more results. `run(effort)` starts the processes it needs."""
+
+    name: str
+    about: str
+    run: Callable[[Effort], list[Result]]
+
+
+FIGURES: dict[str, Figure] = {}
+
+
+def figure(name: str, about: str) -> Callable[[Callable[[Effort], list[Result]]], Callable[[Effort], list[Result]]]:
+    def register(run: Callable[[Effort], list[Result]]) -> Callable[[Effort], list[Result]]:
+        FIGURES[name] = Figure(name, about, run)
+        return run
+
+    return register
+
+
+@figure("trace", "trace + lower of an unrolled transformer train step")
+def _trace(effort: Effort) -> list[Result]:
+    with Peers() as peers:
+        out = []
+        for layers, pairs in ((12, 7), (48, 5)):
+            task = {"model": unrolled(layers), "mesh": MESH}
+            taken = alternate(lambda: peers.ours("trace_lower", **task), lambda: peers.theirs("trace_lower", **task), effort.pairs(pairs))
+            out.append(Result.of(f"trace + lower, {layers} layers", taken, must=0.7, goal=0.33))
+    return out
+
+
+@figure("partition", "propagate + partition, against JAX's trace + lower of the same step")
+def _partition(effort: Effort) -> list[Result]:
+    with Peers() as peers:
+        out = []
+        for layers, pairs in ((12, 7), (48, 5)):
+            task = {"model": unrolled(layers), "mesh": MESH}
+            ours = lambda: peers.ours("propagate_partition", **task)
+            taken = alternate(ours, lambda: peers.theirs("trace_lower", **task), effort.pairs(pairs))
+            out.append(Result.of(f"propagate + partition, {layers} layers", taken, must=0.7, goal=0.3))
+    return out
+
+
+@figure("devices", "first call on a second device set of the same mesh shape")
+def _devices(effort: Effort) -> list[Result]:
+    task = {"model": DEMO, "mesh": MESH}
+    with Peers() as peers:
+        ours = lambda: peers.ours("second_device_set", **task)
+        theirs = lambda: peers.theirs("second_device_set", **task)
+        taken = alternate(ours, theirs, min(5, effort.pairs(5)), warm=1)  # 8 devices have 7 other orders by turning
+        return [Result.of("first call on a second device set", taken, must=0.1, goal=0.03)]
+
+
+@figure("calls", "overhead of calling a compiled function")
+def _calls(effort: Effort) -> list[Result]:
+    out = []
+    with Peers() as peers:
+        for leaves, must, goal in ((2, 1.2, 1.0), (100, 1.0, 0.6)):
+            for devices in (1, 8):
+                task = {"leaves": leaves, "devices": devices, "calls": 2000 if leaves == 2 and devices == 1 else 300}
+                ours = lambda: peers.ours("call_overhead", **task)
+                theirs = lambda: peers.theirs("call_overhead", **task)
+                taken = alternate(ours, theirs, effort.pairs(15), warm=2)
+                what = "2 arguments" if leaves == 2 else f"{leaves}-leaf tree"
+                judged = devices == 1
+                where = "" if judged else f", {devices} devices"
+                out.append(Result.of(f"call, {what}{where}", taken, must if judged else None, goal if judged else None))
+    return out
+
+
+@figure("steps", "step time of the demo's model, same mesh, same annotations")
+def _steps(effort: Effort) -> list[Result]:
+    with Peers() as peers:
+        losses = {"model": DEMO, "mesh": MESH, "steps": 3}
+        both = peers.ours("losses", **losses), peers.theirs("losses", **losses)
+        task = {"model": DEMO, "mesh": MESH, "steps": 5}
+        taken = alternate(
+            lambda: peers.ours("step_time", **task), lambda: peers.theirs("step_time", **task), effort.pairs(11))
+    result = Result.of("step time of the demo's model", taken, must=1.1, goal=0.9)
+    result.details.update(losses={"meshrt": both[0], "jax": both[1]})
+    return [result]
+
+
+def rows_of_hlo(text: str, mesh: dict[str, int]) -> list[dict[str, Any]]:
+    """The collectives of compiled HLO as plain rows."""
+    devices = 1
+    for size in mesh.values():
+        devices *= size
+    return [
+        {"kind": c.kind, "axes": axes_of_groups(c.groups, tuple(mesh.items())), "shapes": list(c.shapes), "bytes": c.bytes,
+         "times": c.times, "cause": c.op_name or ""}
+        for c in collectives(text, devices)
+    ]  # fmt: skip
+
+
+def _total(text: str, mesh: dict[str, int]) -> float:
+    devices = 1
+    for size in mesh.values():
+        devices *= size
+    return sent_bytes(collectives(text, devices))
+
+
+@figure("bytes", "bytes communicated per device and step, from the optimised HLO of both")
+def _bytes(effort: Effort) -> list[Result]:
+    out = []
+    with Peers() as peers:
+        for name, model in (("the demo's model", DEMO), ("4 unrolled layers", unrolled(4))):
+            task = {"model": model, "mesh": MESH}
+            ours, theirs = peers.ours("communication", **task), peers.theirs("communication", **task)
+            a, b = _total(ours["hlo"], MESH), _total(theirs["hlo"], MESH)
+            planned = sum(e["bytes"] * (e["times"] or 1) for e in ours["plan"])
+            details = {
+                "planned bytes": planned, "meshrt plan": ours["plan"],
+                "meshrt": rows_of_hlo(ours["hlo"], MESH), "jax": rows_of_hlo(theirs["hlo"], MESH),
+            }  # fmt: skip
+            out.append(Result(f"bytes per device, {name}", "B", a, b, a / b, None, 1.0, 1.0, 1, details))
+    return out
+
+
+@figure("layers", "growth with the number of unrolled layers")
+def _layers(effort: Effort) -> list[Result]:
+    out = []
+    with Peers() as peers:
+        for layers in (12, 24, 48, 96):
+            out += _stations(peers, f"{layers} layers", {"model": unrolled(layers), "mesh": MESH}, 1 if effort.quick else 3)
+    return out
+
+
+@figure("meshes", "growth with the number of (abstract) devices, 4 unrolled layers")
+def _meshes(effort: Effort) -> list[Result]:
+    out = []
+    with Peers() as peers:
+        for devices, shape in BIG_MESHES.items():
+            task = {"model": unrolled(4, **BIG_MODEL), "mesh": dict(zip(("data", "model"), shape))}
+            out += _stations(peers, f"{devices} devices", task, 1 if effort.quick else 3)
+    return out
+
+
+def _stations(peers: Peers, name: str, task: dict[str, Any], pairs: int) -> list[Result]:
+    """Both stations of ours against JAX's trace + lower."""
+    theirs = lambda: peers.theirs("trace_lower", **task)
+    traced = alternate(lambda: peers.ours("trace_lower", **task), theirs, pairs, warm=0)
+    cut = alternate(lambda: peers.ours("propagate_partition", **task), theirs, pairs, warm=0)
+    return [Result.of(f"trace + lower, {name}", traced), Result.of(f"propagate + partition, {name}", cut)]

@@ -1,0 +1,124 @@
+"""The two processes that are compared, and the pairs of samples taken from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+__all__ = ["Pairs", "Peer", "PeerError", "Peers", "alternate"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class PeerError(RuntimeError):
+    """A task failed in a peer's process; the message ends with the peer's own traceback."""
+
+
+class Peer:
+    """A process that has imported one package, `meshrt` or `jax`, and runs tasks of `benchmarks.tasks` on request."""
+
+    def __init__(self, package: str, devices: int = 8):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("MESHRT_", "JAX_"))}
+        env["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+        env["TF_CPP_MIN_LOG_LEVEL"] = "2"
+        env["PYTHONHASHSEED"] = "0"
+        self.package = package
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.worker", package], cwd=ROOT, env=env, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def __call__(self, task: str, **arguments: Any) -> Any:
+        """The result of a task; PeerError if it raised or the process ended."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps({"task": task, "arguments": arguments}) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise PeerError(f"the {self.package} process ended with code {self.process.wait()} during {task}")
+        reply = json.loads(answer)
+        if "error" in reply:
+            raise PeerError(f"{self.package}: {task} failed:\n{reply['error']}")
+        return reply["value"]
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Peers:
+    """meshrt and JAX, as a context manager."""
+
+    def __init__(self, devices: int = 8):
+        self.ours, self.theirs = Peer("meshrt", devices), Peer("jax", devices)
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Samples of both sides in the order they were taken; each pair was taken back to back."""
+
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...]
+
+    @property
+    def ratios(self) -> list[float]:
+        return sorted(a / b for a, b in zip(self.ours, self.theirs))
+
+    @property
+    def ratio(self) -> float:
+        """The median of the pairs' ratios."""
+        return statistics.median(self.ratios)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The lower and upper quartile of the pairs' ratios; their extremes for fewer than four pairs."""
+        if len(self.ours) < 4:
+            return self.ratios[0], self.ratios[-1]
+        low, _, high = statistics.quantiles(self.ratios, n=4, method="inclusive")
+        return low, high
+
+    @property
+    def medians(self) -> tuple[float, float]:
+        return statistics.median(self.ours), statistics.median(self.theirs)
+
+
+def alternate(ours: Callable[[], float], theirs: Callable[[], float], pairs: int, warm: int = 1) -> Pairs:
+    """`pairs` pairs of samples after `warm` discarded ones; which side goes first alternates."""
+    for _ in range(warm):
+        ours()
+        theirs()
+    a, b = [], []
+    for i in range(pairs):
+        if i % 2:
+            b.append(theirs())
+            a.append(ours())
+        else:
+            a.append(ours())
+            b.append(theirs())
+    return Pairs(tuple(a), tuple(b))

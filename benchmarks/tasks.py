@@ -1,0 +1,196 @@
+"""What is timed, written once against JAX's names; runs inside a worker process of either package."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Tasks"]
+
+MODEL_SOURCE = Path(__file__).resolve().parent.parent / "meshrt" / "demo" / "model.py"
+IN_FLIGHT = 100  # unawaited calls at most while measuring the overhead of calls
+
+
+def _model_source() -> ModuleType:
+    """The demo's model, loaded by path so that the JAX process does not import meshrt."""
+    spec = importlib.util.spec_from_file_location("benchmarked_model", MODEL_SOURCE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Tasks:
+    """Every public method is a task. Meshes are given as {"data": 4, "model": 2}, models as fields of ModelConfig."""
+
+    def __init__(self, frontend: ModuleType):
+        self.jax, self.jnp = frontend, frontend.numpy
+        self.is_meshrt = frontend.__name__ == "meshrt"
+        self.source = _model_source()
+        self._arguments: dict[Any, Any] = {}
+        self._prepared: dict[Any, Any] = {}
+
+    # -- meshes and models -----------------------------------------------------------------------------------------------
+
+    def _axis_types(self, mesh: dict[str, int]) -> Any:
+        return (self.jax.sharding.AxisType.Auto,) * len(mesh)
+
+    def _abstract(self, mesh: dict[str, int]) -> Any:
+        return self.jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=self._axis_types(mesh))
+
+    def _mesh(self, mesh: dict[str, int], turn: int = 0) -> Any:
+        """A mesh over all devices, whose order is turned by `turn` places."""
+        devices = np.roll(np.array(self.jax.devices(), dtype=object), -turn).reshape(tuple(mesh.values()))
+        return self.jax.sharding.Mesh(devices, tuple(mesh), axis_types=self._axis_types(mesh))
+
+    def _model(self, model: dict[str, Any]) -> Any:
+        return self.source.LanguageModel(self.jax, self.source.ModelConfig(**model))
+
+    def _staged(self, model: dict[str, Any], mesh: dict[str, int]) -> tuple[Any, Any, Any]:
+        """A model that has never been traced, the types of its step's arguments, and the mesh's context."""
+        abstract = self._abstract(mesh)
+        built = self._model(model)
+        key = (tuple(model.items()), tuple(mesh.items()))
+        if key not in self._arguments:
+            self._arguments[key] = built.example_arguments(abstract)
+        return built, self._arguments[key], self.jax.sharding.use_abstract_mesh(abstract)
+
+    def versions(self) -> dict[str, str]:
+        """The versions of the package and of jaxlib."""
+        import importlib.metadata as metadata
+
+        return {n: metadata.version(n) for n in (self.jax.__name__, "jaxlib")}
+
+    # -- stations --------------------------------------------------------------------------------------------------------
+
+    def trace_lower(self, model: dict[str, Any], mesh: dict[str, int]) -> float:
+        """Seconds from the Python function to lowered StableHLO, for a function that has not been seen before."""
+        built, arguments, context = self._staged(model, mesh)
+        with context:
+            step = built.jitted_step()
+            start = time.perf_counter()
+            step.trace(*arguments).lower(lowering_platforms=("cpu",))
+            return time.perf_counter() - start
+
+    def propagate_partition(self, model: dict[str, Any], mesh: dict[str, int]) -> float:
+        """Seconds from lowered StableHLO to the text of one device's program; meshrt only."""
+        built, arguments, context = self._staged(model, mesh)
+        with context:
+            lowered = built.jitted_step().trace(*arguments).lower(lowering_platforms=("cpu",))
+            start = time.perf_counter()
+            lowered.propagate().partition().as_text()
+            return time.perf_counter() - start
+
+    # -- running ---------------------------------------------------------------------------------------------------------
+
+    def _state(self, built: Any, mesh: Any) -> tuple[Any, Any]:
+        """Arguments of the step on `mesh`, made from the same NumPy values every time."""
+        key = ("host", built.config)
+        if key not in self._prepared:
+            state = self.jax.jit(built.init)(self.jax.random.key(0))
+            rng = np.random.default_rng(0)
+            tokens = rng.integers(0, built.config.vocabulary, (built.config.batch, built.config.context + 1))
+            self._prepared[key] = self.jax.tree.map(np.asarray, state), tokens.astype(np.int32)
+        state, tokens = self._prepared[key]
+        return (self.jax.device_put(state, built.state_shardings(mesh)), self.jax.device_put(tokens, built.token_sharding(mesh)))
+
+    def second_device_set(self, model: dict[str, Any], mesh: dict[str, int]) -> float:
+        """Seconds of the first call of a compiled step on the same devices in an order not used before."""
+        key = ("second", tuple(model.items()))
+        if key not in self._prepared:
+            built = self._model(model)
+            self._prepared[key] = [built, built.jitted_step(), 0]
+            self._first_call(*self._prepared[key][:2], self._mesh(mesh))
+        prepared = self._prepared[key]
+        prepared[2] += 1
+        return self._first_call(*prepared[:2], self._mesh(mesh, turn=prepared[2]))
+
+    def _first_call(self, built: Any, step: Any, mesh: Any) -> float:
+        with self.jax.set_mesh(mesh):
+            state, tokens = self._state(built, mesh)
+            self.jax.block_until_ready((state, tokens))
+            start = time.perf_counter()
+            self.jax.block_until_ready(step(state, tokens))
+            return time.perf_counter() - start
+
+    def step_time(self, model: dict[str, Any], mesh: dict[str, int], steps: int) -> float:
+        """Seconds per training step, each awaited; compiled on the first request."""
+        key = ("steps", tuple(model.items()), tuple(mesh.items()))
+        concrete = self._mesh(mesh)
+        with self.jax.set_mesh(concrete):
+            if key not in self._prepared:
+                built = self._model(model)
+                step = built.jitted_step()
+                state, tokens = self._state(built, concrete)
+                state, loss = step(state, tokens)
+                self._prepared[key] = [step, state, tokens]
+            step, state, tokens = self._prepared[key]
+            start = time.perf_counter()
+            for _ in range(steps):
+                state, loss = step(state, tokens)
+                loss.block_until_ready()
+            elapsed = time.perf_counter() - start
+            self._prepared[key][1] = state
+        return elapsed / steps
+
+    def losses(self, model: dict[str, Any], mesh: dict[str, int], steps: int) -> list[float]:
+        """The losses of the first steps on random tokens: both sides must train the same."""
+        concrete = self._mesh(mesh)
+        built = self._model(model)
+        out = []
+        with self.jax.set_mesh(concrete):
+            state, tokens = self._state(built, concrete)
+            step = built.jitted_step()
+            for _ in range(steps):
+                state, loss = step(state, tokens)
+                out.append(float(loss))
+        return out
+
+    def call_overhead(self, leaves: int, devices: int, calls: int) -> float:
+        """Seconds per call of a compiled function: of two arrays (leaves=2) or of a dictionary of arrays."""
+        key = ("calls", leaves, devices)
+        if key not in self._prepared:
+            self._prepared[key] = self._prepare_calls(leaves, devices)
+        function, arguments = self._prepared[key]
+        total = 0.0
+        for _ in range(max(1, calls // IN_FLIGHT)):
+            start = time.perf_counter()
+            for _ in range(IN_FLIGHT):
+                out = function(*arguments)
+            total += time.perf_counter() - start
+            self.jax.block_until_ready(out)
+        return total / (max(1, calls // IN_FLIGHT) * IN_FLIGHT)
+
+    def _prepare_calls(self, leaves: int, devices: int) -> tuple[Any, Any]:
+        jax, x = self.jax, np.arange(8, dtype=np.float32)
+        place = lambda v: jax.device_put(v, jax.devices()[0])
+        if devices > 1:
+            mesh = self._mesh({"data": devices})
+            sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+            place = lambda v: jax.device_put(v, sharding)
+        if leaves == 2:
+            function, arguments = jax.jit(lambda a, b: a + b), (place(x), place(x))
+        else:
+            tree = {f"layer{i // 4}": {f"w{j}": place(x) for j in range(4)} for i in range(0, leaves, 4)}
+            function, arguments = jax.jit(lambda t: jax.tree.map(lambda a: a + 1, t)), (tree,)
+        jax.block_until_ready(function(*arguments))
+        return function, arguments
+
+    # -- communication ---------------------------------------------------------------------------------------------------
+
+    def communication(self, model: dict[str, Any], mesh: dict[str, int]) -> dict[str, Any]:
+        """The optimised HLO of the step, and what our plan says of it (None for JAX, which has none)."""
+        concrete = self._mesh(mesh)
+        built = self._model(model)
+        with self.jax.set_mesh(concrete):
+            lowered = built.jitted_step().trace(*built.example_arguments(concrete)).lower()
+            text = lowered.compile().as_text()
+            plan = lowered.partition().plan.as_json() if self.is_meshrt else None
+        return {"hlo": text, "plan": plan}

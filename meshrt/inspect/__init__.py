@@ -1,0 +1,1 @@
+"""What a program communicates and why: reports made from the stages' own values, and a reader of compiled HLO."""
