@@ -14,8 +14,9 @@ from meshrt import config, errors, tree_util
 from meshrt.core.trace import Tracer
 from meshrt.core.types import aval_of
 from meshrt.placement import Placement
-from meshrt.runtime import backend, executable, transfer
-from meshrt.runtime.array import Array
+from meshrt.runtime import backend, executable, jaxlib_api, transfer
+from meshrt.runtime.array import Array, Signature, signature
+from meshrt.runtime.reshard import reshard
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
@@ -31,10 +32,9 @@ __all__ = ["Call", "Compiled", "Entry", "Loaded", "build_program", "load", "load
 def build_program(lowered: Lowered, options: dict[str, Any]) -> Program:
     """Partitions and compiles; nothing here knows a device, only how many there are."""
     mesh = lowered.mesh
-    xla_options = tuple(sorted(options.items()))
     if mesh is None:
         portable = executable.compile_program(
-            lowered.module.text, num_devices=1, mode="replica", backend=lowered.request.platform, options=xla_options
+            lowered.module.text, num_devices=1, mode="replica", backend=lowered.request.platform, options=options
         )
         return Program(lowered, portable, None, None, None)
     partitioned = None
@@ -47,7 +47,7 @@ def build_program(lowered: Lowered, options: dict[str, Any]) -> Program:
         arg_shardings, out_shardings = partitioned.arg_shardings, partitioned.out_shardings
         text, mode = partitioned.as_text(), "replica"
     portable = executable.compile_program(
-        text, num_devices=mesh.size, mode=mode, backend=lowered.request.platform, options=xla_options
+        text, num_devices=mesh.size, mode=mode, backend=lowered.request.platform, options=options
     )
     return Program(lowered, portable, arg_shardings, out_shardings, partitioned)
 
@@ -128,18 +128,8 @@ class Entry:
     """A compiled call for one signature. `run(leaves)` returns the flat results."""
 
     __slots__ = (
-        "consts",
-        "donated",
-        "in_place",
-        "kept",
-        "kept_all",
-        "moves",
-        "name",
-        "out_tree",
-        "plan",
-        "record",
-        "run_plan",
-    )
+        "consts", "donated", "kept", "kept_all", "launch", "moves", "name", "out_tree", "record", "signatures",
+    )  # fmt: skip
 
     def __init__(self, name: str, record: Any, request: Any, loaded: Loaded, leaves: Sequence[Any], committed: bool):
         self.name, self.record, self.out_tree = name, record, record.out_tree
@@ -149,32 +139,58 @@ class Entry:
         self.consts = loaded.const_buffers
         offset = len(program.consts)
         self.moves = [
-            (k, loaded.arg_shardings[offset + k], record.closed.in_avals[i])
+            (k, signature(record.closed.in_avals[i], loaded.arg_shardings[offset + k]))
             for k, i in enumerate(program.kept) if not _in_place(leaves[i], loaded.arg_shardings[offset + k])
         ]  # fmt: skip
-        self.donated = [i for i, d in enumerate(request.donated) if d]
-        self.plan = executable.ResultPlan(record.closed.out_avals, loaded.out_shardings, committed)
-        self.run_plan = loaded.loaded.bind(self.plan)
+        self.donated = (
+            [(i, f"donated as argument {p} of {name}") for i, (d, p) in enumerate(zip(request.donated, record.arg_paths())) if d]
+            if any(request.donated) else []
+        )  # fmt: skip
+        self.signatures = [
+            signature(a, sharding, committed) for a, sharding in zip(record.closed.out_avals, loaded.out_shardings)
+        ]
+        self.launch = loaded.loaded.runner(executable.ResultPlan(self.signatures))
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         kept = leaves if self.kept_all else [leaves[i] for i in self.kept]
         if self.moves:
             kept = list(kept)
-            for k, sharding, aval in self.moves:
-                kept[k] = transfer.place(kept[k], aval, sharding)
+            for k, sig in self.moves:
+                kept[k] = _place(kept[k], sig)
         buffers = [x._buf for x in kept]
         if self.consts:
             buffers = self.consts + buffers
-        outs = self.run_plan(buffers)
+        try:
+            outs = [Array(b, sig) for b, sig in zip(self.launch(buffers), self.signatures)]
+        except jaxlib_api.XlaError as e:
+            raise self._explained(e, leaves) from None
         if self.donated:
             self._mark_donated(leaves)
         return outs
 
+    def _explained(self, e: Exception, leaves: Sequence[Any]) -> errors.MeshrtError:
+        """Names the argument that is gone; everything else is the runtime's own failure."""
+        for path, x in zip(self.record.arg_paths(), leaves):
+            if type(x) is Array and x.is_deleted():
+                how = f" It was {x._fate}." if x._fate else ""
+                return errors.DeletedArrayError(
+                    f"argument {path} of {self.name} is an array that has been deleted or donated "
+                    f"(shape {x.aval.str_short()}).{how} Use the result of that call instead, or don't donate it"
+                )
+        return errors.ExecutionError(f"running {self.name} failed: {e}")
+
     def _mark_donated(self, leaves: Sequence[Any]) -> None:
-        for i in self.donated:
+        for i, fate in self.donated:
             x = leaves[i]
             if type(x) is Array:
-                x.mark_donated(lambda i=i: f"{self.record.arg_paths()[i]} of {self.name}")
+                x._fate = fate
+
+
+def _place(x: Any, sig: Signature) -> Array:
+    """An argument laid out as the program wants it."""
+    if type(x) is Array:
+        return reshard(x, sig.sharding)
+    return Array(transfer.buffer_of(x, sig), sig)
 
 
 def _in_place(x: Any, sharding: Any) -> bool:

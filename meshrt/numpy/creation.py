@@ -22,6 +22,7 @@ from meshrt.numpy.operands import (
     shape_tuple,
     static_int,
 )
+from meshrt.primitives import identity
 from meshrt.primitives.reshape import broadcast_in_dim_p, expand_dims, iota_p, reshape_p
 from meshrt.primitives.reshape import full as lax_full
 

@@ -24,15 +24,11 @@ from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives import conversion
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.concatenate import batch_together, concatenate
 from meshrt.primitives.reshape import broadcast_in_dim, broadcasted_iota, canonical_shape, full, reshape
 from meshrt.primitives.slice import index_in_dim
-
-__all__ = [
-    "iota_2x32_shape", "random_bits", "random_fold_in", "random_seed", "random_split", "random_unwrap", "random_wrap",
-    "threefry_2x32",
-]  # fmt: skip
 
 _U32 = np.dtype(np.uint32)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -54,7 +50,7 @@ def _leading_batch(get: Callable[[], Primitive]):
     return lambda size, args, dims, params: (get().bind(*args, **params), dims[0])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # The hash
 
 
@@ -122,7 +118,7 @@ def threefry_2x32(keypair: tuple[Any, Any], count: Any) -> Any:
     return reshape(out, aval.shape)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # Counters
 
 
@@ -149,10 +145,10 @@ def iota_2x32_shape(shape: Sequence[int]) -> tuple[Any, Any]:
     # Multi-precision by 16-bit limbs would need no 64-bit integers, but every XLA platform has them.
     wide = np.dtype(np.uint64)
     positions = _wide_position(shape, wide)
-    high = ew.convert_element_type_p.bind(
+    high = conversion.convert_element_type_p.bind(
         ew.shift_right_logical_p.bind(positions, wide.type(32)), new_dtype=_U32, weak_type=False
     )
-    return high, ew.convert_element_type_p.bind(positions, new_dtype=_U32, weak_type=False)
+    return high, conversion.convert_element_type_p.bind(positions, new_dtype=_U32, weak_type=False)
 
 
 def _wide_position(shape: Sequence[int], wide: np.dtype) -> Any:
@@ -167,7 +163,7 @@ def _wide_position(shape: Sequence[int], wide: np.dtype) -> Any:
     return total
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # Staging: what each primitive computes on the physical arrays
 
 
@@ -216,7 +212,7 @@ def _join_words(words: Sequence[Any]) -> Any:
 
 
 def _convert(x: Any, dtype: Any) -> Any:
-    return ew.convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=False)
+    return conversion.convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=False)
 
 
 def threefry_seed(seeds: Any) -> Any:
@@ -237,7 +233,7 @@ def threefry_split(shape: tuple[int, ...], keys: Any) -> Any:
 def threefry_fold_in(keys: Any, data: Any) -> Any:
     """The hash of the block (0, data) is the new key; a scalar operand goes with every element of the other."""
     shape = aval_of(keys).shape[:-1] or aval_of(data).shape
-    data = ew.convert_element_type(data, _U32)
+    data = conversion.convert_element_type(data, _U32)
     parts = [*_key_words(keys), data]
     k1, k2, data = (broadcast_in_dim(p, shape, ()) if shape and not aval_of(p).ndim else p for p in parts)
     return _join_words(threefry2x32_p.bind(k1, k2, full(shape, 0, _U32), data))
@@ -254,7 +250,7 @@ def threefry_random_bits(bit_width: int, shape: tuple[int, ...], keys: Any) -> A
     return bits if bit_width == 32 else _convert(bits, f"uint{bit_width}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # The primitives over typed keys
 
 

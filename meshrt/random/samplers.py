@@ -18,6 +18,7 @@ from meshrt.numpy import ufuncs as uf
 from meshrt.numpy.creation import asarray
 from meshrt.numpy.operands import ShapeError, broadcast_shapes, broadcast_to_shape, scalar_like, shape_tuple
 from meshrt.numpy.selection import clip, where
+from meshrt.primitives import conversion
 from meshrt.primitives import random as rn
 from meshrt.random.keys import typed
 
