@@ -53,9 +53,7 @@ class _Interned:
         cls._table = {}
 
     def __setattr__(self, name, value):
-        raise AttributeError(
-            f"{type(self).__name__} is immutable; make a new one instead of setting {name!r}"
-        )
+        raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead of setting {name!r}")
 
     def __reduce__(self):
         return type(self), tuple(getattr(self, f) for f in self._fields)
@@ -295,9 +293,7 @@ class TensorSharding(_Interned):
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of one device's part; indivisible dimensions are rounded up (padded)."""
         if len(shape) != len(self.dims):
-            raise errors.RankMismatchError(
-                f"{self.to_text()} has rank {self.rank}, the value has shape {shape}"
-            )
+            raise errors.RankMismatchError(f"{self.to_text()} has rank {self.rank}, the value has shape {shape}")
         return tuple(-(-n // d.factor) for n, d in zip(shape, self.dims))
 
     def closed(self) -> TensorSharding:

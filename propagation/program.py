@@ -293,9 +293,7 @@ class Program:
 
     def new_op(self, name, operands, result_types, attrs=None, regions=(), like: Op | None = None) -> Op:
         """A new operation, not yet in a block. `like` lends its source location."""
-        op = Op(
-            name, list(operands), list(regions), like._ir if like is not None else None, dict(attrs or {})
-        )
+        op = Op(name, list(operands), list(regions), like._ir if like is not None else None, dict(attrs or {}))
         for i, v in enumerate(op.operands):
             v.uses.append(Use(op, i))
         op.results = [self.new_value(t, op, i) for i, t in enumerate(result_types)]

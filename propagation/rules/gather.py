@@ -29,7 +29,17 @@ def gather(op, options):
         builder.add([dim, index_dim], [out], size)
 
     shape = op.results[0].type.shape
-    _walk(operand, shape, d.offset, d.collapsed_slice, d.operand_batching, d.indices_batching, d.index_vector, window, batch)
+    _walk(
+        operand,
+        shape,
+        d.offset,
+        d.collapsed_slice,
+        d.operand_batching,
+        d.indices_batching,
+        d.index_vector,
+        window,
+        batch,
+    )
     for dim in d.collapsed_slice:
         builder.add([dim, None], [None], operand[dim], REDUCTION if operand[dim] > 1 else NEED_REPLICATION)
     _add_index_vector(builder, op.operands[1].type.shape, d.index_vector, [None], 1)
@@ -83,7 +93,15 @@ def scatter(op, options):
         add(dim, index_dim, out, size, PASS_THROUGH if dim is not None else implicit)
 
     _walk(
-        inputs, updates, d.update_window, d.inserted_window, d.input_batching, d.indices_batching, d.index_vector, window, batch
+        inputs,
+        updates,
+        d.update_window,
+        d.inserted_window,
+        d.input_batching,
+        d.indices_batching,
+        d.index_vector,
+        window,
+        batch,
     )
     for dim in d.inserted_window:
         add(dim, None, None, inputs[dim])

@@ -9,9 +9,7 @@ from .builder import NEED_REPLICATION, PASS_THROUGH, RuleBuilder, signature
 def cholesky(op, options):
     shape = op.operands[0].type.shape
     batch = len(shape) - 2
-    return (
-        RuleBuilder.of(op).add_pointwise(shape, lambda d: PASS_THROUGH if d < batch else NEED_REPLICATION).build()
-    )
+    return RuleBuilder.of(op).add_pointwise(shape, lambda d: PASS_THROUGH if d < batch else NEED_REPLICATION).build()
 
 
 @signature("fft_length")

@@ -80,7 +80,9 @@ class RuleText:
                 raise self._error(f"it has {len(dims)} {what}s, the operation has {len(shapes)}", where)
             for i, (d, s) in enumerate(zip(dims, shapes)):
                 if len(d) != len(s):
-                    raise self._error(f"{what} {i} has {len(d)} dimensions in the rule and {len(s)} in the program", where)
+                    raise self._error(
+                        f"{what} {i} has {len(d)} dimensions in the rule and {len(s)} in the program", where
+                    )
 
     def _error(self, problem: str, where: str | None) -> BadRuleError:
         return BadRuleError(f"sharding rule {self.text!r}: {problem}", where)

@@ -123,8 +123,6 @@ class _Reshape:
         self.done[side] *= size
 
 
-
-
 RULES = {
     "stablehlo.broadcast_in_dim": broadcast_in_dim,
     "stablehlo.reshape": reshape,

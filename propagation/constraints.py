@@ -1,0 +1,214 @@
+"""Sharding constraints and sharding groups, before propagation.
+
+A constraint is a pointwise operation with a sharding of its own. Where nothing contradicts, its sharding is also put
+on its input, so that it takes part in propagation from the start.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from .annotations import Shardings
+from .dataflow import _post_order
+from .errors import UnsupportedModuleError
+from .model import TensorSharding
+from .program import Op, Program, Use, Value, replace_all_uses, source
+
+__all__ = ["apply_constraints", "import_groups", "settle_groups"]
+
+_log = logging.getLogger(__name__)
+_CONSTRAINT, _MANUAL = "sdy.sharding_constraint", "sdy.manual_computation"
+
+
+def apply_constraints(program: Program, shardings: Shardings, edge_values: set[Value]) -> None:
+    """Applies constraints, and manual computations' input shardings, to the values that they constrain.
+
+    `edge_values` are the owners and targets of data-flow edges: for these all uses go through the constraint instead,
+    because the edge's sharding belongs to more than this value.
+    """
+    for func in program.funcs.values():
+        for op in [*_post_order(func.body.ops)]:
+            if op.name == _CONSTRAINT:
+                _redirect_chain(op, shardings)
+                _apply(program, shardings, edge_values, op, 0, shardings.get(op.results[0]))
+            elif op.name == _MANUAL:
+                for number, sharding in enumerate(op.data["in_shardings"]):
+                    _apply(program, shardings, edge_values, op, number, sharding)
+
+
+def _apply(program, shardings, edge_values, op: Op, number: int, sharding: TensorSharding) -> None:
+    value = op.operands[number]
+    if not _is_shardable(value) or _sharding_of(value, shardings) is not None:
+        return
+    if not sharding.is_fully_closed or _is_constrained_otherwise(value, sharding, shardings):
+        return
+    is_edge = value in edge_values or (value.op is not None and value.op.name == "sdy.data_flow_edge")
+    if not is_edge:
+        _set(value, sharding, shardings)
+        return
+    if op.name == _CONSTRAINT:
+        op.parent.ops.remove(op)
+        constraint = op
+    else:
+        constraint = program.new_op(_CONSTRAINT, [value], [value.type], like=op)
+        shardings.set(constraint.results[0], sharding)
+    _insert_behind(value, constraint)
+    replace_all_uses(value, constraint.results[0], lambda use: use.op is not constraint)
+
+
+def _set(value: Value, sharding: TensorSharding, shardings: Shardings) -> None:
+    """Also gives the other results of the same operation an open sharding, if they have none."""
+    shardings.set(value, sharding)
+    if value.op is not None:
+        for other in value.op.results:
+            if other is not value and shardings.get(other) is None:
+                shardings.set(other, TensorSharding.open_on(sharding.mesh, other.type.rank))
+
+
+def _insert_behind(value: Value, op: Op) -> None:
+    if value.op is None:
+        block = value.owner
+        block.ops.insert(0, op)
+    else:
+        block = value.op.parent
+        block.ops.insert(block.ops.index(value.op) + 1, op)
+    op.parent = block
+
+
+def _is_shardable(value: Value) -> bool:
+    """Arguments of bodies (reducers and the like) cannot carry a sharding."""
+    from .dataflow import is_data_flow_op
+
+    if not value.is_argument:
+        return True
+    owner = value.owner.owner
+    return not isinstance(owner, Op) or is_data_flow_op(owner)
+
+
+def _sharding_of(value: Value, shardings: Shardings) -> TensorSharding | None:
+    """Looks through to the edge of a value that is an edge's only use."""
+    if len(value.uses) == 1 and value.uses[0].op.name == "sdy.data_flow_edge":
+        return shardings.get(value.uses[0].op.results[0])
+    return shardings.get(value)
+
+
+def _is_constrained_otherwise(value: Value, sharding: TensorSharding, shardings: Shardings) -> bool:
+    for op, number in value.uses:
+        if op.name == _CONSTRAINT and shardings.get(op.results[0]) is not sharding:
+            return True
+        if op.name == _MANUAL and op.data["in_shardings"][number] is not sharding:
+            return True
+    return False
+
+
+def _is_constrained(value: Value, excluded: Op | None = None) -> bool:
+    return any(u.op is not excluded and u.op.name in (_CONSTRAINT, _MANUAL) for u in value.uses)
+
+
+def _redirect_chain(head: Op, shardings: Shardings) -> None:
+    """Constraints that follow each other are a sequence of reshards; later users of the first one's input then use
+    the last one's result."""
+    value = head.operands[0]
+    if value.op is not None and value.op.name == _CONSTRAINT:
+        return
+    if _sharding_of(value, shardings) is not None or _is_constrained(value, head):
+        return
+    tail = head
+    while len(tail.results[0].uses) == 1 and tail.results[0].uses[0].op.name == _CONSTRAINT:
+        tail = tail.results[0].uses[0].op
+    if tail is head or _is_constrained(tail.results[0]):
+        return
+    order = {op: i for i, op in enumerate(tail.parent.ops)}
+    behind = order[tail]
+
+    def is_later(use: Use) -> bool:
+        return use.op is not head and use.op.name != "func.return" and order.get(use.op, -1) > behind
+
+    replace_all_uses(value, tail.results[0], is_later)
+
+
+def import_groups(program: Program) -> list[list[Value]]:
+    """The sharding groups: those that share a value are one. Duplicate memberships are removed from the program.
+
+    Raises `UnsupportedModuleError` for a group over different shapes or across manual computations.
+    """
+    members: dict[Value, list[Op]] = {}
+    about: dict[int, tuple] = {}
+    for op in [op for op in program.ops() if op.name == "sdy.sharding_group"]:
+        value = op.operands[0]
+        members.setdefault(value, []).append(op)
+        fact = (_manual_parent(op), value.type.shape)
+        known = about.setdefault(op.data["group"], fact)
+        if known[0] is not fact[0]:
+            raise UnsupportedModuleError(
+                f"sharding group {op.data['group']} has members inside and outside a manual computation", source(op)
+            )
+        if known[1] != fact[1]:
+            raise UnsupportedModuleError(
+                f"sharding group {op.data['group']} has members of shapes {known[1]} and {fact[1]}", source(op)
+            )
+    leader = _unite(members, about)
+    number = {group: i for i, group in enumerate(sorted(set(leader.values())))}
+    groups: list[list[Value]] = [[] for _ in number]
+    for value, ops in members.items():
+        for op in ops:
+            op.data["group"] = number[leader[op.data["group"]]]
+        groups[ops[0].data["group"]].append(value)
+        for extra in ops[1:]:
+            extra.parent.ops.remove(extra)
+            value.uses.remove(Use(extra, 0))
+            extra.parent = None
+    return groups
+
+
+def _manual_parent(op: Op) -> Op | None:
+    parent = op.parent_op
+    while isinstance(parent, Op):
+        if parent.name == _MANUAL:
+            return parent
+        parent = parent.parent_op
+    return None
+
+
+def _unite(members: dict[Value, list[Op]], about: dict[int, tuple]) -> dict[int, int]:
+    leader = {group: group for group in about}
+
+    def find(group: int) -> int:
+        while leader[group] != group:
+            group = leader[group]
+        return group
+
+    for ops in members.values():
+        for op in ops:
+            a, b = sorted((find(ops[0].data["group"]), find(op.data["group"])))
+            leader[b] = a
+    return {group: find(group) for group in leader}
+
+
+def settle_groups(program: Program, shardings: Shardings, groups: list[list[Value]]) -> list[list[Value]]:
+    """Gives the members of each group one sharding to start from. Where the user's shardings disagree, open
+    constraints behind the members form the group instead. Returns the groups to propagate."""
+    out = []
+    for group in groups:
+        found = {s for s in (shardings.get(v) for v in group) if s is not None and not _says_nothing(s)}
+        if len(found) == 1:
+            (sharding,) = found
+            for value in group:
+                _set(value, sharding, shardings)
+        elif len(found) > 1:
+            _log.warning("a sharding group starts with different shardings: %s", ", ".join(s.to_text() for s in found))
+            group = [_open_constraint(program, shardings, v, next(iter(found)).mesh) for v in group]
+        out.append(group)
+    return out
+
+
+def _says_nothing(s: TensorSharding) -> bool:
+    return s.is_fully_replicated and all(d.is_open for d in s.dims) and not s.replicated and not s.unreduced
+
+
+def _open_constraint(program: Program, shardings: Shardings, value: Value, mesh) -> Value:
+    constraint = program.new_op(_CONSTRAINT, [value], [value.type])
+    shardings.set(constraint.results[0], TensorSharding.open_on(mesh, value.type.rank))
+    _insert_behind(value, constraint)
+    replace_all_uses(value, constraint.results[0], lambda use: use.op is not constraint)
+    return constraint.results[0]

@@ -1,0 +1,192 @@
+"""Data-flow edges: values that are one value seen from several places must be sharded alike.
+
+A loop's initial value, its body's argument and result, and the loop's result are one *edge*. `add_edges` makes each
+edge an operation `sdy.data_flow_edge` on the edge's owner, through which all uses of the owner go, so that the driver
+treats it like any other operation; `sink_edges` removes them again.
+
+For a manual computation the two sides of an edge differ by the manual axes; `to_sources` and `from_sources` convert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .annotations import Shardings
+from .model import DimSharding, TensorSharding
+from .program import Edits, Func, Op, Program, Use, Value, replace_all_uses
+
+__all__ = ["Edge", "add_edges", "add_manual", "edges_of", "is_data_flow_op", "remove_manual", "sink_edges"]
+
+_DATA_FLOW = {
+    "sdy.manual_computation",
+    "sdy.named_computation",
+    "stablehlo.case",
+    "stablehlo.optimization_barrier",
+    "stablehlo.while",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Edge:
+    """`op` is the data-flow operation, `owner` the value that stands for the edge, `sources` the uses through which
+    values flow in, `targets` the other values that carry the edge's sharding, `node` the edge operation."""
+
+    op: Op
+    owner: Value
+    sources: list[Use]
+    targets: list[Value]
+    node: Op | None = None
+
+    @property
+    def is_argument(self) -> bool:
+        return self.owner.is_argument
+
+
+def is_data_flow_op(op: Op) -> bool:
+    return op.name in _DATA_FLOW
+
+
+def edges_of(op: Op) -> list[Edge]:
+    """The edges of a data-flow operation: those of block arguments, then those of results."""
+    name = op.name
+    edges: list[Edge] = []
+    if name == "stablehlo.while":
+        cond, body = op.regions
+        for i, result in enumerate(op.results):
+            sources = [Use(op, i), Use(body.terminator, i)]
+            edges.append(Edge(op, result, sources, [cond.args[i], body.args[i]]))
+    elif name == "stablehlo.case":
+        for i, result in enumerate(op.results):
+            edges.append(Edge(op, result, [Use(b.terminator, i) for b in op.regions], []))
+    elif name == "stablehlo.optimization_barrier":
+        edges = [Edge(op, result, [Use(op, i)], []) for i, result in enumerate(op.results)]
+    elif name in ("sdy.manual_computation", "sdy.named_computation"):
+        body = op.regions[0]
+        edges = [Edge(op, arg, [Use(op, i)], []) for i, arg in enumerate(body.args)]
+        edges += [Edge(op, result, [Use(body.terminator, i)], []) for i, result in enumerate(op.results)]
+    return [e for e in edges if e.owner.type.is_tensor and e.owner.type.is_static]
+
+
+def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = None) -> list[Edge]:
+    """Adds an edge operation for every edge of `ops` (default: of all data-flow operations, inner ones first)."""
+    if ops is None:
+        ops = [op for func in program.funcs.values() for op in _post_order(func.body.ops) if op.name in _DATA_FLOW]
+    edits = Edits()
+    added = []
+    for op in ops:
+        arguments, results = [], []
+        for edge in edges_of(op):
+            owner = edge.owner
+            node = program.new_op("sdy.data_flow_edge", [], [owner.type], like=op)
+            out = node.results[0]
+            replace_all_uses(owner, out)
+            node.operands.append(owner)
+            owner.uses.append(Use(node, 0))
+            node.data = {"edge": edge}
+            edge.node = node
+            shardings.set(out, _initial(edge, shardings))
+            (arguments if edge.is_argument else results).append(edge)
+            added.append(edge)
+        # The builder inserts each edge right behind the owner, so a later one stands before an earlier one.
+        for edge in arguments:
+            edits.first(edge.owner.owner, edge.node)
+        for edge in results:
+            edits.after(op, edge.node)
+    edits.apply()
+    return added
+
+
+def _initial(edge: Edge, shardings: Shardings) -> TensorSharding | None:
+    if not edge.is_argument:
+        return shardings.get(edge.owner)
+    outer = edge.op.data["in_shardings"][edge.owner.number]
+    if edge.op.name == "sdy.manual_computation":
+        return remove_manual(outer, edge.op.data["manual_axes"])
+    return outer
+
+
+def _post_order(ops: list[Op]):
+    for op in ops:
+        for block in op.regions:
+            yield from _post_order(block.ops)
+        yield op
+
+
+def sink_edges(program: Program, shardings: Shardings, edges: list[Edge]) -> None:
+    """Moves the edges' shardings to the operations and removes the edge operations."""
+    by_op: dict[Op, list[Edge]] = {}
+    for edge in edges:
+        if edge.node is not None and edge.node.parent is not None:
+            by_op.setdefault(edge.op, []).append(edge)
+    edits = Edits()
+    for op, members in by_op.items():
+        found = [shardings.get(e.node.results[0]) for e in members]
+        mesh = next((s.mesh for s in found if s is not None), None)
+        for edge, sharding in zip(members, found):
+            if sharding is None and mesh is not None:
+                sharding = TensorSharding.open_on(mesh, edge.owner.type.rank)
+            _store(edge, sharding, shardings)
+            replace_all_uses(edge.node.results[0], edge.owner, lambda use: True)
+            edits.erase(edge.node)
+    edits.apply()
+
+
+def _store(edge: Edge, sharding: TensorSharding | None, shardings: Shardings) -> None:
+    shardings.set(edge.owner, sharding)
+    for target in edge.targets:
+        shardings.set(target, sharding)
+    if edge.is_argument:
+        outer = edge.op.data["in_shardings"]
+        number = edge.owner.number
+        if edge.op.name == "sdy.manual_computation":
+            sharding = add_manual(sharding, outer[number], edge.op.data["manual_axes"])
+        outer[number] = sharding
+
+
+def remove_manual(sharding: TensorSharding | None, manual: tuple[str, ...]) -> TensorSharding | None:
+    """The sharding inside a manual computation: manual axes lead each dimension and are dropped."""
+    if sharding is None or not manual:
+        return sharding
+    names = set(manual)
+    dims = []
+    for dim in sharding.dims:
+        free = tuple(a for a in dim.axes if a.name not in names)
+        dims.append(dim if free == dim.axes else DimSharding(free, dim.is_open, dim.priority))
+    keep = lambda axes: tuple(a for a in axes if a.name not in names)  # noqa: E731
+    return TensorSharding(sharding.mesh, dims, keep(sharding.replicated), keep(sharding.unreduced))
+
+
+def add_manual(
+    inner: TensorSharding | None, outer: TensorSharding | None, manual: tuple[str, ...]
+) -> TensorSharding | None:
+    """The inverse: the manual axes of `outer` in front of the axes of `inner`."""
+    if inner is None or outer is None or not manual:
+        return inner
+    names = set(manual)
+    dims = []
+    for old, new in zip(outer.dims, inner.dims):
+        kept = tuple(a for a in old.axes if a.name in names)
+        dims.append(DimSharding(kept + new.axes, new.is_open, new.priority) if kept else new)
+    return TensorSharding(outer.mesh, dims, outer.replicated, outer.unreduced)
+
+
+def source_view(edge: Edge, shardings: Shardings) -> tuple[Callable, Callable] | None:
+    """For an edge of a manual computation, the maps of its sharding to the side of its sources and back; None where
+    both sides are alike."""
+    if edge.op.name != "sdy.manual_computation" or not edge.op.data["manual_axes"]:
+        return None
+    manual = edge.op.data["manual_axes"]
+    if edge.is_argument:
+        outer = edge.op.data["in_shardings"][edge.owner.number]
+        return (lambda s: add_manual(s, outer, manual), lambda s: remove_manual(s, manual))
+    slot = edge.node.results[0]
+    return (lambda s: remove_manual(s, manual), lambda s: add_manual(s, shardings.get(slot), manual))
+
+
+def func_of(value: Value) -> Func:
+    """The function in which `value` is defined."""
+    owner = value.owner
+    while not isinstance(owner, Func):
+        owner = owner.owner if not isinstance(owner, Op) else owner.parent
+    return owner

@@ -1,0 +1,472 @@
+"""The fixed point: which operation is visited when.
+
+Shardings only grow, and conflicts are settled by who comes first, so the order of visits is part of the result. It
+is that of MLIR's greedy rewrite driver, which Shardy uses: a stack, filled so that operations pop in program order; a
+change of a value pushes its users, newest use first, so that its earliest user pops next.
+
+Everything about an operation that a visit needs is looked up once, in `_Node`; a visit is then a tuple of shardings
+looked up in a table of earlier decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+
+from . import schedule
+from .annotations import Shardings
+from .dataflow import Edge, source_view
+from .log import Log
+from .model import OpRule, TensorSharding
+from .program import Func, Op, Program, Value, erase
+from .rules import RuleCache
+from .rules.parse import parse_printed
+from .visit import Decision, decide
+
+__all__ = ["Driver"]
+
+_IMPURE = frozenset(
+    """
+func.call func.return sdy.return sdy.sharding_constraint sdy.sharding_group sdy.data_flow_edge sdy.all_gather
+sdy.all_slice sdy.all_to_all sdy.collective_permute sdy.all_reduce sdy.reduce_scatter stablehlo.all_gather
+stablehlo.all_reduce stablehlo.all_to_all stablehlo.collective_broadcast stablehlo.collective_permute
+stablehlo.composite stablehlo.cross-replica-sum stablehlo.infeed stablehlo.outfeed stablehlo.recv
+stablehlo.reduce_scatter stablehlo.return stablehlo.rng stablehlo.send stablehlo.create_token
+""".split()
+)
+_KNOWN_DIALECTS = ("stablehlo.", "chlo.", "sdy.")
+_BARRIER_MODES = {"NONE": (0, 0), "FORWARD": (1, 1), "BACKWARD": (2, 2), "BOTH": (3, 3)}
+
+
+class _Node:
+    """An operation as the driver sees it. `look` reads the shardings of its operands and results from the table."""
+
+    __slots__ = ("above", "kind", "look", "memo", "mode", "op", "rule", "slots", "view")
+
+    def __init__(self, op: Op):
+        self.op = op
+        self.rule: OpRule | None = None
+        self.kind = "other"
+        self.slots: tuple[int, ...] = ()
+        self.look: Callable | None = None
+        self.memo: dict | None = None
+        self.mode: schedule.Mode | None = None
+        self.view = None
+        self.above: tuple[int, ...] = ()
+
+
+class Driver:
+    """Propagates shardings over a program until nothing changes. `shardings` is updated in place.
+
+    `edges` are the data-flow edges in the program, `groups` lists of values to be sharded alike.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        shardings: Shardings,
+        edges: list[Edge],
+        rules: RuleCache,
+        strategy: str = "aggressive",
+        groups: list[list[Value]] | None = None,
+        log: Log | None = None,
+    ):
+        self.program, self.shardings, self.rules, self.strategy = program, shardings, rules, strategy
+        self.log = log if log is not None else Log(program)
+        self.conservative = rules.options.conservative
+        self._decisions: dict[tuple, dict] = {}
+        self._entries: dict[tuple, tuple] = {}
+        self._pure: dict[str, bool] = {}
+        self._notified: dict[int, tuple[int, ...]] = {}
+        self._round = (0, 0)
+        self._changed_uses = True
+        self._lay_out(edges)
+        self._build_nodes()
+        self._siblings = self._find_siblings()
+        self.log.start(self._slot, self.table)
+        self._group_of: dict[int, list[int]] = {}
+        for group in groups or ():
+            members = [self._slot[v.index] for v in group]
+            for m in members:
+                self._group_of[m] = members
+
+    # ---- preparation
+
+    def _lay_out(self, edges: list[Edge]) -> None:
+        """Gives every value a place in the table. Values of one edge share that of the edge operation's result;
+        arguments of bodies that cannot be sharded get the last place, which stays None."""
+        program, shardings = self.program, self.shardings
+        count = len(program.values)
+        table = shardings.table
+        table.extend([None] * (count - len(table)))
+        self.table = table[:]
+        self._slot = slot = list(range(count))
+        self._result_slots: dict[Func, list[int]] = {}
+        for func in program.funcs.values():
+            results = shardings.results[func]
+            self._result_slots[func] = list(range(len(self.table), len(self.table) + len(results)))
+            self.table += results
+        self.table.append(None)
+        nowhere = len(self.table) - 1
+        for op in program.ops():
+            for block in op.regions:
+                for arg in block.args:
+                    slot[arg.index] = nowhere
+        self._edge_of_source: dict[tuple, Edge] = {}
+        self._edge_by_slot: dict[int, Edge] = {}
+        for edge in edges:
+            place = edge.node.results[0].index
+            self._edge_by_slot[place] = edge
+            for value in (edge.owner, *edge.targets):
+                slot[value.index] = place
+            for use in edge.sources:
+                # A computation's own operand is looked up by the operand and not found, as in Shardy.
+                if not (edge.is_argument and use.op is edge.op):
+                    self._edge_of_source[use] = edge
+        self._nowhere = nowhere
+
+    def _build_nodes(self) -> None:
+        self.nodes: list[_Node] = []
+        self._index: dict[Op, int] = {}
+        self._dead: set[int] = set()
+        for func in self.program.funcs.values():
+            self._build_block(func.body.ops, ())
+
+    def _build_block(self, ops: list[Op], above: tuple[int, ...]) -> None:
+        for op in ops:
+            node = _Node(op)
+            index = len(self.nodes)
+            self._index[op] = index
+            self.nodes.append(node)
+            node.above = above
+            self._prepare(node)
+            if node.rule is not None:
+                node.look = itemgetter(*node.slots) if len(node.slots) > 1 else itemgetter(*node.slots, self._nowhere)
+            if not any(v.uses for v in op.results) and self._is_removable(op):
+                self._dead.add(index)
+            for block in op.regions:
+                self._build_block(block.ops, (index, *above) if node.rule is not None else above)
+
+    def _prepare(self, node: _Node) -> None:
+        op = node.op
+        if op.name == "sdy.data_flow_edge":
+            edge: Edge = op.data["edge"]
+            node.rule = _identity(op.results[0].type.shape, len(edge.sources))
+            node.kind = "passing"
+            sources = [self._slot[u.op.operands[u.number].index] for u in edge.sources]
+            node.slots = (*sources, op.results[0].index)
+            node.view = source_view(edge, self.shardings) if op.data["edge"].op.name.startswith("sdy.") else None
+            if node.view is not None and not edge.is_argument:
+                manual, place = edge.op.data["manual_axes"], op.results[0].index
+                node.view = _result_view(manual, self.table, place)
+            return
+        node.rule = self._rule(op)
+        if node.rule is not None:
+            node.kind = "barrier" if op.name == "sdy.propagation_barrier" else schedule.kind_of(op)
+            slot = self._slot
+            node.slots = tuple([slot[v.index] for v in op.operands] + [slot[v.index] for v in op.results])
+
+    def _rule(self, op: Op) -> OpRule | None:
+        if op.data is not None and "sharding_rule" in op.data:
+            return op.data["sharding_rule"]
+        if op._ir is not None and op._attrs is None and "sdy.sharding_rule" in op._ir.attributes:
+            return parse_printed(str(op.attrs["sdy.sharding_rule"]))
+        if op.name == "sdy.propagation_barrier":
+            return _identity(op.results[0].type.shape, 1, True)
+        return self.rules.rule_for(op)
+
+    def _find_siblings(self) -> dict[int, tuple[Value, ...]]:
+        """Results of one operation: annotating one of them annotates all, the others as open."""
+        out: dict[int, tuple[Value, ...]] = {}
+        for op in self.program.ops():
+            if len(op.results) > 1 and not any(v.index != self._slot[v.index] for v in op.results):
+                for v in op.results:
+                    out[v.index] = tuple(o for o in op.results if o is not v)
+        return out
+
+    # ---- removal of operations without use or effect
+
+    def _is_removable(self, op: Op) -> bool:
+        name = op.name
+        if name == "stablehlo.custom_call":
+            effect = op.attrs.get("has_side_effect")
+            return effect is None or "true" not in str(effect)
+        pure = self._pure.get(name)
+        if pure is None:
+            pure = self._pure[name] = name not in _IMPURE and name.startswith(_KNOWN_DIALECTS)
+        return pure and all(self._is_pure_inside(i) for block in op.regions for i in block.ops)
+
+    def _is_pure_inside(self, op: Op) -> bool:
+        return op.name in ("stablehlo.return", "sdy.return") or self._is_removable(op)
+
+    def _remove(self, index: int, stack: list[int], on_stack: bytearray) -> None:
+        op = self.nodes[index].op
+        inner = [*op.walk()]
+        seen: list[Value] = []
+        for o in [*reversed(inner[1:]), op]:
+            seen += o.operands
+        affected = [v.op for v in seen if v.op is not None and len({u.op for u in v.uses} - {op}) <= 1]
+        self.log.removed(op)
+        op.parent.ops.remove(op)
+        erase(op)
+        self._changed_uses = True
+        self._notified.clear()
+        for o in inner:
+            self.nodes[self._index[o]].rule = None
+            self._dead.discard(self._index[o])
+            if o.name == "sdy.data_flow_edge" and o.data is not None:
+                o.data["edge"].node = None
+        for definition in affected:
+            where = self._index.get(definition)
+            if where is None or definition.parent is None:
+                continue
+            if not any(v.uses for v in definition.results) and self._is_removable(definition):
+                self._dead.add(where)
+            self._push(where, stack, on_stack)
+
+    # ---- the fixed point
+
+    def run(self, round: int | None, priority: int = 0) -> None:
+        """One fixed point. `round` is an operation-priority round, None for all directions at once."""
+        self._round = (priority, round)
+        self._set_modes(round)
+        self._return_values()
+        stack = [i for i in range(len(self.nodes) - 1, -1, -1) if self._is_due(i)]
+        on_stack = bytearray(len(self.nodes))
+        for i in stack:
+            on_stack[i] = 1
+        nodes, table, dead = self.nodes, self.table, self._dead
+        while stack:
+            index = stack.pop()
+            on_stack[index] = 0
+            if index in dead:
+                self._remove(index, stack, on_stack)
+                continue
+            node = nodes[index]
+            if node.rule is None:
+                continue
+            if node.view is not None or node.memo is None:
+                self._visit_slow(index, node, round, stack, on_stack)
+                continue
+            shardings = node.look(table)
+            decision = node.memo.get(shardings)
+            if decision is None:
+                decision = self._decide(node, shardings)
+            if decision.changes:
+                self._apply(index, node, decision, shardings, stack, on_stack)
+        self._return_values()
+
+    def run_rounds(self, priority: int = 0) -> None:
+        """The five operation-priority rounds."""
+        for round in range(schedule.ROUNDS):
+            self.run(round, priority)
+
+    def run_priorities(self) -> None:
+        """Operation-priority rounds for each user priority: shardings of lower priority are held back first."""
+        table = self.table
+        held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
+        edges = set(self._edge_by_slot)
+        for place, sharding in enumerate(table):
+            if sharding is None or place in edges or all(d.priority is None for d in sharding.dims):
+                continue
+            table[place], priorities = schedule.split_priorities(sharding)
+            if priorities:
+                held[place] = (sharding, priorities)
+        self.run_rounds(0)
+        for priority in sorted({p for _, priorities in held.values() for p in priorities}):
+            for place, (original, priorities) in held.items():
+                if priority in priorities:
+                    table[place] = schedule.restore_priority(table[place], original, priority)
+            self.run_rounds(priority)
+
+    def finish(self) -> None:
+        """Writes the table back to `shardings`: every value of an edge gets the edge's sharding."""
+        table, slot = self.table, self._slot
+        self.shardings.table[:] = [table[s] for s in slot]
+        for func, places in self._result_slots.items():
+            self.shardings.results[func] = [table[p] for p in places]
+
+    def _is_due(self, index: int) -> bool:
+        node = self.nodes[index]
+        return index in self._dead or (node.rule is not None and node.mode != (0, 0))
+
+    def _set_modes(self, round: int | None) -> None:
+        for node in self.nodes:
+            if node.rule is None:
+                continue
+            if node.kind == "barrier":
+                mode = _BARRIER_MODES[_barrier_direction(node.op)]
+            elif round is None:
+                mode = schedule.ALL
+            elif round == 0:
+                # Removing operations changes who is the only user, so the mode is found at each visit.
+                mode = None
+                if node.kind in ("other", "broadcast"):
+                    mode = (0, 0)
+            else:
+                mode = schedule.direction(node.op, round, node.kind)
+            self._set_mode(node, mode)
+
+    def _set_mode(self, node: _Node, mode: schedule.Mode | None) -> None:
+        node.mode = mode
+        if mode is None:
+            node.memo = None
+            return
+        key = (node.rule, mode)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = (schedule.directions(node.rule, mode), {})
+        node.memo = entry[1]
+
+    def _decide(self, node: _Node, shardings: tuple) -> Decision:
+        rule = node.rule
+        directions = self._entries[rule, node.mode][0]
+        count = len(rule.operands) + len(rule.results)
+        decision = decide(rule, directions, self.strategy, self._is_conservative(node), shardings[:count])
+        node.memo[shardings] = decision
+        return decision
+
+    def _is_conservative(self, node: _Node) -> bool:
+        return self.conservative and node.op.name != "sdy.data_flow_edge"
+
+    def _visit_slow(self, index, node, round, stack, on_stack) -> None:
+        """Visits where the direction depends on the current uses, or the two sides differ by manual axes."""
+        if node.mode is None:
+            mode = schedule.direction(node.op, round, node.kind)
+            if mode == (0, 0):
+                return
+            self._set_mode(node, mode)
+            node.mode = None
+            memo, node.memo = node.memo, None
+        else:
+            mode, memo = node.mode, node.memo
+        shardings = node.look(self.table)
+        if node.view is not None:
+            to_source, from_source = node.view
+            seen = (*shardings[:-1], to_source(shardings[-1]))
+        else:
+            seen = shardings
+        decision = memo.get(seen)
+        if decision is None:
+            directions = self._entries[node.rule, mode][0]
+            count = len(node.rule.operands) + len(node.rule.results)
+            decision = decide(node.rule, directions, self.strategy, self._is_conservative(node), seen[:count])
+            memo[seen] = decision
+        if decision.changes:
+            if node.view is not None:
+                last = len(node.slots) - 1
+                changes = tuple((t, from_source(s) if t == last else s) for t, s in decision.changes)
+                decision = Decision(changes, decision.sources, decision.conflicts)
+            self._apply(index, node, decision, shardings, stack, on_stack)
+
+    def _apply(self, index, node, decision: Decision, shardings, stack, on_stack) -> None:
+        table, slots = self.table, node.slots
+        self.log.visit(node, decision, shardings, self._round)
+        for t, new in decision.changes:
+            place = slots[t]
+            if place == self._nowhere:
+                continue
+            self._write(index, place, new, stack, on_stack)
+            for other in self._group_of.get(place, ()):
+                if other != place and table[other] is not new:
+                    self._write(index, other, new, stack, on_stack)
+
+    def _write(self, index: int, place: int, new: TensorSharding, stack, on_stack) -> None:
+        if place in self._siblings and self.table[place] is None:
+            for other in self._siblings[place]:
+                if self.table[other.index] is None:
+                    self.table[other.index] = TensorSharding.open_on(new.mesh, other.type.rank)
+        self.table[place] = new
+        affected = self._notified.get(place)
+        if affected is None:
+            affected = self._notified[place] = self._affected_by(place)
+        for other in affected:
+            if other != index and not on_stack[other]:
+                on_stack[other] = 1
+                stack.append(other)
+
+    def _push(self, index: int, stack, on_stack) -> None:
+        for i in (index, *self.nodes[index].above):
+            if not on_stack[i]:
+                on_stack[i] = 1
+                stack.append(i)
+
+    def _affected_by(self, place: int) -> tuple[int, ...]:
+        """The operations to visit after the value at `place` changed, in the order in which they are pushed."""
+        if place >= len(self.program.values):
+            return ()
+        out: dict[int, None] = {}
+
+        def push(op: Op | Func | None) -> None:
+            if not isinstance(op, Op):
+                return
+            index = self._index[op]
+            for i in (index, *self.nodes[index].above):
+                if self.nodes[i].rule is not None:
+                    out.setdefault(i)
+
+        def push_users(value: Value) -> None:
+            for use in reversed(value.uses):
+                edge = self._edge_of_source.get(use)
+                if edge is not None and edge.node is not None:
+                    push(edge.node)
+                elif use.op.name in ("stablehlo.return", "sdy.return"):
+                    push(use.op.parent_op)
+                else:
+                    push(use.op)
+
+        value = self.program.values[place]
+        edge = self._edge_by_slot.get(place)
+        if edge is not None:
+            for target in edge.targets:
+                push_users(target)
+        push(value.op if value.op is not None else value.owner.owner)
+        push_users(value)
+        return tuple(out)
+
+    def _return_values(self) -> None:
+        """The entry function's results against the values that it returns."""
+        func = self.program.main
+        places = self._result_slots[func]
+        for number, value in enumerate(func.returned):
+            if not value.type.is_tensor or not value.type.is_static:
+                continue
+            rule = _identity(value.type.shape, 1)
+            self._set_result(func, number, rule, self._slot[value.index], places[number])
+
+    def _set_result(self, func, number, rule, source: int, place: int) -> None:
+        table = self.table
+        shardings = (table[source], table[place])
+        key = (rule, schedule.ALL)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = (schedule.directions(rule, schedule.ALL), {})
+        decision = entry[1].get(shardings)
+        if decision is None:
+            decision = decide(rule, entry[0], self.strategy, self.conservative, shardings)
+            entry[1][shardings] = decision
+        for t, new in decision.changes:
+            if t == 0 and source != self._nowhere:
+                table[source] = new
+                for other in self._group_of.get(source, ()):
+                    table[other] = new
+            elif t == 1:
+                table[place] = new
+        if decision.changes:
+            self.log.result(func, number, (source, place), decision, shardings, self._round)
+
+
+def _result_view(manual, table, place):
+    from .dataflow import add_manual, remove_manual
+
+    return (lambda s: remove_manual(s, manual), lambda s: add_manual(s, table[place], manual))
+
+
+def _barrier_direction(op: Op) -> str:
+    text = str(op.attrs["allowed_direction"])
+    return next(name for name in ("BACKWARD", "FORWARD", "BOTH", "NONE") if name in text.upper())
+
+
+def _identity(shape: tuple[int, ...], sources: int, elementwise: bool = False) -> OpRule:
+    dims = tuple((i,) for i in range(len(shape)))
+    return OpRule(shape, (dims,) * sources, (dims,), None, (), False, elementwise)

@@ -1,0 +1,169 @@
+"""What is done to a module after propagation: equal constants are merged, constraints become reshards, shardings at
+the boundary are made even, and everything is closed."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from .annotations import Shardings
+from .model import AxisRef, DimSharding, TensorSharding
+from .program import Edits, Func, Op, Program, Value, replace_all_uses
+
+__all__ = [
+    "close_shardings",
+    "constraints_to_reshards",
+    "even_boundaries",
+    "evenly_sharded",
+    "merge_constants",
+    "remove_groups",
+    "whole_axes_at_boundary",
+]
+
+
+def merge_constants(program: Program, shardings: Shardings) -> None:
+    """Joins constants, and broadcasts of scalars, that are alike in attributes, sharding and region."""
+    for func in program.funcs.values():
+        edits = Edits()
+        _merge_block(func.body, shardings, edits, {})
+        edits.apply()
+
+
+def _merge_block(block, shardings: Shardings, edits: Edits, known: dict) -> None:
+    local: dict[tuple, Op] = {}
+    for op in block.ops:
+        for inner in op.regions:
+            _merge_block(inner, shardings, edits, known)
+        key = _constant_key(op, shardings)
+        if key is None:
+            continue
+        first = local.setdefault(key, op)
+        if first is not op:
+            replace_all_uses(op.results[0], first.results[0])
+            edits.erase(op)
+
+
+def _constant_key(op: Op, shardings: Shardings) -> tuple | None:
+    name = op.name
+    if name in ("sdy.constant", "stablehlo.constant"):
+        operand = None
+    elif name == "stablehlo.broadcast_in_dim" and not op.operands[0].type.shape:
+        operand = op.operands[0]
+    else:
+        return None
+    attrs = tuple((k, v) for k, v in sorted(op.attrs.items()) if not k.startswith("sdy."))
+    return (name, attrs, op.results[0].type, operand, shardings.get(op.results[0]))
+
+
+def remove_groups(program: Program) -> None:
+    edits = Edits()
+    for op in [op for op in program.ops() if op.name == "sdy.sharding_group"]:
+        edits.erase(op)
+    edits.apply()
+
+
+def constraints_to_reshards(program: Program) -> None:
+    for op in program.ops():
+        if op.name == "sdy.sharding_constraint":
+            op.name = "sdy.reshard"
+
+
+def evenly_sharded(sharding: TensorSharding, shape: tuple[int, ...]) -> TensorSharding:
+    """`sharding` with each dimension cut to the longest leading part that divides it; the last axis may be split."""
+    if len(sharding.dims) != len(shape):
+        return sharding
+    dims = tuple(_even_dim(d, n, sharding) for d, n in zip(sharding.dims, shape))
+    return sharding if dims == sharding.dims else sharding.with_dims(dims)
+
+
+def _even_dim(dim: DimSharding, size: int, sharding: TensorSharding) -> DimSharding:
+    if dim.factor and size % dim.factor == 0:
+        return dim
+    kept: list[AxisRef] = []
+    for axis in dim.axes:
+        common = gcd(axis.size, size)
+        if common == 1:
+            break
+        if common != axis.size:
+            kept.append(AxisRef(axis.name, axis.pre, common))
+            break
+        kept.append(axis)
+        size //= common
+    return DimSharding(kept, dim.is_open, dim.priority)
+
+
+def even_boundaries(program: Program, shardings: Shardings) -> None:
+    """Arguments and results of functions, calls and manual computations are divided without remainder."""
+    for func in program.funcs.values():
+        for value in func.args:
+            _even(value, shardings)
+        results = shardings.results[func]
+        for i, (sharding, type) in enumerate(zip(results, func.result_types)):
+            if sharding is not None and type.is_static:
+                results[i] = evenly_sharded(sharding, type.shape)
+    for op in program.ops():
+        if op.name == "func.call":
+            for value in op.results:
+                _even(value, shardings)
+        elif op.name == "sdy.manual_computation":
+            _even_manual(op, shardings)
+
+
+def _even(value: Value, shardings: Shardings) -> None:
+    sharding = shardings.get(value)
+    if sharding is not None and value.type.is_static:
+        shardings.set(value, evenly_sharded(sharding, value.type.shape))
+
+
+def _even_manual(op: Op, shardings: Shardings) -> None:
+    # The part that a manual axis splits is exact by definition; only the free axes behind it can be uneven. They
+    # divide the body's local shape exactly if the whole list divides the global one.
+    ins = op.data["in_shardings"]
+    for i, value in enumerate(op.operands):
+        if ins[i] is not None and value.type.is_static:
+            ins[i] = evenly_sharded(ins[i], value.type.shape)
+    for value in op.results:
+        _even(value, shardings)
+    from .dataflow import remove_manual
+
+    for arg, outer in zip(op.regions[0].args, ins):
+        shardings.set(arg, remove_manual(outer, op.data["manual_axes"]))
+
+
+def whole_axes_at_boundary(program: Program, shardings: Shardings) -> None:
+    """Cuts open dimensions of the entry function's arguments and results at their first sub-axis."""
+    func = program.main
+    for value in func.args:
+        sharding = shardings.get(value)
+        if sharding is not None:
+            shardings.set(value, _without_sub_axes(sharding))
+    shardings.results[func] = [s and _without_sub_axes(s) for s in shardings.results[func]]
+
+
+def _without_sub_axes(sharding: TensorSharding) -> TensorSharding:
+    dims = []
+    for dim in sharding.dims:
+        full = [a.is_full(sharding.mesh) for a in dim.axes]
+        if dim.is_open and not all(full):
+            dim = DimSharding(dim.axes[: full.index(False)], True, dim.priority)
+        dims.append(dim)
+    return sharding.with_dims(dims)
+
+
+def close_shardings(program: Program, shardings: Shardings) -> None:
+    """Closes every dimension; explicitly replicated axes are dropped, unreduced ones kept."""
+    known: dict[TensorSharding | None, TensorSharding | None] = {None: None}
+
+    def closed(s):
+        if s not in known:
+            known[s] = s.closed()
+        return known[s]
+
+    shardings.table[:] = [closed(s) for s in shardings.table]
+    for results in shardings.results.values():
+        results[:] = [closed(s) for s in results]
+    for op in program.ops():
+        if op.data is not None and "in_shardings" in op.data:
+            op.data["in_shardings"] = [closed(s) for s in op.data["in_shardings"]]
+
+
+assert Func

@@ -1,0 +1,251 @@
+"""What is done to a module before propagation.
+
+Meshes are unified, axes of size one forgotten, unreachable functions dropped, and constants duplicated so that each
+user decides for itself how its copy is sharded.
+"""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+
+from .annotations import Shardings
+from .model import AxisRef, DimSharding, Mesh, TensorSharding
+from .program import Edits, Func, Op, Program, Use, Value
+from .schedule import is_elementwise
+
+__all__ = [
+    "clean_manual_axes",
+    "drop_unreachable_functions",
+    "drop_unit_axes",
+    "func_to_call",
+    "split_constants",
+    "unify_meshes",
+]
+
+
+def _map_shardings(program: Program, shardings: Shardings, change) -> None:
+    """Applies `change` to every sharding, each distinct one once."""
+    known: dict[TensorSharding | None, TensorSharding | None] = {None: None}
+
+    def mapped(s):
+        if s not in known:
+            known[s] = change(s)
+        return known[s]
+
+    shardings.table[:] = [mapped(s) for s in shardings.table]
+    for results in shardings.results.values():
+        results[:] = [mapped(s) for s in results]
+    for op in program.ops():
+        if op.data is not None and "in_shardings" in op.data:
+            op.data["in_shardings"] = [mapped(s) for s in op.data["in_shardings"]]
+
+
+def unify_meshes(program: Program, shardings: Shardings) -> None:
+    """Equal meshes under different names become the first of them."""
+    first: dict[tuple, Mesh] = {}
+    for mesh in program.meshes.values():
+        first.setdefault(mesh.layout, mesh)
+    if len(first) == len(program.meshes):
+        return
+
+    def change(s: TensorSharding) -> TensorSharding:
+        return TensorSharding(first[s.mesh.layout], s.dims, s.replicated, s.unreduced)
+
+    _map_shardings(program, shardings, change)
+    for name in [n for n, m in program.meshes.items() if first[m.layout] is not m]:
+        del program.meshes[name]
+
+
+def drop_unit_axes(program: Program, shardings: Shardings) -> None:
+    """Removes axes of size one from all shardings; meshes keep them."""
+    if not any(size == 1 for mesh in program.meshes.values() for _, size in mesh.axes):
+        return
+
+    def keep(axes: tuple[AxisRef, ...]) -> tuple[AxisRef, ...]:
+        return tuple(a for a in axes if a.size > 1)
+
+    def change(s: TensorSharding) -> TensorSharding:
+        dims = [DimSharding(keep(d.axes), d.is_open, _kept_priority(d)) for d in s.dims]
+        return TensorSharding(s.mesh, dims, keep(s.replicated), keep(s.unreduced))
+
+    def _kept_priority(d: DimSharding) -> int | None:
+        return d.priority if d.is_open or any(a.size > 1 for a in d.axes) else None
+
+    _map_shardings(program, shardings, change)
+    sizes = {name: size for mesh in program.meshes.values() for name, size in mesh.axes}
+    for op in program.ops():
+        if op.name == "sdy.manual_computation":
+            op.data["manual_axes"] = tuple(a for a in op.data["manual_axes"] if sizes.get(a) != 1)
+
+
+def callee_of(op: Op) -> str:
+    return ir.FlatSymbolRefAttr(op.attrs["callee"]).value
+
+
+def drop_unreachable_functions(program: Program) -> None:
+    """Removes private functions that no reachable operation names."""
+    todo = [f for f in program.funcs.values() if f.visibility == "public"]
+    reached = {f.name for f in todo}
+    while todo:
+        for op in todo.pop().body.walk():
+            for name in _named_functions(op):
+                if name in program.funcs and name not in reached:
+                    reached.add(name)
+                    todo.append(program.funcs[name])
+    for name in [n for n in program.funcs if n not in reached]:
+        del program.funcs[name]
+
+
+def _named_functions(op: Op) -> list[str]:
+    if op.name == "func.call":
+        return [callee_of(op)]
+    if op.name == "stablehlo.composite":
+        return [ir.FlatSymbolRefAttr(op.attrs["decomposition"]).value]
+    if op.name == "stablehlo.custom_call" and "called_computations" in op.attrs:
+        return [ir.FlatSymbolRefAttr(a).value for a in ir.ArrayAttr(op.attrs["called_computations"])]
+    return []
+
+
+def func_to_call(program: Program, shardings: Shardings) -> None:
+    """A call without shardings gets those of its callee's results."""
+    if len(program.funcs) == 1:
+        return
+    for op in program.ops():
+        if op.name != "func.call" or any(shardings.get(v) is not None for v in op.results):
+            continue
+        results = shardings.results[program.funcs[callee_of(op)]]
+        for value, sharding in zip(op.results, _filled(results, op.results)):
+            shardings.set(value, sharding)
+
+
+def _filled(shardings: list[TensorSharding | None], values: list[Value]) -> list[TensorSharding | None]:
+    """Missing ones become open if any is given."""
+    mesh = next((s.mesh for s in shardings if s is not None), None)
+    if mesh is None:
+        return [None] * len(values)
+    return [s or TensorSharding.open_on(mesh, v.type.rank) for s, v in zip(shardings, values)]
+
+
+def clean_manual_axes(program: Program, shardings: Shardings) -> None:
+    """Sorts manual axes in mesh order and lists those that a value does not use as replicated."""
+    for op in program.ops():
+        if op.name != "sdy.manual_computation":
+            continue
+        ins, outs = op.data["in_shardings"], [shardings.get(v) for v in op.results]
+        mesh = next((s.mesh for s in (*ins, *outs) if s is not None and not s.mesh.is_empty), None)
+        if mesh is None:
+            continue
+        manual = tuple(sorted(op.data["manual_axes"], key=mesh.axis_index))
+        op.data["manual_axes"] = manual
+        op.data["in_shardings"] = [_with_manual(s, v, manual, mesh) for s, v in zip(ins, op.operands)]
+        for value, sharding in zip(op.results, outs):
+            shardings.set(value, _with_manual(sharding, value, manual, mesh))
+
+
+def _with_manual(s: TensorSharding, value: Value, manual, mesh: Mesh) -> TensorSharding:
+    used = {a.name for d in s.dims for a in d.axes} | {a.name for a in (*s.replicated, *s.unreduced)}
+    unused = [mesh.axis(name) for name in manual if name not in used]
+    if not unused or not value.type.is_tensor:
+        return s
+    replicated = sorted((*s.replicated, *unused), key=mesh.sort_key)
+    return TensorSharding(mesh if s.mesh.is_empty else s.mesh, s.dims, replicated, s.unreduced)
+
+
+_PRESERVING = {"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"}
+
+
+def split_constants(program: Program, shardings: Shardings) -> None:
+    """Gives every user that is not itself constant its own copy of the constant expression (constants, iotas, and
+    pure broadcasts, reshapes, slices and pointwise operations of them), and of broadcast scalars. Scalars are shared.
+
+    Constants become `sdy.constant`, which nothing merges again by accident.
+    """
+    for func in program.funcs.values():
+        _Splitter(program, shardings).run(func)
+
+
+class _Splitter:
+    def __init__(self, program: Program, shardings: Shardings):
+        self.program, self.shardings = program, shardings
+        self.edits = Edits()
+        self.constants: list[dict[Op, None]] = [{}]
+        self.expansions: dict[Op, None] = {}
+
+    def run(self, func: Func) -> None:
+        for op in func.body.walk():
+            if op.name == "stablehlo.constant":
+                op.name = "sdy.constant"
+        self._block(func.body.ops)
+        self._erase_unused([*self.expansions, *reversed(self.constants[-1])])
+        self.edits.apply()
+
+    def _block(self, ops: list[Op]) -> None:
+        for op in ops:
+            if op.name == "sdy.named_computation":
+                self.constants.append({})
+                self._block(op.regions[0].ops)
+                self._erase_unused(list(reversed(self.constants.pop())))
+                self._process(op)
+                continue
+            self._process(op)
+            for block in op.regions:
+                self._block(block.ops)
+
+    def _process(self, op: Op) -> None:
+        if op.name == "sdy.sharding_group":
+            return
+        if self._is_constant(op):
+            self.constants[-1][op] = None
+        elif op.name == "stablehlo.broadcast_in_dim" and not op.operands[0].type.shape:
+            self.expansions[op] = None
+        else:
+            for number, value in enumerate(op.operands):
+                source = value.op
+                if source is not None and (source in self.constants[-1] or source in self.expansions):
+                    if value.type.shape:
+                        op.set_operand(number, self._copy(value))
+
+    def _is_constant(self, op: Op) -> bool:
+        name = op.name
+        if name in ("sdy.constant", "stablehlo.iota"):
+            return True
+        if name not in _PRESERVING and not (is_elementwise(op) and name != "sdy.sharding_constraint"):
+            return False
+        return all(v.op is not None and v.op in self.constants[-1] for v in op.operands)
+
+    def _copy(self, root: Value) -> Value:
+        """A copy of the expression that computes `root`, each operation right before its original."""
+        mapping: dict[Value, Value] = {}
+        stack = [root]
+        while stack:
+            value = stack[-1]
+            if value in mapping or not value.type.shape or value.op is None:
+                stack.pop()
+                continue
+            op = value.op
+            needed = [v for v in op.operands if v.type.shape and v.op is not None and v not in mapping]
+            if needed:
+                stack.extend(reversed(needed))
+                continue
+            stack.pop()
+            self._clone(op, value, mapping)
+        return mapping[root]
+
+    def _clone(self, op: Op, value: Value, mapping: dict[Value, Value]) -> None:
+        copy = self.program.clone(op, mapping)
+        self.edits.before(op, copy)
+        for old, new in zip(op.results, copy.results):
+            self.shardings.set(new, self.shardings.get(old))
+        for use in [u for u in reversed(value.uses) if u.op.name == "sdy.sharding_group"]:
+            self.edits.before(op, self.program.clone(use.op, mapping))
+
+    def _erase_unused(self, ops: list[Op]) -> None:
+        for op in ops:
+            users = [u.op for v in op.results for u in v.uses]
+            if any(u.name != "sdy.sharding_group" for u in users):
+                continue
+            for dead in (*users, op):
+                self.edits.erase(dead)
+                for number, value in enumerate(dead.operands):
+                    value.uses.remove(Use(dead, number))
+                dead.operands = []

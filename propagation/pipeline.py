@@ -1,0 +1,184 @@
+"""The stages: what is done to a module, in order.
+
+`import` prepares, `propagated` decides and returns to the module's own structure, `closed` is what a partitioner
+wants. `basic`, `aggressive`, `op_priority` and `user_priority` run one propagation on the module as it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from . import calls, constraints, exporting, importing
+from .annotations import Shardings, read_shardings
+from .dataflow import Edge, add_edges, sink_edges
+from .driver import Driver
+from .errors import BadOptionError, UnsupportedModuleError
+from .factors import STRATEGIES
+from .log import Log
+from .program import Op, Program, Value, source
+from .rules import RuleCache, RuleOptions
+
+__all__ = ["STAGES", "Options", "Run", "run_stage"]
+
+STAGES = ("rules", "basic", "aggressive", "op_priority", "user_priority", "import", "propagated", "closed")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """strategy      "aggressive", "basic" or "basic-then-aggressive"
+    conservative  keep to full axes, and to dimensions whose splitting needs no halo exchange
+    version       whose rules to follow where Shardy's versions differ: "0.12" or "0.10"
+    chlo          rules for CHLO operations, through which Shardy propagates nothing
+    """
+
+    strategy: str = "aggressive"
+    conservative: bool = False
+    version: str = "0.12"
+    chlo: bool = True
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise BadOptionError(f"unknown strategy {self.strategy!r}; choose from {', '.join(STRATEGIES)}")
+        parts = str(self.version).split(".")
+        if len(parts) < 2 or not all(p.isdigit() for p in parts[:2]):
+            raise BadOptionError(f"unknown version {self.version!r}; write 0.10 or 0.12")
+
+    @property
+    def rules(self) -> RuleOptions:
+        major, minor = str(self.version).split(".")[:2]
+        return RuleOptions(self.conservative, (int(major), int(minor)), self.chlo)
+
+
+@dataclass(slots=True)
+class Run:
+    """A program on its way through the stages."""
+
+    program: Program
+    options: Options
+    shardings: Shardings
+    rules: RuleCache
+    log: Log
+    edges: list[Edge] = field(default_factory=list)
+    groups: list[list[Value]] = field(default_factory=list)
+
+
+def start(program: Program, options: Options) -> Run:
+    _check_types(program)
+    return Run(program, options, read_shardings(program), RuleCache(options.rules), Log(program))
+
+
+def _check_types(program: Program) -> None:
+    for value in program.values:
+        t = value.type
+        if t.is_tensor and not t.is_static:
+            raise UnsupportedModuleError(
+                f"propagation needs static shapes, found {t.text}; refine the module's shapes first", _where(value)
+            )
+        if not t.is_tensor and t.text.startswith("tuple<"):
+            raise UnsupportedModuleError(f"tuples cannot be sharded, found {t.text}; flatten them first", _where(value))
+
+
+def _where(value: Value) -> str | None:
+    return source(value.op) if value.op is not None else None
+
+
+def run_import(run: Run) -> None:
+    program, shardings = run.program, run.shardings
+    importing.drop_unreachable_functions(program)
+    importing.unify_meshes(program, shardings)
+    importing.drop_unit_axes(program, shardings)
+    importing.func_to_call(program, shardings)
+    importing.split_constants(program, shardings)
+    importing.drop_unreachable_functions(program)
+    importing.clean_manual_axes(program, shardings)
+    run.edges = add_edges(program, shardings)
+
+
+def run_prepare(run: Run) -> None:
+    """Calls are inlined, constraints applied, groups settled."""
+    program, shardings = run.program, run.shardings
+    program.main  # raises if there is no entry function
+    made = calls.inline_calls(program, shardings)
+    if made:
+        run.edges = _edges_in(program)
+        run.edges += add_edges(program, shardings, made)
+    values = {v for e in run.edges for v in (e.owner, *e.targets)}
+    constraints.apply_constraints(program, shardings, values)
+    run.groups = constraints.import_groups(program)
+
+
+def _edges_in(program: Program) -> list[Edge]:
+    """The edges after functions were copied: those of copied operations are found anew."""
+    from .dataflow import edges_of
+
+    nodes = {op.operands[0]: op for op in program.ops() if op.name == "sdy.data_flow_edge"}
+    found: list[Edge] = []
+    for op in program.ops():
+        for edge in edges_of(op):
+            node = nodes.get(edge.owner)
+            if node is not None:
+                edge.node = node
+                node.data = {"edge": edge}
+                found.append(edge)
+    return found
+
+
+def run_propagation(run: Run, kind: str = "user_priority") -> None:
+    """One of the propagation strategies on the program as it stands."""
+    groups = constraints.settle_groups(run.program, run.shardings, run.groups)
+    driver = Driver(run.program, run.shardings, run.edges, run.rules, run.options.strategy, groups, run.log)
+    if kind == "user_priority":
+        driver.run_priorities()
+    elif kind == "op_priority":
+        driver.run_rounds()
+    else:
+        driver.run(None)
+    driver.finish()
+
+
+def run_export(run: Run) -> None:
+    """Back to the module's own structure: functions and calls, merged constants, no edges."""
+    program, shardings = run.program, run.shardings
+    calls.outline_calls(program, shardings)
+    for func, results in shardings.results.items():
+        if func is not program.main:
+            results[:] = [shardings.get(v) for v in func.returned]
+    exporting.merge_constants(program, shardings)
+    sink_edges(program, shardings, run.edges)
+    run.edges = []
+
+
+def run_close(run: Run) -> None:
+    program, shardings = run.program, run.shardings
+    exporting.remove_groups(program)
+    exporting.constraints_to_reshards(program)
+    exporting.even_boundaries(program, shardings)
+    exporting.whole_axes_at_boundary(program, shardings)
+    exporting.close_shardings(program, shardings)
+
+
+def run_stage(program: Program, stage: str, options: Options) -> Run:
+    """Runs `stage` on `program`, which is changed. Raises `BadOptionError` for an unknown stage."""
+    if stage not in STAGES:
+        raise BadOptionError(f"unknown stage {stage!r}; choose from {', '.join(STAGES)}")
+    run = start(program, options)
+    if stage in ("basic", "aggressive"):
+        run.options = Options(stage, options.conservative, options.version, options.chlo)
+    if stage in ("basic", "aggressive", "op_priority", "user_priority"):
+        run.groups = constraints.import_groups(program)
+        run_propagation(run, stage)
+    elif stage != "rules":
+        run_import(run)
+        if stage in ("propagated", "closed"):
+            run_prepare(run)
+            run_propagation(run)
+            run_export(run)
+        if stage == "closed":
+            run_close(run)
+    return run
+
+
+def post_order(op: Op):
+    from .dataflow import _post_order
+
+    return _post_order([op])

@@ -1,0 +1,180 @@
+"""Writing a `Program` with its shardings back to MLIR."""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+
+from .annotations import OWN_ATTRIBUTE, WITH_IN_SHARDINGS, Shardings
+from .model import Mesh, TensorSharding, quote, quote_symbol
+from .program import Block, Func, Op, Program, Value, parse
+
+__all__ = ["write", "write_text"]
+
+
+def write(program: Program, shardings: Shardings) -> ir.Module:
+    """The program as a new `ir.Module` in the context it was read in."""
+    text = write_text(program, shardings)
+    with program.context:
+        return parse_in(text)
+
+
+def parse_in(text: str) -> ir.Module:
+    return ir.Module.parse(text) if ir.Context.current is not None else parse(text)
+
+
+def write_text(program: Program, shardings: Shardings, debug_info: bool = True) -> str:
+    """The program in MLIR's generic syntax."""
+    return _Writer(program, shardings, debug_info).module()
+
+
+class _Writer:
+    def __init__(self, program: Program, shardings: Shardings, debug_info: bool):
+        self.program, self.shardings, self.debug_info = program, shardings, debug_info
+        self.attr_texts: dict[ir.Attribute, str] = {}
+        self.locations: dict[ir.Location, str] = {}
+        self.names: dict[Value, str] = {}
+
+    def attr(self, attr: ir.Attribute) -> str:
+        text = self.attr_texts.get(attr)
+        if text is None:
+            text = self.attr_texts[attr] = str(attr)
+        return text
+
+    def module(self) -> str:
+        program = self.program
+        name = program.attrs.get("sym_name")
+        attrs = self._dict({k: v for k, v in program.attrs.items() if k != "sym_name"})
+        head = "module" + (f" @{quote_symbol(ir.StringAttr(name).value)}" if name is not None else "")
+        parts = [head + (f" attributes {{{attrs}}}" if attrs else "") + " {"]
+        parts += [self._mesh(n, m) for n, m in program.meshes.items()]
+        parts += [self._func(f) for f in program.funcs.values()]
+        parts.append("}")
+        parts += [f"{alias} = {text}" for text, alias in self._aliases()]
+        return "\n".join(parts) + "\n"
+
+    def _aliases(self):
+        return [(str(loc), alias) for loc, alias in self.locations.items()]
+
+    def _mesh(self, name: str, mesh: Mesh) -> str:
+        extra = self._dict(self.program.mesh_attrs.get(name, {}))
+        return f"sdy.mesh @{quote_symbol(name)} = {mesh.to_text()}" + (f" {{{extra}}}" if extra else "")
+
+    def _dict(self, attrs: dict[str, ir.Attribute]) -> str:
+        return ", ".join(f"{quote(k) if not _is_bare(k) else k} = {self.attr(v)}" for k, v in attrs.items())
+
+    def _location(self, loc: ir.Location | None) -> str:
+        if loc is None or not self.debug_info:
+            return ""
+        alias = self.locations.get(loc)
+        if alias is None:
+            alias = self.locations[loc] = f"#loc{len(self.locations) + 1}"
+        return f" loc({alias})"
+
+    def _func(self, func: Func) -> str:
+        results = self.shardings.results[func]
+        arg_attrs = [self._with_sharding(a, self.shardings.get(v)) for a, v in zip(func.arg_attrs, func.args)]
+        result_attrs = [self._with_sharding(a, s) for a, s in zip(func.result_attrs, results)]
+        ins = ", ".join(v.type.text for v in func.args)
+        outs = ", ".join(t.text for t in func.result_types)
+        attrs = [f"sym_name = {quote(func.name)}", f"function_type = ({ins}) -> ({outs})"]
+        if func.visibility != "public" or "sym_visibility" in func.attrs:
+            attrs.append(f"sym_visibility = {quote(func.visibility)}")
+        else:
+            attrs.append('sym_visibility = "public"')
+        if any(arg_attrs):
+            attrs.append("arg_attrs = [" + ", ".join(f"{{{a}}}" for a in arg_attrs) + "]")
+        if any(result_attrs):
+            attrs.append("res_attrs = [" + ", ".join(f"{{{a}}}" for a in result_attrs) + "]")
+        attrs += [f"{k} = {self.attr(v)}" for k, v in func.attrs.items()]
+        body = self._block(func.body)
+        return f'"func.func"() <{{{", ".join(attrs)}}}> ({body}) : () -> (){self._location(func.loc)}'
+
+    def _with_sharding(self, attrs: dict[str, ir.Attribute], sharding: TensorSharding | None) -> str:
+        text = self._dict({k: v for k, v in attrs.items() if k != "sdy.sharding"})
+        if sharding is None:
+            return text
+        return (text + ", " if text else "") + f"sdy.sharding = {sharding.to_text()}"
+
+    def _name(self, value: Value) -> str:
+        return self.names[value]
+
+    def _block(self, block: Block) -> str:
+        lines = []
+        if block.args:
+            for arg in block.args:
+                self.names[arg] = f"%{arg.index}"
+            lines.append("^bb0(" + ", ".join(f"%{a.index}: {a.type.text}" for a in block.args) + "):")
+        lines += [self._op(op) for op in block.ops]
+        return "{\n" + "\n".join(lines) + "\n}"
+
+    def _op(self, op: Op) -> str:
+        results, names = op.results, self.names
+        regions = [self._block(b) for b in op.regions]
+        head = ""
+        if len(results) == 1:
+            names[results[0]] = head = f"%{results[0].index}"
+            head += " = "
+        elif results:
+            base = f"%{results[0].index}"
+            for i, value in enumerate(results):
+                names[value] = f"{base}#{i}"
+            head = f"{base}:{len(results)} = "
+        operands = ", ".join([names[v] for v in op.operands])
+        region_text = f" ({', '.join(regions)})" if regions else ""
+        attrs = self._attributes(op)
+        ins = ", ".join([v.type.text for v in op.operands])
+        outs = ", ".join([v.type.text for v in results])
+        loc = self._location(op.loc)
+        return f'{head}"{op.name}"({operands}){region_text}{attrs} : ({ins}) -> ({outs}){loc}'
+
+    def _attributes(self, op: Op) -> str:
+        name, shardings = op.name, self.shardings
+        own = OWN_ATTRIBUTE.get(name)
+        written = {"sdy.sharding", own, "in_shardings", "out_shardings", "manual_axes", "group_id"}
+        if name not in WITH_IN_SHARDINGS and name != "sdy.sharding_group":
+            written = {"sdy.sharding", own}
+        if name == "sdy.named_computation":
+            written.add("name")
+        parts = [f"{k if _is_bare(k) else quote(k)} = {self.attr(v)}" for k, v in op.attrs.items() if k not in written]
+        if name in WITH_IN_SHARDINGS:
+            parts += self._computation(op)
+        elif name == "sdy.sharding_group":
+            parts.append(f"group_id = {op.data['group']} : i64")
+        elif own is not None:
+            sharding = shardings.get(op.results[0])
+            if sharding is not None:
+                parts.append(f"{own} = {sharding.to_text()}")
+        else:
+            text = _per_value([shardings.get(v) for v in op.results], op.results)
+            if text:
+                parts.append(f"sdy.sharding = {text}")
+        return f" {{{', '.join(parts)}}}" if parts else ""
+
+    def _computation(self, op: Op) -> list[str]:
+        ins = _per_value(op.data["in_shardings"], op.operands, always=op.name == "sdy.manual_computation")
+        outs = [self.shardings.get(v) for v in op.results]
+        out_text = _per_value(outs, op.results, always=op.name == "sdy.manual_computation")
+        parts = []
+        if op.name == "sdy.named_computation":
+            parts.append(f"name = {quote(op.data['name'])}")
+        if ins:
+            parts.append(f"in_shardings = {ins}")
+        if out_text:
+            parts.append(f"out_shardings = {out_text}")
+        if op.name == "sdy.manual_computation":
+            axes = ", ".join(quote(a) for a in op.data["manual_axes"])
+            parts.append(f"manual_axes = #sdy<manual_axes{{{axes}}}>")
+        return parts
+
+
+def _per_value(shardings, values, always: bool = False) -> str:
+    """`#sdy.sharding_per_value<[...]>`; empty text if none of the values has a sharding."""
+    mesh = next((s.mesh for s in shardings if s is not None), None)
+    if mesh is None:
+        return "#sdy.sharding_per_value<[]>" if always else ""
+    found = [s or TensorSharding.open_on(mesh, v.type.rank) for s, v in zip(shardings, values)]
+    return f"#sdy.sharding_per_value<[{', '.join(s.body_text() for s in found)}]>"
+
+
+def _is_bare(name: str) -> bool:
+    return name.replace("_", "a").replace(".", "a").replace("$", "a").isalnum() and not name[0].isdigit()
