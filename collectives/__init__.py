@@ -11,6 +11,7 @@ from jaxlib.mlir import ir
 from propagation.program import Program, read
 
 from . import errors
+from .annotations import Annotated, Propagation
 from .module import Options, Partitioned, partition_program
 from .plan import CommunicationPlan, Finding, PlanEntry
 from .reshard import ReshardPlan, plan_reshard
@@ -40,17 +41,7 @@ def partition(propagated, topology: Topology | None = None, **options) -> Partit
     The result's @main takes and returns one device's pieces; its collectives have `replica_groups` over the device
     numbers of the flattened mesh. Raises subclasses of `errors.CollectivesError`.
     """
-    from .annotations import Annotations
-
-    topology = Topology() if topology is None else topology
     if isinstance(propagated, str | bytes | ir.Module):
         propagated = read(propagated)
-    if isinstance(propagated, Program):
-        source = Annotations(propagated)
-        program = propagated
-    else:
-        from .annotations import Propagation
-
-        program = propagated.program
-        source = Propagation(propagated)
-    return partition_program(program, source.sharding, source, topology, Options(**options))
+    known = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
+    return partition_program(known.program, known, Topology() if topology is None else topology, Options(**options))

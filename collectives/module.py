@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
-from propagation.model import AxisRef, Mesh, TensorSharding
+from propagation.model import Mesh, TensorSharding
 from propagation.program import Func, Op, Program, Value, parse, source
 
+from .annotations import Source
 from .emit import FunctionItem, ModuleBuilder
 from .errors import MeshMismatchError, UnreducedResultError, UnsupportedShardingError
 from .layout import Atoms, Dims
@@ -78,9 +78,9 @@ class Partitioned:
 class Module(Context):
     """The context, and what it takes to partition functions."""
 
-    def __init__(self, program: Program, sharding, boundary, atoms, builder, topology, options):
-        super().__init__(program, sharding, atoms, builder, topology, options)
-        self.boundary = boundary
+    def __init__(self, program: Program, known: Source, atoms, builder, topology, options):
+        super().__init__(program, known.sharding, atoms, builder, topology, options)
+        self.known = known
         self._calls: dict[str, int] | None = None
 
     def calls(self, name: str) -> int:
@@ -94,11 +94,11 @@ class Module(Context):
         return self._calls.get(name, 0)
 
     def manual_shardings(self, op: Op):
-        return self.boundary.manual(op)
+        return self.known.manual(op)
 
     def manual_atoms(self, op: Op) -> tuple[int, ...]:
         mesh = self.atoms.mesh
-        return self.atoms.of_axes(mesh.axis(name) for name in self.boundary.manual_axes(op))
+        return self.atoms.of_axes(mesh.axis(name) for name in self.known.manual_axes(op))
 
     def function(self, func: Func, ins, outs, name: str, public: bool) -> FunctionItem:
         """Partitions a function whose arguments and results have the layouts `ins` and `outs`."""
@@ -117,26 +117,18 @@ class Module(Context):
         return item
 
 
-def partition_program(
-    program: Program,
-    sharding: Callable[[Value], TensorSharding | None],
-    boundary,
-    topology: Topology,
-    options: Options,
-) -> Partitioned:
-    """Partitions `program`, whose values have the closed shardings `sharding(value)`.
-
-    `boundary` answers for what is not a value: `results()` of @main, `manual(op)`, `manual_axes(op)`, `used_axes()`.
-    """
+def partition_program(program: Program, known: Source, topology: Topology, options: Options) -> Partitioned:
+    """Partitions `program`, whose shardings `known` knows."""
+    sharding = known.sharding
     main = program.main
     mesh = mesh_of(program)
-    atoms = Atoms(mesh, boundary.used_axes())
+    atoms = Atoms(mesh, known.used_axes())
     attributes = f"mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {mesh.size} : i32"
     name = program.module.operation.attributes["sym_name"].value if "sym_name" in program.attrs else "main"
     builder = ModuleBuilder(name, attributes)
-    ctx = Module(program, sharding, boundary, atoms, builder, topology, options)
+    ctx = Module(program, known, atoms, builder, topology, options)
     ins = tuple(ctx.want(a) for a in main.args)
-    result_shardings = boundary.results()
+    result_shardings = known.results()
     outs = tuple(_result_layout(atoms, s, v) for s, v in zip(result_shardings, main.returned))
     _check_boundary(atoms, main, ins, outs)
     item = ctx.function(main, ins, outs, "main", True)
@@ -208,14 +200,3 @@ def _arg_attrs(ctx: Module, main: Func, item: FunctionItem) -> list[str]:
             texts.append(f"jax.buffer_donor = {attrs['jax.buffer_donor']}")
         out.append(", ".join(texts))
     return out
-
-
-def used_axes(shardings) -> set[AxisRef]:
-    """All axis references of shardings."""
-    out: set[AxisRef] = set()
-    for s in shardings:
-        for d in s.dims:
-            out.update(d.axes)
-        out.update(s.unreduced)
-    return out
-

@@ -65,7 +65,7 @@ def apply(ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = 
     operands = []
     for v, dims, f in zip(op.operands, choice.operands, factors.operands):
         have = ctx.state(v).dims
-        lost = have is not None and any(
+        lost = have is not None and not any(dims) and any(
             a and (i < 0 or factors.kinds[i] == WHOLE) for a, i in zip(have, f)
         )
         operands.append(ctx.gathered(v, dims, why) if lost else ctx.get(v, dims))

@@ -25,6 +25,8 @@ from .state import Partial, State
 
 __all__ = ["Context"]
 
+SOFT, SHARED = 0.9, 0.85
+
 
 class Context:
     """State of partitioning one module; `region` is where operations are being written."""
@@ -131,6 +133,20 @@ class Context:
             return 0.0
         found = self._sources(state, self.region)
         return min((self._source_cost(state, s, dims) for s in found), default=0.0)
+
+    def move_cost(self, value: Value, dims: Dims) -> float:
+        """`cost` for comparing choices: what several consumers can share counts a little less."""
+        cost = self.cost(value, dims)
+        return cost * SHARED if cost and self.env[value].uses > 1 else cost
+
+    def later_cost(self, value: Value, dims: Dims, pending: tuple[int, ...] = ()) -> float:
+        """What it takes to bring a result from `dims` to the layout that propagation decided. It counts a little less
+        than moving now, because consumers may be content with `dims`."""
+        want = self.want(value)
+        shape = value.type.shape
+        if not pending:
+            return SOFT * self.planner.cost(shape, self.bits(value), dims, want)
+        return self.planner.cost(shape, self.bits(value), dims, want, pending)
 
     def _sources(self, state: State, region: Region) -> list[tuple]:
         """(dims, parts) of the versions visible in `region`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from propagation.attributes import symbol
 from propagation.program import Block, Op, Value, source
 
@@ -17,51 +19,125 @@ INLINE_LIMIT = 40  # operations of a callee that is written out at every call ra
 # -- loops ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Carry:
+    """How a loop carries a value: in layout `dims`, complete or (`pending`) as a sum still to be reduced over axes.
+    A `fixed` value is returned unchanged by the body: it is not carried but used from outside."""
+
+    dims: Dims
+    fixed: bool
+    pending: tuple[int, ...] = ()
+
+
 def while_(ctx: Context, op: Op) -> None:
-    """Carried values keep the layout that propagation gave the loop. A value the body returns unchanged is not
-    resharded inside: its versions are made once, outside."""
-    cond, body = op.regions
-    layouts = [ctx.want(r) for r in op.results]
-    fixed = [ret is arg for ret, arg in zip(body.terminator.operands, body.args)]
-    inits = [ctx.get(v, dims) for v, dims in zip(op.operands, layouts)]
+    """Carried values keep the layout that propagation gave the loop, with three exceptions: what the body returns
+    unchanged stays outside, so that it is resharded once; an empty collection takes the layout of what is put in;
+    a sum of partial sums is reduced once, after the loop."""
+    body = op.regions[1]
+    carries = []
+    for r, v, ret, arg in zip(op.results, op.operands, body.terminator.operands, body.args):
+        carries.append(_Carry(ctx.want(r), ret is arg))
+        if ret is arg:  # each run of the body uses it: a partial sum must not be carried on inside
+            ctx.state(v).uses += 2
     trips = trip_count(op)
-    outer = ctx.region
-    regions = []
-    for block, is_body in ((cond, False), (body, True)):
-        region = _region(ctx, "loop", block, layouts, trips if is_body else None if trips is None else trips + 1)
-        for arg, ref, dims, v, same in zip(block.args, region.args, layouts, op.operands, fixed):
-            if same:
+    for _ in range(3):
+        marks = len(ctx.findings)
+        regions, out = _loop_regions(ctx, op, carries, trips)
+        better = _reconsider(ctx, op, carries)
+        if better is None:
+            break
+        carries = better
+        del ctx.findings[marks:]
+    moving = [i for i, c in enumerate(carries) if not c.fixed]
+    inits = [_initial(ctx, op.operands[i], carries[i]) for i in moving]
+    refs = _emit_loop(ctx, op, inits, regions)
+    for r, v, c in zip(op.results, op.operands, carries):
+        if c.fixed:
+            ctx.env[r] = ctx.env[v]
+            ctx.env[r].uses += len(r.uses)
+    for i, ref in zip(moving, refs):
+        r, c = op.results[i], carries[i]
+        ref.type_text = None if r.type.is_tensor else r.type.text
+        if not c.pending:
+            ctx.bind(r, c.dims, ref)
+            continue
+        parts = {c.pending: ref}
+        if scalar_constant(op.operands[i]) != 0:
+            parts[()] = ctx.get(op.operands[i], c.dims)
+        ctx.bind_partial(r, c.dims, parts)
+
+
+def _emit_loop(ctx: Context, op: Op, inits, regions) -> list[Ref]:
+    types = [(ref.shape, ref.dtype) for ref in inits]
+    text = ctx.attr_text(op)
+    return ctx.region.op(op.name, inits, types, extra=text, regions=regions, loc=ctx.loc)
+
+
+def _initial(ctx: Context, value: Value, carry: _Carry) -> Ref:
+    """The first value of a carried argument; a pending sum starts at zero on every device."""
+    if carry.pending:
+        return ctx.realiser.zero(ctx.region, ctx.piece_shape(value, carry.dims), value.type.dtype)
+    return ctx.get(value, carry.dims)
+
+
+def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None):
+    """Condition and body for a choice of carries."""
+    outer, regions, out = ctx.region, [], []
+    for is_body, block in enumerate(op.regions):
+        count = trips if is_body else None if trips is None else trips + 1
+        region = ctx.region = Region("loop", outer, (), count)
+        for arg, carry, v in zip(block.args, carries, op.operands):
+            if carry.fixed:
                 ctx.env[arg] = ctx.env[v]
-            else:
-                ctx.bind(arg, dims, ref)
-                ctx.env[arg].home = region
-        ctx.region = region
+                continue
+            text = None if arg.type.is_tensor else arg.type.text
+            ref = Ref(ctx.piece_shape(arg, carry.dims), arg.type.dtype, text)
+            region.args.append(ref)
+            ctx.bind_partial(arg, carry.dims, {carry.pending: ref})
         ctx.block(block.ops[:-1])
         ctx.op = block.terminator
-        if is_body:
-            out = [
-                ref if same else ctx.get(v, dims)
-                for v, dims, ref, same in zip(block.terminator.operands, layouts, region.args, fixed)
-            ]
-        else:
+        if not is_body:
             out = [ctx.get(block.terminator.operands[0], ())]
+        else:
+            out = [_returned(ctx, v, c) for v, c in zip(block.terminator.operands, carries) if not c.fixed]
         region.op("stablehlo.return", out, ())
         regions.append(region)
-        ctx.region = outer
-    ctx.op = op
-    types = [(ref.shape, ref.dtype) for ref in inits]
-    refs = outer.op(op.name, inits, types, extra=ctx.attr_text(op), regions=regions, loc=ctx.loc)
-    for r, dims, ref, init in zip(op.results, layouts, refs, inits):
-        ref.type_text = init.type_text
-        ctx.bind(r, dims, ref)
+        ctx.region, ctx.op = outer, op
+    return regions, out
 
 
-def _region(ctx: Context, kind: str, block: Block, layouts, trips) -> Region:
-    region = Region(kind, ctx.region, [], trips)
-    for arg, dims in zip(block.args, layouts):
-        text = None if arg.type.is_tensor else arg.type.text
-        region.args.append(Ref(ctx.piece_shape(arg, dims), arg.type.dtype, text))
-    return region
+def _returned(ctx: Context, value: Value, carry: _Carry) -> Ref:
+    state = ctx.state(value)
+    if carry.pending:
+        return state.partial.parts[carry.pending]
+    return ctx.get(value, carry.dims)
+
+
+def _reconsider(ctx: Context, op: Op, carries: list[_Carry]) -> list[_Carry] | None:
+    """Better carries, now that the body has been seen once; None if there are none."""
+    body = op.regions[1]
+    out, changed = [], False
+    for arg, ret, v, c in zip(body.args, body.terminator.operands, op.operands, carries):
+        state, end = ctx.state(arg), ctx.state(ret)
+        new = c
+        if c.fixed or c.pending:
+            pass
+        elif _accumulates(state, end):
+            (pending,) = [p for p in end.partial.parts if p]
+            new = _Carry(end.partial.dims, False, pending)
+        elif state.hint is not None and ctx.state(v).make is not None and state.hint != c.dims:
+            new = _Carry(state.hint, False)
+        changed |= new is not c
+        out.append(new)
+    return out if changed else None
+
+
+def _accumulates(state, end) -> bool:
+    """Whether a body returns its argument plus one partial sum, the argument being used for nothing else."""
+    if state.uses != 1 or end.uses != 1 or end.partial is None or end.partial.kind != "add":
+        return False
+    parts = end.partial.parts
+    return len(parts) == 2 and parts.get(()) is state.versions.get(end.partial.dims)
 
 
 def trip_count(op: Op) -> int | None:

@@ -50,7 +50,7 @@ def layout(ctx: Context, op: Op, rank: int) -> Dims:
     per_element = bits * (1 + len(bound)) * ctx.redundancy
     best, best_cost = want, float("inf")
     for dims in candidates:
-        cost = sum(ctx.cost(v, dims) for v in bound) + ctx.planner.cost(shape, bits, dims, want)
+        cost = sum(ctx.move_cost(v, dims) for v in bound) + ctx.later_cost(result, dims)
         cost += ctx.elements(shape, dims) * per_element
         if cost < best_cost - 1e-6:
             best, best_cost = dims, cost

@@ -93,7 +93,7 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
     tensors = [(f, d) for _, f, d in sorted(tensors, key=lambda t: -t[0])]
     runs = runs_of([d for _, dims in tensors for d in dims])
     runs = [r for r in runs if r]
-    places = [_places(run, tensors, factors) for run in runs]
+    places = [_places(ctx, run, tensors, factors) for run in runs]
     work = byte_per_work
     best = None
     options = [p if len(p) == 1 and _agreed(run, p[0], tensors) else [*p, -1] for run, p in zip(runs, places)]
@@ -103,21 +103,32 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
         assigned = _assign(ctx, factors, runs, picks, tensors)
         if assigned is None:
             continue
-        choice = _cost(ctx, factors, assigned, operands, results, wants, work, None if best is None else best.bytes)
+        choice = _cost(ctx, factors, assigned, operands, results, work, None if best is None else best.bytes)
         if choice is not None and (best is None or choice.bytes < best.bytes - 1e-6):
             best = choice
     if best is None:
         none = ((),) * len(factors.sizes)
-        best = _cost(ctx, factors, none, operands, results, wants, work, None)
+        best = _cost(ctx, factors, none, operands, results, work, None)
     return best
 
 
-def _places(run, tensors, factors: Factors) -> list[int]:
-    """The factors at which a run of axes stands in some tensor and may be used."""
-    out = []
+def _places(ctx, run, tensors, factors: Factors) -> list[int]:
+    """The factors at which a run of axes stands in some tensor and may be used. A run that splits a dimension which
+    must be whole may also go to a factor that all operands have."""
+    out, displaced = [], False
     for f, dims in tensors:
         for factor, atoms in zip(f, dims):
-            if factor >= 0 and run[0] in atoms and factor not in out and factors.kinds[factor] != WHOLE:
+            if run[0] not in atoms:
+                continue
+            if factor < 0 or factors.kinds[factor] == WHOLE:
+                displaced = True
+            elif factor not in out:
+                out.append(factor)
+    if displaced:
+        n = ctx.atoms.product(run)
+        for factor, size in enumerate(factors.sizes):
+            everywhere = all(factor in f for f in factors.operands if f)
+            if factors.kinds[factor] == PASS and size % n == 0 and everywhere and factor not in out:
                 out.append(factor)
     return out
 
@@ -144,6 +155,7 @@ def _assign(ctx, factors: Factors, runs, picks, tensors):
             for g, atoms in zip(f, dims):
                 if g == factor:
                     ordered += [a for a in atoms if a not in ordered and any(a in m for m in members)]
+        ordered += [a for m in members for a in m if a not in ordered]
         if factors.sizes[factor] % ctx.atoms.product(ordered) and (
             factor in factors.even or ctx.atoms.product(ordered) > factors.sizes[factor]
         ):
@@ -156,7 +168,7 @@ def layout_of(dims_factors: Sequence[int], assigned) -> Dims:
     return tuple([assigned[f] if f >= 0 else () for f in dims_factors])
 
 
-def _cost(ctx, factors: Factors, assigned, operands, results, wants, byte_per_work, limit) -> Choice | None:
+def _cost(ctx, factors: Factors, assigned, operands, results, byte_per_work, limit) -> Choice | None:
     work = 1
     for size, atoms in zip(factors.sizes, assigned):
         work *= -(-size // ctx.atoms.product(atoms)) if atoms else size
@@ -165,10 +177,9 @@ def _cost(ctx, factors: Factors, assigned, operands, results, wants, byte_per_wo
     outs = tuple(layout_of(f, assigned) for f in factors.results)
     pending = tuple(sorted(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms))
     for v, dims in zip(operands, ins):
-        total += ctx.cost(v, dims)
+        total += ctx.move_cost(v, dims)
         if limit is not None and total >= limit:
             return None
-    for v, dims, want in zip(results, outs, wants):
-        bits = ctx.bits(v)
-        total += ctx.planner.cost(v.type.shape, bits, dims, want, pending)
+    for v, dims in zip(results, outs):
+        total += ctx.later_cost(v, dims, pending)
     return Choice(assigned, ins, outs, pending, total)

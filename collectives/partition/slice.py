@@ -178,7 +178,7 @@ def concatenate(ctx: Context, op: Op) -> None:
     bits = ctx.bits(result)
 
     def cost(dims: Dims) -> float:
-        total = sum(ctx.cost(v, dims) for v in op.operands) + ctx.planner.cost(shape, bits, dims, want)
+        total = sum(ctx.move_cost(v, dims) for v in op.operands) + ctx.later_cost(result, dims)
         if dims[d]:  # what moves along the dimension is at most one piece of the result
             total += ctx.elements(shape, dims) * bits * _moved(ctx, op, dims, d)
         return total + 2 * bits * ctx.elements(shape, dims) * ctx.redundancy
@@ -350,6 +350,7 @@ def dynamic_update_slice(ctx: Context, op: Op) -> None:
         factors = _update_factors(shape, window)
         choice = choose(ctx, factors, (value, update), (result,), 2 * ctx.bits(result) * ctx.redundancy)
         dims = choice.operands[0]
+        _hint(ctx, value, update, dims)
     inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
     base, part = ctx.get(value, dims), ctx.get(update, inner)
     positions, masks = [], []
@@ -376,6 +377,17 @@ def dynamic_update_slice(ctx: Context, op: Op) -> None:
     else:
         ref = _masked_update(ctx, op, base, part, positions, masks, window)
     ctx.bind(result, dims, ref)
+
+
+def _hint(ctx: Context, value: Value, update: Value, dims: Dims) -> None:
+    """Tells a loop that collects updates in `value` that another layout would have cost nothing."""
+    have = ctx.state(update).dims
+    if have is None or ctx.state(update).pending:
+        return
+    shape, window = value.type.shape, update.type.shape
+    inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
+    if ctx.cost(update, inner) > 0:
+        ctx.state(value).hint = tuple(d if n == m else () for d, n, m in zip(have, shape, window))
 
 
 def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks, window) -> Ref:

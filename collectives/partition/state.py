@@ -35,9 +35,10 @@ class State:
     make      for values that every device can compute in any layout (constants, positions, ...): the function
               that does, called with the layout
     uses      number of uses of the value
+    hint      for a value carried by a loop: a layout in which the body would rather have it
     """
 
-    __slots__ = ("bits", "dtype", "home", "make", "partial", "shape", "type_text", "uses", "versions")
+    __slots__ = ("bits", "dtype", "hint", "home", "make", "partial", "shape", "type_text", "uses", "versions")
 
     def __init__(self, shape: tuple[int, ...], dtype: str, home: Region, uses: int, type_text: str | None = None):
         self.shape = shape
@@ -49,6 +50,7 @@ class State:
         self.partial: Partial | None = None
         self.make: Callable[[Dims], Ref] | None = None
         self.type_text = type_text
+        self.hint: Dims | None = None
 
     @property
     def pending(self) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ def rearrange(
 
         def cost(candidate) -> float:
             before, after = candidate
-            move = ctx.cost(value, before) + ctx.planner.cost(shape, bits, after, want)
+            move = ctx.move_cost(value, before) + ctx.later_cost(result, after)
             return move + ctx.elements(shape, after) * per_element
 
         best = min(candidates, key=cost)
