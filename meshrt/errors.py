@@ -22,6 +22,7 @@ __all__ = [
     "DistributedError",
     "DuplicateAxisError",
     "ExecutionError",
+    "ForwardModeError",
     "IndivisibleError",
     "InternalError",
     "LeakedTracerError",
@@ -30,6 +31,7 @@ __all__ = [
     "MeshMismatchError",
     "MeshrtError",
     "MissingFunctionError",
+    "MissingRuleError",
     "NonAddressableError",
     "RankMismatchError",
     "ShardingError",
@@ -120,6 +122,14 @@ class AxisError(MeshrtError, ValueError, IndexError):
 
 class DifferentiationError(MeshrtError, ValueError):
     """A derivative that cannot be taken in the mode asked for."""
+
+
+class ForwardModeError(DifferentiationError, TypeError):
+    """Forward mode through a function that has only a rule for reverse mode."""
+
+
+class MissingRuleError(MeshrtError, AttributeError):
+    """A function with custom derivatives was called before its rule was defined."""
 
 
 class TreeError(MeshrtError, ValueError):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.sharding import mentioned
+from meshrt.sharding._state import context as mesh_context
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 # Helpers of the control family: `meshrt.lax` publishes what `__all__` of these modules lists, so nothing here.
@@ -19,11 +21,15 @@ __all__: list[str] = []
 
 @dataclass(slots=True, eq=False)
 class Staged:
-    """A staged function of pytrees: `jaxpr` takes `consts`, then the flat arguments; `out_tree` shapes its results."""
+    """A staged function of pytrees: `jaxpr` takes `consts`, then the flat arguments; `out_tree` shapes its results.
+
+    `meshes` are the concrete meshes that the function mentioned, which whoever stages its caller wants to know.
+    """
 
     jaxpr: Jaxpr
     consts: list[Any]
     out_tree: Any
+    meshes: dict[Any, str] = field(default_factory=dict)
 
     @property
     def out_avals(self) -> list[ShapedArray]:
@@ -49,16 +55,24 @@ def stage(
     """
     owner = fun if owner is None else owner
     name = function_name(owner)
-    key = (kind, in_tree, tuple(in_avals), config.trace_key())
+    key = (kind, in_tree, tuple(in_avals), config.trace_key(), mesh_context.abstract)
     try:
         entries = _stages.get(owner, "staged", dict)
     except TypeError:  # no weak reference to it, or not hashable
         entries = {}
     staged = entries.get(key)
     if staged is None:
-        staged = _stage(fun, in_tree, in_avals, name)
+        mentioned.stack.append({})
+        try:
+            staged = _stage(fun, in_tree, in_avals, name)
+        finally:
+            meshes = mentioned.stack.pop()
+        staged.meshes = meshes
         if not any(isinstance(c, Tracer) for c in staged.consts):
             entries[key] = staged
+    if mentioned.stack:
+        for mesh, where in staged.meshes.items():
+            mentioned.stack[-1].setdefault(mesh, where)
     return staged
 
 
@@ -172,7 +186,7 @@ def converted(staged: Staged, wanted: tuple[tuple[Any, bool], ...]) -> Staged:
     if not any(change):
         return staged
     jaxpr = _converted.get(staged.jaxpr, wanted, lambda: _convert(staged.jaxpr, wanted, change))
-    return Staged(jaxpr, staged.consts, staged.out_tree)
+    return Staged(jaxpr, staged.consts, staged.out_tree, staged.meshes)
 
 
 _converted: WeakCache = WeakCache()

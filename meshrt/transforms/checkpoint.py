@@ -1,0 +1,327 @@
+"""`checkpoint` (`remat`): recomputing values in the backward pass instead of saving them.
+
+    checkpoint[jaxpr prevent_cse differentiated policy] arguments...  ->  results...
+
+Linearizing the call runs it forward and keeps its arguments and the values that the policy allows to be saved. The
+linear equation holds a Jaxpr that computes the other residuals again and then applies the linear program; its transpose
+computes them again and then the transposed program. An optimization barrier around the recomputation keeps the
+compiler from merging it with the forward pass (`prevent_cse`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import JaxprTrace, set_trace
+from meshrt.core.types import aval_of
+from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums
+from meshrt.transforms.batching import batch_jaxpr, move_dim
+from meshrt.transforms.custom_arguments import split_arguments
+from meshrt.transforms.jvp import jvp_jaxpr
+from meshrt.transforms.linear import transpose_jaxpr
+from meshrt.transforms.linearize import Linearized, linearize_jaxpr
+from meshrt.transforms.tools import WeakCache, dce, is_undefined
+
+__all__ = ["checkpoint", "checkpoint_p", "remat"]
+
+Policy = Callable[..., bool]
+
+
+def checkpoint(
+    fun: Callable[..., Any],
+    *,
+    prevent_cse: bool = True,
+    policy: Policy | None = None,
+    static_argnums: int | tuple[int, ...] = (),
+    static_argnames: str | Iterable[str] = (),
+    concrete: bool = False,
+) -> Callable[..., Any]:
+    """`fun`, whose intermediate values are computed again in the backward pass instead of being saved for it.
+
+    Args:
+      prevent_cse: keeps the compiler from merging the recomputation with the forward pass, which would undo the saving.
+        Not needed (False is faster) when the result is the body of a `scan`, where nothing can be merged.
+      policy: says what is saved all the same: `policy(primitive, *operand_types, **params) -> bool` for each operation; see
+        `meshrt.checkpoint_policies`. None saves nothing but the arguments.
+      static_argnums, static_argnames: arguments that are no arrays.
+    """
+    if concrete:
+        raise errors.UnsupportedError(
+            "checkpoint(concrete=True) does not exist any more; mark the arguments that Python control "
+            "flow depends on with static_argnums"
+        )
+    if not isinstance(prevent_cse, bool):
+        raise errors.UnsupportedError(
+            "checkpoint takes one bool for prevent_cse; a choice per argument is not implemented"
+        )
+    if policy is not None and not callable(policy):
+        raise errors.ArgumentTypeError(f"the policy of checkpoint must be a function, not {type(policy).__name__}")
+    names = tuple([static_argnames] if isinstance(static_argnames, str) else static_argnames)
+    nums, names = resolve_argnums(fun, as_tuple(static_argnums), names)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        from meshrt.primitives.control_staging import stage
+
+        positions = tuple(sorted(n % len(args) if n < 0 else n for n in nums if -len(args) <= n < len(args)))
+        split = split_arguments(args, positions)
+        fixed = {k: v for k, v in kwargs.items() if k in names}
+        dynamic = {k: v for k, v in kwargs.items() if k not in names}
+        leaves, tree = tree_util.tree_flatten((split.dynamic, dynamic))
+        avals = [_aval(leaf, fun) for leaf in leaves]
+        call = lambda arguments, keywords: fun(*split.join(arguments), **fixed, **keywords)
+        plain = split.cache_key is not None and not fixed
+        staged = stage(call, tree, avals, fun if plain else call, ("checkpoint", split.cache_key, positions))
+        if staged.jaxpr.effects:
+            raise errors.UnsupportedError(
+                f"checkpoint of {fun_name(fun)}: functions with side effects cannot be run again in the backward pass; move the "
+                "effect out of the checkpointed function"
+            )
+        outs = checkpoint_p.bind(
+            *staged.consts, *leaves, jaxpr=staged.jaxpr, prevent_cse=prevent_cse, differentiated=False, policy=policy
+        )
+        return tree_util.tree_unflatten(staged.out_tree, outs)
+
+    return wrapped
+
+
+remat = checkpoint
+
+
+def _aval(leaf: Any, fun: Callable[..., Any]) -> Any:
+    try:
+        return aval_of(leaf)
+    except TypeError as e:
+        raise errors.ArgumentTypeError(
+            f"checkpoint of {fun_name(fun)}: {e}. Arguments that are not arrays can be made static (static_argnums)"
+        ) from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is saved
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """`forward` gives the results, then the `saved` values; it takes `consts` before the arguments.
+
+    `linear` takes the needed arguments (`needed`: positions in [*consts, *arguments]), the saved values, then the
+    nonzero tangents; it recomputes the residuals and applies the linear program.
+    """
+
+    consts: list[Any]
+    forward: Jaxpr
+    needed: list[int]
+    linear: Jaxpr
+    nonzeros_out: tuple[bool, ...]
+
+
+_plans: WeakCache = WeakCache()
+
+
+def _plan(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], policy: Policy | None) -> _Plan:
+    lin = linearize_jaxpr(jaxpr, nonzeros)
+    body = lin.forward.jaxpr if policy is None else inlined(lin.forward.jaxpr)
+    num_outs = len(jaxpr.outvars)
+    residuals = _residual_vars(lin, body)
+    saved, again = _split(body, residuals, policy)
+    forward, _ = dce(Jaxpr((), body.invars, (*body.outvars[:num_outs], *saved), body.eqns, body.name))
+    inputs = {a for e in again for a in e.invars if type(a) is Var} | set(residuals)
+    needed = [i for i, v in enumerate(body.invars) if v in inputs]
+    renamed = dict(zip(lin.linear.invars, residuals))
+    rest = [_renamed(e, renamed) for e in lin.linear.eqns]
+    linear = Jaxpr(
+        (), [*[body.invars[i] for i in needed], *saved, *lin.linear.invars[len(residuals) :]],
+        [renamed.get(v, v) if type(v) is Var else v for v in lin.linear.outvars], [*again, *rest], body.name,
+    )  # fmt: skip
+    return _Plan(lin.forward.consts, forward, needed, linear, lin.nonzeros_out)
+
+
+def _residual_vars(lin: Linearized, body: Jaxpr) -> list[Var]:
+    captured, num_outs = len(lin.forward.consts), len(body.outvars) - lin.num_residuals
+    places = {"arg": (body.invars, captured), "out": (body.outvars, 0), "res": (body.outvars, num_outs)}
+    return [places[kind][0][places[kind][1] + k] for kind, k in lin.sources]
+
+
+def _split(body: Jaxpr, residuals: Sequence[Var], policy: Policy | None) -> tuple[list[Var], list[Eqn]]:
+    """(values to save, equations to run again) so that `residuals` can be had from them and the arguments."""
+    live = set(residuals)
+    saved: list[Var] = []
+    again: list[Eqn] = []
+    for eqn in reversed(body.eqns):
+        wanted = [v for v in eqn.outvars if v in live]
+        if not wanted:
+            continue
+        if policy is not None and policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params):
+            saved += wanted
+            continue
+        again.append(eqn)
+        live.update([a for a in eqn.invars if type(a) is Var])
+    return saved[::-1], again[::-1]
+
+
+def _renamed(eqn: Eqn, names: dict[Var, Any]) -> Eqn:
+    if not any(type(a) is Var and a in names for a in eqn.invars):
+        return eqn
+    return eqn.replace([names.get(a, a) if type(a) is Var else a for a in eqn.invars], eqn.outvars)
+
+
+def inlined(jaxpr: Jaxpr) -> Jaxpr:
+    """`jaxpr` with calls of jitted functions written out, so that a policy sees the operations inside."""
+    from meshrt.primitives.call import jit_p
+
+    if not any(e.primitive is jit_p for e in jaxpr.eqns):
+        return jaxpr
+    eqns: list[Eqn] = []
+    names: dict[Var, Any] = {}
+    for eqn in jaxpr.eqns:
+        eqn = _renamed(eqn, names)
+        if eqn.primitive is not jit_p:
+            eqns.append(eqn)
+            continue
+        inner = inlined(eqn.params["jaxpr"])
+        copies: dict[Var, Any] = dict(zip(inner.invars, eqn.invars))
+        for e in inner.eqns:
+            outs = [Var(v.aval) for v in e.outvars]
+            eqns.append(e.replace([copies.get(a, a) if type(a) is Var else a for a in e.invars], outs))
+            copies.update(zip(e.outvars, outs))
+        names.update(zip(eqn.outvars, [copies[o] if type(o) is Var else o for o in inner.outvars]))
+    outs = [names.get(o, o) if type(o) is Var else o for o in jaxpr.outvars]
+    return Jaxpr((), jaxpr.invars, outs, eqns, jaxpr.name, None, jaxpr.is_high)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The primitive
+
+
+def _lower(ctx, eqn: Eqn, *operands):
+    if eqn.params["differentiated"] and eqn.params["prevent_cse"]:
+        at = [i for i, a in enumerate(eqn.invars) if type(a) is not Literal]
+        if at:
+            behind = ctx.ops(
+                "stablehlo.optimization_barrier", [operands[i] for i in at], [eqn.invars[i].aval for i in at]
+            )
+            operands = list(operands)
+            for i, ref in zip(at, behind):
+                operands[i] = ref
+    return ctx.jaxpr(eqn.params["jaxpr"], operands)
+
+
+def _jvp(primals, tangents, *, jaxpr, **params):
+    closed, nonzeros = jvp_jaxpr(jaxpr, tuple(t is not None for t in tangents))
+    live = [t for t in tangents if t is not None]
+    outs = checkpoint_p.bind(*closed.consts, *primals, *live, jaxpr=closed.jaxpr, **params)
+    count = len(nonzeros)
+    found = iter(outs[count:])
+    return outs[:count], [next(found) if nz else None for nz in nonzeros]
+
+
+def _linearize(linear_trace, primals, tangents, params):
+    jaxpr, policy = params["jaxpr"], params["policy"]
+    nonzeros = tuple(t is not None for t in tangents)
+    plan = _plans.get(jaxpr, (nonzeros, policy), lambda: _plan(jaxpr, nonzeros, policy))
+    operands = [*plan.consts, *primals]
+    outs = checkpoint_p.bind(*operands, **{**params, "jaxpr": plan.forward})
+    count = len(jaxpr.outvars)
+    outs, saved = outs[:count], outs[count:]
+    if not any(plan.nonzeros_out):
+        return outs, [None] * count
+    t_in = [t for t in tangents if t is not None]
+    moved = iter(
+        linear_trace.record(
+            checkpoint_p, [*[operands[i] for i in plan.needed], *saved, *t_in],
+            {**params, "jaxpr": plan.linear, "differentiated": True},
+        )
+    )  # fmt: skip
+    return outs, [next(moved) if nz else None for nz in plan.nonzeros_out]
+
+
+def _transpose(cts, *operands, jaxpr, **params):
+    linear = tuple(map(is_undefined, operands))
+    closed, nonzeros = transpose_jaxpr(jaxpr, linear, tuple(c is not None for c in cts))
+    known = [x for x in operands if not is_undefined(x)]
+    outs = iter(
+        checkpoint_p.bind(*closed.consts, *known, *[c for c in cts if c is not None], jaxpr=closed.jaxpr, **params)
+    )
+    flags = iter(nonzeros)
+    return [(next(outs) if next(flags) else None) if lin else None for lin in linear]
+
+
+def _batch(size, args, dims, params):
+    args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
+    closed, flags = batch_jaxpr(params["jaxpr"], size, tuple(d is not None for d in dims))
+    outs = checkpoint_p.bind(*closed.consts, *args, **{**params, "jaxpr": closed.jaxpr})
+    return outs, [0 if f else None for f in flags]
+
+
+_dce_cache: WeakCache = WeakCache()
+
+
+def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
+    used = tuple(used)
+    body, needed = _dce_cache.get(eqn.params["jaxpr"], used, lambda: dce(eqn.params["jaxpr"], used, keep_inputs=False))
+    invars = [a for a, n in zip(eqn.invars, needed) if n]
+    return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {**eqn.params, "jaxpr": body})
+
+
+checkpoint_p = Primitive(
+    "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
+    transpose=_transpose, batch=_batch, multiple_results=True, cache_types=False,
+)  # fmt: skip
+checkpoint_p.dce = _dce
+checkpoint_p.effects_rule = lambda *avals, jaxpr, **_: jaxpr.effects
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Looking at what is saved
+
+
+def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[Any, str]]:
+    """What reverse mode of `fun` at these arguments saves between the passes: types and where each value comes from."""
+    from meshrt.transforms.linearize import linearize_flat
+
+    leaves, tree = tree_util.tree_flatten((args, kwargs))
+    paths = [p for p, _ in tree_util.tree_flatten_with_path((args, kwargs))[0]]
+    trace = JaxprTrace(fun_name(fun))
+    inputs = [trace.argument(aval_of(x), f"argument {i}") for i, x in enumerate(leaves)]
+
+    def flat(*values: Any) -> list[Any]:
+        positional, keywords = tree_util.tree_unflatten(tree, values)
+        return tree_util.tree_leaves(fun(*positional, **keywords))
+
+    with set_trace(trace):
+        _, recorded = linearize_flat(flat, inputs, [x.aval.is_differentiable for x in inputs])
+        tangents = [t for t in recorded.outs if t is not None]
+        linear, residuals = recorded.trace.to_jaxpr([t for t in recorded.inputs if t is not None], tangents)
+    _, needed = dce(linear)
+    trace.closed = True
+    arguments = {id(x): i for i, x in enumerate(inputs)}
+    found = []
+    for value, need in zip(residuals, needed):
+        if not need:
+            continue
+        if id(value) in arguments:
+            where = f"from the argument {_argument_name(paths[arguments[id(value)]])}"
+        elif getattr(value, "_trace", None) is trace:
+            where = f"computed at {value.source}"
+        else:
+            where = "from a constant"
+        found.append((aval_of(value), where))
+    return found
+
+
+def _argument_name(path: Any) -> str:
+    first, *rest = path
+    return ("args" if getattr(first, "idx", 0) == 0 else "kwargs") + tree_util.keystr(tuple(rest))
+
+
+def print_saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Prints `saved_residuals`, one value a line."""
+    for aval, where in saved_residuals(fun, *args, **kwargs):
+        print(f"{aval.str_short()} {where}")

@@ -1,0 +1,140 @@
+"""Arguments of functions with custom derivatives: positions, non-differentiable ones, zeros, checks shared by both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, tree_util
+from meshrt.core.trace import Tracer
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.transforms.arguments import signature_of
+from meshrt.transforms.tools import zeros
+
+__all__ = ["SymbolicZero", "instantiate_zero", "nondiff_positions", "positional", "split_arguments", "type_mismatch"]
+
+
+class SymbolicZero:
+    """Stands for a tangent or cotangent that is zero, in rules defined with `symbolic_zeros=True`."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray):
+        self.aval = aval
+
+    shape = property(lambda self: self.aval.shape)
+    dtype = property(lambda self: self.aval.dtype)
+    ndim = property(lambda self: self.aval.ndim)
+    size = property(lambda self: self.aval.size)
+    weak_type = property(lambda self: self.aval.weak_type)
+
+    def __repr__(self) -> str:
+        return f"SymbolicZero({self.aval.str_short()})"
+
+    def instantiate(self) -> Any:
+        """An array of zeros."""
+        return instantiate_zero(self.aval)
+
+
+def instantiate_zero(aval: ShapedArray) -> Any:
+    """Zeros of a (co)tangent type; those of integers are NumPy arrays of float0."""
+    return np.zeros(aval.shape, dtypes.float0) if aval.dtype == dtypes.float0 else zeros(aval)
+
+
+def nondiff_positions(fun: Callable[..., Any], nums: Sequence[int], names: Iterable[str]) -> tuple[int, ...]:
+    """The positions of non-differentiable arguments given by number and by name."""
+    found = {nums} if isinstance(nums, int) else set(nums)
+    if isinstance(names, str):
+        names = (names,)
+    signature = signature_of(fun)
+    for name in names:
+        parameters = list(signature.parameters) if signature is not None else []
+        if name not in parameters:
+            raise errors.ArgumentValueError(
+                f"nondiff_argnames has {name!r}, which is no parameter of {fun}; its parameters are {', '.join(parameters)}"
+            )
+        found.add(parameters.index(name))
+    if any(n < 0 for n in found):
+        raise errors.ArgumentValueError(f"nondiff_argnums must be nonnegative, got {sorted(found)}")
+    return tuple(sorted(found))
+
+
+def positional(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """All arguments by position, defaults filled in."""
+    signature = signature_of(fun)
+    if signature is None:
+        if kwargs:
+            raise errors.ArgumentTypeError(
+                f"{fun} has no signature to look keyword arguments up in; pass them by position"
+            )
+        return args
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise errors.ArgumentTypeError(
+            f"the keyword-only arguments {', '.join(bound.kwargs)} of {getattr(fun, '__name__', fun)} cannot be passed to a "
+            "function with custom derivatives; make them positional"
+        )
+    return bound.args
+
+
+@dataclass(frozen=True, slots=True)
+class SplitArguments:
+    """Arguments cut into non-differentiable ones (`fixed`, at `positions`) and the `dynamic` rest."""
+
+    fixed: tuple[Any, ...]
+    positions: tuple[int, ...]
+    dynamic: tuple[Any, ...]
+
+    def join(self, dynamic: Sequence[Any]) -> list[Any]:
+        """All arguments in their places, with these for the dynamic ones."""
+        rest, fixed = iter(dynamic), dict(zip(self.positions, self.fixed))
+        return [fixed[i] if i in fixed else next(rest) for i in range(len(dynamic) + len(fixed))]
+
+    @property
+    def cache_key(self) -> Any:
+        """A key for programs staged with these fixed arguments; None if they had better not be kept."""
+        return self.fixed if all(map(_is_plain, self.fixed)) else None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | bytes | np.dtype)
+
+
+def split_arguments(args: Sequence[Any], positions: Sequence[int]) -> SplitArguments:
+    positions = tuple(p for p in positions if p < len(args))
+    fixed = tuple(args[p] for p in positions)
+    return SplitArguments(fixed, positions, tuple(a for i, a in enumerate(args) if i not in positions))
+
+
+def refuse_tracers(fixed: Sequence[Any], name: str, kind: str) -> None:
+    """Non-differentiable arguments must not be traced."""
+    for leaf in tree_util.tree_leaves(list(fixed)):
+        if isinstance(leaf, Tracer):
+            raise errors.LeakedTracerError(
+                f"a traced value of type {leaf.aval.str_short()} was passed to the {kind} function {name} as a "
+                "non-differentiable argument (nondiff_argnums). Those are for values that are no arrays, such as functions; "
+                "pass arrays as ordinary arguments and return None or zeros for them in the rule"
+            )
+
+
+def type_mismatch(got: ShapedArray, want: ShapedArray) -> bool:
+    """Whether two types differ, weakness aside."""
+    return got.shape != want.shape or got.dtype != want.dtype
+
+
+def leaf_aval(leaf: Any, where: str) -> ShapedArray:
+    """The type of a leaf that a user's rule returned."""
+    if isinstance(leaf, SymbolicZero):
+        return leaf.aval
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype == dtypes.float0:
+        return ShapedArray(leaf.shape, dtypes.float0)
+    try:
+        return aval_of(leaf)
+    except TypeError as e:
+        raise errors.ArgumentTypeError(f"{where}: {e}") from None

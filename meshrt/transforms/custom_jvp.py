@@ -1,0 +1,237 @@
+"""`custom_jvp`: functions whose forward derivative is given by a rule.
+
+    custom_jvp_call[jaxpr num_consts rule] consts... arguments...  ->  results...
+
+The function is staged to a Jaxpr; the rule stays a Python function and is run when the call is differentiated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from meshrt import dtypes, errors, tree_util
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import context, set_trace
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.batching import BatchTrace, batch_jaxpr, bring_to_front, move_dim
+from meshrt.transforms.custom_arguments import (
+    SymbolicZero,
+    instantiate_zero,
+    leaf_aval,
+    nondiff_positions,
+    positional,
+    split_arguments,
+    type_mismatch,
+)
+from meshrt.transforms.linear import LinearTrace, LinearTracer
+from meshrt.transforms.tools import WeakCache, add_tangents
+
+__all__ = ["custom_jvp", "custom_jvp_call_p"]
+
+_rules: WeakCache = WeakCache()
+
+
+class custom_jvp:
+    """A function whose derivative is defined by `defjvp` (or `defjvps`) instead of by its operations.
+
+    Args:
+      fun: a function of pytrees of arrays.
+      nondiff_argnums, nondiff_argnames: arguments that are no arrays (functions, say) and have no derivative; the rule
+        gets them first.
+
+    >>> @meshrt.custom_jvp
+    ... def f(x, y): return jnp.sin(x) * y
+    >>> @f.defjvp
+    ... def f_jvp(primals, tangents):
+    ...     (x, y), (tx, ty) = primals, tangents
+    ...     return f(x, y), jnp.cos(x) * tx * y + jnp.sin(x) * ty
+    """
+
+    def __init__(
+        self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Iterable[str] = ()
+    ):
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        self.nondiff_argnums = nondiff_positions(fun, nondiff_argnums, nondiff_argnames)
+        self.jvp: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Sets the rule: `jvp(*nondiff_args, primals, tangents) -> (result, result's tangent)`.
+
+        Both tuples have one entry per remaining argument. Zero tangents arrive as arrays of zeros, or as
+        `SymbolicZero` with `symbolic_zeros`. Returns `jvp`, so it serves as a decorator.
+        """
+        self.jvp, self.symbolic_zeros = jvp, symbolic_zeros
+        return jvp
+
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """Sets one rule per argument: `jvps[i](tangent, result, *primals)` is its contribution; None means zero."""
+        if self.nondiff_argnums:
+            raise errors.ArgumentTypeError("defjvps cannot be used with nondiff_argnums; use defjvp")
+
+        def jvp(primals: Any, tangents: Any) -> Any:
+            result = self(*primals)
+            total = None
+            for rule, t in zip(jvps, tangents, strict=True):
+                if rule is not None:
+                    part = rule(t, result, *primals)
+                    total = part if total is None else tree_util.tree_map(add_tangents, total, part)
+            if total is None:
+                total = tree_util.tree_map(lambda r: instantiate_zero(aval_of(r).to_tangent_aval()), result)
+            return result, total
+
+        self.defjvp(jvp)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from meshrt.primitives.control_staging import stage
+
+        name = fun_name(self.fun)
+        if self.jvp is None:
+            raise errors.MissingRuleError(f"No JVP defined for custom_jvp function {name} using defjvp.")
+        split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
+        leaves, tree = tree_util.tree_flatten(split.dynamic)
+        key = split.cache_key
+        call = lambda *dynamic: self.fun(*split.join(dynamic))
+        staged = stage(call, tree, [aval_of(x) for x in leaves], self if key is not None else call, ("custom_jvp", key))
+        rule = _rules.get(
+            staged.jaxpr, (self.jvp, self.symbolic_zeros, key),
+            lambda: JvpRule(self.jvp, self.symbolic_zeros, name, split.fixed, tree, staged.out_tree, staged.out_avals),
+        )  # fmt: skip
+        outs = custom_jvp_call_p.bind(
+            *staged.consts, *leaves, jaxpr=staged.jaxpr, num_consts=len(staged.consts), rule=rule
+        )
+        return tree_util.tree_unflatten(staged.out_tree, outs)
+
+
+class JvpRule:
+    """A user's rule as a function of flat lists: `(primals, tangents) -> (results, tangents)`; None is a zero tangent."""
+
+    __slots__ = ("fixed", "in_tree", "jvp", "name", "out_avals", "out_tree", "symbolic_zeros")
+
+    def __init__(self, jvp, symbolic_zeros, name, fixed, in_tree, out_tree, out_avals):
+        self.jvp, self.symbolic_zeros, self.name, self.fixed = jvp, symbolic_zeros, name, fixed
+        self.in_tree, self.out_tree, self.out_avals = in_tree, out_tree, out_avals
+
+    def __repr__(self) -> str:
+        return fun_name(self.jvp)
+
+    def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        tangents = [self._tangent(p, t) for p, t in zip(primals, tangents)]
+        unflatten = lambda leaves: tuple(tree_util.tree_unflatten(self.in_tree, leaves))
+        pair = self.jvp(*self.fixed, unflatten(primals), unflatten(tangents))
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise errors.ArgumentTypeError(
+                f"{self._title} must produce a pair (list or tuple of length two) representing primal and tangent "
+                f"outputs, but got {pair}"
+            )
+        is_zero = lambda x: isinstance(x, SymbolicZero)
+        outs, out_tree = tree_util.tree_flatten(pair[0])
+        t_outs, t_tree = tree_util.tree_flatten(pair[1], is_leaf=is_zero)
+        if out_tree != t_tree:
+            raise errors.ArgumentTypeError(
+                f"{self._title} must produce primal and tangent outputs with equal container (pytree) structures, but got "
+                f"{out_tree} and {t_tree} respectively"
+            )
+        if out_tree != self.out_tree:
+            raise errors.ArgumentTypeError(
+                f"{self._title} must produce primal outputs of the structure that {self.name} returns, {self.out_tree}, but got "
+                f"{out_tree}"
+            )
+        for out, t, want in zip(outs, t_outs, self.out_avals):
+            self._check(out, t, want)
+        return outs, [_live_tangent(t) for t in t_outs]
+
+    @property
+    def _title(self) -> str:
+        return f"Custom JVP rule {fun_name(self.jvp)} for function {self.name}"
+
+    def _tangent(self, primal: Any, tangent: Any) -> Any:
+        if tangent is not None:
+            return tangent
+        aval = aval_of(primal).to_tangent_aval()
+        return SymbolicZero(aval) if self.symbolic_zeros else instantiate_zero(aval)
+
+    def _check(self, out: Any, tangent: Any, want: ShapedArray) -> None:
+        got = leaf_aval(out, self._title)
+        if type_mismatch(got, want):
+            raise errors.ArgumentTypeError(
+                f"{self._title} must produce primal outputs of the types that {self.name} returns: expected "
+                f"{want.str_short()} but got {got.str_short()}"
+            )
+        expected, t = got.to_tangent_aval(), leaf_aval(tangent, self._title)
+        if type_mismatch(t, expected):
+            raise errors.ArgumentTypeError(
+                f"{self._title} must produce primal and tangent outputs with corresponding shapes and dtypes. Expected "
+                f"{expected.str_short()} (tangent type of {got.str_short()}) but got {t.str_short()}"
+            )
+
+
+def _live_tangent(t: Any) -> Any:
+    """None for tangents that are known to be zero.
+
+    A linear function of no linear input is zero: while linearizing, a tangent that is a known value is one.
+    """
+    if isinstance(t, SymbolicZero) or (not hasattr(t, "aval") and getattr(t, "dtype", None) == dtypes.float0):
+        return None
+    trace = context.trace
+    if type(trace) is LinearTrace and not (type(t) is LinearTracer and t._trace is trace):
+        return None
+    return t
+
+
+class BatchedJvpRule:
+    """A rule mapped over a leading dimension of the flagged arguments; all results have it."""
+
+    __slots__ = ("batched", "rule", "size")
+
+    def __init__(self, rule: Any, size: int, batched: tuple[bool, ...]):
+        self.rule, self.size, self.batched = rule, size, batched
+
+    def __repr__(self) -> str:
+        return f"vmap({self.rule})"
+
+    def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        trace = BatchTrace(context.trace, self.size)
+        wrap = lambda values: [trace.wrap(v, 0) if b and v is not None else v for v, b in zip(values, self.batched)]
+        with set_trace(trace):
+            outs, t_outs = self.rule(wrap(primals), wrap(tangents))
+        front = lambda v: bring_to_front(self.size, *trace.unwrap(v))
+        return [front(o) for o in outs], [None if t is None else _live_tangent(front(t)) for t in t_outs]
+
+
+def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
+    if any(t is not None for t in tangents[:num_consts]):
+        raise errors.DifferentiationError(
+            f"the custom_jvp function with the rule {rule} was differentiated with respect to a value that it closes over; its "
+            "rule speaks of arguments only. Pass the value to the function as an argument, and extend the rule"
+        )
+    return rule(primals[num_consts:], tangents[num_consts:])
+
+
+def _batch(size, args, dims, params):
+    args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
+    batched = tuple(d is not None for d in dims)
+    closed, _ = batch_jaxpr(params["jaxpr"], size, batched, True)
+    num_consts, rule = params["num_consts"], params["rule"]
+    flags = batched[num_consts:]
+    mapped = _rules.get(closed.jaxpr, (rule, size, flags), lambda: BatchedJvpRule(rule, size, flags))
+    outs = custom_jvp_call_p.bind(
+        *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
+    )
+    return outs, [0] * len(outs)
+
+
+custom_jvp_call_p = Primitive(
+    "custom_jvp_call",
+    lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
+    lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
+    jvp=_jvp, batch=_batch, multiple_results=True, cache_types=False,
+)  # fmt: skip
+custom_jvp_call_p.effects_rule = lambda *avals, jaxpr, num_consts, rule: jaxpr.effects

@@ -1,0 +1,367 @@
+"""`custom_vjp`: functions whose reverse-mode derivative is given by a pair of rules.
+
+    custom_vjp_call[jaxpr num_consts rule] consts... arguments...  ->  results...
+    custom_vjp_linear[backward num_residuals ...] residuals... tangents...  ->  tangents of the results
+
+The function is staged to a Jaxpr; the rules stay Python functions. Linearizing the call runs `fwd` and records the
+second primitive, which has nothing but a transpose: `bwd`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from meshrt import dtypes, errors, tree_util
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import context, set_trace
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.batching import BatchTrace, batch_jaxpr, bring_to_front, move_dim
+from meshrt.transforms.custom_arguments import (
+    SymbolicZero,
+    instantiate_zero,
+    leaf_aval,
+    nondiff_positions,
+    positional,
+    refuse_tracers,
+    split_arguments,
+    type_mismatch,
+)
+from meshrt.transforms.tools import WeakCache, is_undefined
+
+__all__ = ["CustomVJPPrimal", "custom_vjp", "custom_vjp_call_p"]
+
+_rules: WeakCache = WeakCache()
+
+
+class CustomVJPPrimal(NamedTuple):
+    """An argument of `fwd` in rules with `symbolic_zeros`: its value, and whether it is being differentiated."""
+
+    value: Any
+    perturbed: bool
+
+
+class custom_vjp:
+    """A function whose reverse-mode derivative is defined by `defvjp`.
+
+    Args:
+      fun: a function of pytrees of arrays.
+      nondiff_argnums, nondiff_argnames: arguments that are no arrays and have no derivative. `fwd` gets them in their places,
+        `bwd` before the residuals.
+
+    >>> @meshrt.custom_vjp
+    ... def f(x, y): return jnp.sin(x) * y
+    >>> f.defvjp(lambda x, y: (f(x, y), (jnp.cos(x), jnp.sin(x), y)),
+    ...          lambda saved, g: (saved[0] * g * saved[2], saved[1] * g))
+    """
+
+    def __init__(
+        self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Iterable[str] = ()
+    ):
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        self.nondiff_argnums = nondiff_positions(fun, nondiff_argnums, nondiff_argnames)
+        self.fwd: Callable[..., Any] | None = None
+        self.bwd: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def defvjp(
+        self,
+        fwd: Callable[..., Any],
+        bwd: Callable[..., Any],
+        symbolic_zeros: bool = False,
+        optimize_remat: bool = False,
+    ) -> None:
+        """Sets the rules.
+
+        Args:
+          fwd: takes the arguments of the function; returns (its result, residuals), the residuals a pytree of arrays.
+          bwd: takes the non-differentiable arguments, the residuals and the cotangent of the result; returns a tuple with a
+            cotangent per differentiable argument, None for zero.
+          symbolic_zeros: `fwd` gets `CustomVJPPrimal`s and `bwd` may get `SymbolicZero`s.
+          optimize_remat: accepted for compatibility. What it asks for is always so: under `checkpoint` the forward pass
+            runs the function and the backward pass `fwd`.
+        """
+        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from meshrt.primitives.control_staging import stage
+
+        name = fun_name(self.fun)
+        if self.fwd is None or self.bwd is None:
+            raise errors.MissingRuleError(f"No VJP defined for custom_vjp function {name} using defvjp.")
+        split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
+        refuse_tracers(split.fixed, name, "custom_vjp")
+        leaves, tree = tree_util.tree_flatten(split.dynamic)
+        key = split.cache_key
+        call = lambda *dynamic: self.fun(*split.join(dynamic))
+        staged = stage(call, tree, [aval_of(x) for x in leaves], self if key is not None else call, ("custom_vjp", key))
+        rule = _rules.get(
+            staged.jaxpr, (self.fwd, self.bwd, self.symbolic_zeros, key),
+            lambda: VjpRule(
+                self.fwd, self.bwd, self.symbolic_zeros, name, split, tree, staged.out_tree, tuple(staged.out_avals)
+            ),
+        )  # fmt: skip
+        outs = custom_vjp_call_p.bind(
+            *staged.consts, *leaves, jaxpr=staged.jaxpr, num_consts=len(staged.consts), rule=rule
+        )
+        return tree_util.tree_unflatten(staged.out_tree, outs)
+
+
+class VjpRule:
+    """A user's pair of rules over flat lists.
+
+    `rule(primals, nonzeros) -> (results, residuals, backward)`, and `backward(residuals, cotangents)` gives a cotangent
+    per argument; None is zero.
+    """
+
+    __slots__ = ("bwd", "fixed", "fwd", "in_tree", "join", "name", "out_avals", "out_tree", "symbolic_zeros")
+
+    def __init__(self, fwd, bwd, symbolic_zeros, name, split, in_tree, out_tree, out_avals):
+        self.fwd, self.bwd, self.symbolic_zeros, self.name = fwd, bwd, symbolic_zeros, name
+        # Not `split` itself, which holds the arguments of the call that made the rule.
+        self.fixed = split.fixed
+        self.join = type(split)(split.fixed, split.positions, ()).join
+        self.in_tree, self.out_tree, self.out_avals = in_tree, out_tree, out_avals
+
+    def __repr__(self) -> str:
+        return fun_name(self.fwd)
+
+    def __call__(self, primals: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], list[Any], Any]:
+        in_avals = tuple(aval_of(p) for p in primals)
+        if self.symbolic_zeros:
+            primals = [CustomVJPPrimal(p, nz) for p, nz in zip(primals, nonzeros)]
+        pair = self.fwd(*self.join(tree_util.tree_unflatten(self.in_tree, primals)))
+        title = f"Custom VJP fwd rule {fun_name(self.fwd)} for function {self.name}"
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise errors.ArgumentTypeError(
+                f"{title} must produce a pair (list or tuple of length two) of the output of {self.name} and residuals for the "
+                f"backward pass, but got {pair}"
+            )
+        outs, out_tree = tree_util.tree_flatten(pair[0])
+        residuals, residual_tree = tree_util.tree_flatten(pair[1])
+        if out_tree != self.out_tree:
+            raise errors.ArgumentTypeError(
+                f"{title} must produce, as its first element, an output of the structure that {self.name} returns, {self.out_tree}, "
+                f"but got {out_tree}"
+            )
+        for out, want in zip(outs, self.out_avals):
+            got = leaf_aval(out, title)
+            if type_mismatch(got, want):
+                raise errors.ArgumentTypeError(
+                    f"{title} must produce, as its first element, an output of the types that {self.name} returns: expected "
+                    f"{want.str_short()} but got {got.str_short()}"
+                )
+        for r in residuals:
+            leaf_aval(r, f"{title}: residuals must be arrays")
+        return outs, residuals, Backward(self, residual_tree, in_avals)
+
+
+class Backward(NamedTuple):
+    """The second half of a VjpRule, for residuals of one structure. Equal for equal parts."""
+
+    rule: VjpRule
+    residual_tree: Any
+    in_avals: tuple[ShapedArray, ...]
+
+    def __repr__(self) -> str:
+        return fun_name(self.rule.bwd)
+
+    def __call__(self, residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+        rule = self.rule
+        full = []
+        for ct, out in zip(cts, rule.out_avals):
+            aval = out.to_tangent_aval()
+            zero = SymbolicZero if rule.symbolic_zeros else instantiate_zero
+            full.append(zero(aval) if ct is None else ct)
+        residuals = tree_util.tree_unflatten(self.residual_tree, residuals)
+        pulled = rule.bwd(*rule.fixed, residuals, tree_util.tree_unflatten(rule.out_tree, full))
+        return self._flatten(pulled)
+
+    def _flatten(self, pulled: Any) -> list[Any]:
+        """One cotangent or None per flat argument, with structure and types checked."""
+        rule = self.rule
+        wanted = tree_util.treedef_children(rule.in_tree)
+        title = f"Custom VJP bwd rule {fun_name(rule.bwd)} for function {rule.name}"
+        if isinstance(pulled, list) and len(pulled) == len(wanted):
+            pulled = tuple(pulled)
+        if not isinstance(pulled, tuple) or len(pulled) != len(wanted):
+            got = (
+                f"a tuple of length {len(pulled)}"
+                if isinstance(pulled, tuple)
+                else f"a value of type {type(pulled).__name__}"
+            )
+            raise errors.ArgumentTypeError(
+                f"{title} must produce a tuple of length {len(wanted)}, one cotangent (or None) per differentiable argument, but "
+                f"got {got}"
+            )
+        flat: list[Any] = []
+        for i, (part, tree) in enumerate(zip(pulled, wanted)):
+            flat += _match(part, tree, f"{title}: output[{i}]")
+        paths = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(rule.in_tree, list(range(len(flat)))))[0]
+        return [
+            _checked(ct, aval, f"{title}: output{tree_util.keystr(p)}")
+            for ct, aval, (p, _) in zip(flat, self.in_avals, paths)
+        ]
+
+
+def _match(part: Any, tree: Any, title: str) -> list[Any]:
+    """The leaves of `part`, a tree of structure `tree` in which any subtree may be None."""
+    if part is None:
+        return [None] * tree.num_leaves
+    is_leaf = lambda x: isinstance(x, SymbolicZero)
+    if tree_util.treedef_is_leaf(tree):
+        leaves, found = tree_util.tree_flatten(part, is_leaf=is_leaf)
+        if len(leaves) == 1 and tree_util.treedef_is_leaf(found):
+            return leaves
+    else:
+        skeleton = tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
+        try:
+            expected = [(k, tree_util.tree_structure(v)) for k, v in tree_util.flatten_one_level_with_keys(skeleton)[0]]
+            given = dict(tree_util.flatten_one_level_with_keys(part)[0]) if type(part) is type(skeleton) else {}
+        except (TypeError, ValueError):
+            expected, given = [], {}
+        if expected and [k for k, _ in expected] == list(given):
+            return [leaf for k, sub in expected for leaf in _match(given[k], sub, f"{title}{tree_util.keystr((k,))}")]
+        if not expected and tree.num_leaves == 0:
+            return []
+    raise errors.ArgumentTypeError(
+        f"{title} must have the structure of the argument it belongs to, {tree}, but has "
+        f"{tree_util.tree_structure(part, is_leaf=is_leaf)}"
+    )
+
+
+def _checked(ct: Any, aval: ShapedArray, title: str) -> Any:
+    if ct is None or isinstance(ct, SymbolicZero):
+        return None
+    want = aval.to_tangent_aval()
+    if want.dtype == dtypes.float0:
+        return None
+    got = leaf_aval(ct, title)
+    if type_mismatch(got, want):
+        raise errors.ArgumentValueError(
+            f"{title} must have the type of the argument that it belongs to, {want.str_short()}, but has type {got.str_short()}"
+        )
+    return ct
+
+
+class BatchedVjpRule:
+    """A VjpRule mapped over a leading dimension of the flagged arguments; all results have it."""
+
+    __slots__ = ("batched", "rule", "size")
+
+    def __init__(self, rule: Any, size: int, batched: tuple[bool, ...]):
+        self.rule, self.size, self.batched = rule, size, batched
+
+    def __repr__(self) -> str:
+        return f"vmap({self.rule})"
+
+    def __call__(self, primals: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], list[Any], Any]:
+        trace = BatchTrace(context.trace, self.size)
+        with set_trace(trace):
+            wrapped = [trace.wrap(p, 0 if b else None) for p, b in zip(primals, self.batched)]
+            outs, residuals, backward = self.rule(wrapped, nonzeros)
+        pairs = [trace.unwrap(r) for r in residuals]
+        dims = tuple(d for _, d in pairs)
+        outs = [bring_to_front(self.size, *trace.unwrap(o)) for o in outs]
+        return outs, [v for v, _ in pairs], BatchedBackward(backward, self.size, dims, self.batched)
+
+
+class BatchedBackward(NamedTuple):
+    """A backward rule mapped over a dimension; the cotangents of arguments that all members share are summed."""
+
+    backward: Any
+    size: int
+    residual_dims: tuple[int | None, ...]
+    batched: tuple[bool, ...]
+
+    def __call__(self, residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+        from meshrt.primitives.reduce import reduce_sum_p
+
+        trace = BatchTrace(context.trace, self.size)
+        with set_trace(trace):
+            wrapped = [trace.wrap(r, d) for r, d in zip(residuals, self.residual_dims)]
+            pulled = self.backward(wrapped, [None if c is None else trace.wrap(c, 0) for c in cts])
+        out = []
+        for ct, batched in zip(pulled, self.batched):
+            if ct is None:
+                out.append(None)
+                continue
+            front = bring_to_front(self.size, *trace.unwrap(ct))
+            out.append(front if batched else reduce_sum_p.bind(front, axes=(0,)))
+        return out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The primitives
+
+
+def _no_forward_mode(*args: Any, **params: Any) -> Any:
+    raise errors.ForwardModeError(
+        "can't apply forward-mode autodiff (jvp) to a custom_vjp function: it has only a rule for reverse mode. Use "
+        "custom_jvp, whose rules serve both modes, or grad and vjp instead of jvp and jacfwd"
+    )
+
+
+def _linearize(linear_trace, primals, tangents, params):
+    num_consts, rule = params["num_consts"], params["rule"]
+    if any(t is not None for t in tangents[:num_consts]):
+        raise errors.DifferentiationError(
+            f"the custom_vjp function with the rule {rule} was differentiated with respect to a value that it closes over; its "
+            "rules speak of arguments only. Pass the value to the function as an argument, and extend the rules"
+        )
+    nonzeros = tuple(t is not None for t in tangents[num_consts:])
+    outs, residuals, backward = rule(primals[num_consts:], nonzeros)
+    avals = tuple(aval_of(o).to_tangent_aval() for o in outs)
+    live = tuple(a.dtype != dtypes.float0 for a in avals)
+    t_in = [t for t in tangents[num_consts:] if t is not None]
+    moved = iter(
+        linear_trace.record(
+            custom_vjp_linear_p, [*residuals, *t_in],
+            {"backward": backward, "num_residuals": len(residuals), "nonzeros": nonzeros,
+             "out_avals": tuple(a for a, l in zip(avals, live) if l), "live": live},
+        )
+    )  # fmt: skip
+    return outs, [next(moved) if l else None for l in live]
+
+
+def _linear_transpose(cts, *operands, backward, num_residuals, nonzeros, out_avals, live):
+    residuals, tangents = operands[:num_residuals], operands[num_residuals:]
+    found = iter(cts)
+    pulled = backward(residuals, [next(found) if l else None for l in live])
+    pulled = [ct for ct, nz in zip(pulled, nonzeros) if nz]
+    return [None] * num_residuals + [ct if is_undefined(t) else None for ct, t in zip(pulled, tangents)]
+
+
+def _batch(size, args, dims, params):
+    args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
+    batched = tuple(d is not None for d in dims)
+    closed, _ = batch_jaxpr(params["jaxpr"], size, batched, True)
+    num_consts, rule = params["num_consts"], params["rule"]
+    flags = batched[num_consts:]
+    mapped = _rules.get(closed.jaxpr, (rule, size, flags), lambda: BatchedVjpRule(rule, size, flags))
+    outs = custom_vjp_call_p.bind(
+        *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
+    )
+    return outs, [0] * len(outs)
+
+
+custom_vjp_call_p = Primitive(
+    "custom_vjp_call",
+    lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
+    lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
+    jvp=_no_forward_mode, linearize=_linearize, batch=_batch, multiple_results=True, cache_types=False,
+)  # fmt: skip
+custom_vjp_call_p.effects_rule = lambda *avals, jaxpr, num_consts, rule: jaxpr.effects
+
+custom_vjp_linear_p = Primitive(
+    "custom_vjp_linear",
+    lambda *avals, out_avals, **_: out_avals,
+    lower=_no_forward_mode, jvp=_no_forward_mode, transpose=_linear_transpose, multiple_results=True, cache_types=False,
+)  # fmt: skip
+custom_vjp_linear_p.impl = _no_forward_mode
