@@ -125,9 +125,7 @@ def _mtls(options: dict[str, Any]) -> dict[str, Any]:
     given = {k: v for k, v in options.items() if v is not None}
     unknown = set(given) - set(_MTLS)
     if unknown:
-        raise errors.ArgumentTypeError(
-            f"unknown options {sorted(unknown)}; the secure ones are {', '.join(_MTLS)}"
-        )
+        raise errors.ArgumentTypeError(f"unknown options {sorted(unknown)}; the secure ones are {', '.join(_MTLS)}")
     if given and "mtls_cert_file" not in (_jax.get_distributed_runtime_client.__doc__ or ""):
         raise errors.UnsupportedError(
             f"jaxlib {jaxlib.version.__version__} has no mutual TLS for its distributed runtime; use jaxlib 0.12 or "
@@ -219,9 +217,7 @@ def clear_device_caches() -> None:
     _device_list.cache_clear()
 
 
-def native_sharding(
-    devices: tuple, tiling: tuple[int, ...], tiles: np.ndarray, memory_kind: str | None = None
-):
+def native_sharding(devices: tuple, tiling: tuple[int, ...], tiles: np.ndarray, memory_kind: str | None = None):
     """The C++ counterpart of a sharding.
 
     Args:
@@ -249,18 +245,18 @@ def hlo_sharding(num_devices: int, tiling: tuple[int, ...], tiles: np.ndarray) -
     return _xc.HloSharding.subgroup_with_device_ordering(assignment, [_xc.OpSharding.Type.REPLICATED])
 
 
-def put(
-    aval: Any, sharding: Any, shards: Sequence[Any], devices: Sequence[Any], *, may_alias: bool = True
-) -> Buffer:
+def put(aval: Any, sharding: Any, shards: Sequence[Any], devices: Sequence[Any], *, may_alias: bool = True) -> Buffer:
     """A buffer from one host array (or single-device buffer) per addressable device.
 
     With `may_alias` an aligned host array may be used in place (CPU), so it must never change afterwards.
     """
-    semantics = _jax.HostBufferSemantics
+    # Without ZERO_COPY, jaxlib fails on partly replicated shardings (bad_function_call), so a private copy is handed over.
+    if not may_alias:
+        shards = [np.array(s) if isinstance(s, np.ndarray) else s for s in shards]
     # enable_x64 is passed so that the process-wide x64 slot, which belongs to JAX when it is imported, plays no part.
     return _jax.batched_device_put(
         aval, sharding, shards, list(devices), True, force_copy=False, enable_x64=True,
-        host_buffer_semantics=semantics.ZERO_COPY if may_alias else semantics.IMMUTABLE_ONLY_DURING_CALL,
+        host_buffer_semantics=_jax.HostBufferSemantics.ZERO_COPY,
     )  # fmt: skip
 
 
@@ -311,6 +307,11 @@ def shard_to_numpy(buffer: Buffer, devices: tuple, position: int) -> np.ndarray:
         order = (devices[position], *devices[:position], *devices[position + 1 :])
         buffer = reorder(buffer, NativeSharding(_jax.DeviceList(order), _xc.HloSharding.replicate()))
     return first_shard_to_numpy(buffer)
+
+
+def shards(buffer: Buffer) -> list[Buffer]:
+    """The addressable shards as single-device buffers. Imports jax where it is installed; not needed on CPU."""
+    return buffer._arrays
 
 
 def start_copy_to_host(buffer: Buffer) -> None:
@@ -421,9 +422,7 @@ def compile_options(
     options = _xc.CompileOptions()
     options.num_replicas, options.num_partitions = (n, 1) if mode == "replica" else (1, n)
     ids = np.array([d.id for d in devices], dtype=np.int64)
-    options.device_assignment = _xc.DeviceAssignment.create(
-        ids.reshape((n, 1) if mode == "replica" else (1, n))
-    )
+    options.device_assignment = _xc.DeviceAssignment.create(ids.reshape((n, 1) if mode == "replica" else (1, n)))
     build = options.executable_build_options
     build.num_replicas, build.num_partitions = options.num_replicas, options.num_partitions
     if mode == "spmd":
@@ -451,9 +450,7 @@ def compile_and_load(
     try:
         if isinstance(module, ir.Module):
             with module.context:
-                return client.compile_and_load(
-                    module, _device_list(tuple(devices)), options, list(host_callbacks)
-                )
+                return client.compile_and_load(module, _device_list(tuple(devices)), options, list(host_callbacks))
         return client.compile_and_load(module, _device_list(tuple(devices)), options)
     except (XlaError, ValueError) as e:
         raise errors.CompileError(f"the compiler for {client.platform} refused the program: {e}") from e
@@ -467,9 +464,7 @@ def compile_only(module: str | bytes | ir.Module, devices: Sequence[Any], option
         with module.context:
             return devices[0].client.compile(module, _device_list(tuple(devices)), options)
     except (XlaError, ValueError) as e:
-        raise errors.CompileError(
-            f"the compiler for {devices[0].device_kind} refused the program: {e}"
-        ) from e
+        raise errors.CompileError(f"the compiler for {devices[0].device_kind} refused the program: {e}") from e
 
 
 def serialize(executable: Any) -> bytes:
@@ -483,15 +478,11 @@ def deserialize(
     """Binds serialised code to `devices`. `blob` is trusted: only what this user's meshrt wrote may come here."""
     client = devices[0].client
     if host_callbacks:
-        return client.deserialize_executable(
-            blob, _device_list(tuple(devices)), options, list(host_callbacks)
-        )
+        return client.deserialize_executable(blob, _device_list(tuple(devices)), options, list(host_callbacks))
     return client.deserialize_executable(blob, _device_list(tuple(devices)), options)
 
 
-_HANDLER_OPTIONS = (
-    {"_skip_checks": True} if "_skip_checks" in (_jax.array_result_handler.__doc__ or "") else {}
-)
+_HANDLER_OPTIONS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_result_handler.__doc__ or "") else {}
 
 
 def result_handler(aval: Any, sharding: Any) -> Any:
