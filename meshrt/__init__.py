@@ -8,7 +8,9 @@ The public names are JAX's, so a training script changes its import line:
 
 from meshrt import dispatch as _dispatch  # noqa: F401  (eager evaluation registers itself)
 from meshrt import (
+    ad_checkpoint as ad_checkpoint,
     config as config,
+    custom_derivatives as custom_derivatives,
     distributed as distributed,
     dtypes as dtypes,
     errors as errors,
@@ -63,8 +65,15 @@ from meshrt.sharding import NamedSharding as NamedSharding
 from meshrt.sharding import P as P
 from meshrt.sharding.context import set_mesh as set_mesh
 from meshrt.sharding.make import make_mesh as make_mesh
-from meshrt.transforms.custom_derivatives import custom_jvp as custom_jvp
-from meshrt.transforms.custom_derivatives import custom_vjp as custom_vjp
+from meshrt.transforms.checkpoint import checkpoint as checkpoint
+from meshrt.transforms.checkpoint import remat as remat
+from meshrt.transforms.checkpoint_policies import checkpoint_policies as checkpoint_policies
+from meshrt.transforms.custom_derivatives import (
+    closure_convert as closure_convert,
+    custom_gradient as custom_gradient,
+    custom_jvp as custom_jvp,
+    custom_vjp as custom_vjp,
+)
 
 __version__ = "0.1.0"
 

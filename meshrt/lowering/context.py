@@ -6,6 +6,7 @@ A lowering rule is `lower(ctx, eqn, *operands) -> Ref` (a sequence of Refs for p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ from meshrt.lowering.types import dense, mlir_type, splat
 from propagation.asm import Body, ModuleWriter, Ref, quote
 
 __all__ = ["LoweringContext", "ModuleLowering"]
+
+
+_NOT_IN_SYMBOLS = re.compile(r"[^A-Za-z0-9_.$]")
 
 
 class ModuleLowering:
@@ -38,6 +42,8 @@ class ModuleLowering:
         self._locations: dict[Source, str] = {}
 
     def unique_name(self, base: str) -> str:
+        """A fresh symbol like `base` (`<lambda>` becomes `_lambda_`)."""
+        base = _NOT_IN_SYMBOLS.sub("_", base)
         count = self._names.get(base, -1) + 1
         self._names[base] = count
         return base if count == 0 else f"{base}_{count}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import Primitive
 from meshrt.transforms.batching import batch_jaxpr, move_dim
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
-from meshrt.transforms.tools import is_undefined
+from meshrt.transforms.tools import WeakCache, dce, is_undefined
 
 __all__: list[str] = []
 
@@ -64,7 +65,22 @@ def _batch(size: int, args: list[Any], dims: list[int | None], params: dict[str,
     return outs, [0 if f else None for f in flags]
 
 
+_dce_cache = WeakCache()
+
+
+def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
+    """The call without unused results, and without arguments that the rest does not need."""
+    jaxpr, used = eqn.params["jaxpr"], tuple(used)
+    body, needed = _dce_cache.get(jaxpr, used, lambda: dce(jaxpr, used, keep_inputs=False))
+    if all(used) and all(needed) and len(body.eqns) == len(jaxpr.eqns):
+        if all(a is b for a, b in zip(body.eqns, jaxpr.eqns)):
+            return eqn
+    invars = [a for a, n in zip(eqn.invars, needed) if n]
+    return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {**eqn.params, "jaxpr": body})
+
+
 jit_p = Primitive(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, multiple_results=True,
     cache_types=False,
 )  # fmt: skip
+jit_p.dce = _dce

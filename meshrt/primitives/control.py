@@ -76,7 +76,7 @@ def scan(
     _need_callable(f, "the body of scan")
     if _split_transpose:
         raise errors.UnsupportedError("scan(_split_transpose=True) is not implemented; leave it out")
-    x_leaves, x_tree = tree_util.tree_flatten(xs)
+    x_leaves = tree_util.tree_leaves(xs)
     length = _scan_length(x_leaves, length)
     unroll = _unroll(unroll, length)
     if config.read("disable_jit") and not _any_tracer((init, xs)):

@@ -263,7 +263,7 @@ def _transposed(jaxpr: Jaxpr, num_consts: int, num_carry: int, linear, ct_carry,
 
 
 def _transpose(cts, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
-    consts, carry, xs = split3(operands, num_consts, num_carry)
+    consts, _, xs = split3(operands, num_consts, num_carry)
     # Carries are linear whether or not the initial value is known (then it is zero).
     lin_consts, lin_xs = tuple(map(is_undefined, consts)), tuple(map(is_undefined, xs))
     linear = (*lin_consts, *[True] * num_carry, *lin_xs)

@@ -16,9 +16,9 @@ from meshrt import errors
 from meshrt.core import source
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, missing_rule
-from meshrt.core.trace import Trace, Tracer, context
+from meshrt.core.trace import Trace, Tracer, context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.transforms.tools import Undefined, WeakCache, add_tangents, as_literal, hoist_consts, is_undefined
+from meshrt.transforms.tools import Undefined, WeakCache, add_tangents, as_literal, hoist_consts, is_undefined, zeros
 
 __all__ = ["LinearTrace", "LinearTracer", "backward", "backward_jaxpr", "transpose_jaxpr"]
 
@@ -61,6 +61,8 @@ class LinearTrace(Trace):
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         for a in args:
             if type(a) is LinearTracer and a._trace is self:
+                if primitive.linearize is not None:
+                    return self._apply_with_jaxprs(primitive, args, params)
                 return self.record(primitive, args, params)
         saved = context.trace
         context.trace = self.parent
@@ -68,6 +70,21 @@ class LinearTrace(Trace):
             return self.parent.process_primitive(primitive, args, params)
         finally:
             context.trace = saved
+
+    def _apply_with_jaxprs(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """A loop, branch or call over tangents may have known results beside linear ones (a counter beside a sum).
+
+        It is linear in its linear operands, so its linear results are its derivatives at zero in their direction, and
+        the others are its values.
+        """
+        mine = [type(a) is LinearTracer and a._trace is self for a in args]
+        with set_trace(self):
+            primals = [zeros(a.aval) if m else a for a, m in zip(args, mine)]
+            tangents = [a if m else None for a, m in zip(args, mine)]
+            outs, tangents_out = primitive.linearize(self, primals, tangents, params)
+        if not primitive.multiple_results:
+            return outs if tangents_out is None else tangents_out
+        return [o if t is None else t for o, t in zip(outs, tangents_out)]
 
     def record(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Puts an operation on the tape. Linear operands are tracers of this trace, all others are residuals."""
