@@ -124,7 +124,7 @@ FIELDS: dict[str, Field] = {
         Field("partitioner", str, "meshrt", "compile", "who partitions programs", ("meshrt", "xla")),
         Field("propagator", str, "meshrt", "compile", "who propagates shardings", ("meshrt", "shardy")),
         Field("compilation_cache_dir", str, None, "none", "directory of compiled programs kept on disk", optional=True),
-        Field("max_in_flight", int, 32, "none", "executions that may be pending at once in this process", minimum=1),
+        Field("max_in_flight", int, 8, "none", "executions of a device set that may be pending at once", minimum=2),
     )
 }  # fmt: skip
 

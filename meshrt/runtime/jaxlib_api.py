@@ -7,10 +7,15 @@ one of its classes, so JAX may be imported in the same process, before or after.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+
+# XLA logs the devices of each new client at level INFO unless told otherwise before it is loaded.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 import jaxlib._jax as _jax
 import jaxlib.version
@@ -292,21 +297,61 @@ def reorder(buffer: Buffer, sharding: Any) -> Buffer:
     return _jax.reorder_shards(buffer, sharding, _jax.ArrayCopySemantics.REUSE_INPUT)
 
 
-def first_shard_to_numpy(buffer: Buffer) -> np.ndarray:
-    """The first addressable shard on the host; a read-only view of the buffer where it is host memory."""
-    return buffer._single_device_array_to_np_array_did_copy()[0]
+class _DLTensor(ctypes.Structure):
+    """The head of a DLPack capsule's DLManagedTensor (a stable ABI): https://dmlc.github.io/dlpack."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
 
 
-def shard_to_numpy(buffer: Buffer, devices: tuple, position: int) -> np.ndarray:
-    """Addressable shard `position` of a buffer over `devices` on the host.
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
-    `ArrayImpl._arrays` would import jax (its C++ code looks for `jax.core`); listing the wanted shard first and
-    reading the first one does not.
+
+class _HostMemory:
+    """A buffer's memory as NumPy reads it; holds the capsule, which keeps the memory from being freed or reused."""
+
+    def __init__(self, capsule: Any, itemsize: int):
+        tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+        ndim = tensor.ndim
+        shape = tuple(tensor.shape[:ndim])
+        strides = tuple(s * itemsize for s in tensor.strides[:ndim]) if tensor.strides else None
+        self._capsule = capsule
+        self.address = tensor.data + tensor.byte_offset
+        self.__array_interface__ = {
+            "version": 3, "data": (self.address, True), "shape": shape, "strides": strides, "typestr": f"|V{itemsize}",
+        }  # fmt: skip
+
+
+def shard_to_numpy(buffer: Buffer, devices: tuple, position: int, dtype: np.dtype) -> np.ndarray:
+    """Addressable shard `position` of a buffer, read-only; shares the buffer's memory where that is the host's.
+
+    `devices` are the addressable devices of the buffer, in order. Not for element types below a byte.
+
+    `ArrayImpl._arrays` and its methods that give NumPy arrays would import jax, since their C++ code looks for
+    `jax.core`. DLPack reads the first shard without that, and any shard can be listed first.
     """
     if position:
-        order = (devices[position], *devices[:position], *devices[position + 1 :])
-        buffer = reorder(buffer, NativeSharding(_jax.DeviceList(order), _xc.HloSharding.replicate()))
-    return first_shard_to_numpy(buffer)
+        buffer = _shard_first(buffer, devices, position)
+    buffer.block_until_ready()
+    if devices[0].platform != "cpu":
+        return buffer._single_device_array_to_np_array_did_copy()[0]
+    memory = _HostMemory(_jax.buffer_to_dlpack_managed_tensor(buffer, stream=None), dtype.itemsize)
+    return np.asarray(memory).view(dtype)
+
+
+def _shard_first(buffer: Buffer, devices: tuple, position: int) -> Buffer:
+    order = (devices[position], *devices[:position], *devices[position + 1 :])
+    return reorder(buffer, NativeSharding(_jax.DeviceList(order), _xc.HloSharding.replicate()))
+
+
+def buffer_address(buffer: Buffer) -> int:
+    """Where the first shard lies in its device's memory."""
+    return _HostMemory(_jax.buffer_to_dlpack_managed_tensor(buffer, stream=None), 1).address
 
 
 def shards(buffer: Buffer) -> list[Buffer]:
@@ -315,8 +360,9 @@ def shards(buffer: Buffer) -> list[Buffer]:
 
 
 def start_copy_to_host(buffer: Buffer) -> None:
-    """Begins to fetch the first shard."""
-    buffer._copy_single_device_array_to_host_async()
+    """Begins to fetch the first shard; nothing needs fetching from a CPU device."""
+    if buffer.platform() != "cpu":
+        buffer._copy_single_device_array_to_host_async()
 
 
 def block_until_ready(buffers: list[Buffer]) -> None:

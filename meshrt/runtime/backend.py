@@ -1,0 +1,301 @@
+"""The devices of this process, and the one client per platform behind them.
+
+Clients start when a device is first asked for. Until then the settings `num_cpu_devices` and `platforms` may change
+and `meshrt.distributed.initialize` may join this process to others.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pkgutil
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshrt import config, errors
+from meshrt.runtime import jaxlib_api
+
+__all__ = [
+    "clear_backends",
+    "default_backend",
+    "default_device",
+    "device_count",
+    "devices",
+    "is_created",
+    "local_device_count",
+    "local_devices",
+    "on_clear",
+    "process_count",
+    "process_index",
+    "process_indices",
+    "set_process_info",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """This process's place among the processes of a job.
+
+    `client` is a connected client of the distributed runtime, `hostname` the address of this process for its peers.
+    """
+
+    client: Any
+    process_id: int
+    num_processes: int
+    hostname: str | None = None
+    local_device_ids: tuple[int, ...] | None = None
+
+
+_lock = threading.RLock()
+_clients: dict[str, Any] = {}
+_devices: dict[str, tuple[Any, ...]] = {}
+_default: str | None = None
+_process: ProcessInfo | None = None
+_clear_hooks: list[Any] = []
+
+# The names that users and plugins have for a platform.
+_ALIASES = {"gpu": "cuda", "CUDA": "cuda"}
+
+
+def set_process_info(info: ProcessInfo | None) -> None:
+    """Says which processes the next clients join; before any device is asked for."""
+    global _process
+    with _lock:
+        if _clients and info is not None:
+            raise errors.DistributedError(
+                "the devices of other processes can only join before this process uses a device; call "
+                "meshrt.distributed.initialize() first in the script"
+            )
+        _process = info
+
+
+def _process_info() -> ProcessInfo | None:
+    if _process is not None:
+        return _process
+    distributed = sys.modules.get("meshrt.distributed")
+    joined = distributed.context() if distributed is not None else None
+    if joined is None:
+        return None
+    return ProcessInfo(joined.client, joined.node_id, joined.num_nodes, joined.local_address, joined.local_device_ids)
+
+
+def is_created() -> bool:
+    """Whether a client has been started."""
+    return bool(_clients)
+
+
+def on_clear(hook: Any) -> None:
+    """Calls `hook()` when the clients are dropped: everything that remembers devices registers here."""
+    _clear_hooks.append(hook)
+
+
+def clear_backends() -> None:
+    """Drops the clients and whatever this package remembers of devices; the next use starts new ones.
+
+    Arrays that are still held keep their old client alive.
+    """
+    global _default
+    with _lock:
+        for hook in _clear_hooks:
+            hook()
+        _clients.clear()
+        _devices.clear()
+        _default = None
+        jaxlib_api.clear_device_caches()
+        for name in ("num_cpu_devices", "platforms"):
+            config.settings.thaw(name)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Starting clients.
+
+
+def _start_cpu() -> Any:
+    info = _process_info()
+    count = config.cpu_device_count()
+    if info is None or info.num_processes == 1:
+        return jaxlib_api.cpu_client(count)
+    return jaxlib_api.cpu_client(
+        count,
+        distributed=info.client,
+        process_id=info.process_id,
+        num_processes=info.num_processes,
+        collectives=jaxlib_api.gloo_collectives(info.client, hostname=info.hostname),
+    )
+
+
+def _cuda_library() -> str | None:
+    """The CUDA plugin's shared object: its wheels put it in `jax_plugins.xla_cuda<version>`."""
+    spec = importlib.util.find_spec("jax_plugins")
+    if spec is None or spec.submodule_search_locations is None:
+        return None
+    names = sorted((m.name for m in pkgutil.iter_modules(spec.submodule_search_locations)), reverse=True)
+    for name in names:
+        if not name.startswith("xla_cuda"):
+            continue
+        for root in spec.submodule_search_locations:
+            library = Path(root) / name / "xla_cuda_plugin.so"
+            if library.exists():
+                return str(library)
+    return None
+
+
+def _start_cuda() -> Any:
+    library = _cuda_library()
+    if library is None:
+        raise errors.BackendError("no CUDA plugin is installed; install the extra `meshrt[cuda12]`")
+    options = jaxlib_api.gpu_plugin_options()
+    info = _process_info()
+    if info is not None and info.num_processes > 1:
+        options["node_id"], options["num_nodes"] = info.process_id, info.num_processes
+        if info.local_device_ids is not None:
+            options["visible_devices"] = list(info.local_device_ids)
+    return jaxlib_api.plugin_client("cuda", library, options, info.client if info is not None else None)
+
+
+def _start_tpu() -> Any:
+    if importlib.util.find_spec("libtpu") is None:
+        raise errors.BackendError("libtpu is not installed; install the extra `meshrt[tpu]`")
+    import libtpu
+
+    return jaxlib_api.plugin_client("tpu", libtpu.get_library_path(), {})
+
+
+_STARTERS = {"cpu": _start_cpu, "cuda": _start_cuda, "tpu": _start_tpu}
+
+
+def _has_nvidia_gpu() -> bool:
+    return os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/nvidia0")
+
+
+def _has_tpu() -> bool:
+    return os.path.exists("/dev/accel0") or os.path.exists("/dev/vfio/0")
+
+
+def _candidates() -> list[str]:
+    """Platforms to try for the default, best first: those asked for, else those whose hardware and plugin exist."""
+    asked = config.settings.platforms
+    if asked is not None:
+        return [_ALIASES.get(p.strip(), p.strip()) for p in asked.split(",") if p.strip()]
+    found = []
+    if _has_tpu() and importlib.util.find_spec("libtpu") is not None:
+        found.append("tpu")
+    if _has_nvidia_gpu() and _cuda_library() is not None:
+        found.append("cuda")
+    return [*found, "cpu"]
+
+
+def client(platform: str | None = None) -> Any:
+    """The client of a platform, started if need be. BackendError if it cannot be."""
+    name = default_backend() if platform is None else _ALIASES.get(platform, platform)
+    found = _clients.get(name)
+    if found is not None:
+        return found
+    with _lock:
+        if name not in _clients:
+            _clients[name] = _start(name)
+            _devices[name] = tuple(_clients[name].devices())
+        return _clients[name]
+
+
+def _start(name: str) -> Any:
+    starter = _STARTERS.get(name)
+    if starter is None:
+        raise errors.BackendError(f"unknown platform {name!r}; meshrt knows {', '.join(_STARTERS)} (gpu is cuda)")
+    try:
+        started = starter()
+    except jaxlib_api.XlaError as e:
+        raise errors.BackendError(
+            f"the platform {name!r} cannot be started: {e}. Choose another with meshrt.config.update('platforms', "
+            "'cpu') or MESHRT_PLATFORMS=cpu."
+        ) from e
+    if name == "cpu":
+        config.settings.freeze("num_cpu_devices", "the CPU devices exist already")
+    config.settings.freeze("platforms", "a platform has been started already")
+    return started
+
+
+def default_backend() -> str:
+    """The platform that arrays live on by default: "cpu", "cuda" or "tpu"."""
+    global _default
+    if _default is None:
+        with _lock:
+            if _default is None:
+                name = _candidates()[0]
+                if name not in _clients:
+                    _clients[name] = _start(name)
+                    _devices[name] = tuple(_clients[name].devices())
+                _default = name
+    return _default
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Asking for devices.
+
+
+def devices(backend: str | None = None) -> list[Any]:
+    """All devices of the job on a platform (default: the default platform), in order of id."""
+    name = default_backend() if backend is None else _ALIASES.get(backend, backend)
+    client(name)
+    return list(_devices[name])
+
+
+def local_devices(process_index: int | None = None, backend: str | None = None) -> list[Any]:
+    """The devices of this process, or of process `process_index`."""
+    mine = client(backend).process_index() if process_index is None else process_index
+    return [d for d in devices(backend) if d.process_index == mine]
+
+
+def device_count(backend: str | None = None) -> int:
+    """How many devices the job has on a platform."""
+    return len(devices(backend))
+
+
+def local_device_count(backend: str | None = None) -> int:
+    """How many devices this process has on a platform."""
+    return len(local_devices(backend=backend))
+
+
+def process_index(backend: str | None = None) -> int:
+    """This process's number in the job."""
+    return client(backend).process_index()
+
+
+def process_indices(backend: str | None = None) -> list[int]:
+    """The numbers of the processes that have devices."""
+    return sorted({d.process_index for d in devices(backend)})
+
+
+def process_count(backend: str | None = None) -> int:
+    """How many processes have devices."""
+    return len(process_indices(backend))
+
+
+def default_device() -> Any:
+    """The device of arrays that were given none: the setting `default_device`, else this process's first device."""
+    chosen = config.settings.default_device
+    if chosen is None:
+        return _first_local()
+    if isinstance(chosen, str):
+        return local_devices(backend=chosen)[0]
+    return chosen
+
+
+_first: Any = None
+
+
+def _first_local() -> Any:
+    global _first
+    found = _first
+    if found is None:
+        found = _first = local_devices()[0]
+    return found
+
+
+@on_clear
+def _forget_first() -> None:
+    global _first
+    _first = None

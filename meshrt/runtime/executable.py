@@ -1,0 +1,331 @@
+"""Compiled programs: `PortableExecutable` for a number of devices, `LoadedExecutable` bound to some.
+
+A program is compiled once. To run on other devices of the same kind its compiled code is serialised and bound to
+them, which takes about a millisecond; only where the platform refuses is it compiled again. Both are counted
+(`rebind`, `compile`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from meshrt import config, errors
+from meshrt.runtime import backend, compile_cache, events, jaxlib_api
+from meshrt.runtime.array import Array, Signature
+from meshrt.runtime.flight import flight_of
+
+__all__ = ["LoadedExecutable", "MemoryAnalysis", "PortableExecutable", "ResultPlan", "compile_program"]
+
+_log = logging.getLogger("meshrt.compile")
+_alive: weakref.WeakSet[PortableExecutable] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnalysis:
+    """The compiler's memory figures, in bytes per device."""
+
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    alias_bytes: int
+    code_bytes: int
+    peak_bytes: int
+
+
+def compile_program(
+    module: str | bytes | ir.Module,
+    *,
+    num_devices: int,
+    mode: str = "replica",
+    shardy: bool = True,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+    host_callbacks: Sequence[Callable] = (),
+) -> PortableExecutable:
+    """The program of a StableHLO module for `num_devices` devices; it is compiled when first loaded or asked about.
+
+    Args:
+      module: text, bytecode or a module.
+      mode: "replica" runs the module on each device as it stands (it is one device's program, with its collectives);
+        "spmd" lets XLA's partitioner split it.
+      shardy: in mode "spmd", whether the shardings are Shardy's attributes (else `mhlo.sharding`).
+      backend: the platform; the default one if None.
+      options: XLA's debug options by name.
+      host_callbacks: Python functions that the program calls, by index.
+    """
+    if mode not in ("replica", "spmd"):
+        raise errors.ArgumentValueError(f"compile_program: mode must be 'replica' or 'spmd'. Got {mode!r}")
+    xla_options = tuple(sorted((options or {}).items()))
+    text = jaxlib_api.bytecode(module) if isinstance(module, ir.Module) else module
+    platform = _platform(backend)
+    kind = jaxlib_api.options_fingerprint(mode, shardy, xla_options)
+    key = compile_cache.fingerprint(text, str(num_devices), kind, platform)
+    make = lambda: PortableExecutable(
+        key, text, num_devices, mode, shardy, platform, xla_options, tuple(host_callbacks)
+    )
+    # Callbacks are objects of this process: programs that have them are their own.
+    return make() if host_callbacks else compile_cache.cached(key, make)
+
+
+def _platform(name: str | None) -> str:
+    return backend.default_backend() if name is None else name
+
+
+class PortableExecutable:
+    """A program for a number of devices of a platform, bound to none.
+
+    `fingerprint` identifies the module, the options and the number of devices.
+    """
+
+    __slots__ = (
+        "__weakref__", "_blobs", "_first", "_loaded", "_lock", "fingerprint", "host_callbacks", "mode", "module",
+        "num_devices", "platform", "shardy", "xla_options",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        fingerprint: str,
+        module: str | bytes,
+        num_devices: int,
+        mode: str,
+        shardy: bool,
+        platform: str,
+        xla_options: tuple,
+        host_callbacks: tuple,
+    ):
+        self.fingerprint, self.module, self.num_devices = fingerprint, module, num_devices
+        self.mode, self.shardy, self.platform = mode, shardy, platform
+        self.xla_options, self.host_callbacks = xla_options, host_callbacks
+        self._blobs: dict[str, bytes] = {}
+        self._first: dict[str, Any] = {}
+        self._loaded: dict[tuple, LoadedExecutable] = {}
+        self._lock = threading.RLock()
+        _alive.add(self)
+
+    # --- loading.
+
+    def load(self, devices: Sequence[Any]) -> LoadedExecutable:
+        """The program bound to these devices, in this order; made once per list.
+
+        Raises:
+          MeshMismatchError: not as many devices as the program is for.
+          CompileError: the compiler refused the program.
+        """
+        devices = tuple(devices)
+        found = self._loaded.get(devices)
+        if found is not None:
+            return found
+        if len(devices) != self.num_devices:
+            raise errors.MeshMismatchError(
+                f"the program was compiled for {self.num_devices} devices and cannot be loaded onto {len(devices)}; call the "
+                "function with arguments on a mesh of that size, which compiles a program for it"
+            )
+        with self._lock:
+            found = self._loaded.get(devices)
+            if found is None:
+                found = self._loaded[devices] = LoadedExecutable(self, self._bind(devices), devices)
+        return found
+
+    def _bind(self, devices: tuple[Any, ...]) -> Any:
+        kind = _kind(devices)
+        options = jaxlib_api.compile_options(devices, mode=self.mode, shardy=self.shardy, xla_options=self.xla_options)
+        if kind in self._first or kind in self._blobs:
+            try:
+                bound = jaxlib_api.deserialize(self._blob(kind), devices, options, self.host_callbacks)
+            except jaxlib_api.XlaError as e:
+                _log.warning(
+                    "program %s cannot move to other devices (%s); it is compiled again", self.fingerprint[:12], e
+                )
+            else:
+                events.record("rebind", program=self, devices=devices)
+                return bound
+        else:
+            bound = self._from_disk(kind, devices, options)
+            if bound is not None:
+                self._first[kind] = bound
+                return bound
+        bound = self._compile(devices, options)
+        self._first[kind] = bound
+        if not self.host_callbacks and config.settings.compilation_cache_dir is not None:
+            compile_cache.store_entry(self._disk_key(kind), self._blob(kind))
+        return bound
+
+    def _compile(self, devices: tuple[Any, ...], options: Any) -> Any:
+        started = time.perf_counter()
+        if self.platform == "cpu":
+            jaxlib_api.register_cpu_kernels()
+        compiled = jaxlib_api.compile_and_load(self.module, devices, options, self.host_callbacks)
+        seconds = time.perf_counter() - started
+        events.record("compile", program=self, seconds=seconds)
+        if config.settings.log_compiles:
+            _log.warning(
+                "compiled program %s for %d devices in %.3f s", self.fingerprint[:12], self.num_devices, seconds
+            )
+        return compiled
+
+    def _disk_key(self, kind: str) -> str:
+        return compile_cache.fingerprint(self.fingerprint, kind)
+
+    def _from_disk(self, kind: str, devices: tuple[Any, ...], options: Any) -> Any | None:
+        if self.host_callbacks or config.settings.compilation_cache_dir is None:
+            return None
+        key = self._disk_key(kind)
+        blob = compile_cache.load_entry(key)
+        if blob is None:
+            return None
+        try:
+            bound = jaxlib_api.deserialize(blob, devices, options)
+        except jaxlib_api.XlaError as e:
+            compile_cache.discard_entry(key, str(e))
+            return None
+        self._blobs[kind] = blob
+        return bound
+
+    def _blob(self, kind: str) -> bytes:
+        blob = self._blobs.get(kind)
+        if blob is None:
+            blob = self._blobs[kind] = jaxlib_api.serialize(self._first[kind])
+        return blob
+
+    def forget_devices(self) -> None:
+        """Drops everything that holds devices; the serialised code stays if it had been made."""
+        with self._lock:
+            self._loaded.clear()
+            self._first.clear()
+
+    # --- asking.
+
+    def executable(self) -> Any:
+        """jaxlib's executable, on the first devices of the platform if none is loaded yet."""
+        for loaded in self._loaded.values():
+            return loaded.executable
+        devices = backend.devices(self.platform)
+        if len(devices) < self.num_devices:
+            raise errors.BackendError(
+                f"the program is for {self.num_devices} {self.platform} devices, but there are {len(devices)}; set "
+                f"meshrt.config.update('num_cpu_devices', {self.num_devices}) at the start, or compile on a machine that "
+                "has them"
+            )
+        return self.load(devices[: self.num_devices]).executable
+
+    def serialize(self) -> bytes:
+        """The compiled code. To be loaded only by the user who made it: it is machine code."""
+        self.executable()
+        return self._blob(next(iter(self._first)) if self._first else next(iter(self._blobs)))
+
+    def memory_analysis(self) -> MemoryAnalysis:
+        """The compiler's memory figures, in bytes per device."""
+        s = jaxlib_api.memory_stats(self.executable())
+        return MemoryAnalysis(
+            s.argument_size_in_bytes, s.output_size_in_bytes, s.temp_size_in_bytes, s.alias_size_in_bytes,
+            s.generated_code_size_in_bytes, s.peak_memory_in_bytes,
+        )  # fmt: skip
+
+    def cost_analysis(self) -> dict[str, float]:
+        """The compiler's estimates per device: `flops`, `bytes accessed`, ..."""
+        return jaxlib_api.cost_analysis(self.executable())
+
+    def hlo_text(self) -> str:
+        """The optimised HLO of one device."""
+        return jaxlib_api.hlo_text(self.executable())
+
+    def __repr__(self) -> str:
+        return f"PortableExecutable({self.fingerprint[:12]}, {self.num_devices} {self.platform} devices, {self.mode})"
+
+
+def _kind(devices: tuple[Any, ...]) -> str:
+    """What devices must share for compiled code to move between them: compiler, hardware, division into processes."""
+    first: dict[int, int] = {}
+    processes = [first.setdefault(d.process_index, len(first)) for d in devices]
+    groups = "" if len(first) == 1 else str(processes)
+    return f"{compile_cache.compiler_fingerprint(devices[0])}\n{groups}"
+
+
+@backend.on_clear
+def _forget_devices() -> None:
+    for program in list(_alive):
+        program.forget_devices()
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Running.
+
+
+class ResultPlan:
+    """How the outputs of a program become arrays: one Signature each, and jaxlib's handlers made beforehand."""
+
+    __slots__ = ("handlers", "signatures")
+
+    def __init__(self, signatures: Sequence[Signature]):
+        self.signatures = tuple(signatures)
+        self.handlers = [jaxlib_api.result_handler(s.physical, s.native) for s in self.signatures]
+
+    def arrays(self, buffers: Sequence[Any]) -> list[Array]:
+        """Arrays of the buffers that an execution gave."""
+        return [Array(b, s) for b, s in zip(buffers, self.signatures)]
+
+
+class LoadedExecutable:
+    """A program bound to devices.
+
+    `execute_sharded` is jaxlib's own method, for hot paths; `runner(plan)` adds the bound on pending executions.
+    """
+
+    __slots__ = ("__weakref__", "devices", "executable", "execute_sharded", "flight", "portable")
+
+    def __init__(self, portable: PortableExecutable, executable: Any, devices: tuple[Any, ...]):
+        self.portable, self.executable, self.devices = portable, executable, devices
+        self.execute_sharded = executable.execute_sharded
+        self.flight = flight_of(devices)
+
+    def runner(self, plan: ResultPlan) -> Callable[[Sequence[Any]], list[Any]]:
+        """`run(buffers) -> buffers` with everything that can be prepared done."""
+        return _runner(self.execute_sharded, plan.handlers, self.flight)
+
+    def execute(self, buffers: Sequence[Any], plan: ResultPlan) -> list[Array]:
+        """Launches the program on laid-out buffers; the results may not be computed yet.
+
+        Raises:
+          ExecutionError: the runtime refused the launch.
+        """
+        try:
+            return plan.arrays(self.execute_with(buffers, plan.handlers))
+        except jaxlib_api.XlaError as e:
+            raise errors.ExecutionError(f"the program could not be run: {e}") from e
+
+    def execute_with(self, buffers: Sequence[Any], handlers: list[Any]) -> list[Any]:
+        """As `execute`, on handlers and giving buffers."""
+        return _runner(self.execute_sharded, handlers, self.flight)(buffers)
+
+    def __repr__(self) -> str:
+        return f"LoadedExecutable({self.portable.fingerprint[:12]} on {[d.id for d in self.devices]})"
+
+
+def _runner(execute: Callable, handlers: list[Any], flight: Any) -> Callable[[Sequence[Any]], list[Any]]:
+    if flight is None:
+
+        def run_one(buffers: Sequence[Any]) -> list[Any]:
+            return execute(buffers).consume_with_handlers(handlers)
+
+        return run_one
+
+    due, add = flight.due, flight.add
+
+    def run_many(buffers: Sequence[Any]) -> list[Any]:
+        if not due():
+            return execute(buffers).consume_with_handlers(handlers)
+        results = execute(buffers, with_tokens=True)
+        token = results.consume_token()
+        out = results.consume_with_handlers(handlers)
+        add(token)
+        return out
+
+    return run_many

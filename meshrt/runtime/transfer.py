@@ -1,0 +1,366 @@
+"""Moving values: from the host to devices and back, and from one sharding to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, tree_util
+from meshrt.core.trace import Tracer
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.runtime import backend, jaxlib_api, reshard
+from meshrt.runtime.array import Array, Signature, local_positions, signature
+from meshrt.sharding.context import get_abstract_mesh, get_mesh
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
+from meshrt.sharding.spec import PartitionSpec
+
+__all__ = [
+    "block_until_ready",
+    "buffer_of",
+    "copy_to_host_async",
+    "device_get",
+    "device_put",
+    "from_numpy",
+    "make_array_from_callback",
+    "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays",
+]
+
+
+# ----------------------------------------------------------------------------------------------------------
+# From the host.
+
+
+def from_numpy(
+    value: Any,
+    sharding: Sharding | None = None,
+    *,
+    weak_type: bool = False,
+    key_type: Any = None,
+    may_alias: bool = False,
+) -> Array:
+    """An Array of a host value.
+
+    Args:
+      value: anything that NumPy makes an array of; of keys, their uint32 words.
+      sharding: where to put it; by default the default device, uncommitted.
+      key_type: the dtype of the result if it is a key array.
+      may_alias: the value never changes, so the device may use its memory.
+    """
+    value = np.asarray(value)
+    if key_type is not None:
+        aval = ShapedArray(value.shape[: value.ndim - len(key_type.physical_suffix)], key_type)
+    else:
+        aval = ShapedArray(value.shape, dtypes.canonicalize_dtype(value.dtype), weak_type)
+    committed = sharding is not None
+    if sharding is None:
+        sharding = SingleDeviceSharding(backend.default_device())
+    sig = signature(aval, sharding, committed)
+    return Array(buffer_of(value, sig, may_alias=may_alias), sig)
+
+
+def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False) -> Any:
+    """A buffer of a host value (NumPy array, scalar) laid out as `sig` says; converts to its dtype."""
+    physical = sig.physical
+    if physical.dtype == dtypes.float0:
+        raise errors.UnsupportedError(
+            f"an array of dtype float0 ({physical.shape}) has no data to put on a device; it is the tangent of an integer "
+            "or boolean value: leave it out"
+        )
+    host = np.asarray(value, dtype=physical.dtype)
+    sharding = sig.sharding
+    devices = sharding.device_assignment
+    if len(devices) == 1:
+        return jaxlib_api.put(physical, sig.native, [host], devices, may_alias=may_alias)
+    positions = local_positions(sharding)
+    indices = sharding.shard_indices(sig.shape)
+    parts = [host[indices[p]] for p in positions]
+    return jaxlib_api.put(physical, sig.native, parts, [devices[p] for p in positions], may_alias=may_alias)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# device_put.
+
+
+def device_put(
+    x: Any, device: Any = None, *, src: Any = None, donate: bool = False, may_alias: bool | None = None
+) -> Any:
+    """Puts each leaf of `x` where `device` says.
+
+    Args:
+      x: a tree of arrays, NumPy values and Python scalars.
+      device: a device, a Sharding, a PartitionSpec (over the mesh of the context), None (arrays stay, other values go
+        to the default device, uncommitted), or a tree of these that is a prefix of `x`.
+      src: where `x` is now; only checked for its type.
+      donate: the arrays of `x` are not needed any more.
+      may_alias: whether results may share memory with `x` (by default only with arrays, not with NumPy values).
+
+    Raises:
+      IndivisibleError: a dimension cannot be split so; names the path of the leaf, the sizes and the nearest that fit.
+    """
+    leaves, treedef = tree_util.tree_flatten(x)
+    targets = _targets(device, x, len(leaves))
+    out = []
+    for i, (leaf, target) in enumerate(zip(leaves, targets)):
+        try:
+            out.append(_put_leaf(leaf, _sharding_of(target), donate, may_alias))
+        except (errors.ShardingError, errors.ArgumentTypeError) as e:
+            raise type(e)(f"device_put of {_path(x, i)}: {e}") from None
+    return treedef.unflatten(out)
+
+
+def _path(tree: Any, i: int) -> str:
+    path = tree_util.tree_leaves_with_path(tree)[i][0]
+    return f"x{tree_util.keystr(path)}"
+
+
+def _is_target(t: Any) -> bool:
+    return t is None or isinstance(t, (Sharding, PartitionSpec, jaxlib_api.Device))
+
+
+def _targets(device: Any, x: Any, n: int) -> Sequence[Any]:
+    if _is_target(device):
+        return [device] * n
+    return tree_util.broadcast_prefix(device, x, is_leaf=_is_target)
+
+
+def _sharding_of(target: Any) -> Sharding | None:
+    if target is None or isinstance(target, Sharding):
+        if isinstance(target, NamedSharding) and isinstance(target.mesh, AbstractMesh):
+            mesh = get_mesh()
+            if mesh.abstract_mesh is not target.mesh:
+                raise errors.ShardingError(
+                    f"{target!r} is over an AbstractMesh, which has no devices; use a Mesh, or set one of that shape with "
+                    "meshrt.set_mesh"
+                )
+            return target.update(mesh=mesh)
+        return target
+    if isinstance(target, PartitionSpec):
+        mesh = get_mesh()
+        if mesh.empty:
+            raise errors.MeshContextError(
+                f"device_put with {target!r} needs a mesh in the context: use `with meshrt.set_mesh(mesh):`, or pass "
+                "NamedSharding(mesh, spec)"
+            )
+        return NamedSharding(mesh, target)
+    if isinstance(target, jaxlib_api.Device):
+        return SingleDeviceSharding(target)
+    raise errors.ArgumentTypeError(
+        f"the target of device_put is a device, a Sharding, a PartitionSpec, None or a tree of these. Got {target!r} of "
+        f"type {type(target).__name__}"
+    )
+
+
+def _put_leaf(leaf: Any, target: Sharding | None, donate: bool, may_alias: bool | None) -> Any:
+    if isinstance(leaf, Array):
+        if target is None:
+            return leaf
+        return reshard.reshard(leaf, target, donate=donate, may_alias=may_alias is not False)
+    if isinstance(leaf, Tracer):
+        return _put_traced(leaf, target)
+    aval = aval_of(leaf)
+    if target is None:
+        sig = signature(aval, SingleDeviceSharding(backend.default_device()), False)
+    else:
+        sig = signature(aval, target, True)
+    return Array(buffer_of(leaf, sig, may_alias=bool(may_alias)), sig)
+
+
+def _put_traced(leaf: Any, target: Sharding | None) -> Any:
+    if target is None:
+        return leaf
+    if isinstance(target, NamedSharding):
+        from meshrt.primitives.sharding import with_sharding_constraint  # primitives stand above transfers
+
+        return with_sharding_constraint(leaf, target)
+    raise errors.UnsupportedError(
+        f"device_put onto {target!r} inside a traced function: a program runs on one set of devices. Constrain the value "
+        f"with a NamedSharding over its mesh ({get_abstract_mesh()!r}), or move it outside the function."
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Back to the host, and waiting.
+
+
+def copy_to_host_async(x: Any) -> Any:
+    """Begins to fetch every array of a tree; returns the tree."""
+    for leaf in tree_util.tree_leaves(x):
+        if isinstance(leaf, Array):
+            leaf.copy_to_host_async()
+    return x
+
+
+def device_get(x: Any) -> Any:
+    """The tree with NumPy arrays in place of arrays (read-only); other leaves stay."""
+    copy_to_host_async(x)
+    return tree_util.tree_map(lambda leaf: leaf.__array__() if isinstance(leaf, Array) else leaf, x)
+
+
+def block_until_ready(x: Any) -> Any:
+    """Waits until every array of a tree has been computed; returns the tree. Raises what a computation raised."""
+    arrays = [leaf for leaf in tree_util.tree_leaves(x) if isinstance(leaf, Array)]
+    try:
+        jaxlib_api.block_until_ready([a._buf for a in arrays])
+    except jaxlib_api.XlaError:
+        for a in arrays:
+            a.block_until_ready()  # finds the one that failed, and says why
+        raise
+    return x
+
+
+# ----------------------------------------------------------------------------------------------------------
+# From parts.
+
+
+def make_array_from_callback(
+    shape: Sequence[int], sharding: Sharding, data_callback: Callable[[tuple[slice, ...]], Any], dtype: Any = None
+) -> Array:
+    """An Array whose parts `data_callback(index)` gives, asked once for each part that this process holds.
+
+    Args:
+      shape: the global shape.
+      data_callback: slices of the global array -> its values there.
+      dtype: the dtype of the result; needed if this process holds no part.
+    """
+    shape = tuple(int(s) for s in shape)
+    shard_shape = sharding.shard_shape(shape)
+    indices = sharding.shard_indices(shape)
+    positions = local_positions(sharding)
+    if not positions and dtype is None:
+        raise errors.ArgumentValueError(
+            "make_array_from_callback: this process holds no part of the array, so its dtype is unknown; pass dtype="
+        )
+    cache: dict[tuple, np.ndarray] = {}
+    parts = []
+    for p in positions:
+        key = tuple((s.start, s.stop) for s in indices[p])
+        part = cache.get(key)
+        if part is None:
+            part = np.asarray(data_callback(indices[p]), dtype=dtype)
+            if part.shape != shard_shape:
+                raise errors.ArgumentValueError(
+                    f"make_array_from_callback: the callback gave an array of shape {part.shape} for index {indices[p]}, "
+                    f"but {sharding!r} needs shape {shard_shape} there"
+                )
+            cache[key] = part
+        parts.append(part)
+    kinds = {part.dtype for part in cache.values()}
+    if len(kinds) > 1:
+        raise errors.ArgumentValueError(
+            f"make_array_from_callback: the callback gave arrays of different dtypes: {sorted(map(str, kinds))}; pass dtype="
+        )
+    found = dtype if dtype is not None else kinds.pop()
+    sig = signature(ShapedArray(shape, dtypes.canonicalize_dtype(np.dtype(found))), sharding, True)
+    return _from_parts(parts, positions, sig)
+
+
+def _from_parts(parts: Sequence[Any], positions: Sequence[int], sig: Signature) -> Array:
+    devices = sig.sharding.device_assignment
+    parts = [np.asarray(p, dtype=sig.physical.dtype) for p in parts]
+    return Array(jaxlib_api.put(sig.physical, sig.native, parts, [devices[p] for p in positions], may_alias=False), sig)
+
+
+def make_array_from_process_local_data(
+    sharding: Sharding, local_data: Any, global_shape: Sequence[int | None] | None = None
+) -> Array:
+    """A global Array from the part of the data that each process has.
+
+    Args:
+      sharding: the sharding of the result.
+      local_data: this process's rows (or whatever the sharding splits between processes); along a dimension where its
+        size equals the global one it is taken to be the whole.
+      global_shape: the shape of the result; None (for all, or a dimension) infers it from the local sizes.
+
+    Raises:
+      ArgumentValueError: the local sizes fit neither the whole nor this process's part.
+    """
+    local = np.asarray(local_data)
+    ndim = local.ndim
+    tiling, tiles = sharding.tiling(ndim), sharding.tile_indices(ndim)
+    positions = local_positions(sharding)
+    if not positions:
+        raise errors.ArgumentValueError(
+            "make_array_from_process_local_data: this process holds no part of the sharding"
+        )
+    mine = [sorted(set(tiles[positions, d].tolist())) for d in range(ndim)]
+    shape = _global_shape(local.shape, global_shape, tiling, mine)
+    sig = signature(ShapedArray(shape, dtypes.canonicalize_dtype(local.dtype)), sharding, True)
+    shard_shape = sharding.shard_shape(shape)
+    parts = []
+    for p in positions:
+        index = []
+        for d in range(ndim):
+            whole = local.shape[d] == shape[d]
+            start = int(tiles[p, d]) if whole else mine[d].index(int(tiles[p, d]))
+            index.append(slice(start * shard_shape[d], (start + 1) * shard_shape[d]))
+        parts.append(local[tuple(index)])
+    return _from_parts(parts, positions, sig)
+
+
+def _global_shape(
+    local: tuple[int, ...], given: Sequence[int | None] | None, tiling: tuple[int, ...], mine: list[list[int]]
+) -> tuple[int, ...]:
+    if given is not None and len(given) != len(local):
+        raise errors.ArgumentValueError(
+            f"make_array_from_process_local_data: global_shape {tuple(given)} and local data of shape {local} differ in rank"
+        )
+    out = []
+    for d, size in enumerate(local):
+        share = len(mine[d])
+        asked = None if given is None else given[d]
+        if asked is None:
+            if size % share:
+                raise errors.IndivisibleError(
+                    f"make_array_from_process_local_data: this process holds {share} of the {tiling[d]} parts of dimension "
+                    f"{d}, but the local size {size} is not a multiple of {share}; make it {size + -size % share}"
+                )
+            asked = size // share * tiling[d]
+        elif size != asked and size * tiling[d] != asked * share:
+            raise errors.ArgumentValueError(
+                f"make_array_from_process_local_data: dimension {d} of the local data has size {size}, but it must be the "
+                f"whole {asked} or this process's part {asked * share // tiling[d]} ({share} of {tiling[d]} parts)"
+            )
+        out.append(int(asked))
+    return tuple(out)
+
+
+def make_array_from_single_device_arrays(
+    shape: Sequence[int], sharding: Sharding, arrays: Sequence[Array], *, dtype: Any = None
+) -> Array:
+    """An Array from one Array per device of this process, in the order of the sharding or any other; does not copy.
+
+    Raises:
+      ArgumentValueError: wrong number, devices, shapes or dtypes.
+    """
+    shape = tuple(int(s) for s in shape)
+    if not isinstance(arrays, Sequence) or any(not isinstance(a, Array) for a in arrays):
+        raise errors.ArgumentTypeError("make_array_from_single_device_arrays takes a list of meshrt.Arrays")
+    devices = sharding.device_assignment
+    wanted = [devices[p] for p in local_positions(sharding)]
+    by_device = {}
+    for a in arrays:
+        if a.sharding.num_devices != 1:
+            raise errors.ArgumentValueError(f"each array must be on one device. Got one with sharding {a.sharding!r}")
+        by_device[a.device] = a
+    if len(by_device) != len(arrays) or set(by_device) != set(wanted):
+        raise errors.ArgumentValueError(
+            f"make_array_from_single_device_arrays needs one array on each of this process's devices of the sharding, "
+            f"{[d.id for d in wanted]}. Got arrays on {[a.device.id for a in arrays]}"
+        )
+    if not arrays and dtype is None:
+        raise errors.ArgumentValueError("this process holds no part of the array, so its dtype is unknown; pass dtype=")
+    kind = arrays[0].dtype if arrays else dtype
+    sig = signature(ShapedArray(shape, kind), sharding, True)
+    shard_shape = sharding.shard_shape(shape)
+    for a in arrays:
+        a._check()
+        if a.shape != shard_shape or a.dtype != kind:
+            raise errors.ArgumentValueError(
+                f"Expected shard shape {shard_shape} and dtype {kind} for {sharding!r} and global shape {shape}. Got "
+                f"{a.aval} on device {a.device}"
+            )
+    return Array(jaxlib_api.assemble(sig.physical, sig.native, [by_device[d]._buf for d in wanted]), sig)
