@@ -21,8 +21,16 @@ from benchmarks.report import show, show_communication
 
 def main() -> int:
     """Measures, prints, writes; exit code 1 when a figure cannot be measured or does not reach what it must."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures meshrt beside JAX of the same jaxlib.")
-    parser.add_argument("--only", action="append", choices=list(FIGURES), metavar="NAME", help=f"one of {', '.join(FIGURES)}; repeatable")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measures meshrt beside JAX of the same jaxlib."
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(FIGURES),
+        metavar="NAME",
+        help=f"one of {', '.join(FIGURES)}; repeatable",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
     parser.add_argument("--quick", action="store_true", help="two pairs each, to see that all runs")
     args = parser.parse_args()
@@ -44,7 +52,11 @@ def main() -> int:
         console.print(f"  {len(found)} figures in {time.perf_counter() - start:.0f} s", highlight=False)
     show(console, results)
     if args.json:
-        args.json.write_text(json.dumps({"machine": machine(), "figures": [r.as_json() for r in results], "failures": failures}, indent=1))
+        args.json.write_text(
+            json.dumps(
+                {"machine": machine(), "figures": [r.as_json() for r in results], "failures": failures}, indent=1
+            )
+        )
         console.print(f"written to {args.json}", highlight=False)
     return 1 if failures or any(r.reached is False for r in results) else 0
 

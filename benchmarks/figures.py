@@ -86,7 +86,11 @@ def _trace(effort: Effort) -> list[Result]:
         out = []
         for layers, pairs in ((12, 7), (48, 5)):
             task = {"model": unrolled(layers), "mesh": MESH}
-            taken = alternate(lambda: peers.ours("trace_lower", **task), lambda: peers.theirs("trace_lower", **task), effort.pairs(pairs))
+            taken = alternate(
+                lambda: peers.ours("trace_lower", **task),
+                lambda: peers.theirs("trace_lower", **task),
+                effort.pairs(pairs),
+            )
             out.append(Result.of(f"trace + lower, {layers} layers", taken, must=0.7, goal=0.33))
     return out
 
@@ -137,7 +141,8 @@ def _steps(effort: Effort) -> list[Result]:
         both = peers.ours("losses", **losses), peers.theirs("losses", **losses)
         task = {"model": DEMO, "mesh": MESH, "steps": 5}
         taken = alternate(
-            lambda: peers.ours("step_time", **task), lambda: peers.theirs("step_time", **task), effort.pairs(11))
+            lambda: peers.ours("step_time", **task), lambda: peers.theirs("step_time", **task), effort.pairs(11)
+        )
     result = Result.of("step time of the demo's model", taken, must=1.1, goal=0.9)
     result.details.update(losses={"meshrt": both[0], "jax": both[1]})
     return [result]
@@ -184,7 +189,9 @@ def _layers(effort: Effort) -> list[Result]:
     out = []
     with Peers() as peers:
         for layers in (12, 24, 48, 96):
-            out += _stations(peers, f"{layers} layers", {"model": unrolled(layers), "mesh": MESH}, 1 if effort.quick else 3)
+            out += _stations(
+                peers, f"{layers} layers", {"model": unrolled(layers), "mesh": MESH}, 1 if effort.quick else 3
+            )
     return out
 
 

@@ -74,7 +74,9 @@ class Peers:
     def __enter__(self) -> Peers:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.ours.close()
         self.theirs.close()
 

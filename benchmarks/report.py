@@ -55,10 +55,14 @@ def show_communication(console: Console, result: Result) -> None:
             table.add_column(name, justify="right" if name in ("bytes", "times") else "left", overflow="fold")
         for row in rows:
             times = "?" if row["times"] is None else str(row["times"])
-            table.add_row(row["kind"], row["axes"] or "-", amount(row["bytes"], "B"), times, " ".join(row["shapes"]), row["cause"])
+            table.add_row(
+                row["kind"], row["axes"] or "-", amount(row["bytes"], "B"), times, " ".join(row["shapes"]), row["cause"]
+            )
         total = sum(row["bytes"] * (row["times"] or 1) for row in rows)
         table.caption = f"{amount(total, 'B')} sent per device and step"
         console.print(table)
     if "planned bytes" in result.details:
         planned = result.details["planned bytes"]
-        console.print(f"  meshrt's plan says {amount(planned, 'B')}, its compiled HLO {amount(result.ours, 'B')}", highlight=False)
+        console.print(
+            f"  meshrt's plan says {amount(planned, 'B')}, its compiled HLO {amount(result.ours, 'B')}", highlight=False
+        )

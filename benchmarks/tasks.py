@@ -99,7 +99,10 @@ class Tasks:
             tokens = rng.integers(0, built.config.vocabulary, (built.config.batch, built.config.context + 1))
             self._prepared[key] = self.jax.tree.map(np.asarray, state), tokens.astype(np.int32)
         state, tokens = self._prepared[key]
-        return (self.jax.device_put(state, built.state_shardings(mesh)), self.jax.device_put(tokens, built.token_sharding(mesh)))
+        return (
+            self.jax.device_put(state, built.state_shardings(mesh)),
+            self.jax.device_put(tokens, built.token_sharding(mesh)),
+        )
 
     def second_device_set(self, model: dict[str, Any], mesh: dict[str, int]) -> float:
         """Seconds of the first call of a compiled step on the same devices in an order not used before."""

@@ -1,6 +1,6 @@
 """One side of the comparison: reads tasks as JSON lines from standard input, answers on standard output.
 
-    python -m benchmarks.worker meshrt|jax
+python -m benchmarks.worker meshrt|jax
 """
 
 from __future__ import annotations

@@ -79,7 +79,11 @@ class LanguageModel:
         layers = [layer(keys[2 + i]) for i in range(c.layers)]
         if not c.unrolled:
             layers = jax.tree.map(lambda *parts: self.jnp.stack(parts), *layers)
-        return {"embed": matrix(keys[0], (c.vocabulary, c.width)), "position": matrix(keys[1], (c.context, c.width)), "layers": layers}
+        return {
+            "embed": matrix(keys[0], (c.vocabulary, c.width)),
+            "position": matrix(keys[1], (c.context, c.width)),
+            "layers": layers,
+        }
 
     def init(self, key: Any) -> dict[str, Any]:
         """Parameters, the two moments of AdamW, and the number of steps taken."""

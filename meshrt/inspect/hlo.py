@@ -24,8 +24,10 @@ __all__ = ["HloCollective", "axes_of_groups", "collectives", "sent_bytes"]
 _KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute|ragged-all-to-all|collective-broadcast"
 _COLLECTIVE = re.compile(rf"^\s*(?:ROOT )?%?([\w.\-]+) = (.*?) ({_KINDS})(-start)?\(")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+)\b.*\{\s*$")
-_CALLED = re.compile(r"\b(body|condition|to_apply|calls|called_computations|branch_computations|true_computation|false_computation)="
-                     r"(\{[^}]*\}|%?[\w.\-]+)")
+_CALLED = re.compile(
+    r"\b(body|condition|to_apply|calls|called_computations|branch_computations|true_computation|false_computation)="
+    r"(\{[^}]*\}|%?[\w.\-]+)"
+)
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\]")
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
@@ -56,7 +58,9 @@ def collectives(text: str, num_devices: int) -> list[HloCollective]:
     """
     computations, entry = _split(text)
     if entry is None:
-        raise errors.ArgumentValueError("the text has no ENTRY computation: it is not optimised HLO (Compiled.as_text())")
+        raise errors.ArgumentValueError(
+            "the text has no ENTRY computation: it is not optimised HLO (Compiled.as_text())"
+        )
     return list(_visit(computations, entry, 1, num_devices))
 
 
@@ -81,7 +85,9 @@ def _split(text: str) -> tuple[dict[str, list[str]], str | None]:
     return computations, entry
 
 
-def _visit(computations: dict[str, list[str]], name: str, times: int | None, num_devices: int) -> Iterator[HloCollective]:
+def _visit(
+    computations: dict[str, list[str]], name: str, times: int | None, num_devices: int
+) -> Iterator[HloCollective]:
     for line in computations.get(name, ()):
         found = _COLLECTIVE.match(line)
         if found:
@@ -103,7 +109,7 @@ def _collective(found: re.Match, line: str, times: int | None, num_devices: int)
     shapes = [m[0] for m in re.finditer(r"[a-z]\w*\[[\d,<=]*\]", re.sub(r"/\*.*?\*/", "", result))]
     if start and kind in ("all-gather", "collective-permute"):  # (operands, results, context ...)
         shapes = [s for s in shapes if not s.startswith("u32[]")]
-        shapes = shapes[len(shapes) // 2:]
+        shapes = shapes[len(shapes) // 2 :]
     held = sum(_size(s) for s in shapes)
     if kind == "collective-permute":
         pairs = [tuple(map(int, p)) for p in re.findall(r"\{(\d+),(\d+)\}", _attribute(line, "source_target_pairs"))]
@@ -113,7 +119,9 @@ def _collective(found: re.Match, line: str, times: int | None, num_devices: int)
         groups = _groups(_attribute(line, "replica_groups"), num_devices)
         n = max((len(g) for g in groups), default=1)
         share = (n - 1) / n
-        sent = {"all-gather": share * held, "reduce-scatter": share * held * n, "all-reduce": 2 * share * held}.get(kind, share * held)
+        sent = {"all-gather": share * held, "reduce-scatter": share * held * n, "all-reduce": 2 * share * held}.get(
+            kind, share * held
+        )
     where = re.search(r'op_name="([^"]*)"', line)
     return HloCollective(kind.replace("-", "_"), name, tuple(shapes), groups, sent, times, where and where[1])
 
@@ -164,7 +172,9 @@ def _groups(text: str, num_devices: int) -> tuple[tuple[int, ...], ...]:
 def _mesh_groups(text: str) -> tuple[tuple[int, ...], ...]:
     """`mesh['a'=4,'b'=2] {'a'}`: sub-axes are written `'a':(1)2`, and another order than 0, 1, 2 ... of the devices as
     `mesh[...], device_ids=([4,2]T(1,0)) {...}` (a transposed iota) or as a list of numbers."""
-    head = re.match(r"mesh\[([^\]]*)\](?:, device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\))? \{([^}]*)\}", text)
+    head = re.match(
+        r"mesh\[([^\]]*)\](?:, device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\))? \{([^}]*)\}", text
+    )
     if head is None:
         raise errors.ArgumentValueError(f"cannot read these replica groups: {text[:120]}")
     numbers = lambda t: [int(i) for i in t.split(",")]

@@ -1,0 +1,68 @@
+"""The process in which a foreign file is parsed: `python -m meshrt.inspect.child` (see `guard.py`).
+
+Reads one JSON line of options, then the module's bytes, from standard input; writes one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from typing import Any
+
+import collectives
+import propagation
+from collectives.errors import CollectivesError
+from collectives.topology import load
+from meshrt.errors import MeshrtError
+from meshrt.inspect.model import argument_names, explain, output_names, report_of
+from propagation.errors import PropagationError
+
+
+def answer(options: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """What the options ask of a module: {"report": ...}, {"text": ...} or {"error": ...}."""
+    module = data if data.startswith(b"ML\xefR") else data.decode("utf-8")
+    if options["stage"] == "lowered":
+        return {"text": propagation.read(module).module.operation.get_asm(enable_debug_info=False)}
+    propagated = propagation.run(module)
+    if options["stage"] == "propagated":
+        return {"text": propagated.as_text()}
+    names = argument_names(propagated), output_names(propagated)
+    explanations = explain(propagated, options["explain"], *names) if options["explain"] else ()
+    topology = load(options["topology"]) if options["topology"] else None
+    partitioned = collectives.partition(propagated, topology)
+    if options["stage"] == "partitioned":
+        return {"text": partitioned.as_text()}
+    return {"report": report_of(options["name"], propagated, partitioned, *names, explanations).as_json()}
+
+
+def limit(memory_bytes: int, seconds: int) -> None:
+    """Bounds what this process may take before anything of the module is looked at."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main() -> None:
+    """Answers once."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    options = json.loads(sys.stdin.buffer.readline())
+    data = sys.stdin.buffer.read()
+    limit(options["memory_bytes"], int(options["seconds"]) + 1)
+    try:
+        reply = answer(options, data)
+    except UnicodeDecodeError:
+        reply = {"error": "it is neither MLIR text nor MLIR bytecode"}
+    except (PropagationError, CollectivesError, MeshrtError) as e:
+        reply = {"error": str(e)}
+    except (MemoryError, RecursionError) as e:
+        reply = {"error": f"the module is too large or too deeply nested ({type(e).__name__})"}
+    answers.write(json.dumps(reply))
+    answers.flush()
+    os._exit(0)  # nothing to tear down, and a module of a million operations takes long to free
+
+
+if __name__ == "__main__":
+    main()

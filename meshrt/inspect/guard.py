@@ -1,0 +1,96 @@
+"""Reading foreign files safely: in a process of their own, with limits.
+
+MLIR's parser and the dialects' verifiers are C++: an input can make them abort, overflow the stack or take all memory, and
+an exception handler sees nothing of that. So a file that somebody else wrote is parsed, propagated and partitioned in a child
+process with limits on memory and time; whatever happens to it becomes one `InspectError`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshrt.inspect.model import InspectError
+
+__all__ = ["Limits", "inspect_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a foreign file may cost: its own size, and memory (bytes) and time (seconds) of the child process."""
+
+    file_bytes: int = 256 << 20
+    memory_bytes: int = 8 << 30
+    seconds: float = 120.0
+
+
+def inspect_file(
+    path: str,
+    stage: str | None = None,
+    explain: str | None = None,
+    topology: str | None = None,
+    limits: Limits | None = None,
+) -> dict[str, Any]:
+    """{"report": Report.as_json()} of a StableHLO file, or {"text": ...} of a stage of it. `path` "-" is standard input.
+
+    Raises `InspectError` for anything that cannot be read or partitioned within the limits.
+    """
+    limits = Limits() if limits is None else limits
+    data = _read(path, limits)
+    options = {
+        "name": path, "stage": stage, "explain": explain, "topology": topology,
+        "memory_bytes": limits.memory_bytes, "seconds": limits.seconds,
+    }  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-m", "meshrt.inspect.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        out, err = child.communicate(json.dumps(options).encode() + b"\n" + data, timeout=limits.seconds)
+    except subprocess.TimeoutExpired:
+        raise InspectError(f"{path}: not finished after {limits.seconds:g} s; allow more with --timeout") from None
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.communicate()
+    if child.returncode != 0 or not out:
+        raise InspectError(f"{path}: {_why(child.returncode, err)}")
+    reply = json.loads(out)
+    if "error" in reply:
+        error = reply["error"]  # MLIR calls what it reads "-"
+        raise InspectError(path + error.removeprefix("-") if error.startswith("-:") else f"{path}: {error}")
+    return reply
+
+
+def _read(path: str, limits: Limits) -> bytes:
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(limits.file_bytes + 1)
+        else:
+            if Path(path).is_dir():
+                raise InspectError(f"{path}: is a directory; give a StableHLO file or FILE.py:FUNCTION")
+            with open(path, "rb") as file:
+                data = file.read(limits.file_bytes + 1)
+    except OSError as e:
+        raise InspectError(f"{path}: {e.strerror or e}") from None
+    if len(data) > limits.file_bytes:
+        raise InspectError(f"{path}: longer than {limits.file_bytes >> 20} MiB, which is the limit for a module")
+    if not data.strip():
+        raise InspectError(f"{path}: the file is empty")
+    return data
+
+
+def _why(code: int, err: bytes) -> str:
+    """What ended the child, from its exit code and the last telling line of what it printed."""
+    lines = [line.strip() for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
+    if code < 0:
+        name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
+        told = next((line for line in lines if line.startswith(("LLVM ERROR", "loc(", "F0", "Fatal"))), "")
+        return f"the module crashed MLIR's parser or a pass ({name}{': ' + told[:200] if told else ''}); it is malformed or hostile"
+    last = lines[-1] if lines else "no output"
+    return f"reading it failed with exit code {code}: {last[:300]}"

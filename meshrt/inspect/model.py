@@ -1,0 +1,239 @@
+"""What `meshrt inspect` says about a program, as plain values: made from the stages, written as JSON, drawn as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from collectives.cost import item_bytes
+from collectives.module import Partitioned
+from collectives.plan import CommunicationPlan
+from meshrt.errors import MeshrtError
+from propagation import Propagated
+from propagation.model import TensorSharding
+from propagation.program import Value, location_text
+
+__all__ = ["CollectiveRow", "FindingRow", "InspectError", "Report", "ValueRow", "collective_rows", "report_of", "spec_text"]
+
+
+class InspectError(MeshrtError, ValueError):
+    """What was given to `meshrt inspect` cannot be read or shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRow:
+    """An argument or a result. `type` is like `f32[128,256]`; bytes are of the whole value and of one device's part
+    (the largest, where a dimension does not divide)."""
+
+    name: str
+    type: str
+    sharding: str
+    global_bytes: float
+    device_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """A collective. `bytes` are sent by the busiest device each time, `times` is None in a loop of unknown length."""
+
+    kind: str
+    axes: str
+    groups: int
+    group_size: int
+    bytes: float
+    times: int | None
+    where: str | None
+    cause: str
+    seconds: float
+
+    @property
+    def total(self) -> float:
+        """Bytes per run of the program; a loop of unknown length counts once."""
+        return self.bytes * (1 if self.times is None else self.times)
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """Something the user may want to change."""
+
+    kind: str
+    message: str
+    where: str | None
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each."""
+
+    name: str
+    mesh: tuple[tuple[str, int], ...]
+    arguments: tuple[ValueRow, ...]
+    results: tuple[ValueRow, ...]
+    collectives: tuple[CollectiveRow, ...]
+    findings: tuple[FindingRow, ...]
+    explanations: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        count = 1
+        for _, size in self.mesh:
+            count *= size
+        return count
+
+    @property
+    def bytes(self) -> float:
+        """Sent by the busiest device per run of the program."""
+        return sum(c.total for c in self.collectives)
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON values, totals included."""
+        totals = {
+            "devices": self.devices, "bytes_sent_per_device": self.bytes,
+            "argument_bytes_per_device": sum(v.device_bytes for v in self.arguments),
+            "result_bytes_per_device": sum(v.device_bytes for v in self.results),
+            "seconds_predicted": sum(c.seconds * (c.times or 1) for c in self.collectives),
+        }  # fmt: skip
+        return {**asdict(self), "mesh": dict(self.mesh), "totals": totals}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Report:
+        """The inverse of `as_json`."""
+        rows = lambda kind, name: tuple(kind(**{f.name: row[f.name] for f in fields(kind)}) for row in data[name])
+        return Report(
+            data["name"], tuple((n, int(s)) for n, s in data["mesh"].items()), rows(ValueRow, "arguments"), rows(ValueRow, "results"),
+            rows(CollectiveRow, "collectives"), rows(FindingRow, "findings"), tuple(data["explanations"]),
+        )  # fmt: skip
+
+
+def report_of(
+    name: str,
+    propagated: Propagated,
+    partitioned: Partitioned,
+    arg_names: Sequence[str] | None = None,
+    result_names: Sequence[str] | None = None,
+    explanations: Sequence[str] = (),
+) -> Report:
+    """The report of a partitioned program. Names default to what the module itself says of its arguments and results."""
+    main = propagated.program.main
+    arg_names = argument_names(propagated) if arg_names is None else arg_names
+    result_names = output_names(propagated) if result_names is None else result_names
+    values = lambda names, vs, shardings: tuple(
+        _value_row(n, v, s) for n, v, s in zip(names, vs, shardings, strict=True)
+    )
+    return Report(
+        name,
+        partitioned.mesh.axes,
+        values(arg_names, main.args, partitioned.arg_shardings),
+        values(result_names, main.returned, partitioned.result_shardings),
+        collective_rows(partitioned.plan, name),
+        tuple(FindingRow(f.kind, f.message, _place(f.where, name), f.bytes) for f in partitioned.findings),
+        tuple(explanations),
+    )
+
+
+def collective_rows(plan: CommunicationPlan, name: str = "") -> tuple[CollectiveRow, ...]:
+    """The entries of a plan. `name` stands for the file in places of a module without locations."""
+    return tuple(
+        CollectiveRow(e.kind, e.axes, e.groups, e.group_size, e.bytes, e.times, _place(e.where, name), e.cause, e.seconds)
+        for e in plan
+    )
+
+
+def _place(where: str | None, name: str) -> str | None:
+    return name + where[1:] if where is not None and where.startswith("-:") else where
+
+
+def _value_row(name: str, value: Value, sharding: TensorSharding | None) -> ValueRow:
+    kind = value.type
+    if not kind.is_tensor or not kind.is_static:
+        return ValueRow(name, kind.text, "-", 0.0, 0.0)
+    size = item_bytes(kind.dtype)
+    local = kind.shape if sharding is None else sharding.shard_shape(kind.shape)
+    count = 1
+    for n in local:
+        count *= n
+    return ValueRow(
+        name, f"{kind.dtype}[{','.join(map(str, kind.shape))}]", spec_text(sharding), kind.size * size, count * size
+    )
+
+
+def spec_text(sharding: TensorSharding | None) -> str:
+    """`(data, -, model+expert)`: the axes of each dimension; `replicated` if there are none."""
+    if sharding is None or sharding.is_fully_replicated:
+        return "replicated"
+    axis = lambda a: a.name if a.is_full(sharding.mesh) else f"{a.name}:({a.pre}){a.size}"
+    return "(" + ", ".join("+".join(map(axis, d.axes)) or "-" for d in sharding.dims) + ")"
+
+
+def argument_names(propagated: Propagated) -> list[str]:
+    """The names that the module's locations give its arguments (as JAX writes them), else `arg0`, `arg1` ..."""
+    main = propagated.program.main
+    names = [f"arg{i}" for i in range(len(main.args))]
+    if main._ir is None:
+        return names
+    for i, argument in enumerate(main._ir.regions[0].blocks[0].arguments):
+        found = getattr(argument.location, "name_str", None)
+        names[i] = found or names[i]
+    return names
+
+
+def output_names(propagated: Propagated) -> list[str]:
+    """The names in `jax.result_info`, else `result0`, `result1` ..."""
+    names = []
+    for i, attrs in enumerate(propagated.program.main.result_attrs):
+        info = attrs.get("jax.result_info")
+        text = "" if info is None else str(info).strip('"')
+        names.append(text if text.startswith("result") else f"result{i}{text}")
+    return names
+
+
+def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
+    """Why a dimension is sharded as it is: one line per step, from the value back to the user's annotation.
+
+    `query` is VALUE:DIM, with VALUE the name of an argument or result, or a source line FILE:LINE, which stands for
+    everything computed there.
+    """
+    what, separator, number = query.rpartition(":")
+    if not separator or not number.isdigit():
+        raise InspectError(
+            f"--explain {query}: expected VALUE:DIM, such as {arg_names[0] if arg_names else 'arg0'}:0 or train.py:57:0"
+        )
+    dim, values = int(number), _values_named(propagated, what, arg_names, result_names)
+    lines: list[str] = []
+    fitting = [v for v in values if dim < v.type.rank]
+    if not fitting:
+        raise InspectError(
+            f"--explain {query}: {what} has rank {max(v.type.rank for v in values)}, so no dimension {dim}"
+        )
+    for value in fitting:
+        chains = propagated.explain(value, dim)
+        if not chains:
+            lines.append(f"dimension {dim} of {value} is not sharded: no annotation reaches it")
+        for chain in chains:
+            lines += [("" if i == 0 else "  ") + str(step) for i, step in enumerate(chain)]
+    return lines
+
+
+def _values_named(
+    propagated: Propagated, what: str, arg_names: Sequence[str], result_names: Sequence[str]
+) -> list[Value]:
+    program = propagated.program
+    named = {**{f"result{i}": v for i, v in enumerate(program.main.returned)}, **dict(zip(result_names, program.main.returned)),
+             **{f"arg{i}": v for i, v in enumerate(program.main.args)}, **dict(zip(arg_names, program.main.args))}  # fmt: skip
+    if what in named:
+        return [named[what]]
+    found = [
+        v
+        for op in program.ops()
+        if (location_text(op.loc) or "").endswith(what)
+        for v in op.results
+        if v.type.is_tensor
+    ]
+    if not found or ":" not in what:
+        some = ", ".join([*arg_names[:4], *result_names[:2]])
+        raise InspectError(
+            f"--explain: nothing is called {what!r}, and no operation comes from such a line; try one of {some} ... or FILE:LINE"
+        )
+    return found
