@@ -255,10 +255,9 @@ def read_shardings(program: Program) -> Shardings:
             _read_special(op, annotations, shardings)
             continue
         key = OWN_ATTRIBUTE.get(name, "sdy.sharding")
-        raw = op._ir
-        if raw is None or key not in raw.attributes:
+        if not op.has_attr(key):
             continue
-        values = annotations.decode(raw.attributes[key], None)
+        values = annotations.decode(op._attrs[key] if op._attrs is not None else op._ir.attributes[key])
         for value, sharding in zip(op.results, values):
             shardings.table[value.index] = sharding
     return shardings

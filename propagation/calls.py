@@ -96,9 +96,10 @@ def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: 
     edits.before(op, call)
     for old, value, sharding in zip(op.results, call.results, returned):
         wanted = shardings.get(old)
-        shardings.set(value, sharding)
         replace_all_uses(old, value)
-        if wanted is not None and sharding is not None and not _same_layout(wanted, sharding):
+        differs = wanted is not None and sharding is not None and not _same_layout(wanted, sharding)
+        shardings.set(value, sharding if differs else wanted)
+        if differs:
             _reshard(program, shardings, value, wanted, call, op, edits)
     edits.erase(op)
 

@@ -115,19 +115,19 @@ def _post_order(ops: list[Op]):
 
 def sink_edges(program: Program, shardings: Shardings, edges: list[Edge]) -> None:
     """Moves the edges' shardings to the operations and removes the edge operations."""
-    by_op: dict[Op, list[Edge]] = {}
+    sides: dict[tuple[Op, bool], list[Edge]] = {}
     for edge in edges:
         if edge.node is not None and edge.node.parent is not None:
-            by_op.setdefault(edge.op, []).append(edge)
+            sides.setdefault((edge.op, edge.is_argument), []).append(edge)
     edits = Edits()
-    for op, members in by_op.items():
+    for members in sides.values():
         found = [shardings.get(e.node.results[0]) for e in members]
         mesh = next((s.mesh for s in found if s is not None), None)
         for edge, sharding in zip(members, found):
             if sharding is None and mesh is not None:
                 sharding = TensorSharding.open_on(mesh, edge.owner.type.rank)
             _store(edge, sharding, shardings)
-            replace_all_uses(edge.node.results[0], edge.owner, lambda use: True)
+            replace_all_uses(edge.node.results[0], edge.owner)
             edits.erase(edge.node)
     edits.apply()
 

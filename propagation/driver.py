@@ -169,7 +169,7 @@ class Driver:
     def _rule(self, op: Op) -> OpRule | None:
         if op.data is not None and "sharding_rule" in op.data:
             return op.data["sharding_rule"]
-        if op._ir is not None and op._attrs is None and "sdy.sharding_rule" in op._ir.attributes:
+        if op.has_attr("sdy.sharding_rule"):
             return parse_printed(str(op.attrs["sdy.sharding_rule"]))
         if op.name == "sdy.propagation_barrier":
             return _identity(op.results[0].type.shape, 1, True)

@@ -160,13 +160,15 @@ def split_constants(program: Program, shardings: Shardings) -> None:
 
     Constants become `sdy.constant`, which nothing merges again by accident.
     """
+    preserving: dict[str, bool] = {}
     for func in program.funcs.values():
-        _Splitter(program, shardings).run(func)
+        _Splitter(program, shardings, preserving).run(func)
 
 
 class _Splitter:
-    def __init__(self, program: Program, shardings: Shardings):
+    def __init__(self, program: Program, shardings: Shardings, preserving: dict[str, bool]):
         self.program, self.shardings = program, shardings
+        self.preserving = preserving  # by function: whether calls of it are constant for constant operands
         self.edits = Edits()
         self.constants: list[dict[Op, None]] = [{}]
         self.expansions: dict[Op, None] = {}
@@ -209,9 +211,26 @@ class _Splitter:
         name = op.name
         if name in ("sdy.constant", "stablehlo.iota"):
             return True
-        if name not in _PRESERVING and not (is_elementwise(op) and name != "sdy.sharding_constraint"):
+        if not self._preserves(op):
             return False
         return all(v.op is not None and v.op in self.constants[-1] for v in op.operands)
+
+    def _preserves(self, op: Op) -> bool:
+        """Whether constant operands make the results constant."""
+        name = op.name
+        if name == "func.call":
+            callee = callee_of(op)
+            known = self.preserving.get(callee)
+            if known is None:
+                body = self.program.funcs[callee].body.ops[:-1]
+                known = self.preserving[callee] = all(self._is_constant_inside(o) for o in body)
+            return known
+        if name == "sdy.named_computation":
+            return all(self._is_constant_inside(o) for o in op.regions[0].ops[:-1])
+        return name in _PRESERVING or (is_elementwise(op) and name != "sdy.sharding_constraint")
+
+    def _is_constant_inside(self, op: Op) -> bool:
+        return op.name in ("sdy.constant", "stablehlo.constant", "stablehlo.iota") or self._preserves(op)
 
     def _copy(self, root: Value) -> Value:
         """A copy of the expression that computes `root`, each operation right before its original."""

@@ -139,13 +139,13 @@ def run_propagation(run: Run, kind: str = "user_priority") -> None:
 def run_export(run: Run) -> None:
     """Back to the module's own structure: functions and calls, merged constants, no edges."""
     program, shardings = run.program, run.shardings
+    sink_edges(program, shardings, run.edges)
+    run.edges = []
     calls.outline_calls(program, shardings)
     for func, results in shardings.results.items():
         if func is not program.main:
             results[:] = [shardings.get(v) for v in func.returned]
     exporting.merge_constants(program, shardings)
-    sink_edges(program, shardings, run.edges)
-    run.edges = []
 
 
 def run_close(run: Run) -> None:

@@ -163,6 +163,12 @@ class Op:
             attrs = self._attrs = {} if not len(items) else dict(_items(items))
         return attrs
 
+    def has_attr(self, name: str) -> bool:
+        """Whether there is an attribute `name`, without fetching the others."""
+        if self._attrs is not None:
+            return name in self._attrs
+        return self._ir is not None and name in self._ir.attributes
+
     @property
     def result(self) -> Value:
         if len(self.results) != 1:
