@@ -60,9 +60,7 @@ class Field:
         """`value` as this field's type; ConfigError if it cannot be."""
         if value is None and self.optional:
             return None
-        ok = self.type is object or (
-            isinstance(value, self.type) and (self.type is bool or type(value) is not bool)
-        )
+        ok = self.type is object or (isinstance(value, self.type) and (self.type is bool or type(value) is not bool))
         if not ok:
             raise self._bad(value, f"expected {self.type.__name__}")
         if self.choices and value not in self.choices:
@@ -88,9 +86,7 @@ class Field:
                     raise
                 raise self._bad(text, "expected a whole number") from None
         if self.type is object:
-            raise self._bad(
-                text, f"it can only be set in the program, with meshrt.config.update({self.name!r}, ...)"
-            )
+            raise self._bad(text, f"it can only be set in the program, with meshrt.config.update({self.name!r}, ...)")
         return self.check(text)
 
     def _bad(self, value: Any, why: str) -> errors.ConfigError:
@@ -108,7 +104,7 @@ FIELDS: dict[str, Field] = {
     f.name: f
     for f in (
         Field("num_cpu_devices", int, None, "none", "number of CPU devices of this process", optional=True, minimum=1),
-        Field("platforms", str, None, "none", "platforms to start, first one the default: 'cpu', 'cuda,cpu'", optional=True),
+        Field("platforms", str, None, "none", "platforms, the default first: 'cuda,cpu'", optional=True),
         Field("default_device", object, None, "none", "device of arrays made without a sharding", optional=True),
         Field("enable_x64", bool, False, "trace", "keep 64-bit types"),
         Field("default_matmul_precision", str, None, "trace", "precision of dots and convolutions", _PRECISIONS, True),
@@ -143,9 +139,7 @@ class Settings:
 
     def __init__(self, environ: dict[str, str] | None = None):
         environ = os.environ if environ is None else environ
-        self._values = {
-            f.name: f.parse(environ[f.env]) if f.env in environ else f.default for f in FIELDS.values()
-        }
+        self._values = {f.name: f.parse(environ[f.env]) if f.env in environ else f.default for f in FIELDS.values()}
         self._local = _Overrides()
         self._lock = threading.RLock()
         self._hooks: dict[str, list[Callable[[Any], None]]] = {}
@@ -222,9 +216,7 @@ class Settings:
         checked = {_field_name(n): FIELDS[_field_name(n)].check(v) for n, v in values.items()}
         for name in checked:
             if name in ("num_cpu_devices", "platforms"):
-                raise errors.ConfigError(
-                    f"the setting {name!r} belongs to the process: use meshrt.config.update"
-                )
+                raise errors.ConfigError(f"the setting {name!r} belongs to the process: use meshrt.config.update")
         local = self._local
         saved = (local.values, local.version, local.trace, local.compile)
         local.values = {**(local.values or {}), **checked}

@@ -77,9 +77,7 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
       TreeError: a tree of `rest` differs; the message gives the path.
     """
     leaves, treedef = tree_flatten(tree, is_leaf)
-    return treedef.unflatten(
-        map(f, leaves, *[_up_to(treedef, tree, r, i, is_leaf) for i, r in enumerate(rest)])
-    )
+    return treedef.unflatten(map(f, leaves, *[_up_to(treedef, tree, r, i, is_leaf) for i, r in enumerate(rest)]))
 
 
 def _up_to(treedef: PyTreeDef, tree: Any, other: Any, i: int, is_leaf: IsLeaf) -> list[Any]:
@@ -91,9 +89,7 @@ def _up_to(treedef: PyTreeDef, tree: Any, other: Any, i: int, is_leaf: IsLeaf) -
         raise errors.TreeError(text) from None
 
 
-def tree_transpose(
-    outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any
-) -> Any:
+def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:
     """Turns a tree of structure outer-of-inner inside out. `inner_treedef=None` infers it from the first child."""
     leaves, treedef = tree_flatten(pytree_to_transpose)
     if inner_treedef is None:
@@ -116,9 +112,7 @@ def tree_transpose(
 _MISSING: Any = object()
 
 
-def tree_reduce(
-    function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None
-):
+def tree_reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None):
     """`functools.reduce` over the leaves."""
     leaves = tree_leaves(tree, is_leaf)
     return (
@@ -186,9 +180,7 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
     except (ValueError, TypeError) as e:
         found = next(iter(prefix_errors(prefix_tree, full_tree, is_leaf)), None)
         raise errors.TreeError(str(found("the prefix and the full tree")) if found else str(e)) from None
-    return [
-        leaf for leaf, sub in zip(leaves, subtrees) for _ in range(tree_structure(sub, is_leaf).num_leaves)
-    ]
+    return [leaf for leaf, sub in zip(leaves, subtrees) for _ in range(tree_structure(sub, is_leaf).num_leaves)]
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -271,9 +263,7 @@ _registration_lock = threading.Lock()
 def _register(cls: type, flatten: Callable, unflatten: Callable, with_keys: Callable | None) -> None:
     with _registration_lock:
         if default_registry.is_node(cls):
-            raise errors.TreeError(
-                f"{cls.__module__}.{cls.__qualname__} is registered as a pytree container already"
-            )
+            raise errors.TreeError(f"{cls.__module__}.{cls.__qualname__} is registered as a pytree container already")
         default_registry.register_node(cls, flatten, unflatten, with_keys)
 
 
@@ -359,7 +349,7 @@ def _check_dataclass_fields(cls: type, data: Sequence[str], meta: Sequence[str],
     wanted = {f.name for f in dataclasses.fields(cls) if f.init}
     given = [*data, *meta, *drop]
     twice = sorted({n for n in given if given.count(n) > 1})
-    missing, unknown = sorted(wanted - set(given)), sorted(set([*data, *meta]) - wanted)
+    missing, unknown = sorted(wanted - set(given)), sorted({*data, *meta} - wanted)
     if twice or missing or unknown:
         parts = [f"{what} {', '.join(names)}" for what, names in
                  (("twice:", twice), ("missing:", missing), ("not in __init__:", unknown)) if names]  # fmt: skip
@@ -451,9 +441,7 @@ register_pytree_node(
 # Saying where two trees differ.
 
 
-def prefix_errors(
-    prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None
-) -> list[Callable[[str], errors.TreeError]]:
+def prefix_errors(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> list[Callable[[str], errors.TreeError]]:
     """One function per place where `prefix_tree` is no prefix of `full_tree`; each makes an error for a title."""
     return list(_prefix_errors((), prefix_tree, full_tree, is_leaf))
 
@@ -478,9 +466,7 @@ def _prefix_errors(path: KeyPath, prefix: Any, full: Any, is_leaf: IsLeaf):
     if _is_leaf(prefix, is_leaf):
         return
     if type(prefix) is not type(full):
-        yield lambda title: _at(
-            title, path, f"the first has {_describe(prefix)}, the second {_describe(full)}"
-        )
+        yield lambda title: _at(title, path, f"the first has {_describe(prefix)}, the second {_describe(full)}")
         return
     prefix_pairs, prefix_aux = flatten_one_level_with_keys(prefix)
     full_pairs, full_aux = flatten_one_level_with_keys(full)

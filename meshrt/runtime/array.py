@@ -84,6 +84,20 @@ def native_sharding(sharding: Sharding, aval: ShapedArray) -> Any:
     return found
 
 
+def shard_slices(value: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """The parts of a host value (of global `shape`) for this process's devices; equal parts are one object."""
+    indices = sharding.shard_indices(shape)
+    parts: dict[Any, np.ndarray] = {}
+    out = []
+    for p in local_positions(sharding):
+        key = tuple((s.start, s.stop) for s in indices[p])
+        part = parts.get(key)
+        if part is None:
+            part = parts[key] = value[indices[p]]
+        out.append(part)
+    return out
+
+
 def local_positions(sharding: Sharding) -> list[int]:
     """Positions in the device assignment that belong to this process."""
     devices = sharding.device_assignment
@@ -329,7 +343,7 @@ class Array(ArrayOperators):
             first.setdefault(tuple((s.start, s.stop) for s in indices[position]), local)
         if len(first) != math.prod(sharding.tiling(self.ndim)):
             raise self._not_addressable()
-        out = np.empty(physical.shape, physical.dtype)
+        out = jaxlib_api.aligned_empty(physical.shape, physical.dtype)
         for local in first.values():
             out[indices[positions[local]]] = self._shard_numpy(local)
         out.flags.writeable = False
@@ -337,7 +351,8 @@ class Array(ArrayOperators):
 
     def _not_addressable(self) -> errors.NonAddressableError:
         return errors.NonAddressableError(
-            f"Fetching value for an array of type {self.aval} that spans non-addressable (non process local) devices is "
+            f"Fetching value for an array of type {self.aval} that spans non-addressable (non process local) devices "
+            "is "
             "not possible: its sharding is "
             f"{self.sharding}. Gather it first, for example with meshrt.jit(lambda x: x, "
             "out_shardings=NamedSharding(mesh, P()))(x), or read this process's part with x.addressable_shards."
@@ -468,7 +483,8 @@ def deleted_error(array: Array) -> errors.DeletedArrayError:
     """Says how the buffer of an array went away."""
     how = f" It was {array._fate}." if array._fate else " It was deleted, or donated to a computation."
     return errors.DeletedArrayError(
-        f"Array has been deleted with shape={array.aval.str_short()}.{how} Keep a copy (x.copy()) before, do not donate "
+        f"Array has been deleted with shape={array.aval.str_short()}.{how} Keep a copy (x.copy()) before, do not "
+        "donate "
         "it (donate_argnums), or use the result in its place."
     )
 
@@ -481,7 +497,8 @@ _SUB_BYTE = {
 
 
 def _widened(array: Array) -> Array:
-    """The values of an array of a type below a byte in the next type that NumPy shares with XLA, converted on device."""
+    """The values of an array of a type below a byte in the next type that NumPy shares with XLA, converted on "
+    "device."""
     from meshrt.lowering.types import mlir_type  # lowering and executables stand above arrays
     from meshrt.runtime.executable import ResultPlan, compile_program
 

@@ -295,7 +295,9 @@ def _first_local() -> Any:
     return found
 
 
-@on_clear
 def _forget_first() -> None:
     global _first
     _first = None
+
+
+on_clear(_forget_first)

@@ -128,19 +128,22 @@ def directory() -> Path | None:
         status = path.stat()
     except OSError as e:
         raise errors.CompileCacheError(
-            f"the compilation cache directory {path} cannot be used: {e}. Set compilation_cache_dir to a directory that "
+            f"the compilation cache directory {path} cannot be used: {e}. Set compilation_cache_dir to a directory "
+            "that "
             "you can write to, or to None."
         ) from e
     if not stat.S_ISDIR(status.st_mode):
         raise errors.CompileCacheError(f"compilation_cache_dir {path} is not a directory; set another one or None")
     if status.st_uid != os.getuid():
         raise errors.CompileCacheError(
-            f"the compilation cache directory {path} belongs to user id {status.st_uid}, not to you ({os.getuid()}). Its "
+            f"the compilation cache directory {path} belongs to user id {status.st_uid}, not to you ({os.getuid()}). "
+            "Its "
             "files are code that would run with your rights; set compilation_cache_dir to a directory of your own."
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise errors.CompileCacheError(
-            f"others can write to the compilation cache directory {path} (mode {stat.filemode(status.st_mode)}). Its files "
+            f"others can write to the compilation cache directory {path} (mode {stat.filemode(status.st_mode)}). Its "
+            "files "
             f"are code that would run with your rights; run `chmod go-w {path}` or set another compilation_cache_dir."
         )
     return path
@@ -168,7 +171,8 @@ def load_entry(key: str) -> bytes | None:
     if blob is None:
         _report(
             errors.CompileCacheError(
-                f"the cache entry {path} is {problem or 'damaged (its checksum does not match)'}; the program is compiled "
+                f"the cache entry {path} is {problem or 'damaged (its checksum does not match)'}; the program is "
+                "compiled "
                 "again and the entry replaced. If this repeats, clear the directory."
             )
         )

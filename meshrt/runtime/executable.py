@@ -125,7 +125,8 @@ class PortableExecutable:
             return found
         if len(devices) != self.num_devices:
             raise errors.MeshMismatchError(
-                f"the program was compiled for {self.num_devices} devices and cannot be loaded onto {len(devices)}; call the "
+                f"the program was compiled for {self.num_devices} devices and cannot be loaded onto {len(devices)}; "
+                "call the "
                 "function with arguments on a mesh of that size, which compiles a program for it"
             )
         with self._lock:
@@ -211,7 +212,8 @@ class PortableExecutable:
         if len(devices) < self.num_devices:
             raise errors.BackendError(
                 f"the program is for {self.num_devices} {self.platform} devices, but there are {len(devices)}; set "
-                f"meshrt.config.update('num_cpu_devices', {self.num_devices}) at the start, or compile on a machine that "
+                f"meshrt.config.update('num_cpu_devices', {self.num_devices}) at the start, or compile on a machine "
+                "that "
                 "has them"
             )
         return self.load(devices[: self.num_devices]).executable
@@ -249,10 +251,12 @@ def _kind(devices: tuple[Any, ...]) -> str:
     return f"{compile_cache.compiler_fingerprint(devices[0])}\n{groups}"
 
 
-@backend.on_clear
 def _forget_devices() -> None:
     for program in list(_alive):
         program.forget_devices()
+
+
+backend.on_clear(_forget_devices)
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -70,9 +70,11 @@ def flight_of(devices: tuple[Any, ...]) -> Flight | None:
     return found
 
 
-@backend.on_clear
 def _clear() -> None:
     _flights.clear()
+
+
+backend.on_clear(_clear)
 
 
 def _resize(limit: int) -> None:

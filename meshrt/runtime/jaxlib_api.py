@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -255,14 +256,41 @@ def put(aval: Any, sharding: Any, shards: Sequence[Any], devices: Sequence[Any],
 
     With `may_alias` an aligned host array may be used in place (CPU), so it must never change afterwards.
     """
-    # Without ZERO_COPY, jaxlib fails on partly replicated shardings (bad_function_call), so a private copy is handed over.
+    # Asked to copy, jaxlib fails on partly replicated shardings (bad_function_call), so it is given private copies.
     if not may_alias:
-        shards = [np.array(s) if isinstance(s, np.ndarray) else s for s in shards]
+        shards = _private_copies(shards)
     # enable_x64 is passed so that the process-wide x64 slot, which belongs to JAX when it is imported, plays no part.
     return _jax.batched_device_put(
         aval, sharding, shards, list(devices), True, force_copy=False, enable_x64=True,
         host_buffer_semantics=_jax.HostBufferSemantics.ZERO_COPY,
     )  # fmt: skip
+
+
+# Host memory that starts at a multiple of this is used in place by CPU devices (XLA's kMinAlign).
+_ALIGNMENT = 64
+
+
+def _private_copies(shards: Sequence[Any]) -> list[Any]:
+    """Copies of the host arrays in aligned memory; the same array (for several devices) is copied once."""
+    copies: dict[int, np.ndarray] = {}
+    out = []
+    for shard in shards:
+        if isinstance(shard, np.ndarray):
+            copy = copies.get(id(shard))
+            if copy is None:
+                copy = copies[id(shard)] = aligned_empty(shard.shape, shard.dtype)
+                copy[...] = shard
+            shard = copy
+        out.append(shard)
+    return out
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array whose memory CPU devices can use without copying."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def assemble(aval: Any, sharding: Any, pieces: list[Buffer]) -> Buffer:

@@ -14,7 +14,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.types import ShapedArray
 from meshrt.runtime import events, jaxlib_api
-from meshrt.runtime.array import Array, Signature, copy_array, local_positions, signature
+from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
 from meshrt.sharding.named import Sharding
 
 __all__ = ["reshard"]
@@ -84,17 +84,15 @@ def _through_host(array: Array, sig: Signature) -> Any:
         value = array._value
     except errors.NonAddressableError as e:
         raise errors.UnsupportedError(
-            f"device_put of {array.aval} from {array.sharding!r} to {target!r} would move parts between processes; only the "
+            f"device_put of {array.aval} from {array.sharding!r} to {target!r} would move parts between processes; "
+            "only the "
             "devices that hold the array can do so among themselves. Reshard it there first (to a replicated sharding "
             "over the same devices), then put it."
         ) from e
     events.record("host_reshard", aval=array.aval, source=array.sharding, target=target)
-    devices = target.device_assignment
-    positions = local_positions(target)
-    indices = target.shard_indices(array.shape)
-    parts = [value[indices[p]] for p in positions]
+    parts = shard_slices(value, target, array.shape)
     # The value is never written to, so devices whose memory is the host's may share it.
-    return jaxlib_api.put(sig.physical, sig.native, parts, [devices[p] for p in positions], may_alias=True)
+    return jaxlib_api.put(sig.physical, sig.native, parts, sig.local_devices, may_alias=True)
 
 
 # ----------------------------------------------------------------------------------------------------------

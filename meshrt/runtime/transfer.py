@@ -11,7 +11,7 @@ from meshrt import dtypes, errors, tree_util
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime import backend, jaxlib_api, reshard
-from meshrt.runtime.array import Array, Signature, local_positions, signature
+from meshrt.runtime.array import Array, Signature, local_positions, shard_slices, signature
 from meshrt.sharding.context import get_abstract_mesh, get_mesh
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
@@ -67,7 +67,8 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False) -> Any:
     physical = sig.physical
     if physical.dtype == dtypes.float0:
         raise errors.UnsupportedError(
-            f"an array of dtype float0 ({physical.shape}) has no data to put on a device; it is the tangent of an integer "
+            f"an array of dtype float0 ({physical.shape}) has no data to put on a device; it is the tangent of an "
+            "integer "
             "or boolean value: leave it out"
         )
     host = np.asarray(value, dtype=physical.dtype)
@@ -75,10 +76,8 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False) -> Any:
     devices = sharding.device_assignment
     if len(devices) == 1:
         return jaxlib_api.put(physical, sig.native, [host], devices, may_alias=may_alias)
-    positions = local_positions(sharding)
-    indices = sharding.shard_indices(sig.shape)
-    parts = [host[indices[p]] for p in positions]
-    return jaxlib_api.put(physical, sig.native, parts, [devices[p] for p in positions], may_alias=may_alias)
+    parts = shard_slices(host, sharding, sig.shape)
+    return jaxlib_api.put(physical, sig.native, parts, sig.local_devices, may_alias=may_alias)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -133,7 +132,8 @@ def _sharding_of(target: Any) -> Sharding | None:
             mesh = get_mesh()
             if mesh.abstract_mesh is not target.mesh:
                 raise errors.ShardingError(
-                    f"{target!r} is over an AbstractMesh, which has no devices; use a Mesh, or set one of that shape with "
+                    f"{target!r} is over an AbstractMesh, which has no devices; use a Mesh, or set one of that shape "
+                    "with "
                     "meshrt.set_mesh"
                 )
             return target.update(mesh=mesh)
@@ -149,7 +149,8 @@ def _sharding_of(target: Any) -> Sharding | None:
     if isinstance(target, jaxlib_api.Device):
         return SingleDeviceSharding(target)
     raise errors.ArgumentTypeError(
-        f"the target of device_put is a device, a Sharding, a PartitionSpec, None or a tree of these. Got {target!r} of "
+        f"the target of device_put is a device, a Sharding, a PartitionSpec, None or a tree of these. Got {target!r} "
+        "of "
         f"type {type(target).__name__}"
     )
 
@@ -177,7 +178,8 @@ def _put_traced(leaf: Any, target: Sharding | None) -> Any:
 
         return with_sharding_constraint(leaf, target)
     raise errors.UnsupportedError(
-        f"device_put onto {target!r} inside a traced function: a program runs on one set of devices. Constrain the value "
+        f"device_put onto {target!r} inside a traced function: a program runs on one set of devices. Constrain the "
+        "value "
         f"with a NamedSharding over its mesh ({get_abstract_mesh()!r}), or move it outside the function."
     )
 
@@ -243,7 +245,8 @@ def make_array_from_callback(
             part = np.asarray(data_callback(indices[p]), dtype=dtype)
             if part.shape != shard_shape:
                 raise errors.ArgumentValueError(
-                    f"make_array_from_callback: the callback gave an array of shape {part.shape} for index {indices[p]}, "
+                    f"make_array_from_callback: the callback gave an array of shape {part.shape} for index "
+                    f"{indices[p]}, "
                     f"but {sharding!r} needs shape {shard_shape} there"
                 )
             cache[key] = part
@@ -251,7 +254,8 @@ def make_array_from_callback(
     kinds = {part.dtype for part in cache.values()}
     if len(kinds) > 1:
         raise errors.ArgumentValueError(
-            f"make_array_from_callback: the callback gave arrays of different dtypes: {sorted(map(str, kinds))}; pass dtype="
+            f"make_array_from_callback: the callback gave arrays of different dtypes: {sorted(map(str, kinds))}; "
+            "pass dtype="
         )
     found = dtype if dtype is not None else kinds.pop()
     sig = signature(ShapedArray(shape, dtypes.canonicalize_dtype(np.dtype(found))), sharding, True)
@@ -306,7 +310,8 @@ def _global_shape(
 ) -> tuple[int, ...]:
     if given is not None and len(given) != len(local):
         raise errors.ArgumentValueError(
-            f"make_array_from_process_local_data: global_shape {tuple(given)} and local data of shape {local} differ in rank"
+            f"make_array_from_process_local_data: global_shape {tuple(given)} and local data of shape {local} differ "
+            "in rank"
         )
     out = []
     for d, size in enumerate(local):
@@ -315,13 +320,15 @@ def _global_shape(
         if asked is None:
             if size % share:
                 raise errors.IndivisibleError(
-                    f"make_array_from_process_local_data: this process holds {share} of the {tiling[d]} parts of dimension "
+                    f"make_array_from_process_local_data: this process holds {share} of the {tiling[d]} parts of "
+                    "dimension "
                     f"{d}, but the local size {size} is not a multiple of {share}; make it {size + -size % share}"
                 )
             asked = size // share * tiling[d]
         elif size != asked and size * tiling[d] != asked * share:
             raise errors.ArgumentValueError(
-                f"make_array_from_process_local_data: dimension {d} of the local data has size {size}, but it must be the "
+                f"make_array_from_process_local_data: dimension {d} of the local data has size {size}, but it must "
+                "be the "
                 f"whole {asked} or this process's part {asked * share // tiling[d]} ({share} of {tiling[d]} parts)"
             )
         out.append(int(asked))

@@ -38,9 +38,7 @@ class set_mesh:
                 if isinstance(mesh, AbstractMesh)
                 else ""
             )
-            raise errors.ShardingTypeError(
-                f"Expected mesh of type `meshrt.sharding.Mesh`. Got {mesh!r}.{hint}"
-            )
+            raise errors.ShardingTypeError(f"Expected mesh of type `meshrt.sharding.Mesh`. Got {mesh!r}.{hint}")
         if _state.context.tracing:
             raise errors.MeshContextError(
                 "`set_mesh` can only be used outside of `meshrt.jit`. Set the mesh around the call of the function."
@@ -65,8 +63,7 @@ def get_mesh() -> Mesh:
     """The mesh of the context; an empty one if none is set. MeshContextError inside a traced function."""
     if _state.context.tracing:
         raise errors.MeshContextError(
-            "`get_mesh` can only be used outside of `meshrt.jit`. Maybe you want "
-            "`meshrt.sharding.get_abstract_mesh()`?"
+            "`get_mesh` can only be used outside of `meshrt.jit`. Maybe you want `meshrt.sharding.get_abstract_mesh()`?"
         )
     mesh = _state.context.concrete
     return empty_mesh if mesh is None else mesh
@@ -102,12 +99,7 @@ class use_abstract_mesh:
     def __enter__(self) -> AbstractMesh:
         context = _state.context
         current = context.abstract
-        if (
-            current is not None
-            and not current.empty
-            and not self.mesh.empty
-            and current.size != self.mesh.size
-        ):
+        if current is not None and not current.empty and not self.mesh.empty and current.size != self.mesh.size:
             raise errors.MeshContextError(
                 f"use_abstract_mesh cannot change the size of the mesh. The context has {current!r} (set at "
                 f"{context.where}), the new one is {self.mesh!r}"

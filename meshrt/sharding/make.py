@@ -42,9 +42,7 @@ def make_mesh(
     sizes = _int_sizes(axis_shapes)
     types = _types(axis_types, names, "make_mesh")
     if len(sizes) != len(names):
-        raise errors.MeshError(
-            f"make_mesh needs one size per axis. Got axis_shapes={sizes}, axis_names={names}"
-        )
+        raise errors.MeshError(f"make_mesh needs one size per axis. Got axis_shapes={sizes}, axis_names={names}")
     if devices is None:
         from meshrt.runtime import backend  # starting the backend is left to the moment devices are needed
 
@@ -82,9 +80,7 @@ def create_device_mesh(mesh_shape: Sequence[int], devices: Sequence[Any] | None 
         devices = backend.devices()
     shape = _int_sizes(mesh_shape)
     if math.prod(shape) != len(devices):
-        raise errors.MeshError(
-            f"Number of devices {len(devices)} must equal the product of mesh_shape {shape}"
-        )
+        raise errors.MeshError(f"Number of devices {len(devices)} must equal the product of mesh_shape {shape}")
     flat = np.empty(len(devices), dtype=object)
     flat[:] = list(devices)
     if len(devices) == 1 or getattr(devices[0], "coords", None) is None:
@@ -118,7 +114,8 @@ def _assign(shape: tuple[int, ...], physical: np.ndarray) -> np.ndarray:
         fitting = [c for c in _subsets(free) if math.prod(physical.shape[i] for i in c) == shape[axis]]
         if not fitting:
             raise errors.UnsupportedError(
-                f"no whole physical axes of the device mesh {physical.shape} make up axis {axis} of mesh shape {shape}; "
+                f"no whole physical axes of the device mesh {physical.shape} make up axis {axis} of mesh shape "
+                f"{shape}; "
                 "choose sizes that are products of physical extents, or arrange the devices yourself and pass them "
                 "to meshrt.sharding.Mesh"
             )

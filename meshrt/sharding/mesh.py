@@ -42,9 +42,7 @@ def _names(axis_names: Any) -> tuple[Hashable, ...]:
         raise errors.MeshError(f"Mesh axis names cannot be None. Got: {names}")
     for n in names:
         if names.count(n) > 1:
-            raise errors.MeshError(
-                f"Mesh axis names must differ, but {n!r} stands twice in {names}; rename one"
-            )
+            raise errors.MeshError(f"Mesh axis names must differ, but {n!r} stands twice in {names}; rename one")
     return names
 
 
@@ -64,8 +62,7 @@ def _types(axis_types: Any, names: tuple, what: str) -> tuple[AxisType, ...]:
             )
     if len(types) != len(names):
         raise errors.MeshError(
-            f"Number of axis names should match the number of axis_types. Got axis_names={names} and "
-            f"axis_types={types}"
+            f"Number of axis names should match the number of axis_types. Got axis_names={names} and axis_types={types}"
         )
     return types
 
@@ -73,9 +70,7 @@ def _types(axis_types: Any, names: tuple, what: str) -> tuple[AxisType, ...]:
 def _replaced_types(mesh: BaseMesh, changes: Mapping) -> tuple[AxisType, ...]:
     for name in changes:
         if name not in mesh._sizes:
-            raise errors.UnknownAxisError(
-                f"axis {name!r} is not one of {mesh!r}; its axes are {mesh.axis_names}"
-            )
+            raise errors.UnknownAxisError(f"axis {name!r} is not one of {mesh!r}; its axes are {mesh.axis_names}")
     return tuple(changes.get(n, t) for n, t in zip(mesh.axis_names, mesh.axis_types))
 
 
@@ -320,10 +315,7 @@ class Mesh(BaseMesh):
         mine = np.array([d.process_index == here for d in self.flat_devices]).reshape(self.axis_sizes)
         if not mine.any():
             raise errors.MeshError(f"none of the devices of {self!r} belongs to this process ({here})")
-        ranges = [
-            np.flatnonzero(mine.any(axis=tuple(a for a in range(mine.ndim) if a != i)))
-            for i in range(mine.ndim)
-        ]
+        ranges = [np.flatnonzero(mine.any(axis=tuple(a for a in range(mine.ndim) if a != i))) for i in range(mine.ndim)]
         block = np.ix_(*[np.arange(r[0], r[-1] + 1) for r in ranges])
         if not mine[block].all() or mine[block].size != mine.sum():
             raise errors.MeshError(

@@ -90,9 +90,7 @@ class Sharding:
                 raise self._indivisible(tuple(global_shape), dim, size, parts, tiling)
         return tuple(s // p for s, p in zip(global_shape, tiling))
 
-    def _indivisible(
-        self, shape: tuple, dim: int, size: int, parts: int, tiling: tuple
-    ) -> errors.IndivisibleError:
+    def _indivisible(self, shape: tuple, dim: int, size: int, parts: int, tiling: tuple) -> errors.IndivisibleError:
         return errors.IndivisibleError(
             f"{self!r} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {size} "
             f"(full shape: {shape}, per-dimension tiling factors: {list(tiling)} should evenly divide the shape). "
@@ -110,8 +108,7 @@ class Sharding:
         whole = slice(None)
         return [
             tuple(
-                whole if parts == 1 else slice(t * size, (t + 1) * size)
-                for t, size, parts in zip(row, shard, tiling)
+                whole if parts == 1 else slice(t * size, (t + 1) * size) for t, size, parts in zip(row, shard, tiling)
             )
             for row in self.tile_indices(len(global_shape)).tolist()
         ]
@@ -242,9 +239,7 @@ class NamedSharding(Sharding):
         """A sharding with `mesh`, `spec` or `memory_kind` replaced."""
         unknown = set(changes) - {"mesh", "spec", "memory_kind"}
         if unknown:
-            raise errors.ShardingTypeError(
-                f"NamedSharding.update takes mesh, spec and memory_kind. Got {unknown}"
-            )
+            raise errors.ShardingTypeError(f"NamedSharding.update takes mesh, spec and memory_kind. Got {unknown}")
         spec = changes.get("spec", self.spec)
         if not isinstance(spec, PartitionSpec):
             spec = PartitionSpec(*spec)
@@ -359,6 +354,4 @@ def _rebuild_single(platform: str, device_id: int, memory_kind: str | None) -> S
     for device in backend.devices(platform):
         if device.id == device_id:
             return SingleDeviceSharding(device, memory_kind=memory_kind)
-    raise errors.MeshError(
-        f"a pickled sharding is on {platform} device {device_id}, which this process does not have"
-    )
+    raise errors.MeshError(f"a pickled sharding is on {platform} device {device_id}, which this process does not have")

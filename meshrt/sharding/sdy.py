@@ -16,9 +16,7 @@ __all__ = ["mesh_to_sdy_text", "spec_from_sdy", "spec_from_sdy_text", "to_sdy_te
 
 def _quote(axis: Any) -> str:
     if not isinstance(axis, str):
-        raise errors.UnsupportedError(
-            f"mesh axes in programs must be named by strings. Got {axis!r}; rename the axis"
-        )
+        raise errors.UnsupportedError(f"mesh axes in programs must be named by strings. Got {axis!r}; rename the axis")
     escaped = "".join(
         c if c.isprintable() and c not in '"\\' else "".join(f"\\{b:02X}" for b in c.encode()) for c in axis
     )
@@ -96,8 +94,6 @@ def _axis_names(body: str, text: str) -> list[str]:
                 f"{text} splits over a part of axis {axis['name']!r}, which a PartitionSpec cannot say; make the mesh "
                 "with two axes in place of that one"
             )
-        names.append(
-            re.sub(rb"\\([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), axis["name"].encode()).decode()
-        )
+        names.append(re.sub(rb"\\([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), axis["name"].encode()).decode())
         pos = axis.end()
     return names

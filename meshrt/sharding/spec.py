@@ -48,9 +48,7 @@ def _canonical(entry: Any) -> Any:
 
 def _axis_set(axes: Any, what: str, spec_axes: list) -> frozenset:
     if not isinstance(axes, (set, frozenset)):
-        raise errors.ShardingTypeError(
-            f"`{what}` of a PartitionSpec must be a set of axis names. Got {axes!r}"
-        )
+        raise errors.ShardingTypeError(f"`{what}` of a PartitionSpec must be a set of axis names. Got {axes!r}")
     if None in axes:
         raise errors.ShardingError(f"`{what}` of a PartitionSpec cannot contain None. Got {set(axes)}")
     both = sorted(map(str, axes & set(spec_axes)))
@@ -94,9 +92,7 @@ class PartitionSpec:
     def __init_subclass__(cls, **_: Any) -> None:
         raise TypeError("Subclassing `meshrt.sharding.PartitionSpec` is prohibited.")
 
-    def __new__(
-        cls, *partitions: Any, unreduced: Any = frozenset(), reduced: Any = frozenset()
-    ) -> PartitionSpec:
+    def __new__(cls, *partitions: Any, unreduced: Any = frozenset(), reduced: Any = frozenset()) -> PartitionSpec:
         if not unreduced and not reduced:
             try:
                 return cls._interned[partitions]
@@ -127,9 +123,7 @@ class PartitionSpec:
         """A spec with `partitions`, `unreduced` or `reduced` replaced."""
         unknown = set(changes) - {"partitions", "unreduced", "reduced"}
         if unknown:
-            raise errors.ShardingTypeError(
-                f"PartitionSpec.update takes partitions, unreduced, reduced. Got {unknown}"
-            )
+            raise errors.ShardingTypeError(f"PartitionSpec.update takes partitions, unreduced, reduced. Got {unknown}")
         return _rebuild(
             changes.get("partitions", self.partitions),
             changes.get("unreduced", self.unreduced),
