@@ -1,0 +1,22 @@
+"""Settings of the whole suite: eight CPU devices for meshrt and for JAX, few threads, quiet runtimes."""
+
+import os
+
+# Workers of pytest-xdist share two cores, so each XLA client gets as few threads as it can run with.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MESHRT_NUM_CPU_DEVICES", "8")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+
+
+@pytest.fixture
+def mesh():
+    """A 4x2 mesh ("data", "model") of CPU devices."""
+    import meshrt
+    from meshrt.sharding import AxisType
+
+    return meshrt.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

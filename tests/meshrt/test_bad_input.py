@@ -1,0 +1,232 @@
+"""Every mistake of a user ends in a typed error that names the place, the sizes and a way out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors
+from meshrt.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from meshrt.sharding import PartitionSpec as P
+
+
+def put(mesh, shape, *spec):
+    return meshrt.device_put(np.ones(shape, np.float32), NamedSharding(mesh, P(*spec)))
+
+
+@pytest.fixture
+def other_mesh():
+    devices = np.array(meshrt.devices()[::-1]).reshape(4, 2)
+    return Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+def check(error, builtin, *fragments):
+    assert isinstance(error, errors.MeshrtError) and isinstance(error, builtin), type(error).__mro__
+    for fragment in fragments:
+        assert fragment in str(error), f"{fragment!r} is missing in: {error}"
+
+
+def test_wrong_axis_name(mesh):
+    with pytest.raises(errors.UnknownAxisError) as e:
+        NamedSharding(mesh, P("rows"))
+    check(e.value, ValueError, "rows", "data", "model")
+
+
+def test_axis_used_twice(mesh):
+    with pytest.raises(errors.DuplicateAxisError) as e:
+        NamedSharding(mesh, P("data", "data"))
+    check(e.value, ValueError, "data", "at most one positional dimension")
+
+
+def test_rank_mismatch_at_the_boundary(mesh):
+    with pytest.raises(errors.RankMismatchError) as e:
+        meshrt.jit(lambda x: x, in_shardings=NamedSharding(mesh, P("data", "model")))(np.ones(8, np.float32))
+    check(e.value, ValueError, "rank at least 2", "argument x", "rank 1")
+
+
+def test_rank_mismatch_of_a_constraint(mesh):
+    f = lambda x: meshrt.lax.with_sharding_constraint(x, NamedSharding(mesh, P(None, "data")))
+    with pytest.raises(errors.RankMismatchError) as e:
+        meshrt.jit(f)(np.ones(8, np.float32))
+    check(e.value, ValueError, "rank at least 2", "test_bad_input.py")
+
+
+def test_indivisible_argument_names_its_path(mesh):
+    f = meshrt.jit(lambda params: params["w"], in_shardings=NamedSharding(mesh, P("data")))
+    with pytest.raises(errors.IndivisibleError) as e:
+        f({"w": np.ones((6, 2), np.float32)})
+    check(e.value, ValueError, "params['w']", "6", "4 times")
+
+
+def test_indivisible_device_put_names_its_path(mesh):
+    with pytest.raises(errors.IndivisibleError) as e:
+        meshrt.device_put({"a": np.ones(6)}, NamedSharding(mesh, P("data")))
+    check(e.value, ValueError, "['a']", "6")
+
+
+def test_mesh_mismatch_names_both_sides(mesh):
+    small = meshrt.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    with pytest.raises(errors.MeshMismatchError) as e:
+        meshrt.jit(lambda a, b: (a, b))(put(mesh, (8,), "data"), put(small, (8,), "data"))
+    check(e.value, ValueError, "argument b", "argument a", "device_put")
+
+
+def test_device_mismatch_names_both_arguments(mesh, other_mesh):
+    with pytest.raises(errors.DeviceAssignmentMismatchError) as e:
+        meshrt.jit(jnp.add)(put(mesh, (8,), "data"), put(other_mesh, (8,), "data"))
+    check(e.value, ValueError, "Received incompatible devices for jitted computation", "[0, 1, 2", "[7, 6, 5")
+
+
+def test_constraint_with_another_concrete_mesh(mesh, other_mesh):
+    f = meshrt.jit(lambda x: meshrt.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P("data"))))
+    assert f(put(mesh, (8,), "data")).sharding.mesh is mesh
+    with pytest.raises(errors.DeviceAssignmentMismatchError) as e:
+        f(put(other_mesh, (8,), "data"))
+    check(e.value, ValueError, "with_sharding_constraint at", "test_bad_input.py")
+
+
+def test_in_shardings_disagree_with_the_argument(mesh):
+    f = meshrt.jit(lambda x: x, in_shardings=NamedSharding(mesh, P("model")))
+    with pytest.raises(errors.ShardingError) as e:
+        f(put(mesh, (8,), "data"))
+    check(e.value, ValueError, "does not match the sharding on the respective arg", "argument x", "device_put")
+
+
+def test_donated_array_reused():
+    f = meshrt.jit(lambda state: state + 1, donate_argnums=0)
+    x = jnp.arange(4.0)
+    f(x)
+    with pytest.raises(errors.DeletedArrayError) as e:
+        f(x)
+    check(e.value, RuntimeError, "argument state", "donated as argument state")
+    with pytest.raises(errors.DeletedArrayError) as e:
+        np.asarray(x)
+    check(e.value, RuntimeError, "donated as argument state")
+
+
+def test_compiled_called_with_other_types():
+    compiled = meshrt.jit(lambda x, y: x + y).lower(3, 4).compile()
+    assert int(compiled(3, 4)) == 7
+    with pytest.raises(errors.ArgumentTypeError) as e:
+        compiled(np.ones(3, np.int32), 4)
+    check(
+        e.value, TypeError, "Argument types differ from the types for which this computation was compiled",
+        "Argument 'x' compiled with ~int32[] and called with int32[3]",
+    )  # fmt: skip
+
+
+def test_compiled_called_with_another_tree():
+    compiled = meshrt.jit(lambda x: x).lower(1.0).compile()
+    with pytest.raises(errors.ArgumentTypeError) as e:
+        compiled((1.0, 2.0))
+    check(e.value, TypeError, "does not match the input pytree it was called with", "args[0]")
+
+
+def test_transforming_a_compiled_function():
+    compiled = meshrt.jit(lambda x: x * 2).lower(1.0).compile()
+    with pytest.raises(errors.ArgumentTypeError) as e:
+        meshrt.grad(compiled)(1.0)
+    check(e.value, TypeError, "Detected argument of Tracer type")
+
+
+def test_unknown_dtype():
+    with pytest.raises(TypeError) as e:
+        jnp.zeros(3, dtype="float7")
+    check(e.value, TypeError, "float7")
+
+
+def test_leaked_tracer():
+    kept = []
+    meshrt.jit(lambda x: kept.append(x * 2))(1.0)
+    with pytest.raises(errors.LeakedTracerError) as e:
+        kept[0] + 1
+    check(e.value, TypeError, "after the function that was being traced had returned", "test_bad_input.py")
+
+
+def test_python_control_flow_on_a_tracer():
+    @meshrt.jit
+    def f(x):
+        if x > 0:
+            return x
+        return -x
+
+    with pytest.raises(errors.ConcretizationError) as e:
+        f(1.0)
+    check(e.value, TypeError, "if, while", "bool[]", "test_bad_input.py", "lax.cond")
+
+
+@pytest.mark.parametrize("use", [int, float, complex, lambda x: np.asarray(x), lambda x: range(x)])
+def test_concrete_value_of_a_tracer(use):
+    with pytest.raises(errors.ConcretizationError) as e:
+        meshrt.jit(lambda x: use(x))(3)
+    check(e.value, TypeError, "is not known here", "static_argnums")
+
+
+def test_not_an_array():
+    with pytest.raises(errors.ArgumentTypeError) as e:
+        meshrt.jit(lambda x: x)("text")
+    check(e.value, TypeError, "str", "static")
+
+
+def test_result_is_not_an_array():
+    with pytest.raises(errors.ArgumentTypeError) as e:
+        meshrt.jit(lambda x: {"a": "text"})(1.0)
+    check(e.value, TypeError, "result['a']", "str")
+
+
+def test_unhashable_static_argument():
+    with pytest.raises(ValueError) as e:
+        meshrt.jit(lambda x, n: x, static_argnums=1)(1.0, [1])
+    check(e.value, ValueError, "Non-hashable static arguments are not supported", "list")
+
+
+def test_partition_spec_without_a_mesh():
+    with pytest.raises(errors.MeshContextError) as e:
+        meshrt.jit(lambda x: meshrt.lax.with_sharding_constraint(x, P("data")))(np.ones(8))
+    check(e.value, ValueError, "set_mesh")
+
+
+def test_abstract_mesh_without_devices():
+    mesh = AbstractMesh((8,), ("x",))
+    spec = meshrt.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(mesh, P("x")))
+    lowered = meshrt.jit(lambda x: x * 2).lower(spec)
+    assert 'sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>' in lowered.as_text()
+    with pytest.raises(errors.MeshError) as e:
+        lowered.compile()(np.ones(8, np.float32))
+    check(e.value, ValueError, "device_assignment")
+
+
+def test_explicit_axes_are_refused():
+    mesh = meshrt.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    with pytest.raises(errors.UnsupportedError) as e:
+        meshrt.jit(lambda x: x)(meshrt.device_put(np.ones(8), NamedSharding(mesh, P("x"))))
+    check(e.value, NotImplementedError, "Explicit", "AxisType.Auto")
+
+
+def test_gradient_of_integers_and_of_arrays():
+    with pytest.raises(errors.ArgumentTypeError) as e:
+        meshrt.grad(lambda p: p["n"] * 1.0)({"n": 3})
+    check(e.value, TypeError, "p['n']", "allow_int=True")
+    with pytest.raises(errors.ArgumentTypeError) as e:
+        meshrt.grad(lambda x: x)(np.ones(3, np.float32))
+    check(e.value, TypeError, "gradient only defined for scalar-output functions", "(3,)")
+
+
+def test_vmap_sizes_disagree():
+    with pytest.raises(ValueError) as e:
+        meshrt.vmap(lambda a, b: a + b)(np.ones(3), np.ones(4))
+    check(e.value, ValueError, "inconsistent sizes", "a has size 3", "b has size 4")
+
+
+def test_unknown_setting():
+    with pytest.raises(errors.ConfigError) as e:
+        meshrt.config.update("num_cpu_device", 4)
+    check(e.value, ValueError, "num_cpu_devices")
+
+
+def test_missing_function_says_so():
+    with pytest.raises(AttributeError) as e:
+        meshrt.lax.no_such_operation  # noqa: B018
+    check(e.value, AttributeError, "no_such_operation")
