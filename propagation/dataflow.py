@@ -85,7 +85,7 @@ def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = Non
             owner.uses.append(Use(node, 0))
             node.data = {"edge": edge}
             edge.node = node
-            shardings.set(out, _initial(edge, shardings))
+            shardings.set(out, initial_sharding(edge, shardings))
             (arguments if edge.is_argument else results).append(edge)
             added.append(edge)
         # The builder inserts each edge right behind the owner, so a later one stands before an earlier one.
@@ -97,7 +97,8 @@ def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = Non
     return added
 
 
-def _initial(edge: Edge, shardings: Shardings) -> TensorSharding | None:
+def initial_sharding(edge: Edge, shardings: Shardings) -> TensorSharding | None:
+    """What an edge starts from: the owner's sharding, seen from inside for an argument."""
     if not edge.is_argument:
         return shardings.get(edge.owner)
     outer = edge.op.data["in_shardings"][edge.owner.number]
@@ -137,11 +138,15 @@ def _store(edge: Edge, sharding: TensorSharding | None, shardings: Shardings) ->
     for target in edge.targets:
         shardings.set(target, sharding)
     if edge.is_argument:
-        outer = edge.op.data["in_shardings"]
-        number = edge.owner.number
-        if edge.op.name == "sdy.manual_computation":
-            sharding = add_manual(sharding, outer[number], edge.op.data["manual_axes"])
-        outer[number] = sharding
+        store_argument(edge, sharding)
+
+
+def store_argument(edge: Edge, sharding: TensorSharding | None) -> None:
+    """Writes the sharding of a computation's argument back to the computation's input sharding."""
+    outer, number = edge.op.data["in_shardings"], edge.owner.number
+    if edge.op.name == "sdy.manual_computation":
+        sharding = add_manual(sharding, outer[number], edge.op.data["manual_axes"])
+    outer[number] = sharding
 
 
 def remove_manual(sharding: TensorSharding | None, manual: tuple[str, ...]) -> TensorSharding | None:

@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from . import schedule
 from .annotations import Shardings
-from .dataflow import Edge, source_view
+from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, source_view, store_argument
 from .log import Log
 from .model import OpRule, TensorSharding
 from .program import Func, Op, Program, Value, erase
@@ -108,12 +108,16 @@ class Driver:
             self.table += results
         self.table.append(None)
         nowhere = len(self.table) - 1
+        self._inner: list[Edge] = []
         for op in program.ops():
             for block in op.regions:
                 for arg in block.args:
                     slot[arg.index] = nowhere
+            if op.regions and is_data_flow_op(op):
+                self._lay_out_data_flow(op)
         self._edge_of_source: dict[tuple, Edge] = {}
         self._edge_by_slot: dict[int, Edge] = {}
+        self._edge_owners = {edge.owner.index for edge in edges}
         for edge in edges:
             place = edge.node.results[0].index
             self._edge_by_slot[place] = edge
@@ -124,6 +128,18 @@ class Driver:
                 if not (edge.is_argument and use.op is edge.op):
                     self._edge_of_source[use] = edge
         self._nowhere = nowhere
+
+    def _lay_out_data_flow(self, op: Op) -> None:
+        """Without edge operations, a loop's arguments share the place of its results, and the arguments of a
+        computation have the sharding of its operands."""
+        for edge in edges_of(op):
+            if edge.is_argument:
+                place = edge.owner.index
+                self._slot[place] = place
+                self.table[place] = initial_sharding(edge, self.shardings)
+                self._inner.append(edge)
+            for target in edge.targets:
+                self._slot[target.index] = self._slot[edge.owner.index]
 
     def _build_nodes(self) -> None:
         self.nodes: list[_Node] = []
@@ -283,6 +299,9 @@ class Driver:
         """Writes the table back to `shardings`: every value of an edge gets the edge's sharding."""
         table, slot = self.table, self._slot
         self.shardings.table[:] = [table[s] for s in slot]
+        for edge in self._inner:
+            if edge.owner.index not in self._edge_owners:
+                store_argument(edge, table[edge.owner.index])
         for func, places in self._result_slots.items():
             self.shardings.results[func] = [table[p] for p in places]
 
