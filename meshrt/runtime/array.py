@@ -135,14 +135,36 @@ class Array(ArrayOperators):
     Made by `meshrt.numpy` functions, `device_put` and compiled functions, not by its constructor.
     """
 
-    __slots__ = ("__weakref__", "_buf", "_fate", "_npy", "_sig")
+    # The last two are set only when needed: making an array is on the path of every call.
+    __slots__ = ("__weakref__", "_buf", "_set_fate", "_set_npy", "_sig")
 
-    # `_fate` says in words how the buffer went away (donation), for messages; `_npy` caches the value on the host.
     def __init__(self, buf: Any, sig: Signature):
         self._buf = buf
         self._sig = sig
-        self._npy: np.ndarray | None = None
-        self._fate: str | None = None
+
+    @property
+    def _fate(self) -> str | None:
+        """How the buffer went away, in words ("donated as ..."), for messages."""
+        try:
+            return self._set_fate
+        except AttributeError:
+            return None
+
+    @_fate.setter
+    def _fate(self, text: str) -> None:
+        self._set_fate = text
+
+    @property
+    def _npy(self) -> np.ndarray | None:
+        """The value on the host, once fetched."""
+        try:
+            return self._set_npy
+        except AttributeError:
+            return None
+
+    @_npy.setter
+    def _npy(self, value: np.ndarray | None) -> None:
+        self._set_npy = value
 
     # --- type.
 

@@ -15,7 +15,10 @@ from meshrt import errors
 from meshrt.core.types import ShapedArray
 from meshrt.runtime import events, jaxlib_api
 from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
-from meshrt.sharding.named import Sharding
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding, Sharding
+from meshrt.sharding.sdy import mesh_to_sdy_text, to_sdy_text
+from meshrt.sharding.spec import PartitionSpec
 
 __all__ = ["reshard"]
 
@@ -102,28 +105,31 @@ def _through_host(array: Array, sig: Signature) -> Any:
 def _by_program(array: Array, sig: Signature) -> Any:
     source, target = array.sharding, sig.sharding
     order = source.device_assignment
-    place = {d: i for i, d in enumerate(order)}
-    ndim = array.ndim
-    tiles = target.tile_indices(ndim)
-    by_source = np.empty_like(tiles)
-    for row, device in enumerate(target.device_assignment):
-        by_source[place[device]] = tiles[row]
-    suffix = sig.physical.ndim - ndim
-    run = _program(
-        sig.physical,
-        len(order),
-        source.tiling(ndim) + (1,) * suffix,
-        _padded(source.tile_indices(ndim), suffix).tobytes(),
-        target.tiling(ndim) + (1,) * suffix,
-        _padded(by_source, suffix).tobytes(),
-    )
-    loaded = run.load(order)
-    in_order = jaxlib_api.native_sharding(order, target.tiling(ndim) + (1,) * suffix, _padded(by_source, suffix))
-    plan = [jaxlib_api.result_handler(sig.physical, in_order)]
-    (out,) = loaded.execute_with([array._buf], plan)
+    if isinstance(source, NamedSharding) and isinstance(target, NamedSharding) and source.mesh is target.mesh:
+        mesh = source.mesh.abstract_mesh
+        program = _program_over_mesh(sig.physical, mesh, source.spec, target.spec, order[0].platform)
+        return _run(program, order, array, sig, sig.native)
+    # Two meshes over the same devices: the layouts are given device by device, in the order of the source.
+    suffix = sig.physical.ndim - array.ndim
+    tiling = target.tiling(array.ndim) + (1,) * suffix
+    tiles = _padded(_reordered(target, order, array.ndim), suffix)
+    before = (source.tiling(array.ndim) + (1,) * suffix, _padded(source.tile_indices(array.ndim), suffix).tobytes())
+    program = _program_over_devices(sig.physical, len(order), *before, tiling, tiles.tobytes(), order[0].platform)
+    out = _run(program, order, array, sig, jaxlib_api.native_sharding(order, tiling, tiles))
     if target.device_assignment == order:
         return jaxlib_api.rewrap(out, sig.physical, sig.native)
     return jaxlib_api.reorder(out, sig.native)
+
+
+def _run(program: Any, devices: tuple, array: Array, sig: Signature, native: Any) -> Any:
+    handlers = [jaxlib_api.result_handler(sig.physical, native)]
+    return program.load(devices).execute_with([array._buf], handlers)[0]
+
+
+def _reordered(sharding: Sharding, order: tuple, ndim: int) -> np.ndarray:
+    """The parts of a sharding's devices, in the order of `order`."""
+    place = {d: i for i, d in enumerate(sharding.device_assignment)}
+    return sharding.tile_indices(ndim)[[place[d] for d in order]]
 
 
 def _padded(tiles: np.ndarray, suffix: int) -> np.ndarray:
@@ -131,19 +137,33 @@ def _padded(tiles: np.ndarray, suffix: int) -> np.ndarray:
 
 
 @functools.lru_cache(512)
-def _program(aval: ShapedArray, n: int, tiling_in: tuple, tiles_in: bytes, tiling_out: tuple, tiles_out: bytes) -> Any:
-    from meshrt.lowering.types import mlir_type  # lowering stands above the runtime
-    from meshrt.runtime.executable import compile_program
+def _program_over_mesh(
+    aval: ShapedArray, mesh: AbstractMesh, before: PartitionSpec, after: PartitionSpec, platform: str
+) -> Any:
+    attributes = [f"sdy.sharding = {to_sdy_text(spec, aval.ndim)}" for spec in (before, after)]
+    header = f"  sdy.mesh @mesh = {mesh_to_sdy_text(mesh)}\n"
+    return _compile(aval, mesh.size, header, *attributes, True, platform)
 
-    def hlo(tiling: tuple, tiles: bytes) -> str:
+
+@functools.lru_cache(512)
+def _program_over_devices(
+    aval: ShapedArray, n: int, tiling_in: tuple, tiles_in: bytes, tiling_out: tuple, tiles_out: bytes, platform: str
+) -> Any:
+    def attribute(tiling: tuple, tiles: bytes) -> str:
         rows = np.frombuffer(tiles, np.int64).reshape(n, len(tiling))
-        return str(jaxlib_api.hlo_sharding(n, tiling, rows))
+        return f'mhlo.sharding = "{jaxlib_api.hlo_sharding(n, tiling, rows)}"'
+
+    return _compile(aval, n, "", attribute(tiling_in, tiles_in), attribute(tiling_out, tiles_out), False, platform)
+
+
+def _compile(aval: ShapedArray, n: int, header: str, before: str, after: str, shardy: bool, platform: str) -> Any:
+    from meshrt.lowering.types import mlir_type  # lowering and executables stand above this module
+    from meshrt.runtime.executable import compile_program
 
     kind = mlir_type(aval)
     text = f"""module @reshard attributes {{mhlo.num_partitions = {n} : i32, mhlo.num_replicas = 1 : i32}} {{
-  func.func public @main(%x: {kind} {{mhlo.sharding = "{hlo(tiling_in, tiles_in)}"}})
-      -> ({kind} {{mhlo.sharding = "{hlo(tiling_out, tiles_out)}"}}) {{
+{header}  func.func public @main(%x: {kind} {{{before}}}) -> ({kind} {{{after}}}) {{
     return %x : {kind}
   }}
 }}"""
-    return compile_program(text, num_devices=n, mode="spmd", shardy=False)
+    return compile_program(text, num_devices=n, mode="spmd", shardy=shardy, backend=platform)
