@@ -11,7 +11,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.pointwise import PYTHON_SCALARS
+from meshrt.primitives.pointwise import binary_operands
 from meshrt.primitives.reshape import broadcast_in_dim, canonical_axis, i64_array
 from meshrt.transforms.tools import instantiate, is_undefined, zeros
 
@@ -50,7 +50,7 @@ def unary_linear_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
     return jvp
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # pad
 
 
@@ -139,13 +139,12 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
 
     Negative `low` and `high` remove elements instead.
     """
-    if type(padding_value) in PYTHON_SCALARS:
-        padding_value = np.asarray(padding_value, aval_of(operand).dtype)[()]
+    operand, padding_value = binary_operands(operand, padding_value)
     config = tuple(tuple(map(operator.index, c)) for c in padding_config)
     return pad_p.bind(operand, padding_value, padding_config=config)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # concatenate
 
 
@@ -215,7 +214,7 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     return concatenate_p.bind(*operands, dimension=dimension)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # split
 
 
@@ -276,7 +275,7 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> Sequence[Any]:
     return split_p.bind(operand, sizes=tuple(map(operator.index, sizes)), axis=axis)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # rev
 
 

@@ -33,11 +33,10 @@ def _convert_lower(ctx, eqn, x):
     if source.dtype == out.dtype:
         return x
     if source.dtype.kind == "c" and out.dtype.kind != "c":
-        x = ctx.op("stablehlo.real", [x], ShapedArray(source.shape, np.empty((), source.dtype).real.dtype))
-    elif dtypes.issubdtype(source.dtype, np.floating) and dtypes.issubdtype(out.dtype, np.unsignedinteger):
-        # Negative floats wrap around, as in NumPy: go through the signed type.
-        signed = ShapedArray(source.shape, np.dtype(f"int{max(out.dtype.itemsize * 8, 32)}"))
-        x = ctx.op("stablehlo.convert", [x], signed) if out.dtype.itemsize < 4 else x
+        source = ShapedArray(source.shape, np.empty((), source.dtype).real.dtype)
+        x = ctx.op("stablehlo.real", [x], source)
+        if source.dtype == out.dtype:
+            return x
     if out.dtype == np.bool_ and source.dtype != np.bool_:
         kind = "FLOAT" if dtypes.issubdtype(source.dtype, np.inexact) else "SIGNED"
         attrs = f"comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type {kind}>"

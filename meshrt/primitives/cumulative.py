@@ -25,7 +25,7 @@ __all__ = ["associative_scan", "cumlogsumexp", "cummax", "cummin", "cumprod", "c
 
 Combine = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # Associative scan
 
 
@@ -94,7 +94,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     return tree_util.tree_unflatten(tree, scan_flat(combine, leaves, bool(reverse), axis))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # The primitives
 
 

@@ -370,7 +370,7 @@ def _clamp_infer(lo, x, hi):
             raise errors.ArgumentTypeError(
                 f"clamp needs bounds like its operand (or scalars) but got {lo.str_short()}, {x.str_short()}, {hi.str_short()}"
             )
-    return ShapedArray(x.shape, x.dtype, x.weak_type)
+    return ShapedArray(x.shape, x.dtype, lo.weak_type and x.weak_type and hi.weak_type)
 
 
 def _clamp_jvp(primals, tangents):
@@ -394,11 +394,22 @@ def _clamp_jvp(primals, tangents):
 
 
 def _clamp_batch(size, args, dims, params):
+    from meshrt.transforms.batching import bring_to_front
+
     lo, x, hi = args
     if dims[0] is None and dims[2] is None and aval_of(lo).ndim == aval_of(hi).ndim == 0:
         return clamp_p.bind(lo, x, hi), dims[1]
-    bounded, dim = max_p.batch(size, [lo, x], dims[:2], {})
-    return min_p.batch(size, [bounded, hi], [dim, dims[2]], {})
+    x = bring_to_front(size, x, dims[1])
+
+    from meshrt.primitives.reshape import broadcast_in_dim
+
+    def bound(b, d):
+        if d is None and aval_of(b).ndim == 0:
+            return b
+        b = bring_to_front(size, b, d)
+        return broadcast_in_dim(b, aval_of(x).shape, (0,)) if aval_of(b).ndim != aval_of(x).ndim else b
+
+    return clamp_p.bind(bound(lo, dims[0]), x, bound(hi, dims[2])), 0
 
 
 clamp_p = Primitive(

@@ -136,7 +136,7 @@ def pow(x: Any, y: Any) -> Any:
         return integer_pow(x, y)
     x_aval, y_aval = aval_of(x), aval_of(y)
     if dtypes.issubdtype(y_aval.dtype, np.integer) and dtypes.issubdtype(x_aval.dtype, np.inexact):
-        y = convert_element_type(y, x_aval.dtype)
+        y = convert_element_type(y, x_aval.dtype, y_aval.weak_type)
     return e.pow_p.bind(*binary_operands(x, y))
 
 

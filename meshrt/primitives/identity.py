@@ -16,7 +16,7 @@ copy_p = nary(
 stop_gradient_p = Primitive(
     "stop_gradient", lambda x: x, lower=lambda ctx, eqn, x: x,
     jvp=lambda primals, tangents: (stop_gradient_p.bind(*primals), None),
-    batch=lambda size, args, dims, params: (args[0], dims[0]),
+    batch=lambda size, args, dims, params: (stop_gradient_p.bind(*args), dims[0]),
 )  # fmt: skip
 
 

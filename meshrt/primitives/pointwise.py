@@ -122,9 +122,8 @@ def nary(
         shape = _check(name, avals, kinds)
         if arity > 1:
             same_dtype(name, avals)
-        if out_dtype is not None:
-            return ShapedArray(shape, out_dtype(*avals, **params))
-        return ShapedArray(shape, avals[0].dtype, all(a.weak_type for a in avals))
+        weak = all(a.weak_type for a in avals)
+        return ShapedArray(shape, avals[0].dtype if out_dtype is None else out_dtype(*avals, **params), weak)
 
     def lower_op(ctx, eqn, *operands):
         out = eqn.outvars[0].aval

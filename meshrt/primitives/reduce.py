@@ -45,12 +45,14 @@ def lower_reduce(ctx, op: str, x, aval_in: ShapedArray, out: ShapedArray, axes: 
 
 
 def _reducer(name: str, op: str, identity: Callable[[Any], Any], kinds: str) -> Primitive:
+    is_bitwise = "f" not in kinds
+
     def infer(x, *, axes):
         if len(set(axes)) != len(axes) or any(not 0 <= a < x.ndim for a in axes):
             raise errors.ArgumentTypeError(f"{name} got axes {axes} for an operand {x.str_short()}")
         if isinstance(x.dtype, dtypes.ExtendedDType) or (x.dtype.kind not in kinds and x.dtype.kind != "V"):
             raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
-        return ShapedArray(reduced_shape(x.shape, axes), x.dtype, x.weak_type)
+        return ShapedArray(reduced_shape(x.shape, axes), x.dtype, x.weak_type and not is_bitwise)
 
     def lower(ctx, eqn, x):
         aval = eqn.invars[0].aval

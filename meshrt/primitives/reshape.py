@@ -324,9 +324,14 @@ def full_like(
 ) -> Any:
     """An array like `x` filled with `fill_value`."""
     aval = aval_of(x)
-    return full(
+    out = full(
         aval.shape if shape is None else shape, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding
     )
+    if dtype is not None or not aval.weak_type:
+        return out
+    from meshrt.primitives.conversion import convert_element_type
+
+    return convert_element_type(out, aval.dtype, weak_type=True)
 
 
 def linear_operand(*operands: Any) -> int:

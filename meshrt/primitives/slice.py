@@ -25,7 +25,7 @@ __all__ = [
     "dynamic_update_slice", "dynamic_update_slice_in_dim", "index_in_dim", "slice", "slice_in_dim",
 ]  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # slice
 
 
@@ -131,7 +131,7 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
     return out if keepdims else reshape(out, shape[:axis] + shape[axis + 1 :])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # dynamic_slice and dynamic_update_slice
 
 
@@ -229,7 +229,7 @@ def _dus_infer(x, update, *starts):
             f"update {update.str_short()}"
         )
     _check_starts("dynamic_update_slice", x, starts, update.shape)
-    return ShapedArray(x.shape, x.dtype, x.weak_type and update.weak_type)
+    return ShapedArray(x.shape, x.dtype, all(a.weak_type for a in (x, update, *starts)))
 
 
 def _dus_lower(ctx, eqn, x, update, *starts):

@@ -142,7 +142,7 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
     return keys, values
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # top_k
 
 
@@ -154,7 +154,7 @@ def _top_k_infer(x, *, k, axis):
             f"top_k of {x.str_short()} along axis {axis} cannot give {k} elements; k lies between 0 and the axis's size"
         )
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
-    return [ShapedArray(shape, x.dtype, x.weak_type), ShapedArray(shape, np.dtype(np.int32))]
+    return [ShapedArray(shape, x.dtype, x.weak_type), ShapedArray(shape, np.dtype(np.int32), x.weak_type)]
 
 
 def _top_k_lower(ctx, eqn, x):

@@ -9,7 +9,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.primitives.reshape import i64_array
 
-__all__ = ["dilated", "padtype_to_pads", "reduce_window_attributes", "window_positions"]
+__all__ = ["padtype_to_pads"]
 
 
 def pairs_attribute(padding: Sequence[tuple[int, int]]) -> str:

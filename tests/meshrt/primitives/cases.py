@@ -44,6 +44,7 @@ class Case:
     finite: bool = True
     scale: float = 1.0
     vmap: bool = True
+    trusted: bool = True  # whether JAX's derivatives are right; if not, only finite differences judge
     keys: bool = False  # operands are key data, results may be keys
 
     def draw(self, batch: int | None = None, salt: int = 0) -> list[np.ndarray]:

@@ -74,6 +74,8 @@ class Judge:
 
     def run(self) -> list[tuple[str, Any]]:
         self.record("value", self.fun(*self.args))
+        if not self.case.trusted:
+            return self.results
         if self.case.derivatives:
             self.first_order()
         if self.case.derivatives > 1:
