@@ -26,12 +26,14 @@ import time
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch import bootstrap, environment
-from meshrt.launch.local_service import LocalService
-from meshrt.launch.service import HEARTBEAT_S, split_address
+from meshrt.launch.address import HEARTBEAT_S, split_address
+
+if TYPE_CHECKING:
+    from meshrt.launch.local_service import LocalService
 
 __all__ = ["DistributedContext", "context", "initialize", "is_initialized", "shutdown"]
 
@@ -124,10 +126,9 @@ def initialize(
             shutdown_timeout_seconds = _LAUNCHED_SHUTDOWN_S if identity.launched else _SHUTDOWN_S
         service = None
         if identity.process_id == 0 and not identity.launched:
-            bind = coordinator_bind_address or _bind_address(identity.coordinator_address)
-            service = LocalService.start(
-                bind, identity.num_processes, heartbeat_timeout_seconds, shutdown_timeout_seconds,
-                initialization_timeout,
+            service = _start_service(
+                coordinator_bind_address or _bind_address(identity.coordinator_address), identity.num_processes,
+                heartbeat_timeout_seconds, shutdown_timeout_seconds, initialization_timeout,
             )  # fmt: skip
         try:
             local_address = _await_coordinator(identity.coordinator_address, initialization_timeout)
@@ -234,6 +235,12 @@ def _check_no_backend() -> None:
         )
 
 
+def _start_service(bind: str, count: int, heartbeat_s: int, shutdown_s: int, timeout_s: float) -> LocalService:
+    from meshrt.launch.local_service import LocalService  # most processes never need it
+
+    return LocalService.start(bind, count, heartbeat_s, shutdown_s, timeout_s)
+
+
 def _bind_address(coordinator_address: str) -> str:
     """All interfaces, as JAX does, except that a loopback coordinator stays reachable from this host only."""
     host, port = split_address(coordinator_address)
@@ -295,11 +302,14 @@ def _install_exits() -> None:
 def _at_exit() -> None:
     if _context is None:
         return
-    if _failed is not None:
+    code = _failed
+    if code is None and getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1"):
+        code = 1  # an exception ended the script, and another hook than ours printed it
+    if code is not None:
         # The interpreter would go on to destroy the client, and wait there for collectives whose peers wait
         # for us.
         _flush()
-        os._exit(_failed & 0xFF or 1)
+        os._exit(code & 0xFF or 1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the wait below is not in Python, where Ctrl-C could end it
     try:
         shutdown()

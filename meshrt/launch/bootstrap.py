@@ -20,8 +20,8 @@ _SIGKILL = 9
 
 def send(**fields: object) -> bool:
     """Tells the launcher; False when there is none. A launcher that is gone is no error: it is about to kill us."""
-    number = os.environ.get(FD_VARIABLE)
-    if number is None:
+    number, _, owner = os.environ.get(FD_VARIABLE, "").partition(":")
+    if not number or owner not in ("", str(os.getpid())):  # a child of a worker inherits the variable, not the pipe
         return False
     data = json.dumps(fields).encode() + b"\n"
     try:
@@ -30,6 +30,14 @@ def send(**fields: object) -> bool:
     except BrokenPipeError:
         return False
     return True
+
+
+def _own_the_pipe() -> None:
+    """Keeps the pipe to the launcher from the processes that this one starts."""
+    number = os.environ.get(FD_VARIABLE)
+    if number is not None:
+        os.set_inheritable(int(number), False)
+        os.environ[FD_VARIABLE] = f"{number}:{os.getpid()}"
 
 
 def send_exception(error: BaseException) -> bool:
@@ -107,8 +115,7 @@ def _end_by_exception(error: BaseException) -> None:
 def _main() -> None:
     launcher, kind, target, *arguments = sys.argv[1:]
     die_with(int(launcher))
-    if FD_VARIABLE in os.environ:
-        os.set_inheritable(int(os.environ[FD_VARIABLE]), False)
+    _own_the_pipe()
     try:
         run(kind, target, arguments)
     except SystemExit as e:

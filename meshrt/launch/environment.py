@@ -64,7 +64,8 @@ def worker_environment(
 def service_environment(base: Mapping[str, str], fd: int) -> dict[str, str]:
     """The environment of the coordination service's process."""
     env = {k: v for k, v in base.items() if k not in (COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID)}
-    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if env.get("TF_CPP_MIN_LOG_LEVEL") in (None, "1"):  # 1 is meshrt's own default; the service warns of how it is used
+        env["TF_CPP_MIN_LOG_LEVEL"] = "2"
     env[FD_VARIABLE] = str(fd)
     return env
 

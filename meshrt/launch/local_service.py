@@ -11,6 +11,7 @@ import time
 from meshrt.errors import DistributedError
 from meshrt.launch import wire
 from meshrt.launch.environment import service_environment
+from meshrt.launch.processes import SERVICE_SCRIPT
 
 
 class LocalService:
@@ -26,7 +27,7 @@ class LocalService:
         read_end, write_end = os.pipe()
         try:
             command = [
-                sys.executable, "-m", "meshrt.launch.service", "--num-processes", str(num_processes),
+                sys.executable, str(SERVICE_SCRIPT), "--num-processes", str(num_processes),
                 "--bind", bind, "--heartbeat", str(heartbeat_s),
                 "--shutdown-timeout", str(shutdown_s), "--until-eof",
             ]  # fmt: skip

@@ -74,7 +74,7 @@ class Console:
 class Stream:
     """One output stream of one process: to the console, to its log file, and the last lines kept in memory."""
 
-    def __init__(self, name: str, prefix: str, console: Console, log: BinaryIO | None):
+    def __init__(self, name: str, prefix: str, console: Console, log: Log | None):
         self._name, self._prefix, self._console, self._log = name, prefix, console, log
         self._splitter = LineSplitter()
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
@@ -94,22 +94,48 @@ class Stream:
 
     def _emit(self, lines: list[bytes]) -> None:
         self._tail.extend(lines)
-        if self._log is not None and lines:
-            self._log.write(b"\n".join(lines) + b"\n")
-            self._log.flush()
         self._console.write(self._name, self._prefix, lines)
+        if self._log is not None and lines:
+            self._log.write(lines)
+
+
+class Log:
+    """The log file of one process. A full disk ends the log, with a word about it, and not the job."""
+
+    def __init__(self, path: Path, console: Console):
+        self._path, self._console = path, console
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO | None = open(path, "wb")  # noqa: SIM115 -- open as long as the process runs
+
+    def write(self, lines: list[bytes]) -> None:
+        """Appends `lines`."""
+        if self._file is None:
+            return
+        try:
+            self._file.write(b"\n".join(lines) + b"\n")
+            self._file.flush()
+        except OSError as e:
+            self._console.say(f"meshrt launch: {self._path} ends here, it cannot be written: {e.strerror}")
+            self.close()
+
+    def close(self) -> None:
+        """Closes the file; what is written later is dropped."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                return  # what it could not write was announced by `write`
 
 
 class Logs:
     """Log files of a job: ``g0000/r0001.log`` (stdout and stderr together), ``g0000/service.log``."""
 
-    def __init__(self, directory: Path | None):
-        self._directory = directory
+    def __init__(self, directory: Path | None, console: Console):
+        self._directory, self._console = directory, console
 
-    def open(self, generation: int, name: str) -> BinaryIO | None:
-        """The log file of one process; None when no directory was asked for."""
+    def open(self, generation: int, name: str) -> Log | None:
+        """The log of one process; None when no directory was asked for. OSError when it cannot be made."""
         if self._directory is None:
             return None
-        folder = self._directory / f"g{generation:04d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        return open(folder / f"{name}.log", "wb")
+        return Log(self._directory / f"g{generation:04d}" / f"{name}.log", self._console)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from meshrt.launch.model import ExitStatus
-from meshrt.launch.output import Stream
+from meshrt.launch.output import Log, Stream
 from meshrt.launch.wire import LINE_LIMIT
 
 _HERE = Path(__file__).parent
+SERVICE_SCRIPT = _HERE / "serve.py"
 _READ = 64 * 1024
 _READS_AT_END = 256  # of what a process left in a pipe; bounded, since a detached child may go on writing
 
@@ -49,7 +50,7 @@ class Child:
 
     def __init__(
         self, target: Sequence[str], make_env: Callable[[int], Mapping[str, str]],
-        out: Stream, err: Stream, on_line: Callable[[bytes], None],
+        out: Stream, err: Stream, log: Log | None, on_line: Callable[[bytes], None],
     ):  # fmt: skip
         read_end, write_end = os.pipe()
         try:
@@ -73,6 +74,7 @@ class Child:
             read_end: self._take_messages,
         }
         self._streams = (out, err)
+        self._log = log
         self._message_fd = read_end
         for fd in self._readers:
             os.set_blocking(fd, False)
@@ -118,6 +120,8 @@ class Child:
                     break
         for stream in self._streams:
             stream.close()
+        if self._log is not None:
+            self._log.close()
         self._process.stdout.close()
         self._process.stderr.close()
         os.close(self._message_fd)

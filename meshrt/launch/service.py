@@ -1,9 +1,8 @@
-"""The coordination service of one generation, in a process of its own.
+"""The coordination service of one generation, in a process of its own (serve.py).
 
-``python -m meshrt.launch.service --num-processes N [--bind HOST:PORT]`` tells its parent the address on the
-pipe of bootstrap.py and then waits to be killed, or, with ``--until-eof``, for the end of its stdin. It holds
-nothing that must be saved. It is separate because every worker is aborted by the distributed runtime as soon
-as the process that holds the service is gone.
+It tells its parent the address on the pipe of bootstrap.py and then waits to be killed, or, with ``--until-eof``, for
+the end of its stdin. It holds nothing that must be saved. It is separate because every worker is aborted by the
+distributed runtime as soon as the process that holds the service is gone.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ import time
 
 from meshrt.errors import DistributedError
 from meshrt.launch import bootstrap
+from meshrt.launch.address import HEARTBEAT_S, join_address, split_address
 
-# The launcher decides when a worker is lost. The runtime's own heartbeat, which can only abort everybody, is
-# a fuse.
-HEARTBEAT_S = 1000
 # How long the service outlives the process that started it: its peers may still be disconnecting, and the
 # runtime aborts a process that loses the service before. Also how long a port is waited for, which a former
 # job may be holding so.
@@ -61,22 +58,9 @@ def _cannot_listen(host: str, port: int, error: OSError) -> DistributedError:
     )
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as a pair. DistributedError for anything else."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise DistributedError(f"{address!r} is not an address; expected host:port, as in 10.0.0.1:8476")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """The inverse of `split_address`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Serves until killed."""
-    parser = argparse.ArgumentParser(prog="python -m meshrt.launch.service", description=__doc__)
+    parser = argparse.ArgumentParser(prog="serve.py", description=__doc__)
     parser.add_argument("--num-processes", type=int, required=True)
     parser.add_argument("--bind", default="127.0.0.1:0")
     parser.add_argument("--heartbeat", type=int, default=HEARTBEAT_S, help="seconds")
@@ -108,10 +92,3 @@ def _hold(service: object, until_eof: bool) -> None:
         return
     while True:
         signal.pause()
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except DistributedError as error:
-        sys.exit(f"meshrt.launch.service: {error}")

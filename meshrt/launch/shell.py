@@ -45,7 +45,7 @@ from meshrt.launch.model import (
     WorkerRaised,
 )
 from meshrt.launch.output import Console, Logs, Stream
-from meshrt.launch.processes import Child, Keeper
+from meshrt.launch.processes import SERVICE_SCRIPT, Child, Keeper
 from meshrt.launch.settings import Settings
 
 _CANCELLING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -74,7 +74,7 @@ class _Shell:
         self._environ = dict(os.environ if job.environ is None else job.environ)
         directory = Path(job.settings.log_dir) if job.settings.log_dir is not None else None
         self._directory = directory
-        self._logs = Logs(directory)
+        self._logs = Logs(directory, self._console)
         self._ids = itertools.count()
         self._queue: deque[Event] = deque()
         self._workers: dict[int, Child] = {}
@@ -201,7 +201,7 @@ class _Shell:
             except wire.WireError as e:
                 self._console.say(f"meshrt launch: {prefix} sent {e}; it was ignored")
 
-        child = Child(target, make_env, out, err, on_line)
+        child = Child(target, make_env, out, err, log, on_line)
         self._keeper.tell("add", child.pid)
         for fd in child.fds:
             self._selector.register(fd, selectors.EVENT_READ, child)
@@ -245,8 +245,7 @@ class _Shell:
             if isinstance(message, wire.Ready):
                 self._push(ServiceReady, address=message.address)
 
-        count = str(self._job.settings.nproc)
-        target = ["module", "meshrt.launch.service", "--num-processes", count]
+        target = ["script", str(SERVICE_SCRIPT), "--num-processes", str(self._job.settings.nproc)]
         try:
             self._service = self._spawn(
                 target, lambda fd: service_environment(self._environ, fd), "service", "service", on_message

@@ -65,7 +65,7 @@ def test_two_processes_form_one_mesh_and_leave_together(launch):
 )
 def test_the_failing_rank_is_named_and_its_peer_only_follows(launch, failure, code, text):
     result = launch("--nproc", 2, "--devices-per-process", 2, body=PROGRAM + STEPS + failure)
-    assert result.code == code and result.seconds < 30
+    assert result.code == code and result.seconds < 50
     assert result.report.startswith(f"meshrt launch: rank 1 failed first: {text} (")
     assert "rank 0 lost its connection to a peer" in result.report
 
@@ -167,7 +167,7 @@ def test_an_unreachable_coordinator_is_an_error_in_time(no_job, monkeypatch):
     since = time.monotonic()
     with pytest.raises(DistributedError, match=r"127.0.0.1:1 could not be reached within 1 s"):
         distributed.initialize("127.0.0.1:1", 2, 1, initialization_timeout=1)
-    assert time.monotonic() - since < 5
+    assert time.monotonic() - since < 15
 
 
 def test_devices_must_not_have_been_used(no_job, monkeypatch):

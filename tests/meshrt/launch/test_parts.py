@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 import meshrt.launch
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch import bootstrap, settings, wire
+from meshrt.launch.address import join_address, split_address
 from meshrt.launch.environment import Place, worker_environment
 from meshrt.launch.output import LINE_LIMIT, LineSplitter
-from meshrt.launch.service import join_address, reserve, split_address
+from meshrt.launch.service import reserve
 
 # --- lines.
 

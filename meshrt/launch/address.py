@@ -1,0 +1,22 @@
+"""Addresses of the coordination service, and what its two sides agree on."""
+
+from __future__ import annotations
+
+from meshrt.errors import DistributedError
+
+# The launcher decides when a worker is lost. The runtime's own heartbeat, which can only abort everybody, is
+# a fuse.
+HEARTBEAT_S = 1000
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as a pair. DistributedError for anything else."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise DistributedError(f"{address!r} is not an address; expected host:port, as in 10.0.0.1:8476")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
