@@ -13,8 +13,8 @@ from propagation.program import Func, Op, Program, Value, parse, source
 from .annotations import Source
 from .emit import FunctionItem, ModuleBuilder
 from .errors import MeshMismatchError, UnreducedResultError, UnsupportedShardingError
-from .layout import Atoms, Dims
 from .optimize import optimize
+from .layout import Atoms, Dims
 from .partition.context import Context
 from .plan import CommunicationPlan, Finding, plan_of
 from .topology import Topology
@@ -111,10 +111,14 @@ class Module(Context):
             ref.type_text = None if arg.type.is_tensor else arg.type.text
             self.bind(arg, dims, ref)
         self.block(func.body.ops[:-1])
-        self.op = func
-        item.results = [self.get(v, dims) for v, dims in zip(func.returned, outs)]
+        item.results = [self._result(func, v, dims) for v, dims in zip(func.returned, outs)]
         self.region, self.env, self.op = saved
         return item
+
+    def _result(self, func: Func, value: Value, dims: Dims) -> Ref:
+        """A result in its layout; what that sends is charged to the operation that computed it."""
+        self.op = value.owner if isinstance(value.owner, Op) else func
+        return self.get(value, dims)
 
 
 def partition_program(program: Program, known: Source, topology: Topology, options: Options) -> Partitioned:

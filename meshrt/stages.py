@@ -7,6 +7,7 @@ before `Compiled` mentions a device: they are keyed by types, by shardings over 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,13 +139,17 @@ class LoweringRequest(NamedTuple):
     keep_unused: bool = False
 
 
+def _module_name(fun_name: str) -> str:
+    return "jit_" + re.sub(r"[^\w.-]", "_", fun_name)
+
+
 def lower(record: TraceRecord, request: LoweringRequest, devices: tuple | None = None) -> Lowered:
     """The Lowered of a trace, made once per request."""
     found = record.lowered.get(request)
     if found is None:
         events.record("lower")
         module = lower_module(
-            record.closed, "jit_" + record.fun_name.replace("<lambda>", "_lambda").replace("<", "_").replace(">", "_"),
+            record.closed, _module_name(record.fun_name),
             mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
             donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
             keep_unused=request.keep_unused,

@@ -1,0 +1,156 @@
+"""What is computed again and what is not: every cache is keyed by mesh shape, devices appear at load only."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt.runtime import events
+from meshrt.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from meshrt.sharding import PartitionSpec as P
+from meshrt.stages import Lowered, LoweringRequest, Program, TraceRecord
+
+KINDS = ("trace", "lower", "propagate", "partition", "compile", "rebind")
+
+
+def device_mesh(order, shape=(2, 2), names=("x", "y")):
+    devices = meshrt.devices()
+    return Mesh(np.array([devices[i] for i in order]).reshape(shape), names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def step(w, x):
+    y = meshrt.lax.with_sharding_constraint(jnp.tanh(x @ w), NamedSharding(AbstractMesh((2, 2), ("x", "y")), P("x", "y")))
+    return w - 0.1 * jnp.mean(y), jnp.sum(y * y)
+
+
+def arguments(mesh):
+    w = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    x = np.linspace(0, 2, 32, dtype=np.float32).reshape(4, 8)
+    put = lambda a, *spec: meshrt.device_put(a, NamedSharding(mesh, P(*spec)))
+    return put(w, None, "y"), put(x, "x", None)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("order", [(4, 5, 6, 7), (3, 2, 1, 0), (0, 2, 4, 6)], ids=["disjoint", "reversed", "strided"])
+@pytest.mark.parametrize("how", ["arguments", "set_mesh", "with mesh"])
+def test_moving_to_other_devices_costs_a_load(order, how):
+    # Equal programs are compiled once per process, so each case runs a program of its own.
+    salt = ord(how[0]) + sum(i * 10**k for k, i in enumerate(order, 2))
+    f = meshrt.jit(lambda w, x: (*step(w, x), jnp.float32(salt)))
+    first = device_mesh((0, 1, 2, 3))
+    expected = [np.asarray(r) for r in f(*arguments(first))]
+    other = device_mesh(order)
+    args = arguments(other)
+    with events.count(*KINDS) as n:
+        if how == "arguments":
+            results = f(*args)
+        else:
+            with meshrt.set_mesh(other) if how == "set_mesh" else other:
+                results = f(*args)
+    assert {k: n[k] for k in KINDS} == {**dict.fromkeys(KINDS, 0), "rebind": 1}
+    for r, e in zip(results, expected):
+        assert r.sharding.mesh is other
+        np.testing.assert_array_equal(np.asarray(r), e)
+
+
+def test_second_call_with_the_same_types_does_nothing():
+    f = meshrt.jit(step)
+    args = arguments(device_mesh((0, 1, 2, 3)))
+    f(*args)
+    with events.count(*KINDS, "dispatch_miss") as n:
+        f(*args)
+    assert n.dispatch_miss == 0 and sum(n[k] for k in KINDS) == 0
+
+
+def test_a_hand_built_abstract_mesh_shares_the_trace():
+    f = meshrt.jit(lambda x: x * 2)
+    mesh = device_mesh((0, 1, 2, 3))
+    by_hand = AbstractMesh((2, 2), ("x", "y"))
+    assert by_hand is mesh.abstract_mesh
+    with events.count("trace", "lower") as n:
+        f.lower(meshrt.ShapeDtypeStruct((4,), np.float32, sharding=NamedSharding(by_hand, P("x"))))
+        f.lower(meshrt.ShapeDtypeStruct((4,), np.float32, sharding=NamedSharding(mesh, P("x"))))
+        f(meshrt.device_put(np.ones(4, np.float32), NamedSharding(mesh, P("x"))))
+    assert (n.trace, n.lower) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "change, counts",
+    [
+        (lambda x: x.astype(jnp.bfloat16), (1, 1)),
+        (lambda x: x[:4], (1, 1)),
+        (lambda x: meshrt.device_put(x, NamedSharding(x.sharding.mesh, P("y"))), (0, 1)),
+        (lambda x: meshrt.device_put(x, NamedSharding(x.sharding.mesh, P("x", None))), (0, 0)),
+    ],
+    ids=["dtype", "shape", "sharding", "equal sharding spelled otherwise"],
+)
+def test_what_a_changed_argument_costs(change, counts):
+    f = meshrt.jit(lambda x: x + 1)
+    x = meshrt.device_put(np.ones((8, 2), np.float32), NamedSharding(device_mesh((0, 1, 2, 3)), P("x")))
+    f(x)
+    y = meshrt.device_put(change(x), x.sharding) if counts == (1, 1) else change(x)
+    with events.count("trace", "lower") as n:
+        f(y)
+    assert (n.trace, n.lower) == counts
+
+
+def test_settings_and_static_arguments_enter_the_keys():
+    f = meshrt.jit(lambda x, n: x * n, static_argnums=1)
+    with events.count("trace") as n:
+        f(1.0, 2), f(1.0, 2), f(1.0, 3), f(1.0, 2.0), f(1.0, True)
+    assert n.trace == 4
+    with events.count("trace") as n, meshrt.config.override(default_matmul_precision="highest"):
+        f(1.0, 2)
+    assert n.trace == 1
+
+
+def walk(value, seen, depth=0):
+    """Every object reachable through containers and the values of the pipeline."""
+    if id(value) in seen or depth > 12:
+        return
+    seen[id(value)] = value
+    if isinstance(value, dict):
+        children = [*value.keys(), *value.values()]
+    elif isinstance(value, tuple | list | set | frozenset):
+        children = list(value)
+    elif isinstance(value, TraceRecord | Lowered | NamedSharding | AbstractMesh):
+        children = [
+            getattr(value, name) for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())
+            if hasattr(value, name) and name not in ("__weakref__", "meshes", "fun")
+        ] + list(getattr(value, "__dict__", {}).values())  # fmt: skip
+    else:
+        return
+    for child in children:
+        walk(child, seen, depth + 1)
+
+
+def test_no_cache_key_before_load_mentions_a_device():
+    f = meshrt.jit(step, donate_argnums=0)
+    for order in ((0, 1, 2, 3), (4, 5, 6, 7)):
+        f(*arguments(device_mesh(order)))
+    (record,) = f._records.values()
+    (lowered,) = record.lowered.values()
+    keys = [*f._records, *record.lowered, *lowered._shared]
+    seen: dict = {}
+    for key in keys:
+        walk(key, seen)
+    assert any(isinstance(v, LoweringRequest) for v in seen.values())
+    device_type = type(meshrt.devices()[0])
+    for v in seen.values():
+        assert not isinstance(v, device_type | Mesh), f"{v!r} stands in a cache key"
+    programs = [v for v in lowered._shared.values() if isinstance(v, Program)]
+    assert len(programs) == 1 and len(programs[0].loaded) == 2
+
+
+def test_clear_cache_forgets():
+    f = meshrt.jit(lambda x: x + 1)
+    f(1.0)
+    f.clear_cache()
+    gc.collect()
+    with events.count("trace") as n:
+        f(1.0)
+    assert n.trace == 1

@@ -1,0 +1,185 @@
+"""The stations of the pipeline one by one: the ahead-of-time interface, texts, donation, argument names."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt.sharding import AbstractMesh, NamedSharding
+from meshrt.sharding import PartitionSpec as P
+
+
+def test_the_stages_of_a_scalar_function():
+    f = meshrt.jit(lambda x, y: 2 * x + y)
+    traced = f.trace(3, 4)
+    lowered = traced.lower()
+    text = lowered.as_text()
+    assert "module @jit__lambda_" in text and "func.func public @main" in text and "tensor<i32>" in text
+    compiled = lowered.compile()
+    assert int(compiled(3, 4)) == 10
+    assert compiled.cost_analysis()["flops"] == 2.0
+    assert compiled.memory_analysis().argument_bytes == 8
+    for stage in (traced, lowered, compiled):
+        assert stage.fingerprint in repr(stage) or stage.fingerprint[:12] in repr(stage)
+    assert f.lower(3, 4).fingerprint == lowered.fingerprint
+
+
+def test_static_arguments_are_folded():
+    f = meshrt.jit(lambda x, y: 2 * x + y, static_argnums=0)
+    lowered = f.lower(7, 8)
+    assert "dense<14>" in lowered.as_text()
+    assert int(lowered.compile()(5)) == 19
+    with pytest.raises(TypeError):
+        f.lower(meshrt.ShapeDtypeStruct((), np.int32), 8)
+
+
+def test_lower_accepts_anything_with_shape_and_dtype():
+    class Duck:
+        shape, dtype = (3,), np.float32
+
+    lowered = meshrt.jit(lambda x: x + 1).lower(Duck())
+    np.testing.assert_array_equal(lowered.compile()(np.zeros(3, np.float32)), np.ones(3))
+    assert lowered.out_info.shape == (3,)
+    assert lowered.args_info[0][0].aval.str_short() == "f32[3]"
+
+
+@pytest.mark.smoke
+def test_the_annotated_text_of_a_sharded_program():
+    mesh = AbstractMesh((4, 2), ("x", "y"))
+    s = lambda shape, *spec: meshrt.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(mesh, P(*spec)))
+    f = meshrt.jit(lambda a, b: a @ b, out_shardings=NamedSharding(mesh, P("x", "y")))
+    text = f.lower(s((8, 16), "x", None), s((16, 8), None, "y")).as_text()
+    assert "mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32" in text
+    assert 'sdy.mesh @mesh = <["x"=4, "y"=2]>' in text
+    arguments = re.findall(r"%arg\d: tensor<\w+> \{sdy.sharding = (#sdy.sharding<[^>]*>)", text)
+    assert arguments == ['#sdy.sharding<@mesh, [{"x"}, {}]>', '#sdy.sharding<@mesh, [{}, {"y"}]>']
+    assert 'jax.result_info = "result", sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>' in text
+
+
+def test_source_lines_reach_the_collectives(mesh):
+    def f(x):
+        y = x * 2
+        return jnp.sum(y)  # the line that communicates
+
+    x = meshrt.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("data")))
+    lowered = meshrt.jit(f).lower(x)
+    assert "test_stages.py" in lowered.as_text(debug_info=True)
+    (entry,) = lowered.partition().plan
+    assert entry.kind == "all_reduce" and entry.axes == "data"
+    line = next(i for i, t in enumerate(open(__file__), 1) if "the line that communicates" in t)
+    assert entry.where == f"{__file__}:{line}"
+
+
+def test_propagated_and_partitioned_print(mesh):
+    x = meshrt.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("data", "model")))
+    lowered = meshrt.jit(lambda x: jnp.sum(x @ x)).lower(x)
+    propagated, partitioned = lowered.propagate(), lowered.partition()
+    assert "sdy.sharding" in propagated.as_text()
+    assert "num_replicas = 8" in partitioned.as_text() and "all_" in partitioned.as_text()
+    assert lowered.propagate() is propagated and propagated.partition() is partitioned
+    assert partitioned.arg_shardings == (NamedSharding(mesh.abstract_mesh, P("data", "model")),)
+
+
+def test_donation_deletes_and_aliases(mesh):
+    w = meshrt.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("data", "model")))
+    f = meshrt.jit(lambda w, g: w - g, donate_argnames="w")
+    lowered = f.lower(w, w)
+    assert "tf.aliasing_output = 0" in lowered.as_text()
+    g = meshrt.device_put(w, w.sharding, may_alias=False)
+    out = f(w, g)
+    assert w.is_deleted() and not g.is_deleted() and out.sharding.is_equivalent_to(g.sharding, 2)
+
+
+def test_unused_arguments_are_dropped_unless_kept():
+    f = lambda x, y: x + 1
+    assert "%arg1" not in meshrt.jit(f).lower(1.0, 2.0).as_text()
+    assert "%arg1" in meshrt.jit(f, keep_unused=True).lower(1.0, 2.0).as_text()
+    assert float(meshrt.jit(f)(1.0, 2.0)) == 2.0
+
+
+def test_captured_arrays_become_arguments_and_numpy_constants_are_embedded():
+    big, small = jnp.arange(8.0), np.arange(3, dtype=np.float32)
+    lowered = meshrt.jit(lambda x: jnp.sum(big) * x + small.sum()).lower(1.0)
+    assert len(lowered.module.consts) == 1
+    assert float(meshrt.jit(lambda x: jnp.sum(big) * x + jnp.sum(small))(2.0)) == 59.0
+
+
+def test_nested_jit_becomes_one_function():
+    inner = meshrt.jit(lambda x: jnp.sin(x) * 2)
+    lowered = meshrt.jit(lambda x: inner(inner(x))).lower(np.ones(3, np.float32))
+    assert lowered.as_text().count("call @") == 2
+    assert lowered.as_text().count("func.func private") == 1
+    np.testing.assert_allclose(lowered.compile()(np.ones(3, np.float32)), 2 * np.sin(2 * np.sin(np.ones(3))), rtol=1e-6)
+
+
+def test_lowering_for_a_platform_that_is_not_here():
+    lowered = meshrt.jit(lambda x: x + 1).trace(1.0).lower(lowering_platforms=("tpu",))
+    assert "stablehlo.add" in lowered.as_text()
+    with pytest.raises(meshrt.errors.MeshrtError):
+        lowered.compile()(1.0)
+
+
+def test_decorator_forms_and_methods():
+    @meshrt.jit
+    def f(x):
+        """Doubles."""
+        return x * 2
+
+    @meshrt.jit(static_argnames=("n",)) if False else __import__("functools").partial(meshrt.jit, static_argnames=("n",))
+    def g(x, *, n):
+        return x * n
+
+    class Model:
+        @meshrt.jit
+        def apply(self_like, x):  # noqa: N805
+            return self_like["w"] * x
+
+    assert f.__name__ == "f" and f.__doc__ == "Doubles." and float(f(2.0)) == 4.0
+    assert float(g(2.0, n=3)) == 6.0
+    assert float(Model.apply({"w": 2.0}, 3.0)) == 6.0
+
+
+PROGRAMS = {
+    "mlp": lambda m, np_, w, x: np_.sum(np_.tanh(x @ w) ** 2),
+    "softmax": lambda m, np_, w, x: m.nn.log_softmax(x @ w, axis=-1),
+    "attention": lambda m, np_, w, x: m.nn.softmax((x @ w) @ (x @ w).T, axis=-1) @ x,
+    "grad": lambda m, np_, w, x: m.grad(lambda w: np_.mean(m.nn.gelu(x @ w)))(w),
+    "cumulative": lambda m, np_, w, x: np_.cumsum(x, axis=1) @ w,
+    "gather": lambda m, np_, w, x: w[np_.arange(8) % 3] + x[:, :1],
+    "scan": lambda m, np_, w, x: m.lax.scan(lambda c, a: (np_.tanh(c @ w + a), np_.sum(c)), x[0], x)[0],
+    "uneven": lambda m, np_, w, x: np_.concatenate([x @ w, x[:3]], axis=0).reshape(11, 2, 4).sum(axis=0),
+    "roll": lambda m, np_, w, x: np_.roll(x, 1, axis=0) - np_.pad(x[1:], ((0, 1), (0, 0))),
+}
+SPECS = [("data",), ("model",), (None, "data"), ("data", "model"), (("model", "data"),)]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_sharded_programs_equal_jax_on_one_device(name, mesh):
+    program = PROGRAMS[name]
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(8, 8)).astype(np.float32), rng.normal(size=(8, 8)).astype(np.float32)
+    expected = program(jax, jax.numpy, jax.numpy.asarray(w), jax.numpy.asarray(x))
+    for ws in SPECS[::2]:
+        for xs in SPECS[1::2]:
+            args = [meshrt.device_put(a, NamedSharding(mesh, P(*s))) for a, s in ((w, ws), (x, xs))]
+            got = meshrt.jit(lambda w, x: program(meshrt, jnp, w, x))(*args)
+            np.testing.assert_allclose(np.asarray(got), np.asarray(expected), rtol=2e-5, atol=2e-5, err_msg=f"{ws} {xs}")
+
+
+@pytest.mark.parametrize("name", ["mlp", "attention", "scan"])
+def test_xla_partitions_the_same_program(name, mesh):
+    program = PROGRAMS[name]
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(8, 8)).astype(np.float32), rng.normal(size=(8, 8)).astype(np.float32)
+    args = [meshrt.device_put(a, NamedSharding(mesh, P(*s))) for a, s in ((w, (None, "model")), (x, ("data",)))]
+    f = lambda w, x: program(meshrt, jnp, w, x)
+    ours = meshrt.jit(f)(*args)
+    with meshrt.config.override(partitioner="xla"):
+        theirs = meshrt.jit(f)(*args)
+    assert ours.sharding.is_equivalent_to(theirs.sharding, ours.ndim)
+    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-5)
