@@ -1,0 +1,1 @@
+"""Parts of the library whose interface may still change."""
