@@ -21,7 +21,7 @@ from ..realise import REDUCERS, Realiser, zero_literal
 from ..reshard import Planner, ReshardPlan
 from ..topology import Topology
 from . import rules
-from .state import Partial, State
+from .state import Partial, State, View
 
 __all__ = ["Context"]
 
@@ -108,6 +108,8 @@ class Context:
     def get(self, value: Value, dims: Dims) -> Ref:
         """`value` complete and laid out as `dims`; collectives are written if no such version is visible."""
         state = self.env[value]
+        if state.view is not None and not state.versions:
+            self._cut(state)
         ref = state.versions.get(dims)
         if ref is not None:
             return ref
@@ -118,6 +120,15 @@ class Context:
                 return local[dims]
             region = region.parent
         return self._materialise(state, dims)
+
+    def bind_view(self, value: Value, view: View) -> None:
+        """Binds a value that is cut out of another tensor when somebody asks for it."""
+        self.new_state(value).view = view
+
+    def _cut(self, state: State) -> None:
+        outer, self.region = self.region, state.home
+        state.versions[state.view.dims] = state.view.cut()
+        self.region = outer
 
     def whole(self, value: Value) -> Ref:
         """`value` complete on every device."""
@@ -154,6 +165,8 @@ class Context:
         while region is not state.home and region is not None:
             out += [(dims, {(): ref}) for dims, ref in region.known.get(state, {}).items()]
             region = region.parent
+        if state.view is not None and not out:
+            out.append((state.view.dims, {(): None}))
         if state.partial is not None and not out:
             out.append((state.partial.dims, state.partial.parts))
         return out

@@ -60,7 +60,7 @@ def choose(
     wants = [ctx.want(v) for v in results]
     key = (
         factors,
-        tuple((tuple(s.versions), s.partial and (s.partial.dims, tuple(s.partial.parts))) for s in states),
+        tuple((tuple(s.versions) or s.dims, s.partial and (s.partial.dims, tuple(s.partial.parts))) for s in states),
         tuple(wants),
         tuple(s.bits for s in states),
         tuple(v.type.dtype for v in results),

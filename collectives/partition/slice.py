@@ -16,6 +16,7 @@ from . import linear
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
 from .intervals import Run, assemble
+from .state import View
 from .structure import rearrange
 
 
@@ -51,12 +52,25 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of) -> None:
         dims = ctx.want(result)
     ref = ctx.get(value, dims)
     shape = list(value.type.shape)
+    if op.name == "stablehlo.slice" and len(changed) == 1 and dims[changed[0]]:
+        _view(ctx, op, ref, dims, changed[0], runs_of(changed[0])[0][0])
+        return
     for d in changed:
         runs, fill = runs_of(d)
         size = result.type.shape[d]
         ref = assemble(ctx, d, dims[d], [ref], [shape[d]], size, runs, fill)
         shape[d] = size
     ctx.bind(result, dims, ref)
+
+
+def _view(ctx: Context, op: Op, ref: Ref, dims: Dims, d: int, run: Run) -> None:
+    """Leaves the slice to its consumer, which may move the elements further."""
+    size, length = op.operands[0].type.shape[d], run.length
+
+    def cut() -> Ref:
+        return assemble(ctx, d, dims[d], [ref], [size], length, [run], None)
+
+    ctx.bind_view(op.results[0], View(ref, size, d, run.start, dims, cut))
 
 
 def slice_(ctx: Context, op: Op) -> None:
@@ -187,13 +201,23 @@ def concatenate(ctx: Context, op: Op) -> None:
     if not best[d]:
         ctx.bind(result, best, _concatenate(ctx, op, best, d))
         return
-    refs = [ctx.get(v, best) for v in op.operands]
-    sizes = [v.type.shape[d] for v in op.operands]
-    runs, at = [], 0
-    for i, n in enumerate(sizes):
-        runs.append(Run(i, 0, at, n))
-        at += n
+    refs, sizes, runs, at = [], [], [], 0
+    for v in op.operands:
+        ref, size, start = _base(ctx, v, best, d)
+        if ref not in refs:
+            refs.append(ref)
+            sizes.append(size)
+        runs.append(Run(refs.index(ref), start, at, v.type.shape[d]))
+        at += v.type.shape[d]
     ctx.bind(result, best, assemble(ctx, d, best[d], refs, sizes, shape[d], runs, None))
+
+
+def _base(ctx: Context, value: Value, dims: Dims, d: int) -> tuple[Ref, int, int]:
+    """(tensor, its size along d, position in it) from where `value` can be taken."""
+    view = ctx.state(value).view
+    if view is not None and view.dims == dims and view.dim == d and not ctx.state(value).versions:
+        return view.base, view.size, view.start
+    return ctx.get(value, dims), value.type.shape[d], 0
 
 
 def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
@@ -205,9 +229,13 @@ def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
     at = 0
     for v in op.operands:
         n = v.type.shape[d]
-        have = -(-n // p)
+        view = ctx.state(v).view
+        direct = view is not None and view.dims == dims and view.dim == d
+        size, first = (view.size, view.start) if direct else (n, 0)
+        have = -(-size // p)
         for c in range(p):
-            low, high = max(c * want, at + c * have), min((c + 1) * want, at + min(n, (c + 1) * have))
+            low = max(c * want, at, at - first + c * have)
+            high = min((c + 1) * want, at + n, at - first + (c + 1) * have)
             kept[c] += max(0, high - low)
         at += n
     return max(max(0, min(want, size - c * want) - k) for c, k in enumerate(kept)) / want

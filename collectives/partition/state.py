@@ -9,7 +9,23 @@ from ..cost import item_bytes
 from ..emit import Ref, Region
 from ..layout import Dims
 
-__all__ = ["Partial", "State"]
+__all__ = ["Partial", "State", "View"]
+
+
+@dataclass(slots=True)
+class View:
+    """A value that is positions [start, start + length) of `base` along `dim`, not cut out yet.
+
+    `dims` is the layout of `base` (of global size `size` along `dim`) and of the value once `cut` makes it. Operations
+    that move positions themselves use the base, so that elements travel once.
+    """
+
+    base: Ref
+    size: int
+    dim: int
+    start: int
+    dims: Dims
+    cut: Callable[[], Ref]
 
 
 @dataclass(slots=True)
@@ -34,11 +50,12 @@ class State:
     partial   a version that still has to be reduced
     make      for values that every device can compute in any layout (constants, positions, ...): the function
               that does, called with the layout
+    view      for a stretch of another tensor that has not been cut out: where it is
     uses      number of uses of the value
     hint      for a value carried by a loop: a layout in which the body would rather have it
     """
 
-    __slots__ = ("bits", "dtype", "hint", "home", "make", "partial", "shape", "type_text", "uses", "versions")
+    __slots__ = ("bits", "dtype", "hint", "home", "make", "partial", "shape", "type_text", "uses", "versions", "view")
 
     def __init__(self, shape: tuple[int, ...], dtype: str, home: Region, uses: int, type_text: str | None = None):
         self.shape = shape
@@ -51,6 +68,7 @@ class State:
         self.make: Callable[[Dims], Ref] | None = None
         self.type_text = type_text
         self.hint: Dims | None = None
+        self.view: View | None = None
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -64,4 +82,6 @@ class State:
         """The layout the value was made in; None if it can be made in any."""
         if self.versions:
             return next(iter(self.versions))
+        if self.view is not None:
+            return self.view.dims
         return self.partial.dims if self.partial is not None else None

@@ -1,0 +1,76 @@
+"""Programs written in JAX: their StableHLO, XLA's partitioning of them, and their values on one device."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import collectives
+import propagation
+
+from . import harness
+
+__all__ = ["Case", "check", "jax_mesh"]
+
+
+def jax_mesh(axes: dict[str, int]):
+    """A JAX mesh of virtual CPU devices; skips the test if JAX was started with fewer."""
+    n = math.prod(axes.values())
+    try:
+        jax.config.update("jax_num_cpu_devices", 8)
+    except RuntimeError:
+        pass  # JAX's devices exist already; how many is checked next
+    if len(jax.devices("cpu")) < n:
+        pytest.skip(f"JAX was started with {len(jax.devices('cpu'))} CPU devices, {n} are needed")
+    devices = np.array(jax.devices("cpu")[:n]).reshape(tuple(axes.values()))
+    return jax.sharding.Mesh(devices, tuple(axes))
+
+
+class Case:
+    """`build(constrain)` gives the function; `args` are arrays, `ins` and `outs` PartitionSpecs in the same trees."""
+
+    def __init__(self, axes: dict[str, int], build, args, ins, outs=None):
+        self.mesh = jax_mesh(axes)
+        is_spec = lambda x: isinstance(x, PartitionSpec)
+        named = lambda tree: jax.tree.map(lambda s: NamedSharding(self.mesh, s), tree, is_leaf=is_spec)
+        self.args = args
+        constrain = lambda x, *spec: jax.lax.with_sharding_constraint(
+            x, NamedSharding(self.mesh, PartitionSpec(*spec))
+        )
+        out = None if outs is None else named(outs)
+        jitted = jax.jit(build(constrain), in_shardings=named(ins), out_shardings=out, keep_unused=True)
+        self.lowered = jitted.lower(*args)
+        self.one = jax.jit(build(lambda x, *spec: x))
+
+    @property
+    def text(self) -> str:
+        return self.lowered.as_text(debug_info=True)
+
+    def expected(self):
+        return [np.asarray(x) for x in jax.tree.leaves(self.one(*self.args))]
+
+    def xla(self):
+        """(bytes per device, counts) of XLA's own partitioning."""
+        return harness.hlo_bytes(self.lowered.compile().as_text(), self.mesh.size)
+
+
+def check(case: Case, rtol=2e-5, atol=None, above_xla=False, **options):
+    """Partitions, runs on virtual devices, compares with one device and with XLA's bytes; returns (result, bytes)."""
+    result = collectives.partition(propagation.run(case.text), **options)
+    flat = [np.asarray(a) for a in jax.tree.leaves(case.args)]
+    expected = case.expected()
+    got, compiled = harness.run_partitioned(result, flat, [e.shape for e in expected])
+    for g, e in zip(got, expected):
+        assert g.dtype == e.dtype
+        scale = float(np.max(np.abs(e.astype(np.float64)))) if e.size and e.dtype != bool else 1.0
+        limit = rtol * scale if atol is None else atol
+        np.testing.assert_allclose(g.astype(np.float64), e.astype(np.float64), rtol=rtol, atol=limit)
+    sent, _ = harness.hlo_bytes(compiled.hlo(), case.mesh.size)
+    if not above_xla:
+        theirs, _ = case.xla()
+        assert sent <= theirs * 1.0001 + 1, f"{sent} bytes per device, XLA sends {theirs}\n{result.plan.as_text()}"
+    return result, sent
