@@ -165,7 +165,7 @@ class LoweringContext:
         """A region that computes `jaxpr` of its block arguments and returns its results."""
         body = self.body.body(arg_types if arg_types is not None else [mlir_type(v.aval) for v in jaxpr.invars])
         ctx = self.nested(body)
-        body.ret(ctx.jaxpr(jaxpr, body.args))
+        body.ret(ctx.jaxpr(jaxpr, body.args), loc=self.loc)
         return body
 
     def scalar_region(self, name: str, dtype: Any) -> Body:

@@ -44,7 +44,7 @@ def _lower(ctx, eqn: Eqn, index, *operands):
     regions = []
     for branch in eqn.params["branches"]:
         body = ctx.body.body([])
-        body.ret(ctx.nested(body).jaxpr(branch, operands))
+        body.ret(ctx.nested(body).jaxpr(branch, operands), loc=ctx.loc)
         regions.append(body)
     return ctx.ops("stablehlo.case", [index], [v.aval for v in eqn.outvars], regions=regions)
 

@@ -146,7 +146,7 @@ class _Loop:
             )
             buffers = [self.put(inner, b, y, at, k) for k, (b, y) in enumerate(zip(buffers, slices))]
         following = inner.op("stablehlo.add", [count, inner.scalar(1, INDEX.dtype)], INDEX)
-        body.ret([following, *new_carry, *buffers])
+        body.ret([following, *new_carry, *buffers], loc=ctx.loc)
         outs = ctx.ops("stablehlo.while", [start, *carry, *ys], types, regions=[test, body])
         return list(outs[1 : 1 + len(carry)]), list(outs[1 + len(carry) :])
 

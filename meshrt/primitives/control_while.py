@@ -41,7 +41,7 @@ def _lower(ctx, eqn: Eqn, *operands):
     kinds = [r.type for r in carry]
     test, body = ctx.body.body(kinds), ctx.body.body(kinds)
     test.ret(ctx.nested(test).jaxpr(p["cond_jaxpr"], [*cond_consts, *test.args]))
-    body.ret(ctx.nested(body).jaxpr(p["body_jaxpr"], [*body_consts, *body.args]))
+    body.ret(ctx.nested(body).jaxpr(p["body_jaxpr"], [*body_consts, *body.args]), loc=ctx.loc)
     return ctx.ops("stablehlo.while", carry, [v.aval for v in eqn.outvars], regions=[test, body])
 
 
