@@ -39,6 +39,7 @@ class Collective(NamedTuple):
     bytes   sent by the busiest device, once
     op      the operation of the global program that caused it
     cause   why, in words
+    senders the devices that send; None if all do
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Collective(NamedTuple):
     bytes: float
     op: object
     cause: str
+    senders: np.ndarray | None = None
 
 
 class Ref:

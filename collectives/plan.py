@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
 from propagation.program import source
 
 from .cost import seconds
@@ -55,14 +57,14 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class CommunicationPlan:
-    """All collectives of a program, in program order."""
+    """All collectives of a program, in program order.
+
+    `bytes` are those that the busiest device sends per run of the program; it need not be the busiest of every
+    collective. Collectives in loops of unknown length count once.
+    """
 
     entries: tuple[PlanEntry, ...]
-
-    @property
-    def bytes(self) -> float:
-        """Sent by the busiest device per run; collectives in loops of unknown length count once."""
-        return sum(e.bytes * (e.times or 1) for e in self.entries)
+    bytes: float
 
     @property
     def seconds(self) -> float:
@@ -123,12 +125,19 @@ def human(n: float) -> str:
 def plan_of(main: FunctionItem, functions: dict[str, FunctionItem], atoms: Atoms, topology: Topology):
     """The plan of a built program, read off its items: what is written is what is counted."""
     entries: list[PlanEntry] = []
+    everyone, some = 0.0, np.zeros(atoms.count)
 
     def visit(region: Region, times: int | None) -> None:
+        nonlocal everyone
         for items in (region.prologue, region.items):
             for item in items:
                 if item.collective is not None:
                     entries.append(_entry(item, times, atoms, topology))
+                    sent = item.collective.bytes * (times or 1)
+                    if item.collective.senders is None:
+                        everyone += sent
+                    else:
+                        some[item.collective.senders] += sent
                 for inner in item.regions:
                     if inner.kind != "body":
                         known = None if times is None or inner.trips is None else times * inner.trips
@@ -137,7 +146,7 @@ def plan_of(main: FunctionItem, functions: dict[str, FunctionItem], atoms: Atoms
                     visit(functions[item.attrs.partition("@")[2]].region, times)
 
     visit(main.region, 1)
-    return CommunicationPlan(tuple(entries))
+    return CommunicationPlan(tuple(entries), everyone + float(some.max()))
 
 
 def _entry(item: Item, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:

@@ -211,7 +211,11 @@ class Realiser:
         moving = bool((pairs[:, 0] != pairs[:, 1]).any())
         sent = math.prod(x.shape) * item_bytes(x.dtype) if moving else 0.0
         kind = "collective_permute"
-        return self.collective(region, kind, tuple(atoms), x, x.shape, attrs, op, cause, loc, sent=sent)
+        out = self.collective(region, kind, tuple(atoms), x, x.shape, attrs, op, cause, loc, sent=sent)
+        senders = pairs[pairs[:, 0] != pairs[:, 1], 0]
+        if len(senders) < self.atoms.count:
+            out.item.collective = out.item.collective._replace(senders=senders)
+        return out
 
     def pairs(self, before: Dims, after: Dims, unreduced) -> np.ndarray:
         """i64[devices, 2]: from whom each device gets its piece when equal-sized pieces change hands. A device that

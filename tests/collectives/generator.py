@@ -1,0 +1,217 @@
+"""Random small programs in JAX, with random shardings: each value is an array of rank 1 to 3."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+__all__ = ["random_program"]
+
+MESHES = ({"x": 8}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}, {"a": 3, "b": 2})
+SIZES = {8: (8, 16, 24), 6: (6, 12, 18)}
+
+
+def random_spec(rng, shape, axes):
+    """A PartitionSpec whose axes divide the dimensions."""
+    free = list(axes)
+    rng.shuffle(free)
+    entries = []
+    for n in shape:
+        names, split = [], 1
+        while free and rng.random() < 0.55 and n % (split * axes[free[-1]]) == 0:
+            split *= axes[free[-1]]
+            names.append(free.pop())
+        entries.append(tuple(names) if len(names) > 1 else names[0] if names else None)
+    return PartitionSpec(*entries)
+
+
+def random_program(seed: int):
+    """(mesh axes, build, args, in specs): `build(constrain)` is the function, with a tuple of results."""
+    rng = np.random.default_rng(seed)
+    axes = MESHES[seed % len(MESHES)]
+    sizes = SIZES[math.prod(axes.values())]
+    shapes = [tuple(int(rng.choice(sizes)) for _ in range(rng.integers(1, 4))) for _ in range(3)]
+    args = tuple(rng.standard_normal(s).astype(np.float32) for s in shapes)
+    specs = tuple(random_spec(rng, s, axes) for s in shapes)
+    plan = [(int(rng.integers(1 << 30)), float(rng.random())) for _ in range(int(rng.integers(4, 10)))]
+
+    def build(constrain):
+        def f(*xs):
+            values = list(xs)
+            for draw, chance in plan:
+                local = np.random.default_rng(draw)
+                values.append(_step(local, values, constrain if chance < 0.3 else None, axes))
+            return tuple(values[len(xs) :])
+
+        return f
+
+    return axes, build, args, specs
+
+
+def _step(rng, values, constrain, axes):
+    x = values[int(rng.integers(max(0, len(values) - 4), len(values)))]
+    kinds = [k for k in OPS if k is not None]
+    y = None
+    while y is None:
+        y = OPS[kinds[int(rng.integers(len(kinds)))]](rng, x, values)
+    if constrain is not None:
+        spec = random_spec(rng, y.shape, axes)
+        y = constrain(y, *spec)
+    return y
+
+
+def _like(rng, x, values):
+    same = [v for v in values if v.shape == x.shape]
+    return same[int(rng.integers(len(same)))]
+
+
+def _dim(rng, x):
+    return int(rng.integers(x.ndim)) if x.ndim else None
+
+
+def _reduce(rng, x, values):
+    if x.ndim < 1:
+        return None
+    f = (jnp.sum, jnp.max, jnp.mean, lambda v, axis: jnp.argmax(v, axis).astype(v.dtype))[int(rng.integers(4))]
+    return f(x, axis=_dim(rng, x))
+
+
+def _matmul(rng, x, values):
+    if x.ndim < 1:
+        return None
+    d = _dim(rng, x)
+    pairs = [(v, e) for v in values for e in range(v.ndim) if v.shape[e] == x.shape[d] and v.ndim + x.ndim <= 5]
+    v, e = pairs[int(rng.integers(len(pairs)))] if pairs else (None, None)
+    return None if v is None else jnp.tensordot(x, v, axes=(d, e)) * 0.2
+
+
+def _reshape(rng, x, values):
+    if x.ndim >= 2 and rng.random() < 0.5:
+        d = int(rng.integers(x.ndim - 1))
+        return x.reshape(*x.shape[:d], x.shape[d] * x.shape[d + 1], *x.shape[d + 2 :])
+    d = _dim(rng, x)
+    if d is None or x.ndim > 2:
+        return None
+    divisors = [k for k in (2, 3, 4, 6, 8) if x.shape[d] % k == 0 and x.shape[d] > k]
+    if not divisors:
+        return None
+    k = divisors[int(rng.integers(len(divisors)))]
+    return x.reshape(*x.shape[:d], k, x.shape[d] // k, *x.shape[d + 1 :])
+
+
+def _slice(rng, x, values):
+    d = _dim(rng, x)
+    if d is None or x.shape[d] < 4:
+        return None
+    start = int(rng.integers(0, x.shape[d] // 2))
+    stop = int(rng.integers(start + 2, x.shape[d] + 1))
+    return jax.lax.slice_in_dim(x, start, stop, int(rng.choice([1, 1, 2])), axis=d)
+
+
+def _concatenate(rng, x, values):
+    d = _dim(rng, x)
+    return None if d is None or x.shape[d] > 40 else jnp.concatenate([x, _like(rng, x, values)], axis=d)
+
+
+def _pad(rng, x, values):
+    if not x.ndim:
+        return None
+    widths = [(int(rng.integers(0, 3)), int(rng.integers(0, 3))) for _ in x.shape]
+    return jnp.pad(x, widths, constant_values=0.5)
+
+
+def _dynamic_slice(rng, x, values):
+    d = _dim(rng, x)
+    if d is None or x.shape[d] < 3:
+        return None
+    start = (jnp.sum(x) * 3).astype(jnp.int32)
+    return jax.lax.dynamic_slice_in_dim(x, start, int(rng.integers(1, x.shape[d])), axis=d)
+
+
+def _update(rng, x, values):
+    d = _dim(rng, x)
+    if d is None or x.shape[d] < 3:
+        return None
+    start = (jnp.sum(x) * 3).astype(jnp.int32)
+    new = jax.lax.slice_in_dim(x, 0, int(rng.integers(1, x.shape[d])), axis=d) * 2
+    return jax.lax.dynamic_update_slice_in_dim(x, new, start, axis=d)
+
+
+def _take(rng, x, values):
+    d = _dim(rng, x)
+    if d is None:
+        return None
+    ids = jnp.asarray(rng.integers(0, x.shape[d], int(rng.choice([6, 8, 12]))))
+    return jnp.take(x, ids, axis=d, mode="clip")
+
+
+def _scatter(rng, x, values):
+    if x.ndim < 1:
+        return None
+    ids = jnp.asarray(rng.integers(0, x.shape[0], x.shape[0]))
+    y = _like(rng, x, values)
+    return x.at[ids].add(y) if rng.random() < 0.7 else x.at[ids[:1]].set(y[:1])
+
+
+def _scan(rng, x, values):
+    if x.ndim < 2:
+        return None
+
+    def body(c, row):
+        c = jnp.tanh(c + row)
+        return c, c * 2
+
+    last, all_ = jax.lax.scan(body, jnp.zeros(x.shape[1:], x.dtype), x)
+    return all_ if rng.random() < 0.6 else last
+
+
+def _mask(rng, x, values):
+    d = _dim(rng, x)
+    if d is None:
+        return None
+    where = jax.lax.broadcasted_iota(jnp.int32, x.shape, d)
+    return jnp.where(where % 3 == 1, x, _like(rng, x, values))
+
+
+def _transpose(rng, x, values):
+    return jnp.transpose(x, list(rng.permutation(x.ndim))) if x.ndim > 1 else None
+
+
+def _softmax(rng, x, values):
+    return jax.nn.softmax(x, axis=_dim(rng, x)) if x.ndim else None
+
+
+def _cond(rng, x, values):
+    return jax.lax.cond(jnp.sum(x) > 0, lambda a: a * 2, lambda a: a - jnp.mean(a), x)
+
+
+OPS = {
+    "add": lambda rng, x, values: x + _like(rng, x, values),
+    "multiply": lambda rng, x, values: x * _like(rng, x, values) * 0.5,
+    "tanh": lambda rng, x, values: jnp.tanh(x),
+    "reduce": _reduce,
+    "matmul": _matmul,
+    "matmul2": _matmul,
+    "reshape": _reshape,
+    "reshape2": _reshape,
+    "slice": _slice,
+    "concatenate": _concatenate,
+    "pad": _pad,
+    "dynamic_slice": _dynamic_slice,
+    "update": _update,
+    "take": _take,
+    "scatter": _scatter,
+    "scan": _scan,
+    "mask": _mask,
+    "transpose": _transpose,
+    "softmax": _softmax,
+    "cond": _cond,
+    "roll": lambda rng, x, values: jnp.roll(x, int(rng.integers(1, 5)), axis=_dim(rng, x)) if x.ndim else None,
+    "flip": lambda rng, x, values: jnp.flip(x, _dim(rng, x)) if x.ndim else None,
+    "cumsum": lambda rng, x, values: jnp.cumsum(x, axis=_dim(rng, x)) * 0.1 if x.ndim else None,
+    "sort": lambda rng, x, values: jnp.sort(x, axis=_dim(rng, x)) if x.ndim else None,
+}
