@@ -34,13 +34,14 @@ def identity(x: Any) -> Any:
 def relu(x: Any) -> Any:
     """max(x, 0), with derivative 0 at 0."""
     x = _array("relu", x)
-    zero = np.zeros((), x.dtype)[()]
+    zero = scalar_like(x, 0)
     return where(el.le_p.bind(x, zero), zero, x)  # a select, so that ties do not share the derivative
 
 
 def relu6(x: Any) -> Any:
-    """min(max(x, 0), 6)."""
-    return uf.minimum(uf.maximum(x, 0), 6.0)
+    """min(max(x, 0), 6), with derivative 0 at 0 and 6."""
+    x = relu(x)
+    return where(uf.greater_equal(x, 6.0), 6.0, x)
 
 
 def squareplus(x: Any, b: Any = 4) -> Any:
@@ -137,10 +138,10 @@ def gelu(x: Any, approximate: bool = True) -> Any:
         raise errors.ArgumentTypeError(f"gelu does not support complex values, got dtype {x.dtype}")
     if approximate:
         cubic = el.mul_p.bind(scalar_like(x, 0.044715), el.integer_pow_p.bind(x, y=3))
-        inner = el.mul_p.bind(scalar_like(x, math.sqrt(2 / math.pi)), el.add_p.bind(x, cubic))
+        inner = el.mul_p.bind(np.asarray(math.sqrt(2 / math.pi), x.dtype)[()], el.add_p.bind(x, cubic))
         cdf = el.mul_p.bind(scalar_like(x, 0.5), el.add_p.bind(scalar_like(x, 1), el.tanh_p.bind(inner)))
         return el.mul_p.bind(x, cdf)
-    tail = el.erfc_p.bind(el.mul_p.bind(el.neg_p.bind(x), scalar_like(x, math.sqrt(0.5))))
+    tail = el.erfc_p.bind(el.mul_p.bind(el.neg_p.bind(x), np.asarray(math.sqrt(0.5), x.dtype)[()]))
     return el.mul_p.bind(el.mul_p.bind(scalar_like(x, 0.5), x), tail)
 
 

@@ -56,7 +56,7 @@ class IndexUpdateRef:
         self, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
         fill_value: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
-        """``x[index]``; out of bounds, index arrays give ``fill_value`` unless ``mode`` says otherwise."""
+        """``x[index]``; with ``mode="fill"`` elements out of bounds are ``fill_value`` (NaN by default)."""
         out = getitem(
             self.array, self.index, mode=mode, fill_value=fill_value, indices_are_sorted=indices_are_sorted,
             unique_indices=unique_indices, wrap=wrap_negative_indices,

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.trace import EvalTrace, Tracer, context
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.operands import (
@@ -22,7 +23,6 @@ from meshrt.numpy.operands import (
     shape_tuple,
     static_int,
 )
-from meshrt.primitives import identity
 from meshrt.primitives.reshape import broadcast_in_dim_p, expand_dims, iota_p, reshape_p
 from meshrt.primitives.reshape import full as lax_full
 
@@ -74,13 +74,11 @@ def _placed(out: Any, device: Any, out_sharding: Any) -> Any:
         raise errors.ArgumentTypeError("give either device or out_sharding, not both")
     if where is None:
         return out
-    from meshrt.core.trace import Tracer
-
     if isinstance(out, Tracer):
         from meshrt.lax import with_sharding_constraint
 
         return with_sharding_constraint(out, where)
-    from meshrt.api import device_put
+    from meshrt.runtime.transfer import device_put
 
     return device_put(out, where)
 
@@ -91,7 +89,7 @@ def _make(a: Any, dtype: Any, copy: bool) -> Any:
         a = convert()
     if isinstance(a, ArrayOperators):
         a = a if dtype is None else el.convert_element_type(a, dtype)
-        return el.copy_p.bind(a) if copy else a
+        return el.copy_p.bind(a) if copy and not isinstance(a.dtype, dtypes.ExtendedDType) else a
     if isinstance(a, PYTHON_SCALARS):
         return _scalar(a, dtype)
     if isinstance(a, (list, tuple)):
@@ -116,7 +114,11 @@ def _numpy(a: Any, dtype: Any) -> np.ndarray:
 
 
 def _constant(value: np.ndarray) -> Any:
-    """A NumPy array as an array of ours, in the current trace."""
+    """A NumPy array as an array of ours: on a device if nothing is being traced, else a constant of the program."""
+    if type(context.trace) is EvalTrace:
+        from meshrt.runtime.transfer import from_numpy
+
+        return from_numpy(value)
     return el.copy_p.bind(value)
 
 

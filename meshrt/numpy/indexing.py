@@ -43,8 +43,8 @@ def getitem(
     """``x[index]`` with NumPy's rules.
 
     Args:
-      mode: out-of-bounds scalars and slices are clamped with None, "clip" and "promise_in_bounds"; index arrays
-        give ``fill_value`` with None and "fill" and are clamped with "clip".
+      mode: what happens out of bounds. None and "promise_in_bounds": nothing is checked, and the nearest element is
+        read; "clip": the nearest element, also in derivatives; "fill": ``fill_value``.
       fill_value: static scalar; by default NaN, for integers the smallest (unsigned: largest) value.
       wrap: whether negative indices count from the end.
     """
@@ -156,7 +156,7 @@ def _gather(
         numbers = lax.GatherDimensionNumbers(plan.offset_dims, plan.collapsed_slice_dims, plan.start_index_map)
         x = lax.gather(
             x, indices, numbers, plan.slice_sizes, unique_indices=unique or plan.unique,
-            indices_are_sorted=is_sorted or plan.unique, mode="fill" if mode is None else mode, fill_value=fill_value,
+            indices_are_sorted=is_sorted or plan.unique, mode=mode or "promise_in_bounds", fill_value=fill_value,
         )  # fmt: skip
     if plan.reverse:
         x = lax.rev(x, plan.reverse)

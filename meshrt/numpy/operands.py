@@ -103,20 +103,26 @@ def unsupported_argument(name: str, argument: str, value: Any) -> None:
 
 def cast(x: Any, aval: ShapedArray, dtype: Any, weak: bool) -> Any:
     """``x``, of type ``aval``, as ``dtype``. Scalars and NumPy arrays are converted here and now."""
-    if aval.dtype == dtype:
-        if type(x) in PYTHON_SCALARS and not (weak and aval.weak_type):
-            return np.asarray(x, dtype)[()]
-        return x
     if isinstance(x, ArrayOperators):
+        if aval.dtype == dtype and aval.weak_type <= weak:
+            return x
         return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=weak)
+    if aval.dtype == dtype:
+        return x if type(x) not in PYTHON_SCALARS or (weak and aval.weak_type) else np.asarray(x, dtype)[()]
     if weak and type(x) in PYTHON_SCALARS:
         return dtypes.scalar_type_of(dtype)(x)
     return np.asarray(x).astype(dtype)[()] if aval.ndim == 0 else x.astype(dtype)
 
 
 def scalar_like(x: Any, value: Any) -> Any:
-    """``value`` as a scalar of ``x``'s dtype."""
-    return np.asarray(value, x.dtype)[()]
+    """``value`` as a scalar of ``x``'s dtype, weak if ``x`` is."""
+    if isinstance(x, ArrayOperators):
+        aval = x.aval
+        if not aval.weak_type:
+            return np.asarray(value, aval.dtype)[()]
+        scalar = dtypes.scalar_type_of(aval.dtype)(value)
+        return scalar if aval_of(scalar).dtype == aval.dtype else np.asarray(value, aval.dtype)[()]
+    return type(x)(value) if type(x) in PYTHON_SCALARS else np.asarray(value, x.dtype)[()]
 
 
 def _promote_dtypes(name: str, args: Sequence[Any], adjust: Any) -> list[Any]:

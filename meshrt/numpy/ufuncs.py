@@ -375,7 +375,7 @@ def _integer_power(x, n: int):
 def _integer_bases(x, y):
     """Binary exponentiation with a fixed number of steps: larger exponents overflow anyway."""
     x, y = map(asarray, (x, y))
-    zero, one = scalar_like(x, 0), scalar_like(x, 1)
+    zero, one = _strong(x, 0), _strong(x, 1)
     result = where(logical_and(equal(x, zero), not_equal(y, zero)), zero, one)
     for _ in range(6):
         result = where(not_equal(bitwise_and(y, one), zero), multiply(result, x), result)
@@ -403,14 +403,18 @@ def reciprocal(x, /):
 def log2(x, /):
     """Logarithm to base 2, elementwise."""
     (x,) = promote_inexact("log2", x)
-    return el.div_p.bind(el.log_p.bind(x), scalar_like(el.log_p.bind(x), np.log(2)))
+    return el.div_p.bind(el.log_p.bind(x), _strong(x, np.log(2)))
 
 
 def log10(x, /):
     """Logarithm to base 10, elementwise."""
     (x,) = promote_inexact("log10", x)
-    r = el.log_p.bind(x)
-    return el.mul_p.bind(r, scalar_like(r, 1 / np.log(10)))
+    return el.mul_p.bind(el.log_p.bind(x), _strong(x, 1 / np.log(10)))
+
+
+def _strong(x, value: float):
+    """A scalar of ``x``'s dtype that is not weak: some results of JAX's are strong, and so are ours."""
+    return np.asarray(value, aval_of(x).dtype)[()]
 
 
 def logaddexp(x, y, /):
@@ -511,7 +515,7 @@ def angle(z, deg: bool = False):
     """Angle of complex numbers in radians, or in degrees."""
     z = asarray(operand("angle", z))
     z = z if z.dtype.kind in "fc" else asarray(promote_inexact("angle", z)[0])
-    out = arctan2(imag(z), real(z))
+    out = el.convert_element_type(arctan2(imag(z), real(z)), np.dtype(dtypes.finfo(z.dtype).dtype))
     return rad2deg(out) if deg else out
 
 
