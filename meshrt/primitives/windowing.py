@@ -80,3 +80,40 @@ def canonical_pads(padding: Any, ndim: int) -> tuple[tuple[int, int], ...]:
             f"padding needs {ndim} (low, high) pairs but has {len(pads)}: {padding!r}"
         )
     return pads
+
+
+def operand_gradient_pads(
+    operand_shape: Sequence[int],
+    window_shape: Sequence[int],
+    strides: Sequence[int],
+    out_shape: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    operand_dilation: Sequence[int],
+    window_dilation: Sequence[int],
+) -> list[tuple[int, int]]:
+    """How to pad the (stride-dilated) cotangent so that windows over it give the operand's gradient."""
+    pads = []
+    sizes = zip(operand_shape, window_shape, strides, out_shape, padding, operand_dilation, window_dilation)
+    for n, window, stride, out, (low, _), base, spread in sizes:
+        extent = dilated(window, spread)
+        before = extent - 1 - low
+        pads.append((before, dilated(n, base) + extent - 1 - dilated(out, stride) - before))
+    return pads
+
+
+def window_gradient_pads(
+    operand_shape: Sequence[int],
+    window_shape: Sequence[int],
+    strides: Sequence[int],
+    out_shape: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    operand_dilation: Sequence[int],
+    window_dilation: Sequence[int],
+) -> list[tuple[int, int]]:
+    """How to pad the operand so that sliding the (stride-dilated) cotangent over it gives the kernel's gradient."""
+    pads = []
+    sizes = zip(operand_shape, window_shape, strides, out_shape, padding, operand_dilation, window_dilation)
+    for n, window, stride, out, (low, _), base, spread in sizes:
+        high = dilated(out, stride) - dilated(n, base) + dilated(window, spread) - low - 1
+        pads.append((low, high))
+    return pads

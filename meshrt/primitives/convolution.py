@@ -1,0 +1,492 @@
+"""Convolutions with strides, dilations, padding and feature or batch groups.
+
+Both derivatives of a convolution are convolutions with the roles of dimensions exchanged, and so is its batching: a
+mapped dimension joins the batch or the feature dimension, or becomes a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives import elementwise as ew
+from meshrt.primitives.concatenate import rev_p
+from meshrt.primitives.contract import Precision, canonical_precision
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.reshape import i64_array, refuse_out_sharding, reshape, transpose
+from meshrt.primitives.windowing import (
+    canonical_pads,
+    dilated,
+    operand_gradient_pads,
+    padtype_to_pads,
+    pairs_attribute,
+    window_gradient_pads,
+    window_positions,
+)
+from meshrt.transforms.tools import add_tangents, is_undefined
+
+__all__ = [
+    "ConvDimensionNumbers", "conv", "conv_dimension_numbers", "conv_general_dilated", "conv_general_permutations",
+    "conv_transpose", "conv_with_general_padding",
+]  # fmt: skip
+
+
+class ConvDimensionNumbers(NamedTuple):
+    """Positions of (batch, feature, spatial...) in the operand and the result, of (out, in, spatial...) in the kernel."""
+
+    lhs_spec: Sequence[int]
+    rhs_spec: Sequence[int]
+    out_spec: Sequence[int]
+
+
+def _swapped(spec: Sequence[int]) -> tuple[int, ...]:
+    return (spec[1], spec[0], *spec[2:])
+
+
+def _take(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
+    return [shape[d] for d in dims]
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Types and lowering
+
+
+def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
+    n, features, batches = p["dimension_numbers"], p["feature_group_count"], p["batch_group_count"]
+    spatial = lhs.ndim - 2
+    whole = list(range(lhs.ndim))
+    problems = [
+        (
+            lhs.ndim == rhs.ndim >= 2,
+            "operand and kernel must have the same number (at least 2) of dimensions",
+        ),
+        (all(sorted(s) == whole for s in n), f"dimension_numbers {tuple(n)} must permute the dimensions"),
+        (
+            all(len(p[k]) == spatial for k in ("window_strides", "padding", "lhs_dilation", "rhs_dilation")),
+            f"strides, padding and dilations need {spatial} entries, one per spatial dimension",
+        ),
+        (
+            features >= 1 and batches >= 1 and min(features, batches) == 1,
+            "only one kind of groups may exceed 1",
+        ),
+        (
+            all(v >= 1 for k in ("window_strides", "lhs_dilation", "rhs_dilation") for v in p[k]),
+            "strides and dilations must be positive",
+        ),
+        (
+            p["preferred_element_type"] is not None or lhs.dtype == rhs.dtype,
+            "operand and kernel differ in dtype",
+        ),
+    ]
+    if all(ok for ok, _ in problems[:2]):
+        channels, kernel_in = lhs.shape[n.lhs_spec[1]], rhs.shape[n.rhs_spec[1]]
+        out_channels, batch = rhs.shape[n.rhs_spec[0]], lhs.shape[n.lhs_spec[0]]
+        problems += [
+            (
+                channels == kernel_in * features,
+                f"the operand's {channels} features must be {features} groups of the kernel's {kernel_in}",
+            ),
+            (
+                out_channels % (features * batches) == 0,
+                f"the kernel's {out_channels} output features must divide into {features * batches} groups",
+            ),
+            (batch % batches == 0, f"the batch of {batch} must divide into {batches} groups"),
+        ]
+    for ok, text in problems:
+        if not ok:
+            raise errors.ArgumentTypeError(
+                f"conv_general_dilated of {lhs.str_short()} with kernel {rhs.str_short()}: {text}"
+            )
+
+
+def _infer(lhs, rhs, **p):
+    _check(lhs, rhs, p)
+    n = p["dimension_numbers"]
+    shape = [0] * lhs.ndim
+    shape[n.out_spec[0]] = lhs.shape[n.lhs_spec[0]] // p["batch_group_count"]
+    shape[n.out_spec[1]] = rhs.shape[n.rhs_spec[0]]
+    for i, (a, b, o) in enumerate(zip(n.lhs_spec[2:], n.rhs_spec[2:], n.out_spec[2:])):
+        size = dilated(lhs.shape[a], p["lhs_dilation"][i]) + sum(p["padding"][i])
+        shape[o] = window_positions(size, dilated(rhs.shape[b], p["rhs_dilation"][i]), p["window_strides"][i])
+    preferred = p["preferred_element_type"]
+    weak = lhs.weak_type and rhs.weak_type and preferred is None
+    return ShapedArray(tuple(shape), lhs.dtype if preferred is None else preferred, weak)
+
+
+def _spelled(spec: Sequence[int], first: str, second: str) -> str:
+    names: list[Any] = [None] * len(spec)
+    for i, d in enumerate(spec):
+        names[d] = (first, second)[i] if i < 2 else str(i - 2)
+    return f"[{', '.join(names)}]"
+
+
+def _lower(ctx, eqn, lhs, rhs):
+    p, out = eqn.params, eqn.outvars[0].aval
+    avals = [v.aval for v in eqn.invars]
+    if avals[0].dtype != avals[1].dtype:
+        lhs, rhs = (ctx.convert(r, a, out.dtype) for r, a in zip((lhs, rhs), avals))
+    n = p["dimension_numbers"]
+    numbers = (
+        f"#stablehlo.conv<{_spelled(n.lhs_spec, 'b', 'f')}x{_spelled(n.rhs_spec, 'o', 'i')}"
+        f"->{_spelled(n.out_spec, 'b', 'f')}>"
+    )
+    pair = p["precision"] or (Precision.DEFAULT, Precision.DEFAULT)
+    attrs = (
+        f"batch_group_count = {p['batch_group_count']} : i64, dimension_numbers = {numbers}, "
+        f"feature_group_count = {p['feature_group_count']} : i64, lhs_dilation = {i64_array(p['lhs_dilation'])}, "
+        f"padding = {pairs_attribute(p['padding'])}, "
+        f"precision_config = [{', '.join(f'#stablehlo<precision {q.name}>' for q in pair)}], "
+        f"rhs_dilation = {i64_array(p['rhs_dilation'])}, window_strides = {i64_array(p['window_strides'])}"
+    )
+    return ctx.op("stablehlo.convolution", [lhs, rhs], out, attrs)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Derivatives
+
+
+def _jvp(primals, tangents, **params):
+    lhs, rhs = primals
+    out = conv_general_dilated_p.bind(lhs, rhs, **params)
+    total = None
+    if tangents[0] is not None:
+        total = conv_general_dilated_p.bind(tangents[0], rhs, **params)
+    if tangents[1] is not None:
+        total = add_tangents(total, conv_general_dilated_p.bind(lhs, tangents[1], **params))
+    return out, total
+
+
+def merge(x: Any, source: int, target: int) -> Any:
+    """`x` with dimension `source` as the outer part of dimension `target` (numbered without `source`)."""
+    shape = list(aval_of(x).shape)
+    size = shape.pop(source)
+    order = [i for i in range(len(shape) + 1) if i != source]
+    order.insert(target, source)
+    shape[target] *= size
+    return reshape(transpose(x, order), shape)
+
+
+def unmerge(x: Any, dim: int, size: int) -> Any:
+    """`x` with the outer part of `dim`, of `size`, as a new dimension before it."""
+    shape = aval_of(x).shape
+    return reshape(x, (*shape[:dim], size, shape[dim] // size, *shape[dim + 1 :]))
+
+
+def _pull_lhs(ct, lhs: ShapedArray, rhs, p: dict[str, Any]) -> Any:
+    n, features, batches = p["dimension_numbers"], p["feature_group_count"], p["batch_group_count"]
+    rhs_shape, groups = aval_of(rhs).shape, max(features, batches)
+    pads = operand_gradient_pads(
+        _take(lhs.shape, n.lhs_spec[2:]), _take(rhs_shape, n.rhs_spec[2:]), p["window_strides"],
+        _take(aval_of(ct).shape, n.out_spec[2:]), p["padding"], p["lhs_dilation"], p["rhs_dilation"],
+    )  # fmt: skip
+    if groups > 1:
+        rhs = merge(unmerge(rhs, n.rhs_spec[0], groups), n.rhs_spec[0], n.rhs_spec[1])
+    kernel = rev_p.bind(rhs, dimensions=tuple(n.rhs_spec[2:]))
+    out = conv_general_dilated_p.bind(
+        ct, kernel, window_strides=p["lhs_dilation"], padding=tuple(pads), lhs_dilation=p["window_strides"],
+        rhs_dilation=p["rhs_dilation"], feature_group_count=groups, batch_group_count=1,
+        dimension_numbers=ConvDimensionNumbers(n.out_spec, _swapped(n.rhs_spec), n.lhs_spec),
+        precision=p["precision"], preferred_element_type=None,
+    )  # fmt: skip
+    if batches > 1:
+        out = merge(unmerge(out, n.lhs_spec[1], batches), n.lhs_spec[1], n.lhs_spec[0])
+    return convert_element_type(out, lhs.dtype)
+
+
+def _pull_rhs(ct, lhs, rhs: ShapedArray, p: dict[str, Any]) -> Any:
+    n, features, batches = p["dimension_numbers"], p["feature_group_count"], p["batch_group_count"]
+    if features > 1:
+        features, batches = 1, features
+    elif batches > 1:
+        features, batches = batches, 1
+    pads = window_gradient_pads(
+        _take(aval_of(lhs).shape, n.lhs_spec[2:]), _take(rhs.shape, n.rhs_spec[2:]), p["window_strides"],
+        _take(aval_of(ct).shape, n.out_spec[2:]), p["padding"], p["lhs_dilation"], p["rhs_dilation"],
+    )  # fmt: skip
+    numbers = ConvDimensionNumbers(_swapped(n.lhs_spec), _swapped(n.out_spec), _swapped(n.rhs_spec))
+    out = conv_general_dilated_p.bind(
+        lhs, ct, window_strides=p["rhs_dilation"], padding=tuple(pads), lhs_dilation=p["lhs_dilation"],
+        rhs_dilation=p["window_strides"], feature_group_count=features, batch_group_count=batches,
+        dimension_numbers=numbers, precision=p["precision"], preferred_element_type=None,
+    )  # fmt: skip
+    return convert_element_type(out, rhs.dtype)
+
+
+def _transpose(ct, lhs, rhs, **p):
+    known = rhs if is_undefined(lhs) else lhs
+    known = convert_element_type(known, aval_of(ct).dtype)
+    if is_undefined(lhs):
+        return [_pull_lhs(ct, lhs.aval, known, p), None]
+    return [None, _pull_rhs(ct, known, rhs.aval, p)]
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Batching
+
+
+def _batch(size, args, dims, params):
+    if dims[0] is not None and dims[1] is not None:
+        return _batch_both(size, args, dims, params)
+    return (
+        _batch_lhs(size, args, dims[0], params)
+        if dims[1] is None
+        else _batch_rhs(size, args, dims[1], params)
+    )
+
+
+def _batch_both(size, args, dims, params):
+    """Every element of the batch becomes a group of its own."""
+    (lhs, rhs), n = args, params["dimension_numbers"]
+    if params["batch_group_count"] > 1:
+        lhs = merge(lhs, dims[0], n.lhs_spec[0])
+        params = {**params, "batch_group_count": params["batch_group_count"] * size}
+    else:
+        lhs = merge(lhs, dims[0], n.lhs_spec[1])
+        params = {**params, "feature_group_count": params["feature_group_count"] * size}
+    out = conv_general_dilated_p.bind(lhs, merge(rhs, dims[1], n.rhs_spec[0]), **params)
+    return unmerge(out, n.out_spec[1], size), n.out_spec[1]
+
+
+def _batch_lhs(size, args, dim, params):
+    (lhs, rhs), n, groups = args, params["dimension_numbers"], params["batch_group_count"]
+    batch = n.lhs_spec[0]
+    if groups == 1:
+        lhs = merge(lhs, dim, batch)
+    else:
+        # Groups stay outermost in the batch dimension: group, mapped, rest.
+        at = batch + (dim <= batch)
+        lhs = unmerge(lhs, at, groups)
+        lhs = merge(lhs, dim + (at < dim), batch + 1)
+        lhs = merge(lhs, batch, batch)
+    out = conv_general_dilated_p.bind(lhs, rhs, **params)
+    return unmerge(out, n.out_spec[0], size), n.out_spec[0]
+
+
+def _batch_rhs(size, args, dim, params):
+    (lhs, rhs), n = args, params["dimension_numbers"]
+    groups = max(params["feature_group_count"], params["batch_group_count"])
+    outs, channels = n.rhs_spec[0], n.out_spec[1]
+    if groups == 1:
+        out = conv_general_dilated_p.bind(lhs, merge(rhs, dim, outs), **params)
+        return unmerge(out, channels, size), channels
+    # Groups stay outermost in the output features: group, mapped, rest.
+    at = outs + (dim <= outs)
+    rhs = unmerge(rhs, at, groups)
+    rhs = merge(rhs, dim + (at < dim), outs + 1)
+    rhs = merge(rhs, outs, outs)
+    out = conv_general_dilated_p.bind(lhs, rhs, **params)
+    out = unmerge(out, channels, groups)
+    out = unmerge(out, channels + 1, size)
+    return merge(out, channels, channels + 1), channels
+
+
+conv_general_dilated_p = Primitive(
+    "conv_general_dilated", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch
+)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Public functions
+
+
+def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The three specs of ConvDimensionNumbers for strings such as ("NHWC", "HWIO", "NHWC")."""
+    lhs, rhs, out = dimension_numbers
+    spatial = [c for c in rhs if c not in "OI"]
+    specs = []
+    for name, leading in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
+        if sorted(name) != sorted([*leading, *spatial]) or len(set(name)) != len(name):
+            raise errors.ArgumentTypeError(
+                f"convolution dimension_numbers {tuple(dimension_numbers)!r}: {name!r} must hold {leading[0]!r}, "
+                f"{leading[1]!r} and the kernel's spatial dimensions {''.join(spatial)!r}, each once"
+            )
+        specs.append(tuple(name.index(c) for c in (*leading, *spatial)))
+    # Spatial dimensions are numbered in the order of the operand.
+    order = sorted(range(len(spatial)), key=lambda i: specs[0][2 + i])
+    return tuple((*s[:2], *(s[2 + i] for i in order)) for s in specs)
+
+
+def conv_dimension_numbers(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
+) -> ConvDimensionNumbers:
+    """`dimension_numbers` (None, three strings or ConvDimensionNumbers) for operands of these shapes."""
+    if isinstance(dimension_numbers, ConvDimensionNumbers):
+        return ConvDimensionNumbers(*(tuple(map(int, s)) for s in dimension_numbers))
+    ndim = len(lhs_shape)
+    if ndim != len(rhs_shape):
+        raise errors.ArgumentTypeError(
+            f"convolution needs an operand and a kernel of one rank, but got shapes {lhs_shape} and {rhs_shape}"
+        )
+    if dimension_numbers is None:
+        same = tuple(range(ndim))
+        return ConvDimensionNumbers(same, same, same)
+    names = dimension_numbers
+    if (
+        not isinstance(names, list | tuple)
+        or len(names) != 3
+        or any(not isinstance(s, str) or len(s) != ndim for s in names)
+    ):
+        raise errors.ArgumentTypeError(
+            f"convolution dimension_numbers must be None, three strings of {ndim} letters or ConvDimensionNumbers, but "
+            f"is {dimension_numbers!r}"
+        )
+    return ConvDimensionNumbers(*conv_general_permutations(names))
+
+
+def conv_general_dilated(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Any:
+    """The convolution (without flipping) of `lhs` with the kernel `rhs`.
+
+    `dimension_numbers` is None (batch, feature, spatial; out, in, spatial), three strings, or ConvDimensionNumbers.
+    `padding` is "SAME", "SAME_LOWER", "VALID" or a (low, high) pair per spatial dimension. Complex operands are
+    convolved by their parts.
+    """
+    refuse_out_sharding(out_sharding)
+    a, b = aval_of(lhs), aval_of(rhs)
+    numbers = conv_dimension_numbers(a.shape, b.shape, dimension_numbers)
+    ones = (1,) * (a.ndim - 2)
+    strides = tuple(map(int, window_strides))
+    lhs_dilation = ones if lhs_dilation is None else tuple(map(int, lhs_dilation))
+    rhs_dilation = ones if rhs_dilation is None else tuple(map(int, rhs_dilation))
+    if isinstance(padding, str):
+        window = [dilated(n, d) for n, d in zip(_take(b.shape, numbers.rhs_spec[2:]), rhs_dilation)]
+        base = [dilated(n, d) for n, d in zip(_take(a.shape, numbers.lhs_spec[2:]), lhs_dilation)]
+        padding = padtype_to_pads(base, window, strides, padding)
+    preferred = (
+        None
+        if preferred_element_type is None
+        else np.dtype(dtypes.canonicalize_dtype(preferred_element_type))
+    )
+    params = {
+        "window_strides": strides, "padding": canonical_pads(padding, a.ndim - 2), "lhs_dilation": lhs_dilation,
+        "rhs_dilation": rhs_dilation, "dimension_numbers": numbers, "feature_group_count": int(feature_group_count),
+        "batch_group_count": int(batch_group_count), "precision": canonical_precision(precision),
+        "preferred_element_type": preferred,
+    }  # fmt: skip
+    if dtypes.issubdtype(a.dtype, np.complexfloating):
+        return _complex_convolution(lhs, rhs, params)
+    return conv_general_dilated_p.bind(lhs, rhs, **params)
+
+
+def _complex_convolution(lhs: Any, rhs: Any, params: dict[str, Any]) -> Any:
+    if params["preferred_element_type"] not in (None, aval_of(lhs).dtype):
+        raise errors.UnsupportedError("a complex convolution cannot have another preferred_element_type")
+    params = {**params, "preferred_element_type": None}
+    (a, b), (c, d) = ((ew.real_p.bind(x), ew.imag_p.bind(x)) for x in (lhs, rhs))
+    convolve = lambda x, y: conv_general_dilated_p.bind(x, y, **params)
+    real = ew.sub_p.bind(convolve(a, c), convolve(b, d))
+    return ew.complex_p.bind(real, ew.add_p.bind(convolve(a, d), convolve(b, c)))
+
+
+def conv(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: str,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """`conv_general_dilated` with default layouts and without dilation."""
+    return conv_general_dilated(
+        lhs, rhs, window_strides, padding, precision=precision, preferred_element_type=preferred_element_type
+    )
+
+
+def conv_with_general_padding(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None,
+    rhs_dilation: Sequence[int] | None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """`conv_general_dilated` with default layouts."""
+    return conv_general_dilated(
+        lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip
+
+
+def _transposed_pads(extent: int, stride: int, padding: Any) -> tuple[int, int]:
+    """The padding of a transposed convolution, from that of the forward one."""
+    if padding == "SAME":
+        total = extent + stride - 2
+        before = extent - 1 if stride > extent - 1 else -(-total // 2)
+        return before, total - before
+    if padding == "VALID":
+        total = extent + stride - 2 + max(extent - stride, 0)
+        return extent - 1, total - (extent - 1)
+    if isinstance(padding, str):
+        raise errors.ArgumentTypeError(
+            f"conv_transpose knows the paddings 'SAME' and 'VALID', not {padding!r}"
+        )
+    low, high = padding
+    return extent - 1 - low, extent - 1 - high
+
+
+_TRANSPOSE_LAYOUTS = {
+    2: ("NC", "IO", "NC"), 3: ("NHC", "HIO", "NHC"), 4: ("NHWC", "HWIO", "NHWC"), 5: ("NHWDC", "HWDIO", "NHWDC"),
+}  # fmt: skip
+
+
+def conv_transpose(
+    lhs: Any,
+    rhs: Any,
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    transpose_kernel: bool = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    use_consistent_padding: bool = False,
+) -> Any:
+    """The transposed (fractionally strided) convolution: spatial sizes grow by `strides`.
+
+    "SAME" and "VALID" mean the padding of the forward convolution, and so do pairs with `use_consistent_padding`;
+    otherwise pairs pad the dilated operand. `transpose_kernel` flips the kernel and exchanges its features, which gives
+    the gradient of the forward convolution. Layouts default to channels last.
+    """
+    a, b = aval_of(lhs), aval_of(rhs)
+    if a.ndim != b.ndim or a.ndim < 2 or (dimension_numbers is None and a.ndim not in _TRANSPOSE_LAYOUTS):
+        raise errors.ArgumentTypeError(
+            f"conv_transpose needs an operand and a kernel of one rank (2 to 5 without dimension_numbers), but got "
+            f"{a.str_short()} and {b.str_short()}"
+        )
+    names = _TRANSPOSE_LAYOUTS[a.ndim] if dimension_numbers is None else dimension_numbers
+    numbers = conv_dimension_numbers(a.shape, b.shape, names)
+    spatial = tuple(numbers.rhs_spec[2:])
+    spread = (1,) * len(spatial) if rhs_dilation is None else tuple(rhs_dilation)
+    if use_consistent_padding or isinstance(padding, str):
+        given = [padding] * len(strides) if isinstance(padding, str) else padding
+        extents = [dilated(n, d) for n, d in zip(_take(b.shape, spatial), spread)]
+        padding = [_transposed_pads(e, s, q) for e, s, q in zip(extents, strides, given)]
+    if transpose_kernel:
+        rhs = rev_p.bind(rhs, dimensions=spatial)
+        order = list(range(b.ndim))
+        out, into = numbers.rhs_spec[:2]
+        order[out], order[into] = into, out
+        rhs = transpose(rhs, order)
+    return conv_general_dilated(
+        lhs, rhs, (1,) * len(spatial), padding, tuple(strides), spread, numbers, precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip

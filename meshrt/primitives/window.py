@@ -1,0 +1,409 @@
+"""Reductions over sliding windows: reduce_window and what its derivatives need.
+
+`reduce_window_sum`, `reduce_window_max` and `reduce_window_min` are differentiable; any other computation becomes the
+generic `reduce_window`, which is not. The derivative of max and min picks the tangent of the winning element of each
+window (`select_and_gather_add`), whose transpose adds cotangents where the winners are (`select_and_scatter_add`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.jaxpr import Jaxpr, Literal
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import trace_to_jaxpr
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.types import mlir_type
+from meshrt.primitives import elementwise as ew
+from meshrt.primitives.concatenate import batch_together, insert, pad_p, unary_linear_jvp
+from meshrt.primitives.reduce import highest, lowest
+from meshrt.primitives.reshape import i64_array
+from meshrt.primitives.windowing import (
+    canonical_pads,
+    dilated,
+    operand_gradient_pads,
+    pairs_attribute,
+    padtype_to_pads,
+    reduce_window_attributes,
+    window_positions,
+)
+from meshrt.transforms.tools import hoist_consts
+
+__all__ = ["reduce_window"]
+
+_KEYS = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
+
+
+class _Window(NamedTuple):
+    """The parameters that all window primitives share, one entry per dimension."""
+
+    window_dimensions: tuple[int, ...]
+    window_strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    base_dilation: tuple[int, ...]
+    window_dilation: tuple[int, ...]
+
+    def inserted(self, dim: int) -> dict[str, Any]:
+        """With a dimension that no window extends over."""
+        return {k: insert(v, dim, (0, 0) if k == "padding" else 1) for k, v in self._asdict().items()}
+
+
+def _window(params: dict[str, Any]) -> _Window:
+    return _Window(*(params[k] for k in _KEYS))
+
+
+def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
+    if any(len(v) != x.ndim for v in w):
+        raise errors.ArgumentTypeError(
+            f"{name} of {x.str_short()} needs one entry per dimension in {', '.join(_KEYS)}, but got {tuple(w)}"
+        )
+    positive = (*w.window_dimensions, *w.window_strides, *w.base_dilation, *w.window_dilation)
+    if any(n < 1 for n in positive):
+        raise errors.ArgumentTypeError(
+            f"{name}: sizes, strides and dilations of windows must be positive: {tuple(w)}"
+        )
+    shape = []
+    for n, window, stride, (low, high), base, spread in zip(x.shape, *w):
+        shape.append(window_positions(dilated(n, base) + low + high, dilated(window, spread), stride))
+    return tuple(shape)
+
+
+def _check_numeric(name: str, x: ShapedArray) -> None:
+    if x.is_key or dtypes.issubdtype(x.dtype, np.complexfloating) and name != "reduce_window_sum":
+        raise errors.ArgumentTypeError(f"{name} does not accept operands of type {x.str_short()}")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Sum, max, min
+
+
+def _reducer(name: str, op: str, identity: Callable[[Any], Any]) -> Primitive:
+    def infer(x, **params):
+        _check_numeric(name, x)
+        return ShapedArray(_output_shape(name, x, _window(params)), x.dtype, x.weak_type)
+
+    def lower(ctx, eqn, x):
+        out = eqn.outvars[0].aval
+        init = ctx.scalar(identity(out.dtype), out.dtype)
+        attrs = reduce_window_attributes(*_window(eqn.params))
+        return ctx.op("stablehlo.reduce_window", [x, init], out, attrs, [ctx.scalar_region(op, out.dtype)])
+
+    def batch(size, args, dims, params):
+        return primitive.bind(args[0], **_window(params).inserted(dims[0])), dims[0]
+
+    primitive = Primitive(name, infer, lower=lower, batch=batch)
+    return primitive
+
+
+reduce_window_sum_p = _reducer("reduce_window_sum", "stablehlo.add", lambda d: 0)
+reduce_window_max_p = _reducer("reduce_window_max", "stablehlo.maximum", lowest)
+reduce_window_min_p = _reducer("reduce_window_min", "stablehlo.minimum", highest)
+reduce_window_sum_p.jvp = unary_linear_jvp(lambda: reduce_window_sum_p)
+
+
+def _sum_transpose(ct, x, **params):
+    """The windows that cover an element are again a window, over the dilated and padded cotangent."""
+    w = _window(params)
+    pads = operand_gradient_pads(
+        x.aval.shape, w.window_dimensions, w.window_strides, aval_of(ct).shape, w.padding, w.base_dilation,
+        w.window_dilation,
+    )  # fmt: skip
+    config = tuple((low, high, stride - 1) for (low, high), stride in zip(pads, w.window_strides))
+    padded = pad_p.bind(ct, np.zeros((), aval_of(ct).dtype)[()], padding_config=config)
+    ones = (1,) * len(config)
+    out = reduce_window_sum_p.bind(
+        padded, window_dimensions=w.window_dimensions, window_strides=w.base_dilation,
+        padding=((0, 0),) * len(config), base_dilation=ones, window_dilation=w.window_dilation,
+    )  # fmt: skip
+    return [out]
+
+
+reduce_window_sum_p.transpose = _sum_transpose
+
+
+def _chooser_jvp(primitive: Primitive, direction: str):
+    def jvp(primals, tangents, **params):
+        out = primitive.bind(*primals, **params)
+        if tangents[0] is None:
+            return out, None
+        return out, select_and_gather_add_p.bind(tangents[0], primals[0], direction=direction, **params)
+
+    return jvp
+
+
+reduce_window_max_p.jvp = _chooser_jvp(reduce_window_max_p, "GE")
+reduce_window_min_p.jvp = _chooser_jvp(reduce_window_min_p, "LE")
+
+# ----------------------------------------------------------------------------------------------------------
+# The winners' tangents, and back
+
+
+def _pair_infer(name: str):
+    def infer(tangents, operand, *, direction, **params):
+        _check_numeric(name, operand)
+        if tangents.shape != operand.shape:
+            raise errors.ArgumentTypeError(
+                f"{name} needs tangents of the operand's shape: {tangents.str_short()}, {operand.str_short()}"
+            )
+        return ShapedArray(_output_shape(name, operand, _window(params)), tangents.dtype)
+
+    return infer
+
+
+def _compare(ctx, direction: str, x, y, dtype: Any):
+    is_float = dtypes.issubdtype(dtype, np.floating)
+    unsigned = dtype == np.bool_ or dtypes.issubdtype(dtype, np.unsignedinteger)
+    kind = "FLOAT" if is_float else "UNSIGNED" if unsigned else "SIGNED"
+    attrs = (
+        f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
+        f"compare_type = #stablehlo<comparison_type {kind}>"
+    )
+    return ctx.op("stablehlo.compare", [x, y], ShapedArray((), np.dtype(bool)), attrs)
+
+
+def _start(direction: str, dtype: Any) -> Any:
+    """The value that loses against every other one."""
+    return lowest(dtype) if direction == "GE" else highest(dtype)
+
+
+def _gather_lower(ctx, eqn, tangents, operand):
+    direction, out = eqn.params["direction"], eqn.outvars[0].aval
+    t_aval, x_aval = (v.aval for v in eqn.invars)
+    value, tangent = ShapedArray((), x_aval.dtype), ShapedArray((), t_aval.dtype)
+    body = ctx.body.body([mlir_type(value), mlir_type(tangent)] * 2)
+    inner = ctx.nested(body)
+    a, ta, b, tb = body.args
+    wins = _compare(inner, direction, a, b, x_aval.dtype)
+    body.ret(
+        [
+            inner.op("stablehlo.select", [wins, p, q], kind)
+            for p, q, kind in ((a, b, value), (ta, tb, tangent))
+        ]
+    )
+    inits = [ctx.scalar(_start(direction, x_aval.dtype), x_aval.dtype), ctx.scalar(0, t_aval.dtype)]
+    attrs = reduce_window_attributes(*_window(eqn.params))
+    values = ShapedArray(out.shape, x_aval.dtype)
+    return ctx.ops("stablehlo.reduce_window", [operand, tangents, *inits], [values, out], attrs, [body])[1]
+
+
+def _gather_jvp(primals, tangents, **params):
+    t, operand = primals
+    out = select_and_gather_add_p.bind(t, operand, **params)
+    return out, None if tangents[0] is None else select_and_gather_add_p.bind(tangents[0], operand, **params)
+
+
+def _gather_transpose(ct, t, operand, *, direction, **params):
+    w = _window(params)
+    if any(n != 1 for n in (*w.base_dilation, *w.window_dilation)):
+        raise errors.UnsupportedError(
+            "the reverse derivative of reduce_window with max or min is not available for dilated bases or windows"
+        )
+    out = select_and_scatter_add_p.bind(
+        ct, operand, direction=direction, window_dimensions=w.window_dimensions, window_strides=w.window_strides,
+        padding=w.padding,
+    )  # fmt: skip
+    return [out, None]
+
+
+def _gather_batch(size, args, dims, params):
+    args, d = batch_together(size, args, dims)
+    inserted = _window(params).inserted(d)
+    return select_and_gather_add_p.bind(*args, direction=params["direction"], **inserted), d
+
+
+select_and_gather_add_p = Primitive(
+    "select_and_gather_add", _pair_infer("select_and_gather_add"), lower=_gather_lower, jvp=_gather_jvp,
+    transpose=_gather_transpose, batch=_gather_batch,
+)  # fmt: skip
+
+
+def _scatter_infer(source, operand, *, direction, window_dimensions, window_strides, padding):
+    ones = (1,) * operand.ndim
+    expected = _output_shape(
+        "select_and_scatter_add", operand, _Window(window_dimensions, window_strides, padding, ones, ones)
+    )
+    if source.shape != expected:
+        raise errors.ArgumentTypeError(
+            f"select_and_scatter_add needs a source of shape {expected} for windows over {operand.str_short()}, but got "
+            f"{source.str_short()}"
+        )
+    return ShapedArray(operand.shape, source.dtype)
+
+
+def _scatter_lower(ctx, eqn, source, operand):
+    """Padding is explicit: not every backend pads a select_and_scatter right."""
+    p, out = eqn.params, eqn.outvars[0].aval
+    s_aval, x_aval = (v.aval for v in eqn.invars)
+    low, high = zip(*p["padding"]) if p["padding"] else ((), ())
+    padded_shape = tuple(n + a + b for n, a, b in zip(x_aval.shape, low, high))
+    zeros = i64_array([0] * out.ndim)
+    start = ctx.scalar(_start(p["direction"], x_aval.dtype), x_aval.dtype)
+    attrs = f"edge_padding_low = {i64_array(low)}, edge_padding_high = {i64_array(high)}, interior_padding = {zeros}"
+    padded = ctx.op("stablehlo.pad", [operand, start], ShapedArray(padded_shape, x_aval.dtype), attrs)
+    kind = mlir_type(ShapedArray((), x_aval.dtype))
+    select = ctx.body.body([kind, kind])
+    select.ret([_compare(ctx.nested(select), p["direction"], *select.args, x_aval.dtype)])
+    attrs = (
+        f"padding = {pairs_attribute([(0, 0)] * out.ndim)}, window_dimensions = {i64_array(p['window_dimensions'])}, "
+        f"window_strides = {i64_array(p['window_strides'])}"
+    )
+    regions = [select, ctx.scalar_region("stablehlo.add", s_aval.dtype)]
+    if s_aval.dtype != x_aval.dtype:
+        raise errors.UnsupportedError("select_and_scatter_add needs a source of the operand's dtype")
+    full = ctx.op("stablehlo.select_and_scatter", [padded, source, ctx.scalar(0, s_aval.dtype)],
+                  ShapedArray(padded_shape, s_aval.dtype), attrs, regions)  # fmt: skip
+    limits = [a + n for a, n in zip(low, out.shape)]
+    attrs = f"start_indices = {i64_array(low)}, limit_indices = {i64_array(limits)}, strides = {i64_array([1] * out.ndim)}"
+    return ctx.op("stablehlo.slice", [full], out, attrs)
+
+
+def _scatter_jvp(primals, tangents, **params):
+    source, operand = primals
+    out = select_and_scatter_add_p.bind(source, operand, **params)
+    return out, None if tangents[0] is None else select_and_scatter_add_p.bind(tangents[0], operand, **params)
+
+
+def _scatter_transpose(ct, source, operand, *, direction, **params):
+    ones = (1,) * aval_of(operand).ndim
+    out = select_and_gather_add_p.bind(
+        ct, operand, direction=direction, base_dilation=ones, window_dilation=ones, **params
+    )
+    return [out, None]
+
+
+def _scatter_batch(size, args, dims, params):
+    args, d = batch_together(size, args, dims)
+    new = {k: insert(params[k], d, (0, 0) if k == "padding" else 1) for k in _KEYS[:3]}
+    return select_and_scatter_add_p.bind(*args, direction=params["direction"], **new), d
+
+
+select_and_scatter_add_p = Primitive(
+    "select_and_scatter_add", _scatter_infer, lower=_scatter_lower, jvp=_scatter_jvp, transpose=_scatter_transpose,
+    batch=_scatter_batch,
+)  # fmt: skip
+
+# ----------------------------------------------------------------------------------------------------------
+# Any other computation
+
+
+def _generic_infer(*args, jaxpr, **params):
+    operands = args[: len(args) // 2]
+    return [ShapedArray(_output_shape("reduce_window", x, _window(params)), x.dtype) for x in operands]
+
+
+def _generic_lower(ctx, eqn, *args):
+    attrs = reduce_window_attributes(*_window(eqn.params))
+    outs = [v.aval for v in eqn.outvars]
+    return ctx.ops("stablehlo.reduce_window", args, outs, attrs, [ctx.region(eqn.params["jaxpr"])])
+
+
+def _generic_batch(size, args, dims, params):
+    count = len(args) // 2
+    if any(d is not None for d in dims[count:]):
+        raise errors.UnsupportedError("reduce_window cannot be mapped over its init_value")
+    operands, d = batch_together(size, args[:count], dims[:count])
+    inserted = _window(params).inserted(d)
+    outs = reduce_window_p.bind(*operands, *args[count:], jaxpr=params["jaxpr"], **inserted)
+    return outs, [d] * count
+
+
+reduce_window_p = Primitive(
+    "reduce_window",
+    _generic_infer,
+    lower=_generic_lower,
+    batch=_generic_batch,
+    multiple_results=True,
+    cache_types=False,
+)
+
+_MONOIDS = {
+    ew.add_p: (reduce_window_sum_p, lambda d: 0),
+    ew.max_p: (reduce_window_max_p, lowest),
+    ew.min_p: (reduce_window_min_p, highest),
+}
+
+
+def _monoid(jaxpr: Jaxpr, init: Any, dtype: Any) -> Primitive | None:
+    """The differentiable primitive for a computation of one operation that starts from its identity."""
+    if len(jaxpr.eqns) != 1 or not isinstance(init, bool | int | float | np.generic | np.ndarray):
+        return None
+    (eqn,) = jaxpr.eqns
+    known = _MONOIDS.get(eqn.primitive)
+    if (
+        known is None
+        or set(eqn.invars) != set(jaxpr.invars)
+        or any(type(a) is Literal for a in jaxpr.outvars)
+    ):
+        return None
+    primitive, identity = known
+    return primitive if np.asarray(init, dtype) == np.asarray(identity(dtype), dtype) else None
+
+
+def _scalar_jaxpr(computation: Callable[..., Any], avals: Sequence[ShapedArray], tree: Any) -> Jaxpr:
+    from meshrt import tree_util
+
+    n = len(avals)
+
+    def flat(*xs):
+        out = computation(tree_util.tree_unflatten(tree, xs[:n]), tree_util.tree_unflatten(tree, xs[n:]))
+        return tree_util.tree_leaves(out)
+
+    scalars = [ShapedArray((), a.dtype) for a in avals]
+    closed = hoist_consts(trace_to_jaxpr(flat, [*scalars, *scalars], "reduce_window"))
+    if closed.consts:
+        raise errors.UnsupportedError(
+            "the computation of reduce_window cannot use arrays from outside; pass scalars"
+        )
+    outs = [(o.shape, o.dtype) for o in closed.out_avals]
+    if outs != [(s.shape, s.dtype) for s in scalars]:
+        raise errors.ArgumentTypeError(
+            f"the computation of reduce_window must return scalars of the operands' dtypes, but gives {outs}"
+        )
+    return closed.jaxpr
+
+
+def reduce_window(
+    operand: Any,
+    init_value: Any,
+    computation: Callable[[Any, Any], Any],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Any:
+    """Reduces every window of an array (or of several of one shape, as a pytree) by `computation(a, b)` of scalars.
+
+    `init_value` (same structure) is the computation's identity and fills the padding, which is "SAME", "SAME_LOWER",
+    "VALID" or a (low, high) pair per dimension. Addition from 0, maximum from the smallest and minimum from the largest
+    value are differentiable.
+    """
+    from meshrt import tree_util
+
+    operands, tree = tree_util.tree_flatten(operand)
+    inits, init_tree = tree_util.tree_flatten(init_value)
+    if not operands or tree != init_tree:
+        raise errors.ArgumentTypeError(
+            f"reduce_window needs one init_value for each of its operands, but got {init_tree} for {tree}"
+        )
+    avals = [aval_of(x) for x in operands]
+    ndim, window = avals[0].ndim, tuple(map(int, window_dimensions))
+    ones = (1,) * ndim
+    strides = ones if window_strides is None else tuple(map(int, window_strides))
+    base = ones if base_dilation is None else tuple(map(int, base_dilation))
+    spread = ones if window_dilation is None else tuple(map(int, window_dilation))
+    if isinstance(padding, str):
+        extents = [dilated(n, s) for n, s in zip(window, spread)]
+        padding = padtype_to_pads(avals[0].shape, extents, strides, padding)
+    params = dict(zip(_KEYS, (window, strides, canonical_pads(padding, ndim), base, spread)))
+    jaxpr = _scalar_jaxpr(computation, avals, tree)
+    primitive = _monoid(jaxpr, inits[0], avals[0].dtype) if len(operands) == 1 else None
+    if primitive is not None:
+        return tree_util.tree_unflatten(tree, [primitive.bind(operands[0], **params)])
+    inits = [np.asarray(i, a.dtype)[()] if isinstance(i, bool | int | float | np.generic) else i
+             for i, a in zip(inits, avals)]  # fmt: skip
+    return tree_util.tree_unflatten(tree, reduce_window_p.bind(*operands, *inits, jaxpr=jaxpr, **params))
