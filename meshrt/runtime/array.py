@@ -300,10 +300,13 @@ class Array(ArrayOperators):
         return self._buf.is_deleted()
 
     def delete(self) -> None:
-        """Frees the buffer now; later use raises DeletedArrayError."""
+        """Gives the buffer up; later use raises DeletedArrayError. Views of its memory stay valid."""
+        self._give_up("deleted by .delete()")
+
+    def _give_up(self, how: str) -> None:
         if not self._buf.is_deleted():
-            self._fate = self._fate or "deleted by .delete()"
-            self._buf.delete()
+            self._fate = self._fate or how
+            self._buf = jaxlib_api.deleted_buffer(self._sig.local_devices[0])
         self._npy = None
 
     def _check(self) -> None:
@@ -335,7 +338,9 @@ class Array(ArrayOperators):
         """The physical value of this process's `local`-th part, read-only."""
         dtype = self._sig.physical.dtype
         if dtype in _SUB_BYTE:
-            return _widened(self)._shard_numpy(local).astype(dtype)
+            narrow = _widened(self)._shard_numpy(local).astype(dtype)
+            narrow.flags.writeable = False
+            return narrow
         try:
             return jaxlib_api.shard_to_numpy(self._buf, self._sig.local_devices, local, dtype)
         except jaxlib_api.XlaError as e:
@@ -398,7 +403,12 @@ class Array(ArrayOperators):
                 f"Only scalar arrays can be converted to Python scalars; got arr.ndim={self.ndim}. Index the element "
                 f"first, as in x[{', '.join('0' * self.ndim)}]"
             )
-        return self.__array__()
+        value = self.__array__().item()
+        if isinstance(value, complex) and what != "complex":
+            raise errors.ArgumentTypeError(
+                f"a complex number cannot be converted to {what}; take x.real or abs(x) first"
+            )
+        return value
 
     def __bool__(self) -> bool:
         if self.size != 1:
@@ -408,13 +418,13 @@ class Array(ArrayOperators):
         return bool(self.__array__())
 
     def __int__(self) -> int:
-        return int(self._scalar("int")[()])
+        return int(self._scalar("int"))
 
     def __float__(self) -> float:
-        return float(self._scalar("float")[()])
+        return float(self._scalar("float"))
 
     def __complex__(self) -> complex:
-        return complex(self._scalar("complex")[()])
+        return complex(self._scalar("complex"))
 
     def __index__(self) -> int:
         if self.ndim or not dtypes.issubdtype(self.dtype, np.integer):

@@ -156,29 +156,40 @@ def load_entry(key: str) -> bytes | None:
         return None
     path = root / f"{key}.xla"
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        data = _read(path)
     except FileNotFoundError:
         events.record("persistent_miss", key=key)
         return None
     except OSError as e:
-        _report(errors.CompileCacheError(f"the cache entry {path} cannot be read: {e}; it is compiled again"))
+        _report(errors.CompileCacheError(f"the cache entry {path} cannot be read: {e}; the program is compiled again"))
         return None
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(file.fileno())
-        problem = _entry_problem(status)
-        data = file.read(_MAX_ENTRY + 1) if problem is None else b""
-    blob = None if problem is not None else _checked(data, key)
+    blob = _checked(data, key)
     if blob is None:
         _report(
             errors.CompileCacheError(
-                f"the cache entry {path} is {problem or 'damaged (its checksum does not match)'}; the program is "
-                "compiled "
-                "again and the entry replaced. If this repeats, clear the directory."
+                f"the cache entry {path} is damaged (its checksum does not match); the program is compiled again and the "
+                "entry replaced. If this repeats, clear the directory."
             )
         )
         return None
     events.record("persistent_hit", key=key)
     return blob
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of an entry. OSError unless it is a regular file of this user of a sensible size."""
+    # Neither a link nor a pipe that another user may have put there is followed or waited for.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        problem = _entry_problem(os.fstat(handle))
+        if problem is not None:
+            raise OSError(f"it is {problem}")
+        chunks = []
+        while chunk := os.read(handle, 1 << 24):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    finally:
+        os.close(handle)
 
 
 def _entry_problem(status: os.stat_result) -> str | None:

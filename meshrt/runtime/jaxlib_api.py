@@ -218,9 +218,27 @@ def _device_list(devices: tuple) -> Any:
     return _jax.DeviceList(devices)
 
 
+@functools.lru_cache(8)
+def deleted_buffer(device: Any) -> Buffer:
+    """A buffer that was deleted, to stand in for one that is given up.
+
+    Deleting a buffer aborts the process where a NumPy view or a DLPack consumer still reads its memory; dropping the
+    reference does not, and frees the memory as soon as nobody reads it.
+    """
+    sharding = NativeSharding(_device_list((device,)), _xc.HloSharding.replicate())
+    buffer = put(_Scalar(), sharding, [np.zeros((), np.float32)], [device])
+    buffer.delete()
+    return buffer
+
+
+class _Scalar:
+    shape, dtype, weak_type = (), np.dtype("float32"), False
+
+
 def clear_device_caches() -> None:
     """Drops every device that this module remembers."""
     _device_list.cache_clear()
+    deleted_buffer.cache_clear()
 
 
 def native_sharding(devices: tuple, tiling: tuple[int, ...], tiles: np.ndarray, memory_kind: str | None = None):
@@ -303,21 +321,12 @@ def rewrap(buffer: Buffer, aval: Any, sharding: Any) -> Buffer:
     return buffer._rewrap_with_aval_and_sharding(aval, sharding)
 
 
-def copy_to_devices(
-    buffers: Sequence[Buffer],
-    devices: Sequence[tuple],
-    shardings: Sequence[Any],
-    *,
-    donate: bool = False,
-    reuse: bool = False,
-) -> list[Buffer]:
-    """Shard *i* of each buffer onto device *i* of its device list."""
-    semantics = _jax.ArrayCopySemantics
-    kind = semantics.DONATE_INPUT if donate else semantics.REUSE_INPUT if reuse else semantics.ALWAYS_COPY
+def copy_to_devices(buffers: Sequence[Buffer], devices: Sequence[tuple], shardings: Sequence[Any]) -> list[Buffer]:
+    """Shard *i* of each buffer onto device *i* of its device list; always into new memory."""
+    # DONATE_INPUT would abort the process where a NumPy view of the buffer is alive.
     lists = [_device_list(tuple(d)) for d in devices]
-    return _jax.batched_copy_array_to_devices_with_sharding(
-        list(buffers), lists, list(shardings), [kind] * len(buffers)
-    )
+    kinds = [_jax.ArrayCopySemantics.ALWAYS_COPY] * len(buffers)
+    return _jax.batched_copy_array_to_devices_with_sharding(list(buffers), lists, list(shardings), kinds)
 
 
 def reorder(buffer: Buffer, sharding: Any) -> Buffer:

@@ -43,10 +43,9 @@ def reshard(array: Array, target: Sharding, *, donate: bool = False, may_alias: 
         if source.memory_kind == target.memory_kind:
             out = Array(jaxlib_api.rewrap(array._buf, sig.physical, sig.native), sig)
             return out if may_alias else copy_array(out)
-    out = Array(_moved(array, sig, donate), sig)
-    if donate and not array.is_deleted():
-        array._fate = "donated to device_put"
-        array._buf.delete()
+    out = Array(_moved(array, sig), sig)
+    if donate:
+        array._give_up("donated to device_put")
     return out
 
 
@@ -54,11 +53,11 @@ def _same_layout(a: Sharding, b: Sharding, ndim: int) -> bool:
     return a.layout_key(ndim) == b.layout_key(ndim)
 
 
-def _moved(array: Array, sig: Signature, donate: bool) -> Any:
+def _moved(array: Array, sig: Signature) -> Any:
     source, target = array.sharding, sig.sharding
     one_client = source.device_assignment[0].client is target.device_assignment[0].client
     if one_client and _same_layout(source, target, array.ndim) and _processes(source) == _processes(target):
-        return jaxlib_api.copy_to_devices([array._buf], [target.device_assignment], [sig.native], donate=donate)[0]
+        return jaxlib_api.copy_to_devices([array._buf], [target.device_assignment], [sig.native])[0]
     if one_client and _same_parts(source, target, array.ndim):
         return jaxlib_api.reorder(array._buf, sig.native)
     events.record("reshard", aval=array.aval, source=source, target=target)

@@ -1,0 +1,213 @@
+"""Compiling, loading on other devices, the caches in memory and on disk, and pending executions."""
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import meshrt
+from meshrt import config, errors
+from meshrt.runtime import compile_cache, events, jaxlib_api
+from meshrt.runtime.executable import ResultPlan, compile_program
+from meshrt.runtime.flight import Flight
+from meshrt.sharding import NamedSharding, make_mesh
+from meshrt.sharding import PartitionSpec as P
+
+VALUE = np.arange(32, dtype=np.float32).reshape(8, 4)
+
+
+def text(scale, n=4):
+    """Scales its shard and adds all shards' sums over the devices."""
+    groups = ",".join(map(str, range(n)))
+    return f"""module @m {{ func.func public @main(%a: tensor<2x4xf32>) -> (tensor<2x4xf32>, tensor<2x4xf32>) {{
+      %c = stablehlo.constant dense<{scale:e}> : tensor<2x4xf32>
+      %s = stablehlo.multiply %a, %c : tensor<2x4xf32>
+      %r = "stablehlo.all_reduce"(%a) ({{ ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+        %t = stablehlo.add %x, %y : tensor<f32>
+        stablehlo.return %t : tensor<f32> }}) {{replica_groups = dense<[[{groups}]]> : tensor<1x{n}xi64>,
+        channel_handle = #stablehlo.channel_handle<handle = 1, type = 0>}} : (tensor<2x4xf32>) -> tensor<2x4xf32>
+      return %s, %r : tensor<2x4xf32>, tensor<2x4xf32> }} }}"""
+
+
+def run(program, devices, scale):
+    mesh = make_mesh((4,), ("x",), devices=devices)
+    x = meshrt.device_put(VALUE, NamedSharding(mesh, P("x")))
+    whole = meshrt.device_put(VALUE[:2], NamedSharding(mesh, P()))
+    scaled, total = program.load(mesh.flat_devices).execute([x._buf], ResultPlan([x._sig, whole._sig]))
+    np.testing.assert_array_equal(np.asarray(scaled), VALUE * scale)
+    np.testing.assert_array_equal(np.asarray(total), VALUE.reshape(4, 2, 4).sum(0))
+
+
+def test_compiled_once_for_all_devices():
+    d = meshrt.devices()
+    program = compile_program(text(2), num_devices=4)
+    with events.count() as n:
+        for devices in (d[:4], d[4:], d[::2], d[3::-1], d[:4]):
+            run(program, devices, 2)
+    assert (n.compile, n.rebind) == (1, 3)
+    assert compile_program(text(2), num_devices=4) is program
+    assert compile_program(text(3), num_devices=4) is not program
+    assert program.memory_analysis().argument_bytes == 32 and program.memory_analysis().output_bytes >= 64
+    assert program.cost_analysis()["flops"] >= 8 and "all-reduce" in program.hlo_text()
+    assert len(program.serialize()) > 100
+
+
+def test_one_device_and_callbacks():
+    x = meshrt.device_put(np.ones(4, np.float32))
+    program = compile_program(
+        """module @m { func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+        %r = stablehlo.custom_call @xla_ffi_python_cpu_callback(%a) {api_version = 4 : i32,
+          backend_config = {index = 0 : ui64}, has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
+        return %r : tensor<4xf32> } }""",
+        num_devices=1,
+        host_callbacks=[lambda v: (np.asarray(v) * 3,)],
+    )
+    (y,) = program.load([x.device]).execute([x._buf], ResultPlan([x._sig]))
+    np.testing.assert_array_equal(np.asarray(y), np.full(4, 3))
+
+
+def test_errors():
+    d = meshrt.devices()
+    with pytest.raises(errors.MeshMismatchError, match="compiled for 4 devices and cannot be loaded onto 2"):
+        compile_program(text(5), num_devices=4).load(d[:2])
+    with pytest.raises(errors.CompileError, match="refused the program"):
+        compile_program("module @m { func.func public @main() -> tensor<4xf32> { } }", num_devices=1).load(d[:1])
+    with pytest.raises(errors.BackendError, match="999 cpu devices, but there are 8"):
+        compile_program(text(1, 999), num_devices=999).memory_analysis()
+    with pytest.raises(errors.CompileError, match="not a valid MLIR module"):
+        jaxlib_api.parse("module { oops }")
+    program = compile_program(text(7), num_devices=4)
+    mesh = make_mesh((4,), ("x",))
+    x = meshrt.device_put(VALUE, NamedSharding(mesh, P("x")))
+    wrong = meshrt.device_put(VALUE, mesh.flat_devices[0])
+    with pytest.raises(errors.ExecutionError, match="could not be run"):
+        program.load(mesh.flat_devices).execute([wrong._buf], ResultPlan([x._sig, x._sig]))
+
+
+# --- on disk.
+
+
+@pytest.fixture
+def cache(tmp_path):
+    directory = tmp_path / "cache"
+    config.update("compilation_cache_dir", str(directory))
+    yield directory
+    config.update("compilation_cache_dir", None)
+
+
+def fresh(scale):
+    """A program of this text that is not in memory."""
+    compile_cache.clear()
+    return compile_program(text(scale), num_devices=4)
+
+
+def test_disk_cache(cache):
+    d = meshrt.devices()
+    with events.count() as first:
+        run(fresh(11), d[:4], 11)
+    assert (first.compile, first.persistent_miss, first.persistent_hit) == (1, 1, 0)
+    (entry,) = cache.iterdir()
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700 and stat.S_IMODE(entry.stat().st_mode) == 0o600
+    with events.count() as second:
+        run(fresh(11), d[4:], 11)
+    assert (second.compile, second.persistent_hit) == (0, 1)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "directory", "other"])
+def test_damaged_entries_are_reported_and_replaced(cache, damage):
+    d = meshrt.devices()
+    run(fresh(13), d[:4], 13)
+    (entry,) = cache.iterdir()
+    good = entry.read_bytes()
+    before = len(compile_cache.problems())
+    if damage == "directory":
+        entry.unlink()
+        entry.mkdir()
+    elif damage == "other":  # a valid entry under another key
+        run(fresh(14), d[:4], 14)
+        (other,) = [p for p in cache.iterdir() if p != entry]
+        entry.write_bytes(other.read_bytes())
+    else:
+        entry.write_bytes({"truncate": good[:-9], "flip": good[:-1] + bytes([good[-1] ^ 1]), "empty": b""}[damage])
+    with events.count() as n:
+        run(fresh(13), d[:4], 13)
+    assert n.compile == 1 and n.persistent_corrupt >= 1
+    problem = compile_cache.problems()[before]
+    assert isinstance(problem, errors.CompileCacheError) and entry.name in str(problem)
+    if damage != "directory":
+        with events.count() as n:
+            run(fresh(13), d[:4], 13)
+        assert n.persistent_hit == 1
+
+
+def test_directories_that_others_can_write_to_are_refused(cache):
+    cache.mkdir(mode=0o700)
+    cache.chmod(0o777)
+    with pytest.raises(errors.CompileCacheError, match="others can write.*chmod go-w"):
+        run(fresh(17), meshrt.devices()[:4], 17)
+
+
+def test_no_half_written_entry(cache, monkeypatch):
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with events.count() as n:
+        run(fresh(19), meshrt.devices()[:4], 19)
+    assert n.persistent_corrupt == 1 and "disk full" in str(compile_cache.problems()[-1])
+    assert list(cache.iterdir()) == []
+
+
+# --- pending executions.
+
+
+def test_flight_waits_for_the_oldest():
+    class Token:
+        waits = 0
+
+        def block_until_ready(self):
+            Token.waits += 1
+
+    flight = Flight(8)
+    due = 0
+    for _ in range(100):
+        if flight.due():
+            due += 1
+            flight.add(Token())
+    assert due == 25 and Token.waits == 24 and len(flight.tokens) == 1
+    flight.drain()
+    assert Token.waits == 25
+
+
+def test_many_unawaited_steps_on_eight_devices():
+    """Without a bound this loop never ends on two cores."""
+    program = textwrap.dedent(
+        """
+        import numpy as np, meshrt
+        from meshrt.runtime.executable import ResultPlan, compile_program
+        from meshrt.sharding import NamedSharding, PartitionSpec as P, make_mesh
+        mesh = make_mesh((8,), ("x",))
+        x = meshrt.device_put(np.eye(64, dtype=np.float32), NamedSharding(mesh, P()))
+        lines, last = [], "a"
+        for i in range(6):
+            lines.append(f'''%d{i} = stablehlo.dot %{last}, %{last} : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+            %r{i} = "stablehlo.all_reduce"(%d{i}) ({{ ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+              %s = stablehlo.maximum %x, %y : tensor<f32>
+              stablehlo.return %s : tensor<f32> }}) {{replica_groups = dense<[[0,1,2,3,4,5,6,7]]> : tensor<1x8xi64>,
+              channel_handle = #stablehlo.channel_handle<handle = {i + 1}, type = 0>}} : (tensor<64x64xf32>) -> tensor<64x64xf32>''')
+            last = f"r{i}"
+        text = "module @m { func.func public @main(%a: tensor<64x64xf32>) -> tensor<64x64xf32> {" + "\\n".join(lines)
+        text += f"\\nreturn %{last} : tensor<64x64xf32> }} }}"
+        run = compile_program(text, num_devices=8).load(mesh.flat_devices).runner(plan := ResultPlan([x._sig]))
+        buffer = x._buf
+        for _ in range(300):
+            (buffer,) = run([buffer])
+        print(np.asarray(plan.arrays([buffer])[0]).trace())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and done.stdout.strip() == "64.0", done.stderr[-2000:]

@@ -1,0 +1,46 @@
+"""Two processes of two devices each: the runtime without the launcher."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SERVICE = """
+import signal, sys
+from meshrt.runtime import jaxlib_api
+service = jaxlib_api.distributed_service(f"127.0.0.1:{sys.argv[1]}", int(sys.argv[2]), recoverable=True)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2)])
+def test_arrays_and_unawaited_steps(processes, devices):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    environment = {k: v for k, v in os.environ.items() if k not in ("MESHRT_NUM_CPU_DEVICES",)}
+    service = subprocess.Popen(
+        [sys.executable, "-c", SERVICE, port, str(processes)], stdout=subprocess.PIPE, env=environment
+    )
+    workers = []
+    try:
+        assert service.stdout.readline() == b"ready\n"
+        worker = [sys.executable, str(Path(__file__).with_name("worker.py"))]
+        workers = [
+            subprocess.Popen(
+                [*worker, str(i), str(processes), str(devices), port],
+                stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parents[3],
+            )
+            for i in range(processes)
+        ]  # fmt: skip
+        problems = [w.communicate(timeout=150)[1][-3000:] for w in workers]
+        assert [w.returncode for w in workers] == [0] * processes, "\n".join(problems)
+    finally:
+        for p in [*workers, service]:
+            p.kill()
+            p.wait()
+        service.stdout.close()

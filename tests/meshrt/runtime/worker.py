@@ -1,0 +1,89 @@
+"""One of several processes: arrays, reshards, rebinding and unawaited steps over the devices of all of them.
+
+worker.py PROCESS PROCESSES DEVICES_EACH PORT
+"""
+
+import os
+import sys
+
+import numpy as np
+
+from meshrt import config, errors
+from meshrt.runtime import backend, jaxlib_api, transfer
+from meshrt.runtime.executable import ResultPlan, compile_program
+from meshrt.sharding import Mesh, NamedSharding, make_mesh
+from meshrt.sharding import PartitionSpec as P
+
+VALUE = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+
+def check(x, value=VALUE):
+    assert x.addressable_shards
+    for shard in x.addressable_shards:
+        np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index])
+
+
+def arrays(mesh, me, n):
+    x = transfer.device_put(VALUE, NamedSharding(mesh, P("x", "y")))
+    check(x)
+    assert not x.is_fully_addressable and repr(x) == "Array(shape=(8, 8), dtype=float32)"
+    try:
+        np.asarray(x)
+    except errors.NonAddressableError as e:
+        assert "spans non-addressable" in str(e)
+    else:
+        raise AssertionError("fetched parts of another process")
+    swapped = Mesh(mesh.devices.T, ("a", "b"))
+    for target in (NamedSharding(mesh, P("y")), NamedSharding(swapped, P(("a", "b"))), NamedSharding(mesh, P())):
+        check(transfer.device_put(x, target))
+    whole = transfer.device_put(x, NamedSharding(mesh, P()))
+    np.testing.assert_array_equal(np.asarray(whole), VALUE)
+    mine = backend.local_devices()[-1]
+    np.testing.assert_array_equal(np.asarray(transfer.device_put(whole, mine)), VALUE)
+    rows = 8 // n
+    part = transfer.make_array_from_process_local_data(NamedSharding(mesh, P("x")), VALUE[me * rows : (me + 1) * rows])
+    assert part.shape == (8, 8)
+    check(part)
+
+
+def steps(mesh, count):
+    """Unawaited steps with communication in each; with more than 31 pending they would deadlock."""
+    n = mesh.size
+    group = ",".join(map(str, range(n)))
+    lines, last = [], "a"
+    for i in range(6):
+        lines.append(
+            f"""%r{i} = "stablehlo.all_reduce"(%{last}) ({{ ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+            %s = stablehlo.maximum %x, %y : tensor<f32>
+            stablehlo.return %s : tensor<f32> }}) {{replica_groups = dense<[[{group}]]> : tensor<1x{n}xi64>,
+            channel_handle = #stablehlo.channel_handle<handle = {i + 1}, type = 0>}} : (tensor<8x8xf32>) -> tensor<8x8xf32>"""
+        )
+        last = f"r{i}"
+    body = "\n".join(lines)
+    text = f"module @m {{ func.func public @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {{\n{body}\nreturn %{last} : tensor<8x8xf32> }} }}"
+    program = compile_program(text, num_devices=n)
+    x = transfer.device_put(VALUE, NamedSharding(mesh, P()))
+    run = program.load(mesh.flat_devices).runner(plan := ResultPlan([x._sig]))
+    buffer = x._buf
+    for _ in range(count):
+        (buffer,) = run([buffer])
+    np.testing.assert_array_equal(np.asarray(plan.arrays([buffer])[0]), VALUE)
+
+
+def main(me, n, local, port):
+    config.update("num_cpu_devices", local)
+    client = jaxlib_api.distributed_client(f"127.0.0.1:{port}", me, init_timeout_s=60)
+    client.connect()
+    backend.set_process_info(backend.ProcessInfo(client, me, n, "127.0.0.1"))
+    assert (backend.process_index(), backend.process_count(), backend.device_count()) == (me, n, n * local)
+    assert backend.local_device_count() == local and backend.process_indices() == list(range(n))
+    mesh = make_mesh((n, local), ("x", "y"))
+    arrays(mesh, me, n)
+    steps(mesh, 200)
+    assert "jax" not in sys.modules
+    client.wait_at_barrier("done", 60_000)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

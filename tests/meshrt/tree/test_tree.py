@@ -1,0 +1,130 @@
+"""Pytrees, judged by jax.tree_util on the same trees and functions."""
+
+import collections
+import dataclasses
+import functools
+
+import jax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshrt import errors, tree, tree_util
+
+Point = collections.namedtuple("Point", "x y")
+
+LEAVES = st.integers(0, 9)
+TREES = st.recursive(
+    st.one_of(LEAVES, st.none()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+        st.dictionaries(st.sampled_from("cab"), inner, max_size=3).map(collections.OrderedDict),
+        st.tuples(inner, inner).map(lambda p: Point(*p)),
+    ),
+    max_leaves=12,
+)
+
+
+@given(TREES)
+def test_flattening_equals_jax(t):
+    leaves, treedef = tree.flatten(t)
+    theirs, their_def = jax.tree.flatten(t)
+    assert leaves == theirs
+    assert treedef.num_leaves == their_def.num_leaves and treedef.num_nodes == their_def.num_nodes
+    assert str(treedef) == str(their_def)
+    assert tree.unflatten(treedef, leaves) == t
+    assert tree.map(lambda x: x + 1, t) == jax.tree.map(lambda x: x + 1, t)
+    ours = [(tree_util.keystr(p), x) for p, x in tree.leaves_with_path(t)]
+    assert ours == [(jax.tree_util.keystr(p), x) for p, x in jax.tree_util.tree_leaves_with_path(t)]
+    simple = [tree_util.keystr(p, simple=True, separator="/") for p, _ in tree.leaves_with_path(t)]
+    assert simple == [
+        jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in jax.tree_util.tree_leaves_with_path(t)
+    ]
+
+
+@given(TREES, TREES)
+def test_prefix_agrees_with_jax(prefix, full):
+    try:
+        wanted = jax.tree_util.tree_leaves(jax.tree.broadcast(prefix, full))
+    except ValueError:
+        with pytest.raises(errors.TreeError, match="differ in structure"):
+            tree_util.broadcast_prefix(prefix, full)
+    else:
+        assert tree_util.broadcast_prefix(prefix, full) == wanted
+
+
+def test_reductions_and_transpose():
+    t = {"a": [1, 2], "b": (3,)}
+    assert tree.reduce(lambda a, b: a * b, t) == 6 and tree.reduce(lambda a, b: a + b, t, 10) == 16
+    assert tree.reduce_associative(lambda a, b: a + b, list("abcde")) == "abcde"
+    assert tree.all([True, 1]) and not tree.all({"x": 0})
+    outer, inner = tree.structure([0, 0]), tree.structure({"x": 0, "y": 0})
+    nested = [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
+    assert tree.transpose(outer, inner, nested) == {"x": [1, 3], "y": [2, 4]}
+    assert tree.transpose(outer, None, nested) == jax.tree.transpose(jax.tree.structure([0, 0]), None, nested)
+    with pytest.raises(errors.TreeError, match="cannot transpose"):
+        tree.transpose(inner, outer, nested)
+
+
+def test_map_error_names_the_path():
+    with pytest.raises(errors.TreeError, match=r"\['w'\]\['b'\].*list of 2 children, the second one of 1"):
+        tree.map(max, {"w": {"b": [1, 2]}}, {"w": {"b": [3]}})
+    with pytest.raises(errors.TreeError, match=r"only the first has 'b'; only the second has 'c'"):
+        tree.map(max, {"a": 1, "b": 2}, {"a": 1, "c": 2})
+    with pytest.raises(errors.TreeError, match="cannot be sorted"):
+        tree.flatten({1: 2, "a": 3})
+
+
+def test_registered_classes_stay_out_of_jax():
+    @tree_util.register_pytree_node_class
+    class Pair:
+        def __init__(self, a, b):
+            self.a, self.b = a, b
+
+        def tree_flatten(self):
+            return (self.a, self.b), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    assert tree.leaves(Pair(1, [2, 3])) == [1, 2, 3]
+    assert len(jax.tree.leaves(Pair(1, [2, 3]))) == 1
+    jax.tree_util.register_pytree_node_class(Pair)
+    assert jax.tree.leaves(Pair(1, 2)) == [1, 2]
+    with pytest.raises(errors.TreeError, match="registered"):
+        tree_util.register_pytree_node_class(Pair)
+
+
+def test_dataclass_static_and_partial():
+    @functools.partial(tree_util.register_dataclass, data_fields=["w"], meta_fields=["name"])
+    @dataclasses.dataclass
+    class Layer:
+        w: object
+        name: str
+
+    @tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Auto:
+        w: object
+        n: int = dataclasses.field(metadata={"static": True}, default=3)
+
+    assert tree.leaves(Layer(1, "a")) == [1] and tree.structure(Layer(1, "a")) != tree.structure(Layer(1, "b"))
+    assert tree.map(lambda x: x + 1, Auto(1)).w == 2 and tree.leaves(Auto(1)) == [1]
+    assert tree_util.keystr(tree.leaves_with_path(Layer(1, "a"))[0][0]) == ".w"
+    with pytest.raises(errors.TreeError, match="missing: name"):
+        tree_util.register_dataclass(dataclasses.make_dataclass("D", ["w", "name"]), ["w"], [])
+
+    p = tree_util.Partial(pow, 2)
+    assert tree.leaves(p) == [2] and tree.map(lambda x: x + 1, p)(2) == 9
+    nested = tree_util.Partial(functools.partial(pow, 2), 3)
+    assert nested() == 8 and tree.leaves(nested) == [3]
+    assert tree.structure(nested) == tree.structure(tree_util.Partial(nested.func, 5))
+
+
+def test_equality_errors():
+    found = tree_util.equality_errors({"a": (1, 2)}, {"a": [1, 2]})
+    assert [tree_util.keystr(path) for path, *_ in found] == ["['a']"]
+    assert tree_util.equality_errors({"a": 1}, {"a": 2}) == []
