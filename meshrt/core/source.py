@@ -22,6 +22,8 @@ _SYSTEM_PREFIXES = (
     os.path.dirname(threading.__file__) + os.sep + "contextlib.py",
     os.path.dirname(threading.__file__) + os.sep + "functools.py",
 )
+# The demo's program is a user's program although it stands inside.
+_PROGRAMS = _ROOT + "demo" + os.sep
 _internal: dict[CodeType, bool] = {}
 
 
@@ -69,7 +71,7 @@ _state = _State()
 
 def _is_internal(code: CodeType) -> bool:
     name = code.co_filename
-    internal = name.startswith(_SYSTEM_PREFIXES) or name.startswith("<frozen")
+    internal = name.startswith(_SYSTEM_PREFIXES) and not name.startswith(_PROGRAMS) or name.startswith("<frozen")
     _internal[code] = internal
     return internal
 
