@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from meshrt.numpy.operands import (
     static_int,
 )
 from meshrt.numpy.selection import where as select
-from meshrt.primitives.reshape import expand_dims, iota_p
+from meshrt.primitives.reduce import reduce_max_p
+from meshrt.primitives.reshape import broadcast_in_dim_p, iota_p
+from meshrt.transforms.custom_derivatives import custom_jvp
 
 __all__ = ["log1mexp", "log_softmax", "logmeanexp", "logsumexp", "one_hot", "softmax", "standardize"]
 
@@ -31,11 +34,38 @@ def _array(name: str, x: Any) -> Any:
     return asarray(operand(name, x))
 
 
-def _shifted(x: Any, axis: Any, where: Any) -> Any:
-    """``x`` less its maximum along ``axis``, which counts as constant; -inf where ``where`` is false."""
-    top = rd.max(x, axis, where=where, initial=-np.inf, keepdims=True)
-    safe = x if where is None else select(where, x, -np.inf)
-    return uf.subtract(safe, lax.stop_gradient(top))
+def _along(x: Any, reduced: Any, axes: tuple[int, ...]) -> Any:
+    """A reduction of ``x`` over ``axes``, broadcast back to its shape in one step."""
+    kept = tuple(i for i in range(x.ndim) if i not in axes)
+    return broadcast_in_dim_p.bind(reduced, shape=x.shape, broadcast_dimensions=kept)
+
+
+def _shifted(x: Any, axes: tuple[int, ...], where: Any) -> Any:
+    """``x`` less its maximum along ``axes``, which counts as constant; -inf where ``where`` is false."""
+    fixed = lax.stop_gradient(x)
+    if where is None:
+        return el.sub_p.bind(x, _along(x, reduce_max_p.bind(fixed, axes=axes), axes))
+    top = rd.max(fixed, axes, where=where, initial=-np.inf)
+    return uf.subtract(select(where, x, -np.inf), _along(x, top, axes))
+
+
+@functools.cache
+def _softmax_over(axes: tuple[int, ...]) -> Any:
+    """softmax over ``axes`` with its short derivative: y * (t - sum(y * t))."""
+
+    @custom_jvp
+    def softmax(x):
+        powers = el.exp_p.bind(_shifted(x, axes, None))
+        return el.div_p.bind(powers, _along(x, rd.sum(powers, axes), axes))
+
+    @softmax.defjvp
+    def derivative(primals, tangents):
+        (x,), (t,) = primals, tangents
+        y = softmax.fun(x)
+        mean = _along(y, rd.sum(el.mul_p.bind(y, t), axes), axes)
+        return y, el.mul_p.bind(y, el.sub_p.bind(t, mean))
+
+    return softmax
 
 
 def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
@@ -45,16 +75,21 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
       where: which elements take part; the others get 0.
     """
     x = asarray(promote_inexact("softmax", x)[0])
-    powers = uf.exp(_shifted(x, axis, where))
-    out = uf.divide(powers, rd.sum(powers, axis, where=where, keepdims=True))
-    return out if where is None else select(where, out, 0)
+    axes = canonical_axes(axis, x.ndim, "softmax")
+    if where is None:
+        return _softmax_over(axes)(x)
+    powers = el.exp_p.bind(_shifted(x, axes, where))
+    out = el.div_p.bind(powers, _along(x, rd.sum(powers, axes, where=where), axes))
+    return select(where, out, 0)
 
 
 def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """log(softmax(x)) over ``axis``, without overflow; -inf for elements left out by ``where``."""
     x = asarray(promote_inexact("log_softmax", x)[0])
-    shifted = _shifted(x, axis, where)
-    out = uf.subtract(shifted, uf.log(rd.sum(uf.exp(shifted), axis, where=where, keepdims=True)))
+    axes = canonical_axes(axis, x.ndim, "log_softmax")
+    shifted = _shifted(x, axes, where)
+    total = el.log_p.bind(rd.sum(el.exp_p.bind(shifted), axes, where=where))
+    out = el.sub_p.bind(shifted, _along(x, total, axes))
     return out if where is None else select(where, out, -np.inf)
 
 
@@ -78,16 +113,15 @@ def logsumexp(
         a, b = broadcast_to_shape(a, shape), broadcast_to_shape(b, shape)
         a = select(uf.not_equal(b, 0), a, -np.inf)
     axes = canonical_axes(axis, a.ndim, "logsumexp")
-    top = rd.max(uf.real(a), axes, where=where, initial=-np.inf, keepdims=True)
-    top = lax.stop_gradient(select(uf.isfinite(top), top, scalar_like(top, 0)))
-    powers = uf.exp(uf.subtract(a, el.convert_element_type(top, a.dtype)))
+    top = rd.max(lax.stop_gradient(uf.real(a)), axes, where=where, initial=-np.inf)
+    top = select(uf.isfinite(top), top, scalar_like(top, 0))
+    powers = uf.exp(uf.subtract(a, el.convert_element_type(_along(a, top, axes), a.dtype)))
     powers = powers if b is None else uf.multiply(powers, b)
     total = rd.sum(powers, axes, where=where, keepdims=keepdims)
     sign = uf.sign(total)
     if return_sign or a.dtype.kind != "c":
         total = uf.abs(total)
-    kept = top if keepdims else lax.reshape(top, total.shape)
-    out = uf.add(uf.log(total), el.convert_element_type(kept, total.dtype))
+    out = uf.add(uf.log(total), el.convert_element_type(lax.reshape(top, total.shape), total.dtype))
     if return_sign:
         return out, sign
     if b is not None and out.dtype.kind != "c":
@@ -138,8 +172,14 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     shape = (*x.shape[:axis], size, *x.shape[axis:])
     kind = x.dtype if aval_of(x).dtype != np.bool_ else np.dtype("int32")
     classes = iota_p.bind(dtype=kind, shape=shape, dimension=axis)
-    wide = broadcast_to_shape(expand_dims(el.convert_element_type(x, kind), (axis,)), shape)
+    wide = _along_new(el.convert_element_type(x, kind), axis, shape)
     return el.convert_element_type(el.eq_p.bind(wide, classes), dtype)
+
+
+def _along_new(x: Any, axis: int, shape: tuple[int, ...]) -> Any:
+    """``x`` repeated along a new dimension ``axis``."""
+    kept = tuple(i for i in range(len(shape)) if i != axis)
+    return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=kept)
 
 
 def log1mexp(x: Any) -> Any:
