@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt import config
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import EvalTrace
 
@@ -25,6 +26,9 @@ def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) 
 
         apply.__name__ = apply.__qualname__ = primitive.name
         function = _functions[key] = jit(apply)
+    if config.settings.disable_jit:  # single operations are compiled all the same
+        with config.override(disable_jit=False):
+            return function(*args)
     return function(*args)
 
 

@@ -170,7 +170,7 @@ def _scan_length(xs: Sequence[Any], length: int | None) -> int:
     if not sizes:
         raise errors.ArgumentValueError("scan got no values to scan over and `length` not provided; give one of them")
     if len(set(sizes)) > 1:
-        listed = ", ".join(map(str, sizes))
+        listed = ", ".join([str(s) for s in sizes])
         raise errors.ArgumentValueError(f"scan got values with different leading axis sizes: {listed}")
     return sizes[0]
 
@@ -310,7 +310,7 @@ def _check_condition(cond: Staged) -> None:
     (aval,) = cond.out_avals
     if aval.shape or aval.dtype != np.bool_:
         raise errors.ArgumentTypeError(
-            f"cond_fun must return a boolean scalar, but got output type {aval}; compare it with something, or reduce it"
+            f"cond_fun must return a boolean scalar, but got output type {aval}; compare it with something or reduce it"
         )
 
 

@@ -1,27 +1,23 @@
 """Reverse mode of `scan`: a forward scan that saves residuals, a linear scan of tangents, its transpose.
 
-What is saved between the two is what decides the memory of training, so each residual of the body takes the cheapest
-road to the backward pass:
-
-    a constant of the loop, or computed from constants only   passed as it is, once (computed before the loop)
-    a slice of some xs                                         the xs again
-    a slice of some ys                                         the ys again
-    anything else (a carry, an intermediate value)             stacked by the forward scan
+What is saved between the two decides the memory of training: `control_scan_residuals` says how each residual of the
+body gets to the backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
 from meshrt.primitives.control_scan import carry_fixpoint, scan_p, split3
+from meshrt.primitives.control_scan_residuals import Hoisting, Places, position
 from meshrt.primitives.control_staging import permuted
 from meshrt.transforms.linear import transpose_jaxpr
-from meshrt.transforms.linearize import Linearized, linearize_jaxpr
+from meshrt.transforms.linearize import linearize_jaxpr
+from meshrt.transforms.residuals import cheapest_residuals, residual_vars
 from meshrt.transforms.tools import WeakCache, add_tangents, hoist_consts, is_undefined, zeros
 
 __all__: list[str] = []
@@ -52,7 +48,7 @@ class _Plan:
 _plans: WeakCache = WeakCache()
 
 
-def _plan(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, ...]) -> _Plan:
+def _plan(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, ...], length: int) -> _Plan:
     nz_consts, nz_carry, nz_xs = split3(nonzero, num_consts, num_carry)
     num_ys = len(jaxpr.outvars) - num_carry
 
@@ -61,120 +57,39 @@ def _plan(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, ..
         return lin, lin.nonzeros_out[:num_carry]
 
     lin, nz_carry = carry_fixpoint(nz_carry, step)
-    captured = len(lin.forward.consts)
     body = lin.forward.jaxpr
-    residuals = _classify(lin, num_consts, num_carry)
-    hoisted = _Hoisting(body, captured + num_consts)
+    places = Places(body, len(lin.forward.consts), num_consts, num_carry, num_ys, length)
+    saved, linear = cheapest_residuals(body, residual_vars(lin, body), lin.linear, places.cost)
+    hoisting = Hoisting(places)
     stacked: list[Any] = []
     sources: list[tuple[str, int]] = []
-    for kind, k in residuals:
-        if kind == "new":
-            value = body.outvars[k]
-            if hoisted.is_invariant(value):
-                kind, k = "prelude", hoisted.want(value)
-            else:
-                kind, k = "stack", _position(stacked, value)
-        elif kind == "carry":
-            kind, k = "stack", _position(stacked, body.invars[captured + k])
+    for value in saved:
+        kind, k = places.of(value)
+        if kind == "invariant":
+            kind, k = "prelude", hoisting.want(value)
+        elif kind == "new":
+            kind, k = "stack", position(stacked, value)
         sources.append((kind, k))
-    num_outs = num_carry + num_ys
-    prelude, forward, takes = hoisted.split(body.outvars[:num_outs], stacked)
+    prelude, forward, takes = hoisting.split(body.outvars[: num_carry + num_ys], stacked)
     fixed = [i for i, (kind, _) in enumerate(sources) if kind in ("const", "prelude")]
     moving = [i for i, (kind, _) in enumerate(sources) if kind not in ("const", "prelude")]
     count = len(sources)
     tc, tk, tx = sum(nz_consts), sum(nz_carry), sum(nz_xs)
     order = [*fixed, *range(count, count + tc + tk), *moving, *range(count + tc + tk, count + tc + tk + tx)]
-    linear = permuted(lin.linear, order, range(len(lin.linear.outvars)))
+    linear = permuted(linear, order, range(len(linear.outvars)))
     return _Plan(
         lin.forward.consts, prelude, takes, forward, linear, [sources[i] for i in (*fixed, *moving)], len(fixed),
         len(stacked), nz_carry, tuple(lin.nonzeros_out[num_carry:]),
     )  # fmt: skip
 
 
-def _position(values: list[Any], value: Any) -> int:
-    """The index of `value`, appended if it is new."""
-    for i, v in enumerate(values):
-        if v is value:
-            return i
-    values.append(value)
-    return len(values) - 1
-
-
-def _classify(lin: Linearized, num_consts: int, num_carry: int) -> list[tuple[str, int]]:
-    """For every residual: ("const", k), ("x", k), ("y", k), ("carry", k: an argument), ("new", k: a body result)."""
-    body, captured = lin.forward.jaxpr, len(lin.forward.consts)
-    num_outs = len(body.outvars) - lin.num_residuals
-    ys = {v: k for k, v in enumerate(body.outvars[num_carry:num_outs]) if type(v) is Var}
-    found = []
-    for kind, k in lin.sources:
-        if kind == "arg" and k < num_consts:
-            found.append(("const", k))
-        elif kind == "arg" and k >= num_consts + num_carry:
-            found.append(("x", k - num_consts - num_carry))
-        elif kind == "arg":
-            old_carry = body.invars[captured + k]
-            found.append(("y", ys[old_carry]) if old_carry in ys else ("carry", k))
-        else:
-            value = body.outvars[k if kind == "out" else num_outs + k]
-            found.append(("y", ys[value]) if value in ys else ("new", k if kind == "out" else num_outs + k))
-    return found
-
-
-class _Hoisting:
-    """Moves what is loop-invariant and wanted as a residual out of a body whose first `num_const` arguments are."""
-
-    def __init__(self, body: Jaxpr, num_const: int):
-        self.body, self.num_const = body, num_const
-        self.made_by: dict[Var, Eqn] = {}
-        self.invariant: set[Var] = set(body.invars[:num_const])
-        for eqn in body.eqns:
-            if not eqn.effects and all(type(a) is Literal or a in self.invariant for a in eqn.invars):
-                self.invariant.update(eqn.outvars)
-                self.made_by.update(dict.fromkeys(eqn.outvars, eqn))
-        self.wanted: list[Var] = []
-
-    def is_invariant(self, value: Any) -> bool:
-        return value in self.invariant
-
-    def want(self, value: Var) -> int:
-        return _position(self.wanted, value)
-
-    def split(self, outs: Sequence[Any], stacked: Sequence[Any]) -> tuple[Jaxpr, Jaxpr, tuple[int, ...]]:
-        """(prelude, forward body, positions among the prelude's results that the body takes as further constants)."""
-        moved: set[int] = set()
-        pending = list(self.wanted)
-        while pending:
-            eqn = self.made_by.get(pending.pop())
-            if eqn is not None and id(eqn) not in moved:
-                moved.add(id(eqn))
-                pending += [a for a in eqn.invars if type(a) is Var]
-        body, results = self.body, list(self.wanted)
-        stay = [e for e in body.eqns if id(e) not in moved]
-        outside = {v for e in body.eqns if id(e) in moved for v in e.outvars}
-        uses = [a for e in stay for a in e.invars] + [*outs, *stacked]
-        taken: list[Var] = []
-        for a in uses:
-            if type(a) is Var and a in outside:
-                _position(taken, a)
-        takes = tuple(_position(results, v) for v in taken)
-        constants = body.invars[: self.num_const]
-        prelude = Jaxpr((), constants, results, [e for e in body.eqns if id(e) in moved], body.name)
-        forward = Jaxpr(
-            (),
-            (*constants, *taken, *body.invars[self.num_const :]),
-            (*outs, *stacked),
-            stay,
-            body.name,
-            None,
-            body.is_high,
-        )
-        return prelude, forward, takes
-
-
 def _linearize(linear_trace, primals, tangents, params):
     jaxpr, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
     nonzero = tuple(t is not None for t in tangents)
-    plan = _plans.get(jaxpr, (num_consts, num_carry, nonzero), lambda: _plan(jaxpr, num_consts, num_carry, nonzero))
+    length = params["length"]
+    plan = _plans.get(
+        jaxpr, (num_consts, num_carry, nonzero, length), lambda: _plan(jaxpr, num_consts, num_carry, nonzero, length)
+    )
     consts, carry, xs = split3(primals, num_consts, num_carry)
     fixed = [*plan.consts, *consts]
     prelude = eval_jaxpr(plan.prelude, (), fixed)

@@ -1,4 +1,4 @@
-"""Staging the Python functions given to control flow: bodies and branches become Jaxprs, once per function and types."""
+"""Staging the Python functions given to control flow: bodies and branches become Jaxprs, once per function."""
 
 from __future__ import annotations
 

@@ -158,7 +158,8 @@ def _batch(size, args, dims, params):
     body_consts = [*closed.consts, *[x if d is None else move_dim(x, d, 0) for x, d in body_consts]]
     carry = [bring_to_front(size, x, d) if b else x for (x, d), b in zip(carry, carry_b)]
     new = {
-        "cond_jaxpr": test.jaxpr, "cond_nconsts": len(consts), "body_jaxpr": closed.jaxpr, "body_nconsts": len(body_consts),
+        "cond_jaxpr": test.jaxpr, "cond_nconsts": len(consts),
+        "body_jaxpr": closed.jaxpr, "body_nconsts": len(body_consts),
     }  # fmt: skip
     if batched_test:
         new["cond_jaxpr"], new["body_jaxpr"] = _masked(test.jaxpr, len(consts), closed.jaxpr, len(body_consts))

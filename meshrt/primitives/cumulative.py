@@ -89,7 +89,12 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         )
 
     def combine(a, b):
-        return tree_util.tree_leaves(fn(tree_util.tree_unflatten(tree, a), tree_util.tree_unflatten(tree, b)))
+        out, found = tree_util.tree_flatten(fn(tree_util.tree_unflatten(tree, a), tree_util.tree_unflatten(tree, b)))
+        if found != tree:
+            raise errors.ArgumentTypeError(
+                f"associative_scan: fn must return a pytree like its operands, {tree}, but returned {found}"
+            )
+        return out
 
     return tree_util.tree_unflatten(tree, scan_flat(combine, leaves, bool(reverse), axis))
 

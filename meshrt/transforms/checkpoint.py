@@ -25,7 +25,8 @@ from meshrt.transforms.batching import batch_jaxpr, move_dim
 from meshrt.transforms.custom_arguments import split_arguments
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import transpose_jaxpr
-from meshrt.transforms.linearize import Linearized, linearize_jaxpr
+from meshrt.transforms.linearize import linearize_jaxpr
+from meshrt.transforms.residuals import renamed, residual_vars
 from meshrt.transforms.tools import WeakCache, dce, is_undefined
 
 __all__ = ["checkpoint", "checkpoint_p", "remat"]
@@ -47,8 +48,8 @@ def checkpoint(
     Args:
       prevent_cse: keeps the compiler from merging the recomputation with the forward pass, which would undo the saving.
         Not needed (False is faster) when the result is the body of a `scan`, where nothing can be merged.
-      policy: says what is saved all the same: `policy(primitive, *operand_types, **params) -> bool` for each operation; see
-        `meshrt.checkpoint_policies`. None saves nothing but the arguments.
+      policy: says what is saved all the same: `policy(primitive, *operand_types, **params) -> bool` for each
+        operation; see `meshrt.checkpoint_policies`. None saves nothing but the arguments.
       static_argnums, static_argnames: arguments that are no arrays.
     """
     if concrete:
@@ -80,8 +81,8 @@ def checkpoint(
         staged = stage(call, tree, avals, fun if plain else call, ("checkpoint", split.cache_key, positions))
         if staged.jaxpr.effects:
             raise errors.UnsupportedError(
-                f"checkpoint of {fun_name(fun)}: functions with side effects cannot be run again in the backward pass; move the "
-                "effect out of the checkpointed function"
+                f"checkpoint of {fun_name(fun)}: functions with side effects cannot be run again in the backward pass; "
+                "move the effect out of the checkpointed function"
             )
         outs = checkpoint_p.bind(
             *staged.consts, *leaves, jaxpr=staged.jaxpr, prevent_cse=prevent_cse, differentiated=False, policy=policy
@@ -129,24 +130,18 @@ def _plan(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], policy: Policy | None) -> _P
     lin = linearize_jaxpr(jaxpr, nonzeros)
     body = lin.forward.jaxpr if policy is None else inlined(lin.forward.jaxpr)
     num_outs = len(jaxpr.outvars)
-    residuals = _residual_vars(lin, body)
+    residuals = residual_vars(lin, body)
     saved, again = _split(body, residuals, policy)
     forward, _ = dce(Jaxpr((), body.invars, (*body.outvars[:num_outs], *saved), body.eqns, body.name))
     inputs = {a for e in again for a in e.invars if type(a) is Var} | set(residuals)
     needed = [i for i, v in enumerate(body.invars) if v in inputs]
-    renamed = dict(zip(lin.linear.invars, residuals))
-    rest = [_renamed(e, renamed) for e in lin.linear.eqns]
+    names = dict(zip(lin.linear.invars, residuals))
+    rest = [renamed(e, names) for e in lin.linear.eqns]
     linear = Jaxpr(
         (), [*[body.invars[i] for i in needed], *saved, *lin.linear.invars[len(residuals) :]],
-        [renamed.get(v, v) if type(v) is Var else v for v in lin.linear.outvars], [*again, *rest], body.name,
+        [names.get(v, v) if type(v) is Var else v for v in lin.linear.outvars], [*again, *rest], body.name,
     )  # fmt: skip
     return _Plan(lin.forward.consts, forward, needed, linear, lin.nonzeros_out)
-
-
-def _residual_vars(lin: Linearized, body: Jaxpr) -> list[Var]:
-    captured, num_outs = len(lin.forward.consts), len(body.outvars) - lin.num_residuals
-    places = {"arg": (body.invars, captured), "out": (body.outvars, 0), "res": (body.outvars, num_outs)}
-    return [places[kind][0][places[kind][1] + k] for kind, k in lin.sources]
 
 
 def _split(body: Jaxpr, residuals: Sequence[Var], policy: Policy | None) -> tuple[list[Var], list[Eqn]]:
@@ -166,12 +161,6 @@ def _split(body: Jaxpr, residuals: Sequence[Var], policy: Policy | None) -> tupl
     return saved[::-1], again[::-1]
 
 
-def _renamed(eqn: Eqn, names: dict[Var, Any]) -> Eqn:
-    if not any(type(a) is Var and a in names for a in eqn.invars):
-        return eqn
-    return eqn.replace([names.get(a, a) if type(a) is Var else a for a in eqn.invars], eqn.outvars)
-
-
 def inlined(jaxpr: Jaxpr) -> Jaxpr:
     """`jaxpr` with calls of jitted functions written out, so that a policy sees the operations inside."""
     from meshrt.primitives.call import jit_p
@@ -181,7 +170,7 @@ def inlined(jaxpr: Jaxpr) -> Jaxpr:
     eqns: list[Eqn] = []
     names: dict[Var, Any] = {}
     for eqn in jaxpr.eqns:
-        eqn = _renamed(eqn, names)
+        eqn = renamed(eqn, names)
         if eqn.primitive is not jit_p:
             eqns.append(eqn)
             continue

@@ -1,0 +1,174 @@
+"""What the control-flow functions refuse, and what they say then."""
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors, lax
+
+ONES = np.ones(3, np.float32)
+
+CASES = {
+    "carry type": (
+        lambda: lax.scan(lambda c, x: ({"a": c["a"], "b": jnp.sum(c["b"])}, x), {"a": 1.0, "b": ONES}, ONES),
+        TypeError,
+        ["scan body function carry input", "c['b']", "float32[3]", "float32[]", "shapes do not match"],
+    ),
+    "carry dtype": (
+        lambda: lax.scan(lambda c, x: (c.astype(jnp.bfloat16), x), ONES, ONES),
+        TypeError,
+        ["carry c has type float32[3]", "bfloat16[3]", "dtypes do not match", "astype"],
+    ),
+    "carry structure": (
+        lambda: lax.scan(lambda c, x: ({"a": c["a"]}, x), {"a": 1.0, "b": ONES}, ONES),
+        TypeError,
+        ["same pytree structure", "dict of 2 children", "dict of 1 children"],
+    ),
+    "no pair": (lambda: lax.scan(lambda c, x: c, 1.0, ONES), TypeError, ["scan body output must be a pair"]),
+    "sizes": (
+        lambda: lax.scan(lambda c, x: (c, x), 1.0, (ONES, ONES[:2])),
+        ValueError,
+        ["different leading axis sizes: 3, 2"],
+    ),
+    "no axis": (lambda: lax.scan(lambda c, x: (c, x), 1.0, 2.0), ValueError, ["no leading axis to scan over: 2.0"]),
+    "length": (
+        lambda: lax.scan(lambda c, x: (c, x), 1.0, ONES, length=4),
+        ValueError,
+        ["`length` argument of 4 which disagrees with leading axis sizes [3]"],
+    ),
+    "no length": (
+        lambda: lax.scan(lambda c, x: (c, x), 1.0),
+        ValueError,
+        ["no values to scan over and `length` not provided"],
+    ),
+    "unroll": (lambda: lax.scan(lambda c, x: (c, x), 1.0, ONES, unroll=0), ValueError, ["unroll must be a positive"]),
+    "split": (
+        lambda: lax.scan(lambda c, x: (c, x), 1.0, ONES, _split_transpose=True),
+        NotImplementedError,
+        ["_split_transpose"],
+    ),
+    "not a function": (lambda: lax.scan(3, 1.0, ONES), TypeError, ["the body of scan must be a function"]),
+    "no array": (lambda: lax.scan(lambda c, x: (c, "y"), 1.0, ONES), TypeError, ["type str at [1]"]),
+    "while condition": (
+        lambda: lax.while_loop(lambda c: c, lambda c: c + 1, 1),
+        TypeError,
+        ["cond_fun must return a boolean scalar", "int32[]"],
+    ),
+    "while condition tree": (
+        lambda: lax.while_loop(lambda c: (c < 1, c), lambda c: c + 1, 1),
+        TypeError,
+        ["cond_fun must return a boolean scalar, but got pytree"],
+    ),
+    "while carry": (
+        lambda: lax.while_loop(lambda c: c < 3, lambda c: (c, 1), 1),
+        TypeError,
+        ["while_loop body function carry", "same pytree structure", "their Python types differ"],
+    ),
+    "fori carry": (
+        lambda: lax.fori_loop(0, 3, lambda i, c: jnp.stack([c, c]), ONES),
+        TypeError,
+        ["fori_loop body function carry", "float32[2,3]"],
+    ),
+    "fori bounds": (
+        lambda: lax.fori_loop(0.0, 3, lambda i, c: c, 1.0),
+        TypeError,
+        ["lower must be an integer scalar"],
+    ),
+    "fori dtypes": (
+        lambda: lax.fori_loop(np.int8(0), np.int32(3), lambda i, c: c, 1.0),
+        TypeError,
+        ["lower and upper arguments to fori_loop must have equal types"],
+    ),
+    "pred shape": (
+        lambda: lax.cond(ONES > 0, lambda x: x, lambda x: x, 1),
+        TypeError,
+        ["Pred must be a scalar", "shape (3,)", "where"],
+    ),
+    "pred type": (lambda: lax.cond("s", lambda x: x, lambda x: x, 1), TypeError, ["Pred must be a scalar, got s"]),
+    "branch structure": (
+        lambda: lax.cond(True, lambda x: {"a": x, "b": x}, lambda x: {"a": x}, 1),
+        TypeError,
+        ["cond branch outputs must have the same pytree structure", "the result is a dict"],
+    ),
+    "branch types": (
+        lambda: lax.cond(True, lambda x: {"a": 1.0}, lambda x: {"a": ONES}, 1),
+        TypeError,
+        ["cond branches must have equal output types", "at ['a']", "float32[]", "float32[3]"],
+    ),
+    "index type": (lambda: lax.switch(1.0, [lambda x: x] * 2, 1.0), TypeError, ["Index type must be an integer"]),
+    "no branches": (lambda: lax.switch(1, [], 1.0), ValueError, ["empty sequence of branches"]),
+    "operands twice": (
+        lambda: lax.cond(True, lambda x: x, lambda x: x, 1, operand=2),
+        TypeError,
+        ["operands were given both"],
+    ),
+    "reverse while": (
+        lambda: meshrt.grad(lambda x: lax.while_loop(lambda c: c < 3, lambda c: c * 2, x))(1.0),
+        ValueError,
+        ["Reverse-mode differentiation does not work for lax.while_loop", "Try using lax.scan"],
+    ),
+    "associative structure": (
+        lambda: lax.associative_scan(lambda a, b: (a, b), ONES),
+        TypeError,
+        ["fn must return a pytree like its operands"],
+    ),
+    "map batch size": (lambda: lax.map(jnp.sin, ONES, batch_size=0), ValueError, ["batch_size must be a positive"]),
+}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_refusal(name):
+    call, kind, parts = CASES[name]
+    with pytest.raises(kind) as caught:
+        call()
+    assert isinstance(caught.value, errors.MeshrtError)
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+
+
+def test_weak_carries_are_promoted():
+    out, _ = lax.scan(lambda c, x: (c + x, None), 0, ONES)
+    assert out.dtype == np.float32 and float(out) == 3.0
+    out = lax.while_loop(lambda c: c < 3, lambda c: c + jnp.bfloat16(1), 0.0)
+    assert out.dtype == jnp.bfloat16
+    assert lax.cond(True, lambda: 1, lambda: 2.0).dtype == np.float32
+    assert lax.cond(True, lambda: 1.0, lambda: jnp.bfloat16(2)).dtype == jnp.bfloat16
+
+
+def test_a_body_is_staged_once():
+    calls = []
+
+    def body(c, x):
+        calls.append(1)
+        return c + x, x
+
+    for _ in range(3):
+        lax.scan(body, jnp.float32(0), ONES)
+    assert len(calls) == 1
+    lax.scan(body, jnp.zeros(2), jnp.ones((3, 2)))
+    assert len(calls) == 2
+
+
+def test_a_body_that_closes_over_tracers_is_staged_each_time():
+    @meshrt.jit
+    def f(x):
+        return lax.scan(lambda c, y: (c + x * y, None), jnp.zeros(3), jnp.ones((2, 3)))[0]
+
+    np.testing.assert_allclose(f(ONES), 2 * ONES)
+    np.testing.assert_allclose(meshrt.grad(lambda x: jnp.sum(f(x)))(ONES), 2 * ONES)
+
+
+def test_disable_jit_runs_python_loops():
+    seen = []
+
+    def body(c, x):
+        seen.append(float(x))
+        return c + x, c
+
+    with meshrt.config.override(disable_jit=True):
+        c, ys = lax.scan(body, jnp.float32(0), jnp.arange(3.0), reverse=True)
+        assert lax.cond(jnp.float32(0) > 1, lambda: 1 / 0, lambda: 2.0) == 2.0
+        assert lax.fori_loop(0, 3, lambda i, c: c + float(i), 0.0) == 3.0
+    assert seen == [2.0, 1.0, 0.0] and float(c) == 3.0
+    np.testing.assert_allclose(ys, [3.0, 2.0, 0.0])

@@ -1,0 +1,93 @@
+"""What reverse mode of a scan saves, against what JAX saves: it decides the memory of training."""
+
+import contextlib
+import io
+import re
+
+import jax
+import jax.ad_checkpoint
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.ad_checkpoint
+import meshrt.numpy as mnp
+
+B, S, D, H, L = 2, 8, 12, 3, 4
+rng = np.random.default_rng(0)
+PARAMS = {
+    "q": rng.normal(size=(L, D, D)).astype(np.float32) * 0.2,
+    "k": rng.normal(size=(L, D, D)).astype(np.float32) * 0.2,
+    "v": rng.normal(size=(L, D, D)).astype(np.float32) * 0.2,
+    "o": rng.normal(size=(L, D, D)).astype(np.float32) * 0.2,
+    "up": rng.normal(size=(L, D, 4 * D)).astype(np.float32) * 0.2,
+    "down": rng.normal(size=(L, 4 * D, D)).astype(np.float32) * 0.2,
+    "scale": np.ones((L, D), np.float32),
+}
+X = rng.normal(size=(B, S, D)).astype(np.float32)
+
+
+def block(jx, np_):
+    def norm(x, scale):
+        return x * jx.lax.rsqrt(np_.mean(x * x, -1, keepdims=True) + 1e-6) * scale
+
+    def layer(h, p):
+        x = norm(h, p["scale"])
+        q, k, v = [(x @ p[n]).reshape(B, S, H, D // H) for n in "qkv"]
+        scores = np_.einsum("bshd,bthd->bhst", q, k)
+        mask = np_.tril(np_.ones((S, S), bool))
+        scores = np_.where(mask, scores, -1e9)
+        weights = jx.nn.softmax(scores, axis=-1)
+        h = h + np_.einsum("bhst,bthd->bshd", weights, v).reshape(B, S, D) @ p["o"]
+        x = norm(h, p["scale"])
+        return h + jx.nn.gelu(x @ p["up"]) @ p["down"], None
+
+    return layer
+
+
+def transformer(jx, np_, wrap):
+    layer = wrap(jx, block(jx, np_))
+    return lambda p, x: jx.lax.scan(layer, x, p)[0]
+
+
+WRAPS = {
+    "plain": lambda jx, f: f,
+    "remat": lambda jx, f: jx.checkpoint(f, prevent_cse=False),
+    "dots": lambda jx, f: jx.checkpoint(f, policy=jx.checkpoint_policies.dots_with_no_batch_dims_saveable),
+    "all dots": lambda jx, f: jx.checkpoint(f, policy=jx.checkpoint_policies.dots_saveable),
+}
+
+
+def saved_by_jax(f, *args):
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        jax.ad_checkpoint.print_saved_residuals(f, *args)
+    found = []
+    for line in text.getvalue().splitlines():
+        dtype, dims = re.match(r"(\w+)\[([\d,]*)\]", line).groups()
+        found.append((dtype, tuple(map(int, filter(None, dims.split(","))))))
+    return sorted(found)
+
+
+def saved(f, *args):
+    found = [a.str_short() for a, _ in meshrt.ad_checkpoint.saved_residuals(f, *args)]
+    pairs = [re.match(r"(\w+)\[([\d,]*)\]", a).groups() for a in found]
+    return sorted((t, tuple(map(int, filter(None, dims.split(","))))) for t, dims in pairs)
+
+
+def nbytes(residuals):
+    size = {"f32": 4, "bool": 1, "i32": 4, "u32": 4, "bf16": 2}
+    return sum(size[t] * int(np.prod(shape)) for t, shape in residuals)
+
+
+@pytest.mark.parametrize("name", list(WRAPS))
+def test_transformer(name):
+    mine = saved(transformer(meshrt, mnp, WRAPS[name]), PARAMS, X)
+    theirs = saved_by_jax(transformer(jax, jnp, WRAPS[name]), PARAMS, X)
+    assert nbytes(mine) <= nbytes(theirs), (mine, theirs)
+    loss = lambda jx, np_: lambda p, x: np_.sum(np_.sin(transformer(jx, np_, WRAPS[name])(p, x)))
+    got = meshrt.jit(meshrt.grad(loss(meshrt, mnp)))(PARAMS, X)
+    want = jax.jit(jax.grad(loss(jax, jnp)))(PARAMS, X)
+    for key in PARAMS:
+        np.testing.assert_allclose(np.asarray(got[key]), np.asarray(want[key]), rtol=2e-3, atol=2e-4)
