@@ -103,7 +103,7 @@ def shardings(mesh):
 def example_arguments(mesh):
     """Arguments of `step` as shapes and shardings: `meshrt inspect` asks for them, with a mesh that has no devices."""
     like = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-    state = jax.tree.map(like, jax.eval_shape(init, jax.random.key(0)), shardings(mesh))
+    state = jax.tree.map(like, jax.eval_shape(lambda: init(jax.random.key(0))), shardings(mesh))
     tokens = jax.ShapeDtypeStruct((BATCH, CONTEXT + 1), jnp.int32, sharding=NamedSharding(mesh, TOKENS))
     return state, tokens
 

@@ -65,25 +65,18 @@ class LanguageModel:
 
     def init_params(self, key: Any) -> dict[str, Any]:
         """Random float32 parameters: {"embed", "position", "layers"}."""
-        jax, c = self.jax, self.config
-        keys = jax.random.split(key, 2 + c.layers)
-
-        def matrix(key: Any, shape: tuple[int, ...]) -> Any:
-            return 0.02 * jax.random.normal(key, shape)
-
-        def layer(key: Any) -> dict[str, Any]:
-            shapes = self.layer_shapes()
-            of = dict(zip(shapes, jax.random.split(key, len(shapes))))
-            return {n: self.jnp.ones(s) if n.endswith("norm") else matrix(of[n], s) for n, s in shapes.items()}
-
-        layers = [layer(keys[2 + i]) for i in range(c.layers)]
-        if not c.unrolled:
-            layers = jax.tree.map(lambda *parts: self.jnp.stack(parts), *layers)
-        return {
-            "embed": matrix(keys[0], (c.vocabulary, c.width)),
-            "position": matrix(keys[1], (c.context, c.width)),
-            "layers": layers,
+        jax, jnp, c = self.jax, self.jnp, self.config
+        shapes = {"embed": (c.vocabulary, c.width), "position": (c.context, c.width)}
+        shapes |= {name: (c.layers, *shape) for name, shape in self.layer_shapes().items()}
+        keys = dict(zip(shapes, jax.random.split(key, len(shapes))))
+        params = {
+            name: jnp.ones(shape) if name.endswith("norm") else 0.02 * jax.random.normal(keys[name], shape)
+            for name, shape in shapes.items()
         }
+        layers = {name: params.pop(name) for name in self.layer_shapes()}
+        if c.unrolled:
+            return {**params, "layers": [{name: x[i] for name, x in layers.items()} for i in range(c.layers)]}
+        return {**params, "layers": layers}
 
     def init(self, key: Any) -> dict[str, Any]:
         """Parameters, the two moments of AdamW, and the number of steps taken."""
@@ -114,7 +107,7 @@ class LanguageModel:
         """The arguments of `step` as ShapeDtypeStructs over `mesh`, which may be an AbstractMesh."""
         jax, c = self.jax, self.config
         like = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-        state = jax.tree.map(like, jax.eval_shape(self.init, jax.random.key(0)), self.state_shardings(mesh))
+        state = jax.tree.map(like, jax.eval_shape(lambda: self.init(jax.random.key(0))), self.state_shardings(mesh))
         tokens = jax.ShapeDtypeStruct((c.batch, c.context + 1), self.jnp.int32, sharding=self.token_sharding(mesh))
         return state, tokens
 

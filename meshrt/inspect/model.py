@@ -114,8 +114,12 @@ def report_of(
     arg_names: Sequence[str] | None = None,
     result_names: Sequence[str] | None = None,
     explanations: Sequence[str] = (),
+    source: str = "",
 ) -> Report:
-    """The report of a partitioned program. Names default to what the module itself says of its arguments and results."""
+    """The report of a partitioned program. Names default to what the module itself says of its arguments and results.
+
+    `source` is the file that the module's text was read from, if any.
+    """
     main = propagated.program.main
     arg_names = argument_names(propagated) if arg_names is None else arg_names
     result_names = output_names(propagated) if result_names is None else result_names
@@ -127,8 +131,8 @@ def report_of(
         partitioned.mesh.axes,
         values(arg_names, main.args, partitioned.arg_shardings),
         values(result_names, main.returned, partitioned.result_shardings),
-        collective_rows(partitioned.plan, name),
-        tuple(FindingRow(f.kind, f.message, _place(f.where, name), f.bytes) for f in partitioned.findings),
+        collective_rows(partitioned.plan, source),
+        tuple(FindingRow(f.kind, f.message, _place(f.where, source), f.bytes) for f in partitioned.findings),
         tuple(explanations),
     )
 
@@ -142,7 +146,10 @@ def collective_rows(plan: CommunicationPlan, name: str = "") -> tuple[Collective
 
 
 def _place(where: str | None, name: str) -> str | None:
-    return name + where[1:] if where is not None and where.startswith("-:") else where
+    """MLIR calls the text it reads "-"; a program without locations has its places there, one of ours has none."""
+    if where is None or not where.startswith("-:"):
+        return where
+    return name + where[1:] if name else None
 
 
 def _value_row(name: str, value: Value, sharding: TensorSharding | None) -> ValueRow:
@@ -193,7 +200,7 @@ def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result
     """Why a dimension is sharded as it is: one line per step, from the value back to the user's annotation.
 
     `query` is VALUE:DIM, with VALUE the name of an argument or result, or a source line FILE:LINE, which stands for
-    everything computed there.
+    what is computed there for other lines.
     """
     what, separator, number = query.rpartition(":")
     if not separator or not number.isdigit():

@@ -13,7 +13,7 @@ from rich.text import Text
 from collectives.plan import human
 from meshrt.inspect.model import CollectiveRow, Report, ValueRow
 
-__all__ = ["clean", "collectives_table", "console", "render", "shorten", "values_table"]
+__all__ = ["clean", "collectives_table", "console", "render", "shorten", "table", "values_table"]
 
 
 def console(stderr: bool = False) -> Console:
@@ -42,27 +42,29 @@ def shorten(where: str | None) -> str:
         return clean(f"{Path(path).name}{colon}{line}" if path else where)
 
 
-def _table(title: str, columns: Sequence[tuple[str, str]], plain: bool) -> Table:
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD if plain else box.ROUNDED,
-        pad_edge=not plain,
+def table(title: str, plain: bool) -> Table:
+    """An empty table; `plain` ones have no frame and never fold."""
+    return Table(
+        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD if plain else box.ROUNDED, pad_edge=not plain
     )
+
+
+def _table(title: str, columns: Sequence[tuple[str, str]], plain: bool) -> Table:
+    made = table(title, plain)
     for name, justify in columns:
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=plain)
-    return table
+        made.add_column(name, justify=justify, overflow="fold", no_wrap=plain)
+    return made
 
 
 def values_table(title: str, rows: Sequence[ValueRow], plain: bool = False) -> Table:
     """Arguments, results or parameters with their shardings and sizes."""
-    table = _table(
+    made = _table(
         title,
         (("name", "left"), ("type", "left"), ("sharding", "left"), ("bytes", "right"), ("per device", "right")),
         plain,
     )
     for r in rows:
-        table.add_row(
+        made.add_row(
             Text(clean(r.name)),
             Text(clean(r.type)),
             Text(clean(r.sharding)),
@@ -70,9 +72,9 @@ def values_table(title: str, rows: Sequence[ValueRow], plain: bool = False) -> T
             human(r.device_bytes),
         )
     total, local = sum(r.global_bytes for r in rows), sum(r.device_bytes for r in rows)
-    table.add_section()
-    table.add_row(Text("total"), "", "", human(total), human(local))
-    return table
+    made.add_section()
+    made.add_row(Text("total"), "", "", human(total), human(local))
+    return made
 
 
 def collectives_table(title: str, rows: Iterable[CollectiveRow], plain: bool = False, causes: bool = True) -> Table:
@@ -86,7 +88,7 @@ def collectives_table(title: str, rows: Iterable[CollectiveRow], plain: bool = F
         ("total", "right"),
         ("source", "left"),
     ]
-    table = _table(title, [*columns, ("cause", "left")] if causes else columns, plain)
+    made = _table(title, [*columns, ("cause", "left")] if causes else columns, plain)
     merged: dict[CollectiveRow, int] = {}
     for row in rows:
         merged[row] = merged.get(row, 0) + 1
@@ -103,9 +105,9 @@ def collectives_table(title: str, rows: Iterable[CollectiveRow], plain: bool = F
             human(r.total * count),
             Text(shorten(r.where)),
         ]
-        table.add_row(*cells, *([Text(clean(r.cause))] if causes else []))
-    table.add_section()
-    table.add_row(
+        made.add_row(*cells, *([Text(clean(r.cause))] if causes else []))
+    made.add_section()
+    made.add_row(
         "total",
         "",
         "",
@@ -115,7 +117,7 @@ def collectives_table(title: str, rows: Iterable[CollectiveRow], plain: bool = F
         "",
         *([""] if causes else []),
     )
-    return table
+    return made
 
 
 def render(report: Report, out: Console) -> None:

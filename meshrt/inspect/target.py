@@ -54,9 +54,9 @@ def lower_target(
     if not hasattr(function, "trace"):
         raise InspectError(f"{path}: {name} is not a jitted function; decorate it with meshrt.jit")
     abstract = AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
+    example = _call(path, hook, lambda: arguments(abstract))
+    args = tuple(example) if isinstance(example, tuple | list) else (example,)
     with use_abstract_mesh(abstract):
-        example = _call(path, hook, lambda: arguments(abstract))
-        args = tuple(example) if isinstance(example, tuple | list) else (example,)
         return _call(path, name, lambda: function.trace(*args).lower(lowering_platforms=(platform,)))
 
 

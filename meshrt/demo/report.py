@@ -1,0 +1,114 @@
+"""What the demo shows after training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from meshrt import tree
+from meshrt.demo.curve import draw
+from meshrt.demo.training import Move, StepReport, Trainer
+from meshrt.inspect.hlo import axes_of_groups, collectives
+from meshrt.inspect.model import CollectiveRow, ValueRow, collective_rows
+from meshrt.inspect.render import collectives_table, table, values_table
+
+__all__ = ["show"]
+
+
+def show(out: Console, trainer: Trainer, history: Sequence[StepReport], move: Move) -> None:
+    """Mesh, parameters, collectives, loss curve, and the cost of moving to other devices."""
+    plain = not out.is_terminal
+    out.print(mesh_table(trainer, plain))
+    out.print(values_table("Parameters", parameter_rows(trainer), plain))
+    rows, origin = communication_rows(trainer)
+    out.print(collectives_table(f"Collectives of one step, bytes sent per device ({origin})", rows, plain, causes=False))
+    out.print(Text("Loss (nats per byte)", style="bold"))
+    losses = [r.loss for r in history]
+    for line in draw(losses, braille=_has_braille(out)):
+        out.print(Text(line))
+    out.print(Text(f"{'':9}step 1 ... {len(losses)}: {losses[0]:.4f} -> {losses[-1]:.4f}  (a uniform guess: {math.log(256):.4f})"))
+    show_move(out, trainer, move)
+
+
+def mesh_table(trainer: Trainer, plain: bool) -> Table:
+    """Which device stands where."""
+    mesh = trainer.mesh
+    axes = ", ".join(f"{n}={s}" for n, s in mesh.shape.items())
+    rows, columns = mesh.axis_names
+    grid = table(f"Mesh {axes} on {mesh.size} {mesh.devices.flat[0].platform} devices", plain)
+    grid.add_column(f"{rows} \\ {columns}")
+    for j in range(mesh.devices.shape[1]):
+        grid.add_column(str(j), justify="right")
+    for i, line in enumerate(mesh.devices):
+        grid.add_row(str(i), *[str(d.id) for d in line])
+    return grid
+
+
+def parameter_rows(trainer: Trainer) -> list[ValueRow]:
+    """One row per parameter array, as it lies on the devices."""
+    rows = []
+    for path, x in tree.leaves_with_path(trainer.state["params"]):
+        size, spec = x.dtype.itemsize, x.sharding.spec
+        axes = ["+".join([e] if isinstance(e, str) else e) if e else "-" for e in spec]
+        axes += ["-"] * (x.ndim - len(axes))
+        name = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
+        local = math.prod(x.sharding.shard_shape(x.shape)) * size
+        text = f"({', '.join(axes)})" if any(a != "-" for a in axes) else "replicated"
+        rows.append(ValueRow(name, f"{x.dtype}[{','.join(map(str, x.shape))}]", text, x.size * size, local))
+    return rows
+
+
+def communication_rows(trainer: Trainer) -> tuple[Sequence[CollectiveRow], str]:
+    """The collectives of a step and where they were read: our plan, or the HLO that XLA's partitioner made."""
+    lowered = trainer.lowered()
+    if trainer.settings.partitioner == "meshrt":
+        return collective_rows(lowered.partition().plan), "the partitioner's plan"
+    axes = tuple(trainer.mesh.shape.items())
+    found = collectives(lowered.compile().as_text(), trainer.mesh.size)
+    rows = [
+        CollectiveRow(c.kind, axes_of_groups(c.groups, axes), len(c.groups), c.group_size, c.bytes, c.times, None, c.op_name or "", 0.0)
+        for c in found
+    ]
+    return rows, "XLA's partitioner, read from the compiled program"
+
+
+def show_move(out: Console, trainer: Trainer, move: Move) -> None:
+    """How often each station of the pipeline ran on other devices, and how long the first step there took."""
+    extra = max(0.0, move.first_seconds - move.next_seconds)
+    counts = ", ".join(f"{k} {v}" for k, v in move.counts.items())
+    out.print(Text(f"Moving to {move.description}", style="bold"))
+    out.print(Text(f"  stations run: {counts}"))
+    out.print(Text(
+        f"  first step there {move.first_seconds * 1e3:.0f} ms, the next {move.next_seconds * 1e3:.0f} ms: moving cost about "
+        f"{extra * 1e3:.0f} ms; tracing to loading took {trainer.compile_seconds * 1e3:.0f} ms at the start"
+    ))  # fmt: skip
+
+
+def _has_braille(out: Console) -> bool:
+    try:
+        "⣿┤".encode(out.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def progress_text(report: StepReport, steps: int, tokens: int) -> str:
+    """One plain line of progress."""
+    done = max(report.number - 1, 0)
+    rate = f"{done * tokens / report.seconds:,.0f} tokens/s" if done and report.seconds > 0 else "compiled"
+    return f"step {report.number:4d}/{steps}  loss {report.loss:.5f}  {rate}"
+
+
+def progress_columns() -> list[Any]:
+    """The columns of the progress bar."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+    return [
+        TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
+        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
+    ]  # fmt: skip
