@@ -9,7 +9,6 @@ from __future__ import annotations
 from jaxlib.mlir import ir
 
 from .annotations import Shardings
-from .dataflow import _post_order
 from .importing import _filled, callee_of
 from .model import TensorSharding
 from .program import Block, Edits, Func, Op, Program, Use, replace_all_uses
@@ -19,7 +18,7 @@ __all__ = ["inline_calls", "outline_calls"]
 
 def inline_calls(program: Program, shardings: Shardings) -> list[Op]:
     """Replaces every call reached from the remaining functions; returns the named computations, inner ones first."""
-    if not any(op.name == "func.call" for op in program.ops()):
+    if "func.call" not in program.names:
         return []
     called = {callee_of(op) for op in program.ops() if op.name == "func.call"}
     inliner = _Inliner(program, shardings)
@@ -72,10 +71,12 @@ class _Inliner:
 def outline_calls(program: Program, shardings: Shardings) -> None:
     """Makes functions and calls of the named computations. Calls of one function with equal shardings share one; a
     call whose results are sharded otherwise than the function returns them gets reshards behind it."""
+    if "sdy.named_computation" not in program.names:
+        return
     made: dict[tuple, Func] = {}
     edits = Edits()
     for func in list(program.funcs.values()):
-        for op in [*_post_order(func.body.ops)]:
+        for op in func.body.walk_inside_out():
             if op.name == "sdy.named_computation":
                 _outline(program, shardings, op, made, edits)
     edits.apply()

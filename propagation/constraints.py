@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 
 from .annotations import Shardings
-from .dataflow import _post_order
 from .errors import UnsupportedModuleError
 from .model import TensorSharding
 from .program import Op, Program, Use, Value, replace_all_uses, source
@@ -26,8 +25,10 @@ def apply_constraints(program: Program, shardings: Shardings, edge_values: set[V
     `edge_values` are the owners and targets of data-flow edges: for these all uses go through the constraint instead,
     because the edge's sharding belongs to more than this value.
     """
+    if program.names.isdisjoint((_CONSTRAINT, _MANUAL)):
+        return
     for func in program.funcs.values():
-        for op in [*_post_order(func.body.ops)]:
+        for op in func.body.walk_inside_out():
             if op.name == _CONSTRAINT:
                 _redirect_chain(op, shardings)
                 _apply(program, shardings, edge_values, op, 0, shardings.get(op.results[0]))
@@ -132,6 +133,8 @@ def import_groups(program: Program) -> list[list[Value]]:
 
     Raises `UnsupportedModuleError` for a group over different shapes or across manual computations.
     """
+    if "sdy.sharding_group" not in program.names:
+        return []
     members: dict[Value, list[Op]] = {}
     about: dict[int, tuple] = {}
     for op in [op for op in program.ops() if op.name == "sdy.sharding_group"]:

@@ -70,8 +70,10 @@ def edges_of(op: Op) -> list[Edge]:
 
 def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = None) -> list[Edge]:
     """Adds an edge operation for every edge of `ops` (default: of all data-flow operations, inner ones first)."""
+    if ops is None and program.names.isdisjoint(_DATA_FLOW):
+        return []
     if ops is None:
-        ops = [op for func in program.funcs.values() for op in _post_order(func.body.ops) if op.name in _DATA_FLOW]
+        ops = [op for func in program.funcs.values() for op in func.body.walk_inside_out() if op.name in _DATA_FLOW]
     edits = Edits()
     added = []
     for op in ops:
@@ -105,13 +107,6 @@ def initial_sharding(edge: Edge, shardings: Shardings) -> TensorSharding | None:
     if edge.op.name == "sdy.manual_computation":
         return remove_manual(outer, edge.op.data["manual_axes"])
     return outer
-
-
-def _post_order(ops: list[Op]):
-    for op in ops:
-        for block in op.regions:
-            yield from _post_order(block.ops)
-        yield op
 
 
 def sink_edges(program: Program, shardings: Shardings, edges: list[Edge]) -> None:

@@ -41,18 +41,36 @@ _BARRIER_MODES = {"NONE": (0, 0), "FORWARD": (1, 1), "BACKWARD": (2, 2), "BOTH":
 class _Node:
     """An operation as the driver sees it. `look` reads the shardings of its operands and results from the table."""
 
-    __slots__ = ("above", "kind", "look", "memo", "mode", "op", "rule", "slots", "view")
+    __slots__ = ("above", "group", "look", "op", "rule", "slots", "view")
 
     def __init__(self, op: Op):
         self.op = op
         self.rule: OpRule | None = None
-        self.kind = "other"
+        self.group: _Group | None = None
         self.slots: tuple[int, ...] = ()
         self.look: Callable | None = None
-        self.memo: dict | None = None
-        self.mode: schedule.Mode | None = None
         self.view = None
         self.above: tuple[int, ...] = ()
+
+
+class _Group:
+    """All operations of one rule and one kind of schedule. `mode` is their direction in this round, None if it
+    depends on the operation's uses; `memo` has the decisions made so far in that direction."""
+
+    __slots__ = ("kind", "memo", "memos", "mode", "rule")
+
+    def __init__(self, rule: OpRule, kind: str):
+        self.rule, self.kind = rule, kind
+        self.mode: schedule.Mode | None = None
+        self.memo: dict | None = None
+        self.memos: dict[schedule.Mode, tuple[tuple[int, ...], dict]] = {}
+
+    def decisions(self, mode: schedule.Mode) -> tuple[tuple[int, ...], dict]:
+        """Direction per factor, and the decisions so far."""
+        found = self.memos.get(mode)
+        if found is None:
+            found = self.memos[mode] = (schedule.directions(self.rule, mode), {})
+        return found
 
 
 class Driver:
@@ -74,15 +92,13 @@ class Driver:
         self.program, self.shardings, self.rules, self.strategy = program, shardings, rules, strategy
         self.log = log if log is not None else Log(program)
         self.conservative = rules.options.conservative
-        self._decisions: dict[tuple, dict] = {}
-        self._entries: dict[tuple, tuple] = {}
+        self._groups: dict[tuple, _Group] = {}
         self._pure: dict[str, bool] = {}
         self._notified: dict[int, tuple[int, ...]] = {}
         self._round = (0, 0)
         self._changed_uses = True
         self._lay_out(edges)
         self._build_nodes()
-        self._siblings = self._find_siblings()
         self.log.start(self._slot, self.table)
         self._group_of: dict[int, list[int]] = {}
         for group in groups or ():
@@ -109,12 +125,18 @@ class Driver:
         self.table.append(None)
         nowhere = len(self.table) - 1
         self._inner: list[Edge] = []
+        self._siblings: dict[int, tuple[Value, ...]] = {}
         for op in program.ops():
-            for block in op.regions:
-                for arg in block.args:
-                    slot[arg.index] = nowhere
-            if op.regions and is_data_flow_op(op):
-                self._lay_out_data_flow(op)
+            if op.regions:
+                for block in op.regions:
+                    for arg in block.args:
+                        slot[arg.index] = nowhere
+                if is_data_flow_op(op):
+                    self._lay_out_data_flow(op)
+            if len(op.results) > 1:
+                # Annotating one result annotates all, the others as open.
+                for v in op.results:
+                    self._siblings[v.index] = tuple(o for o in op.results if o is not v)
         self._edge_of_source: dict[tuple, Edge] = {}
         self._edge_by_slot: dict[int, Edge] = {}
         self._edge_owners = {edge.owner.index for edge in edges}
@@ -147,6 +169,8 @@ class Driver:
         self._dead: set[int] = set()
         for func in self.program.funcs.values():
             self._build_block(func.body.ops, ())
+        self._returns = self._find_returns()
+        self._alive = [i for i, node in enumerate(self.nodes) if node.rule is not None]
 
     def _build_block(self, ops: list[Op], above: tuple[int, ...]) -> None:
         for op in ops:
@@ -167,8 +191,7 @@ class Driver:
         op = node.op
         if op.name == "sdy.data_flow_edge":
             edge: Edge = op.data["edge"]
-            node.rule = _identity(op.results[0].type.shape, len(edge.sources))
-            node.kind = "passing"
+            self._set_rule(node, _identity(op.results[0].type.shape, len(edge.sources)), "edge")
             sources = [self._slot[u.op.operands[u.number].index] for u in edge.sources]
             node.slots = (*sources, op.results[0].index)
             node.view = source_view(edge, self.shardings) if op.data["edge"].op.name.startswith("sdy.") else None
@@ -176,29 +199,29 @@ class Driver:
                 manual, place = edge.op.data["manual_axes"], op.results[0].index
                 node.view = _result_view(manual, self.table, place)
             return
-        node.rule = self._rule(op)
-        if node.rule is not None:
-            node.kind = "barrier" if op.name == "sdy.propagation_barrier" else schedule.kind_of(op)
+        rule = self._rule(op)
+        if rule is not None:
+            barrier = op.name == "sdy.propagation_barrier"
+            self._set_rule(node, rule, _barrier_direction(op) if barrier else schedule.kind_of(op))
             slot = self._slot
             node.slots = tuple([slot[v.index] for v in op.operands] + [slot[v.index] for v in op.results])
+
+    def _set_rule(self, node: _Node, rule: OpRule, kind: str) -> None:
+        node.rule = rule
+        group = self._groups.get((rule, kind))
+        if group is None:
+            group = self._groups[rule, kind] = _Group(rule, kind)
+        node.group = group
 
     def _rule(self, op: Op) -> OpRule | None:
         if op.data is not None and "sharding_rule" in op.data:
             return op.data["sharding_rule"]
-        if op.has_attr("sdy.sharding_rule"):
-            return parse_printed(str(op.attrs["sdy.sharding_rule"]))
+        attr = op.attr("sdy.sharding_rule")
+        if attr is not None:
+            return parse_printed(str(attr))
         if op.name == "sdy.propagation_barrier":
             return _identity(op.results[0].type.shape, 1, True)
         return self.rules.rule_for(op)
-
-    def _find_siblings(self) -> dict[int, tuple[Value, ...]]:
-        """Results of one operation: annotating one of them annotates all, the others as open."""
-        out: dict[int, tuple[Value, ...]] = {}
-        for op in self.program.ops():
-            if len(op.results) > 1 and not any(v.index != self._slot[v.index] for v in op.results):
-                for v in op.results:
-                    out[v.index] = tuple(o for o in op.results if o is not v)
-        return out
 
     # ---- removal of operations without use or effect
 
@@ -247,7 +270,7 @@ class Driver:
         self._round = (priority, round)
         self._set_modes(round)
         self._return_values()
-        stack = [i for i in range(len(self.nodes) - 1, -1, -1) if self._is_due(i)]
+        stack = self._due()
         on_stack = bytearray(len(self.nodes))
         for i in stack:
             on_stack[i] = 1
@@ -261,13 +284,14 @@ class Driver:
             node = nodes[index]
             if node.rule is None:
                 continue
-            if node.view is not None or node.memo is None:
+            memo = node.group.memo
+            if node.view is not None or memo is None:
                 self._visit_slow(index, node, round, stack, on_stack)
                 continue
             shardings = node.look(table)
-            decision = node.memo.get(shardings)
+            decision = memo.get(shardings)
             if decision is None:
-                decision = self._decide(node, shardings)
+                decision = self._decide(node, node.group.mode, shardings)
             if decision.changes:
                 self._apply(index, node, decision, shardings, stack, on_stack)
         self._return_values()
@@ -305,44 +329,39 @@ class Driver:
         for func, places in self._result_slots.items():
             self.shardings.results[func] = [table[p] for p in places]
 
-    def _is_due(self, index: int) -> bool:
-        node = self.nodes[index]
-        return index in self._dead or (node.rule is not None and node.mode != (0, 0))
+    def _due(self) -> list[int]:
+        """The operations that have something to do in this round, the first one last."""
+        nodes = self.nodes
+        alive = self._alive = [i for i in self._alive if nodes[i].rule is not None]
+        due = [i for i in alive if nodes[i].group.mode != (0, 0)]
+        if self._dead:
+            due = sorted({*due, *self._dead})
+        due.reverse()
+        return due
 
     def _set_modes(self, round: int | None) -> None:
-        for node in self.nodes:
-            if node.rule is None:
+        for group in self._groups.values():
+            kind = group.kind
+            if kind == "return":
                 continue
-            if node.kind == "barrier":
-                mode = _BARRIER_MODES[_barrier_direction(node.op)]
+            if kind in _BARRIER_MODES:
+                mode = _BARRIER_MODES[kind]
             elif round is None:
                 mode = schedule.ALL
             elif round == 0:
-                # Removing operations changes who is the only user, so the mode is found at each visit.
-                mode = None
-                if node.kind in ("other", "broadcast"):
-                    mode = (0, 0)
+                # Removing operations changes who is the only user, so the direction is found at each visit.
+                mode = (0, 0) if kind in ("other", "broadcast") else None
             else:
-                mode = schedule.direction(node.op, round, node.kind)
-            self._set_mode(node, mode)
+                mode = schedule.direction(None, round, kind)
+            group.mode = mode
+            group.memo = None if mode is None else group.decisions(mode)[1]
 
-    def _set_mode(self, node: _Node, mode: schedule.Mode | None) -> None:
-        node.mode = mode
-        if mode is None:
-            node.memo = None
-            return
-        key = (node.rule, mode)
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries[key] = (schedule.directions(node.rule, mode), {})
-        node.memo = entry[1]
-
-    def _decide(self, node: _Node, shardings: tuple) -> Decision:
+    def _decide(self, node: _Node, mode: schedule.Mode, shardings: tuple) -> Decision:
         rule = node.rule
-        directions = self._entries[rule, node.mode][0]
+        directions, memo = node.group.decisions(mode)
         count = len(rule.operands) + len(rule.results)
         decision = decide(rule, directions, self.strategy, self._is_conservative(node), shardings[:count])
-        node.memo[shardings] = decision
+        memo[shardings] = decision
         return decision
 
     def _is_conservative(self, node: _Node) -> bool:
@@ -350,27 +369,20 @@ class Driver:
 
     def _visit_slow(self, index, node, round, stack, on_stack) -> None:
         """Visits where the direction depends on the current uses, or the two sides differ by manual axes."""
-        if node.mode is None:
-            mode = schedule.direction(node.op, round, node.kind)
+        mode = node.group.mode
+        if mode is None:
+            mode = schedule.direction(node.op, round, node.group.kind)
             if mode == (0, 0):
                 return
-            self._set_mode(node, mode)
-            node.mode = None
-            memo, node.memo = node.memo, None
-        else:
-            mode, memo = node.mode, node.memo
         shardings = node.look(self.table)
         if node.view is not None:
             to_source, from_source = node.view
             seen = (*shardings[:-1], to_source(shardings[-1]))
         else:
             seen = shardings
-        decision = memo.get(seen)
+        decision = node.group.decisions(mode)[1].get(seen)
         if decision is None:
-            directions = self._entries[node.rule, mode][0]
-            count = len(node.rule.operands) + len(node.rule.results)
-            decision = decide(node.rule, directions, self.strategy, self._is_conservative(node), seen[:count])
-            memo[seen] = decision
+            decision = self._decide(node, mode, seen)
         if decision.changes:
             if node.view is not None:
                 last = len(node.slots) - 1
@@ -391,7 +403,7 @@ class Driver:
                     self._write(index, other, new, stack, on_stack)
 
     def _write(self, index: int, place: int, new: TensorSharding, stack, on_stack) -> None:
-        if place in self._siblings and self.table[place] is None:
+        if self.table[place] is None and place in self._siblings:
             for other in self._siblings[place]:
                 if self.table[other.index] is None:
                     self.table[other.index] = TensorSharding.open_on(new.mesh, other.type.rank)
@@ -443,36 +455,38 @@ class Driver:
         push_users(value)
         return tuple(out)
 
+    def _find_returns(self) -> list[tuple[int, _Group, int, int]]:
+        """(number, group, place of the value, place of the result) of what the entry function returns."""
+        func = self.program.main
+        out = []
+        for number, (value, place) in enumerate(zip(func.returned, self._result_slots[func])):
+            if value.type.is_tensor and value.type.is_static:
+                rule = _identity(value.type.shape, 1)
+                group = self._groups.setdefault((rule, "return"), _Group(rule, "return"))
+                out.append((number, group, self._slot[value.index], place))
+        return out
+
     def _return_values(self) -> None:
         """The entry function's results against the values that it returns."""
-        func = self.program.main
-        places = self._result_slots[func]
-        for number, value in enumerate(func.returned):
-            if not value.type.is_tensor or not value.type.is_static:
-                continue
-            rule = _identity(value.type.shape, 1)
-            self._set_result(func, number, rule, self._slot[value.index], places[number])
-
-    def _set_result(self, func, number, rule, source: int, place: int) -> None:
         table = self.table
-        shardings = (table[source], table[place])
-        key = (rule, schedule.ALL)
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries[key] = (schedule.directions(rule, schedule.ALL), {})
-        decision = entry[1].get(shardings)
-        if decision is None:
-            decision = decide(rule, entry[0], self.strategy, self.conservative, shardings)
-            entry[1][shardings] = decision
-        for t, new in decision.changes:
-            if t == 0 and source != self._nowhere:
-                table[source] = new
-                for other in self._group_of.get(source, ()):
-                    table[other] = new
-            elif t == 1:
-                table[place] = new
-        if decision.changes:
-            self.log.result(func, number, (source, place), decision, shardings, self._round)
+        for number, group, source, place in self._returns:
+            shardings = (table[source], table[place])
+            if shardings[0] is shardings[1]:
+                continue
+            directions, memo = group.decisions(schedule.ALL)
+            decision = memo.get(shardings)
+            if decision is None:
+                decision = decide(group.rule, directions, self.strategy, self.conservative, shardings)
+                memo[shardings] = decision
+            for t, new in decision.changes:
+                if t == 0 and source != self._nowhere:
+                    table[source] = new
+                    for other in self._group_of.get(source, ()):
+                        table[other] = new
+                elif t == 1:
+                    table[place] = new
+            if decision.changes:
+                self.log.result(self.program.main, number, (source, place), decision, shardings, self._round)
 
 
 def _result_view(manual, table, place):

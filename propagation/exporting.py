@@ -50,11 +50,13 @@ def _constant_key(op: Op, shardings: Shardings) -> tuple | None:
         operand = op.operands[0]
     else:
         return None
-    attrs = tuple((k, v) for k, v in sorted(op.attrs.items()) if not k.startswith("sdy."))
+    attrs = tuple([item for item in op.attrs.items() if not item[0].startswith("sdy.")])
     return (name, attrs, op.results[0].type, operand, shardings.get(op.results[0]))
 
 
 def remove_groups(program: Program) -> None:
+    if "sdy.sharding_group" not in program.names:
+        return
     edits = Edits()
     for op in [op for op in program.ops() if op.name == "sdy.sharding_group"]:
         edits.erase(op)
@@ -62,9 +64,12 @@ def remove_groups(program: Program) -> None:
 
 
 def constraints_to_reshards(program: Program) -> None:
+    if "sdy.sharding_constraint" not in program.names:
+        return
     for op in program.ops():
         if op.name == "sdy.sharding_constraint":
             op.name = "sdy.reshard"
+    program.names.add("sdy.reshard")
 
 
 def evenly_sharded(sharding: TensorSharding, shape: tuple[int, ...]) -> TensorSharding:
@@ -100,6 +105,8 @@ def even_boundaries(program: Program, shardings: Shardings) -> None:
         for i, (sharding, type) in enumerate(zip(results, func.result_types)):
             if sharding is not None and type.is_static:
                 results[i] = evenly_sharded(sharding, type.shape)
+    if program.names.isdisjoint(("func.call", "sdy.manual_computation")):
+        return
     for op in program.ops():
         if op.name == "func.call":
             for value in op.results:
@@ -161,6 +168,8 @@ def close_shardings(program: Program, shardings: Shardings) -> None:
     shardings.table[:] = [closed(s) for s in shardings.table]
     for results in shardings.results.values():
         results[:] = [closed(s) for s in results]
+    if program.names.isdisjoint(("sdy.manual_computation", "sdy.named_computation")):
+        return
     for op in program.ops():
         if op.data is not None and "in_shardings" in op.data:
             op.data["in_shardings"] = [closed(s) for s in op.data["in_shardings"]]

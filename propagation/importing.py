@@ -84,6 +84,8 @@ def callee_of(op: Op) -> str:
 
 def drop_unreachable_functions(program: Program) -> None:
     """Removes private functions that no reachable operation names."""
+    if len(program.funcs) == 1:
+        return
     todo = [f for f in program.funcs.values() if f.visibility == "public"]
     reached = {f.name for f in todo}
     while todo:
@@ -108,7 +110,7 @@ def _named_functions(op: Op) -> list[str]:
 
 def func_to_call(program: Program, shardings: Shardings) -> None:
     """A call without shardings gets those of its callee's results."""
-    if len(program.funcs) == 1:
+    if "func.call" not in program.names:
         return
     for op in program.ops():
         if op.name != "func.call" or any(shardings.get(v) is not None for v in op.results):
@@ -128,6 +130,8 @@ def _filled(shardings: list[TensorSharding | None], values: list[Value]) -> list
 
 def clean_manual_axes(program: Program, shardings: Shardings) -> None:
     """Sorts manual axes in mesh order and lists those that a value does not use as replicated."""
+    if "sdy.manual_computation" not in program.names:
+        return
     for op in program.ops():
         if op.name != "sdy.manual_computation":
             continue
@@ -170,50 +174,47 @@ class _Splitter:
         self.program, self.shardings = program, shardings
         self.preserving = preserving  # by function: whether calls of it are constant for constant operands
         self.edits = Edits()
-        self.constants: list[dict[Op, None]] = [{}]
+        self.constants: dict[Op, None] = {}
         self.expansions: dict[Op, None] = {}
 
     def run(self, func: Func) -> None:
-        for op in func.body.walk():
+        ops = func.body.walk()
+        for op in ops:
             if op.name == "stablehlo.constant":
                 op.name = "sdy.constant"
-        self._block(func.body.ops)
-        self._erase_unused([*self.expansions, *reversed(self.constants[-1])])
+        inside: list[Op] = []  # named computations; what they return is known only behind their bodies
+        for op in ops:
+            while inside and op.parent is not inside[-1].regions[0]:
+                self._process(inside.pop())
+            if op.name == "sdy.named_computation":
+                inside.append(op)
+            else:
+                self._process(op)
+        while inside:
+            self._process(inside.pop())
+        self._erase_unused([*self.expansions, *reversed(self.constants)])
         self.edits.apply()
 
-    def _block(self, ops: list[Op]) -> None:
-        for op in ops:
-            if op.name == "sdy.named_computation":
-                self.constants.append({})
-                self._block(op.regions[0].ops)
-                self._erase_unused(list(reversed(self.constants.pop())))
-                self._process(op)
-                continue
-            self._process(op)
-            for block in op.regions:
-                self._block(block.ops)
-
     def _process(self, op: Op) -> None:
-        if op.name == "sdy.sharding_group":
+        name = op.name
+        if name == "sdy.sharding_group":
             return
         if self._is_constant(op):
-            self.constants[-1][op] = None
-        elif op.name == "stablehlo.broadcast_in_dim" and not op.operands[0].type.shape:
+            self.constants[op] = None
+        elif name == "stablehlo.broadcast_in_dim" and not op.operands[0].type.shape:
             self.expansions[op] = None
         else:
             for number, value in enumerate(op.operands):
-                source = value.op
-                if source is not None and (source in self.constants[-1] or source in self.expansions):
-                    if value.type.shape:
-                        op.set_operand(number, self._copy(value))
+                source = value.owner
+                if (source in self.constants or source in self.expansions) and value.type.shape:
+                    op.set_operand(number, self._copy(value))
 
     def _is_constant(self, op: Op) -> bool:
-        name = op.name
-        if name in ("sdy.constant", "stablehlo.iota"):
-            return True
-        if not self._preserves(op):
-            return False
-        return all(v.op is not None and v.op in self.constants[-1] for v in op.operands)
+        constants = self.constants
+        for value in op.operands:
+            if value.owner not in constants:
+                return False
+        return op.name in ("sdy.constant", "stablehlo.iota") or self._preserves(op)
 
     def _preserves(self, op: Op) -> bool:
         """Whether constant operands make the results constant."""

@@ -15,7 +15,7 @@ from .driver import Driver
 from .errors import BadOptionError, UnsupportedModuleError
 from .factors import STRATEGIES
 from .log import Log
-from .program import Op, Program, Value, source
+from .program import Program, Value, paused_collection, source
 from .rules import RuleCache, RuleOptions
 
 __all__ = ["STAGES", "Options", "Run", "run_stage"]
@@ -161,6 +161,11 @@ def run_stage(program: Program, stage: str, options: Options) -> Run:
     """Runs `stage` on `program`, which is changed. Raises `BadOptionError` for an unknown stage."""
     if stage not in STAGES:
         raise BadOptionError(f"unknown stage {stage!r}; choose from {', '.join(STAGES)}")
+    with paused_collection():
+        return _run_stage(program, stage, options)
+
+
+def _run_stage(program: Program, stage: str, options: Options) -> Run:
     run = start(program, options)
     if stage in ("basic", "aggressive"):
         run.options = Options(stage, options.conservative, options.version, options.chlo)
@@ -177,8 +182,3 @@ def run_stage(program: Program, stage: str, options: Options) -> Run:
             run_close(run)
     return run
 
-
-def post_order(op: Op):
-    from .dataflow import _post_order
-
-    return _post_order([op])

@@ -14,10 +14,12 @@ Attributes stay MLIR attributes and are fetched from an operation when first ask
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -163,6 +165,13 @@ class Op:
             attrs = self._attrs = {} if not len(items) else dict(_items(items))
         return attrs
 
+    def attr(self, name: str) -> ir.Attribute | None:
+        """One attribute, without fetching the others; None if there is none of this name."""
+        if self._attrs is not None:
+            return self._attrs.get(name)
+        attributes = self._ir.attributes
+        return attributes[name] if name in attributes else None
+
     def has_attr(self, name: str) -> bool:
         """Whether there is an attribute `name`, without fetching the others."""
         if self._attrs is not None:
@@ -191,12 +200,12 @@ class Op:
         self.operands[number] = value
         value.uses.append(Use(self, number))
 
-    def walk(self) -> Iterator[Op]:
+    def walk(self) -> list[Op]:
         """This operation, then those in its regions, in program order."""
-        yield self
+        out = [self]
         for block in self.regions:
-            for op in block.ops:
-                yield from op.walk()
+            _collect(block, out)
+        return out
 
     def __repr__(self) -> str:
         ins = ", ".join(f"%{v.index}" for v in self.operands)
@@ -225,9 +234,31 @@ class Block:
     def terminator(self) -> Op:
         return self.ops[-1]
 
-    def walk(self) -> Iterator[Op]:
-        for op in self.ops:
-            yield from op.walk()
+    def walk(self) -> list[Op]:
+        """All operations, in program order, each before those in its regions."""
+        out: list[Op] = []
+        _collect(self, out)
+        return out
+
+    def walk_inside_out(self) -> list[Op]:
+        """All operations, in program order, each behind those in its regions."""
+        out: list[Op] = []
+        _collect_inside_out(self, out)
+        return out
+
+
+def _collect(block: Block, out: list[Op]) -> None:
+    for op in block.ops:
+        out.append(op)
+        for inner in op.regions:
+            _collect(inner, out)
+
+
+def _collect_inside_out(block: Block, out: list[Op]) -> None:
+    for op in block.ops:
+        for inner in op.regions:
+            _collect_inside_out(inner, out)
+        out.append(op)
 
 
 class Func:
@@ -265,7 +296,8 @@ class Func:
 
 @dataclass(slots=True, eq=False)
 class Program:
-    """A module. `values` lists every value by its index, `funcs` is in module order."""
+    """A module. `values` lists every value by its index, `funcs` is in module order, `names` has the name of every
+    operation that is or was in it (so that a pass can see that it has nothing to do)."""
 
     module: ir.Module
     attrs: dict[str, ir.Attribute]
@@ -273,6 +305,7 @@ class Program:
     mesh_attrs: dict[str, dict[str, ir.Attribute]]
     funcs: dict[str, Func]
     values: list[Value]
+    names: set[str]
 
     @property
     def main(self) -> Func:
@@ -299,6 +332,7 @@ class Program:
 
     def new_op(self, name, operands, result_types, attrs=None, regions=(), like: Op | None = None) -> Op:
         """A new operation, not yet in a block. `like` lends its source location."""
+        self.names.add(name)
         op = Op(name, list(operands), list(regions), like._ir if like is not None else None, dict(attrs or {}))
         for i, v in enumerate(op.operands):
             v.uses.append(Use(op, i))
@@ -327,13 +361,15 @@ class Program:
             copy.ops.append(inner)
         return copy
 
-    def ops(self) -> Iterator[Op]:
+    def ops(self) -> list[Op]:
         """All operations in program order, an operation before those in its regions."""
+        out: list[Op] = []
         for func in self.funcs.values():
-            yield from func.body.walk()
+            _collect(func.body, out)
+        return out
 
     def __repr__(self) -> str:
-        count = sum(1 for _ in self.ops())
+        count = len(self.ops())
         return f"<program of {len(self.funcs)} functions, {count} operations, meshes {', '.join(self.meshes) or '-'}>"
 
 
@@ -390,7 +426,7 @@ class Edits:
     def first(self, block: Block, op: Op) -> None:
         """`op` at the start of `block`, in front of earlier insertions there."""
         self._touch(block, op)
-        self._first.setdefault(block, []).insert(0, op)
+        self._first.setdefault(block, []).append(op)
 
     def erase(self, op: Op) -> None:
         self._blocks[op.parent] = None
@@ -398,25 +434,25 @@ class Edits:
 
     def apply(self) -> None:
         """Rebuilds the touched blocks and drops the uses of erased operations."""
+        touched = {*self._before, *self._after, *self._erased}
         for block in self._blocks:
             ops: list[Op] = []
-            pending = [*reversed(self._first.get(block, ())), *[]]
-            stack = block.ops[::-1] + pending
-            while stack:
-                op = stack.pop()
-                before = self._before.pop(op, None)
-                if before is not None:
-                    stack.append(op)
-                    stack.extend(reversed(before))
-                    continue
-                after = self._after.pop(op, None)
-                if op not in self._erased:
+            for op in (*reversed(self._first.get(block, ())), *block.ops):
+                if op in touched:
+                    self._place(op, ops)
+                else:
                     ops.append(op)
-                if after is not None:
-                    stack.extend(reversed(after))
             block.ops = ops
         for op in self._erased:
             erase(op)
+
+    def _place(self, op: Op, ops: list[Op]) -> None:
+        for other in self._before.get(op, ()):
+            self._place(other, ops)
+        if op not in self._erased:
+            ops.append(op)
+        for other in self._after.get(op, ()):
+            self._place(other, ops)
 
 
 @functools.lru_cache(maxsize=1)
@@ -462,11 +498,28 @@ def read(module: str | bytes | ir.Module) -> Program:
     Raises `ModuleParseError` for input that is not a module, and `UnsupportedModuleError` for regions with
     several blocks or values used before they are defined.
     """
+    module = parse(module)
+    with paused_collection():
+        return _read(module)
+
+
+@contextlib.contextmanager
+def paused_collection():
+    """Pauses Python's cyclic garbage collector: what is made here lives on, so looking through it finds nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _read(module: ir.Module) -> Program:
     from .attributes import mesh_of  # attributes.py reads what this module stores
 
-    module = parse(module)
     operation = module.operation
-    program = Program(module, dict(_items(operation.attributes)), {}, {}, {}, [])
+    program = Program(module, dict(_items(operation.attributes)), {}, {}, {}, [], set())
     reader = _Reader(program)
     for view in module.body.operations:
         op = view.operation
@@ -533,6 +586,7 @@ class _Reader:
 
     def block(self, source: ir.Block, block: Block) -> None:
         known, program, values, types = self.known, self.program, self.program.values, self.types
+        names = program.names
         for i, arg in enumerate(source.arguments):
             known[arg] = value = program.new_value(self.type(arg.type), block, i)
             block.args.append(value)
@@ -546,7 +600,9 @@ class _Reader:
                 raise errors.UnsupportedModuleError(
                     f"{raw.name} uses a value before its definition", location_text(raw.location)
                 ) from None
-            op = Op(raw.name, operands, regions, raw)
+            name = raw.name
+            names.add(name)
+            op = Op(name, operands, regions, raw)
             op.parent = block
             for region in regions:
                 region.owner = op

@@ -57,6 +57,7 @@ def _kind(op: Op) -> str:
 
 _AFTER_FIRST: dict[str, tuple[Mode, ...]] = {
     "passing": (ALL, ALL, ALL, ALL),
+    "edge": (ALL, ALL, ALL, ALL),
     "dynamic": ((FORWARD, FORWARD), (FORWARD, BOTH), ALL, ALL),
     "broadcast": (_NOTHING, (NONE, BACKWARD), (BACKWARD, BACKWARD), ALL),
     "other": (_NOTHING, (NONE, BOTH), ALL, ALL),
@@ -70,7 +71,7 @@ def direction(op: Op, round: int, kind: str | None = None) -> Mode:
         return _AFTER_FIRST[kind][round - 1]
     if kind in ("other", "broadcast") or not _is_single_use(op):
         return _NOTHING
-    return ALL if kind == "passing" else (FORWARD, FORWARD)
+    return (FORWARD, FORWARD) if kind == "dynamic" else ALL
 
 
 kind_of = _kind

@@ -66,14 +66,15 @@ class RuleCache:
     """Rules by operation signature (name, types, the attributes the rule looks at). One per run: attributes belong
     to the module's context."""
 
-    __slots__ = ("_known", "options")
+    __slots__ = ("_known", "_table", "options")
 
     def __init__(self, options: RuleOptions = DEFAULT):
         self._known: dict[tuple, OpRule | None] = {}
+        self._table = table()
         self.options = options
 
     def rule_for(self, op) -> OpRule | None:
-        function = table().get(op.name)
+        function = self._table.get(op.name)
         if function is None:
             return None
         names = getattr(function, "signature", ())
@@ -81,8 +82,7 @@ class RuleCache:
             return function(op, self.options)
         key = (op.name, *[v.type for v in op.operands], None, *[v.type for v in op.results])
         if names:
-            attrs = op.attrs
-            key = (key, *[attrs.get(n) for n in names])
+            key = (key, *[op.attr(n) for n in names])
         try:
             return self._known[key]
         except KeyError:
