@@ -182,6 +182,12 @@ class Settings:
         self._refresh(local)
         return local.compile
 
+    def dispatch_key(self) -> Any:
+        """Something that changes whenever a setting does: a cheaper key than those two, for caches of whole calls."""
+        if self._local.values is None:
+            return self._version
+        return (self.trace_key(), self.compile_key())
+
     def _refresh(self, local: _Overrides) -> None:
         if local.version != self._version:
             version, values = self._version, self._values | local.values

@@ -15,6 +15,17 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from meshrt import errors
+from meshrt._tree_paths import (
+    IsLeaf,
+    KeyEntry,
+    KeyPath,
+    equality_errors,
+    explained,
+    flatten_one_level,
+    flatten_one_level_with_keys,
+    keystr,
+    prefix_errors,
+)
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.jaxlib_api import (
     DictKey,
@@ -37,9 +48,6 @@ __all__ = [
 ]  # fmt: skip
 
 T = TypeVar("T")
-KeyEntry = Any
-KeyPath = tuple[KeyEntry, ...]
-IsLeaf = Callable[[Any], bool] | None
 
 # ----------------------------------------------------------------------------------------------------------
 # Flattening and mapping.
@@ -50,7 +58,7 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDe
     try:
         return default_registry.flatten(tree, is_leaf)
     except ValueError as e:
-        raise _explained(e, tree, is_leaf) from None
+        raise explained(e, tree, is_leaf) from None
 
 
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
@@ -223,35 +231,6 @@ def is_tree_node(cls: type) -> bool:
 
 def _is_namedtuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
-
-
-def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
-    """`(children, auxiliary data)` of a container; ValueError for a leaf."""
-    out = default_registry.flatten_one_level(tree)
-    if out is None:
-        raise errors.TreeError(f"a {type(tree).__name__} is a leaf, not a container")
-    return out
-
-
-def flatten_one_level_with_keys(tree: Any) -> tuple[Iterable[tuple[KeyEntry, Any]], Hashable]:
-    """`([(key, child), ...], auxiliary data)` of a container; ValueError for a leaf."""
-    out = default_registry.flatten_one_level_with_keys(tree)
-    if out is None:
-        raise errors.TreeError(f"a {type(tree).__name__} is a leaf, not a container")
-    children, aux = out
-    return [(k, v) for k, v in children], aux
-
-
-def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
-    """A path as text: `['a'][0].b`, or with `simple=True, separator="/"`: `a/0/b`."""
-    return separator.join(_simple_key(k) if simple else str(k) for k in keys)
-
-
-def _simple_key(key: KeyEntry) -> str:
-    for attribute in ("name", "idx", "key"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -435,112 +414,3 @@ register_pytree_node(
     lambda aux, values: collections.defaultdict(aux[0], zip(aux[1], values, strict=True)),
     _flatten_default_with_keys,
 )
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Saying where two trees differ.
-
-
-def prefix_errors(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> list[Callable[[str], errors.TreeError]]:
-    """One function per place where `prefix_tree` is no prefix of `full_tree`; each makes an error for a title."""
-    return list(_prefix_errors((), prefix_tree, full_tree, is_leaf))
-
-
-def _is_leaf(tree: Any, is_leaf: IsLeaf) -> bool:
-    return (is_leaf is not None and is_leaf(tree)) or default_registry.flatten_one_level(tree) is None
-
-
-def _at(title: str, path: KeyPath, text: str) -> errors.TreeError:
-    where = f"at key path {keystr(path)}" if path else "at the root of the trees"
-    return errors.TreeError(f"{title} differ in structure {where}: {text}")
-
-
-def _describe(tree: Any) -> str:
-    kind = type(tree).__name__
-    if default_registry.flatten_one_level(tree) is None:
-        return f"a leaf of type {kind}"
-    return f"a {kind} of {len(list(flatten_one_level(tree)[0]))} children"
-
-
-def _prefix_errors(path: KeyPath, prefix: Any, full: Any, is_leaf: IsLeaf):
-    if _is_leaf(prefix, is_leaf):
-        return
-    if type(prefix) is not type(full):
-        yield lambda title: _at(title, path, f"the first has {_describe(prefix)}, the second {_describe(full)}")
-        return
-    prefix_pairs, prefix_aux = flatten_one_level_with_keys(prefix)
-    full_pairs, full_aux = flatten_one_level_with_keys(full)
-    if len(prefix_pairs) != len(full_pairs) or [k for k, _ in prefix_pairs] != [k for k, _ in full_pairs]:
-        yield lambda title: _at(title, path, _children_text(prefix, prefix_pairs, full_pairs))
-        return
-    if prefix_aux != full_aux:
-        yield lambda title: _at(
-            title,
-            path,
-            f"both are a {type(prefix).__name__}, with different metadata: {prefix_aux!r} and {full_aux!r}",
-        )
-        return
-    for (key, p), (_, f) in zip(prefix_pairs, full_pairs):
-        yield from _prefix_errors((*path, key), p, f, is_leaf)
-
-
-def _children_text(node: Any, first: list, second: list) -> str:
-    kind = type(node).__name__
-    a, b = [_simple_key(k) for k, _ in first], [_simple_key(k) for k, _ in second]
-    only_a, only_b = [k for k in a if k not in b], [k for k in b if k not in a]
-    text = f"the first has a {kind} of {len(a)} children, the second one of {len(b)}"
-    if isinstance(node, dict):
-        text += "".join(f"; only the {which} has {', '.join(map(repr, keys[:8]))}"
-                        for which, keys in (("first", only_a), ("second", only_b)) if keys)  # fmt: skip
-    return text
-
-
-def equality_errors(tree1: Any, tree2: Any, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, str, str, str]]:
-    """`[(path, what the first has, what the second has, explanation)]`; empty when the structures are equal."""
-    return list(_equality_errors((), tree1, tree2, is_leaf))
-
-
-def _equality_errors(path: KeyPath, a: Any, b: Any, is_leaf: IsLeaf):
-    if _is_leaf(a, is_leaf) and _is_leaf(b, is_leaf):
-        return
-    if type(a) is not type(b) or _is_leaf(a, is_leaf) != _is_leaf(b, is_leaf):
-        yield path, _describe(a), _describe(b), "their Python types differ"
-        return
-    (pairs_a, aux_a), (pairs_b, aux_b) = flatten_one_level_with_keys(a), flatten_one_level_with_keys(b)
-    if len(pairs_a) != len(pairs_b):
-        yield path, _describe(a), _describe(b), "their numbers of children differ"
-        return
-    if aux_a != aux_b or [k for k, _ in pairs_a] != [k for k, _ in pairs_b]:
-        yield (
-            path,
-            f"{type(a).__name__} with {aux_a!r}",
-            f"{type(b).__name__} with {aux_b!r}",
-            "their metadata differ",
-        )
-        return
-    for (key, x), (_, y) in zip(pairs_a, pairs_b):
-        yield from _equality_errors((*path, key), x, y, is_leaf)
-
-
-def _explained(e: ValueError, tree: Any, is_leaf: IsLeaf) -> errors.TreeError:
-    for path, keys in _unsortable((), tree, is_leaf):
-        kinds = ", ".join(sorted({type(k).__name__ for k in keys}))
-        return errors.TreeError(
-            f"the dict at {keystr(path) or 'the root'} has keys that cannot be sorted (types {kinds}); use keys of "
-            "one type or a collections.OrderedDict"
-        )
-    return errors.TreeError(str(e))
-
-
-def _unsortable(path: KeyPath, tree: Any, is_leaf: IsLeaf):
-    if is_leaf is not None and is_leaf(tree):
-        return
-    if isinstance(tree, dict) and not isinstance(tree, collections.OrderedDict):
-        try:
-            sorted(tree)
-        except TypeError:
-            yield path, list(tree)
-            return
-    if default_registry.flatten_one_level(tree) is not None:
-        for key, child in flatten_one_level_with_keys(tree)[0]:
-            yield from _unsortable((*path, key), child, is_leaf)

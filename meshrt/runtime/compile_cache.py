@@ -167,7 +167,8 @@ def load_entry(key: str) -> bytes | None:
     if blob is None:
         _report(
             errors.CompileCacheError(
-                f"the cache entry {path} is damaged (its checksum does not match); the program is compiled again and the "
+                f"the cache entry {path} is damaged (its checksum does not match); the program is compiled again and "
+                "the "
                 "entry replaced. If this repeats, clear the directory."
             )
         )

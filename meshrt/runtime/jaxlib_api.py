@@ -7,11 +7,8 @@ one of its classes, so JAX may be imported in the same process, before or after.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import math
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +22,11 @@ from jaxlib import xla_client as _xc
 from jaxlib.mlir import ir
 
 from meshrt import errors
+from meshrt.runtime.host_memory import HostMemory, private_copies
+from meshrt.runtime.mlir import bytecode as bytecode
+from meshrt.runtime.mlir import mlir_context as mlir_context
+from meshrt.runtime.mlir import parse as parse
+from meshrt.runtime.mlir import pretty as pretty
 
 VERSION: tuple[int, ...] = tuple(int(p) for p in jaxlib.version.__version__.split(".")[:3])
 
@@ -276,39 +278,12 @@ def put(aval: Any, sharding: Any, shards: Sequence[Any], devices: Sequence[Any],
     """
     # Asked to copy, jaxlib fails on partly replicated shardings (bad_function_call), so it is given private copies.
     if not may_alias:
-        shards = _private_copies(shards)
+        shards = private_copies(shards)
     # enable_x64 is passed so that the process-wide x64 slot, which belongs to JAX when it is imported, plays no part.
     return _jax.batched_device_put(
         aval, sharding, shards, list(devices), True, force_copy=False, enable_x64=True,
         host_buffer_semantics=_jax.HostBufferSemantics.ZERO_COPY,
     )  # fmt: skip
-
-
-# Host memory that starts at a multiple of this is used in place by CPU devices (XLA's kMinAlign).
-_ALIGNMENT = 64
-
-
-def _private_copies(shards: Sequence[Any]) -> list[Any]:
-    """Copies of the host arrays in aligned memory; the same array (for several devices) is copied once."""
-    copies: dict[int, np.ndarray] = {}
-    out = []
-    for shard in shards:
-        if isinstance(shard, np.ndarray):
-            copy = copies.get(id(shard))
-            if copy is None:
-                copy = copies[id(shard)] = aligned_empty(shard.shape, shard.dtype)
-                copy[...] = shard
-            shard = copy
-        out.append(shard)
-    return out
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array whose memory CPU devices can use without copying."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def assemble(aval: Any, sharding: Any, pieces: list[Buffer]) -> Buffer:
@@ -334,36 +309,6 @@ def reorder(buffer: Buffer, sharding: Any) -> Buffer:
     return _jax.reorder_shards(buffer, sharding, _jax.ArrayCopySemantics.REUSE_INPUT)
 
 
-class _DLTensor(ctypes.Structure):
-    """The head of a DLPack capsule's DLManagedTensor (a stable ABI): https://dmlc.github.io/dlpack."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]  # fmt: skip
-
-
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-
-
-class _HostMemory:
-    """A buffer's memory as NumPy reads it; holds the capsule, which keeps the memory from being freed or reused."""
-
-    def __init__(self, capsule: Any, itemsize: int):
-        tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
-        ndim = tensor.ndim
-        shape = tuple(tensor.shape[:ndim])
-        strides = tuple(s * itemsize for s in tensor.strides[:ndim]) if tensor.strides else None
-        self._capsule = capsule
-        self.address = tensor.data + tensor.byte_offset
-        self.__array_interface__ = {
-            "version": 3, "data": (self.address, True), "shape": shape, "strides": strides, "typestr": f"|V{itemsize}",
-        }  # fmt: skip
-
-
 def shard_to_numpy(buffer: Buffer, devices: tuple, position: int, dtype: np.dtype) -> np.ndarray:
     """Addressable shard `position` of a buffer, read-only; shares the buffer's memory where that is the host's.
 
@@ -377,7 +322,7 @@ def shard_to_numpy(buffer: Buffer, devices: tuple, position: int, dtype: np.dtyp
     buffer.block_until_ready()
     if devices[0].platform != "cpu":
         return buffer._single_device_array_to_np_array_did_copy()[0]
-    memory = _HostMemory(_jax.buffer_to_dlpack_managed_tensor(buffer, stream=None), dtype.itemsize)
+    memory = HostMemory(_jax.buffer_to_dlpack_managed_tensor(buffer, stream=None), dtype.itemsize)
     return np.asarray(memory).view(dtype)
 
 
@@ -388,7 +333,7 @@ def _shard_first(buffer: Buffer, devices: tuple, position: int) -> Buffer:
 
 def buffer_address(buffer: Buffer) -> int:
     """Where the first shard lies in its device's memory."""
-    return _HostMemory(_jax.buffer_to_dlpack_managed_tensor(buffer, stream=None), 1).address
+    return HostMemory(_jax.buffer_to_dlpack_managed_tensor(buffer, stream=None), 1).address
 
 
 def shards(buffer: Buffer) -> list[Buffer]:
@@ -410,77 +355,6 @@ def block_until_ready(buffers: list[Buffer]) -> None:
 def to_dlpack(buffer: Buffer, stream: Any = None) -> Any:
     """A DLPack capsule of a single-device buffer."""
     return _jax.buffer_to_dlpack_managed_tensor(buffer, stream=stream)
-
-
-# ----------------------------------------------------------------------------------------------------------
-# MLIR.
-
-
-@functools.cache
-def _registry() -> ir.DialectRegistry:
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    return registry
-
-
-class _Contexts(threading.local):
-    context: ir.Context | None = None
-    uses: int = 0
-
-
-_contexts = _Contexts()
-# A context keeps every constant it has seen, so it is replaced now and then.
-_CONTEXT_USES = 64
-
-
-def new_mlir_context() -> ir.Context:
-    """A context that knows StableHLO, CHLO, Shardy and the dialects of jaxlib."""
-    from jaxlib.mlir.dialects import chlo, sdy, stablehlo
-
-    context = ir.Context()
-    context.append_dialect_registry(_registry())
-    context.enable_multithreading(False)
-    for dialect in (stablehlo, chlo, sdy):
-        dialect.register_dialect(context)
-    context.load_all_available_dialects()
-    return context
-
-
-def mlir_context() -> ir.Context:
-    """This thread's context, renewed after a number of uses; modules keep the one they were made in alive."""
-    if _contexts.context is None or _contexts.uses >= _CONTEXT_USES:
-        _contexts.context, _contexts.uses = new_mlir_context(), 0
-    _contexts.uses += 1
-    return _contexts.context
-
-
-def parse(text: str | bytes) -> ir.Module:
-    """A module from text or bytecode.
-
-    Raises:
-      CompileError: it is not a valid module; the message gives line and column.
-    """
-    try:
-        with mlir_context():
-            return ir.Module.parse(text)
-    except ir.MLIRError as e:
-        raise errors.CompileError(f"not a valid MLIR module: {e}") from None
-
-
-def pretty(text: str | bytes, *, debug_info: bool = False) -> str:
-    """A module's text in MLIR's own formatting, with source locations if `debug_info`."""
-    return parse(text).operation.get_asm(enable_debug_info=debug_info)
-
-
-def bytecode(module: ir.Module) -> bytes:
-    """A module as MLIR bytecode."""
-    import io
-
-    out = io.BytesIO()
-    module.operation.write_bytecode(out)
-    return out.getvalue()
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ def ours():
     assert np.allclose(np.asarray(y), np.asarray(x) @ np.asarray(x).T + 1)
     g = meshrt.grad(lambda a: (jnp.sin(a) ** 2).sum())(x)
     assert np.allclose(np.asarray(g), np.sin(2 * np.asarray(x)), atol=1e-5)
-    repr(x), x.tolist(), x.addressable_shards[3].data.block_until_ready(), meshrt.device_put(x, NamedSharding(mesh, P("y")))
-    x.copy_to_host_async(), x.is_ready(), x.on_device_size_in_bytes(), meshrt.device_get(x), x[0], float(x[0, 1]), x.delete()
+    repr(x), x.tolist(), x.addressable_shards[3].data.block_until_ready(), x.copy_to_host_async(), x.is_ready()
+    x.on_device_size_in_bytes(), meshrt.device_get(x), x[0], float(x[0, 1])
+    meshrt.device_put(x, NamedSharding(mesh, P("y"))), x.delete()
     meshrt.tree.map(lambda a: a, {"a": (1, 2)}), np.from_dlpack(meshrt.device_put(np.ones(3, np.float32)))
     meshrt.device_put(np.ones(3, np.float32)).unsafe_buffer_pointer()
 """
@@ -25,7 +26,8 @@ THEIRS = """
 import jax, jax.numpy as xnp
 def theirs():
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    x = jax.device_put(xnp.arange(64.0).reshape(8, 8), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y")))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y"))
+    x = jax.device_put(xnp.arange(64.0).reshape(8, 8), sharding)
     y = jax.jit(lambda a: a @ a.T + 1)(x)
     assert np.allclose(y, np.asarray(x) @ np.asarray(x).T + 1)
     piece = x.addressable_shards[5].data

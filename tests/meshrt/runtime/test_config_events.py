@@ -71,7 +71,7 @@ def test_errors(name, value, text):
 def test_devices_cannot_change_once_they_exist():
     count = len(meshrt.devices())
     config.update("num_cpu_devices", count)
-    with pytest.raises(errors.ConfigError, match="num_cpu_devices.*exist already.*MESHRT_NUM_CPU_DEVICES=3"):
+    with pytest.raises(errors.ConfigError, match=r"num_cpu_devices.*exist already.*MESHRT_NUM_CPU_DEVICES=3"):
         config.update("num_cpu_devices", 3)
     with pytest.raises(errors.ConfigError, match="belongs to the process"), config.override(num_cpu_devices=3):
         pass

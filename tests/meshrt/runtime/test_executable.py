@@ -147,7 +147,7 @@ def test_damaged_entries_are_reported_and_replaced(cache, damage):
 def test_directories_that_others_can_write_to_are_refused(cache):
     cache.mkdir(mode=0o700)
     cache.chmod(0o777)
-    with pytest.raises(errors.CompileCacheError, match="others can write.*chmod go-w"):
+    with pytest.raises(errors.CompileCacheError, match=r"others can write.*chmod go-w"):
         run(fresh(17), meshrt.devices()[:4], 17)
 
 
@@ -192,16 +192,16 @@ def test_many_unawaited_steps_on_eight_devices():
         from meshrt.sharding import NamedSharding, PartitionSpec as P, make_mesh
         mesh = make_mesh((8,), ("x",))
         x = meshrt.device_put(np.eye(64, dtype=np.float32), NamedSharding(mesh, P()))
-        lines, last = [], "a"
+        kind, lines, last = "tensor<64x64xf32>", [], "a"
         for i in range(6):
-            lines.append(f'''%d{i} = stablehlo.dot %{last}, %{last} : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+            lines.append(f'''%d{i} = stablehlo.dot %{last}, %{last} : ({kind}, {kind}) -> {kind}
             %r{i} = "stablehlo.all_reduce"(%d{i}) ({{ ^bb0(%x: tensor<f32>, %y: tensor<f32>):
               %s = stablehlo.maximum %x, %y : tensor<f32>
               stablehlo.return %s : tensor<f32> }}) {{replica_groups = dense<[[0,1,2,3,4,5,6,7]]> : tensor<1x8xi64>,
-              channel_handle = #stablehlo.channel_handle<handle = {i + 1}, type = 0>}} : (tensor<64x64xf32>) -> tensor<64x64xf32>''')
+              channel_handle = #stablehlo.channel_handle<handle = {i + 1}, type = 0>}} : ({kind}) -> {kind}''')
             last = f"r{i}"
-        text = "module @m { func.func public @main(%a: tensor<64x64xf32>) -> tensor<64x64xf32> {" + "\\n".join(lines)
-        text += f"\\nreturn %{last} : tensor<64x64xf32> }} }}"
+        body = "\\n".join(lines)
+        text = f"module @m {{ func.func public @main(%a: {kind}) -> {kind} {{ {body}\\nreturn %{last} : {kind} }} }}"
         run = compile_program(text, num_devices=8).load(mesh.flat_devices).runner(plan := ResultPlan([x._sig]))
         buffer = x._buf
         for _ in range(300):

@@ -22,7 +22,8 @@ def test_arrays_and_unawaited_steps(processes, devices):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])
-    environment = {k: v for k, v in os.environ.items() if k not in ("MESHRT_NUM_CPU_DEVICES",)}
+    environment = {k: v for k, v in os.environ.items() if k != "MESHRT_NUM_CPU_DEVICES"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[3])
     service = subprocess.Popen(
         [sys.executable, "-c", SERVICE, port, str(processes)], stdout=subprocess.PIPE, env=environment
     )
@@ -33,7 +34,7 @@ def test_arrays_and_unawaited_steps(processes, devices):
         workers = [
             subprocess.Popen(
                 [*worker, str(i), str(processes), str(devices), port],
-                stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parents[3],
+                stderr=subprocess.PIPE, text=True, env=environment,
             )
             for i in range(processes)
         ]  # fmt: skip

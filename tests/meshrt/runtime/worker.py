@@ -14,6 +14,7 @@ from meshrt.runtime.executable import ResultPlan, compile_program
 from meshrt.sharding import Mesh, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
+KIND = "tensor<8x8xf32>"
 VALUE = np.arange(64, dtype=np.float32).reshape(8, 8)
 
 
@@ -56,11 +57,11 @@ def steps(mesh, count):
             f"""%r{i} = "stablehlo.all_reduce"(%{last}) ({{ ^bb0(%x: tensor<f32>, %y: tensor<f32>):
             %s = stablehlo.maximum %x, %y : tensor<f32>
             stablehlo.return %s : tensor<f32> }}) {{replica_groups = dense<[[{group}]]> : tensor<1x{n}xi64>,
-            channel_handle = #stablehlo.channel_handle<handle = {i + 1}, type = 0>}} : (tensor<8x8xf32>) -> tensor<8x8xf32>"""
+            channel_handle = #stablehlo.channel_handle<handle = {i + 1}, type = 0>}} : ({KIND}) -> {KIND}"""
         )
         last = f"r{i}"
     body = "\n".join(lines)
-    text = f"module @m {{ func.func public @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {{\n{body}\nreturn %{last} : tensor<8x8xf32> }} }}"
+    text = f"module @m {{ func.func public @main(%a: {KIND}) -> {KIND} {{\n{body}\nreturn %{last} : {KIND} }} }}"
     program = compile_program(text, num_devices=n)
     x = transfer.device_put(VALUE, NamedSharding(mesh, P()))
     run = program.load(mesh.flat_devices).runner(plan := ResultPlan([x._sig]))
