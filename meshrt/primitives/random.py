@@ -296,27 +296,20 @@ def _fold_in_infer(keys, data):
 
 
 def _fold_in_batch(size, args, dims, params):
-    batched = [aval_of(a).ndim - (d is not None) for a, d in zip(args, dims)]
-    if min(batched) == 0 and max(batched) > 0:
-        # A scalar per batch element goes with a whole array: spread it.
-        full_shape = next(_without(aval_of(a).shape, d) for a, d, r in zip(args, dims, batched) if r)
-        pairs = [
-            _spread(size, a, d, full_shape) if r == 0 and d is not None else (a, d)
-            for a, d, r in zip(args, dims, batched)
-        ]
-        args, dims = [a for a, _ in pairs], [d for _, d in pairs]
-    elif max(batched) == 0 and None in dims:
-        return random_fold_in_p.bind(*args), 0  # one operand stays a scalar
-    args, d = batch_together(size, args, dims)
+    for scalar, other in ((0, 1), (1, 0)):
+        if dims[scalar] is None and aval_of(args[scalar]).ndim == 0:
+            return random_fold_in_p.bind(*args), dims[other]
+    shapes = [
+        aval_of(a).shape if d is None else aval_of(a).shape[:d] + aval_of(a).shape[d + 1 :] for a, d in zip(args, dims)
+    ]
+    # A scalar per element of the batch goes with a whole array: spread it.
+    full_shape = shapes[0] or shapes[1]
+    spread = [
+        (a, d) if s == full_shape else (broadcast_in_dim(a, (size, *full_shape), (0,)), 0)
+        for a, d, s in zip(args, dims, shapes)
+    ]
+    args, d = batch_together(size, [a for a, _ in spread], [d for _, d in spread])
     return random_fold_in_p.bind(*args), d
-
-
-def _without(shape: tuple[int, ...], dim: int | None) -> tuple[int, ...]:
-    return shape if dim is None else shape[:dim] + shape[dim + 1 :]
-
-
-def _spread(size: int, x: Any, dim: int, shape: tuple[int, ...]) -> tuple[Any, int]:
-    return broadcast_in_dim(x, (size, *shape), (0,)), 0
 
 
 def _bits_infer(keys, *, bit_width, shape):

@@ -12,7 +12,7 @@ CASES: list[Case] = []
 SHAPE = (2, 3)
 
 
-def unary(name, low=None, high=None, dtypes=(F32, *FLOATS), **options):
+def unary(name, low=None, high=None, dtypes=(F32, BF16), **options):
     """`lax.<name>` on normal values, or uniform ones in [low, high)."""
 
     def make(dtype):
@@ -22,7 +22,7 @@ def unary(name, low=None, high=None, dtypes=(F32, *FLOATS), **options):
     CASES.extend(with_dtypes(make, dtypes))
 
 
-def binary(name, dtypes=(F32, *FLOATS, I32, U8), low=None, high=None, fun=None, **options):
+def binary(name, dtypes=(F32, BF16, I32, U8), low=None, high=None, fun=None, **options):
     def make(dtype):
         draw = lambda: normal(*SHAPE, dtype=dtype) if low is None else uniform(low, high, *SHAPE, dtype=dtype)
         return Case(name, fun or (lambda lax, x, y: getattr(lax, name)(x, y)), (draw(), draw()), **options)
@@ -33,16 +33,16 @@ def binary(name, dtypes=(F32, *FLOATS, I32, U8), low=None, high=None, fun=None, 
 unary("neg", dtypes=(F32, *FLOATS, I32, U8, C64))
 unary("exp", dtypes=(F32, *FLOATS, C64))
 unary("exp2")
-unary("log", 0.3, 3, dtypes=(F32, *FLOATS))
+unary("log", 0.3, 3, dtypes=(F32, BF16))
 unary("log1p", -0.5, 2)
 unary("expm1")
 unary("sqrt", 0.3, 3)
 unary("rsqrt", 0.3, 3)
 unary("cbrt", 0.3, 3)
-unary("sin", dtypes=(F32, *FLOATS, C64))
-unary("cos", dtypes=(F32, *FLOATS, C64))
+unary("sin", dtypes=(F32, BF16, C64))
+unary("cos", dtypes=(F32, BF16, C64))
 unary("tan", -1, 1)
-unary("tanh", dtypes=(F32, *FLOATS, C64))
+unary("tanh", dtypes=(F32, BF16, C64))
 unary("logistic")
 unary("asin", -0.8, 0.8)
 unary("acos", -0.8, 0.8)
@@ -59,8 +59,8 @@ unary("lgamma", 0.4, 4, dtypes=(F32,))
 unary("digamma", 0.6, 4, dtypes=(F32,), scale=4)
 unary("floor", finite=False)
 unary("ceil", finite=False)
-unary("sign", dtypes=(F32, *FLOATS, I32, C64), finite=False)
-unary("abs", 0.2, 2, dtypes=(F32, *FLOATS))
+unary("sign", dtypes=(F32, BF16, I32, C64), finite=False)
+unary("abs", 0.2, 2, dtypes=(F32, BF16))
 unary("abs", dtypes=(I32, C64))
 unary("is_finite", derivatives=0)
 unary("bitwise_not", dtypes=(I32, U8, BOOL))
@@ -69,7 +69,7 @@ unary("clz", dtypes=(I32, U8))
 unary("real", dtypes=(C64,))
 unary("imag", dtypes=(C64,))
 unary("conj", dtypes=(C64,))
-unary("square", dtypes=(F32, *FLOATS, I32))
+unary("square", dtypes=(F32, BF16, I32))
 unary("reciprocal", 0.4, 2)
 unary("stop_gradient", dtypes=(F32,), finite=False)
 for _method in ("AWAY_FROM_ZERO", "TO_NEAREST_EVEN"):
@@ -79,15 +79,15 @@ for _method in ("AWAY_FROM_ZERO", "TO_NEAREST_EVEN"):
     ))  # fmt: skip
 
 binary("add", dtypes=(F32, *FLOATS, I32, U8, C64))
-binary("sub", dtypes=(F32, *FLOATS, I32, U8, C64))
+binary("sub", dtypes=(F32, BF16, I32, U8, C64))
 binary("mul", dtypes=(F32, *FLOATS, I32, U8, C64))
 binary("div", low=0.5, high=3)
 binary("div", dtypes=(C64,))
 binary("max")
 binary("min")
 binary("rem", dtypes=(F32, I32), low=1, high=9, finite=False)
-binary("pow", dtypes=(F32, *FLOATS), low=0.3, high=2)
-binary("atan2", dtypes=(F32, *FLOATS), low=0.3, high=2)
+binary("pow", dtypes=(F32, BF16), low=0.3, high=2)
+binary("atan2", dtypes=(F32, BF16), low=0.3, high=2)
 binary("nextafter", dtypes=(F32,), derivatives=0)
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
     binary(_name, dtypes=(I32, U8, BOOL))

@@ -1,7 +1,7 @@
 """All rows of the judge."""
 
-from tests.meshrt.primitives import rows_elementwise, rows_index, rows_shape, rows_window
+from tests.meshrt.primitives import rows_control, rows_elementwise, rows_index, rows_random, rows_shape, rows_window
 
-CASES = [*rows_elementwise.CASES, *rows_shape.CASES, *rows_index.CASES, *rows_window.CASES]
+CASES = [*rows_control.CASES, *rows_elementwise.CASES, *rows_shape.CASES, *rows_index.CASES, *rows_window.CASES, *rows_random.CASES]
 _names = [c.name for c in CASES]
 assert len(set(_names)) == len(_names), sorted({n for n in _names if _names.count(n) > 1})
