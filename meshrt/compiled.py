@@ -5,6 +5,7 @@ Lowered -> build_program -> Program -> load_program(devices) -> Loaded -> make_e
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
 from meshrt.stages import Lowered, Program, Traced, _Stage
 
 __all__ = ["Call", "Compiled", "Entry", "Loaded", "build_program", "load", "load_program", "make_entry"]
+
+_buf = operator.attrgetter("_buf")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -128,14 +131,13 @@ class Entry:
     """A compiled call for one signature. `run(leaves)` returns the flat results."""
 
     __slots__ = (
-        "consts", "donated", "kept", "kept_all", "launch", "moves", "name", "out_tree", "record", "signatures",
+        "consts", "donated", "kept", "launch", "moves", "name", "out_tree", "plain", "record", "signatures", "single",
     )  # fmt: skip
 
     def __init__(self, name: str, record: Any, request: Any, loaded: Loaded, leaves: Sequence[Any], committed: bool):
         self.name, self.record, self.out_tree = name, record, record.out_tree
         program = loaded.program
         self.kept = program.kept
-        self.kept_all = len(program.kept) == len(leaves)
         self.consts = loaded.const_buffers
         offset = len(program.consts)
         self.moves = [
@@ -149,24 +151,28 @@ class Entry:
         self.signatures = [
             signature(a, sharding, committed) for a, sharding in zip(record.closed.out_avals, loaded.out_shardings)
         ]
+        # The common case: every argument is used, in its place, and nothing is captured.
+        self.plain = len(program.kept) == len(leaves) and not self.moves and not self.consts
+        self.single = tree_util.treedef_is_leaf(record.out_tree)
         self.launch = loaded.loaded.runner(executable.ResultPlan(self.signatures))
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
-        kept = leaves if self.kept_all else [leaves[i] for i in self.kept]
-        if self.moves:
-            kept = list(kept)
-            for k, sig in self.moves:
-                kept[k] = _place(kept[k], sig)
-        buffers = [x._buf for x in kept]
-        if self.consts:
-            buffers = self.consts + buffers
+        """Launches the program on the call's flat arguments; returns its flat results."""
+        buffers = list(map(_buf, leaves)) if self.plain else self._buffers(leaves)
         try:
-            outs = [Array(b, sig) for b, sig in zip(self.launch(buffers), self.signatures)]
+            outs = list(map(Array, self.launch(buffers), self.signatures))
         except jaxlib_api.XlaError as e:
             raise self._explained(e, leaves) from None
         if self.donated:
             self._mark_donated(leaves)
         return outs
+
+    def _buffers(self, leaves: Sequence[Any]) -> list[Any]:
+        """What the program takes: captured arrays, then the arguments that it uses, moved to their places."""
+        kept = [leaves[i] for i in self.kept]
+        for k, sig in self.moves:
+            kept[k] = _place(kept[k], sig)
+        return self.consts + list(map(_buf, kept))
 
     def _explained(self, e: Exception, leaves: Sequence[Any]) -> errors.MeshrtError:
         """Names the argument that is gone; everything else is the runtime's own failure."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,8 +37,8 @@ from meshrt.transforms.tools import hoist_consts
 __all__ = ["JitFunction", "jit"]
 
 _flatten = pytree_registry.flatten
-_trace_key = config.settings.trace_key
-_compile_key = config.settings.compile_key
+_sig = operator.attrgetter("_sig")
+_dispatch_key = config.settings.dispatch_key
 
 
 class JitOptions(NamedTuple):
@@ -88,33 +89,46 @@ class JitFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if context.trace is not EVAL:
             return self._call_traced(args, kwargs)
-        static = _NO_STATIC
+        if kwargs or self._has_static:
+            return self._call_general(args, kwargs)
+        try:
+            # Arrays as direct arguments need no flattening: their signatures are the key.
+            entry = self._entries[(_dispatch_key(), mesh_context.concrete, *map(_sig, args))]
+            leaves: Any = args
+        except (AttributeError, KeyError):
+            leaves, tree = _flatten(args)
+            try:
+                entry = self._entries[(tree, _dispatch_key(), mesh_context.concrete, *map(_sig, leaves))]
+            except (AttributeError, KeyError):
+                return self._call_general(args, kwargs)
+        outs = entry.run(leaves)
+        return outs[0] if entry.single else entry.out_tree.unflatten(outs)
+
+    def _call_general(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The call with static or keyword arguments, values that are not our arrays, or types not seen before."""
+        static, plain = _NO_STATIC, not kwargs
         given = (args, kwargs)
         if self._has_static:
             args, kwargs, static = self._split(args, kwargs)
         leaves, tree = _flatten((args, kwargs))
-        head = (tree, static, _trace_key(), _compile_key(), mesh_context.concrete)
-        try:
-            entry = self._entries.get((*head, *[x._sig for x in leaves]))
-        except (AttributeError, TypeError):
-            entry = None
+        key = (static, tree, _dispatch_key(), mesh_context.concrete, *[_signature(x, self) for x in leaves])
+        entry = self._lookup(key)
         if entry is None:
             if config.settings.disable_jit:
                 return self.fun(*given[0], **given[1])
-            entry = self._slow(head, leaves, tree, static)
+            entry = self._miss(key, leaves, tree, static)
+            if plain and not self._has_static and all(type(x) is Array for x in leaves):
+                # Also under the keys that the short ways make.
+                self._entries[(_flatten(args)[1], *key[2:])] = entry
+                if all(type(x) is Array for x in args):
+                    self._entries[key[2:]] = entry
         return entry.out_tree.unflatten(entry.run(leaves))
-
-    def _slow(self, head: tuple, leaves: list[Any], tree: Any, static: _Static) -> Entry:
-        """The entry for arguments that are not all our arrays, or that were not seen before."""
-        key = (*head, *[_signature(x, self) for x in leaves])
-        entry = self._lookup(key)
-        return self._miss(key, leaves, tree, static) if entry is None else entry
 
     def _lookup(self, key: Any) -> Entry | None:
         try:
             return self._entries.get(key)
         except TypeError:
-            raise _unhashable(self.name, key[1]) from None
+            raise _unhashable(self.name, key[0]) from None
 
     def _miss(self, key: Any, leaves: list[Any], tree: Any, static: _Static) -> Entry:
         events.record("dispatch_miss")
