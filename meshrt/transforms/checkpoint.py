@@ -81,7 +81,8 @@ def checkpoint(
         staged = stage(call, tree, avals, fun if plain else call, ("checkpoint", split.cache_key, positions))
         if staged.jaxpr.effects:
             raise errors.UnsupportedError(
-                f"checkpoint of {fun_name(fun)}: functions with side effects cannot be run again in the backward pass; "
+                f"checkpoint of {fun_name(fun)}: functions with side effects cannot be run again in the "
+                "backward pass; "
                 "move the effect out of the checkpointed function"
             )
         outs = checkpoint_p.bind(

@@ -1,6 +1,6 @@
 """What `checkpoint` may save: policies, and names for values to speak of them.
 
-A policy is asked for each operation: `policy(primitive, *operand_types, **params)`; True allows its results to be saved.
+A policy is asked for each operation, `policy(primitive, *operand_types, **params)`; True lets its results be saved.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ def nondiff_positions(fun: Callable[..., Any], nums: Sequence[int], names: Itera
         parameters = list(signature.parameters) if signature is not None else []
         if name not in parameters:
             raise errors.ArgumentValueError(
-                f"nondiff_argnames has {name!r}, which is no parameter of {fun}; its parameters are {', '.join(parameters)}"
+                f"nondiff_argnames has {name!r}, which is no parameter of {fun}; its parameters are "
+                f"{', '.join(parameters)}"
             )
         found.add(parameters.index(name))
     if any(n < 0 for n in found):
@@ -75,7 +76,8 @@ def positional(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     bound.apply_defaults()
     if bound.kwargs:
         raise errors.ArgumentTypeError(
-            f"the keyword-only arguments {', '.join(bound.kwargs)} of {getattr(fun, '__name__', fun)} cannot be passed to a "
+            f"the keyword-only arguments {', '.join(bound.kwargs)} of {getattr(fun, '__name__', fun)} "
+            "cannot be passed to a "
             "function with custom derivatives; make them positional"
         )
     return bound.args
@@ -118,7 +120,8 @@ def refuse_tracers(fixed: Sequence[Any], name: str, kind: str) -> None:
         if isinstance(leaf, Tracer):
             raise errors.LeakedTracerError(
                 f"a traced value of type {leaf.aval.str_short()} was passed to the {kind} function {name} as a "
-                "non-differentiable argument (nondiff_argnums). Those are for values that are no arrays, such as functions; "
+                "non-differentiable argument (nondiff_argnums). Those are for values that are no arrays, "
+                "such as functions; "
                 "pass arrays as ordinary arguments and return None or zeros for them in the rule"
             )
 

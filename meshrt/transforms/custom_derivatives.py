@@ -54,8 +54,8 @@ class _Pullback:
 def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
     """A function with the reverse-mode derivative that `fun` returns beside its result.
 
-    `fun(*args)` returns `(result, pullback)`, where `pullback(cotangent)` gives the cotangent of the argument, or a tuple of
-    them for several arguments.
+    `fun(*args)` returns `(result, pullback)`, where `pullback(cotangent)` gives the cotangent of the argument, or a
+    tuple of them for several arguments.
     """
 
     @custom_vjp

@@ -111,7 +111,7 @@ class custom_jvp:
 
 
 class JvpRule:
-    """A user's rule as a function of flat lists: `(primals, tangents) -> (results, tangents)`; None is a zero tangent."""
+    """A user's rule over flat lists: `(primals, tangents) -> (results, tangents)`; None is a zero tangent."""
 
     __slots__ = ("fixed", "in_tree", "jvp", "name", "out_avals", "out_tree", "symbolic_zeros")
 
@@ -136,12 +136,14 @@ class JvpRule:
         t_outs, t_tree = tree_util.tree_flatten(pair[1], is_leaf=is_zero)
         if out_tree != t_tree:
             raise errors.ArgumentTypeError(
-                f"{self._title} must produce primal and tangent outputs with equal container (pytree) structures, but got "
+                f"{self._title} must produce primal and tangent outputs with equal container (pytree) "
+                "structures, but got "
                 f"{out_tree} and {t_tree} respectively"
             )
         if out_tree != self.out_tree:
             raise errors.ArgumentTypeError(
-                f"{self._title} must produce primal outputs of the structure that {self.name} returns, {self.out_tree}, but got "
+                f"{self._title} must produce primal outputs of the structure that {self.name} returns, "
+                f"{self.out_tree}, but got "
                 f"{out_tree}"
             )
         for out, t, want in zip(outs, t_outs, self.out_avals):
@@ -168,7 +170,8 @@ class JvpRule:
         expected, t = got.to_tangent_aval(), leaf_aval(tangent, self._title)
         if type_mismatch(t, expected):
             raise errors.ArgumentTypeError(
-                f"{self._title} must produce primal and tangent outputs with corresponding shapes and dtypes. Expected "
+                f"{self._title} must produce primal and tangent outputs with corresponding shapes and "
+                "dtypes. Expected "
                 f"{expected.str_short()} (tangent type of {got.str_short()}) but got {t.str_short()}"
             )
 
@@ -209,7 +212,8 @@ class BatchedJvpRule:
 def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
     if any(t is not None for t in tangents[:num_consts]):
         raise errors.DifferentiationError(
-            f"the custom_jvp function with the rule {rule} was differentiated with respect to a value that it closes over; its "
+            f"the custom_jvp function with the rule {rule} was differentiated with respect to a value "
+            "that it closes over; its "
             "rule speaks of arguments only. Pass the value to the function as an argument, and extend the rule"
         )
     return rule(primals[num_consts:], tangents[num_consts:])

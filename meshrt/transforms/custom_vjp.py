@@ -48,8 +48,8 @@ class custom_vjp:
 
     Args:
       fun: a function of pytrees of arrays.
-      nondiff_argnums, nondiff_argnames: arguments that are no arrays and have no derivative. `fwd` gets them in their places,
-        `bwd` before the residuals.
+      nondiff_argnums, nondiff_argnames: arguments that are no arrays and have no derivative. `fwd` gets them in their
+        places, `bwd` before the residuals.
 
     >>> @meshrt.custom_vjp
     ... def f(x, y): return jnp.sin(x) * y
@@ -81,8 +81,8 @@ class custom_vjp:
 
         Args:
           fwd: takes the arguments of the function; returns (its result, residuals), the residuals a pytree of arrays.
-          bwd: takes the non-differentiable arguments, the residuals and the cotangent of the result; returns a tuple with a
-            cotangent per differentiable argument, None for zero.
+          bwd: takes the non-differentiable arguments, the residuals and the cotangent of the result; returns a tuple
+            with a cotangent per differentiable argument, None for zero.
           symbolic_zeros: `fwd` gets `CustomVJPPrimal`s and `bwd` may get `SymbolicZero`s.
           optimize_remat: accepted for compatibility. What it asks for is always so: under `checkpoint` the forward pass
             runs the function and the backward pass `fwd`.
@@ -140,21 +140,24 @@ class VjpRule:
         title = f"Custom VJP fwd rule {fun_name(self.fwd)} for function {self.name}"
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise errors.ArgumentTypeError(
-                f"{title} must produce a pair (list or tuple of length two) of the output of {self.name} and residuals for the "
+                f"{title} must produce a pair (list or tuple of length two) of the output of {self.name} "
+                "and residuals for the "
                 f"backward pass, but got {pair}"
             )
         outs, out_tree = tree_util.tree_flatten(pair[0])
         residuals, residual_tree = tree_util.tree_flatten(pair[1])
         if out_tree != self.out_tree:
             raise errors.ArgumentTypeError(
-                f"{title} must produce, as its first element, an output of the structure that {self.name} returns, {self.out_tree}, "
+                f"{title} must produce, as its first element, an output of the structure that {self.name} "
+                f"returns, {self.out_tree}, "
                 f"but got {out_tree}"
             )
         for out, want in zip(outs, self.out_avals):
             got = leaf_aval(out, title)
             if type_mismatch(got, want):
                 raise errors.ArgumentTypeError(
-                    f"{title} must produce, as its first element, an output of the types that {self.name} returns: expected "
+                    f"{title} must produce, as its first element, an output of the types that {self.name} "
+                    "returns: expected "
                     f"{want.str_short()} but got {got.str_short()}"
                 )
         for r in residuals:
@@ -197,7 +200,8 @@ class Backward(NamedTuple):
                 else f"a value of type {type(pulled).__name__}"
             )
             raise errors.ArgumentTypeError(
-                f"{title} must produce a tuple of length {len(wanted)}, one cotangent (or None) per differentiable argument, but "
+                f"{title} must produce a tuple of length {len(wanted)}, one cotangent (or None) per "
+                "differentiable argument, but "
                 f"got {got}"
             )
         flat: list[Any] = []
@@ -245,7 +249,8 @@ def _checked(ct: Any, aval: ShapedArray, title: str) -> Any:
     got = leaf_aval(ct, title)
     if type_mismatch(got, want):
         raise errors.ArgumentValueError(
-            f"{title} must have the type of the argument that it belongs to, {want.str_short()}, but has type {got.str_short()}"
+            f"{title} must have the type of the argument that it belongs to, {want.str_short()}, but has "
+            f"type {got.str_short()}"
         )
     return ct
 
@@ -312,7 +317,8 @@ def _linearize(linear_trace, primals, tangents, params):
     num_consts, rule = params["num_consts"], params["rule"]
     if any(t is not None for t in tangents[:num_consts]):
         raise errors.DifferentiationError(
-            f"the custom_vjp function with the rule {rule} was differentiated with respect to a value that it closes over; its "
+            f"the custom_vjp function with the rule {rule} was differentiated with respect to a value "
+            "that it closes over; its "
             "rules speak of arguments only. Pass the value to the function as an argument, and extend the rules"
         )
     nonzeros = tuple(t is not None for t in tangents[num_consts:])

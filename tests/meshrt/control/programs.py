@@ -161,7 +161,8 @@ def associative_scan(jx, jnp):
 
     def f(w, x):
         elems = {"m": jnp.concatenate([w, jnp.sin(w[:1])]), "v": jnp.broadcast_to(x, (5, 3))}
-        return jx.lax.associative_scan(combine, elems), jx.lax.associative_scan(jnp.multiply, w[0], reverse=True, axis=1)
+        products = jx.lax.associative_scan(jnp.multiply, w[0], reverse=True, axis=1)
+        return jx.lax.associative_scan(combine, elems), products
 
     return f
 
@@ -225,7 +226,7 @@ def checkpointed_layers(jx, jnp):
 
 @program
 def checkpointed_twice(jx, jnp):
-    f, g = _custom(jx, jnp)
+    f, _ = _custom(jx, jnp)
 
     @jx.checkpoint
     def block(h, w):

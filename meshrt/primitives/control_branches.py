@@ -1,0 +1,165 @@
+"""`cond` and `switch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import config, dtypes, errors, tree_util
+from meshrt.core.trace import Tracer
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.control_checks import any_tracer, need_callable
+from meshrt.primitives.control_cond import cond_p
+from meshrt.primitives.control_staging import (
+    Staged,
+    converted,
+    describe_difference,
+    stage,
+    tree_difference,
+    with_common_consts,
+)
+
+__all__ = ["cond", "switch"]
+
+_MISSING: Any = object()
+
+
+def cond(
+    pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any, operand: Any = _MISSING
+) -> Any:
+    """`true_fun(*operands)` if `pred` else `false_fun(*operands)`; only one of them runs (under vmap of `pred`, both).
+
+    Args:
+      pred: a boolean scalar (numbers count as true unless zero).
+      true_fun, false_fun: functions of the operands (pytrees) with results of equal structure, shapes and dtypes.
+
+    Raises:
+      ArgumentTypeError: `pred` is no scalar, or the branches' results differ in structure, shape or dtype.
+    """
+    need_callable(true_fun, "true_fun of cond")
+    need_callable(false_fun, "false_fun of cond")
+    operands = _legacy_operand(operands, operand)
+    try:
+        aval = aval_of(pred)
+    except errors.ArgumentTypeError:
+        raise errors.ArgumentTypeError(f"Pred must be a scalar, got {pred} of type {type(pred)}") from None
+    if aval.shape:
+        raise errors.ArgumentTypeError(
+            f"Pred must be a scalar, got {pred} of shape {aval.shape}; reduce it with any() or all(), or use "
+            "meshrt.numpy.where to choose elementwise"
+        )
+    if config.read("disable_jit") and not any_tracer(pred):
+        return true_fun(*operands) if pred else false_fun(*operands)
+    index = _predicate_index(pred, aval)
+    return _branch(index, (false_fun, true_fun), ("false_fun", "true_fun"), operands, "cond")
+
+
+def _predicate_index(pred: Any, aval: ShapedArray) -> Any:
+    from meshrt.primitives.elementwise import convert_element_type, ne_p
+
+    if not isinstance(pred, Tracer) and isinstance(pred, bool | int | float | np.generic):
+        return np.int32(bool(pred))
+    if not (aval.dtype == np.bool_ or dtypes.issubdtype(aval.dtype, np.number)):
+        raise errors.ArgumentTypeError(f"Pred type must be either boolean or number, got {aval}")
+    if aval.dtype != np.bool_:
+        pred = ne_p.bind(pred, np.zeros((), aval.dtype)[()])
+    return convert_element_type(pred, np.int32)
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _MISSING) -> Any:
+    """`branches[index](*operands)`, with `index` (an integer scalar) clamped to the branches there are."""
+    from meshrt.primitives.elementwise import clamp, convert_element_type
+
+    operands = _legacy_operand(operands, operand)
+    branches = tuple(branches)
+    for i, b in enumerate(branches):
+        need_callable(b, f"branch {i} of switch")
+    aval = aval_of(index)
+    if aval.shape:
+        raise errors.ArgumentTypeError(f"Branch index must be scalar, got {index} of shape {aval.shape}")
+    if not dtypes.issubdtype(aval.dtype, np.integer):
+        raise errors.ArgumentTypeError(f"Index type must be an integer, got {index} as {aval.dtype}")
+    if not branches:
+        raise errors.ArgumentValueError("switch got an empty sequence of branches; give at least one")
+    if len(branches) == 1:
+        return branches[0](*operands)
+    last = len(branches) - 1
+    if not isinstance(index, Tracer) and isinstance(index, int | np.integer):
+        index = np.int32(min(max(int(index), 0), last))
+    else:
+        if dtypes.issubdtype(aval.dtype, np.unsignedinteger):
+            index = clamp(
+                np.asarray(0, aval.dtype)[()], index, np.asarray(min(last, np.iinfo(aval.dtype).max), aval.dtype)[()]
+            )
+        index = convert_element_type(index, np.int32)
+        index = clamp(np.int32(0), index, np.int32(last))
+    if config.read("disable_jit") and not isinstance(index, Tracer):
+        return branches[int(index)](*operands)
+    names = tuple(f"branch {i}" for i in range(len(branches)))
+    return _branch(index, branches, names, operands, "switch")
+
+
+def _legacy_operand(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
+    if operand is _MISSING:
+        return operands
+    if operands:
+        raise errors.ArgumentTypeError(
+            f"operands were given both by position ({len(operands)}) and by the keyword operand=; use positions only"
+        )
+    return (operand,)
+
+
+def _branch(index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[str], operands: Any, what: str) -> Any:
+    leaves, tree = tree_util.tree_flatten(operands)
+    avals = [aval_of(x) for x in leaves]
+    staged = [stage(b, tree, avals) for b in branches]
+    for s, name in zip(staged[1:], names[1:]):
+        if s.out_tree != staged[0].out_tree:
+            raise errors.ArgumentTypeError(
+                f"{what} branch outputs must have the same pytree structure, but {names[0]} and {name} differ "
+                f"({names[0]} against {name}):\n{tree_difference(staged[0].out_tree, s.out_tree, 'the result')}"
+            )
+    staged = _same_types(staged, names, what)
+    jaxprs, consts = with_common_consts(staged)
+    outs = cond_p.bind(index, *consts, *leaves, branches=jaxprs)
+    return tree_util.tree_unflatten(staged[0].out_tree, outs)
+
+
+def _same_types(staged: list[Staged], names: Sequence[str], what: str) -> list[Staged]:
+    """The branches with weakly typed results converted to the dtypes of the others; error where types still differ."""
+    columns = list(zip(*[s.out_avals for s in staged]))
+    wanted = []
+    for column in columns:
+        strong = {a.dtype for a in column if not a.weak_type}
+        if len(strong) == 1 or len({a.dtype for a in column}) == 1:
+            weak = all(a.weak_type for a in column)
+            wanted.append((next(iter(strong)) if strong else column[0].dtype, weak))
+        elif not strong:
+            wanted.append(dtypes.promote_dtypes(*[(a.dtype, True) for a in column]))
+        else:
+            wanted.append((column[0].dtype, column[0].weak_type))
+    staged = [converted(s, tuple(wanted)) for s in staged]
+    _check_branch_types(staged, names, what)
+    return staged
+
+
+def _check_branch_types(staged: Sequence[Staged], names: Sequence[str], what: str) -> None:
+    tree = staged[0].out_tree
+    paths = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(tree, list(range(tree.num_leaves))))[0]
+    lines = []
+    for s, name in zip(staged[1:], names[1:]):
+        for (path, _), a, b in zip(paths, staged[0].out_avals, s.out_avals):
+            why = describe_difference(a, b)
+            if why is not None:
+                where = f" at {tree_util.keystr(path)}" if path else ""
+                lines.append(
+                    f"  the output of {names[0]}{where} has type {a} but that of {name} has type {b}, so {why}"
+                )
+    if lines:
+        raise errors.ArgumentTypeError(
+            f"{what} branches must have equal output types but they differ:\n"
+            + "\n".join(lines)
+            + "\nMake the branches return the same types (convert with astype, or broadcast)"
+        )

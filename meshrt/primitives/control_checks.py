@@ -1,0 +1,85 @@
+"""Checks that the control-flow functions share, and the functions they are given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.trace import Tracer
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.control_staging import Staged, describe_difference, function_name, stage, tree_difference
+
+__all__: list[str] = []
+
+
+def need_callable(value: Any, what: str) -> None:
+    if not callable(value):
+        raise errors.ArgumentTypeError(f"{what} must be a function, not a value of type {type(value).__name__}")
+
+
+def any_tracer(tree: Any) -> bool:
+    return any(isinstance(x, Tracer) for x in tree_util.tree_leaves(tree))
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A function to stage: `call` was made from the user's function `owner`, for `what`."""
+
+    call: Callable[..., Any]
+    owner: Callable[..., Any]
+    what: str
+
+    def stage(self, in_tree: Any, in_avals: Sequence[ShapedArray]) -> Staged:
+        return stage(self.call, in_tree, in_avals, self.owner, self.what)
+
+
+def check_pair(staged: Staged, what: str) -> None:
+    children = tree_util.treedef_children(staged.out_tree)
+    pair = staged.out_tree.node_data()
+    if pair is None or pair[0] is not tuple or len(children) != 2:
+        raise errors.ArgumentTypeError(
+            f"{what} body output must be a pair, got {staged.out_tree}; return (carry, y), with y=None for no output"
+        )
+
+
+def _carry_name(body: Body) -> str:
+    """The name of the carry parameter of the user's function, for key paths."""
+    try:
+        parameters = list(inspect.signature(body.owner).parameters.values())
+        return parameters[0].name if body.call is body.owner else "carry"
+    except (ValueError, TypeError, IndexError):
+        return "carry"
+
+
+def check_carry_tree(body: Body, expected: Any, got: Any) -> None:
+    if expected == got:
+        return
+    raise errors.ArgumentTypeError(
+        f"{body.what} body function carry input and carry output must have the same pytree structure, but they differ "
+        f"(input against output):\n{tree_difference(expected, got, _carry_name(body))}\n"
+        f"Make {function_name(body.owner)} return a carry of the structure that it takes"
+    )
+
+
+def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: Any) -> None:
+    root = _carry_name(body)
+    paths = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(tree, list(range(len(carry)))))[0]
+    lines = []
+    for (path, _), value, out in zip(paths, carry, out_avals):
+        aval = aval_of(value)
+        why = describe_difference(aval, out)
+        if why is not None:
+            lines.append(
+                f"  the input carry {root}{tree_util.keystr(path)} has type {aval} but the corresponding output carry "
+                f"has type {out}, so {why}"
+            )
+    if lines:
+        raise errors.ArgumentTypeError(
+            f"{body.what} body function carry input and carry output must have equal types, but they differ:\n"
+            + "\n".join(lines)
+            + f"\nMake {function_name(body.owner)} return a carry of the types that it takes (convert with astype, or "
+            "give an initial value of the type that it returns)"
+        )

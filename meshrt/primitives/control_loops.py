@@ -1,0 +1,151 @@
+"""`while_loop` and `fori_loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from meshrt import config, dtypes, errors, tree_util
+from meshrt.core.trace import Tracer
+from meshrt.core.types import aval_of
+from meshrt.primitives.control import scan_body, unroll_factor
+from meshrt.primitives.control_checks import Body, any_tracer, check_carry_tree, check_carry_types, need_callable
+from meshrt.primitives.control_staging import Staged, promote_weak, stage
+from meshrt.primitives.control_while import while_p
+
+__all__ = ["fori_loop", "while_loop"]
+
+T = TypeVar("T")
+
+
+def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_val: T) -> T:
+    """Applies `body_fun` to the carry (a pytree) as long as `cond_fun` of it is true.
+
+    Differentiable in forward mode only, since the number of iterations is not known beforehand.
+
+    Raises:
+      ArgumentTypeError: the carry changes structure, shape or dtype, or `cond_fun` returns no boolean scalar.
+    """
+    need_callable(cond_fun, "the condition of while_loop")
+    need_callable(body_fun, "the body of while_loop")
+    if config.read("disable_jit") and not any_tracer(init_val):
+        value = init_val
+        while cond_fun(value):
+            value = body_fun(value)
+        return value
+    return _while(cond_fun, Body(body_fun, body_fun, "while_loop"), init_val)
+
+
+def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
+    carry, tree = tree_util.tree_flatten(init_val)
+    in_tree = tree_util.treedef_tuple([tree])
+
+    def stage_body() -> Staged:
+        staged = loop.stage(in_tree, [aval_of(c) for c in carry])
+        check_carry_tree(loop, tree, staged.out_tree)
+        return staged
+
+    body = stage_body()
+    while promote_weak(carry, [aval_of(c) for c in carry], body.out_avals):
+        body = stage_body()
+    cond = stage(cond_fun, in_tree, [aval_of(c) for c in carry])
+    _check_condition(cond)
+    check_carry_types(loop, tree, carry, body.out_avals)
+    outs = while_p.bind(
+        *cond.consts, *body.consts, *carry,
+        cond_jaxpr=cond.jaxpr, cond_nconsts=len(cond.consts), body_jaxpr=body.jaxpr, body_nconsts=len(body.consts),
+    )  # fmt: skip
+    return tree_util.tree_unflatten(tree, outs)
+
+
+def _check_condition(cond: Staged) -> None:
+    if not tree_util.treedef_is_leaf(cond.out_tree):
+        raise errors.ArgumentTypeError(f"cond_fun must return a boolean scalar, but got pytree {cond.out_tree}")
+    (aval,) = cond.out_avals
+    if aval.shape or aval.dtype != np.bool_:
+        raise errors.ArgumentTypeError(
+            f"cond_fun must return a boolean scalar, but got output type {aval}; compare it with something or reduce it"
+        )
+
+
+def fori_loop(
+    lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val: T, *, unroll: int | bool | None = None
+) -> T:
+    """`for i in range(lower, upper): val = body_fun(i, val)`; returns the last `val`.
+
+    With static bounds it is a `scan`, hence differentiable in reverse mode; otherwise a `while_loop`.
+
+    Args:
+      lower, upper: integers of one dtype (Python ints take the other's).
+      unroll: how many iterations one trip of the compiled loop makes (static bounds only; True: all).
+    """
+    need_callable(body_fun, "the body of fori_loop")
+    lower, upper, dtype = _loop_bounds(lower, upper)
+    static = isinstance(lower, int) and isinstance(upper, int)
+    if unroll is not None and not static:
+        raise errors.ArgumentValueError("fori_loop(unroll=...) needs bounds that are known while tracing (Python ints)")
+    if config.read("disable_jit") and static:
+        value = init_val
+        for i in range(lower, upper):
+            value = body_fun(np.asarray(i, dtype)[()], value)
+        return value
+    start = np.asarray(lower, dtype)[()] if isinstance(lower, int) else lower
+    if static:
+        length = max(upper - lower, 0)
+        unroll = unroll_factor(1 if unroll is None else unroll, length)
+        return scan_body(
+            Body(_counted(body_fun), body_fun, "fori_loop"), (start, init_val), None, length, False, unroll
+        )[0][1]
+    stop = np.asarray(upper, dtype)[()] if isinstance(upper, int) else upper
+    return _while(_below, Body(_counted_below(body_fun), body_fun, "fori_loop"), (start, stop, init_val))[2]
+
+
+def _loop_bounds(lower: Any, upper: Any) -> tuple[Any, Any, np.dtype]:
+    avals = [aval_of(lower), aval_of(upper)]
+    for name, aval in zip(("lower", "upper"), avals):
+        if aval.shape or not dtypes.issubdtype(aval.dtype, np.integer):
+            raise errors.ArgumentTypeError(f"fori_loop: {name} must be an integer scalar, not {aval}")
+    if avals[0].dtype != avals[1].dtype and not any(a.weak_type for a in avals):
+        raise errors.ArgumentTypeError(
+            f"lower and upper arguments to fori_loop must have equal types, got {avals[0]} and {avals[1]}"
+        )
+    dtype = avals[1].dtype if avals[0].weak_type else avals[0].dtype
+
+    def known(value: Any) -> Any:
+        if isinstance(value, Tracer):
+            from meshrt.primitives.elementwise import convert_element_type
+
+            return convert_element_type(value, dtype)
+        return int(value)
+
+    return known(lower), known(upper), dtype
+
+
+def _add_one(i: Any) -> Any:
+    from meshrt.primitives.elementwise import add_p
+
+    return add_p.bind(i, np.asarray(1, aval_of(i).dtype)[()])
+
+
+def _counted(body: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(carry, _):
+        i, value = carry
+        return (_add_one(i), body(i, value)), None
+
+    return counted
+
+
+def _counted_below(body: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(carry):
+        i, stop, value = carry
+        return _add_one(i), stop, body(i, value)
+
+    return counted
+
+
+def _below(carry: Any) -> Any:
+    from meshrt.primitives.elementwise import lt_p
+
+    return lt_p.bind(carry[0], carry[1])
