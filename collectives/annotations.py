@@ -6,7 +6,7 @@ from propagation.annotations import read_shardings
 from propagation.model import AxisRef, TensorSharding
 from propagation.program import Op, Program, Value
 
-__all__ = ["Annotated", "Source", "Propagation"]
+__all__ = ["Annotated", "Propagation", "Source"]
 
 
 class Source:

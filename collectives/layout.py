@@ -11,6 +11,7 @@ A dimension of size n over atoms with product p is held in pieces of ceil(n/p): 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -130,9 +131,7 @@ class Atoms:
 
     def axes_text(self, atoms: Sequence[int]) -> str:
         """`data,model:(2)2` for messages and plans."""
-        return ",".join(
-            a.name if a.is_full(self.mesh) else f"{a.name}:({a.pre}){a.size}" for a in self.axes(atoms)
-        )
+        return ",".join(a.name if a.is_full(self.mesh) else f"{a.name}:({a.pre}){a.size}" for a in self.axes(atoms))
 
     def text(self, shape: Sequence[int], dtype: str, dims: Dims) -> str:
         """`f32[2048@data,256]`."""
@@ -147,7 +146,7 @@ def _refine(name: str, size: int, cuts: set[int]) -> list[tuple[int, int]]:
         if cut % chain[-1] == 0 and size % cut == 0 and cut != chain[-1]:
             chain.append(cut)
     out = []
-    for low, high in zip(chain, chain[1:]):
+    for low, high in itertools.pairwise(chain):
         pre = low
         for p in _primes(high // low):
             out.append((pre, p))

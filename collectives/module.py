@@ -11,10 +11,10 @@ from propagation.model import Mesh, TensorSharding
 from propagation.program import Func, Op, Program, Value, parse, source
 
 from .annotations import Source
-from .emit import FunctionItem, ModuleBuilder
+from .emit import FunctionItem, ModuleBuilder, Ref
 from .errors import MeshMismatchError, UnreducedResultError, UnsupportedShardingError
-from .optimize import optimize
 from .layout import Atoms, Dims
+from .optimize import optimize
 from .partition.context import Context
 from .plan import CommunicationPlan, Finding, plan_of
 from .topology import Topology

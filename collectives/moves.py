@@ -181,6 +181,7 @@ class _Position:
                         fused += other
 
     def exchange(self, moves: list[Move]) -> Step | None:
+        moves = sorted(moves, key=lambda m: (m.target, self.target[m.target].index(m.atoms[0])))
         losing = {m.source for m in moves}
         gaining = {m.target for m in moves}
         if losing & gaining:

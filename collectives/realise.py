@@ -245,9 +245,7 @@ class Realiser:
         if len(moves) == 1 and before[moves[0].source][-len(moves[0].atoms) :] == moves[0].atoms:
             d, e = moves[0].source, moves[0].target
             shape = _with(_with(x.shape, e, x.shape[e] // n), d, x.shape[d] * n)
-            attrs = (
-                f"split_dimension = {e} : i64, concat_dimension = {d} : i64, split_count = {n} : i64, {groups}"
-            )
+            attrs = f"split_dimension = {e} : i64, concat_dimension = {d} : i64, split_count = {n} : i64, {groups}"
             x = self.collective(region, step.kind, step.atoms, x, shape, attrs, op, cause, loc)
         else:
             x = self._exchange_many(region, x, before, step, groups, op, cause, loc)

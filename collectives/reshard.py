@@ -185,9 +185,7 @@ def step_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int
 def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes) -> float:
     """Bytes the busiest device must receive, whatever the plan."""
     piece = math.prod(local_shape(shape, target, sizes)) * bits
-    even = all(
-        n % math.prod(sizes[a] for a in d) == 0 for lists in (source, target) for n, d in zip(shape, lists)
-    )
+    even = all(n % math.prod(sizes[a] for a in d) == 0 for lists in (source, target) for n, d in zip(shape, lists))
     if not even:
         return 0.0
     if unreduced:

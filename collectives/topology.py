@@ -84,8 +84,10 @@ def load(path: str | Path) -> Topology:
         raise TopologyError(f"{path} has unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     try:
         default = Link(**data.get("default", {}))
-        axes = {name: Link(**{"latency": default.latency, "bandwidth": default.bandwidth} | row)
-                for name, row in data.get("axes", {}).items()}
+        axes = {
+            name: Link(**{"latency": default.latency, "bandwidth": default.bandwidth} | row)
+            for name, row in data.get("axes", {}).items()
+        }
         rest = {k: data[k] for k in ("flops", "memory_bandwidth", "memory") if k in data}
         return Topology(str(data.get("name", Path(path).stem)), default, axes, **rest)
     except TypeError as e:

@@ -52,9 +52,7 @@ def by_rule(ctx: Context, op: Op, why: str = "the operation needs these dimensio
     if rule is None:
         _whole(ctx, op, "nothing is known about its dimensions")
         return
-    factors = factors_of(
-        rule, tuple(v.type.shape for v in op.operands), tuple(v.type.shape for v in op.results)
-    )
+    factors = factors_of(rule, tuple(v.type.shape for v in op.operands), tuple(v.type.shape for v in op.results))
     apply(ctx, op, factors, why)
 
 
@@ -65,8 +63,10 @@ def apply(ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = 
     operands = []
     for v, dims, f in zip(op.operands, choice.operands, factors.operands):
         have = ctx.state(v).dims
-        lost = have is not None and not any(dims) and any(
-            a and (i < 0 or factors.kinds[i] == WHOLE) for a, i in zip(have, f)
+        lost = (
+            have is not None
+            and not any(dims)
+            and any(a and (i < 0 or factors.kinds[i] == WHOLE) for a, i in zip(have, f))
         )
         operands.append(ctx.gathered(v, dims, why) if lost else ctx.get(v, dims))
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
@@ -101,7 +101,7 @@ def custom_call(ctx: Context, op: Op) -> None:
     if effect and not ctx.manual and ctx.atoms.count > 1:
         raise UnsupportedOpError(
             f"custom_call @{target} has a side effect and no sharding rule, so it would run once per device; register "
-            "a rule for it, run it inside a manual computation, or use partitioner=\"xla\"",
+            'a rule for it, run it inside a manual computation, or use partitioner="xla"',
             source(op),
         )
     if target.startswith(_BATCHED_LIBRARIES):

@@ -28,7 +28,9 @@ def constant(ctx: Context, op: Op) -> None:
             return ctx.region.entry("stablehlo.constant", (), shape, dtype, f"value = {text}")
         if _is_splat(attr):
             literal = text[text.index("<") + 1 : text.rindex("> :")]
-            return ctx.region.entry("stablehlo.constant", (), local, dtype, f"value = dense<{literal}> : {_type(local, dtype)}")
+            return ctx.region.entry(
+                "stablehlo.constant", (), local, dtype, f"value = dense<{literal}> : {_type(local, dtype)}"
+            )
         full = ctx.region.entry("stablehlo.constant", (), shape, dtype, f"value = {text}")
         return ctx.reshard(shape, full, replicated(len(shape)), dims)
 
@@ -55,7 +57,7 @@ def scalar_constant(value: Value) -> float | int | bool | None:
         return None
     try:
         return np.array(ir.DenseElementsAttr(attr)).reshape(-1)[0].item()
-    except (TypeError, ValueError, BufferError):  # element types NumPy cannot hold: read the text
+    except (AttributeError, TypeError, ValueError, BufferError):  # element types NumPy cannot hold: read the text
         text = str(attr)
         literal = text[text.index("<") + 1 : text.rindex("> :")]
         try:

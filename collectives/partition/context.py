@@ -148,7 +148,20 @@ class Context:
     def move_cost(self, value: Value, dims: Dims) -> float:
         """`cost` for comparing choices: what several consumers can share counts a little less."""
         cost = self.cost(value, dims)
-        return cost * SHARED if cost and self.env[value].uses > 1 else cost
+        if not cost:
+            return cost
+        state = self.env[value]
+        if state.home is not self.region:
+            cost /= self._runs_since(state)
+        return cost * SHARED if state.uses > 1 else cost
+
+    def _runs_since(self, state: State) -> int:
+        """How often the current region runs for each time that a new version of `state` would be written."""
+        runs, region, landing = 1, self.region, self._landing(state)
+        while region is not landing and region is not None:
+            runs *= region.trips or 1
+            region = region.parent
+        return max(1, runs)
 
     def later_cost(self, value: Value, dims: Dims, pending: tuple[int, ...] = ()) -> float:
         """What it takes to bring a result from `dims` to the layout that propagation decided. It counts a little less
@@ -328,7 +341,7 @@ class Context:
             rule = table.get(op.name)
             if rule is None:
                 raise UnsupportedOpError(
-                    f"{op.name} has no partitioning rule; use partitioner=\"xla\" for this program, or wrap the "
+                    f'{op.name} has no partitioning rule; use partitioner="xla" for this program, or wrap the '
                     "operation in a manual computation",
                     source(op),
                 )

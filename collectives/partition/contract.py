@@ -1,4 +1,4 @@
-"""Contractions: dot_general by byte cost over all ways to assign mesh axes to its batch, free and contracted factors."""
+"""Contractions: by byte cost over all ways to assign mesh axes to batch, free and contracted dimensions."""
 
 from __future__ import annotations
 

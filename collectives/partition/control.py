@@ -42,7 +42,7 @@ def while_(ctx: Context, op: Op) -> None:
     trips = trip_count(op)
     for _ in range(3):
         marks = len(ctx.findings)
-        regions, out = _loop_regions(ctx, op, carries, trips)
+        regions = _loop_regions(ctx, op, carries, trips)
         better = _reconsider(ctx, op, carries)
         if better is None:
             break
@@ -82,7 +82,7 @@ def _initial(ctx: Context, value: Value, carry: _Carry) -> Ref:
 
 def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None):
     """Condition and body for a choice of carries."""
-    outer, regions, out = ctx.region, [], []
+    outer, regions = ctx.region, []
     for is_body, block in enumerate(op.regions):
         count = trips if is_body else None if trips is None else trips + 1
         region = ctx.region = Region("loop", outer, (), count)
@@ -103,7 +103,7 @@ def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None
         region.op("stablehlo.return", out, ())
         regions.append(region)
         ctx.region, ctx.op = outer, op
-    return regions, out
+    return regions
 
 
 def _returned(ctx: Context, value: Value, carry: _Carry) -> Ref:
@@ -330,7 +330,14 @@ def token(ctx: Context, op: Op) -> None:
         ctx.bind(r, replicated(len(r.type.shape)), ref)
 
 
-_MANUAL_COLLECTIVES = ["all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "reduce_scatter"]
+_MANUAL_COLLECTIVES = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "collective_broadcast",
+    "collective_permute",
+    "reduce_scatter",
+]
 
 
 def manual_collective(ctx: Context, op: Op) -> None:
@@ -358,8 +365,6 @@ def _groups(op: Op) -> tuple[int, int]:
         return (1, 2)
     shape = attr.type.shape
     return (shape[0], shape[1])
-
-
 
 
 PARTITION = {

@@ -21,10 +21,7 @@ def pointwise(ctx: Context, op: Op) -> None:
 
 
 def _all_lazy(ctx: Context, op: Op) -> bool:
-    for v in op.operands:
-        if ctx.state(v).make is None:
-            return False
-    return True
+    return all(ctx.state(v).make is not None for v in op.operands)
 
 
 def _compute(ctx: Context, op: Op, dims: Dims):
@@ -43,7 +40,7 @@ def layout(ctx: Context, op: Op, rank: int) -> Dims:
         return want
     for v in bound:
         state = ctx.state(v)
-        for dims in [state.dims, *[d for d in state.versions]]:
+        for dims in [state.dims, *state.versions]:
             if dims not in candidates:
                 candidates.append(dims)
     shape, bits = result.type.shape, ctx.bits(result)
@@ -87,8 +84,75 @@ def negate(ctx: Context, op: Op) -> None:
         pointwise(ctx, op)
 
 
-_POINTWISE = ["abs", "and", "atan2", "bitcast_convert", "cbrt", "ceil", "clamp", "compare", "complex", "convert", "cosine", "count_leading_zeros", "exponential", "exponential_minus_one", "floor", "imag", "is_finite", "log", "log_plus_one", "logistic", "maximum", "minimum", "not", "or", "popcnt", "power", "real", "reduce_precision", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt", "select", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sine", "sqrt", "tan", "tanh", "xor"]
-_CHLO = ["acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "conj", "cosh", "digamma", "erf", "erf_inv", "erfc", "is_inf", "is_neg_inf", "is_pos_inf", "lgamma", "next_after", "polygamma", "sinh", "square", "zeta", "tan"]
+_POINTWISE = [
+    "abs",
+    "and",
+    "atan2",
+    "bitcast_convert",
+    "cbrt",
+    "ceil",
+    "clamp",
+    "compare",
+    "complex",
+    "convert",
+    "cosine",
+    "count_leading_zeros",
+    "exponential",
+    "exponential_minus_one",
+    "floor",
+    "imag",
+    "is_finite",
+    "log",
+    "log_plus_one",
+    "logistic",
+    "maximum",
+    "minimum",
+    "not",
+    "or",
+    "popcnt",
+    "power",
+    "real",
+    "reduce_precision",
+    "remainder",
+    "round_nearest_afz",
+    "round_nearest_even",
+    "rsqrt",
+    "select",
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "sign",
+    "sine",
+    "sqrt",
+    "tan",
+    "tanh",
+    "xor",
+]
+_CHLO = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bessel_i1e",
+    "conj",
+    "cosh",
+    "digamma",
+    "erf",
+    "erf_inv",
+    "erfc",
+    "is_inf",
+    "is_neg_inf",
+    "is_pos_inf",
+    "lgamma",
+    "next_after",
+    "polygamma",
+    "sinh",
+    "square",
+    "zeta",
+    "tan",
+]
 
 PARTITION = {
     **{f"stablehlo.{name}": pointwise for name in _POINTWISE if name != "bitcast_convert"},

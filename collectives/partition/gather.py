@@ -30,9 +30,7 @@ class _Builder:
         return len(self.sizes) - 1
 
     def build(self, operands, results) -> Factors:
-        return Factors(
-            tuple(self.sizes), tuple(self.kinds), tuple(map(tuple, operands)), tuple(map(tuple, results))
-        )
+        return Factors(tuple(self.sizes), tuple(self.kinds), tuple(map(tuple, operands)), tuple(map(tuple, results)))
 
 
 # -- gather ---------------------------------------------------------------------------------------------------
@@ -109,7 +107,7 @@ def _note_gathered(ctx: Context, table: Value, factors, layout: Dims) -> None:
     """A finding if a dimension that the operation needs whole was split."""
     have = ctx.state(table).dims
     if have is not None and any(a and f < 0 for a, f in zip(have, factors)):
-        ctx.gathered(table, layout, "windows at traced positions need the whole dimension")
+        ctx.gathered(table, layout, "traced positions along this dimension need it whole")
 
 
 def _relative_indices(ctx: Context, table: Value, x: Ref, i: Ref, layout: Dims, dims, sizes, split, moved):
@@ -286,9 +284,8 @@ def scatter(ctx: Context, op: Op) -> None:
     byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
     layout = choice.operands[0]
-    for v, f in zip(op.operands, factors.operands):
-        if any(n >= 0 and factors.kinds[n] == WHOLE for n in f):
-            _note_gathered(ctx, v, [-1 if factors.kinds[n] == WHOLE else n for n in f], choice.operands[count])
+    for v, f, dims_v in zip(op.operands, factors.operands, choice.operands):
+        _note_gathered(ctx, v, [-1 if n < 0 or factors.kinds[n] == WHOLE else n for n in f], dims_v)
     i = ctx.get(indices, choice.operands[count])
     new = [ctx.get(v, choice.operands[count + 1]) for v in updates]
     if choice.pending:
@@ -305,7 +302,10 @@ def scatter(ctx: Context, op: Op) -> None:
         i = ctx.emit("stablehlo.subtract", (i, _along_refs(ctx, i.shape, vector, offsets)), i.shape, "i32")
     if not choice.pending:
         base = [ctx.get(v, layout) for v in targets]
-        for r, ref in zip(op.results, ctx.local_copy(op, [*base, i, *new], [shape] * count)):
+        hit, i = _hits(ctx, dims, i, moved, shape) if moved else (None, i)
+        for r, ref, old in zip(op.results, ctx.local_copy(op, [*base, i, *new], [shape] * count), base):
+            if hit is not None:
+                ref = ctx.emit("stablehlo.select", (hit, ref, old), shape, ref.dtype)
             ctx.bind(r, layout, ref)
         return
     base = ctx.realiser.constant(ctx.region, shape, dtype, fill)
@@ -313,6 +313,31 @@ def scatter(ctx: Context, op: Op) -> None:
     if not _is_neutral(targets[0], kind):
         parts[()] = ctx.get(targets[0], layout)
     ctx.bind_partial(op.results[0], layout, parts, kind)
+
+
+def _hits(ctx: Context, dims, i: Ref, moved: list[int], shape) -> tuple[Ref | None, Ref]:
+    """For a single index: (whether it falls into this device's piece, the index clamped into it); else (None, i).
+
+    XLA turns a scatter at one index into an update of a slice, and merging that with the slice which cut this piece
+    loses the bounds check; so a single index is never left out of bounds.
+    """
+    if math.prod(i.shape) != len(dims.to_operand):
+        return None, i
+    count = len(dims.to_operand)
+    flat = ctx.realiser.reshape(ctx.region, i, (count,), ctx.loc)
+    far = (1 << 31) - 1
+    high = _along(ctx, (count,), 0, [shape[d] - 1 if d in moved else far for d in dims.to_operand])
+    least = _along(ctx, (count,), 0, [0 if d in moved else -far for d in dims.to_operand])
+    inside = [
+        ctx.emit("stablehlo.compare", (flat, bound), (count,), "i1", f"comparison_direction = {_direction(name)}")
+        for bound, name in ((least, "GE"), (high, "LE"))
+    ]
+    both = ctx.emit("stablehlo.and", inside, (count,), "i1")
+    true = ctx.realiser.constant(ctx.region, (), "i1", "true")
+    body = ctx.realiser.reducer(ctx.region, "and", "i1")
+    hit = ctx.emit("stablehlo.reduce", (both, true), (), "i1", "dimensions = array<i64: 0>", regions=(body,))
+    clamped = ctx.emit("stablehlo.clamp", (least, flat, high), (count,), "i32")
+    return hit, ctx.realiser.reshape(ctx.region, clamped, i.shape, ctx.loc)
 
 
 def _is_neutral(value: Value, kind: str) -> bool:

@@ -253,7 +253,7 @@ def _without(dims: Dims, d: int) -> Dims:
 
 def reverse(ctx: Context, op: Op) -> None:
     """On an evenly split dimension: local reversal, and pieces change hands with the mirrored device."""
-    value, result = op.operands[0], op.results[0]
+    value = op.operands[0]
     flipped = integers(op.attrs["dimensions"])
     shape = value.type.shape
 
@@ -445,7 +445,6 @@ def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks,
 
 def _array(values) -> str:
     return "array<i64: " + ", ".join(map(str, values)) + ">" if len(values) else "array<i64>"
-
 
 
 PARTITION = {

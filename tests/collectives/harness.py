@@ -68,9 +68,7 @@ class Compiled:
             sharding = _Sharding(xc.DeviceList(tuple(self.devices)), hlo)
             aval = _Aval(whole, shards[0].dtype)
             shards = [np.ascontiguousarray(s) for s in shards]
-            arrays.append(
-                xc.batched_device_put(aval, sharding, shards, list(self.devices), True, enable_x64=True)
-            )
+            arrays.append(xc.batched_device_put(aval, sharding, shards, list(self.devices), True, enable_x64=True))
         out = self.exe.execute_sharded(arrays).disassemble_into_single_device_arrays()
         return [[np.asarray(p._single_device_array_to_np_array_did_copy()[0]) for p in result] for result in out]
 

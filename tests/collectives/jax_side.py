@@ -38,9 +38,7 @@ class Case:
         is_spec = lambda x: isinstance(x, PartitionSpec)
         named = lambda tree: jax.tree.map(lambda s: NamedSharding(self.mesh, s), tree, is_leaf=is_spec)
         self.args = args
-        constrain = lambda x, *spec: jax.lax.with_sharding_constraint(
-            x, NamedSharding(self.mesh, PartitionSpec(*spec))
-        )
+        constrain = lambda x, *spec: jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
         out = None if outs is None else named(outs)
         jitted = jax.jit(build(constrain), in_shardings=named(ins), out_shardings=out, keep_unused=True)
         self.lowered = jitted.lower(*args)

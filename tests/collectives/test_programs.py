@@ -329,9 +329,9 @@ def test_shard_map_inside_is_copied_into_place():
     def build(constrain):
         def f(x, w):
             mesh = jax.sharding.get_abstract_mesh() if False else case_mesh
-            local = functools.partial(
-                jax.shard_map, mesh=mesh, in_specs=(P("x", None),), out_specs=P("x", None)
-            )(lambda x: x - jax.lax.pmean(x, "x") + jax.lax.axis_index("x"))
+            local = functools.partial(jax.shard_map, mesh=mesh, in_specs=(P("x", None),), out_specs=P("x", None))(
+                lambda x: x - jax.lax.pmean(x, "x") + jax.lax.axis_index("x")
+            )
             return local(x * 2) @ w
 
         return f
