@@ -65,19 +65,18 @@ def _pad_infer(x, value, *, padding_config):
             f"pad of {x.str_short()} needs one (low, high, interior) per dimension, interior not negative, "
             f"but got {padding_config}"
         )
-    shape = tuple(
-        [n + max(n - 1, 0) * inner + low + high for n, (low, high, inner) in zip(x.shape, padding_config)]
-    )
+    shape = tuple([n + max(n - 1, 0) * inner + low + high for n, (low, high, inner) in zip(x.shape, padding_config)])
     if any(n < 0 for n in shape):
-        raise errors.ArgumentTypeError(
-            f"pad of {x.str_short()} by {padding_config} would give the sizes {shape}"
-        )
+        raise errors.ArgumentTypeError(f"pad of {x.str_short()} by {padding_config} would give the sizes {shape}")
     return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
 
 
 def _pad_lower(ctx, eqn, x, value):
     low, high, inner = zip(*eqn.params["padding_config"]) if eqn.params["padding_config"] else ((), (), ())
-    attrs = f"edge_padding_low = {i64_array(low)}, edge_padding_high = {i64_array(high)}, interior_padding = {i64_array(inner)}"
+    attrs = (
+        f"edge_padding_low = {i64_array(low)}, edge_padding_high = {i64_array(high)}, "
+        f"interior_padding = {i64_array(inner)}"
+    )
     return ctx.op("stablehlo.pad", [x, value], eqn.outvars[0].aval, attrs)
 
 
@@ -96,9 +95,7 @@ def _unpad(ct: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
     zero = np.zeros((), aval_of(ct).dtype)[()]
     cut = pad_p.bind(ct, zero, padding_config=tuple((-low, -high, 0) for low, high, _ in padding_config))
     strides = [inner + 1 for _, _, inner in padding_config]
-    return (
-        cut if all(s == 1 for s in strides) else slice(cut, (0,) * len(strides), aval_of(cut).shape, strides)
-    )
+    return cut if all(s == 1 for s in strides) else slice(cut, (0,) * len(strides), aval_of(cut).shape, strides)
 
 
 def _pad_transpose(ct, x, value, *, padding_config):
@@ -129,9 +126,7 @@ def _pad_batch(size, args, dims, params):
     return select_n(mask, broadcast_in_dim(value, aval_of(padded).shape, (0,)), padded), 0
 
 
-pad_p = Primitive(
-    "pad", _pad_infer, lower=_pad_lower, jvp=_pad_jvp, transpose=_pad_transpose, batch=_pad_batch
-)
+pad_p = Primitive("pad", _pad_infer, lower=_pad_lower, jvp=_pad_jvp, transpose=_pad_transpose, batch=_pad_batch)
 
 
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
@@ -157,7 +152,7 @@ def _concatenate_infer(*operands, dimension):
     )  # fmt: skip
     if not fits:
         raise errors.ArgumentTypeError(
-            f"concatenate along dimension {dimension} needs operands of one dtype whose shapes differ in that dimension "
+            f"concatenate along dimension {dimension} needs operands of one dtype whose shapes differ in it "
             f"only, but got {', '.join(x.str_short() for x in operands) or 'none'}"
         )
     total = sum([x.shape[dimension] for x in operands])
@@ -281,9 +276,7 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> Sequence[Any]:
 
 def _rev_infer(x, *, dimensions):
     if len(set(dimensions)) != len(dimensions) or any(not 0 <= d < x.ndim for d in dimensions):
-        raise errors.ArgumentTypeError(
-            f"rev of {x.str_short()} needs distinct dimensions of it but got {dimensions}"
-        )
+        raise errors.ArgumentTypeError(f"rev of {x.str_short()} needs distinct dimensions of it but got {dimensions}")
     return x
 
 

@@ -37,7 +37,7 @@ __all__ = [
 
 
 class ConvDimensionNumbers(NamedTuple):
-    """Positions of (batch, feature, spatial...) in the operand and the result, of (out, in, spatial...) in the kernel."""
+    """Positions of (batch, feature, spatial...) in operand and result, and of (out, in, spatial...) in the kernel."""
 
     lhs_spec: Sequence[int]
     rhs_spec: Sequence[int]
@@ -232,11 +232,7 @@ def _transpose(ct, lhs, rhs, **p):
 def _batch(size, args, dims, params):
     if dims[0] is not None and dims[1] is not None:
         return _batch_both(size, args, dims, params)
-    return (
-        _batch_lhs(size, args, dims[0], params)
-        if dims[1] is None
-        else _batch_rhs(size, args, dims[1], params)
-    )
+    return _batch_lhs(size, args, dims[0], params) if dims[1] is None else _batch_rhs(size, args, dims[1], params)
 
 
 def _batch_both(size, args, dims, params):
@@ -369,11 +365,7 @@ def conv_general_dilated(
         window = [dilated(n, d) for n, d in zip(_take(b.shape, numbers.rhs_spec[2:]), rhs_dilation)]
         base = [dilated(n, d) for n, d in zip(_take(a.shape, numbers.lhs_spec[2:]), lhs_dilation)]
         padding = padtype_to_pads(base, window, strides, padding)
-    preferred = (
-        None
-        if preferred_element_type is None
-        else np.dtype(dtypes.canonicalize_dtype(preferred_element_type))
-    )
+    preferred = None if preferred_element_type is None else np.dtype(dtypes.canonicalize_dtype(preferred_element_type))
     params = {
         "window_strides": strides, "padding": canonical_pads(padding, a.ndim - 2), "lhs_dilation": lhs_dilation,
         "rhs_dilation": rhs_dilation, "dimension_numbers": numbers, "feature_group_count": int(feature_group_count),
@@ -436,9 +428,7 @@ def _transposed_pads(extent: int, stride: int, padding: Any) -> tuple[int, int]:
         total = extent + stride - 2 + max(extent - stride, 0)
         return extent - 1, total - (extent - 1)
     if isinstance(padding, str):
-        raise errors.ArgumentTypeError(
-            f"conv_transpose knows the paddings 'SAME' and 'VALID', not {padding!r}"
-        )
+        raise errors.ArgumentTypeError(f"conv_transpose knows the paddings 'SAME' and 'VALID', not {padding!r}")
     low, high = padding
     return extent - 1 - low, extent - 1 - high
 

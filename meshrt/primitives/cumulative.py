@@ -1,7 +1,7 @@
 """Cumulative reductions along one axis, and the associative scan that their derivatives use.
 
-Each lowers to one `reduce_window` whose window covers the whole axis. XLA turns that into a tree of linear work on every
-platform, and a partitioner sees at once that no other dimension is involved.
+Each lowers to one `reduce_window` whose window covers the whole axis. XLA turns that into a tree of linear work on
+every platform, and a partitioner sees at once that no other dimension is involved.
 """
 
 from __future__ import annotations
@@ -145,9 +145,7 @@ def _batch(get: Callable[[], Primitive]):
     return batch
 
 
-def _dual_jvp(
-    get: Callable[[], Primitive], weights: Callable[[Any, Any, Any], tuple[Any, Any]], combine: Any
-):
+def _dual_jvp(get: Callable[[], Primitive], weights: Callable[[Any, Any, Any], tuple[Any, Any]], combine: Any):
     """The jvp by a scan of (value, tangent) pairs; `weights(a, b, out)` are the partial derivatives of `combine`."""
 
     def jvp(primals, tangents, *, axis, reverse):
@@ -182,9 +180,7 @@ def logaddexp(a: Any, b: Any) -> Any:
     """log(exp(a) + exp(b)) without overflow; right for equal infinities."""
     delta = ew.sub_p.bind(a, b)
     same_infinity = ew.ne_p.bind(delta, delta)
-    out = ew.add_p.bind(
-        ew.max_p.bind(a, b), ew.log1p_p.bind(ew.exp_p.bind(ew.neg_p.bind(ew.abs_p.bind(delta))))
-    )
+    out = ew.add_p.bind(ew.max_p.bind(a, b), ew.log1p_p.bind(ew.exp_p.bind(ew.neg_p.bind(ew.abs_p.bind(delta)))))
     return ew.select_n(same_infinity, out, ew.add_p.bind(a, b))
 
 
@@ -208,12 +204,8 @@ def _operation(name: str) -> Callable[..., Any]:
     return lambda ctx, dtype: ctx.scalar_region(name, dtype)
 
 
-def _primitive(
-    name: str, kinds: str, identity: Callable[[Any], Any], region: Callable[..., Any]
-) -> Primitive:
-    primitive = Primitive(
-        name, _infer(name, kinds), lower=_lower(identity, region), batch=_batch(lambda: primitive)
-    )
+def _primitive(name: str, kinds: str, identity: Callable[[Any], Any], region: Callable[..., Any]) -> Primitive:
+    primitive = Primitive(name, _infer(name, kinds), lower=_lower(identity, region), batch=_batch(lambda: primitive))
     return primitive
 
 
@@ -239,14 +231,12 @@ cumlogsumexp_p.jvp = _dual_jvp(lambda: cumlogsumexp_p, _logaddexp_weights, logad
 
 def _public(primitive: Primitive, what: str):
     def function(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-        return primitive.bind(
-            operand, axis=canonical_axis(axis, aval_of(operand).ndim), reverse=bool(reverse)
-        )
+        return primitive.bind(operand, axis=canonical_axis(axis, aval_of(operand).ndim), reverse=bool(reverse))
 
     function.__name__ = function.__qualname__ = primitive.name
     function.__doc__ = (
-        f"At every position, the {what} of the elements up to it along `axis` (from it on if `reverse`); same shape and "
-        "dtype as `operand`."
+        f"At every position, the {what} of the elements up to it along `axis` (from it on if `reverse`); same shape "
+        "and dtype as `operand`."
     )
     return function
 

@@ -141,14 +141,10 @@ def check_dimension_numbers(
     ]
     for holds, text in problems:
         if not holds:
-            raise errors.ArgumentTypeError(
-                f"{name} of {operand.str_short()} at indices {indices.str_short()}: {text}"
-            )
+            raise errors.ArgumentTypeError(f"{name} of {operand.str_short()} at indices {indices.str_short()}: {text}")
 
 
-def _infer(
-    operand, indices, *, dimension_numbers, slice_sizes, unique_indices, indices_are_sorted, mode, fill_value
-):
+def _infer(operand, indices, *, dimension_numbers, slice_sizes, unique_indices, indices_are_sorted, mode, fill_value):
     d = dimension_numbers
     rank = len(d.offset_dims) + indices.ndim - 1
     check_dimension_numbers(
@@ -160,8 +156,8 @@ def _infer(
         not 0 <= s <= n or (i in hidden and s > 1) for i, (s, n) in enumerate(zip(slice_sizes, operand.shape))
     ):
         raise errors.ArgumentTypeError(
-            f"gather of {operand.str_short()} needs a slice size for each dimension, at most the dimension's (and 1 for "
-            f"collapsed and batching dimensions {sorted(hidden)}), but got {slice_sizes}"
+            f"gather of {operand.str_short()} needs a slice size for each dimension, at most the dimension's (and 1 "
+            f"for collapsed and batching dimensions {sorted(hidden)}), but got {slice_sizes}"
         )
     window = iter([s for i, s in enumerate(slice_sizes) if i not in hidden])
     batch = iter(indices.shape[:-1])
@@ -204,9 +200,7 @@ def _lower_gather(ctx, p, operand, indices, indices_aval, out):
     return ctx.op("stablehlo.gather", [operand, indices], out, attrs)
 
 
-def index_bounds(
-    shape: Sequence[int], sizes: Sequence[int], index_map: Sequence[int], dtype: Any
-) -> np.ndarray:
+def index_bounds(shape: Sequence[int], sizes: Sequence[int], index_map: Sequence[int], dtype: Any) -> np.ndarray:
     """The largest index in each indexed dimension for which a window lies inside, as `dtype`."""
     limit = int(dtypes.iinfo(dtype).max)
     return np.asarray([min(shape[i] - sizes[i], limit) for i in index_map], dtype)
@@ -347,18 +341,15 @@ def gather(
         fill_value = None
     elif fill_value is None:
         fill_value = _default_fill(aval_of(operand).dtype)
-    elif aval_of(fill_value).ndim or not isinstance(
-        fill_value, bool | int | float | complex | np.generic | np.ndarray
-    ):
-        raise errors.ArgumentTypeError(
-            f"fill_value must be a scalar known while tracing but got {fill_value!r}"
-        )
+    elif aval_of(fill_value).ndim or not isinstance(fill_value, bool | int | float | complex | np.generic | np.ndarray):
+        raise errors.ArgumentTypeError(f"fill_value must be a scalar known while tracing but got {fill_value!r}")
     else:
         fill_value = fill_value.item() if isinstance(fill_value, np.generic | np.ndarray) else fill_value
     numbers = GatherDimensionNumbers(*(tuple(map(int, d)) for d in dimension_numbers))
     return gather_p.bind(
         operand, start_indices, dimension_numbers=numbers, slice_sizes=canonical_shape(slice_sizes, "slice size"),
-        unique_indices=bool(unique_indices), indices_are_sorted=bool(indices_are_sorted), mode=mode, fill_value=fill_value,
+        unique_indices=bool(unique_indices), indices_are_sorted=bool(indices_are_sorted), mode=mode,
+        fill_value=fill_value,
     )  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 The hash is that of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), with 20
 rounds. Bit i of an array comes from the key and the 64-bit position i alone, so every element can be computed where it
-is needed: the primitives are elementwise in the result and partition without communication. Bits equal those of JAX with
-`jax_threefry_partitionable=True`.
+is needed: the primitives are elementwise in the result and partition without communication. Bits equal those of JAX
+with `jax_threefry_partitionable=True`.
 
 Keys are elements of `dtypes.KeyType`, held as `uint32[..., 2]`. Each primitive lowers to a call of one private function
 per type, because the unrolled hash is long.
@@ -27,10 +27,10 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives import conversion
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.concatenate import batch_together, concatenate
-from meshrt.primitives.reshape import broadcast_in_dim, broadcasted_iota, canonical_shape, full, reshape
+from meshrt.primitives.reshape import broadcast_in_dim, broadcasted_iota, canonical_shape, full, iota_p, reshape
 from meshrt.primitives.slice import index_in_dim
 
-_U32 = np.dtype(np.uint32)
+_U32, _U64 = np.dtype(np.uint32), np.dtype(np.uint64)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
@@ -142,23 +142,26 @@ def iota_2x32_shape(shape: Sequence[int]) -> tuple[Any, Any]:
         return full((), 0, _U32), full((), 0, _U32)
     if math.prod(shape) <= 1 << 32:
         return full(shape, 0, _U32), _linear_position(shape, _U32)
-    # Multi-precision by 16-bit limbs would need no 64-bit integers, but every XLA platform has them.
-    wide = np.dtype(np.uint64)
-    positions = _wide_position(shape, wide)
-    high = conversion.convert_element_type_p.bind(
-        ew.shift_right_logical_p.bind(positions, wide.type(32)), new_dtype=_U32, weak_type=False
-    )
-    return high, conversion.convert_element_type_p.bind(positions, new_dtype=_U32, weak_type=False)
+    positions = _wide_position(shape)
+    high = ew.shift_right_logical_p.bind(positions, _wide(32))
+    return _convert(high, _U32), _convert(positions, _U32)
 
 
-def _wide_position(shape: Sequence[int], wide: np.dtype) -> Any:
-    """`_linear_position` in 64 bits, whatever `enable_x64` says about user-visible types."""
-    from meshrt.primitives.reshape import iota_p
+def _wide(value: int) -> Any:
+    """A uint64 scalar, whatever `enable_x64` says about the values that users see."""
+    low = _convert(np.uint32(value & 0xFFFFFFFF), _U64)
+    if value >> 32 == 0:
+        return low
+    high = ew.shift_left_p.bind(_convert(np.uint32(value >> 32), _U64), _wide(32))
+    return ew.or_p.bind(high, low)
 
+
+def _wide_position(shape: Sequence[int]) -> Any:
+    """`_linear_position` in 64 bits."""
     total = None
     for i in range(len(shape)):
-        part = iota_p.bind(dtype=wide, shape=tuple(shape), dimension=i)
-        part = ew.mul_p.bind(part, wide.type(math.prod(shape[i + 1 :])))
+        part = iota_p.bind(dtype=_U64, shape=tuple(shape), dimension=i)
+        part = ew.mul_p.bind(part, _wide(math.prod(shape[i + 1 :])))
         total = part if total is None else ew.add_p.bind(total, part)
     return total
 
@@ -243,9 +246,7 @@ def threefry_random_bits(bit_width: int, shape: tuple[int, ...], keys: Any) -> A
     """The words of each position joined to 64 bits, or combined by xor to 32 and truncated to fewer."""
     high, low = _hash_positions(keys, shape)
     if bit_width == 64:
-        wide = np.dtype(np.uint64)
-        shifted = ew.shift_left_p.bind(_convert(high, wide), wide.type(32))
-        return ew.or_p.bind(shifted, _convert(low, wide))
+        return ew.or_p.bind(ew.shift_left_p.bind(_convert(high, _U64), _wide(32)), _convert(low, _U64))
     bits = ew.xor_p.bind(high, low)
     return bits if bit_width == 32 else _convert(bits, f"uint{bit_width}")
 
@@ -316,9 +317,7 @@ def _bits_infer(keys, *, bit_width, shape):
     _check_keys("random_bits", keys)
     _check_threefry("random_bits", keys.dtype.impl)
     if bit_width not in (8, 16, 32, 64):
-        raise errors.ArgumentTypeError(
-            f"random_bits gives 8, 16, 32 or 64 bits per element, not {bit_width!r}"
-        )
+        raise errors.ArgumentTypeError(f"random_bits gives 8, 16, 32 or 64 bits per element, not {bit_width!r}")
     return ShapedArray((*keys.shape, *shape), np.dtype(f"uint{bit_width}"))
 
 

@@ -70,8 +70,8 @@ def _infer(name: str):
         batch = tuple([n for i, n in enumerate(updates.shape) if i not in d.update_window_dims])
         if batch != indices.shape[:-1]:
             raise errors.ArgumentTypeError(
-                f"{name}: updates {updates.str_short()} without their window dimensions {tuple(d.update_window_dims)} have "
-                f"shape {batch}, but the indices {indices.str_short()} want {indices.shape[:-1]}"
+                f"{name}: updates {updates.str_short()} without their window dimensions {tuple(d.update_window_dims)} "
+                f"have shape {batch}, but the indices {indices.str_short()} want {indices.shape[:-1]}"
             )
         sizes = window_sizes(operand.shape, updates.shape, d)
         if any(s > n for s, n in zip(sizes, operand.shape)):
@@ -93,9 +93,7 @@ def _clamped(ctx, p, operand, indices_aval, updates, indices):
     upper = index_bounds(operand.shape, sizes, d.scatter_dims_to_operand_dims, dtype)
     if not upper.size:
         return indices
-    high = ctx.broadcast(
-        ctx.array(upper), ShapedArray(upper.shape, dtype), indices_aval, [indices_aval.ndim - 1]
-    )
+    high = ctx.broadcast(ctx.array(upper), ShapedArray(upper.shape, dtype), indices_aval, [indices_aval.ndim - 1])
     return ctx.op("stablehlo.clamp", [ctx.scalar(0, dtype), indices, high], indices_aval)
 
 
@@ -140,9 +138,7 @@ def _batch(get):
         window, inserted = shifted(d.update_window_dims), shifted(d.inserted_window_dims)
         mapped, batching = shifted(d.scatter_dims_to_operand_dims), shifted(d.operand_batching_dims)
         if dims[1] is None:
-            d = ScatterDimensionNumbers(
-                (0, *window), inserted, mapped, batching, d.scatter_indices_batching_dims
-            )
+            d = ScatterDimensionNumbers((0, *window), inserted, mapped, batching, d.scatter_indices_batching_dims)
         else:
             indices = move_dim(indices, dims[1], 0)
             d = ScatterDimensionNumbers(

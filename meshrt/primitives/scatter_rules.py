@@ -33,7 +33,8 @@ def read_back(source: Any, indices: Any, updates: ShapedArray, params: dict[str,
 
     d, mode = params["dimension_numbers"], params["mode"]
     return gather_p.bind(
-        source, indices, dimension_numbers=d.inverse(), slice_sizes=window_sizes(aval_of(source).shape, updates.shape, d),
+        source, indices, dimension_numbers=d.inverse(),
+        slice_sizes=window_sizes(aval_of(source).shape, updates.shape, d),
         unique_indices=params["unique_indices"], indices_are_sorted=params["indices_are_sorted"], mode=mode,
         fill_value=0 if mode is GatherScatterMode.FILL_OR_DROP else None,
     )  # fmt: skip
@@ -133,9 +134,7 @@ def _mul_jvp(primals, tangents, **params):
             )
         factor = read_back(operand, indices, aval_of(updates), params)
         base = zeros(aval_of(operand).strong())
-        total = add_tangents(
-            total, scatter_add_p.bind(base, indices, mul_p.bind(t_updates, factor), **params)
-        )
+        total = add_tangents(total, scatter_add_p.bind(base, indices, mul_p.bind(t_updates, factor), **params))
     return out, total
 
 
@@ -144,9 +143,7 @@ def _mul_transpose(ct, operand, indices, updates, **params):
 
     if is_undefined(updates):
         if not params["unique_indices"]:
-            raise errors.UnsupportedError(
-                "the transpose of scatter_mul to its updates needs unique_indices=True"
-            )
+            raise errors.UnsupportedError("the transpose of scatter_mul to its updates needs unique_indices=True")
         return [
             None,
             None,

@@ -36,8 +36,8 @@ def _slice_infer(x, *, start_indices, limit_indices, strides):
     )
     if not fits:
         raise errors.ArgumentTypeError(
-            f"slice of {x.str_short()} got start {start_indices}, limit {limit_indices}, strides {strides}: each needs one "
-            "entry per dimension with 0 <= start <= limit <= size and a positive stride"
+            f"slice of {x.str_short()} got start {start_indices}, limit {limit_indices}, strides {strides}: each needs "
+            "one entry per dimension with 0 <= start <= limit <= size and a positive stride"
         )
     shape = tuple([-(-(b - a) // s) for a, b, s in zip(start_indices, limit_indices, steps)])
     return ShapedArray(shape, x.dtype, x.weak_type)
@@ -101,9 +101,7 @@ def slice(
     )
 
 
-def slice_in_dim(
-    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
-) -> Any:
+def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Any:
     """`operand[start_index:limit_index:stride]` along `axis`; None stands for the end, negative counts from it."""
     shape = aval_of(operand).shape
     axis = canonical_axis(axis, len(shape))
@@ -167,9 +165,7 @@ def _dynamic_slice_lower(ctx, eqn, x, *starts):
     refs = _physical_starts(ctx, out, eqn.invars[1:], starts)
     if not refs:
         return x
-    return ctx.op(
-        "stablehlo.dynamic_slice", [x, *refs], out, f"slice_sizes = {i64_array(out.physical().shape)}"
-    )
+    return ctx.op("stablehlo.dynamic_slice", [x, *refs], out, f"slice_sizes = {i64_array(out.physical().shape)}")
 
 
 def _dynamic_slice_jvp(primals, tangents, *, slice_sizes):
@@ -269,8 +265,8 @@ def _dus_batch(size, args, dims, params):
     indices, index_dim = _stack_starts(size, starts, dims[2:])
     whole = tuple(range(len(starts)))
     scatter_params = {
-        "dimension_numbers": ScatterDimensionNumbers(whole, (), whole), "indices_are_sorted": True, "unique_indices": True,
-        "mode": GatherScatterMode.CLIP,
+        "dimension_numbers": ScatterDimensionNumbers(whole, (), whole), "indices_are_sorted": True,
+        "unique_indices": True, "mode": GatherScatterMode.CLIP,
     }  # fmt: skip
     return scatter_p.batch(size, [x, indices, update], [dims[0], index_dim, dims[1]], scatter_params)
 
@@ -285,20 +281,16 @@ dynamic_update_slice_p = Primitive(
 )
 
 
-def _normalized_starts(
-    operand: ShapedArray, start_indices: Any, allow_negative: bool | Sequence[bool]
-) -> list[Any]:
+def _normalized_starts(operand: ShapedArray, start_indices: Any, allow_negative: bool | Sequence[bool]) -> list[Any]:
     """Scalars of one integer dtype, with negative ones counted from the end where that is allowed."""
     if not isinstance(start_indices, list | tuple):
         vector = aval_of(start_indices)
         if vector.ndim != 1:
-            raise errors.ArgumentTypeError(
-                f"start indices must be a sequence or a vector but got {vector.str_short()}"
-            )
+            raise errors.ArgumentTypeError(f"start indices must be a sequence or a vector but got {vector.str_short()}")
         start_indices = [reshape(slice_in_dim(start_indices, i, i + 1), ()) for i in range(vector.shape[0])]
     if len(start_indices) != operand.ndim:
         raise errors.ArgumentTypeError(
-            f"{len(start_indices)} start indices were given for {operand.str_short()}, which has {operand.ndim} dimensions"
+            f"{len(start_indices)} start indices were given for {operand.str_short()} of {operand.ndim} dimensions"
         )
     allow = [allow_negative] * operand.ndim if isinstance(allow_negative, bool) else list(allow_negative)
     result, common = [], None
@@ -319,8 +311,7 @@ def _normalized_starts(
 def _nonnegative(index: int, size: int) -> int:
     if index < 0:
         raise errors.AxisError(
-            f"index {index} is out of bounds for a dimension of size {size}: "
-            "allow_negative_indices=False was given"
+            f"index {index} is out of bounds for a dimension of size {size}: allow_negative_indices=False was given"
         )
     return index
 
@@ -394,10 +385,8 @@ def dynamic_update_index_in_dim(
     if aval_of(update).ndim != ndim:
         if aval_of(update).ndim + 1 != ndim:
             raise errors.ArgumentTypeError(
-                f"dynamic_update_index_in_dim of {aval_of(operand).str_short()} got an update {aval_of(update).str_short()}: "
-                "it needs the same rank, or one less"
+                f"dynamic_update_index_in_dim of {aval_of(operand).str_short()} got an update "
+                f"{aval_of(update).str_short()}: it needs the same rank, or one less"
             )
         update = expand_dims(update, (axis,))
-    return dynamic_update_slice_in_dim(
-        operand, update, index, axis, allow_negative_indices=allow_negative_indices
-    )
+    return dynamic_update_slice_in_dim(operand, update, index, axis, allow_negative_indices=allow_negative_indices)

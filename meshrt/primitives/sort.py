@@ -33,9 +33,7 @@ def _sort_infer(*operands, dimension, is_stable, num_keys):
     if not 1 <= num_keys <= len(operands):
         raise errors.ArgumentTypeError(f"sort of {len(operands)} operands cannot have num_keys={num_keys}")
     if any(x.is_key for x in operands):
-        raise errors.ArgumentTypeError(
-            "PRNG keys cannot be sorted; sort meshrt.random.key_data(keys) instead"
-        )
+        raise errors.ArgumentTypeError("PRNG keys cannot be sorted; sort meshrt.random.key_data(keys) instead")
     return operands
 
 
@@ -102,9 +100,7 @@ def _sort_jvp(primals, tangents, *, dimension, is_stable, num_keys):
         outs = sort_p.bind(*primals, dimension=dimension, is_stable=is_stable, num_keys=num_keys)
         return outs, [None] * len(outs)
     positions = broadcasted_iota(dtypes.default_int_dtype(), aval_of(primals[0]).shape, dimension)
-    *outs, order = sort_p.bind(
-        *primals, positions, dimension=dimension, is_stable=is_stable, num_keys=num_keys
-    )
+    *outs, order = sort_p.bind(*primals, positions, dimension=dimension, is_stable=is_stable, num_keys=num_keys)
     return outs, [None if t is None else take_along(t, order, dimension) for t in tangents]
 
 
@@ -115,9 +111,7 @@ def _sort_batch(size, args, dims, params):
     return outs, [d] * len(outs)
 
 
-sort_p = Primitive(
-    "sort", _sort_infer, lower=_sort_lower, jvp=_sort_jvp, batch=_sort_batch, multiple_results=True
-)
+sort_p = Primitive("sort", _sort_infer, lower=_sort_lower, jvp=_sort_jvp, batch=_sort_batch, multiple_results=True)
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
@@ -130,9 +124,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     if not operands:
         raise errors.ArgumentTypeError("sort needs at least one operand")
     dimension = canonical_axis(dimension, aval_of(operands[0]).ndim)
-    outs = sort_p.bind(
-        *operands, dimension=dimension, is_stable=bool(is_stable), num_keys=operator.index(num_keys)
-    )
+    outs = sort_p.bind(*operands, dimension=dimension, is_stable=bool(is_stable), num_keys=operator.index(num_keys))
     return outs[0] if single else tuple(outs)
 
 
@@ -199,7 +191,7 @@ top_k_p = Primitive(
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
-    """The `k` largest elements along `axis` in descending order, and their int32 positions. Ties: lower position first."""
+    """The `k` largest elements along `axis` in descending order, lower position first, and their int32 positions."""
     axis = canonical_axis(axis, aval_of(operand).ndim)
     values, positions = top_k_p.bind(operand, k=operator.index(k), axis=axis)
     return values, positions

@@ -26,8 +26,8 @@ from meshrt.primitives.windowing import (
     canonical_pads,
     dilated,
     operand_gradient_pads,
-    pairs_attribute,
     padtype_to_pads,
+    pairs_attribute,
     reduce_window_attributes,
     window_positions,
 )
@@ -63,9 +63,7 @@ def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
         )
     positive = (*w.window_dimensions, *w.window_strides, *w.base_dilation, *w.window_dilation)
     if any(n < 1 for n in positive):
-        raise errors.ArgumentTypeError(
-            f"{name}: sizes, strides and dilations of windows must be positive: {tuple(w)}"
-        )
+        raise errors.ArgumentTypeError(f"{name}: sizes, strides and dilations of windows must be positive: {tuple(w)}")
     shape = []
     for n, window, stride, (low, high), base, spread in zip(x.shape, *w):
         shape.append(window_positions(dilated(n, base) + low + high, dilated(window, spread), stride))
@@ -73,7 +71,7 @@ def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
 
 
 def _check_numeric(name: str, x: ShapedArray) -> None:
-    if x.is_key or dtypes.issubdtype(x.dtype, np.complexfloating) and name != "reduce_window_sum":
+    if x.is_key or (dtypes.issubdtype(x.dtype, np.complexfloating) and name != "reduce_window_sum"):
         raise errors.ArgumentTypeError(f"{name} does not accept operands of type {x.str_short()}")
 
 
@@ -178,12 +176,7 @@ def _gather_lower(ctx, eqn, tangents, operand):
     inner = ctx.nested(body)
     a, ta, b, tb = body.args
     wins = _compare(inner, direction, a, b, x_aval.dtype)
-    body.ret(
-        [
-            inner.op("stablehlo.select", [wins, p, q], kind)
-            for p, q, kind in ((a, b, value), (ta, tb, tangent))
-        ]
-    )
+    body.ret([inner.op("stablehlo.select", [wins, p, q], kind) for p, q, kind in ((a, b, value), (ta, tb, tangent))])
     inits = [ctx.scalar(_start(direction, x_aval.dtype), x_aval.dtype), ctx.scalar(0, t_aval.dtype)]
     attrs = reduce_window_attributes(*_window(eqn.params))
     values = ShapedArray(out.shape, x_aval.dtype)
@@ -228,8 +221,8 @@ def _scatter_infer(source, operand, *, direction, window_dimensions, window_stri
     )
     if source.shape != expected:
         raise errors.ArgumentTypeError(
-            f"select_and_scatter_add needs a source of shape {expected} for windows over {operand.str_short()}, but got "
-            f"{source.str_short()}"
+            f"select_and_scatter_add needs a source of shape {expected} for windows over {operand.str_short()}, "
+            f"but got {source.str_short()}"
         )
     return ShapedArray(operand.shape, source.dtype)
 
@@ -257,7 +250,9 @@ def _scatter_lower(ctx, eqn, source, operand):
     full = ctx.op("stablehlo.select_and_scatter", [padded, source, ctx.scalar(0, s_aval.dtype)],
                   ShapedArray(padded_shape, s_aval.dtype), attrs, regions)  # fmt: skip
     limits = [a + n for a, n in zip(low, out.shape)]
-    attrs = f"start_indices = {i64_array(low)}, limit_indices = {i64_array(limits)}, strides = {i64_array([1] * out.ndim)}"
+    attrs = (
+        f"start_indices = {i64_array(low)}, limit_indices = {i64_array(limits)}, strides = {i64_array([1] * out.ndim)}"
+    )
     return ctx.op("stablehlo.slice", [full], out, attrs)
 
 
@@ -333,11 +328,7 @@ def _monoid(jaxpr: Jaxpr, init: Any, dtype: Any) -> Primitive | None:
         return None
     (eqn,) = jaxpr.eqns
     known = _MONOIDS.get(eqn.primitive)
-    if (
-        known is None
-        or set(eqn.invars) != set(jaxpr.invars)
-        or any(type(a) is Literal for a in jaxpr.outvars)
-    ):
+    if known is None or set(eqn.invars) != set(jaxpr.invars) or any(type(a) is Literal for a in jaxpr.outvars):
         return None
     primitive, identity = known
     return primitive if np.asarray(init, dtype) == np.asarray(identity(dtype), dtype) else None
@@ -355,9 +346,7 @@ def _scalar_jaxpr(computation: Callable[..., Any], avals: Sequence[ShapedArray],
     scalars = [ShapedArray((), a.dtype) for a in avals]
     closed = hoist_consts(trace_to_jaxpr(flat, [*scalars, *scalars], "reduce_window"))
     if closed.consts:
-        raise errors.UnsupportedError(
-            "the computation of reduce_window cannot use arrays from outside; pass scalars"
-        )
+        raise errors.UnsupportedError("the computation of reduce_window cannot use arrays from outside; pass scalars")
     outs = [(o.shape, o.dtype) for o in closed.out_avals]
     if outs != [(s.shape, s.dtype) for s in scalars]:
         raise errors.ArgumentTypeError(

@@ -53,9 +53,7 @@ def padtype_to_pads(
     name = getattr(padding, "name", padding)
     known = ("SAME", "SAME_LOWER", "VALID")
     if not isinstance(name, str) or name.upper() not in known:
-        raise errors.ArgumentTypeError(
-            f"padding must be one of {known} or a pair per dimension, but is {padding!r}"
-        )
+        raise errors.ArgumentTypeError(f"padding must be one of {known} or a pair per dimension, but is {padding!r}")
     name = name.upper()
     if name == "VALID":
         return [(0, 0)] * len(in_shape)
@@ -76,9 +74,7 @@ def canonical_pads(padding: Any, ndim: int) -> tuple[tuple[int, int], ...]:
             f"padding must be a string or (low, high) pairs of ints, but is {padding!r}"
         ) from None
     if len(pads) != ndim:
-        raise errors.ArgumentTypeError(
-            f"padding needs {ndim} (low, high) pairs but has {len(pads)}: {padding!r}"
-        )
+        raise errors.ArgumentTypeError(f"padding needs {ndim} (low, high) pairs but has {len(pads)}: {padding!r}")
     return pads
 
 

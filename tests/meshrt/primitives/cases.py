@@ -52,7 +52,9 @@ class Case:
         rng = np.random.default_rng([zlib.crc32(self.name.encode()), salt])
         out = []
         for a in self.args:
-            out.append(a.sample(rng) if batch is None or not a.mapped else np.stack([a.sample(rng) for _ in range(batch)]))
+            out.append(
+                a.sample(rng) if batch is None or not a.mapped else np.stack([a.sample(rng) for _ in range(batch)])
+            )
         return out
 
 

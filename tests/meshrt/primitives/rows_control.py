@@ -11,17 +11,46 @@ def row(name, fun, *args, **options):
     CASES.append(Case(f"{name}-float32", fun, args, **options))
 
 
-row("scan", lambda lax, c, xs: lax.scan(lambda a, x: (lax.sin(lax.add(lax.mul(a, x), x)), lax.mul(a, a)), c, xs),
-    normal(2), normal(3, 2))
-row("scan reverse unrolled", lambda lax, c, xs: lax.scan(
-    lambda a, x: (lax.mul(a, lax.cos(x)), lax.add(a, x)), c, xs, reverse=True, unroll=2), normal(), normal(5))
-row("scan with a constant", lambda lax, c, w, xs: lax.scan(lambda a, x: (lax.tanh(lax.mul(a, w)), lax.mul(x, w)), c, xs),
-    normal(2), normal(2), normal(3, 2))
-row("cond", lambda lax, p, x, y: lax.cond(p, lambda a, b: lax.mul(a, b), lambda a, b: lax.sin(a), x, y),
-    normal(dtype=BOOL), normal(3), normal(3))
-row("switch", lambda lax, i, x: lax.switch(i, [lax.sin, lax.exp, lambda a: lax.mul(a, a)], x), integers(-1, 4), normal(3))
-row("while_loop", lambda lax, n, x: lax.while_loop(
-    lambda c: lax.lt(c[0], n), lambda c: (lax.add(c[0], 1), lax.sin(lax.mul(c[1], 1.5))), (0, x)),
-    integers(1, 4), uniform(0.2, 1, 3), reverse=False)
+row(
+    "scan",
+    lambda lax, c, xs: lax.scan(lambda a, x: (lax.sin(lax.add(lax.mul(a, x), x)), lax.mul(a, a)), c, xs),
+    normal(2),
+    normal(3, 2),
+)
+row(
+    "scan reverse unrolled",
+    lambda lax, c, xs: lax.scan(lambda a, x: (lax.mul(a, lax.cos(x)), lax.add(a, x)), c, xs, reverse=True, unroll=2),
+    normal(),
+    normal(5),
+)
+row(
+    "scan with a constant",
+    lambda lax, c, w, xs: lax.scan(lambda a, x: (lax.tanh(lax.mul(a, w)), lax.mul(x, w)), c, xs),
+    normal(2),
+    normal(2),
+    normal(3, 2),
+)
+row(
+    "cond",
+    lambda lax, p, x, y: lax.cond(p, lambda a, b: lax.mul(a, b), lambda a, b: lax.sin(a), x, y),
+    normal(dtype=BOOL),
+    normal(3),
+    normal(3),
+)
+row(
+    "switch",
+    lambda lax, i, x: lax.switch(i, [lax.sin, lax.exp, lambda a: lax.mul(a, a)], x),
+    integers(-1, 4),
+    normal(3),
+)
+row(
+    "while_loop",
+    lambda lax, n, x: lax.while_loop(
+        lambda c: lax.lt(c[0], n), lambda c: (lax.add(c[0], 1), lax.sin(lax.mul(c[1], 1.5))), (0, x)
+    ),
+    integers(1, 4),
+    uniform(0.2, 1, 3),
+    reverse=False,
+)
 row("fori_loop", lambda lax, x: lax.fori_loop(0, 3, lambda i, c: lax.mul(lax.sin(c), x), x), uniform(0.5, 1, 2))
 row("map", lambda lax, xs: lax.map(lambda x: lax.exp(lax.sin(x)), xs), normal(3, 2))

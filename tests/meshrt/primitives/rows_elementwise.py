@@ -5,7 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from tests.meshrt.primitives.cases import (
-    BF16, BOOL, C64, F16, F32, FLOATS, I8, I32, U8, U32, Case, fixed, integers, normal, uniform, with_dtypes,
+    BF16,
+    BOOL,
+    C64,
+    F16,
+    F32,
+    FLOATS,
+    I8,
+    I32,
+    U8,
+    U32,
+    Case,
+    fixed,
+    integers,
+    normal,
+    uniform,
+    with_dtypes,
 )  # fmt: skip
 
 CASES: list[Case] = []
@@ -102,8 +117,12 @@ for _power in (-2, -1, 0, 1, 2, 3, 5):
     CASES.append(Case(
         f"integer_pow {_power}-float32", lambda lax, x, p=_power: lax.integer_pow(x, p), (uniform(0.5, 2, *SHAPE),)
     ))  # fmt: skip
-CASES.append(Case("integer_pow 3-int32", lambda lax, x: lax.integer_pow(x, 3), (normal(*SHAPE, dtype=I32),), derivatives=0))
-CASES.append(Case("pow int exponent-float32", lambda lax, x, y: lax.pow(x, y), (uniform(0.5, 2, *SHAPE), integers(0, 4, *SHAPE))))
+CASES.append(
+    Case("integer_pow 3-int32", lambda lax, x: lax.integer_pow(x, 3), (normal(*SHAPE, dtype=I32),), derivatives=0)
+)
+CASES.append(
+    Case("pow int exponent-float32", lambda lax, x, y: lax.pow(x, y), (uniform(0.5, 2, *SHAPE), integers(0, 4, *SHAPE)))
+)
 for _order in (0, 1, 2):
     CASES.append(Case(
         f"polygamma {_order}-float32", lambda lax, x, m=_order: lax.polygamma(lax.full_like(x, m), x),
@@ -116,38 +135,85 @@ CASES.append(Case("array over scalar-float32", lambda lax, x, y: lax.div(x, y), 
 CASES.append(Case("literal-float32", lambda lax, x: lax.add(lax.mul(2.0, x), 1.0), (normal(*SHAPE),)))
 CASES.append(Case("ties of max-float32", lambda lax, x: lax.max(x, x), (normal(*SHAPE),), finite=False))
 
-_CONVERSIONS = [(F32, I32), (F32, BF16), (I32, F32), (F32, BOOL), (BOOL, F32), (I32, U8), (F32, U8), (BF16, F16),
-                (C64, F32), (F32, C64), (U8, I8), (F16, F32), (BOOL, I32), (I32, BOOL), (F32, U32), (C64, BOOL)]
+_CONVERSIONS = [
+    (F32, I32),
+    (F32, BF16),
+    (I32, F32),
+    (F32, BOOL),
+    (BOOL, F32),
+    (I32, U8),
+    (F32, U8),
+    (BF16, F16),
+    (C64, F32),
+    (F32, C64),
+    (U8, I8),
+    (F16, F32),
+    (BOOL, I32),
+    (I32, BOOL),
+    (F32, U32),
+    (C64, BOOL),
+]
 for _source, _target in _CONVERSIONS:
     _smooth = _source in (F32, BF16, F16, C64) and _target in (F32, BF16, F16, C64)
     CASES.append(Case(
         f"convert {_source.name} to {_target.name}", lambda lax, x, t=_target: lax.convert_element_type(x, t),
         (normal(*SHAPE, dtype=_source),), derivatives=1 if _smooth else 0,
     ))  # fmt: skip
-for _source, _target, _shape in [(F32, I32, (2, 3)), (F32, np.dtype("uint16"), (2, 3)), (U8, U32, (3, 4)), (U8, U8, (3,))]:
+for _source, _target, _shape in [
+    (F32, I32, (2, 3)),
+    (F32, np.dtype("uint16"), (2, 3)),
+    (U8, U32, (3, 4)),
+    (U8, U8, (3,)),
+]:
     CASES.append(Case(
         f"bitcast {_source.name} to {_target.name}", lambda lax, x, t=_target: lax.bitcast_convert_type(x, t),
-        (normal(*_shape, dtype=_source),), derivatives=0, vmap=_source != U8,  # JAX moves a last batch dimension wrongly
+        (normal(*_shape, dtype=_source),), derivatives=0,
+        vmap=_source != U8,  # JAX moves a last batch dimension wrongly
     ))  # fmt: skip
-CASES.append(Case("reduce_precision-float32", lambda lax, x: lax.reduce_precision(x, 5, 4), (normal(*SHAPE),), finite=False))
+CASES.append(
+    Case("reduce_precision-float32", lambda lax, x: lax.reduce_precision(x, 5, 4), (normal(*SHAPE),), finite=False)
+)
 
 CASES += with_dtypes(
     lambda d: Case("select_n", lambda lax, w, x, y: lax.select_n(w, x, y),
                    (normal(*SHAPE, dtype=BOOL), normal(*SHAPE, dtype=d), normal(*SHAPE, dtype=d))),
     (F32, BF16, I32, BOOL, C64),
 )  # fmt: skip
-CASES.append(Case("select_n scalar predicate-float32", lambda lax, w, x, y: lax.select_n(w, x, y),
-                  (normal(dtype=BOOL), normal(*SHAPE), normal(*SHAPE))))
-CASES.append(Case("select_n of four-float32", lambda lax, w, *xs: lax.select_n(w, *xs),
-                  (integers(0, 4, *SHAPE), *[normal(*SHAPE) for _ in range(4)])))
-CASES.append(Case("select-float32", lambda lax, w, x, y: lax.select(w, x, y),
-                  (normal(*SHAPE, dtype=BOOL), normal(*SHAPE), normal(*SHAPE))))
+CASES.append(
+    Case(
+        "select_n scalar predicate-float32",
+        lambda lax, w, x, y: lax.select_n(w, x, y),
+        (normal(dtype=BOOL), normal(*SHAPE), normal(*SHAPE)),
+    )
+)
+CASES.append(
+    Case(
+        "select_n of four-float32",
+        lambda lax, w, *xs: lax.select_n(w, *xs),
+        (integers(0, 4, *SHAPE), *[normal(*SHAPE) for _ in range(4)]),
+    )
+)
+CASES.append(
+    Case(
+        "select-float32",
+        lambda lax, w, x, y: lax.select(w, x, y),
+        (normal(*SHAPE, dtype=BOOL), normal(*SHAPE), normal(*SHAPE)),
+    )
+)
 CASES += with_dtypes(
     lambda d: Case("clamp", lambda lax, a, x, b: lax.clamp(a, x, b),
                    (uniform(-2, -0.2, *SHAPE, dtype=d), normal(*SHAPE, dtype=d), uniform(0.2, 2, *SHAPE, dtype=d))),
     (F32, I32),
 )  # fmt: skip
-CASES.append(Case("clamp scalar bounds-float32", lambda lax, a, x, b: lax.clamp(a, x, b),
-                  (uniform(-1, -0.2, smooth=False), normal(*SHAPE), uniform(0.2, 1, smooth=False))))
-CASES.append(Case("optimization_barrier-float32", lambda lax, x, y: lax.optimization_barrier((x, y)),
-                  (normal(*SHAPE), normal(4))))
+CASES.append(
+    Case(
+        "clamp scalar bounds-float32",
+        lambda lax, a, x, b: lax.clamp(a, x, b),
+        (uniform(-1, -0.2, smooth=False), normal(*SHAPE), uniform(0.2, 1, smooth=False)),
+    )
+)
+CASES.append(
+    Case(
+        "optimization_barrier-float32", lambda lax, x, y: lax.optimization_barrier((x, y)), (normal(*SHAPE), normal(4))
+    )
+)

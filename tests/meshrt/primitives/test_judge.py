@@ -109,7 +109,9 @@ def _may_be_weak(dtype: Any) -> bool:
 
 def _judged_by_differences(case: Case, args: Any, out_types: Any) -> bool:
     inexact = [x.dtype for x in (*args, *out_types) if dtypes.issubdtype(x.dtype, np.inexact)]
-    return bool(case.derivatives and case.finite and case.name.endswith("float32") and all(d == np.float32 for d in inexact))
+    return bool(
+        case.derivatives and case.finite and case.name.endswith("float32") and all(d == np.float32 for d in inexact)
+    )
 
 
 STEP = np.float32(2e-3)
