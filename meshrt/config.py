@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
+import types
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +52,7 @@ class Field:
     choices: tuple[Any, ...] = ()
     optional: bool = False
     minimum: int | None = None
+    maximum: int | None = None
 
     @property
     def env(self) -> str:
@@ -67,6 +70,8 @@ class Field:
             raise self._bad(value, f"expected one of {', '.join(map(repr, self.choices))}")
         if self.minimum is not None and value < self.minimum:
             raise self._bad(value, f"expected at least {self.minimum}")
+        if self.maximum is not None and value > self.maximum:
+            raise self._bad(value, f"expected at most {self.maximum}")
         return value
 
     def parse(self, text: str) -> Any:
@@ -109,18 +114,16 @@ FIELDS: dict[str, Field] = {
         Field("enable_x64", bool, False, "trace", "keep 64-bit types"),
         Field("default_matmul_precision", str, None, "trace", "precision of dots and convolutions", _PRECISIONS, True),
         Field("numpy_dtype_promotion", str, "standard", "trace", "which dtypes promote", ("standard", "strict")),
-        Field("numpy_rank_promotion", str, "allow", "trace", "whether ranks promote", ("allow", "warn", "raise")),
         Field("default_prng_impl", str, "threefry2x32", "trace", "generator behind random.key"),
-        Field("threefry_partitionable", bool, True, "trace", "counters that do not depend on the sharding"),
         Field("disable_jit", bool, False, "trace", "run jitted functions operation by operation"),
-        Field("debug_nans", bool, False, "none", "raise when a program returns a NaN"),
-        Field("debug_infs", bool, False, "none", "raise when a program returns an infinity"),
-        Field("check_tracer_leaks", bool, False, "none", "look for tracers that outlive their trace"),
+        Field("debug_nans", bool, False, "compile", "raise when a program returns a NaN"),
+        Field("debug_infs", bool, False, "compile", "raise when a program returns an infinity"),
         Field("log_compiles", bool, False, "none", "log each compilation"),
         Field("partitioner", str, "meshrt", "compile", "who partitions programs", ("meshrt", "xla")),
         Field("propagator", str, "meshrt", "compile", "who propagates shardings", ("meshrt", "shardy")),
         Field("compilation_cache_dir", str, None, "none", "directory of compiled programs kept on disk", optional=True),
-        Field("max_in_flight", int, 8, "none", "executions of a device set that may be pending at once", minimum=2),
+        # XLA's CPU client admits 32 per device and deadlocks there; see meshrt.runtime.flight.
+        Field("max_in_flight", int, 8, "none", "pending executions of a device set", minimum=2, maximum=24),
     )
 }  # fmt: skip
 
@@ -290,6 +293,17 @@ def __getattr__(name: str) -> Any:
         return getattr(settings, name)
     raise AttributeError(f"module {__name__!r} has no attribute or setting {name!r}")
 
+
+class _ConfigModule(types.ModuleType):
+    """Refuses `meshrt.config.enable_x64 = True`, which would set an attribute that nothing reads."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in FIELDS or name.startswith("jax_"):
+            raise errors.ConfigError(f"settings cannot be assigned to; call meshrt.config.update({name!r}, {value!r})")
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _ConfigModule
 
 _XLA_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 

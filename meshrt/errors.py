@@ -24,6 +24,7 @@ __all__ = [
     "ExecutionError",
     "ForwardModeError",
     "IndivisibleError",
+    "IntegerOverflowError",
     "InternalError",
     "LeakedTracerError",
     "MeshContextError",
@@ -33,6 +34,7 @@ __all__ = [
     "MissingFunctionError",
     "MissingRuleError",
     "NonAddressableError",
+    "NonFiniteError",
     "RankMismatchError",
     "ShardingError",
     "ShardingTypeError",
@@ -132,6 +134,10 @@ class MissingRuleError(MeshrtError, AttributeError):
     """A function with custom derivatives was called before its rule was defined."""
 
 
+class IntegerOverflowError(MeshrtError, OverflowError):
+    """A Python int does not fit into the dtype that it is given."""
+
+
 class TreeError(MeshrtError, ValueError):
     """Two pytrees whose structures must agree do not."""
 
@@ -165,6 +171,10 @@ class CompileError(MeshrtError, RuntimeError):
 
 class ExecutionError(MeshrtError, RuntimeError):
     """A program failed while it ran."""
+
+
+class NonFiniteError(ExecutionError, FloatingPointError):
+    """A program returned a NaN or an infinity, and the settings ask for that to be an error."""
 
 
 class CompileCacheError(MeshrtError, RuntimeError):

@@ -162,11 +162,11 @@ class Array(ArrayOperators):
             if index:
                 raise IndexError(f"the array has one addressable part, not {index + 1}")
             return self
-        positions = local_positions(sharding)
+        positions = self._sig.local
         device = sharding.device_assignment[positions[index]]
         aval = self._sig.aval.with_shape(sharding.shard_shape(self.shape))
         sig = signature(aval, SingleDeviceSharding(device, memory_kind=sharding.memory_kind), True)
-        return Array(self._piece(positions.index(positions[index]), sig, device), sig)
+        return Array(self._piece(index % len(positions), sig, device), sig)
 
     def _piece(self, local: int, sig: Signature, device: Any) -> Any:
         if device.platform == "cpu":
@@ -184,7 +184,7 @@ class Array(ArrayOperators):
         """The parts on all devices."""
         self._check()
         sharding = self._sig.sharding
-        local = {p: i for i, p in enumerate(local_positions(sharding))}
+        local = {p: i for i, p in enumerate(self._sig.local)}
         seen: dict[Any, int] = {}
         out = []
         for position, (device, index) in enumerate(zip(sharding.device_assignment, sharding.shard_indices(self.shape))):
@@ -224,8 +224,8 @@ class Array(ArrayOperators):
         self._give_up("deleted by .delete()")
 
     def _give_up(self, how: str) -> None:
+        self._fate = self._fate or how
         if not self._buf.is_deleted():
-            self._fate = self._fate or how
             self._buf = jaxlib_api.deleted_buffer(self._sig.local_devices[0])
         self._npy = None
 
@@ -279,7 +279,7 @@ class Array(ArrayOperators):
 
     def _fetch(self) -> np.ndarray:
         sharding, physical = self._sig.sharding, self._sig.physical
-        positions = local_positions(sharding)
+        positions = self._sig.local
         if not positions:
             raise self._not_addressable()
         if sharding.is_fully_replicated:

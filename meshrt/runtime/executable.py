@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 
-from meshrt import config, errors
+from meshrt import config, dtypes, errors
 from meshrt.runtime import backend, compile_cache, events, jaxlib_api
 from meshrt.runtime.array import Array, Signature
 from meshrt.runtime.flight import flight_of
@@ -291,8 +292,14 @@ class LoadedExecutable:
         self.flight = flight_of(devices)
 
     def runner(self, plan: ResultPlan) -> Callable[[Sequence[Any]], list[Any]]:
-        """`run(buffers) -> buffers` with everything that can be prepared done."""
-        return _runner(self.execute_sharded, plan.handlers, self.flight)
+        """`run(buffers) -> buffers` with everything that can be prepared done.
+
+        With the setting `debug_nans` or `debug_infs` it waits for the results and looks at them.
+        """
+        run = _runner(self.execute_sharded, plan.handlers, self.flight)
+        if config.settings.debug_nans or config.settings.debug_infs:
+            return _checking(run, plan, config.settings.debug_nans, config.settings.debug_infs)
+        return run
 
     def execute(self, buffers: Sequence[Any], plan: ResultPlan) -> list[Array]:
         """Launches the program on laid-out buffers; the results may not be computed yet.
@@ -311,6 +318,28 @@ class LoadedExecutable:
 
     def __repr__(self) -> str:
         return f"LoadedExecutable({self.portable.fingerprint[:12]} on {[d.id for d in self.devices]})"
+
+
+def _checking(run: Callable, plan: ResultPlan, nans: bool, infs: bool) -> Callable[[Sequence[Any]], list[Any]]:
+    floating = [i for i, s in enumerate(plan.signatures) if dtypes.issubdtype(s.dtype, np.inexact)]
+
+    def run_and_check(buffers: Sequence[Any]) -> list[Any]:
+        out = run(buffers)
+        for i in floating:
+            array = Array(out[i], plan.signatures[i])
+            for shard in range(len(plan.signatures[i].local_devices)):
+                value = array._shard_numpy(shard)
+                found = "a NaN" if nans and np.isnan(value).any() else None
+                found = found or ("an infinity" if infs and np.isinf(value).any() else None)
+                if found:
+                    raise errors.NonFiniteError(
+                        f"a program returned {found} in result {i} of type {array.aval} (settings debug_nans, "
+                        "debug_infs). Run "
+                        "the function with meshrt.config.override(disable_jit=True) to find the operation that made it."
+                    )
+        return out
+
+    return run_and_check
 
 
 def _runner(execute: Callable, handlers: list[Any], flight: Any) -> Callable[[Sequence[Any]], list[Any]]:

@@ -12,7 +12,7 @@ devices finish in order, so awaiting a token awaits everything before it.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from meshrt import config
@@ -54,6 +54,8 @@ class Flight:
             token.block_until_ready()
 
 
+# Pending executions of one device, over all sets that it belongs to: below the 32 that XLA admits.
+_PER_DEVICE = 24
 _flights: dict[frozenset, Flight] = {}
 _lock = threading.Lock()
 
@@ -67,7 +69,15 @@ def flight_of(devices: tuple[Any, ...]) -> Flight | None:
     if found is None:
         with _lock:
             found = _flights.setdefault(key, Flight(config.settings.max_in_flight))
+            _share(config.settings.max_in_flight)
     return found
+
+
+def _share(limit: int) -> None:
+    """Divides what a device admits among the sets that it belongs to, at two pending executions a set or more."""
+    sets = Counter(device for devices in _flights for device in devices)
+    for devices, flight in _flights.items():
+        flight.stride = max(1, min(limit, _PER_DEVICE // max(sets[d] for d in devices)) // 2)
 
 
 def _clear() -> None:
@@ -75,11 +85,4 @@ def _clear() -> None:
 
 
 backend.on_clear(_clear)
-
-
-def _resize(limit: int) -> None:
-    for flight in _flights.values():
-        flight.stride = max(1, limit // 2)
-
-
-config.settings.on_update("max_in_flight", _resize)
+config.settings.on_update("max_in_flight", _share)

@@ -21,6 +21,7 @@ class Signature:
         "aval",
         "committed",
         "dtype",
+        "local",
         "local_devices",
         "native",
         "physical",
@@ -37,8 +38,8 @@ class Signature:
         self.shape, self.dtype = aval.shape, aval.dtype
         self.physical = aval.physical()
         self.native = native_sharding(sharding, aval)
-        devices = sharding.device_assignment
-        self.local_devices = tuple(devices[p] for p in local_positions(sharding))
+        self.local = tuple(local_positions(sharding))
+        self.local_devices = tuple(sharding.device_assignment[p] for p in self.local)
 
     def __repr__(self) -> str:
         return f"Signature({self.aval}, {self.sharding}, committed={self.committed})"

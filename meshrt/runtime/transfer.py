@@ -71,7 +71,14 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False) -> Any:
             "integer "
             "or boolean value: leave it out"
         )
-    host = np.asarray(value, dtype=physical.dtype)
+    try:
+        host = np.asarray(value, dtype=physical.dtype)
+    except OverflowError:
+        raise errors.IntegerOverflowError(
+            f"An overflow was encountered: {value!r} does not fit into {physical.dtype}. Pass a NumPy value of a "
+            "wider dtype "
+            "with meshrt.config.update('enable_x64', True), or a smaller number."
+        ) from None
     sharding = sig.sharding
     devices = sharding.device_assignment
     if len(devices) == 1:

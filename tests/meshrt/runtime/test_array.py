@@ -109,11 +109,25 @@ def test_deleted_arrays_say_so():
     x._fate = "donated as argument params['w'] of step"
     x.delete()
     text = r"Array has been deleted with shape=f32\[2,3\]. It was donated as argument params\['w'\] of step"
-    for use in (np.asarray, lambda a: a.block_until_ready(), lambda a: a.addressable_shards, lambda a: meshrt.device_put(
-            a, meshrt.devices()[1]), copy.copy, lambda a: a.__dlpack__()):  # fmt: skip
+    move = lambda a: meshrt.device_put(a, meshrt.devices()[1])
+    dlpack = lambda a: a.__dlpack__()
+    for use in (np.asarray, meshrt.Array.block_until_ready, lambda a: a.addressable_shards, move, copy.copy, dlpack):
         with pytest.raises(errors.DeletedArrayError, match=text):
             use(x)
     assert "deleted" in repr(x)
+
+
+def test_views_outlive_deletion_and_donation():
+    """jaxlib aborts the process when a buffer is deleted while a view of it is alive."""
+    sharding = NamedSharding(make_mesh((4,), ("x",)), P("x"))
+    x, y, z = (meshrt.device_put(np.full((8, 8), i, np.float32), sharding) for i in range(3))
+    views = [np.asarray(a.addressable_data(1)) for a in (x, y, z)]
+    x.delete()
+    meshrt.device_put(y, sharding.update(spec=P()), donate=True)
+    total = meshrt.jit(lambda a: a + 1, donate_argnums=0)(z)
+    assert np.asarray(total).max() == 3
+    del x, y, z, total
+    assert [v.max() for v in views] == [0, 1, 2]
 
 
 def test_dlpack():

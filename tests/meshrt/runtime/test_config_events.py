@@ -23,6 +23,7 @@ def test_environment_and_defaults():
             Settings({f"MESHRT_{name}": text})
 
 
+@pytest.mark.smoke
 def test_updates_and_overrides():
     s = Settings({})
     key = s.trace_key()
@@ -66,6 +67,10 @@ def test_errors(name, value, text):
         config.update(name, value)
     with pytest.raises(AttributeError):
         settings.enable_x65
+    with pytest.raises(AttributeError):
+        settings.enable_x64 = True
+    with pytest.raises(errors.ConfigError, match=r"call meshrt.config.update\('jax_enable_x64', True\)"):
+        config.jax_enable_x64 = True
 
 
 def test_devices_cannot_change_once_they_exist():

@@ -42,6 +42,7 @@ def run(program, devices, scale):
     np.testing.assert_array_equal(np.asarray(total), VALUE.reshape(4, 2, 4).sum(0))
 
 
+@pytest.mark.smoke
 def test_compiled_once_for_all_devices():
     d = meshrt.devices()
     program = compile_program(text(2), num_devices=4)
@@ -88,6 +89,22 @@ def test_errors():
         program.load(mesh.flat_devices).execute([wrong._buf], ResultPlan([x._sig, x._sig]))
 
 
+def test_debug_nans():
+    import meshrt.numpy as jnp
+
+    log = meshrt.jit(jnp.log)
+    x = meshrt.device_put(np.array([-1.0, 0.0, 1.0], np.float32), NamedSharding(make_mesh((1,), ("x",)), P("x")))
+    assert np.isnan(np.asarray(log(x))[0])
+    with (
+        config.override(debug_nans=True),
+        pytest.raises(errors.NonFiniteError, match=r"a NaN in result 0.*float32\[3\]"),
+    ):
+        log(x)
+    with config.override(debug_infs=True), pytest.raises(FloatingPointError, match="an infinity"):
+        log(x)
+    log(x)
+
+
 # --- on disk.
 
 
@@ -105,6 +122,7 @@ def fresh(scale):
     return compile_program(text(scale), num_devices=4)
 
 
+@pytest.mark.smoke
 def test_disk_cache(cache):
     d = meshrt.devices()
     with events.count() as first:
@@ -181,6 +199,19 @@ def test_flight_waits_for_the_oldest():
     assert due == 25 and Token.waits == 24 and len(flight.tokens) == 1
     flight.drain()
     assert Token.waits == 25
+
+
+def test_overlapping_device_sets_share_what_a_device_admits():
+    from meshrt.runtime import flight
+
+    d = meshrt.devices()
+    kept, flight._flights = flight._flights, {}
+    try:
+        flights = [flight.flight_of(tuple(d[:n])) for n in range(2, 8)]
+        assert flight.flight_of((d[0],)) is None and flight.flight_of((d[1], d[0])) is flights[0]
+        assert {2 * f.stride for f in flights} == {24 // 6}
+    finally:
+        flight._flights = kept
 
 
 def test_many_unawaited_steps_on_eight_devices():

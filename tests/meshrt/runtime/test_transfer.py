@@ -58,6 +58,7 @@ def test_reshard_by_program(target, permuted):
     check(Array(_by_program(x, sig), sig))
 
 
+@pytest.mark.smoke
 def test_cheap_ways_are_taken():
     mesh = make_mesh((4, 2), ("x", "y"))
     x = meshrt.device_put(VALUE, NamedSharding(mesh, P("x")))
@@ -71,6 +72,7 @@ def test_cheap_ways_are_taken():
     assert n.reshard == n.host_reshard == n.compile == 0
 
 
+@pytest.mark.smoke
 def test_targets():
     mesh = make_mesh((4, 2), ("x", "y"))
     tree = {"w": VALUE, "b": [np.ones(8, np.float32), 2.0]}
@@ -105,6 +107,12 @@ def test_errors_name_the_path(x, target, kind, text):
     mesh = make_mesh((4, 2), ("x", "y"))
     with pytest.raises(kind, match=text) as e:
         meshrt.device_put(x, NamedSharding(mesh, target) if isinstance(target, P) else target)
+    assert isinstance(e.value, errors.MeshrtError)
+
+
+def test_overflow():
+    with pytest.raises(OverflowError, match="1099511627776 does not fit into int32") as e:
+        meshrt.device_put(1 << 40)
     assert isinstance(e.value, errors.MeshrtError)
 
 

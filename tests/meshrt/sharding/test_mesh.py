@@ -20,6 +20,7 @@ def xy():
     return make_mesh((4, 2), ("x", "y"))
 
 
+@pytest.mark.smoke
 def test_interned(xy):
     assert make_mesh((4, 2), ("x", "y")) is xy
     assert Mesh(np.array(meshrt.devices()).reshape(4, 2), ("x", "y")) is xy
@@ -97,6 +98,7 @@ def test_spec_rules():
             make()
 
 
+@pytest.mark.smoke
 def test_context(xy):
     from meshrt.sharding import get_abstract_mesh, get_mesh, set_mesh, use_abstract_mesh
     from meshrt.sharding.context import context_source, tracing_mesh
@@ -111,7 +113,7 @@ def test_context(xy):
         with tracing_mesh(xy.abstract_mesh):
             with pytest.raises(errors.MeshContextError, match="get_abstract_mesh"):
                 get_mesh()
-            with pytest.raises(errors.MeshContextError, match="outside of `meshrt.jit`"):
+            with pytest.raises(errors.MeshContextError, match=r"outside of `meshrt.jit`"):
                 set_mesh(xy)
     assert get_mesh().empty
     set_mesh(xy)
@@ -121,7 +123,7 @@ def test_context(xy):
     for bad, text in ((3, "Got 3"), (xy.abstract_mesh, "use_abstract_mesh")):
         with pytest.raises(TypeError, match=text):
             set_mesh(bad)
-    with pytest.raises(ValueError, match="Manual"):
+    with pytest.raises(ValueError, match=r"Manual"):
         set_mesh(xy.update_axis_types({"x": AxisType.Manual}))
 
 
