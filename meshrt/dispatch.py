@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,29 +13,43 @@ from meshrt.core.trace import EvalTrace
 __all__ = ["evaluate"]
 
 _functions: dict[Any, Any] = {}
+# Those of loops, branches and other primitives over Jaxprs, least recently used first. A function written inside
+# another is a new one, and a new Jaxpr, on every call, so these must not be kept for ever.
+_over_jaxprs: OrderedDict[Any, Any] = OrderedDict()
+_KEPT = 256
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
     """Runs a primitive on arrays, NumPy values and Python scalars."""
     key = (primitive, tuple(params.items()))
-    function = _functions.get(key)
+    table = _functions if primitive.cache_types else _over_jaxprs
+    function = table.get(key)
     if function is None:
-        from meshrt.jit import jit
-
-        def apply(*operands: Any) -> Any:
-            return primitive.bind(*operands, **params)
-
-        apply.__name__ = apply.__qualname__ = primitive.name
-        function = _functions[key] = jit(apply)
+        function = table[key] = _compiled(primitive, params)
+        if len(_over_jaxprs) > _KEPT:
+            _over_jaxprs.popitem(last=False)
+    elif table is _over_jaxprs:
+        _over_jaxprs.move_to_end(key)
     if config.settings.disable_jit:  # single operations are compiled all the same
         with config.override(disable_jit=False):
             return function(*args)
     return function(*args)
 
 
+def _compiled(primitive: Primitive, params: dict[str, Any]) -> Any:
+    from meshrt.jit import jit
+
+    def apply(*operands: Any) -> Any:
+        return primitive.bind(*operands, **params)
+
+    apply.__name__ = apply.__qualname__ = primitive.name
+    return jit(apply)
+
+
 def clear() -> None:
     """Forgets the compiled primitives."""
     _functions.clear()
+    _over_jaxprs.clear()
 
 
 EvalTrace.evaluate = staticmethod(evaluate)

@@ -45,21 +45,27 @@ def function_name(fun: Callable[..., Any]) -> str:
 
 
 def stage(
-    fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray], owner: Any = None, kind: str = ""
+    fun: Callable[..., Any],
+    in_tree: Any,
+    in_avals: Sequence[ShapedArray],
+    owner: Any = None,
+    kind: Any = "",
+    entries: dict[Any, Staged] | None = None,
 ) -> Staged:
     """Stages `fun(*tree_unflatten(in_tree, leaves))` at the types `in_avals`.
 
     The result is kept for the next call with the same function object and types, unless the function has captured
     tracers, which live only as long as the enclosing trace. Where `fun` is a wrapper made on the fly, `owner` is the
-    user's function that determines it together with `kind`.
+    user's function that determines it together with `kind`. `entries` are an owner's own table.
     """
     owner = fun if owner is None else owner
     name = function_name(owner)
     key = (kind, in_tree, tuple(in_avals), config.trace_key(), mesh_context.abstract)
-    try:
-        entries = _stages.get(owner, "staged", dict)
-    except TypeError:  # no weak reference to it, or not hashable
-        entries = {}
+    if entries is None:
+        try:
+            entries = _stages.get(owner, "staged", dict)
+        except TypeError:  # no weak reference to it, or not hashable
+            entries = {}
     staged = entries.get(key)
     if staged is None:
         mentioned.stack.append({})

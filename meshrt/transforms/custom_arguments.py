@@ -14,7 +14,15 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import signature_of
 from meshrt.transforms.tools import zeros
 
-__all__ = ["SymbolicZero", "instantiate_zero", "nondiff_positions", "positional", "split_arguments", "type_mismatch"]
+__all__ = [
+    "MappableRule",
+    "SymbolicZero",
+    "instantiate_zero",
+    "nondiff_positions",
+    "positional",
+    "split_arguments",
+    "type_mismatch",
+]
 
 
 class SymbolicZero:
@@ -37,6 +45,25 @@ class SymbolicZero:
     def instantiate(self) -> Any:
         """An array of zeros."""
         return instantiate_zero(self.aval)
+
+
+class MappableRule:
+    """A rule that remembers its batched forms, so that equal requests give the same object (a parameter of Jaxprs)."""
+
+    __slots__ = ("_batched_forms",)
+
+    batched_class: Any
+
+    def mapped(self, size: int, batched: tuple[bool, ...]) -> Any:
+        """The rule over a leading dimension of `size` in the flagged arguments."""
+        try:
+            forms = self._batched_forms
+        except AttributeError:
+            forms = self._batched_forms = {}
+        found = forms.get((size, batched))
+        if found is None:
+            found = forms[size, batched] = self.batched_class(self, size, batched)
+        return found
 
 
 def instantiate_zero(aval: ShapedArray) -> Any:

@@ -18,6 +18,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.batching import BatchTrace, batch_jaxpr, bring_to_front, move_dim
 from meshrt.transforms.custom_arguments import (
+    MappableRule,
     SymbolicZero,
     instantiate_zero,
     leaf_aval,
@@ -30,8 +31,6 @@ from meshrt.transforms.linear import LinearTrace, LinearTracer
 from meshrt.transforms.tools import WeakCache, add_tangents
 
 __all__ = ["custom_jvp", "custom_jvp_call_p"]
-
-_rules: WeakCache = WeakCache()
 
 
 class custom_jvp:
@@ -58,6 +57,10 @@ class custom_jvp:
         self.nondiff_argnums = nondiff_positions(fun, nondiff_argnums, nondiff_argnames)
         self.jvp: Callable[..., Any] | None = None
         self.symbolic_zeros = False
+        # What was staged and which rules were made for it. Tables of one's own: rules refer to the function that they
+        # belong to, which in a global table would keep both alive.
+        self._staged: dict[Any, Any] = {}
+        self._rules = WeakCache()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -99,8 +102,10 @@ class custom_jvp:
         leaves, tree = tree_util.tree_flatten(split.dynamic)
         key = split.cache_key
         call = lambda *dynamic: self.fun(*split.join(dynamic))
-        staged = stage(call, tree, [aval_of(x) for x in leaves], self if key is not None else call, ("custom_jvp", key))
-        rule = _rules.get(
+        call.__name__ = name
+        own = None if key is None else self._staged
+        staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_jvp", key, name), own)
+        rule = self._rules.get(
             staged.jaxpr, (self.jvp, self.symbolic_zeros, key),
             lambda: JvpRule(self.jvp, self.symbolic_zeros, name, split.fixed, tree, staged.out_tree, staged.out_avals),
         )  # fmt: skip
@@ -110,7 +115,7 @@ class custom_jvp:
         return tree_util.tree_unflatten(staged.out_tree, outs)
 
 
-class JvpRule:
+class JvpRule(MappableRule):
     """A user's rule over flat lists: `(primals, tangents) -> (results, tangents)`; None is a zero tangent."""
 
     __slots__ = ("fixed", "in_tree", "jvp", "name", "out_avals", "out_tree", "symbolic_zeros")
@@ -189,7 +194,7 @@ def _live_tangent(t: Any) -> Any:
     return t
 
 
-class BatchedJvpRule:
+class BatchedJvpRule(MappableRule):
     """A rule mapped over a leading dimension of the flagged arguments; all results have it."""
 
     __slots__ = ("batched", "rule", "size")
@@ -209,6 +214,9 @@ class BatchedJvpRule:
         return [front(o) for o in outs], [None if t is None else _live_tangent(front(t)) for t in t_outs]
 
 
+JvpRule.batched_class = BatchedJvpRule.batched_class = BatchedJvpRule
+
+
 def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
     if any(t is not None for t in tangents[:num_consts]):
         raise errors.DifferentiationError(
@@ -225,7 +233,7 @@ def _batch(size, args, dims, params):
     closed, _ = batch_jaxpr(params["jaxpr"], size, batched, True)
     num_consts, rule = params["num_consts"], params["rule"]
     flags = batched[num_consts:]
-    mapped = _rules.get(closed.jaxpr, (rule, size, flags), lambda: BatchedJvpRule(rule, size, flags))
+    mapped = rule.mapped(size, flags)
     outs = custom_jvp_call_p.bind(
         *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
     )

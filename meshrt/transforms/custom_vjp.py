@@ -20,6 +20,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.batching import BatchTrace, batch_jaxpr, bring_to_front, move_dim
 from meshrt.transforms.custom_arguments import (
+    MappableRule,
     SymbolicZero,
     instantiate_zero,
     leaf_aval,
@@ -32,8 +33,6 @@ from meshrt.transforms.custom_arguments import (
 from meshrt.transforms.tools import WeakCache, is_undefined
 
 __all__ = ["CustomVJPPrimal", "custom_vjp", "custom_vjp_call_p"]
-
-_rules: WeakCache = WeakCache()
 
 
 class CustomVJPPrimal(NamedTuple):
@@ -66,6 +65,10 @@ class custom_vjp:
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
         self.symbolic_zeros = False
+        # What was staged and which rules were made for it. Tables of one's own: rules refer to the function that they
+        # belong to, which in a global table would keep both alive.
+        self._staged: dict[Any, Any] = {}
+        self._rules = WeakCache()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -100,8 +103,9 @@ class custom_vjp:
         leaves, tree = tree_util.tree_flatten(split.dynamic)
         key = split.cache_key
         call = lambda *dynamic: self.fun(*split.join(dynamic))
-        staged = stage(call, tree, [aval_of(x) for x in leaves], self if key is not None else call, ("custom_vjp", key))
-        rule = _rules.get(
+        own = None if key is None else self._staged
+        staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_vjp", key, name), own)
+        rule = self._rules.get(
             staged.jaxpr, (self.fwd, self.bwd, self.symbolic_zeros, key),
             lambda: VjpRule(
                 self.fwd, self.bwd, self.symbolic_zeros, name, split, tree, staged.out_tree, tuple(staged.out_avals)
@@ -113,7 +117,7 @@ class custom_vjp:
         return tree_util.tree_unflatten(staged.out_tree, outs)
 
 
-class VjpRule:
+class VjpRule(MappableRule):
     """A user's pair of rules over flat lists.
 
     `rule(primals, nonzeros) -> (results, residuals, backward)`, and `backward(residuals, cotangents)` gives a cotangent
@@ -255,7 +259,7 @@ def _checked(ct: Any, aval: ShapedArray, title: str) -> Any:
     return ct
 
 
-class BatchedVjpRule:
+class BatchedVjpRule(MappableRule):
     """A VjpRule mapped over a leading dimension of the flagged arguments; all results have it."""
 
     __slots__ = ("batched", "rule", "size")
@@ -275,6 +279,9 @@ class BatchedVjpRule:
         dims = tuple(d for _, d in pairs)
         outs = [bring_to_front(self.size, *trace.unwrap(o)) for o in outs]
         return outs, [v for v, _ in pairs], BatchedBackward(backward, self.size, dims, self.batched)
+
+
+VjpRule.batched_class = BatchedVjpRule.batched_class = BatchedVjpRule
 
 
 class BatchedBackward(NamedTuple):
@@ -350,7 +357,7 @@ def _batch(size, args, dims, params):
     closed, _ = batch_jaxpr(params["jaxpr"], size, batched, True)
     num_consts, rule = params["num_consts"], params["rule"]
     flags = batched[num_consts:]
-    mapped = _rules.get(closed.jaxpr, (rule, size, flags), lambda: BatchedVjpRule(rule, size, flags))
+    mapped = rule.mapped(size, flags)
     outs = custom_vjp_call_p.bind(
         *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
     )

@@ -14,6 +14,8 @@ import meshrt
 import meshrt.ad_checkpoint
 import meshrt.numpy as mnp
 
+from .test_against_jax import jit
+
 B, S, D, H, L = 2, 8, 12, 3, 4
 rng = np.random.default_rng(0)
 PARAMS = {
@@ -87,7 +89,7 @@ def test_transformer(name):
     theirs = saved_by_jax(transformer(jax, jnp, WRAPS[name]), PARAMS, X)
     assert nbytes(mine) <= nbytes(theirs), (mine, theirs)
     loss = lambda jx, np_: lambda p, x: np_.sum(np_.sin(transformer(jx, np_, WRAPS[name])(p, x)))
-    got = meshrt.jit(meshrt.grad(loss(meshrt, mnp)))(PARAMS, X)
-    want = jax.jit(jax.grad(loss(jax, jnp)))(PARAMS, X)
+    got = jit(meshrt, meshrt.grad(loss(meshrt, mnp)))(PARAMS, X)
+    want = jit(jax, jax.grad(loss(jax, jnp)))(PARAMS, X)
     for key in PARAMS:
         np.testing.assert_allclose(np.asarray(got[key]), np.asarray(want[key]), rtol=2e-3, atol=2e-4)
