@@ -28,6 +28,7 @@ class Peer:
     def __init__(self, package: str, devices: int = 8):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("MESHRT_", "JAX_"))}
         env["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+        env["MESHRT_PLATFORMS"] = env["JAX_PLATFORMS"] = "cpu"
         env["TF_CPP_MIN_LOG_LEVEL"] = "2"
         env["PYTHONHASHSEED"] = "0"
         self.package = package

@@ -1,0 +1,178 @@
+"""`meshrt inspect`: reports of good input, one line and exit code 2 for bad input."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from meshrt.inspect.guard import Limits, inspect_file
+from meshrt.inspect.model import InspectError, Report
+from meshrt.inspect.target import parse_mesh, split_target
+
+ROOT = Path(__file__).resolve().parents[3]
+MATMUL = """sdy.mesh @mesh = <["data"=4, "model"=2]>
+func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
+                %w: tensor<16x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}) -> tensor<8x32xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+       : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
+  return %0 : tensor<8x32xf32> }"""
+BAD_AXIS = MATMUL.replace('[{"data"}, {"model"}]', '[{"dta"}, {"model"}]')
+
+
+def inspect(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "meshrt", "inspect", *arguments]
+    return subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, timeout=300)
+
+
+@pytest.fixture
+def matmul(tmp_path):
+    path = tmp_path / "matmul.mlir"
+    path.write_text(MATMUL)
+    return str(path)
+
+
+@pytest.mark.smoke
+def test_report_of_a_file(matmul):
+    report = Report.from_json(inspect_file(matmul)["report"])
+    assert report.mesh == (("data", 4), ("model", 2)) and report.devices == 8
+    assert [(v.name, v.type, v.sharding, v.global_bytes, v.device_bytes) for v in report.arguments] == [
+        ("arg0", "f32[8,16]", "(data, model)", 512, 64),
+        ("arg1", "f32[16,32]", "(model, -)", 2048, 1024),
+    ]
+    (collective,) = report.collectives
+    assert (collective.kind, collective.axes, collective.times) == ("all_reduce", "model", 1)
+    assert collective.bytes == report.bytes == 2 * 1 / 2 * 2 * 32 * 4
+    assert Report.from_json(json.loads(json.dumps(report.as_json()))) == report
+
+
+def test_json_and_stages_on_the_command_line(matmul):
+    out = json.loads(inspect(matmul, "--json").stdout)
+    assert out["totals"]["devices"] == 8 and out["collectives"][0]["kind"] == "all_reduce"
+    text = inspect(matmul, "--stage", "partitioned").stdout.decode()
+    assert "stablehlo.all_reduce" in text and "tensor<2x8xf32>" in text
+    assert '{"data"}' in inspect("-", "--stage", "propagated", stdin=MATMUL.encode()).stdout.decode()
+
+
+def test_a_module_of_jax_as_text_and_bytecode(tmp_path):
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    x = jax.ShapeDtypeStruct((16, 32), jnp.float32, sharding=NamedSharding(mesh, P("data", "model")))
+    lowered = jax.jit(lambda x: jnp.tanh(x).sum(1)).lower(x)
+    text, code = tmp_path / "a.mlir", tmp_path / "a.mlirbc"
+    text.write_text(lowered.as_text(debug_info=True))
+    module = lowered.compiler_ir()
+    with open(code, "wb") as file:
+        module.operation.write_bytecode(file)
+    reports = [inspect_file(str(p))["report"] for p in (text, code)]
+    for report in reports:
+        assert report["arguments"][0]["name"] == "x"
+        assert [(c["kind"], c["axes"]) for c in report["collectives"]] == [("all_reduce", "model")]
+        assert report["collectives"][0]["where"].endswith(f"{Path(__file__).name}:{_line_of('jnp.tanh(x)')}")
+
+
+def _line_of(text: str) -> int:
+    return next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
+
+
+def test_explain_names_the_chain_to_the_annotation(matmul):
+    lines = inspect_file(matmul, explain="result0:0")["report"]["explanations"]
+    assert "got axis 'data' through stablehlo.dot_general" in lines[0]
+    assert "annotated with axis 'data' by the user" in lines[-1]
+    with pytest.raises(InspectError, match="nothing is called 'nonsense'"):
+        inspect_file(matmul, explain="nonsense:0")
+    with pytest.raises(InspectError, match="expected VALUE:DIM"):
+        inspect_file(matmul, explain="arg0")
+    with pytest.raises(InspectError, match="no dimension 7"):
+        inspect_file(matmul, explain="arg0:7")
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "the file is empty"),
+        (bytes(range(256)) * 8, "neither MLIR text nor MLIR bytecode"),
+        (MATMUL[:-60].encode(), "expected"),
+        (BAD_AXIS.encode(), 'unknown axis name: "dta"'),
+        (b"ML\xefR" + bytes(range(256)), "bytecode"),
+        (b"module {\n" * 200_000, "crashed MLIR's parser"),
+        (b"func.func @main() { cf.br ^a ^a: cf.br ^a }", ""),
+    ],
+    ids=["empty", "garbage", "truncated", "unknown axis", "bad bytecode", "nested", "blocks"],
+)
+def test_bad_files_end_in_one_line(tmp_path, content, message):
+    path = tmp_path / "bad.mlir"
+    path.write_bytes(content)
+    with pytest.raises(InspectError) as error:
+        inspect_file(str(path))
+    assert message in str(error.value) and str(path) in str(error.value)
+    assert "Traceback" not in str(error.value)
+
+
+def test_limits_of_size_time_and_kind(tmp_path, matmul):
+    with pytest.raises(InspectError, match="is the limit"):
+        inspect_file(matmul, limits=Limits(file_bytes=100))
+    with pytest.raises(InspectError, match=r"not finished after 0\.01 s"):
+        inspect_file(matmul, limits=Limits(seconds=0.01))
+    with pytest.raises(InspectError, match="is a directory"):
+        inspect_file(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["missing.mlir"], "No such file"),
+        (["missing.py:step", "--mesh", "data=2"], "no such file"),
+        (["examples/train_lm.py:step"], "needs a mesh"),
+        (["examples/train_lm.py"], "name a function"),
+        (["examples/train_lm.py:stop", "--mesh", "data=2,model=2"], "has no stop"),
+        (["examples/train_lm.py:init", "--mesh", "data=2,model=2"], "not a jitted function"),
+        (["examples/train_lm.py:step", "--mesh", "data=3,model=2"], "data"),
+        (["examples/train_lm.py:step", "--mesh", "data=4"], "model"),
+        (["examples/train_lm.py:step", "--mesh", "data"], "expected axes with their sizes"),
+    ],
+)
+def test_bad_arguments_end_in_one_line_and_code_2(arguments, message):
+    done = inspect(*arguments)
+    lines = done.stderr.decode().strip().splitlines()
+    assert done.returncode == 2 and len(lines) == 1, done.stderr.decode()
+    assert lines[0].startswith("meshrt: error: ") and message in lines[0]
+
+
+@pytest.mark.smoke
+def test_the_example_over_a_mesh_without_devices():
+    done = inspect("examples/train_lm.py:step", "--mesh", "data=8,model=4", "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    report = json.loads(done.stdout)
+    arguments = {a["name"]: a for a in report["arguments"]}
+    assert report["totals"]["devices"] == 32
+    assert arguments["state['params']['qkv']"]["sharding"] == "(-, data, -, model, -)"
+    assert (
+        arguments["state['params']['qkv']"]["device_bytes"] * 32 == arguments["state['params']['qkv']"]["global_bytes"]
+    )
+    assert arguments["tokens"]["sharding"] == "(data, -)"
+    lines = (ROOT / "examples" / "train_lm.py").read_text().splitlines()
+    in_scan = [c for c in report["collectives"] if c["times"] == 4]
+    assert {c["kind"] for c in in_scan} >= {"all_gather", "all_reduce"}
+    places = [c["where"] for c in report["collectives"] if c["where"]]
+    assert places and all("train_lm.py:" in p and int(p.rpartition(":")[2]) <= len(lines) for p in places)
+
+
+def test_user_errors_name_their_line(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("import meshrt as jax\n\nraise ValueError('no data')\n")
+    done = inspect(f"{path}:step", "--mesh", "data=2")
+    assert done.returncode == 2 and f"{path}:3: ValueError: no data" in done.stderr.decode()
+
+
+def test_parse_mesh_and_target():
+    assert parse_mesh("data=4, model=2") == {"data": 4, "model": 2}
+    for bad in ("data", "data=x", "data=0", "data=2,data=2", "=2", ""):
+        with pytest.raises(InspectError):
+            parse_mesh(bad)
+    assert split_target("a/b.py:step") == (Path("a/b.py"), "step")
+    assert split_target("a/b.mlir") is None and split_target("b.py") is None
