@@ -15,7 +15,7 @@ import numpy as np
 from ..emit import Ref
 from .context import Context
 
-__all__ = ["Run", "assemble"]
+__all__ = ["Run", "assemble", "windows"]
 
 
 class Run(NamedTuple):
@@ -58,7 +58,7 @@ def assemble(
     for operand, length in enumerate(sizes):
         parts = _parts([r for r in runs if r.operand == operand], p, -(-length // p), piece, length)
         rounds += _rounds(operand, parts, p)
-    covered = _covers_all(rounds, p, piece, size)
+    covered = _covers_all(rounds, [max(0, min(piece, size - c * piece)) for c in range(p)])
     shape = (*refs[0].shape[:dim], piece, *refs[0].shape[dim + 1 :])
     out = None
     if not covered:
@@ -66,6 +66,28 @@ def assemble(
         out = ctx.realiser.splat(ctx.region, fill, shape)
     for r in rounds:
         out = _apply(ctx, dim, atoms, refs[r.operand], r, shape, out, p)
+    return out
+
+
+def windows(
+    ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int], length: int, fill: Ref
+) -> Ref:
+    """Overlapping windows of a tensor of `size` along `dim`: device coordinate c gets positions
+    [starts[c], starts[c] + length), with the scalar `fill` where they lie outside of the tensor."""
+    p, have = ctx.atoms.product(atoms), ref.shape[dim]
+    parts = []
+    for c, first in enumerate(starts):
+        at, stop = max(first, 0), min(first + length, size)
+        while at < stop:
+            source = at // have
+            n = min(stop, (source + 1) * have) - at
+            parts.append(_Part(source, c, at - source * have, at - first, n))
+            at += n
+    shape = (*ref.shape[:dim], length, *ref.shape[dim + 1 :])
+    rounds = _rounds(0, parts, p)
+    out = None if _covers_all(rounds, [length] * p) else ctx.realiser.splat(ctx.region, fill, shape)
+    for r in rounds:
+        out = _apply(ctx, dim, atoms, ref, r, shape, out, p)
     return out
 
 
@@ -111,14 +133,13 @@ def _rounds(operand: int, parts: list[_Part], p: int) -> list[_Round]:
     return [_Round(operand, m, True) for m in local] + [_Round(operand, m, False) for m in remote]
 
 
-def _covers_all(rounds: list[_Round], p: int, piece: int, size: int) -> bool:
+def _covers_all(rounds: list[_Round], counts: Sequence[int]) -> bool:
     """Whether the first round alone writes every position that counts (then no fill is needed below it)."""
     first = next(iter(rounds), None)
     if first is None:
         return False
-    total = {c: max(0, min(piece, size - c * piece)) for c in range(p)}
     lengths = {part.target: part.length for part in first.parts}
-    return all(lengths.get(c, 0) >= n for c, n in total.items())
+    return all(lengths.get(c, 0) >= n for c, n in enumerate(counts))
 
 
 def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref | None, p: int) -> Ref:

@@ -1,53 +1,201 @@
-"""Convolutions and windows: batch and feature dimensions stay split, dimensions a window moves over are made whole."""
+"""Convolutions and windows. Batch and feature dimensions pass; along a dimension that a window moves over, each device
+fetches the border it lacks (a halo) and works on its own outputs; running totals add those of the devices before."""
 
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 from propagation.attributes import conv_dims, integer, integers, pairs
 from propagation.program import Op
 
+from ..emit import Ref
+from ..realise import REDUCERS
 from .batch import apply
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
+from .intervals import windows
+from .reduce import identity_literal, reduction_kind
 
 _WHY = "a window moves over this dimension"
 
 
+class _Axis(NamedTuple):
+    """A window moving over one dimension: its input and output sizes, taps and their spacing, step, spacing of the
+    input (base dilation) and padding in front."""
+
+    size: int
+    out: int
+    taps: int
+    spread: int
+    step: int
+    base: int
+    low: int
+
+
+class _Window(NamedTuple):
+    """What a device needs of a dimension: `length` positions from starts[coordinate], padded locally by (low, high)."""
+
+    starts: tuple[int, ...]
+    length: int
+    low: int
+    high: int
+
+
+def _needed(first: int, jump: int, reach: int, base: int, p: int) -> _Window | None:
+    """The inputs under positions [first + c*jump, ... + reach) of a base-dilated dimension, for p coordinates c.
+
+    None if the devices' windows start differently between two inputs.
+    """
+    if base > 1 and jump % base:
+        return None
+    start = -(-first // base)
+    low = start * base - first
+    count = (first + reach - 1) // base - start + 1
+    if count < 1:
+        return None
+    starts = tuple(start + c * (jump // base) for c in range(p))
+    return _Window(starts, count, low, reach - low - (count - 1) * base - 1)
+
+
+def _own_outputs(axis: _Axis, p: int) -> _Window | None:
+    """For outputs [c*m, (c+1)*m)."""
+    m = -(-axis.out // p)
+    reach = (m - 1) * axis.step + (axis.taps - 1) * axis.spread + 1
+    return _needed(-axis.low, m * axis.step, reach, axis.base, p)
+
+
+def _own_taps(axis: _Axis, p: int) -> _Window | None:
+    """For taps [c*k, (c+1)*k) of the kernel and all outputs."""
+    k = -(-axis.taps // p)
+    reach = (axis.out - 1) * axis.step + (k - 1) * axis.spread + 1
+    return _needed(-axis.low, k * axis.spread, reach, axis.base, p)
+
+
+def _per_dim(op: Op, name: str, rank: int, default: int = 1) -> tuple[int, ...]:
+    return integers(op.attrs[name]) if name in op.attrs else (default,) * rank
+
+
+def _padding(op: Op, rank: int) -> tuple[tuple[int, int], ...]:
+    return pairs(op.attrs["padding"]) if "padding" in op.attrs else ((0, 0),) * rank
+
+
+def _padding_text(padding) -> str:
+    rows = ", ".join(f"[{a}, {b}]" for a, b in padding)
+    return f"padding = dense<[{rows}]> : tensor<{len(padding)}x2xi64>"
+
+
+# -- reduce_window --------------------------------------------------------------------------------------------
+
+
 def reduce_window(ctx: Context, op: Op) -> None:
-    """Dimensions with a trivial window pass through."""
+    """Every dimension may stay split: trivial windows pass, others fetch borders, running totals are put together."""
     count = len(op.results)
     shape, out = op.operands[0].type.shape, op.results[0].type.shape
-    window = integers(op.attrs["window_dimensions"])
-    trivial = tuple(k == 1 and n == m for k, n, m in zip(window, shape, out))
-    trivial = tuple(t and not _shifts(op, d) for d, t in enumerate(trivial))
-    kinds = tuple(PASS if t else WHOLE for t in trivial)
-    every = tuple(d if t else -1 for d, t in enumerate(trivial))
-    factors = Factors(shape, kinds, (every,) * count + ((),) * count, (every,) * count)
-    apply(ctx, op, factors, _WHY)
+    rank = len(shape)
+    taps = integers(op.attrs["window_dimensions"])
+    names = ("window_dilations", "window_strides", "base_dilations")
+    spread, step, base = (_per_dim(op, n, rank) for n in names)
+    padding = _padding(op, rank)
+    axes = [_Axis(*a[:-1], a[-1][0]) for a in zip(shape, out, taps, spread, step, base, padding)]
+    every = tuple(range(rank))
+    factors = Factors(out, (PASS,) * rank, (every,) * count + ((),) * count, (every,) * count)
+    byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
+    choice = choose(ctx, factors, op.operands, op.results, byte)
+    dims = choice.operands[0]
+    moving = [d for d in every if dims[d] and not _trivial(axes[d], padding[d])]
+    running = [d for d in moving if _is_running(axes[d], padding[d])]
+    kind = reduction_kind(op.regions[0]) if count == 1 else None
+    plans = {d: _own_outputs(axes[d], ctx.atoms.product(dims[d])) for d in moving if d not in running}
+    fill = None if kind is None else identity_literal(kind, op.results[0].type.dtype)
+    if None in plans.values() or len(running) > 1 or (running and (fill is None or len(moving) > 1)):
+        kinds = tuple(PASS if _trivial(a, p) else WHOLE for a, p in zip(axes, padding))
+        apply(ctx, op, factors._replace(kinds=kinds), _WHY)
+        return
+    refs = [ctx.get(v, d) for v, d in zip(op.operands, choice.operands)]
+    new_padding = list(padding)
+    for d, plan in plans.items():
+        refs[:count] = [
+            windows(ctx, d, dims[d], ref, shape[d], plan.starts, plan.length, init)
+            for ref, init in zip(refs, refs[count:])
+        ]
+        new_padding[d] = (plan.low, plan.high)
+    shapes = [ctx.piece_shape(r, dims) for r in op.results]
+    if running:
+        result = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, fill)
+        ctx.bind(op.results[0], dims, result)
+        return
+    text = f"{ctx.attr_text(op, skip=('padding',))}, {_padding_text(new_padding)}"
+    for r, ref in zip(op.results, ctx.local_copy(op, refs, shapes, attrs=text)):
+        ctx.bind(r, dims, ref)
 
 
-def _shifts(op: Op, d: int) -> bool:
-    """Whether a window of one element still moves elements along `d`."""
-    for name in ("window_strides", "base_dilations"):
-        if name in op.attrs and integers(op.attrs[name])[d] != 1:
-            return True
-    return "padding" in op.attrs and pairs(op.attrs["padding"])[d] != (0, 0)
+def _trivial(axis: _Axis, padding) -> bool:
+    return axis.taps == axis.step == axis.base == 1 and tuple(padding) == (0, 0)
+
+
+def _is_running(axis: _Axis, padding) -> bool:
+    """Whether the window is a running total from one end (a cumulative sum, maximum, ...)."""
+    n = axis.size
+    whole = axis.taps == axis.out == n and axis.step == axis.base == axis.spread == 1
+    return whole and tuple(padding) in ((n - 1, 0), (0, n - 1))
+
+
+def _running_total(ctx: Context, op: Op, refs, d: int, dims, axis: _Axis, padding, kind: str, fill: str) -> Ref:
+    """Totals within the piece, combined with those of all devices before (or behind) this one."""
+    x, init = refs
+    forward = padding[d][0] > 0
+    piece, dtype = x.shape[d], x.dtype
+    neutral = ctx.realiser.constant(ctx.region, (), dtype, fill)
+    inside = ctx.realiser.inside(ctx.region, x.shape, d, dims[d], axis.size)
+    if inside is not None:
+        x = ctx.emit("stablehlo.select", (inside, x, ctx.realiser.splat(ctx.region, neutral, x.shape)), x.shape, dtype)
+    taps = list(integers(op.attrs["window_dimensions"]))
+    taps[d] = piece
+    padding[d] = (piece - 1, 0) if forward else (0, piece - 1)
+    dims_text = f"window_dimensions = array<i64: {', '.join(map(str, taps))}>"
+    text = f"{ctx.attr_text(op, skip=('padding', 'window_dimensions'))}, {dims_text}, {_padding_text(padding)}"
+    mine = ctx.local_copy(op, [x, init], [x.shape], attrs=text)[0]
+    last = piece - 1 if forward else 0
+    total = ctx.realiser.cut(ctx.region, mine, d, last, last + 1, ctx.loc)
+    n = ctx.atoms.product(dims[d])
+    gathered = (*total.shape[:d], n, *total.shape[d + 1 :])
+    attrs = f"all_gather_dim = {d} : i64, {ctx.realiser.groups(dims[d])}"
+    args = (total, gathered, attrs, op, "totals of the pieces", ctx.loc)
+    totals = ctx.realiser.collective(ctx.region, "all_gather", dims[d], *args)
+    where = ctx.region.shared("stablehlo.iota", (), gathered, "i32", f"iota_dimension = {d} : i64")
+    me = ctx.realiser.splat(ctx.region, ctx.realiser.coordinate(ctx.region, dims[d]), gathered)
+    direction = f"comparison_direction = #stablehlo<comparison_direction {'LT' if forward else 'GT'}>"
+    before = ctx.emit("stablehlo.compare", (where, me), gathered, "i1", direction)
+    other = ctx.realiser.splat(ctx.region, neutral, gathered)
+    totals = ctx.emit("stablehlo.select", (before, totals, other), gathered, dtype)
+    kept = [m for i, m in enumerate(gathered) if i != d]
+    body = ctx.realiser.reducer(ctx.region, kind, dtype)
+    dims_text = f"dimensions = array<i64: {d}>"
+    offset = ctx.emit("stablehlo.reduce", (totals, neutral), kept, dtype, dims_text, regions=(body,))
+    rest = ", ".join(str(i) for i in range(len(gathered)) if i != d)
+    attrs = f"broadcast_dimensions = array<i64{': ' if rest else ''}{rest}>"
+    offset = ctx.emit("stablehlo.broadcast_in_dim", (offset,), mine.shape, dtype, attrs)
+    return ctx.emit(REDUCERS[kind], (offset, mine), mine.shape, dtype)
 
 
 def select_and_scatter(ctx: Context, op: Op) -> None:
     """Gradient of a window: dimensions with a trivial window pass through."""
     operand, src = op.operands[0].type.shape, op.operands[1].type.shape
-    window = integers(op.attrs["window_dimensions"]) if "window_dimensions" in op.attrs else (1,) * len(operand)
-    every = tuple(d if k == 1 and n == m else -1 for d, (k, n, m) in enumerate(zip(window, operand, src)))
+    taps = _per_dim(op, "window_dimensions", len(operand))
+    every = tuple(d if k == 1 and n == m else -1 for d, (k, n, m) in enumerate(zip(taps, operand, src)))
     kinds = tuple(PASS if f >= 0 else WHOLE for f in every)
     apply(ctx, op, Factors(operand, kinds, (every, every, ()), (every,)), _WHY)
 
 
+# -- convolution ----------------------------------------------------------------------------------------------
+
+
 @functools.lru_cache(maxsize=1024)
-def _conv_factors(d, lhs, rhs, out, batch_groups: int, feature_groups: int) -> Factors:
+def _conv_factors(d, lhs, rhs, out, batch_groups: int, feature_groups: int, spatial) -> Factors:
     """Batch and output features pass, input features are contracted; with groups, the group dimension passes as a
-    whole number of groups per device."""
+    whole number of groups per device. `spatial` says per spatial dimension what is split with the input: "out",
+    "kernel" (contracted) or nothing."""
     sizes, kinds = [], []
 
     def factor(n: int, kind: int) -> int:
@@ -69,39 +217,74 @@ def _conv_factors(d, lhs, rhs, out, batch_groups: int, feature_groups: int) -> F
         left[d.input_feature] = right[d.kernel_input_feature] = factor(lhs[d.input_feature], REDUCE)
         right[d.kernel_output_feature] = result[d.output_feature] = factor(out[d.output_feature], PASS)
     even = frozenset(range(len(sizes))) if batch_groups * feature_groups > 1 else frozenset()
+    for mode, i, k, o in zip(spatial, d.input_spatial, d.kernel_spatial, d.output_spatial):
+        if mode == "out":
+            left[i] = result[o] = factor(out[o], PASS)
+        elif mode == "kernel":
+            left[i] = right[k] = factor(rhs[k], REDUCE)
     return Factors(tuple(sizes), tuple(kinds), (tuple(left), tuple(right)), (tuple(result),), even)
 
 
 def convolution(ctx: Context, op: Op) -> None:
-    """A split contraction (input features) leaves a partial sum; spatial dimensions are made whole."""
+    """A split contraction (input features, or a kernel as large as the input) leaves a partial sum."""
+    lhs, rhs = op.operands
+    shapes = lhs.type.shape, rhs.type.shape, op.results[0].type.shape
+    d = conv_dims(op.attrs["dimension_numbers"])
+    rank = len(d.input_spatial)
+    names = ("rhs_dilation", "window_strides", "lhs_dilation")
+    spread, step, base = (_per_dim(op, n, rank) for n in names)
+    padding = _padding(op, rank)
+    axes = [
+        _Axis(shapes[0][i], shapes[2][o], shapes[1][k], *rest)
+        for i, o, k, *rest in zip(
+            d.input_spatial, d.output_spatial, d.kernel_spatial, spread, step, base, (low for low, _ in padding)
+        )
+    ]
+    reversed_ = "window_reversal" in op.attrs and "true" in str(op.attrs["window_reversal"])
+    spatial = tuple("out" if a.out >= a.taps else "" if reversed_ else "kernel" for a in axes)
+    if not _convolve(ctx, op, d, axes, padding, shapes, spatial):
+        _convolve(ctx, op, d, axes, padding, shapes, ("",) * rank)
+
+
+def _convolve(ctx: Context, op: Op, d, axes, padding, shapes, spatial) -> bool:
     lhs, rhs = op.operands
     result = op.results[0]
-    d = conv_dims(op.attrs["dimension_numbers"])
     groups = {k: integer(op.attrs[k]) for k in ("batch_group_count", "feature_group_count")}
-    factors = _conv_factors(
-        d, lhs.type.shape, rhs.type.shape, result.type.shape, groups["batch_group_count"],
-        groups["feature_group_count"],
-    )  # fmt: skip
+    factors = _conv_factors(d, *shapes, *groups.values(), spatial)
     per_element = 2 * ctx.byte_per_flop
-    for i in d.kernel_spatial:
-        per_element *= rhs.type.shape[i]
-    for i in d.output_spatial:
-        per_element *= result.type.shape[i]
+    for i, k, o in zip(d.input_spatial, d.kernel_spatial, d.output_spatial):
+        taken = {f[i] for f, i in ((factors.operands[0], i), (factors.operands[1], k), (factors.results[0], o))}
+        per_element *= shapes[1][k] * shapes[2][o] / max(1, *[factors.sizes[f] for f in taken if f >= 0], 1)
     choice = choose(ctx, factors, (lhs, rhs), (result,), per_element)
+    layout = choice.operands[0]
+    plans = {}
+    for j, (mode, i, axis) in enumerate(zip(spatial, d.input_spatial, axes)):
+        if mode and layout[i]:
+            p = ctx.atoms.product(layout[i])
+            plans[j] = _own_outputs(axis, p) if mode == "out" else _own_taps(axis, p)
+    if None in plans.values():
+        return False
     operands = []
-    contracted = ((d.input_feature,), (d.kernel_input_feature,))
+    contracted = ((d.input_feature,), (d.kernel_input_feature, *d.kernel_spatial))
     for v, dims, f, c in zip((lhs, rhs), choice.operands, factors.operands, contracted):
         have = ctx.state(v).dims
         lost = have is not None and any(a and i < 0 for a, i in zip(have, f))
         ref = ctx.gathered(v, dims, _WHY) if lost else ctx.get(v, dims)
         operands.append(ctx.masked(ref, v.type.shape, dims, c))
-    text = ctx.attr_text(op, skip=tuple(groups))
+    new_padding = list(padding)
+    zero = ctx.realiser.zero(ctx.region, (), operands[0].dtype)
+    for j, plan in plans.items():
+        i = d.input_spatial[j]
+        operands[0] = windows(ctx, i, layout[i], operands[0], shapes[0][i], plan.starts, plan.length, zero)
+        new_padding[j] = (plan.low, plan.high)
+    text = f"{ctx.attr_text(op, skip=(*groups, 'padding'))}, {_padding_text(new_padding)}"
     for name, count in groups.items():
         if count > 1:
             count //= ctx.atoms.product(choice.results[0][d.output_feature])
         text += f", {name} = {count} : i64"
     ref = ctx.local_copy(op, operands, [ctx.piece_shape(result, choice.results[0])], attrs=text)[0]
     ctx.bind_partial(result, choice.results[0], {choice.pending: ref})
+    return True
 
 
 PARTITION = {
