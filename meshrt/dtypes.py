@@ -263,18 +263,17 @@ def _default_like(dt: np.dtype) -> np.dtype:
 
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = True) -> Any:
     """``dtype`` as arrays hold it: 64-bit types become 32-bit ones unless x64 is on."""
-    if type(dtype) is KeyType or isinstance(dtype, ExtendedDType):
-        if not allow_extended_dtype:
-            raise DTypeError(f"an ordinary dtype is needed here, not {dtype}")
-        return dtype
     if not isinstance(dtype, np.dtype):
+        if isinstance(dtype, ExtendedDType):
+            if not allow_extended_dtype:
+                raise DTypeError(f"an ordinary dtype is needed here, not {dtype}")
+            return dtype
         try:
             dtype = np.dtype(dtype)
         except TypeError as e:
             raise DTypeError(f"{dtype!r} is not a dtype; pass one such as 'float32' or jnp.bfloat16") from e
-    if _x64_source():
-        return dtype
-    return _TO_32.get(dtype, dtype)
+    narrow = _TO_32.get(dtype)
+    return dtype if narrow is None or _x64_source() else narrow
 
 
 def _unknown(dt: Any, where: str | None) -> DTypeError:

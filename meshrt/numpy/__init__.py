@@ -1,3 +1,4 @@
+# ruff: noqa: F401  (names are collected below)
 """NumPy's functions over arrays of ours. Names, signatures and dtype rules are JAX's ``jax.numpy``.
 
 Rooms: creation, ufuncs, selection, reductions, shapes, contractions (matmul, einsum), indexing (and ``.at``),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt._lattice import COMPLEX, FLOAT, SIGNED, STRONG, UNSIGNED
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type_p
@@ -33,9 +35,11 @@ __all__ = [
     "promote_inexact",
     "promote_numeric",
     "promote_pair",
+    "same_dtype",
     "scalar_like",
     "shape_tuple",
     "static_int",
+    "to_dtype",
     "unsupported_argument",
 ]
 
@@ -114,6 +118,14 @@ def cast(x: Any, aval: ShapedArray, dtype: Any, weak: bool) -> Any:
     return np.asarray(x).astype(dtype)[()] if aval.ndim == 0 else x.astype(dtype)
 
 
+def to_dtype(x: Any, dtype: np.dtype) -> Any:
+    """An array of ours with elements of ``dtype``, not weak."""
+    aval = x.aval
+    if aval.dtype == dtype and not aval.weak_type:
+        return x
+    return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=False)
+
+
 def scalar_like(x: Any, value: Any) -> Any:
     """``value`` as a scalar of ``x``'s dtype, weak if ``x`` is."""
     if isinstance(x, ArrayOperators):
@@ -126,10 +138,14 @@ def scalar_like(x: Any, value: Any) -> Any:
 
 
 def _promote_dtypes(name: str, args: Sequence[Any], adjust: Any) -> list[Any]:
+    if len(args) == 1 and isinstance(args[0], ArrayOperators):
+        dtype = args[0].aval.dtype
+        if dtype in _ORDINARY and (adjust is None or adjust(dtype) is dtype):
+            return [args[0]]
     args = [operand(name, a, i) for i, a in enumerate(args)]
     avals = [aval_of(a) for a in args]
     for a in avals:
-        if isinstance(a.dtype, dtypes.ExtendedDType) or a.dtype == dtypes.float0:
+        if a.dtype not in _ORDINARY:
             raise errors.ArgumentTypeError(
                 f"{name} does not work on elements of dtype {dtypes.short_dtype_name(a.dtype)}"
             )
@@ -155,6 +171,8 @@ def promote_numeric(name: str, *args: Any) -> list[Any]:
 
 
 def _inexact(dtype: Any) -> np.dtype:
+    if dtype in _FLOATING:
+        return dtype
     return dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(dtype))
 
 
@@ -162,33 +180,63 @@ def _numeric(dtype: Any) -> np.dtype:
     return np.dtype("int32") if dtype == np.bool_ else dtype
 
 
-def promote_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
-    """Two operands with one dtype, their shapes made to fit, and that dtype: the fast way for operators."""
+# Dtypes whose arrays are numbers, and those among them that a Python int or float adapts to.
+_ORDINARY = frozenset(STRONG)
+_FLOATING = frozenset([*FLOAT, *COMPLEX])
+_INTEGER = frozenset([*SIGNED, *UNSIGNED])
+
+
+def _adapted(aval: ShapedArray, scalar: Any) -> Any:
+    """A Python int or float as a scalar of a strong array's dtype; None if that needs a closer look."""
+    if aval.weak_type:
+        return None
+    dtype = aval.dtype
+    if dtype in _FLOATING:
+        return dtype.type(scalar)
+    if dtype in _INTEGER and type(scalar) is int:
+        return np.asarray(scalar, dtype)[()]
+    return None
+
+
+def same_dtype(name: str, x: Any, y: Any) -> tuple[Any, Any]:
+    """Two operands with one dtype, whatever their shapes."""
     if isinstance(x, ArrayOperators):
         ax = x.aval
         if isinstance(y, ArrayOperators):
-            ay = y.aval
-            if ax.dtype is ay.dtype and (ax.shape == ay.shape or not ay.shape or not ax.shape):
-                if not isinstance(ax.dtype, dtypes.ExtendedDType):
-                    return x, y, ax.dtype
-        elif type(y) is float and ax.dtype.kind in "fV" and type(ax.dtype) is not dtypes.KeyType:
-            if ax.weak_type or not dtypes.issubdtype(ax.dtype, np.floating):
-                pass
-            else:
-                return x, ax.dtype.type(y), ax.dtype
-    x, y = promote(name, x, y)
-    return x, y, x.dtype if hasattr(x, "dtype") else aval_of(x).dtype
+            if ax.dtype is y.aval.dtype and ax.dtype in _ORDINARY:
+                return x, y
+        elif type(y) in _ADAPTING:
+            scalar = _adapted(ax, y)
+            if scalar is not None:
+                return x, scalar
+    elif isinstance(y, ArrayOperators) and type(x) in _ADAPTING:
+        scalar = _adapted(y.aval, x)
+        if scalar is not None:
+            return scalar, y
+    x, y = _promote_dtypes(name, (x, y), None)
+    return x, y
+
+
+_ADAPTING = (float, int)
+
+
+def promote_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
+    """Two operands with one dtype, their shapes made to fit, and that dtype."""
+    x, y = same_dtype(name, x, y)
+    ax, ay = aval_of(x), aval_of(y)
+    if ax.shape != ay.shape and ax.shape and ay.shape:
+        shape = _common_shape(name, ax.shape, ay.shape)
+        x, y = broadcast_to_shape(x, shape), broadcast_to_shape(y, shape)
+    return x, y, ax.dtype
 
 
 # ----------------------------------------------------------------------------------------------------------
 # Shapes.
 
 
+@lru_cache(maxsize=4096)
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that all ``shapes`` broadcast to. Raises ShapeError if there is none."""
-    first = shapes[0]
-    if all(s == first for s in shapes):
-        return tuple(first)
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -201,7 +249,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
     """``x`` broadcast to ``shape``, which must be reachable."""
-    own = np.shape(x) if not hasattr(x, "shape") else x.shape
+    own = aval_of(x).shape
     if own == shape:
         return x
     dims = tuple(range(len(shape) - len(own), len(shape)))
@@ -218,11 +266,15 @@ def _fit_shapes(name: str, args: list[Any]) -> list[Any]:
             common = s
     else:
         return args
+    shape = _common_shape(name, *shapes)
+    return [a if not s else broadcast_to_shape(a, shape) for a, s in zip(args, shapes)]
+
+
+def _common_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     try:
-        shape = broadcast_shapes(*shapes)
+        return broadcast_shapes(*shapes)
     except ShapeError as e:
         raise ShapeError(f"{name}: {e}") from None
-    return [a if not s else broadcast_to_shape(a, shape) for a, s in zip(args, shapes)]
 
 
 def shape_tuple(shape: Any) -> tuple[int, ...]:

@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """The elementwise primitives of all families under one name, for the rooms of this package."""
 
 from meshrt.primitives.conversion import (

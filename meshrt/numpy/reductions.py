@@ -24,6 +24,7 @@ from meshrt.numpy.operands import (
     canonical_axes,
     canonical_axis,
     operand,
+    to_dtype,
     unsupported_argument,
 )
 from meshrt.numpy.selection import where as select_where
@@ -42,13 +43,18 @@ def _array(name: str, x: Any) -> Any:
     return x if isinstance(x, ArrayOperators) else asarray(operand(name, x))
 
 
-def computation_dtype(dtype: Any) -> np.dtype:
+_HALF = frozenset([np.dtype("float16"), np.dtype(dtypes.bfloat16)])
+
+
+def computation_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which a reduction to ``dtype`` runs: float32 for 16-bit floats."""
-    return np.dtype("float32") if dtype == np.float16 or dtype == dtypes.bfloat16 else np.dtype(dtype)
+    return np.dtype("float32") if dtype in _HALF else dtype
 
 
 def _promoted_integer(dtype: Any) -> np.dtype:
     """Small integers and bool become the default integer of their kind."""
+    if dtype.kind in "fc":
+        return dtype
     if dtype == np.bool_:
         return dtypes.default_int_dtype()
     for kind, default in (
@@ -87,7 +93,6 @@ def _reduce(
     axes = canonical_axes(axis, x.ndim, name)
     if where is not None:
         x = _masked(name, x, where, identity(x.dtype))
-        axes = canonical_axes(axis, x.ndim, name)
     out = p.bind(x, axes=axes)
     if initial is not None:
         out = combine(el.convert_element_type(_initial(name, initial), x.dtype), out)
@@ -110,16 +115,15 @@ def _accumulate(
 ) -> Any:  # fmt: skip
     x = _array(name, a)
     if dtype is None:
-        result = np.dtype("int32") if x.dtype == np.bool_ and not promote_integers else x.dtype
-        result = _promoted_integer(result) if promote_integers else result
+        result = _promoted_integer(x.dtype) if promote_integers or x.dtype == np.bool_ else x.dtype
         work = computation_dtype(result)
     else:
         result = work = dtypes.check_user_dtype(dtype, name)
     if work == np.bool_:
         p, combine = (rd.reduce_or_p, el.or_p.bind) if identity == 0 else (rd.reduce_and_p, el.and_p.bind)
-    x = el.convert_element_type(x, work)
+    x = to_dtype(x, work)
     out = _reduce(name, p, x, axis, keepdims, initial, where, combine, lambda d: identity)
-    return el.convert_element_type(out, result)
+    return to_dtype(out, result)
 
 
 def sum(
@@ -164,7 +168,7 @@ def _extreme(name: str, p: Primitive, combine: Callable[..., Any], identity: Cal
             empty = [i for i in canonical_axes(axis, x.ndim, name) if x.shape[i] == 0]
             if empty:
                 raise ShapeError(f"{name} of an array of shape {x.shape} has nothing to reduce along {empty}")
-        x = el.convert_element_type(x, x.dtype)
+        x = to_dtype(x, x.dtype)
         return _reduce(name, p, x, axis, keepdims, initial, where, combine, identity)
 
     function.__name__ = function.__qualname__ = name
@@ -254,7 +258,7 @@ def mean(
     else:
         result = work = dtypes.check_user_dtype(dtype, "mean")
     total = sum(x, axis, work, keepdims=keepdims, where=where)
-    return el.convert_element_type(el.div_p.bind(total, _count(x, axis, keepdims, where, work)), result)
+    return to_dtype(el.div_p.bind(total, _count(x, axis, keepdims, where, work)), result)
 
 
 def average(

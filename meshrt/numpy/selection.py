@@ -16,9 +16,9 @@ from meshrt.numpy.creation import asarray
 from meshrt.numpy.operands import (
     broadcast_shapes,
     broadcast_to_shape,
-    cast,
     operand,
     promote_inexact,
+    same_dtype,
     scalar_like,
 )
 from meshrt.primitives.reduce import reduce_and_p
@@ -44,16 +44,20 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
     if size is not None or fill_value is not None:
         raise errors.ArgumentTypeError("where: size and fill_value belong to the form with one argument")
     condition = _as_condition(operand("where", condition))
-    x, y = operand("where", x, 1), operand("where", y, 2)
-    ax, ay = aval_of(x), aval_of(y)
-    if ax.dtype != ay.dtype or not isinstance(x, ArrayOperators) or not isinstance(y, ArrayOperators):
-        dtype, weak = dtypes.promote_dtypes((ax.dtype, ax.weak_type), (ay.dtype, ay.weak_type))
-        x, y = cast(x, ax, dtype, weak), cast(y, ay, dtype, weak)
-    test = np.shape(condition) if not hasattr(condition, "shape") else condition.shape
-    shape = ax.shape if test in ((), ax.shape) and ax.shape == ay.shape else broadcast_shapes(test, ax.shape, ay.shape)
-    if test and test != shape:
+    x, y = _cases(x, y)
+    sc, sx, sy = aval_of(condition).shape, aval_of(x).shape, aval_of(y).shape
+    shape = broadcast_shapes(sc, sx, sy)
+    if sc and sc != shape:
         condition = broadcast_to_shape(condition, shape)
-    return el.select_n_p.bind(condition, _spread(y, ay.shape, shape), _spread(x, ax.shape, shape))
+    return el.select_n_p.bind(condition, _spread(y, sy, shape), _spread(x, sx, shape))
+
+
+def _cases(x: Any, y: Any) -> tuple[Any, Any]:
+    """The values to choose from with one dtype; keys are chosen among keys."""
+    kinds = [getattr(v, "dtype", None) for v in (x, y)]
+    if kinds[0] == kinds[1] and isinstance(kinds[0], dtypes.ExtendedDType):
+        return x, y
+    return same_dtype("where", x, y)
 
 
 def _spread(x: Any, own: tuple[int, ...], shape: tuple[int, ...]) -> Any:

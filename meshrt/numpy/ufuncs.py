@@ -155,10 +155,9 @@ bitwise_right_shift = right_shift
 
 def true_divide(x, y, /):
     """x / y in floating point, elementwise."""
-    if isinstance(x, ArrayOperators) and x.aval.dtype.kind == "f":
-        x, y, dtype = promote_pair("true_divide", x, y)
-        if dtype.kind == "f":
-            return el.div_p.bind(x, y)
+    x, y, dtype = promote_pair("true_divide", x, y)
+    if dtypes.issubdtype(dtype, np.inexact):
+        return el.div_p.bind(x, y)
     return el.div_p.bind(*promote_inexact("true_divide", x, y))
 
 
