@@ -77,7 +77,10 @@ def _replaced_types(mesh: BaseMesh, changes: Mapping) -> tuple[AxisType, ...]:
 class BaseMesh:
     """What Mesh and AbstractMesh share: names, sizes and types of the axes."""
 
-    __slots__ = ("__weakref__", "_repr", "_sizes", "_types", "axis_names", "axis_sizes", "axis_types", "size")
+    # `_shardings` holds the NamedShardings over this mesh by (spec, memory kind), so that they are made once.
+    __slots__ = (
+        "__weakref__", "_repr", "_shardings", "_sizes", "_types", "axis_names", "axis_sizes", "axis_types", "size",
+    )  # fmt: skip
 
     axis_names: tuple[Hashable, ...]
     axis_sizes: tuple[int, ...]
@@ -90,6 +93,7 @@ class BaseMesh:
         self._types = dict(zip(names, types))
         self.size = math.prod(sizes) if sizes else 0
         self._repr = None
+        self._shardings: dict[tuple, Any] = {}
 
     @property
     def shape(self) -> OrderedDict[Hashable, int]:

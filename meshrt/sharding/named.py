@@ -155,32 +155,24 @@ class NamedSharding(Sharding):
     """
 
     __slots__ = ("_assignment", "_tilings", "memory_kind", "mesh", "spec")
-    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
-    _lock = threading.Lock()
 
     mesh: Mesh | AbstractMesh
     spec: PartitionSpec
 
     def __new__(cls, mesh: Any, spec: Any, *, memory_kind: str | None = None) -> NamedSharding:
         try:
-            found = cls._interned.get((mesh, spec, memory_kind))
-        except TypeError:
-            found = None
-        if found is not None:
-            return found
+            return mesh._shardings[spec, memory_kind]
+        except (AttributeError, KeyError, TypeError):
+            pass
         check_spec(mesh, spec)
         if memory_kind is not None and not isinstance(memory_kind, str):
             raise errors.ShardingTypeError(f"memory_kind must be a string or None. Got {memory_kind!r}")
-        with cls._lock:
-            found = cls._interned.get((mesh, spec, memory_kind))
-            if found is None:
-                found = object.__new__(cls)
-                found.mesh, found.spec, found.memory_kind = mesh, spec, memory_kind
-                found._assignment = mesh.flat_devices if isinstance(mesh, Mesh) else None
-                found._tilings = {}
-                found._init_caches()
-                cls._interned[(mesh, spec, memory_kind)] = found
-        return found
+        made = object.__new__(cls)
+        made.mesh, made.spec, made.memory_kind = mesh, spec, memory_kind
+        made._assignment = mesh.flat_devices if isinstance(mesh, Mesh) else None
+        made._tilings = {}
+        made._init_caches()
+        return mesh._shardings.setdefault((spec, memory_kind), made)
 
     def __reduce__(self) -> tuple:
         return (_rebuild_named, (self.mesh, self.spec, self.memory_kind))
