@@ -13,7 +13,7 @@ from .importing import _filled, callee_of
 from .model import TensorSharding
 from .program import Block, Edits, Func, Op, Program, Use, replace_all_uses
 
-__all__ = ["inline_calls", "outline_calls"]
+__all__ = ["inline_calls", "note_returned", "outline_calls"]
 
 
 def inline_calls(program: Program, shardings: Shardings) -> list[Op]:
@@ -68,6 +68,16 @@ class _Inliner:
         self.made.append(new)
 
 
+def note_returned(program: Program, shardings: Shardings) -> None:
+    """Notes what named computations return, as long as edges hold the shardings of loops' and branches' values: an
+    edge without one says nothing, although its operation may later list it as open."""
+    if "sdy.named_computation" not in program.names:
+        return
+    for op in program.ops():
+        if op.name == "sdy.named_computation":
+            op.data["returned"] = [shardings.get(v) for v in op.regions[0].terminator.operands]
+
+
 def outline_calls(program: Program, shardings: Shardings) -> None:
     """Makes functions and calls of the named computations. Calls of one function with equal shardings share one; a
     call whose results are sharded otherwise than the function returns them gets reshards behind it."""
@@ -83,8 +93,7 @@ def outline_calls(program: Program, shardings: Shardings) -> None:
 
 
 def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: Edits) -> None:
-    body = op.regions[0]
-    returned = [shardings.get(v) for v in body.terminator.operands]
+    returned = op.data["returned"]
     ins = tuple(op.data["in_shardings"])
     key = (op.data["name"], ins, tuple(returned))
     func = made.get(key)
@@ -95,18 +104,17 @@ def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: 
         attrs["callee"] = ir.FlatSymbolRefAttr.get(func.name)
     call = program.new_op("func.call", op.operands, [v.type for v in op.results], attrs, (), op)
     edits.before(op, call)
-    for old, value, sharding in zip(op.results, call.results, returned):
+    for old, value, sharding in zip(op.results, call.results, _filled(returned, op.results)):
         wanted = shardings.get(old)
+        shardings.set(value, sharding or wanted)
         replace_all_uses(old, value)
-        differs = wanted is not None and sharding is not None and not _same_layout(wanted, sharding)
-        shardings.set(value, sharding if differs else wanted)
-        if differs:
+        if wanted is not None and sharding is not None and not _same_axes(wanted, sharding):
             _reshard(program, shardings, value, wanted, call, op, edits)
     edits.erase(op)
 
 
-def _same_layout(a: TensorSharding, b: TensorSharding) -> bool:
-    return a.mesh is b.mesh and [d.axes for d in a.dims] == [d.axes for d in b.dims] and a.unreduced == b.unreduced
+def _same_axes(a: TensorSharding, b: TensorSharding) -> bool:
+    return [d.axes for d in a.dims] == [d.axes for d in b.dims]
 
 
 def _reshard(program, shardings, value, wanted: TensorSharding, call: Op, anchor: Op, edits: Edits) -> None:

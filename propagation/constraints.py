@@ -53,6 +53,9 @@ def _apply(program, shardings, edge_values, op: Op, number: int, sharding: Tenso
     else:
         constraint = program.new_op(_CONSTRAINT, [value], [value.type], like=op)
         shardings.set(constraint.results[0], sharding)
+    if sharding.unreduced:
+        opened = TensorSharding.open_on(sharding.mesh, value.type.rank)
+        shardings.set(value, TensorSharding(sharding.mesh, opened.dims, (), sharding.unreduced))
     _insert_behind(value, constraint)
     replace_all_uses(value, constraint.results[0], lambda use: use.op is not constraint)
 

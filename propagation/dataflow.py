@@ -90,10 +90,9 @@ def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = Non
             shardings.set(out, initial_sharding(edge, shardings))
             (arguments if edge.is_argument else results).append(edge)
             added.append(edge)
-        # The builder inserts each edge right behind the owner, so a later one stands before an earlier one.
-        for edge in arguments:
+        for edge in reversed(arguments):
             edits.first(edge.owner.owner, edge.node)
-        for edge in results:
+        for edge in reversed(results):
             edits.after(op, edge.node)
     edits.apply()
     return added

@@ -15,6 +15,7 @@ from operator import itemgetter
 
 from . import schedule
 from .annotations import Shardings
+from .attributes import integer
 from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, source_view, store_argument
 from .log import Log
 from .model import OpRule, TensorSharding
@@ -305,9 +306,8 @@ class Driver:
         """Operation-priority rounds for each user priority: shardings of lower priority are held back first."""
         table = self.table
         held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
-        edges = set(self._edge_by_slot)
         for place, sharding in enumerate(table):
-            if sharding is None or place in edges or all(d.priority is None for d in sharding.dims):
+            if sharding is None or all(d.priority is None for d in sharding.dims):
                 continue
             table[place], priorities = schedule.split_priorities(sharding)
             if priorities:
@@ -496,8 +496,8 @@ def _result_view(manual, table, place):
 
 
 def _barrier_direction(op: Op) -> str:
-    text = str(op.attrs["allowed_direction"])
-    return next(name for name in ("BACKWARD", "FORWARD", "BOTH", "NONE") if name in text.upper())
+    """The name of the direction that a barrier lets through; the attribute is the number of the direction."""
+    return ("NONE", "FORWARD", "BACKWARD", "BOTH")[integer(op.attrs["allowed_direction"])]
 
 
 def _identity(shape: tuple[int, ...], sources: int, elementwise: bool = False) -> OpRule:

@@ -139,12 +139,13 @@ def run_propagation(run: Run, kind: str = "user_priority") -> None:
 def run_export(run: Run) -> None:
     """Back to the module's own structure: functions and calls, merged constants, no edges."""
     program, shardings = run.program, run.shardings
+    calls.note_returned(program, shardings)
     sink_edges(program, shardings, run.edges)
     run.edges = []
     calls.outline_calls(program, shardings)
-    for func, results in shardings.results.items():
-        if func is not program.main:
-            results[:] = [shardings.get(v) for v in func.returned]
+    if run.options.rules.is_newest:
+        results = shardings.results[program.main]
+        results[:] = [s or shardings.get(v) for s, v in zip(results, program.main.returned)]
     exporting.merge_constants(program, shardings)
 
 

@@ -39,6 +39,7 @@ class Generator:
         self.depth = 0
         self.groups = 0
         self.manual: tuple[str, ...] = ()
+        self.index = "%index"
         self.callees: list[tuple[str, list[tuple[int, ...]], tuple[int, ...]]] = []
 
     # ---- pieces
@@ -265,7 +266,7 @@ class Generator:
         for _ in range(count):
             name = self.name()
             self.lines.append(f"{name} = stablehlo.constant dense<{self.rng.randrange(2)}> : tensor<i32>")
-            names.append(name if self.rng.random() < 0.5 else "%index")
+            names.append(name if self.rng.random() < 0.5 else self.index)
         return names
 
     def dynamic_slice(self) -> None:
@@ -452,7 +453,7 @@ class Generator:
             inner, scope = self.nested(self.rng.randint(0, 3), [])
             result = self.matching([v, *scope], v[1])
             branches.append("{\n" + "\n".join(inner) + f"\nstablehlo.return {result} : {text(v[1])} }}")
-        self.emit(f'"stablehlo.case"(%index) ({", ".join(branches)}) : (tensor<i32>) -> {text(v[1])}', v[1])
+        self.emit(f'"stablehlo.case"({self.index}) ({", ".join(branches)}) : (tensor<i32>) -> {text(v[1])}', v[1])
 
     def barrier(self) -> None:
         a, b = self.pick(), self.pick()
@@ -504,9 +505,11 @@ class Generator:
         self.emit(f"func.call @{name}({operands}){note} : ({types}) -> {text(out)}", out)
 
     def function(self, shapes) -> tuple[str, tuple[int, ...]]:
-        name = f"f{len(self.callees)}"
+        name = f"f{len(self.functions)}_{self.count}"
         args = [(self.name(), s) for s in shapes]
+        outer, self.index = self.index, "%index"
         inner, scope = self.nested(self.rng.randint(1, 4), args, isolated=True)
+        self.index = outer
         result = scope[-1]
         note = lambda s: f" {{sdy.sharding = #sdy.sharding{self.sharding(s)}}}" if s and self.rng.random() < 0.1 else ""  # noqa: E731
         params = ", ".join(f"{n}: {text(s)}{note(s)}" for n, s in args)
@@ -534,14 +537,16 @@ class Generator:
         dims = [f'{{"{name}"}}' if split else "{}"] + [self.rng.choice(["{}", "{?}"]) for _ in v[1][1:]]
         sharding = f"<@mesh, [{', '.join(dims)}]>"
         arg = (self.name(), local if split else v[1])
+        outer, self.index = self.index, self.name()
         inner, scope = self.nested(self.rng.randint(1, 4), [arg], isolated=True)
+        inner.insert(0, f"{self.index} = stablehlo.constant dense<0> : tensor<i32>")
+        self.index = outer
         self.manual = ()
         self.callees = outer_callees
         result = self.matching([arg, *scope], arg[1])
-        index = "%index = stablehlo.constant dense<0> : tensor<i32>\n"
         self.emit(
             f"sdy.manual_computation({v[0]}) in_shardings=[{sharding}] out_shardings=[{sharding}] "
-            f'manual_axes={{"{name}"}} ({arg[0]}: {text(arg[1])}) {{\n{index}'
+            f'manual_axes={{"{name}"}} ({arg[0]}: {text(arg[1])}) {{\n'
             + "\n".join(inner)
             + f"\nsdy.return {result} : {text(arg[1])} }} : ({text(v[1])}) -> {text(v[1])}",
             v[1],
