@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from propagation.annotations import read_shardings
+from collections.abc import Callable
+
+from propagation import Propagated
+from propagation.annotations import Shardings, read_shardings
 from propagation.model import AxisRef, TensorSharding
 from propagation.program import Op, Program, Value
 
@@ -12,10 +15,10 @@ __all__ = ["Annotated", "Propagation", "Source"]
 class Source:
     """Answers for the shardings of a program: of values, of the results of @main, around manual computations."""
 
-    program: Program
-
-    def sharding(self, value: Value) -> TensorSharding | None:
-        raise NotImplementedError
+    def __init__(self, program: Program, shardings: Shardings):
+        self.program = program
+        self.shardings = shardings
+        self.sharding: Callable[[Value], TensorSharding | None] = shardings.get
 
     def results(self) -> list[TensorSharding | None]:
         """The shardings of @main's results."""
@@ -31,11 +34,8 @@ class Source:
     def used_axes(self) -> set[AxisRef]:
         """Every axis and sub-axis that some sharding uses."""
         out: set[AxisRef] = set()
-        seen: set[TensorSharding] = set()
-        values = [self.sharding(v) for v in self.program.values]
-        for s in (*values, *self.results()):
-            if s is not None and s not in seen:
-                seen.add(s)
+        for s in {*self.shardings.table, *self.results()}:
+            if s is not None:
                 for d in s.dims:
                     out.update(d.axes)
                 out.update(s.unreduced)
@@ -46,11 +46,7 @@ class Annotated(Source):
     """A module that carries closed shardings in its `sdy` attributes, whoever wrote them."""
 
     def __init__(self, program: Program):
-        self.program = program
-        self.shardings = read_shardings(program)
-
-    def sharding(self, value: Value) -> TensorSharding | None:
-        return self.shardings.get(value)
+        super().__init__(program, read_shardings(program))
 
     def results(self) -> list[TensorSharding | None]:
         main = self.program.main
@@ -61,12 +57,9 @@ class Annotated(Source):
 class Propagation(Source):
     """What `propagation.run` returned."""
 
-    def __init__(self, propagated):
-        self.program = propagated.program
+    def __init__(self, propagated: Propagated):
+        super().__init__(propagated.program, propagated.shardings)
         self.propagated = propagated
-
-    def sharding(self, value: Value) -> TensorSharding | None:
-        return self.propagated.sharding(value)
 
     def results(self) -> list[TensorSharding | None]:
         return list(self.propagated.result_shardings)
