@@ -1,5 +1,8 @@
 """Short names for working with trees of containers; see :mod:`meshrt.tree_util`."""
 
+import dataclasses
+from typing import Any
+
 from meshrt.tree_util import tree_all as all
 from meshrt.tree_util import tree_broadcast as broadcast
 from meshrt.tree_util import tree_flatten as flatten
@@ -16,5 +19,10 @@ from meshrt.tree_util import tree_unflatten as unflatten
 
 __all__ = [
     "all", "broadcast", "flatten", "flatten_with_path", "leaves", "leaves_with_path", "map", "map_with_path",
-    "reduce", "reduce_associative", "structure", "transpose", "unflatten",
+    "reduce", "reduce_associative", "static", "structure", "transpose", "unflatten",
 ]  # fmt: skip
+
+
+def static(*, metadata: Any = None, **kwargs: Any) -> Any:
+    """A `dataclasses.field` that `register_dataclass` makes part of the structure, not a child."""
+    return dataclasses.field(metadata={**(metadata or {}), "static": True}, **kwargs)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from meshrt import errors
+from meshrt.runtime import jaxlib_api
+
 SERVICE = """
 import signal, sys
 from meshrt.runtime import jaxlib_api
@@ -45,3 +48,11 @@ def test_arrays_and_unawaited_steps(processes, devices):
             p.kill()
             p.wait()
         service.stdout.close()
+
+
+def test_options_of_the_distributed_runtime():
+    with pytest.raises(errors.ArgumentTypeError, match="unknown options"):
+        jaxlib_api.distributed_service("127.0.0.1:1", 1, certificate="a.pem")
+    if jaxlib_api.VERSION < (0, 11):
+        with pytest.raises(errors.UnsupportedError, match=r"no mutual TLS.*private address"):
+            jaxlib_api.distributed_client("127.0.0.1:1", 0, mtls_cert_file="a.pem")

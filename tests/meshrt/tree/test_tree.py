@@ -109,7 +109,7 @@ def test_dataclass_static_and_partial():
     @dataclasses.dataclass
     class Auto:
         w: object
-        n: int = dataclasses.field(metadata={"static": True}, default=3)
+        n: int = tree.static(default=3)
 
     assert tree.leaves(Layer(1, "a")) == [1] and tree.structure(Layer(1, "a")) != tree.structure(Layer(1, "b"))
     assert tree.map(lambda x: x + 1, Auto(1)).w == 2 and tree.leaves(Auto(1)) == [1]
