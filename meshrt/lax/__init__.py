@@ -27,6 +27,8 @@ _public = _collect()
 globals().update(_public)
 __all__ = sorted(_public)
 
+from meshrt.lax import linalg  # noqa: E402, F401
+
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):

@@ -36,8 +36,12 @@ def _like(scalar: Any, other: Any) -> Any:
     if type(other) in PYTHON_SCALARS:
         return scalar
     aval = aval_of(other)
-    if aval.weak_type and aval_of(scalar).dtype == aval.dtype:
-        return scalar
+    if aval.weak_type:
+        # A Python scalar of the other's kind is weak too.
+        kind = {"c": complex, "f": float, "i": int}.get(aval.dtype.kind)
+        same = kind(scalar) if kind is not None else scalar
+        if same == scalar and aval_of(same).dtype == aval.dtype:
+            return same
     return np.asarray(scalar, aval.dtype)[()]
 
 

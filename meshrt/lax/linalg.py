@@ -1,0 +1,16 @@
+"""Linear algebra below NumPy, on batches of matrices. Names and signatures are those of `jax.lax.linalg`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshrt import errors as _errors
+from meshrt.primitives.linalg import cholesky, triangular_solve
+
+__all__ = ["cholesky", "triangular_solve"]
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise _errors.MissingFunctionError(f"meshrt.lax.linalg.{name} is not implemented")

@@ -1,0 +1,133 @@
+"""Discrete Fourier transforms over trailing dimensions."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives import elementwise as ew
+from meshrt.primitives.concatenate import pad_p, unary_linear_jvp
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.reshape import broadcasted_iota, canonical_shape, i64_array
+
+__all__ = ["FftType", "fft"]
+
+
+class FftType(enum.IntEnum):
+    """Complex to complex, its inverse, real to (half) complex, and back."""
+
+    FFT = 0
+    IFFT = 1
+    RFFT = 2
+    IRFFT = 3
+
+
+def _real(dtype: Any) -> np.dtype:
+    return np.empty((), dtype).real.dtype
+
+
+def _complex(dtype: Any) -> np.dtype:
+    return np.dtype(np.complex128 if np.dtype(dtype).itemsize == 8 else np.complex64)
+
+
+def _infer(x, *, fft_type, fft_lengths):
+    count = len(fft_lengths)
+    want_real = fft_type is FftType.RFFT
+    kind = np.floating if want_real else np.complexfloating
+    if x.is_key or not dtypes.issubdtype(x.dtype, kind) or x.dtype.itemsize < 4:
+        raise errors.ArgumentTypeError(
+            f"{fft_type.name} needs a {'real' if want_real else 'complex'} operand of at least single precision, but got "
+            f"{x.str_short()}"
+        )
+    tail = list(fft_lengths)
+    if fft_type is FftType.IRFFT and count:
+        tail[-1] = tail[-1] // 2 + 1 if tail[-1] else 0
+    if not 1 <= count <= 3 or x.ndim < count or list(x.shape[x.ndim - count :]) != tail:
+        raise errors.ArgumentTypeError(
+            f"{fft_type.name} with fft_lengths {fft_lengths} needs 1 to 3 trailing dimensions of sizes {tuple(tail)}, but got "
+            f"{x.str_short()}"
+        )
+    lead = x.shape[: x.ndim - count]
+    if fft_type is FftType.RFFT:
+        last = fft_lengths[-1] // 2 + 1 if fft_lengths[-1] else 0
+        return ShapedArray((*lead, *fft_lengths[:-1], last), _complex(x.dtype))
+    if fft_type is FftType.IRFFT:
+        return ShapedArray((*lead, *fft_lengths), _real(x.dtype))
+    return ShapedArray(x.shape, x.dtype)
+
+
+def _lower(ctx, eqn, x):
+    out = eqn.outvars[0].aval
+    if not out.size or not eqn.invars[0].aval.size:
+        return ctx.full(0, out)
+    attrs = (
+        f"fft_length = {i64_array(eqn.params['fft_lengths'])}, "
+        f"fft_type = #stablehlo<fft_type {eqn.params['fft_type'].name}>"
+    )
+    return ctx.op("stablehlo.fft", [x], out, attrs)
+
+
+def _transpose(ct, x, *, fft_type, fft_lengths):
+    if fft_type is FftType.RFFT:
+        return [_rfft_transpose(ct, fft_lengths)]
+    if fft_type is FftType.IRFFT:
+        return [_irfft_transpose(ct, fft_lengths)]
+    return [fft_p.bind(ct, fft_type=fft_type, fft_lengths=fft_lengths)]
+
+
+def _rfft_transpose(ct: Any, lengths: tuple[int, ...]) -> Any:
+    """RFFT is the first half of a complex transform, whose matrix is symmetric."""
+    aval = aval_of(ct)
+    config = [(0, 0, 0)] * aval.ndim
+    config[-1] = (0, lengths[-1] - aval.shape[-1], 0)
+    padded = pad_p.bind(ct, np.zeros((), aval.dtype)[()], padding_config=tuple(config))
+    return ew.real_p.bind(fft_p.bind(padded, fft_type=FftType.FFT, fft_lengths=lengths))
+
+
+def _irfft_transpose(ct: Any, lengths: tuple[int, ...]) -> Any:
+    """Positions that stand for themselves and their mirror image count twice."""
+    forward = fft_p.bind(ct, fft_type=FftType.RFFT, fft_lengths=lengths)
+    aval = aval_of(forward)
+    part = _real(aval.dtype)
+    position = broadcasted_iota(np.int32, aval.shape, aval.ndim - 1)
+    mirrored = ew.and_p.bind(
+        ew.gt_p.bind(position, np.int32(0)), ew.lt_p.bind(ew.mul(position, 2), np.int32(lengths[-1]))
+    )
+    scale = ew.mul(ew.add(convert_element_type(mirrored, part), 1), 1 / math.prod(lengths))
+    return ew.conj(ew.mul_p.bind(convert_element_type(scale, aval.dtype), forward))
+
+
+def _batch(size, args, dims, params):
+    from meshrt.transforms.batching import move_dim
+
+    return fft_p.bind(move_dim(args[0], dims[0], 0), **params), 0
+
+
+fft_p = Primitive("fft", _infer, lower=_lower, jvp=unary_linear_jvp(lambda: fft_p), transpose=_transpose, batch=_batch)
+
+
+def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
+    """The transform of `x` over its last `len(fft_lengths)` (1 to 3) dimensions; inverse transforms divide by the size.
+
+    `fft_type` is an FftType or its name. RFFT takes real arrays and gives the first half of the last dimension; IRFFT
+    takes that half and gives a real array of `fft_lengths`.
+    """
+    name = getattr(fft_type, "name", fft_type)
+    if not isinstance(name, str) or name.upper() not in FftType.__members__:
+        raise errors.ArgumentTypeError(f"unknown fft_type {fft_type!r}; known: {', '.join(FftType.__members__)}")
+    kind, lengths = FftType[name.upper()], canonical_shape(fft_lengths, "transform length")
+    dtype = aval_of(x).dtype
+    if kind is FftType.RFFT:
+        if dtypes.issubdtype(dtype, np.complexfloating):
+            raise errors.ArgumentTypeError(f"RFFT needs a real operand, but got {aval_of(x).str_short()}")
+        x = convert_element_type(x, dtypes.to_inexact_dtype(dtype))
+    else:
+        x = convert_element_type(x, dtypes.to_complex_dtype(dtype))
+    return fft_p.bind(x, fft_type=kind, fft_lengths=lengths)

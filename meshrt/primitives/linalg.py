@@ -1,0 +1,201 @@
+"""Triangular systems and the Cholesky decomposition, on batches of matrices (the last two dimensions)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives import elementwise as ew
+from meshrt.primitives.contract import Precision, dot_general
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.reshape import broadcasted_iota, reshape, transpose
+from meshrt.transforms.tools import add_tangents, zeros
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """The product of two batches of matrices at the highest precision."""
+    ndim = aval_of(x).ndim
+    batch = tuple(range(ndim - 2))
+    return dot_general(x, y, (((ndim - 1,), (ndim - 2,)), (batch, batch)), precision=Precision.HIGHEST)
+
+
+def matrix_transpose(x: Any) -> Any:
+    """`x` with its last two dimensions exchanged."""
+    ndim = aval_of(x).ndim
+    return transpose(x, (*range(ndim - 2), ndim - 1, ndim - 2))
+
+
+def adjoint(x: Any) -> Any:
+    """The conjugate transpose."""
+    return ew.conj(matrix_transpose(x))
+
+
+def triangle(x: Any, lower: bool, offset: int = 0) -> Any:
+    """The part of `x` on and below (or above) the diagonal `offset`, zero elsewhere."""
+    aval = aval_of(x)
+    rows = broadcasted_iota(np.int32, aval.shape, aval.ndim - 2)
+    columns = broadcasted_iota(np.int32, aval.shape, aval.ndim - 1)
+    shifted = ew.add(rows, offset)
+    keep = (ew.ge_p if lower else ew.le_p).bind(shifted, columns)
+    return ew.select_n(keep, zeros(aval.strong()), x)
+
+
+def check_square(name: str, x: ShapedArray) -> None:
+    """Raises unless `x` is a batch of square matrices of floats or complex numbers."""
+    if x.is_key or not dtypes.issubdtype(x.dtype, np.inexact) or x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise errors.ArgumentTypeError(
+            f"{name} needs square matrices of floats or complex numbers in the last two dimensions, but got {x.str_short()}"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Triangular systems
+
+
+def _solve_infer(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_diagonal):
+    check_square("triangular_solve", a)
+    fits = b.ndim == a.ndim and b.shape[:-2] == a.shape[:-2] and b.shape[-2 if left_side else -1] == a.shape[-1]
+    if not fits or a.dtype != b.dtype:
+        side = "rows" if left_side else "columns"
+        raise errors.ArgumentTypeError(
+            f"triangular_solve of {a.str_short()} needs right-hand sides of the same dtype and batch with as many {side}, "
+            f"but got {b.str_short()}"
+        )
+    return ShapedArray(b.shape, b.dtype, a.weak_type and b.weak_type)
+
+
+def _solve_lower(ctx, eqn, a, b):
+    p, aval, out = eqn.params, eqn.invars[0].aval, eqn.outvars[0].aval
+    if p["conjugate_a"] and not p["transpose_a"] and aval.dtype.kind == "c":
+        part = ShapedArray(aval.shape, np.empty((), aval.dtype).real.dtype)
+        real, imag = (ctx.op(f"stablehlo.{which}", [a], part) for which in ("real", "imag"))
+        a = ctx.op("stablehlo.complex", [real, ctx.op("stablehlo.negate", [imag], part)], aval)
+    how = "NO_TRANSPOSE" if not p["transpose_a"] else "ADJOINT" if p["conjugate_a"] else "TRANSPOSE"
+    flags = ", ".join(f"{k} = {str(p[k]).lower()}" for k in ("left_side", "lower"))
+    attrs = f"{flags}, transpose_a = #stablehlo<transpose {how}>, unit_diagonal = {str(p['unit_diagonal']).lower()}"
+    return ctx.op("stablehlo.triangular_solve", [a, b], out, attrs)
+
+
+def _solve_jvp(primals, tangents, **p):
+    (a, b), (ta, tb) = primals, tangents
+    out = triangular_solve_p.bind(a, b, **p)
+    total = None if tb is None else triangular_solve_p.bind(a, tb, **p)
+    if ta is None:
+        return out, total
+    offset = 0 if not p["unit_diagonal"] else -1 if p["lower"] else 1
+    change = ew.neg_p.bind(triangle(ta, p["lower"], offset))
+    change = matrix_transpose(change) if p["transpose_a"] else change
+    change = ew.conj(change) if p["conjugate_a"] else change
+    moved = matmul(change, out) if p["left_side"] else matmul(out, change)
+    return out, add_tangents(total, triangular_solve_p.bind(a, moved, **p))
+
+
+def _solve_transpose(ct, a, b, **p):
+    return [None, triangular_solve_p.bind(a, ct, **{**p, "transpose_a": not p["transpose_a"]})]
+
+
+def _solve_batch(size, args, dims, params):
+    from meshrt.transforms.batching import bring_to_front, move_dim
+
+    a, b = args
+    if dims[0] is None and aval_of(a).ndim == 2:
+        # One matrix for the whole batch: more right-hand sides.
+        last = 1 if params["left_side"] else 0
+        b = move_dim(b, dims[1], last)
+        shape = aval_of(b).shape
+        merged = (shape[0], size * shape[2]) if params["left_side"] else (size * shape[1], shape[2])
+        return reshape(triangular_solve_p.bind(a, reshape(b, merged), **params), shape), last
+    return triangular_solve_p.bind(*(bring_to_front(size, x, d) for x, d in zip(args, dims)), **params), 0
+
+
+triangular_solve_p = Primitive(
+    "triangular_solve", _solve_infer, lower=_solve_lower, jvp=_solve_jvp, transpose=_solve_transpose, batch=_solve_batch
+)
+
+
+def triangular_solve(
+    a: Any,
+    b: Any,
+    *,
+    left_side: bool = False,
+    lower: bool = False,
+    transpose_a: bool = False,
+    conjugate_a: bool = False,
+    unit_diagonal: bool = False,
+) -> Any:
+    """Solves op(a) x = b (`left_side`) or x op(a) = b for triangular matrices `a`.
+
+    Only the triangle named by `lower` is read; `op` transposes and conjugates as asked. `unit_diagonal` takes the
+    diagonal as ones. A vector `b` (one dimension less than `a`) is one right-hand side.
+    """
+    conjugate_a = conjugate_a and dtypes.issubdtype(aval_of(a).dtype, np.complexfloating)
+    is_vector = aval_of(b).ndim == aval_of(a).ndim - 1
+    shape = aval_of(b).shape
+    if is_vector:
+        b = reshape(b, (*shape, 1) if left_side else (*shape[:-1], 1, shape[-1]))
+    out = triangular_solve_p.bind(
+        a, b, left_side=bool(left_side), lower=bool(lower), transpose_a=bool(transpose_a),
+        conjugate_a=bool(conjugate_a), unit_diagonal=bool(unit_diagonal),
+    )  # fmt: skip
+    return reshape(out, shape) if is_vector else out
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Cholesky
+
+
+def _cholesky_infer(x):
+    check_square("cholesky", x)
+    return ShapedArray(x.shape, x.dtype, x.weak_type)
+
+
+def _cholesky_lower(ctx, eqn, x):
+    """The upper triangle of the operation's result is unspecified: clear it."""
+    aval = eqn.outvars[0].aval
+    out = ctx.op("stablehlo.cholesky", [x], aval, "lower = true")
+    index, flag = ShapedArray(aval.shape, np.dtype(np.int32)), ShapedArray(aval.shape, np.dtype(bool))
+    rows, columns = (ctx.op("stablehlo.iota", [], index, f"iota_dimension = {aval.ndim - d} : i64") for d in (2, 1))
+    attrs = (
+        "comparison_direction = #stablehlo<comparison_direction GE>, compare_type = #stablehlo<comparison_type SIGNED>"
+    )
+    keep = ctx.op("stablehlo.compare", [rows, columns], flag, attrs)
+    return ctx.op("stablehlo.select", [keep, out, ctx.full(0, aval.strong())], aval)
+
+
+def _cholesky_jvp(primals, tangents):
+    """Forward rule of Murray, "Differentiation of the Cholesky decomposition" (2016), equation 8."""
+    factor = cholesky_p.bind(*primals)
+    if tangents[0] is None:
+        return factor, None
+    solve = {"lower": True, "unit_diagonal": False}
+    inner = triangular_solve_p.bind(factor, tangents[0], left_side=False, transpose_a=True, conjugate_a=True, **solve)
+    inner = triangular_solve_p.bind(factor, inner, left_side=True, transpose_a=False, conjugate_a=False, **solve)
+    aval = aval_of(inner)
+    rows, columns = (broadcasted_iota(np.int32, aval.shape, aval.ndim - d) for d in (2, 1))
+    diagonal = convert_element_type(ew.eq_p.bind(rows, columns), aval.dtype)
+    halved = ew.div_p.bind(triangle(inner, True), ew.add(diagonal, 1))
+    return factor, matmul(factor, halved)
+
+
+def _cholesky_batch(size, args, dims, params):
+    from meshrt.transforms.batching import move_dim
+
+    return cholesky_p.bind(move_dim(args[0], dims[0], 0)), 0
+
+
+cholesky_p = Primitive("cholesky", _cholesky_infer, lower=_cholesky_lower, jvp=_cholesky_jvp, batch=_cholesky_batch)
+
+
+def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
+    """The lower triangular L with `x = L L^H` for positive definite (Hermitian) matrices; NaN where there is none.
+
+    `symmetrize_input` uses (x + x^H) / 2, which makes gradients symmetric; without it only the lower triangle counts.
+    """
+    if symmetrize_input:
+        check_square("cholesky", aval_of(x))
+        x = ew.mul(ew.add_p.bind(x, adjoint(x)), 0.5)
+    return cholesky_p.bind(x)
