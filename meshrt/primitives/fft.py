@@ -43,16 +43,16 @@ def _infer(x, *, fft_type, fft_lengths):
     kind = np.floating if want_real else np.complexfloating
     if x.is_key or not dtypes.issubdtype(x.dtype, kind) or x.dtype.itemsize < 4:
         raise errors.ArgumentTypeError(
-            f"{fft_type.name} needs a {'real' if want_real else 'complex'} operand of at least single precision, but got "
-            f"{x.str_short()}"
+            f"{fft_type.name} needs a {'real' if want_real else 'complex'} operand of at least single precision, "
+            f"but got {x.str_short()}"
         )
     tail = list(fft_lengths)
     if fft_type is FftType.IRFFT and count:
         tail[-1] = tail[-1] // 2 + 1 if tail[-1] else 0
     if not 1 <= count <= 3 or x.ndim < count or list(x.shape[x.ndim - count :]) != tail:
         raise errors.ArgumentTypeError(
-            f"{fft_type.name} with fft_lengths {fft_lengths} needs 1 to 3 trailing dimensions of sizes {tuple(tail)}, but got "
-            f"{x.str_short()}"
+            f"{fft_type.name} with fft_lengths {fft_lengths} needs 1 to 3 trailing dimensions of sizes {tuple(tail)}, "
+            f"but got {x.str_short()}"
         )
     lead = x.shape[: x.ndim - count]
     if fft_type is FftType.RFFT:

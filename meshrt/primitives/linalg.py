@@ -48,7 +48,8 @@ def check_square(name: str, x: ShapedArray) -> None:
     """Raises unless `x` is a batch of square matrices of floats or complex numbers."""
     if x.is_key or not dtypes.issubdtype(x.dtype, np.inexact) or x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise errors.ArgumentTypeError(
-            f"{name} needs square matrices of floats or complex numbers in the last two dimensions, but got {x.str_short()}"
+            f"{name} needs square matrices of floats or complex numbers in the last two dimensions, "
+            f"but got {x.str_short()}"
         )
 
 
@@ -62,8 +63,8 @@ def _solve_infer(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_diago
     if not fits or a.dtype != b.dtype:
         side = "rows" if left_side else "columns"
         raise errors.ArgumentTypeError(
-            f"triangular_solve of {a.str_short()} needs right-hand sides of the same dtype and batch with as many {side}, "
-            f"but got {b.str_short()}"
+            f"triangular_solve of {a.str_short()} needs right-hand sides of the same dtype and batch with as many "
+            f"{side}, but got {b.str_short()}"
         )
     return ShapedArray(b.shape, b.dtype, a.weak_type and b.weak_type)
 

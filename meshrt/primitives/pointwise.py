@@ -37,11 +37,12 @@ def _like(scalar: Any, other: Any) -> Any:
         return scalar
     aval = aval_of(other)
     if aval.weak_type:
-        # A Python scalar of the other's kind is weak too.
-        kind = {"c": complex, "f": float, "i": int}.get(aval.dtype.kind)
-        same = kind(scalar) if kind is not None else scalar
-        if same == scalar and aval_of(same).dtype == aval.dtype:
-            return same
+        # A Python scalar of the other's kind (or a narrower one) is weak too.
+        rank = {int: "ifc", float: "fc", complex: "c"}.get(type(scalar), "")
+        if aval.dtype.kind in rank:
+            same = {"i": int, "f": float, "c": complex}[aval.dtype.kind](scalar)
+            if aval_of(same).dtype == aval.dtype:
+                return same
     return np.asarray(scalar, aval.dtype)[()]
 
 
