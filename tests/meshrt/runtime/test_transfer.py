@@ -151,3 +151,23 @@ def test_donation_of_a_moved_array():
     check(y)
     with pytest.raises(errors.DeletedArrayError, match="donated to device_put"):
         np.asarray(x)
+
+
+def test_donation_never_writes_to_shared_memory():
+    """Replicated parts share one host copy, and pieces share their array's memory."""
+    from meshrt.runtime.host_memory import aligned_empty
+
+    mesh = make_mesh((8,), ("x",))
+    replicated, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("x"))
+    add = meshrt.jit(lambda a: a + 1, donate_argnums=0)
+    owned = aligned_empty((256, 256), np.dtype("float32"))
+    owned[:] = 1
+    source = meshrt.device_put(owned, split)
+    for x in (
+        meshrt.device_put(owned, replicated),
+        meshrt.device_put(owned, replicated, may_alias=True),
+        meshrt.device_put(source, replicated),
+        source.addressable_data(3),
+    ):
+        check(add(x), np.full(x.shape, 2, np.float32))
+    assert owned.max() == 1 and np.asarray(source).max() == 1
