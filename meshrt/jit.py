@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.placement import Placement, resolve
 from meshrt.primitives.call import jit_p
 from meshrt.primitives.sharding import mentioned
-from meshrt.runtime import events
+from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
@@ -66,6 +67,18 @@ class _Static(NamedTuple):
 _NO_STATIC = _Static((), ())
 
 
+_alive: weakref.WeakSet[JitFunction] = weakref.WeakSet()
+
+
+@backend.on_clear
+def _forget_devices() -> None:
+    """Drops every call that is bound to devices; traces and programs stay."""
+    for function in list(_alive):
+        function._entries.clear()
+        for record in function._records.values():
+            record.forget_devices()
+
+
 class JitFunction:
     """A function that is traced, lowered, propagated, partitioned and compiled on its first call with given types."""
 
@@ -77,6 +90,7 @@ class JitFunction:
         self._entries: dict[Any, Entry] = {}
         self._records: dict[Any, TraceRecord] = {}
         self._nested: dict[Any, Any] = {}
+        _alive.add(self)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

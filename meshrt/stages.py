@@ -60,6 +60,11 @@ class TraceRecord:
         self.meshes = meshes
         self.lowered: dict[Any, Lowered] = {}
 
+    def forget_devices(self) -> None:
+        """Unbinds the compiled programs of this trace from their devices."""
+        for lowered in self.lowered.values():
+            lowered.forget_devices()
+
     def out_paths(self) -> list[str]:
         dummy = tree_util.tree_unflatten(self.out_tree, range(self.out_tree.num_leaves))
         return ["result" + tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(dummy)]
@@ -172,6 +177,11 @@ class Lowered(_Stage):
         twin = Lowered(self.record, self.request, self.module, devices)
         twin._shared = self._shared
         return twin
+
+    def forget_devices(self) -> None:
+        for stage in self._shared.values():
+            if isinstance(stage, Program):
+                stage.loaded.clear()
 
     mesh = property(lambda self: self.request.mesh)
     in_avals = property(lambda self: self.record.closed.in_avals)

@@ -154,3 +154,12 @@ def test_clear_cache_forgets():
     with events.count("trace") as n:
         f(1.0)
     assert n.trace == 1
+
+
+def test_clear_backends_unbinds_programs():
+    f = meshrt.jit(lambda x: x * 3)
+    f(np.arange(4, dtype=np.float32))
+    meshrt.clear_backends()
+    with events.count("trace") as n:
+        assert np.asarray(f(np.arange(4, dtype=np.float32)))[1] == 3.0
+    assert n.trace == 0
