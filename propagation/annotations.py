@@ -31,10 +31,16 @@ OWN_ATTRIBUTE = {
     "sdy.data_flow_edge": "sharding",
     **{
         f"sdy.{name}": "out_sharding"
-        for name in (
-            "all_gather all_slice all_to_all collective_permute all_reduce reduce_scatter sharded_to_unreduced "
-            "replicated_to_unreduced"
-        ).split()
+        for name in [
+            "all_gather",
+            "all_slice",
+            "all_to_all",
+            "collective_permute",
+            "all_reduce",
+            "reduce_scatter",
+            "sharded_to_unreduced",
+            "replicated_to_unreduced",
+        ]
     },
 }
 WITH_IN_SHARDINGS = ("sdy.manual_computation", "sdy.named_computation")
@@ -53,7 +59,7 @@ class _Parser:
 
     def take(self, expected: str | None = None) -> str:
         token = self.peek()
-        if expected is not None and token != expected or not token:
+        if (expected is not None and token != expected) or not token:
             raise errors.ModuleParseError(f"cannot read sharding {self.text!r}: expected {expected!r}", self.where)
         self.at += 1
         return token

@@ -78,9 +78,10 @@ def note_returned(program: Program, shardings: Shardings) -> None:
             op.data["returned"] = [shardings.get(v) for v in op.regions[0].terminator.operands]
 
 
-def outline_calls(program: Program, shardings: Shardings) -> None:
+def outline_calls(program: Program, shardings: Shardings, keep_own: bool) -> None:
     """Makes functions and calls of the named computations. Calls of one function with equal shardings share one; a
-    call whose results are sharded otherwise than the function returns them gets reshards behind it."""
+    call whose results are sharded otherwise than the function returns them gets reshards behind it. Where the axes
+    agree, the call keeps its own sharding (`keep_own`) or takes the function's; they can differ in unreduced axes."""
     if "sdy.named_computation" not in program.names:
         return
     made: dict[tuple, Func] = {}
@@ -88,11 +89,11 @@ def outline_calls(program: Program, shardings: Shardings) -> None:
     for func in list(program.funcs.values()):
         for op in func.body.walk_inside_out():
             if op.name == "sdy.named_computation":
-                _outline(program, shardings, op, made, edits)
+                _outline(program, shardings, op, made, edits, keep_own)
     edits.apply()
 
 
-def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: Edits) -> None:
+def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: Edits, keep_own) -> None:
     returned = op.data["returned"]
     ins = tuple(op.data["in_shardings"])
     key = (op.data["name"], ins, tuple(returned))
@@ -106,9 +107,11 @@ def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: 
     edits.before(op, call)
     for old, value, sharding in zip(op.results, call.results, _filled(returned, op.results)):
         wanted = shardings.get(old)
-        shardings.set(value, sharding or wanted)
+        differs = wanted is not None and sharding is not None and not _same_axes(wanted, sharding)
+        own = keep_own and not differs and wanted is not None
+        shardings.set(value, wanted if own else sharding or wanted)
         replace_all_uses(old, value)
-        if wanted is not None and sharding is not None and not _same_axes(wanted, sharding):
+        if differs:
             _reshard(program, shardings, value, wanted, call, op, edits)
     edits.erase(op)
 

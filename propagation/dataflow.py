@@ -152,7 +152,7 @@ def remove_manual(sharding: TensorSharding | None, manual: tuple[str, ...]) -> T
     for dim in sharding.dims:
         free = tuple(a for a in dim.axes if a.name not in names)
         dims.append(dim if free == dim.axes else DimSharding(free, dim.is_open, dim.priority))
-    keep = lambda axes: tuple(a for a in axes if a.name not in names)  # noqa: E731
+    keep = lambda axes: tuple(a for a in axes if a.name not in names)
     return TensorSharding(sharding.mesh, dims, keep(sharding.replicated), keep(sharding.unreduced))
 
 

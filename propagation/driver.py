@@ -27,13 +27,35 @@ from .visit import Decision, decide
 __all__ = ["Driver"]
 
 _IMPURE = frozenset(
-    """
-func.call func.return sdy.return sdy.sharding_constraint sdy.sharding_group sdy.data_flow_edge sdy.all_gather
-sdy.all_slice sdy.all_to_all sdy.collective_permute sdy.all_reduce sdy.reduce_scatter stablehlo.all_gather
-stablehlo.all_reduce stablehlo.all_to_all stablehlo.collective_broadcast stablehlo.collective_permute
-stablehlo.composite stablehlo.cross-replica-sum stablehlo.infeed stablehlo.outfeed stablehlo.recv
-stablehlo.reduce_scatter stablehlo.return stablehlo.rng stablehlo.send stablehlo.create_token
-""".split()
+    [
+        "func.call",
+        "func.return",
+        "sdy.return",
+        "sdy.sharding_constraint",
+        "sdy.sharding_group",
+        "sdy.data_flow_edge",
+        "sdy.all_gather",
+        "sdy.all_slice",
+        "sdy.all_to_all",
+        "sdy.collective_permute",
+        "sdy.all_reduce",
+        "sdy.reduce_scatter",
+        "stablehlo.all_gather",
+        "stablehlo.all_reduce",
+        "stablehlo.all_to_all",
+        "stablehlo.collective_broadcast",
+        "stablehlo.collective_permute",
+        "stablehlo.composite",
+        "stablehlo.cross-replica-sum",
+        "stablehlo.infeed",
+        "stablehlo.outfeed",
+        "stablehlo.recv",
+        "stablehlo.reduce_scatter",
+        "stablehlo.return",
+        "stablehlo.rng",
+        "stablehlo.send",
+        "stablehlo.create_token",
+    ]
 )
 _KNOWN_DIALECTS = ("stablehlo.", "chlo.", "sdy.")
 _BARRIER_MODES = {"NONE": (0, 0), "FORWARD": (1, 1), "BACKWARD": (2, 2), "BOTH": (3, 3)}

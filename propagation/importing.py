@@ -15,8 +15,8 @@ from .schedule import is_elementwise
 
 __all__ = [
     "clean_manual_axes",
-    "drop_unreachable_functions",
     "drop_unit_axes",
+    "drop_unreachable_functions",
     "func_to_call",
     "split_constants",
     "unify_meshes",

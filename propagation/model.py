@@ -421,7 +421,7 @@ class OpRule(_Interned):
         return tuple(f for f, t in enumerate(self.types) if t == kind)
 
     def to_text(self) -> str:
-        """`([i, k],[k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}`, as Shardy prints a rule."""
+        """`([i, k], [k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}`, as Shardy prints a rule."""
         if self._text is None:
             _set(self, "_text", _rule_text(self))
         return self._text

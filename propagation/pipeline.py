@@ -97,7 +97,7 @@ def run_import(run: Run) -> None:
 def run_prepare(run: Run) -> None:
     """Calls are inlined, constraints applied, groups settled."""
     program, shardings = run.program, run.shardings
-    program.main  # raises if there is no entry function
+    _ = program.main  # raises if there is no entry function
     made = calls.inline_calls(program, shardings)
     if made:
         run.edges = _edges_in(program)
@@ -139,13 +139,14 @@ def run_propagation(run: Run, kind: str = "user_priority") -> None:
 def run_export(run: Run) -> None:
     """Back to the module's own structure: functions and calls, merged constants, no edges."""
     program, shardings = run.program, run.shardings
+    sink_edges(program, shardings, [e for e in run.edges if e.op.name == "sdy.named_computation"])
     calls.note_returned(program, shardings)
-    sink_edges(program, shardings, run.edges)
-    run.edges = []
-    calls.outline_calls(program, shardings)
     if run.options.rules.is_newest:
         results = shardings.results[program.main]
         results[:] = [s or shardings.get(v) for s, v in zip(results, program.main.returned)]
+    sink_edges(program, shardings, run.edges)
+    run.edges = []
+    calls.outline_calls(program, shardings, run.options.rules.is_newest)
     exporting.merge_constants(program, shardings)
 
 
@@ -182,4 +183,3 @@ def _run_stage(program: Program, stage: str, options: Options) -> Run:
         if stage == "closed":
             run_close(run)
     return run
-

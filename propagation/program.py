@@ -170,7 +170,7 @@ class Op:
         if self._attrs is not None:
             return self._attrs.get(name)
         attributes = self._ir.attributes
-        return attributes[name] if name in attributes else None
+        return attributes[name] if name in attributes else None  # noqa: SIM401 (no get in older bindings)
 
     def has_attr(self, name: str) -> bool:
         """Whether there is an attribute `name`, without fetching the others."""

@@ -22,12 +22,54 @@ _NOTHING: Mode = (NONE, NONE)
 
 _ELEMENTWISE = frozenset(
     "stablehlo." + name
-    for name in """
-abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
-exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
-power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
-shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor
-""".split()
+    for name in [
+        "abs",
+        "add",
+        "and",
+        "atan2",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "compare",
+        "complex",
+        "convert",
+        "cosine",
+        "count_leading_zeros",
+        "divide",
+        "exponential",
+        "exponential_minus_one",
+        "floor",
+        "imag",
+        "is_finite",
+        "log",
+        "log_plus_one",
+        "logistic",
+        "maximum",
+        "minimum",
+        "multiply",
+        "negate",
+        "not",
+        "or",
+        "popcnt",
+        "power",
+        "real",
+        "reduce_precision",
+        "remainder",
+        "round_nearest_afz",
+        "round_nearest_even",
+        "rsqrt",
+        "select",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sine",
+        "sqrt",
+        "subtract",
+        "tan",
+        "tanh",
+        "xor",
+    ]
 ) | {"sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard"}
 _PASSING = _ELEMENTWISE | {"stablehlo.reshape", "stablehlo.transpose", "sdy.data_flow_edge"}
 _DYNAMIC = {"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"}

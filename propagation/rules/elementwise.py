@@ -4,23 +4,101 @@ from __future__ import annotations
 
 from .builder import NEED_REPLICATION, RuleBuilder, pointwise, signature
 
-_POINTWISE = """
-abs add and atan2 cbrt ceil compare complex convert cosine count_leading_zeros divide exponential
-exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
-power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt shift_left shift_right_arithmetic
-shift_right_logical sign sine sqrt subtract tan tanh xor
-""".split()
+_POINTWISE = [
+    "abs",
+    "add",
+    "and",
+    "atan2",
+    "cbrt",
+    "ceil",
+    "compare",
+    "complex",
+    "convert",
+    "cosine",
+    "count_leading_zeros",
+    "divide",
+    "exponential",
+    "exponential_minus_one",
+    "floor",
+    "imag",
+    "is_finite",
+    "log",
+    "log_plus_one",
+    "logistic",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negate",
+    "not",
+    "or",
+    "popcnt",
+    "power",
+    "real",
+    "reduce_precision",
+    "remainder",
+    "round_nearest_afz",
+    "round_nearest_even",
+    "rsqrt",
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "sign",
+    "sine",
+    "sqrt",
+    "subtract",
+    "tan",
+    "tanh",
+    "xor",
+]
 
 _SHAPE_KEEPING = ["all_reduce", "collective_broadcast", "collective_permute", "cross-replica-sum"]
 
 # CHLO operations that frontends emit; Shardy has no rules for them, see `elementwise_chlo`.
-_CHLO_POINTWISE = """
-acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma
-next_after polygamma sinh square tan zeta broadcast_add broadcast_and broadcast_atan2 broadcast_compare
-broadcast_complex broadcast_divide broadcast_maximum broadcast_minimum broadcast_multiply broadcast_next_after
-broadcast_or broadcast_polygamma broadcast_power broadcast_remainder broadcast_shift_left
-broadcast_shift_right_arithmetic broadcast_shift_right_logical broadcast_subtract broadcast_xor broadcast_zeta
-""".split()
+_CHLO_POINTWISE = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bessel_i1e",
+    "conj",
+    "cosh",
+    "digamma",
+    "erf",
+    "erf_inv",
+    "erfc",
+    "is_inf",
+    "is_neg_inf",
+    "is_pos_inf",
+    "lgamma",
+    "next_after",
+    "polygamma",
+    "sinh",
+    "square",
+    "tan",
+    "zeta",
+    "broadcast_add",
+    "broadcast_and",
+    "broadcast_atan2",
+    "broadcast_compare",
+    "broadcast_complex",
+    "broadcast_divide",
+    "broadcast_maximum",
+    "broadcast_minimum",
+    "broadcast_multiply",
+    "broadcast_next_after",
+    "broadcast_or",
+    "broadcast_polygamma",
+    "broadcast_power",
+    "broadcast_remainder",
+    "broadcast_shift_left",
+    "broadcast_shift_right_arithmetic",
+    "broadcast_shift_right_logical",
+    "broadcast_subtract",
+    "broadcast_xor",
+    "broadcast_zeta",
+]
 
 
 def elementwise(op, options):

@@ -2,7 +2,7 @@
 
 >>> rule = parse_rule("i j, j k -> i k, reduction={j}")
 >>> rule.bind([(8, 16), (16, 4)], [(8, 4)]).to_text()
-'([i, j],[j, k])->([i, k]) {i=8, j=16, k=4} reduction={j}, custom'
+'([i, j], [j, k])->([i, k]) {i=8, j=16, k=4} reduction={j}, custom'
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RuleText:
                     blocked.append(names[name])
                 else:
                     types[names[name]] = _KINDS[label]
-        view = lambda side: tuple(tuple(tuple(names[n] for n in dim) for dim in dims) for dims in side)  # noqa: E731
+        view = lambda side: tuple(tuple(tuple(names[n] for n in dim) for dim in dims) for dims in side)
         return OpRule(
             [sizes[n] for n in names], view(self.operands), view(self.results), types, sorted(blocked), custom=True
         )
@@ -115,7 +115,7 @@ def parse_rule(text: str) -> RuleText:
         else:
             raise BadRuleError(f"sharding rule {text!r}: cannot read {part.strip()!r}; labels are {', '.join(_LABELS)}")
     operands = left.split(",") if left.strip() else []
-    view = lambda parts: tuple(_dims(p, text) for p in parts)  # noqa: E731
+    view = lambda parts: tuple(_dims(p, text) for p in parts)
     return RuleText(text, view(operands), view(results), tuple(sizes), tuple(labels))
 
 

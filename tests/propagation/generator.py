@@ -72,9 +72,7 @@ class Generator:
         if kind < 0.6:
             return self.emit(f"stablehlo.iota dim = {self.rng.randrange(len(shape))} : {text(shape)}", shape)
         scalar = self.emit(f"stablehlo.constant dense<{self.rng.randrange(3)}.0> : tensor<f32>", ())
-        return self.emit(
-            f"stablehlo.broadcast_in_dim {scalar}, dims = [] : (tensor<f32>) -> {text(shape)}", shape
-        )
+        return self.emit(f"stablehlo.broadcast_in_dim {scalar}, dims = [] : (tensor<f32>) -> {text(shape)}", shape)
 
     def parts(self) -> list[str]:
         """The mesh axes cut into disjoint references, in random order."""
@@ -151,7 +149,9 @@ class Generator:
     def binary(self) -> None:
         v = self.pick()
         other = self.like(v[1])
-        self.emit(f"stablehlo.{self.rng.choice(BINARY)} {v[0]}, {other}{self.annotate(v[1], 0.08)} : {text(v[1])}", v[1])
+        self.emit(
+            f"stablehlo.{self.rng.choice(BINARY)} {v[0]}, {other}{self.annotate(v[1], 0.08)} : {text(v[1])}", v[1]
+        )
 
     def select(self) -> None:
         v = self.pick()
@@ -231,9 +231,7 @@ class Generator:
         out = list(v[1])
         out[d] += other[d]
         b = self.like(tuple(other))
-        self.emit(
-            f"stablehlo.concatenate {v[0]}, {b}, dim = {d} : ({text(v[1])}, {text(other)}) -> {text(out)}", out
-        )
+        self.emit(f"stablehlo.concatenate {v[0]}, {b}, dim = {d} : ({text(v[1])}, {text(other)}) -> {text(out)}", out)
 
     def slice(self) -> None:
         v = self.pick(lambda s: len(s) > 0)
@@ -511,7 +509,7 @@ class Generator:
         inner, scope = self.nested(self.rng.randint(1, 4), args, isolated=True)
         self.index = outer
         result = scope[-1]
-        note = lambda s: f" {{sdy.sharding = #sdy.sharding{self.sharding(s)}}}" if s and self.rng.random() < 0.1 else ""  # noqa: E731
+        note = lambda s: f" {{sdy.sharding = #sdy.sharding{self.sharding(s)}}}" if s and self.rng.random() < 0.1 else ""
         params = ", ".join(f"{n}: {text(s)}{note(s)}" for n, s in args)
         index = "%index = stablehlo.constant dense<0> : tensor<i32>\n"
         self.functions.append(

@@ -87,7 +87,12 @@ def run_batch(jobs: list[tuple[str, str]], timeout: float = 300) -> list[str | N
         rest = jobs[len(answers) :]
         feed = "\n".join(json.dumps(j) for j in rest) + "\n"
         done = subprocess.run(
-            [sys.executable, __file__], input=feed.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=timeout
+            [sys.executable, __file__],
+            input=feed.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout,
+            check=False,
         )
         lines = done.stdout.decode().splitlines()
         answers += [json.loads(line) for line in lines]

@@ -85,9 +85,19 @@ def structural() -> list[str]:
         "(tensor<8x4xf32>, tensor<2x4xf32>, tensor<i32>, tensor<i32>) -> tensor<8x4xf32>\n"
         "return %0 : tensor<8x4xf32> }"
     )
-    c.append(single("stablehlo.concatenate", [_t((8, 4)), _t((8, 4)), _t((2, 4))], [_t((18, 4))], "dimension = 0 : i64"))
+    c.append(
+        single("stablehlo.concatenate", [_t((8, 4)), _t((8, 4)), _t((2, 4))], [_t((18, 4))], "dimension = 0 : i64")
+    )
     c.append(single("stablehlo.concatenate", [_t((8, 4))], [_t((8, 4))], "dimension = 1 : i64"))
-    for pieces in (("%s0", "%s1"), ("%s0", "%x"), ("%x", "%s0"), ("%s0", "%y"), ("%s0", "%s2"), ("%x", "%x"), ("%x", "%s2")):
+    for pieces in (
+        ("%s0", "%s1"),
+        ("%s0", "%x"),
+        ("%x", "%s0"),
+        ("%s0", "%y"),
+        ("%s0", "%s2"),
+        ("%x", "%x"),
+        ("%x", "%s2"),
+    ):
         types = ", ".join(["tensor<8x4xf32>"] * 2)
         c.append(
             "func.func @main(%x: tensor<8x4xf32>, %y: tensor<8x4xf32>) -> tensor<16x4xf32> {\n"
@@ -101,7 +111,12 @@ def structural() -> list[str]:
     c.append(single("stablehlo.reverse", [_t((2, 3, 4))], [_t((2, 3, 4))], f"dimensions = {_ints([0, 2])}"))
     for a, b, dims in [((4,), (8, 4), [1]), ((1, 4), (8, 4), [0, 1]), ((), (3, 4), []), ((1, 1), (1, 4), [0, 1])]:
         c.append(single("stablehlo.broadcast_in_dim", [_t(a)], [_t(b)], f"broadcast_dimensions = {_ints(dims)}"))
-    for a, ta, b, tb in [((4, 2), "f32", (4,), "f64"), ((4,), "f32", (4,), "i32"), ((4,), "i64", (4, 2), "i32"), ((), "i32", (), "f32")]:
+    for a, ta, b, tb in [
+        ((4, 2), "f32", (4,), "f64"),
+        ((4,), "f32", (4,), "i32"),
+        ((4,), "i64", (4, 2), "i32"),
+        ((), "i32", (), "f32"),
+    ]:
         c.append(single("stablehlo.bitcast_convert", [_t(a, ta)], [_t(b, tb)]))
     return c
 
@@ -119,7 +134,11 @@ def pointwise() -> list[str]:
     c.append(single("stablehlo.clamp", ["tensor<f32>", _t((8, 4)), "tensor<f32>"], [_t((8, 4))]))
     c.append(single("stablehlo.clamp", [_t((8, 4)), _t((8, 4)), "tensor<f32>"], [_t((8, 4))]))
     c.append(single("stablehlo.convert", [_t((8, 4))], [_t((8, 4), "bf16")]))
-    c.append(single("stablehlo.reduce_precision", [_t((8, 4))], [_t((8, 4))], "exponent_bits = 5 : i32, mantissa_bits = 3 : i32"))
+    c.append(
+        single(
+            "stablehlo.reduce_precision", [_t((8, 4))], [_t((8, 4))], "exponent_bits = 5 : i32, mantissa_bits = 3 : i32"
+        )
+    )
     for name in ("erf", "square", "lgamma"):
         c.append(single(f"chlo.{name}", [_t((8, 4))], [_t((8, 4))]))
     return c
@@ -140,7 +159,11 @@ def contractions() -> list[str]:
         ((4,), (5,), (4, 5), ""),
         ((8, 1), (1, 4), (8, 4), "lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]"),
     ]:
-        c.append(single("stablehlo.dot_general", [_t(a), _t(b)], [_t(out)], f"dot_dimension_numbers = #stablehlo.dot<{dims}>"))
+        c.append(
+            single(
+                "stablehlo.dot_general", [_t(a), _t(b)], [_t(out)], f"dot_dimension_numbers = #stablehlo.dot<{dims}>"
+            )
+        )
     for a, b, out in [((8, 16), (16, 4), (8, 4)), ((16,), (16, 4), (4,)), ((8, 16), (16,), (8,)), ((4,), (4,), ())]:
         c.append(single("stablehlo.dot", [_t(a), _t(b)], [_t(out)]))
     return c
@@ -150,7 +173,13 @@ def reductions() -> list[str]:
     f = "tensor<f32>"
     c = [
         single("stablehlo.reduce", [_t((2, 4, 8)), f], [_t((4,))], f"dimensions = {_ints([0, 2])}", _reducer()),
-        single("stablehlo.reduce", [_t((2, 4)), _t((2, 4)), f, f], [_t((2,))] * 2, f"dimensions = {_ints([1])}", _reducer(count=2)),
+        single(
+            "stablehlo.reduce",
+            [_t((2, 4)), _t((2, 4)), f, f],
+            [_t((2,))] * 2,
+            f"dimensions = {_ints([1])}",
+            _reducer(count=2),
+        ),
         single("stablehlo.reduce", [_t((2, 4)), f], [_t((2, 4))], f"dimensions = {_ints([])}", _reducer()),
         single("stablehlo.reduce", [_t((1, 4)), f], [_t((4,))], f"dimensions = {_ints([0])}", _reducer()),
     ]
@@ -196,9 +225,7 @@ def windows() -> list[str]:
         ((4, 16, 16, 8), (3, 3, 8, 32), (2, 14, 14, 32), (2, 1)),
         ((8, 16, 16, 8), (3, 3, 8, 32), (1, 14, 14, 32), (8, 1)),
     ]:
-        attrs = (
-            f"dimension_numbers = {dims}, batch_group_count = {groups[0]} : i64, feature_group_count = {groups[1]} : i64"
-        )
+        attrs = f"dimension_numbers = {dims}, batch_group_count = {groups[0]} : i64, feature_group_count = {groups[1]} : i64"
         c.append(single("stablehlo.convolution", [_t(lhs), _t(rhs)], [_t(out)], attrs))
     return c
 
@@ -210,31 +237,104 @@ def gathers() -> list[str]:
         attrs = f"dimension_numbers = #stablehlo.gather<{dims}>, slice_sizes = {_ints(sizes)}"
         c.append(single("stablehlo.gather", [_t(operand), _t(indices, "i32")], [_t(out)], attrs))
 
-    gather((100, 16), (4, 6, 1), (4, 6, 16), "offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2", (1, 16))
-    gather((100, 16), (4, 6), (4, 6, 16), "offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2", (1, 16))
-    gather((100, 16), (4, 6, 1), (4, 6, 1, 16), "offset_dims = [2, 3], start_index_map = [0], index_vector_dim = 2", (1, 16))
-    gather((100, 16), (4, 6, 1), (4, 6, 3, 16), "offset_dims = [2, 3], start_index_map = [0], index_vector_dim = 2", (3, 16))
-    gather((5, 100, 16), (5, 6, 1), (5, 6, 16), "offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2", (1, 1, 16))
-    gather((1, 16), (4, 1), (4, 16), "offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1", (1, 16))
-    gather((9, 7, 16), (2, 4, 6), (16, 4, 6), "offset_dims = [0], collapsed_slice_dims = [0, 1], start_index_map = [0, 1], index_vector_dim = 0", (1, 1, 16))
+    gather(
+        (100, 16),
+        (4, 6, 1),
+        (4, 6, 16),
+        "offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2",
+        (1, 16),
+    )
+    gather(
+        (100, 16),
+        (4, 6),
+        (4, 6, 16),
+        "offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2",
+        (1, 16),
+    )
+    gather(
+        (100, 16),
+        (4, 6, 1),
+        (4, 6, 1, 16),
+        "offset_dims = [2, 3], start_index_map = [0], index_vector_dim = 2",
+        (1, 16),
+    )
+    gather(
+        (100, 16),
+        (4, 6, 1),
+        (4, 6, 3, 16),
+        "offset_dims = [2, 3], start_index_map = [0], index_vector_dim = 2",
+        (3, 16),
+    )
+    gather(
+        (5, 100, 16),
+        (5, 6, 1),
+        (5, 6, 16),
+        "offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2",
+        (1, 1, 16),
+    )
+    gather(
+        (1, 16),
+        (4, 1),
+        (4, 16),
+        "offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1",
+        (1, 16),
+    )
+    gather(
+        (9, 7, 16),
+        (2, 4, 6),
+        (16, 4, 6),
+        "offset_dims = [0], collapsed_slice_dims = [0, 1], start_index_map = [0, 1], index_vector_dim = 0",
+        (1, 1, 16),
+    )
 
     def scatter(operand, indices, updates, dims, name="add", dtype="f32", count=1):
         attrs = f"scatter_dimension_numbers = #stablehlo.scatter<{dims}>"
         ins = [_t(operand, dtype)] * count + [_t(indices, "i32")] + [_t(updates, dtype)] * count
         c.append(single("stablehlo.scatter", ins, [_t(operand, dtype)] * count, attrs, _reducer(dtype, name, count)))
 
-    rows = "update_window_dims = [2], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 2"
-    for name, dtype in [("add", "f32"), ("maximum", "f32"), ("subtract", "f32"), ("and", "i1"), ("and", "i32"), ("or", "i1"), ("multiply", "f32"), ("add", "i1")]:
+    rows = (
+        "update_window_dims = [2], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 2"
+    )
+    for name, dtype in [
+        ("add", "f32"),
+        ("maximum", "f32"),
+        ("subtract", "f32"),
+        ("and", "i1"),
+        ("and", "i32"),
+        ("or", "i1"),
+        ("multiply", "f32"),
+        ("add", "i1"),
+    ]:
         scatter((100, 16), (4, 6, 1), (4, 6, 16), rows, name, dtype)
     scatter((100, 16), (4, 6, 1), (4, 6, 16), rows, count=2)
-    scatter((100, 16), (4, 1), (4, 3, 16), "update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0], index_vector_dim = 1")
-    scatter((100, 16), (4, 1), (4, 1, 16), "update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0], index_vector_dim = 1")
-    scatter((5, 100, 16), (5, 6, 1), (5, 6, 16), "update_window_dims = [2], inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [0], scatter_dims_to_operand_dims = [1], index_vector_dim = 2")
+    scatter(
+        (100, 16),
+        (4, 1),
+        (4, 3, 16),
+        "update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0], index_vector_dim = 1",
+    )
+    scatter(
+        (100, 16),
+        (4, 1),
+        (4, 1, 16),
+        "update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0], index_vector_dim = 1",
+    )
+    scatter(
+        (5, 100, 16),
+        (5, 6, 1),
+        (5, 6, 16),
+        "update_window_dims = [2], inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [0], scatter_dims_to_operand_dims = [1], index_vector_dim = 2",
+    )
     scatter((100,), (1,), (), "inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 0")
     overwrite = "{ ^bb0(%p: tensor<f32>, %q: tensor<f32>): stablehlo.return %q : tensor<f32> }"
     c.append(
-        single("stablehlo.scatter", [_t((100, 16)), _t((4, 6, 1), "i32"), _t((4, 6, 16))], [_t((100, 16))],
-               f"scatter_dimension_numbers = #stablehlo.scatter<{rows}>", overwrite)
+        single(
+            "stablehlo.scatter",
+            [_t((100, 16)), _t((4, 6, 1), "i32"), _t((4, 6, 16))],
+            [_t((100, 16))],
+            f"scatter_dimension_numbers = #stablehlo.scatter<{rows}>",
+            overwrite,
+        )
     )
     return c
 
@@ -250,14 +350,29 @@ def numerics() -> list[str]:
         c.append(single("stablehlo.fft", [a], [b], f"fft_type = #stablehlo<fft_type {kind}>, fft_length = {_ints(n)}"))
     for left, transpose in itertools.product(("true", "false"), ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")):
         b = (2, 4, 6) if left == "true" else (2, 6, 4)
-        attrs = f"left_side = {left}, lower = true, unit_diagonal = false, transpose_a = #stablehlo<transpose {transpose}>"
+        attrs = (
+            f"left_side = {left}, lower = true, unit_diagonal = false, transpose_a = #stablehlo<transpose {transpose}>"
+        )
         c.append(single("stablehlo.triangular_solve", [_t((2, 4, 4)), _t(b)], [_t(b)], attrs))
     norm = [_t((2, 4, 6))] + [_t((4,))] * 4
-    c.append(single("stablehlo.batch_norm_inference", norm, [_t((2, 4, 6))], "epsilon = 0.1 : f32, feature_index = 1 : i64"))
+    c.append(
+        single("stablehlo.batch_norm_inference", norm, [_t((2, 4, 6))], "epsilon = 0.1 : f32, feature_index = 1 : i64")
+    )
     state, bits = _t((2,), "ui64"), _t((8, 4), "ui32")
-    c.append(single("stablehlo.rng_bit_generator", [state], [state, bits], "rng_algorithm = #stablehlo<rng_algorithm THREE_FRY>"))
+    c.append(
+        single(
+            "stablehlo.rng_bit_generator", [state], [state, bits], "rng_algorithm = #stablehlo<rng_algorithm THREE_FRY>"
+        )
+    )
     f = "tensor<f32>"
-    c.append(single("stablehlo.rng", [f, f, "tensor<2xi64>"], [_t((8, 4))], "rng_distribution = #stablehlo<rng_distribution UNIFORM>"))
+    c.append(
+        single(
+            "stablehlo.rng",
+            [f, f, "tensor<2xi64>"],
+            [_t((8, 4))],
+            "rng_distribution = #stablehlo<rng_distribution UNIFORM>",
+        )
+    )
     return c
 
 
@@ -268,8 +383,20 @@ def custom_calls() -> list[str]:
         c.append(single("stablehlo.custom_call", ins, outs, f'call_target_name = "{target}"{attrs}'))
 
     m = _t((3, 8, 4))
-    for target in ("MoveToHost", "Sharding", "mhlo.erf", "foo", "tpu_custom_call", "X64Combine", "LayoutConstraint", "Cholesky",
-                   "CompactWyHelper", "InvertDiagBlocksLowerTriangular", "annotate_device_placement", "X64SplitLow"):
+    for target in (
+        "MoveToHost",
+        "Sharding",
+        "mhlo.erf",
+        "foo",
+        "tpu_custom_call",
+        "X64Combine",
+        "LayoutConstraint",
+        "Cholesky",
+        "CompactWyHelper",
+        "InvertDiagBlocksLowerTriangular",
+        "annotate_device_placement",
+        "X64SplitLow",
+    ):
         call(target, [m], [m])
     call("Eigh", [_t((3, 4, 4))], [_t((3, 4, 4)), _t((3, 4))])
     call("Qr", [m], [m, _t((3, 4))])
@@ -291,7 +418,9 @@ def collectives() -> list[str]:
     c.append(single("stablehlo.all_reduce", [x], [x], groups, _reducer()))
     c.append(single("stablehlo.reduce_scatter", [wide], [x], f"scatter_dimension = 0 : i64, {groups}", _reducer()))
     c.append(single("stablehlo.collective_broadcast", [x], [x], groups))
-    c.append(single("stablehlo.collective_permute", [x], [x], "source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>"))
+    c.append(
+        single("stablehlo.collective_permute", [x], [x], "source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>")
+    )
     split = "split_dimension = {} : i64, concat_dimension = {} : i64, split_count = 2 : i64, " + groups
     c.append(single("stablehlo.all_to_all", [x], [_t((4, 8))], split.format(0, 1)))
     c.append(single("stablehlo.all_to_all", [x], [x], split.format(0, 0)))
@@ -299,5 +428,16 @@ def collectives() -> list[str]:
 
 
 def all_cases() -> list[str]:
-    families = (pointwise, structural, contractions, reductions, windows, gathers, numerics, custom_calls, collectives, reshapes)
+    families = (
+        pointwise,
+        structural,
+        contractions,
+        reductions,
+        windows,
+        gathers,
+        numerics,
+        custom_calls,
+        collectives,
+        reshapes,
+    )
     return [case for family in families for case in family()]

@@ -1,0 +1,142 @@
+"""The public face: results, explanations, errors, the command line."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import itertools
+import json
+import pickle
+import sys
+
+import pytest
+
+import propagation
+from propagation import __main__ as cli
+from propagation import errors
+from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding
+
+from . import generator
+
+MLP = """
+sdy.mesh @mesh = <["data"=4, "model"=2]>
+func.func public @main(
+    %x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>},
+    %w: tensor<16x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>},
+    %v: tensor<32x16xf32>) -> tensor<8x16xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
+  %1 = stablehlo.tanh %0 : tensor<8x32xf32>
+  %2 = stablehlo.dot_general %1, %v, contracting_dims = [1] x [0] : (tensor<8x32xf32>, tensor<32x16xf32>) -> tensor<8x16xf32>
+  return %2 : tensor<8x16xf32>
+}
+"""
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    "name",
+    ["propagation", "propagation.model", "propagation.program", "propagation.annotations", "propagation.rules.parse"],
+)
+def test_docstrings(name):
+    __import__(name)
+    result = doctest.testmod(sys.modules[name])
+    assert result.attempted and not result.failed
+
+
+@pytest.mark.smoke
+def test_shardings_of_a_small_network():
+    result = propagation.run(MLP)
+    assert [s.to_text() for s in result.arg_shardings] == [
+        '#sdy.sharding<@mesh, [{"data"}, {}]>',
+        '#sdy.sharding<@mesh, [{}, {"model"}]>',
+        '#sdy.sharding<@mesh, [{"model"}, {}]>',
+    ]
+    assert [s.to_text() for s in result.result_shardings] == ['#sdy.sharding<@mesh, [{"data"}, {}]>']
+    again = propagation.run(result.as_text(), "closed")
+    assert again.as_text() == result.as_text()
+    assert again.fingerprint == result.fingerprint
+    assert "sharded" in repr(result)
+
+
+def test_values_are_interned_and_pickle():
+    mesh = Mesh("m", (("a", 2), ("b", 4)))
+    sharding = TensorSharding(mesh, (DimSharding((AxisRef("b", 1, 2),)), DimSharding((), True)), (mesh.axis("a"),))
+    assert pickle.loads(pickle.dumps(sharding)) is sharding
+    assert sharding.to_text() == '#sdy.sharding<@m, [{"b":(1)2}, {?}], replicated={"a"}>'
+    assert sharding.shard_shape((5, 3)) == (3, 3)
+    with pytest.raises(AttributeError, match="immutable"):
+        sharding.mesh = None
+
+
+def _replay(result):
+    """Every step of every explanation names a value that has the axis, and ends at an annotation."""
+    checked = 0
+    for value in result.program.values:
+        sharding = result.sharding(value)
+        for dim in range(0 if sharding is None else len(sharding.dims)):
+            for chain in result.explain(value, dim):
+                assert chain[-1].op is None, chain
+                for step, following in itertools.pairwise(chain):
+                    assert step.source is following.value and step.source_dim == following.dim
+                checked += 1
+    return checked
+
+
+def test_explanations_end_at_annotations():
+    assert _replay(propagation.run(MLP)) >= 6
+    assert sum(_replay(propagation.run(generator.module(s, features=False), "propagated")) for s in range(30)) > 50
+
+
+def test_explanation_names_source_lines():
+    result = propagation.run(MLP.replace("sdy.mesh @mesh", "\nsdy.mesh @mesh", 1))
+    chain = result.explain(result.program.main.args[2], 0)[0]
+    assert [s.op.name for s in chain[:-1]] == ["stablehlo.dot_general", "stablehlo.tanh", "stablehlo.dot_general"]
+    assert all(s.where.startswith("-:") for s in chain[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("func.func @main(", errors.ModuleParseError, "-:1"),
+        (b"ML\xefR\x00", errors.ModuleParseError, ""),
+        (MLP.replace('[{"data"}', '[{"date"}'), errors.PropagationError, "date"),
+        (MLP.replace('@mesh, [{"data"}', '@other, [{"data"}'), errors.PropagationError, "other"),
+        (MLP.replace('[{"data"}, {}]', '[{"data"}, {"data"}]'), errors.PropagationError, "data"),
+        (MLP.replace('[{"data"}, {}]', '[{"data"}]'), errors.PropagationError, "rank"),
+        (
+            "func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> { return %x : tensor<?xf32> }",
+            errors.UnsupportedModuleError,
+            "static shapes",
+        ),
+        (
+            "func.func @f() { return }\nfunc.func @g() { return }",
+            errors.UnsupportedModuleError,
+            "name the entry function main",
+        ),
+    ],
+)
+def test_bad_modules(text, error, message):
+    with pytest.raises(error, match=message):
+        propagation.run(text)
+
+
+def test_bad_options():
+    with pytest.raises(errors.BadOptionError, match="unknown stage 'clsed'"):
+        propagation.run(MLP, "clsed")
+    with pytest.raises(errors.BadOptionError, match="unknown strategy"):
+        propagation.run(MLP, strategy="greedy")
+
+
+def test_command_line(tmp_path, capsys, monkeypatch):
+    file = tmp_path / "m.mlir"
+    file.write_text(MLP)
+    assert cli.main(["closed", str(file)]) == 0
+    assert '"model"}, {}' in capsys.readouterr().out
+    assert cli.main(["closed", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["main"]["ops"][0]["op"] == "stablehlo.dot_general"
+    assert cli.main(["closed", str(file), "--explain"]) == 0
+    assert "argument 2, dimension 0:" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\x00")))
+    assert cli.main([]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert cli.main(["closed", str(tmp_path / "none")]) == 2

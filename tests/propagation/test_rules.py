@@ -1,0 +1,66 @@
+"""Derived sharding rules against `sdy-populate-op-sharding-rules`."""
+
+from __future__ import annotations
+
+import jaxlib.version
+import pytest
+
+from propagation import errors, program
+from propagation.rules import RuleCache, RuleOptions, parse_rule, register_sharding_rule, unregister_sharding_rule
+from propagation.rules.parse import parse_printed
+
+from . import oracle, rule_cases
+
+VERSION = tuple(map(int, jaxlib.version.__version__.split(".")[:2]))
+
+
+@pytest.mark.parametrize("conservative", [False, True])
+def test_rules_equal_shardys(conservative):
+    cases = rule_cases.all_cases()
+    stage = "rules-conservative" if conservative else "rules"
+    checked = 0
+    for case, out in zip(cases, oracle.run_batch([(stage, c) for c in cases])):
+        assert out is not None and not out.startswith("ERROR"), (out, case)
+        prog = program.read(out)
+        rules = RuleCache(RuleOptions(conservative, VERSION))
+        for op in prog.ops():
+            parent = op.parent_op
+            if isinstance(parent, program.Op) and parent.name == "stablehlo.reduce":
+                continue  # printed in a short form that drops the rule
+            want = op.attr("sdy.sharding_rule")
+            got = rules.rule_for(op)
+            assert (got and got.to_text()) == (want and str(want).removeprefix("#sdy.op_sharding_rule<")[:-1]), case
+            if want is not None:
+                assert parse_printed(str(want)).to_text() == got.to_text()
+                checked += 1
+    assert checked > 300
+
+
+def test_registered_rule_binds_to_shapes():
+    text = rule_cases.single(
+        "stablehlo.custom_call",
+        ["tensor<8x16xf32>", "tensor<16x4xf32>"],
+        ["tensor<8x4xf32>"],
+        'call_target_name = "mm"',
+    )
+    op = program.read(text).main.body.ops[0]
+    assert RuleCache().rule_for(op) is None
+    register_sharding_rule("mm", "i j, j k -> i k, reduction={j}")
+    try:
+        assert RuleCache().rule_for(op).to_text() == "([i, j],[j, k])->([i, k]) {i=8, j=16, k=4} reduction={j}, custom"
+        register_sharding_rule("mm", "i j -> i")
+        with pytest.raises(errors.BadRuleError, match="1 operands, the operation has 2"):
+            RuleCache().rule_for(op)
+    finally:
+        unregister_sharding_rule("mm")
+
+
+@pytest.mark.parametrize("text", ["i j", "i -> j, reduktion={i}", "1 -> 1", "i -> i, size=x"])
+def test_malformed_rules_are_refused(text):
+    with pytest.raises(errors.BadRuleError, match="sharding rule"):
+        parse_rule(text)
+
+
+def test_compound_dimensions():
+    rule = parse_rule("(a b) c -> a b c, a=4").bind([(8, 3)], [(4, 2, 3)])
+    assert rule.to_text() == "([ij, k])->([i, j, k]) {i=4, j=2, k=3}, custom"
