@@ -14,6 +14,7 @@ from meshrt.numpy.creation import asarray
 from meshrt.numpy.operands import ShapeError, canonical_axis, operand, promote_inexact, scalar_like
 from meshrt.numpy.selection import clip, where
 from meshrt.numpy.shapes import split
+from meshrt.numpy.transcendental import logaddexp
 
 __all__ = [
     "celu", "elu", "gelu", "glu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "identity", "leaky_relu",
@@ -52,7 +53,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
 
 def softplus(x: Any) -> Any:
     """log(1 + exp(x))."""
-    return uf.logaddexp(x, 0)
+    return logaddexp(x, 0)
 
 
 def sparse_plus(x: Any) -> Any:

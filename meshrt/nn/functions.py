@@ -160,7 +160,9 @@ def standardize(
             variance = uf.maximum(0, uf.subtract(squares, uf.square(mean)))
         else:
             raise errors.ArgumentValueError(f"standardize: algorithm must be 'fast' or 'stable', got {algorithm!r}")
-    return uf.multiply(uf.subtract(x, mean), el.rsqrt_p.bind(promote_inexact("standardize", uf.add(variance, epsilon))[0]))
+    return uf.multiply(
+        uf.subtract(x, mean), el.rsqrt_p.bind(promote_inexact("standardize", uf.add(variance, epsilon))[0])
+    )
 
 
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:

@@ -63,9 +63,7 @@ def normal(stddev: float = 1e-2, dtype: Any = None) -> Initializer:
     return _scaled(lambda k, s, d, o: random.normal(k, s, d, out_sharding=o), stddev, dtype, "normal")
 
 
-def truncated_normal(
-    stddev: float = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0
-) -> Initializer:
+def truncated_normal(stddev: float = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0) -> Initializer:
     """An initializer that draws from the normal distribution within ``stddev`` times (lower, upper)."""
     return _scaled(
         lambda k, s, d, o: random.truncated_normal(k, lower, upper, s, d, out_sharding=o), stddev, dtype,

@@ -20,7 +20,10 @@ from meshrt.numpy.methods import astype, attach_all
 from meshrt.numpy.names import missing
 from meshrt.numpy.scalar_types import SCALAR_TYPES
 
-_ROOMS = ("creation", "ufuncs", "selection", "reductions", "shapes", "contractions", "indexing", "sorting")
+_ROOMS = (
+    "creation", "pointwise", "ufuncs", "transcendental", "selection", "reductions", "nan_reductions", "shapes", "padding", "contractions",
+    "indexing", "sorting",
+)  # fmt: skip
 
 attach_all()
 
@@ -96,7 +99,7 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
 _public = _collect()
 globals().update(_public)
-__all__ = sorted(
+__all__ = sorted(  # noqa: PLE0605
     {*_public, "ndarray", "finfo", "iinfo", "isdtype", "issubdtype", "promote_types", "result_type", "can_cast", "isscalar",
      "iscomplexobj", "isrealobj", "iterable", "save", "savez", "load", "linalg", "astype", "newaxis", "pi", "e", "inf", "nan",
      "euler_gamma", "dtype", "generic", "number", "integer", "signedinteger", "unsignedinteger", "inexact", "floating",

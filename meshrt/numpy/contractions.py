@@ -110,9 +110,7 @@ def _matmul_result(a_names: str, b_names: str) -> str:
     return leading + ("i" if "i" in a_names else "") + ("j" if "j" in b_names else "")
 
 
-def dot(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
-) -> Any:
+def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
     """The product over the last dimension of ``a`` and the last but one of ``b``; nothing is batched."""
     a, b = _operands("dot", a, b)
     dtype, weak = result_dtype("dot", (a, b), preferred_element_type)
@@ -133,9 +131,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     return dot(*flat, precision=precision, preferred_element_type=preferred_element_type)
 
 
-def vecdot(
-    x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None
-) -> Any:
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Inner products along ``axis``, the first operand conjugated; other dimensions broadcast."""
     from meshrt.numpy.shapes import moveaxis
 
@@ -381,5 +377,3 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
     if value.ndim:
         value = diag(value)
     return where(eye(*x.shape, dtype=bool), value, x)
-
-

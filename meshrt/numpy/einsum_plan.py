@@ -112,9 +112,7 @@ def _sizes(subscripts: str, names: Sequence[str], shapes: Sequence[tuple[int, ..
 Path = tuple[tuple[int, ...], ...]
 
 
-def contraction_path(
-    inputs: Sequence[str], out: str, sizes: dict[str, int], optimize: Any = "auto"
-) -> Path:
+def contraction_path(inputs: Sequence[str], out: str, sizes: dict[str, int], optimize: Any = "auto") -> Path:
     """Which operands to contract, pair by pair; each result goes to the end of the list.
 
     ``optimize`` is True, "auto" or "optimal" (least multiplications, exactly for up to eight operands), "greedy",
@@ -127,7 +125,7 @@ def contraction_path(
     if n <= 2:
         return (tuple(range(n)),)
     if optimize is False:
-        return ((0, 1), *(((0, k) for k in range(n - 2, 0, -1))))
+        return ((0, 1), *((0, k) for k in range(n - 2, 0, -1)))
     if optimize not in (True, "auto", "optimal", "greedy", "dp"):
         raise EinsumError(
             f"einsum: optimize={optimize!r} is not known; use True, False, 'auto', 'optimal', 'greedy' or a path"
@@ -207,6 +205,7 @@ def _greedy(terms: list[frozenset], out: frozenset, sizes: dict[str, int]) -> Pa
     terms = list(terms)
     steps = []
     while len(terms) > 1:
+
         def gain(pair: tuple[int, int]) -> tuple[int, int]:
             i, j = pair
             rest = out.union(*(t for k, t in enumerate(terms) if k not in pair))
@@ -379,5 +378,7 @@ def _natural(lhs: str, rhs: str, needed: set[str]) -> str:
     left, right = dict.fromkeys(lhs), dict.fromkeys(rhs)
     batch = [c for c in left if c in right and c in needed]
     return "".join(
-        batch + [c for c in left if c in needed and c not in right] + [c for c in right if c in needed and c not in left]
+        batch
+        + [c for c in left if c in needed and c not in right]
+        + [c for c in right if c in needed and c not in left]
     )

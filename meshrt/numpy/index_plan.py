@@ -8,12 +8,11 @@ kinds of plan, tried in this order:
     DynamicSlice   also scalar arrays, every slice of step 1 or -1: one dynamic_slice
     Gather         index arrays: what is static is sliced first, the rest is one gather
 
-Tokens:  ("i", n)  ("s", start, stop, step)  ("n",)  ("e",)  ("b", flag)  ("a", shape, unsigned, operand number)
 """
 
 from __future__ import annotations
 
-import operator
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes
-from meshrt.errors import MeshrtError
+from meshrt.numpy.index_tokens import FULL, IndexingError, IndexTypeError, Token, expand, tokenize
 
 __all__ = [
     "DynamicSlicePlan",
@@ -36,145 +34,6 @@ __all__ = [
     "plan_update",
     "tokenize",
 ]
-
-Token = tuple
-FULL: Token = ("s", None, None, None)
-
-
-class IndexingError(MeshrtError, IndexError):
-    """An index that does not fit the array."""
-
-
-class IndexTypeError(IndexingError, TypeError):
-    """An index of a type that cannot index."""
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Tokens.
-
-
-def tokenize(index: Any) -> tuple[tuple[Token, ...], list[Any]]:
-    """``(tokens, operands)`` of an index expression.
-
-    Operands are the integer arrays in order: traced or concrete arrays as given, and NumPy arrays for lists and
-    for the nonzero positions of boolean masks.
-
-    Raises:
-      IndexTypeError: an entry is no valid index, or a boolean mask whose values are not known while tracing.
-    """
-    operands: list[Any] = []
-    entries = index if type(index) is tuple else (index,)
-    if isinstance(index, list):
-        raise IndexTypeError(
-            f"indexing with a list is not allowed: got {index!r}; use x[tuple(...)] for several dimensions or "
-            f"x[jnp.array(...)] to select rows"
-        )
-    tokens: list[Token] = []
-    for entry in entries:
-        tokens.extend(_token(entry, operands))
-    return tuple(tokens), operands
-
-
-def _token(entry: Any, operands: list[Any]) -> list[Token]:
-    typ = type(entry)
-    if typ is int:
-        return [("i", entry)]
-    if typ is slice:
-        start, stop, step = entry.start, entry.stop, entry.step
-        return [("s", _bound(start, entry), _bound(stop, entry), _bound(step, entry))]
-    if entry is None:
-        return [("n",)]
-    if entry is Ellipsis:
-        return [("e",)]
-    if isinstance(entry, (bool, np.bool_)):
-        return [("b", bool(entry))]
-    if isinstance(entry, (int, np.integer)):
-        return [("i", operator.index(entry))]
-    if isinstance(entry, (list, tuple)):
-        entry = _array_from_sequence(entry)
-    dtype = getattr(entry, "dtype", None)
-    if dtype is None or not hasattr(entry, "shape") or isinstance(entry, (np.floating, np.complexfloating)):
-        raise IndexTypeError(
-            f"only integers, slices (`:`), ellipsis (`...`), None and integer or boolean arrays are valid indices; "
-            f"got {entry!r} of type {typ.__name__}"
-        )
-    if dtype == np.bool_:
-        return _mask_tokens(entry, operands)
-    if not dtypes.issubdtype(dtype, np.integer):
-        raise IndexTypeError(
-            f"an index array must have an integer or boolean dtype, not {dtype}; convert it, e.g. with "
-            f"index.astype('int32')"
-        )
-    operands.append(entry)
-    return [("a", tuple(entry.shape), dtypes.issubdtype(dtype, np.unsignedinteger), len(operands) - 1)]
-
-
-def _bound(value: Any, whole: slice) -> int | None:
-    if value is None or type(value) is int:
-        return value
-    try:
-        return operator.index(value)
-    except TypeError as e:
-        raise IndexTypeError(
-            f"the bounds of a slice must be static integers, got {whole}; for a start that is known only at run "
-            f"time use lax.dynamic_slice or lax.dynamic_slice_in_dim, whose size is static"
-        ) from e
-
-
-def _array_from_sequence(entry: Sequence[Any]) -> Any:
-    if any(hasattr(e, "aval") for e in entry):
-        raise IndexTypeError("an index may not be a list of arrays; make one array of it with jnp.stack")
-    array = np.asarray(entry)
-    return array.astype(np.int32) if array.size == 0 and array.dtype.kind == "f" else array
-
-
-def _mask_tokens(mask: Any, operands: list[Any]) -> list[Token]:
-    concrete = getattr(mask, "concrete", None)
-    if concrete is not None and (mask := concrete()) is None:
-        raise IndexTypeError(
-            "a boolean index must be known while tracing, because the result's shape depends on it; use "
-            "jnp.where(mask, x, y) with three arguments, or x.at[...].set with where"
-        )
-    mask = np.asarray(mask)
-    if mask.ndim == 0:
-        return [("b", bool(mask))]
-    tokens = []
-    for axis, positions in enumerate(np.nonzero(mask)):
-        operands.append(positions)
-        tokens.append(("a", positions.shape, False, len(operands) - 1, mask.shape[axis]))
-    return tokens
-
-
-def _expand(tokens: tuple[Token, ...], shape: tuple[int, ...]) -> list[Token]:
-    """Tokens with one entry for every dimension: the ellipsis, and missing trailing entries, become full slices."""
-    consumed = sum(t[0] in "isa" for t in tokens)
-    ellipses = sum(t[0] == "e" for t in tokens)
-    if ellipses > 1:
-        raise IndexingError("an index can only have a single ellipsis ('...')")
-    if consumed > len(shape):
-        raise IndexingError(
-            f"Too many indices: the array is {len(shape)}-dimensional, of shape {shape}, but {consumed} dimensions "
-            f"were indexed"
-        )
-    rest = [FULL] * (len(shape) - consumed)
-    out: list[Token] = []
-    for t in tokens:
-        out.extend(rest if t[0] == "e" else [t])
-    out = out if ellipses else out + rest
-    _check_masks(out, shape)
-    return out
-
-
-def _check_masks(tokens: Sequence[Token], shape: tuple[int, ...]) -> None:
-    axis = 0
-    for t in tokens:
-        if t[0] == "a" and len(t) == 5 and t[4] not in (0, shape[axis]):
-            raise IndexingError(
-                f"a boolean index did not match the array along dimension {axis}: the mask has size {t[4]}, the "
-                f"array of shape {shape} has {shape[axis]}"
-            )
-        axis += t[0] in "isa"
-
 
 # ----------------------------------------------------------------------------------------------------------
 # Static slices.
@@ -352,7 +211,7 @@ def _insert_flags(tokens: Sequence[Token], shape: tuple[int, ...]) -> tuple[list
 def _contiguous(tokens: Sequence[Token]) -> bool:
     """NumPy's rule on where the dimensions of index arrays go: in place if all of them stand side by side."""
     at = [i for i, t in enumerate(tokens) if t[0] in "ia"]
-    return all(b - a == 1 for a, b in zip(at, at[1:]))
+    return all(b - a == 1 for a, b in itertools.pairwise(at))
 
 
 class _GatherBuilder:
@@ -434,9 +293,7 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         raise IndexingError(f"index arrays of shapes {listed} cannot be broadcast together") from e
 
 
-def _gather_plan(
-    tokens: Sequence[Token], shape: tuple[int, ...], contiguous: bool, wrap: bool
-) -> GatherPlan:
+def _gather_plan(tokens: Sequence[Token], shape: tuple[int, ...], contiguous: bool, wrap: bool) -> GatherPlan:
     tokens, shape, insert = _insert_flags(tokens, shape)
     axes, axis = [], 0
     for t in tokens:
@@ -493,7 +350,7 @@ def plan_take(tokens: tuple[Token, ...], shape: tuple[int, ...], clamp: bool, wr
       clamp: whether out-of-bounds scalars may be clamped (modes None, "clip" and "promise_in_bounds").
       wrap: whether negative indices count from the end.
     """
-    full = _expand(tokens, shape)
+    full = expand(tokens, shape)
     kinds = {t[0] for t in full}
     if clamp and kinds <= {"i", "s", "n"}:
         return TakePlan(_static_plan(full, shape, wrap))
@@ -519,7 +376,7 @@ def _slice_first(tokens: list[Token], shape: tuple[int, ...]) -> tuple[StaticSli
 @lru_cache(maxsize=4096)
 def plan_update(tokens: tuple[Token, ...], shape: tuple[int, ...], wrap: bool) -> UpdatePlan:
     """The plan that writes ``x[tokens]`` in an array of ``shape``."""
-    full = _expand(tokens, shape)
+    full = expand(tokens, shape)
     gather = _gather_plan(full, shape, _contiguous(tokens), wrap)
     dims = [t for t in full if t[0] != "n"]
     inside = all(

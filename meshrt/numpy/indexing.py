@@ -102,9 +102,7 @@ def normalized(index: Any, wrap: int, dtype: np.dtype) -> Any:
 
 def _dynamic_slice(x: Any, plan: DynamicSlicePlan, operands: Sequence[Any]) -> Any:
     dtype = _index_dtype(x.shape)
-    starts = [
-        dtype.type(s) if type(s) is int else normalized(operands[s[1]], s[2], dtype) for s in plan.starts
-    ]
+    starts = [dtype.type(s) if type(s) is int else normalized(operands[s[1]], s[2], dtype) for s in plan.starts]
     x = dynamic_slice_p.bind(x, *starts, slice_sizes=plan.sizes)
     if plan.reverse:
         x = lax.rev(x, plan.reverse)
@@ -134,7 +132,9 @@ def gather_indices(plan: GatherPlan, operands: Sequence[Any], dtype: np.dtype) -
         return np.concatenate(placed, -1)
     if len(placed) == 1:
         return placed[0]
-    return lax.concatenate([np.ascontiguousarray(p) if isinstance(p, np.ndarray) else p for p in placed], len(target) - 1)
+    return lax.concatenate(
+        [np.ascontiguousarray(p) if isinstance(p, np.ndarray) else p for p in placed], len(target) - 1
+    )
 
 
 def _part(part: Any, operands: Sequence[Any], dtype: np.dtype) -> Any:
@@ -267,9 +267,7 @@ def _broadcast_except(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> tupl
 
 def _gather_along(a: Any, index: Any, axis: int, mode: str, fill_value: Any) -> Any:
     """Dimensions of equal size are batched; one of size 1 in the indices is taken whole, in the array dropped."""
-    dropped = tuple(
-        i for i in range(a.ndim) if i != axis and index.shape[i] != 1 and a.shape[i] == 1
-    )
+    dropped = tuple(i for i in range(a.ndim) if i != axis and index.shape[i] != 1 and a.shape[i] == 1)
     whole = tuple(i for i in range(a.ndim) if i != axis and index.shape[i] == 1)
     kept = [i for i in range(a.ndim) if i not in dropped]
     index_dims = [i for i in range(a.ndim) if i not in whole]
@@ -358,5 +356,3 @@ def compress(condition: Any, a: Any, axis: int | None = None) -> Any:
 def extract(condition: Any, arr: Any) -> Any:
     """The elements of ``arr`` where the concrete ``condition`` is true, as a vector."""
     return compress(np.ravel(np.asarray(condition)), arr)
-
-

@@ -77,7 +77,9 @@ def _matrix_norm(x: Any, axes: tuple[int, ...], ord: Any, keepdims: bool) -> Any
     if ord == "fro":
         return _euclidean(x, axes, keepdims)
     if ord not in (1, -1, np.inf, -np.inf):
-        raise errors.UnsupportedError(f"matrix norm of order {ord!r} needs singular values, which are not supported yet")
+        raise errors.UnsupportedError(
+            f"matrix norm of order {ord!r} needs singular values, which are not supported yet"
+        )
     row, column = axes
     over, rest = (row, column) if ord in (1, -1) else (column, row)
     sums = reductions.sum(absolute(x), over, keepdims=True)
@@ -92,7 +94,9 @@ def matrix_power(a: Any, n: int) -> Any:
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"matrix_power needs square matrices, got shape {x.shape}")
     if n < 0:
-        raise errors.UnsupportedError("matrix_power with a negative exponent needs an inverse, which is not supported yet")
+        raise errors.UnsupportedError(
+            "matrix_power with a negative exponent needs an inverse, which is not supported yet"
+        )
     if n == 0:
         from meshrt.numpy.shapes import broadcast_to
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators, attach
-from meshrt.numpy import contractions, creation, indexing, reductions, selection, shapes, sorting, ufuncs
+from meshrt.numpy import contractions, creation, indexing, padding, reductions, selection, shapes, sorting, ufuncs
 from meshrt.numpy import prims as el
 from meshrt.numpy.at import IndexUpdateHelper
 from meshrt.numpy.operands import PYTHON_SCALARS
@@ -113,7 +113,9 @@ def _view(self, dtype=None):
     if new_size > old_size:
         ratio = new_size // old_size
         if not self.ndim or self.shape[-1] % ratio:
-            raise errors.ArgumentTypeError(f"view as {new}: the last dimension of {self.shape} is no multiple of {ratio}")
+            raise errors.ArgumentTypeError(
+                f"view as {new}: the last dimension of {self.shape} is no multiple of {ratio}"
+            )
         grouped = shapes.reshape(self, (*self.shape[:-1], self.shape[-1] // ratio, ratio))
         return el.bitcast_convert_type_p.bind(grouped, new_dtype=new)
     out = el.bitcast_convert_type_p.bind(self, new_dtype=new)
@@ -183,7 +185,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     for f in (
         reductions.all, reductions.any, reductions.argmax, reductions.argmin, reductions.cumprod, reductions.cumsum,
         reductions.max, reductions.mean, reductions.min, reductions.prod, reductions.ptp, reductions.std,
-        reductions.sum, reductions.var, shapes.ravel, shapes.repeat, shapes.squeeze, contractions.diagonal,
+        reductions.sum, reductions.var, shapes.ravel, padding.repeat, shapes.squeeze, contractions.diagonal,
         contractions.dot, contractions.trace, indexing.take, indexing.nonzero, sorting.argsort, sorting.sort,
         sorting.searchsorted, selection.round, ufuncs.conj, ufuncs.conjugate, creation.copy,
     )
@@ -214,5 +216,3 @@ def attach_all() -> None:
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
     }  # fmt: skip
     attach(methods)
-
-

@@ -20,8 +20,6 @@ def missing(module: str, known: Iterable[str]) -> Callable[[str], Any]:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         close = difflib.get_close_matches(name, known, 3)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
-        raise errors.MissingFunctionError(
-            f"module {module!r} has no attribute {name!r}: it is not implemented{hint}"
-        )
+        raise errors.MissingFunctionError(f"module {module!r} has no attribute {name!r}: it is not implemented{hint}")
 
     return __getattr__

@@ -1,17 +1,30 @@
-"""The modes of :func:`meshrt.numpy.pad`."""
+"""Repetition and borders: tile, repeat, resize, pad."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from meshrt import errors, lax
+from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
-from meshrt.numpy.operands import ShapeError, broadcast_to_shape
+from meshrt.numpy.creation import asarray, zeros
+from meshrt.numpy.operands import (
+    ShapeError,
+    broadcast_to_shape,
+    canonical_axis,
+    operand,
+    shape_tuple,
+    static_int,
+)
+from meshrt.numpy.shapes import broadcast_to, ravel, reshape, take_static
+from meshrt.primitives.reshape import broadcast_in_dim_p, reshape_p
+
+__all__ = ["pad", "repeat", "resize", "tile"]
 
 Widths = list[tuple[int, int]]
 
@@ -134,3 +147,86 @@ def _statistic(x: Any, widths: Widths, mode: str, stat_length: Any) -> Any:
             parts.append(broadcast_to_shape(value, (*x.shape[:axis], width, *x.shape[axis + 1 :])))
         x = lax.concatenate([parts[0], x, parts[1]], axis)
     return x
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Public functions.
+
+
+def _operand(name: str, x: Any) -> Any:
+    return x if isinstance(x, ArrayOperators) else asarray(operand(name, x))
+
+
+def tile(A: Any, reps: Any) -> Any:
+    """``A`` laid out ``reps`` times along each dimension."""
+    x = _operand("tile", A)
+    reps = shape_tuple(reps)
+    reps = (1,) * (x.ndim - len(reps)) + reps
+    own = (1,) * (len(reps) - x.ndim) + x.shape
+    if all(r == 1 for r in reps):
+        return reshape(x, own)
+    wide = tuple(v for r, n in zip(reps, own) for v in (r, n))
+    x = broadcast_in_dim_p.bind(reshape(x, own), shape=wide, broadcast_dimensions=tuple(range(1, 2 * len(own), 2)))
+    return reshape_p.bind(x, new_sizes=tuple(r * n for r, n in zip(reps, own)))
+
+
+def repeat(
+    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
+) -> Any:
+    """Each position along ``axis`` repeated ``repeats`` times (a number, or one per position).
+
+    Repeats per position that are traced need ``total_repeat_length``, the static size of the result.
+    """
+    x = _operand("repeat", a)
+    x, axis = (ravel(x), 0) if axis is None else (x, canonical_axis(axis, x.ndim, "repeat"))
+    n = x.shape[axis]
+    if isinstance(repeats, ArrayOperators) and total_repeat_length is not None:
+        out = _repeat_dynamic(x, broadcast_to(repeats, (n,)), axis, static_int(total_repeat_length, "repeat"))
+    else:
+        counts = np.asarray(repeats)
+        if counts.ndim == 0 and total_repeat_length is None:
+            out = _repeat_evenly(x, int(counts), axis)
+        else:
+            positions = np.repeat(np.arange(n), np.broadcast_to(counts.ravel(), (n,)))
+            if total_repeat_length is not None:
+                pad_to = total_repeat_length - len(positions)
+                positions = np.pad(positions, (0, max(pad_to, 0)), mode="edge")[:total_repeat_length]
+            out = take_static(x, positions, axis)
+    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+
+
+def _repeat_evenly(x: Any, count: int, axis: int) -> Any:
+    wide = (*x.shape[: axis + 1], count, *x.shape[axis + 1 :])
+    kept = tuple(i for i in range(len(wide)) if i != axis + 1)
+    x = broadcast_in_dim_p.bind(x, shape=wide, broadcast_dimensions=kept)
+    return reshape_p.bind(x, new_sizes=(*wide[:axis], wide[axis] * count, *wide[axis + 2 :]))
+
+
+def _repeat_dynamic(x: Any, counts: Any, axis: int, total: int) -> Any:
+    """Position k of the result comes from the last position whose repeats begin at or before k."""
+    from meshrt.numpy.indexing import take
+    from meshrt.numpy.reductions import cumsum
+
+    if total == 0 or x.shape[axis] == 0:
+        return zeros((*x.shape[:axis], total, *x.shape[axis + 1 :]), x.dtype)
+    starts = cumsum(counts) - counts
+    marks = zeros((total,), np.int32).at[starts].add(1, mode="drop")
+    return take(x, cumsum(marks) - 1, axis=axis, mode="clip")
+
+
+def resize(a: Any, new_shape: Any) -> Any:
+    """``a`` with another shape, repeated or cut as needed."""
+    x = ravel(a)
+    target = shape_tuple(new_shape)
+    count = math.prod(target)
+    if x.size == 0 or count == 0:
+        return zeros(target, x.dtype)
+    return reshape(tile(x, -(-count // x.size))[:count], target)
+
+
+def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Any:
+    """``array`` with borders of ``pad_width`` ((before, after) per dimension, or one pair or number for all).
+
+    Modes: constant (``constant_values``), empty, edge, wrap, reflect, symmetric, maximum, minimum, mean.
+    """
+    return pad_with(_operand("pad", array), pad_width, mode, kwargs)

@@ -33,13 +33,12 @@ from meshrt.primitives.reshape import reshape_p
 
 __all__ = [
     "all", "amax", "amin", "any", "argmax", "argmin", "average", "count_nonzero", "cumprod", "cumsum",
-    "cumulative_prod", "cumulative_sum", "diff", "max", "mean", "min", "nanargmax", "nanargmin",
-    "nancumsum", "nanmax", "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "prod", "ptp", "std",
+    "cumulative_prod", "cumulative_sum", "diff", "max", "mean", "min", "prod", "ptp", "std",
     "sum", "var",
 ]  # fmt: skip
 
 
-def _array(name: str, x: Any) -> Any:
+def operand_array(name: str, x: Any) -> Any:
     return x if isinstance(x, ArrayOperators) else asarray(operand(name, x))
 
 
@@ -67,15 +66,15 @@ def _promoted_integer(dtype: Any) -> np.dtype:
     return dtype
 
 
-def _mask(name: str, where: Any) -> Any:
-    where = _array(name, where)
+def boolean_mask(name: str, where: Any) -> Any:
+    where = operand_array(name, where)
     if where.dtype != np.bool_:
         raise errors.ArgumentTypeError(f"{name}: where must be a boolean array, got dtype {where.dtype}")
     return where
 
 
 def _masked(name: str, x: Any, where: Any, identity: Any) -> Any:
-    return x if where is None else select_where(_mask(name, where), x, np.asarray(identity, x.dtype)[()])
+    return x if where is None else select_where(boolean_mask(name, where), x, np.asarray(identity, x.dtype)[()])
 
 
 def keep_dimensions(out: Any, shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -113,7 +112,7 @@ def _accumulate(
     name: str, p: Primitive, a: Any, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any,
     promote_integers: bool, combine: Callable[..., Any], identity: int,
 ) -> Any:  # fmt: skip
-    x = _array(name, a)
+    x = operand_array(name, a)
     if dtype is None:
         result = _promoted_integer(x.dtype) if promote_integers or x.dtype == np.bool_ else x.dtype
         work = computation_dtype(result)
@@ -150,7 +149,7 @@ def prod(
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The number of elements that are not zero."""
-    x = _array("count_nonzero", a)
+    x = operand_array("count_nonzero", a)
     return sum(el.ne_p.bind(x, np.zeros((), x.dtype)[()]), axis, dtypes.default_int_dtype(), keepdims=keepdims)
 
 
@@ -161,7 +160,7 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
 def _extreme(name: str, p: Primitive, combine: Callable[..., Any], identity: Callable[[Any], Any], doc: str):
     def function(a, axis=None, out=None, keepdims=False, initial=None, where=None):
         unsupported_argument(name, "out", out)
-        x = _array(name, a)
+        x = operand_array(name, a)
         if initial is None:
             if where is not None:
                 raise errors.ArgumentTypeError(f"{name} has no identity: with where, give initial as well")
@@ -187,7 +186,7 @@ min = amin = _extreme(
 def _truth(name: str, p: Primitive, identity: bool, doc: str):
     def function(a, axis=None, out=None, keepdims=False, *, where=None):
         unsupported_argument(name, "out", out)
-        x = _array(name, a)
+        x = operand_array(name, a)
         if x.dtype.kind == "c":
             from meshrt.numpy.ufuncs import real
 
@@ -213,7 +212,7 @@ def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> A
 def _arg(name: str, find: Callable[..., Any], doc: str):
     def function(a, axis=None, out=None, keepdims=None):
         unsupported_argument(name, "out", out)
-        x = _array(name, a)
+        x = operand_array(name, a)
         shape, axes = x.shape, canonical_axes(axis, x.ndim, name)
         if axis is None:
             x, at = reshape_p.bind(x, new_sizes=(x.size,)), 0
@@ -242,7 +241,7 @@ def _count(x: Any, axis: Any, keepdims: bool, where: Any, dtype: Any) -> Any:
     axes = canonical_axes(axis, x.ndim, "mean")
     if where is None:
         return np.asarray(math.prod(x.shape[i] for i in axes), dtype)[()]
-    mask = broadcast_to_shape(_mask("mean", where), x.shape)
+    mask = broadcast_to_shape(boolean_mask("mean", where), x.shape)
     return sum(mask, axis, dtype, keepdims=keepdims)
 
 
@@ -251,7 +250,7 @@ def mean(
 ) -> Any:
     """The arithmetic mean over ``axis``; integers give floats."""
     unsupported_argument("mean", "out", out)
-    x = _array("mean", a)
+    x = operand_array("mean", a)
     if dtype is None:
         result = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(x.dtype))
         work = computation_dtype(result)
@@ -261,19 +260,17 @@ def mean(
     return to_dtype(el.div_p.bind(total, _count(x, axis, keepdims, where, work)), result)
 
 
-def average(
-    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False
-) -> Any:
+def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
     """The mean over ``axis``, weighted if ``weights`` are given; with ``returned`` also the sum of weights."""
     from meshrt.numpy.operands import promote_inexact
 
-    x = _array("average", a)
+    x = operand_array("average", a)
     axes = canonical_axes(axis, x.ndim, "average")
     if weights is None:
         out = mean(x, axis, keepdims=keepdims)
         total = full((), math.prod(x.shape[i] for i in axes), out.dtype)
     else:
-        w = _array("average", weights)
+        w = operand_array("average", weights)
         if w.shape != x.shape:
             if axis is None or w.shape != tuple(x.shape[i] for i in axes):
                 raise ShapeError(f"average: weights of shape {w.shape} do not fit {x.shape} along {axis}")
@@ -315,7 +312,7 @@ def _correction(ddof: int, correction: float | None) -> float:
 
 
 def _variance(a, axis, dtype, correction, keepdims, where, center) -> Any:
-    x = _array("var", a)
+    x = operand_array("var", a)
     if dtype is None:
         work = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(x.dtype))
         result = np.dtype(dtypes.finfo(work).dtype)
@@ -328,7 +325,7 @@ def _variance(a, axis, dtype, correction, keepdims, where, center) -> Any:
     if center is None:
         center = mean_of(x, axis, work, where)
     else:
-        center = el.convert_element_type(_array("var", center), work)
+        center = el.convert_element_type(operand_array("var", center), work)
     apart = el.sub_p.bind(x, broadcast_to_shape(center, x.shape))
     if work.kind == "c":
         apart = el.real_p.bind(el.mul_p.bind(apart, el.conj(apart)))
@@ -351,101 +348,12 @@ def mean_of(x: Any, axis: Any, dtype: Any, where: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Ignoring NaN.
-
-
-def _nan_replaced(name: str, a: Any, value: Any) -> tuple[Any, Any]:
-    x = _array(name, a)
-    if not dtypes.issubdtype(x.dtype, np.inexact):
-        return x, None
-    valid = el.eq_p.bind(x, x)
-    return select_where(valid, x, np.asarray(value, x.dtype)[()]), valid
-
-
-def nansum(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
-    """The sum over ``axis``, NaN counting as 0."""
-    return sum(_nan_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
-
-
-def nanprod(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
-    """The product over ``axis``, NaN counting as 1."""
-    return prod(_nan_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
-
-
-def nanmax(a, axis=None, out=None, keepdims=False, initial=None, where=None):
-    """The largest element over ``axis`` that is not NaN; NaN where there is none."""
-    return _nan_extreme("nanmax", max, -np.inf, a, axis, out, keepdims, initial, where)
-
-
-def nanmin(a, axis=None, out=None, keepdims=False, initial=None, where=None):
-    """The smallest element over ``axis`` that is not NaN; NaN where there is none."""
-    return _nan_extreme("nanmin", min, np.inf, a, axis, out, keepdims, initial, where)
-
-
-def _nan_extreme(name, reduce, worst, a, axis, out, keepdims, initial, where):
-    x, valid = _nan_replaced(name, a, worst) if _inexact(a) else (_array(name, a), None)
-    result = reduce(x, axis, out, keepdims, initial, where)
-    if valid is None or initial is not None:
-        return result
-    none = el.not_p.bind(any(valid, axis, keepdims=keepdims))
-    return select_where(none, np.asarray(np.nan, result.dtype)[()], result)
-
-
-def _inexact(a: Any) -> bool:
-    return dtypes.issubdtype(aval_of(a).dtype, np.inexact)
-
-
-def nanargmax(a, axis=None, out=None, keepdims=None):
-    """The position of the first maximum that is not NaN; -1 where all are."""
-    return _nan_arg("nanargmax", argmax, -np.inf, a, axis, out, keepdims)
-
-
-def nanargmin(a, axis=None, out=None, keepdims=None):
-    """The position of the first minimum that is not NaN; -1 where all are."""
-    return _nan_arg("nanargmin", argmin, np.inf, a, axis, out, keepdims)
-
-
-def _nan_arg(name, find, worst, a, axis, out, keepdims):
-    if not _inexact(a):
-        return find(a, axis, out, keepdims)
-    x, valid = _nan_replaced(name, a, worst)
-    position = find(x, axis, out, keepdims)
-    some = any(valid, axis, keepdims=bool(keepdims))
-    return select_where(some, position, np.asarray(-1, position.dtype)[()])
-
-
-def nanmean(a, axis=None, dtype=None, out=None, keepdims=False, where=None):
-    """The mean over ``axis`` of elements that are not NaN."""
-    unsupported_argument("nanmean", "out", out)
-    if not _inexact(a):
-        return mean(a, axis, dtype, keepdims=keepdims, where=where)
-    x, valid = _nan_replaced("nanmean", a, 0)
-    valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(_mask("nanmean", where), x.shape))
-    return mean(x, axis, dtype, keepdims=keepdims, where=valid)
-
-
-def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, where=None):
-    """The variance over ``axis`` of elements that are not NaN."""
-    unsupported_argument("nanvar", "out", out)
-    if not _inexact(a):
-        return var(a, axis, dtype, ddof=ddof, keepdims=keepdims, where=where)
-    x, valid = _nan_replaced("nanvar", a, 0)
-    valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(_mask("nanvar", where), x.shape))
-    return var(x, axis, dtype, ddof=ddof, keepdims=keepdims, where=valid)
-
-
-def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, where=None):
-    """The standard deviation over ``axis`` of elements that are not NaN."""
-    return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, where))
-
-
-# ----------------------------------------------------------------------------------------------------------
 # Cumulative.
 
 
 def _cumulative(name: str, p: Callable[..., Any], a: Any, axis: Any, dtype: Any, out: Any) -> Any:
     unsupported_argument(name, "out", out)
-    x = _array(name, a)
+    x = operand_array(name, a)
     if axis is None or x.ndim == 0:
         x, axis = reshape_p.bind(x, new_sizes=(x.size,)), 0
     axis = canonical_axis(axis, x.ndim, name)
@@ -468,27 +376,18 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
     return _cumulative("cumprod", lax.cumprod, a, axis, dtype, out)
 
 
-def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """As :func:`cumsum`, NaN counting as 0."""
-    return cumsum(_nan_replaced("nancumsum", a, 0)[0], axis, dtype, out)
-
-
-def cumulative_sum(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
+def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
     """As :func:`cumsum` along a dimension that only vectors may leave out."""
     return _array_api_cumulative("cumulative_sum", cumsum, x, axis, dtype, include_initial, 0)
 
 
-def cumulative_prod(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
+def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
     """As :func:`cumprod` along a dimension that only vectors may leave out."""
     return _array_api_cumulative("cumulative_prod", cumprod, x, axis, dtype, include_initial, 1)
 
 
 def _array_api_cumulative(name, function, x, axis, dtype, include_initial, first):
-    x = _array(name, x)
+    x = operand_array(name, x)
     if x.ndim == 0 or (axis is None and x.ndim > 1):
         raise ShapeError(f"{name} of an array of shape {x.shape} needs a dimension; give axis")
     axis = canonical_axis(0 if axis is None else axis, x.ndim, name)
@@ -505,7 +404,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     """Differences of neighbours along ``axis``, taken ``n`` times."""
     from meshrt.numpy.shapes import concatenate
 
-    x = _array("diff", a)
+    x = operand_array("diff", a)
     if x.ndim == 0:
         raise ShapeError("diff needs an array of at least one dimension")
     axis = canonical_axis(axis, x.ndim, "diff")
@@ -523,7 +422,8 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     for _ in range(n):
         size = x.shape[axis]
         x = subtract(
-            lax.slice_in_dim(x, min_int(1, size), size, axis=axis), lax.slice_in_dim(x, 0, size - 1 if size else 0, axis=axis)
+            lax.slice_in_dim(x, min_int(1, size), size, axis=axis),
+            lax.slice_in_dim(x, 0, size - 1 if size else 0, axis=axis),
         )
     return x
 

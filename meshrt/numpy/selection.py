@@ -25,7 +25,8 @@ from meshrt.primitives.reduce import reduce_and_p
 from meshrt.primitives.reshape import broadcast_in_dim_p
 
 __all__ = [
-    "allclose", "array_equal", "array_equiv", "clip", "isclose", "nan_to_num", "round", "around", "select", "where",
+    "allclose", "around", "array_equal", "array_equiv", "clip", "isclose", "nan_to_num", "round",
+    "select", "where",
 ]  # fmt: skip
 
 

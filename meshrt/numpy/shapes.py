@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray, zeros
+from meshrt.numpy.creation import asarray
 from meshrt.numpy.operands import (
     AxisError,
     ShapeError,
@@ -29,9 +30,9 @@ from meshrt.primitives.reshape import broadcast_in_dim_p, reshape_p, transpose_p
 __all__ = [
     "append", "array_split", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_shapes",
     "broadcast_to", "column_stack", "concat", "concatenate", "delete", "dsplit", "dstack", "expand_dims", "flip",
-    "fliplr", "flipud", "hsplit", "hstack", "matrix_transpose", "moveaxis", "ndim", "pad", "permute_dims", "ravel",
-    "repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "shape", "size", "split", "squeeze", "stack",
-    "swapaxes", "tile", "transpose", "unstack", "vsplit", "vstack",
+    "fliplr", "flipud", "hsplit", "hstack", "matrix_transpose", "moveaxis", "ndim", "permute_dims", "ravel",
+    "reshape", "roll", "rollaxis", "rot90", "shape", "size", "split", "squeeze", "stack",
+    "swapaxes", "transpose", "unstack", "vsplit", "vstack",
 ]  # fmt: skip
 
 
@@ -409,7 +410,7 @@ def _split(name: str, ary: Any, parts: Any, axis: int) -> list[Any]:
     x = _array(name, ary)
     axis = canonical_axis(axis, x.ndim, name)
     bounds = _sections(name, x.shape[axis], parts)
-    return [lax.slice_in_dim(x, a, max(a, b), axis=axis) for a, b in zip(bounds, bounds[1:])]
+    return [lax.slice_in_dim(x, a, max(a, b), axis=axis) for a, b in itertools.pairwise(bounds)]
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
@@ -442,96 +443,11 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
     x = ravel(arr) if axis is None else _array("delete", arr)
     axis = 0 if axis is None else canonical_axis(axis, x.ndim, "delete")
     keep = np.delete(np.arange(x.shape[axis]), obj)
-    return lax_take(x, keep, axis)
+    return take_static(x, keep, axis)
 
 
-def lax_take(x: Any, positions: np.ndarray, axis: int) -> Any:
+def take_static(x: Any, positions: np.ndarray, axis: int) -> Any:
     """Static positions along one dimension."""
     from meshrt.numpy.indexing import take
 
     return take(x, positions.astype(np.int32), axis=axis, mode="clip")
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Repeat and pad.
-
-
-def tile(A: Any, reps: Any) -> Any:
-    """``A`` laid out ``reps`` times along each dimension."""
-    x = _array("tile", A)
-    reps = shape_tuple(reps)
-    reps = (1,) * (x.ndim - len(reps)) + reps
-    own = (1,) * (len(reps) - x.ndim) + x.shape
-    if all(r == 1 for r in reps):
-        return reshape(x, own)
-    wide = tuple(v for r, n in zip(reps, own) for v in (r, n))
-    x = broadcast_in_dim_p.bind(
-        reshape(x, own), shape=wide, broadcast_dimensions=tuple(range(1, 2 * len(own), 2))
-    )
-    return reshape_p.bind(x, new_sizes=tuple(r * n for r, n in zip(reps, own)))
-
-
-def repeat(
-    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
-) -> Any:
-    """Each position along ``axis`` repeated ``repeats`` times (a number, or one per position).
-
-    Repeats per position that are traced need ``total_repeat_length``, the static size of the result.
-    """
-    x = _array("repeat", a)
-    x, axis = (ravel(x), 0) if axis is None else (x, canonical_axis(axis, x.ndim, "repeat"))
-    n = x.shape[axis]
-    if isinstance(repeats, ArrayOperators) and total_repeat_length is not None:
-        out = _repeat_dynamic(x, broadcast_to(repeats, (n,)), axis, static_int(total_repeat_length, "repeat"))
-    else:
-        counts = np.asarray(repeats)
-        if counts.ndim == 0 and total_repeat_length is None:
-            out = _repeat_evenly(x, int(counts), axis)
-        else:
-            positions = np.repeat(np.arange(n), np.broadcast_to(counts.ravel(), (n,)))
-            if total_repeat_length is not None:
-                pad_to = total_repeat_length - len(positions)
-                positions = np.pad(positions, (0, max(pad_to, 0)), mode="edge")[:total_repeat_length]
-            out = lax_take(x, positions, axis)
-    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
-
-
-def _repeat_evenly(x: Any, count: int, axis: int) -> Any:
-    wide = (*x.shape[: axis + 1], count, *x.shape[axis + 1 :])
-    kept = tuple(i for i in range(len(wide)) if i != axis + 1)
-    x = broadcast_in_dim_p.bind(x, shape=wide, broadcast_dimensions=kept)
-    return reshape_p.bind(x, new_sizes=(*wide[:axis], wide[axis] * count, *wide[axis + 2 :]))
-
-
-def _repeat_dynamic(x: Any, counts: Any, axis: int, total: int) -> Any:
-    """Position k of the result comes from the last position whose repeats begin at or before k."""
-    from meshrt.numpy.indexing import take
-    from meshrt.numpy.reductions import cumsum
-
-    if total == 0 or x.shape[axis] == 0:
-        return zeros((*x.shape[:axis], total, *x.shape[axis + 1 :]), x.dtype)
-    starts = cumsum(counts) - counts
-    marks = zeros((total,), np.int32).at[starts].add(1, mode="drop")
-    return take(x, cumsum(marks) - 1, axis=axis, mode="clip")
-
-
-def resize(a: Any, new_shape: Any) -> Any:
-    """``a`` with another shape, repeated or cut as needed."""
-    x = ravel(a)
-    target = shape_tuple(new_shape)
-    count = math.prod(target)
-    if x.size == 0 or count == 0:
-        return zeros(target, x.dtype)
-    return reshape(tile(x, -(-count // x.size))[:count], target)
-
-
-def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Any:
-    """``array`` with borders of ``pad_width`` ((before, after) per dimension, or one pair or number for all).
-
-    Modes: constant (``constant_values``), empty, edge, wrap, reflect, symmetric, maximum, minimum, mean.
-    """
-    from meshrt.numpy.padding import pad_with
-
-    return pad_with(_array("pad", array), pad_width, mode, kwargs)
-
-

@@ -71,9 +71,7 @@ def top_k(a: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     return lax.top_k(asarray(operand("top_k", a)), k, axis=axis)
 
 
-def searchsorted(
-    a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan"
-) -> Any:
+def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Any:
     """Where the elements of ``v`` go in the sorted vector ``a``, before ("left") or after equal elements ("right").
 
     ``method`` is accepted for compatibility: the search is always binary, with one gather per level.
@@ -144,7 +142,9 @@ def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool 
     count = total(el.eq_p.bind(x, x), -1, np.int32, keepdims=True)
     lo = el.max_p.bind(el.div(el.sub(count, 1), 2), np.int32(0))
     hi = el.div(count, 2)
-    low, high = (take_along_axis(ordered, i, -1, mode="clip") for i in (lo, el.min_p.bind(hi, np.int32(x.shape[-1] - 1))))
+    low, high = (
+        take_along_axis(ordered, i, -1, mode="clip") for i in (lo, el.min_p.bind(hi, np.int32(x.shape[-1] - 1)))
+    )
     middle = reshape_p.bind(el.add(el.mul(low, 0.5), el.mul(high, 0.5)), new_sizes=x.shape[:-1])
     return _with_kept(middle, shape, axes, keepdims)
 

@@ -22,146 +22,67 @@ from meshrt.numpy.operands import (
     promote_pair,
     scalar_like,
 )
+from meshrt.numpy.pointwise import (  # noqa: F401
+    acos,
+    acosh,
+    add,
+    arccos,
+    arccosh,
+    arcsin,
+    arcsinh,
+    arctan,
+    arctan2,
+    arctanh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    bitwise_and,
+    bitwise_left_shift,
+    bitwise_or,
+    bitwise_right_shift,
+    bitwise_xor,
+    cbrt,
+    cos,
+    cosh,
+    divide,
+    equal,
+    exp,
+    exp2,
+    expm1,
+    float_power,
+    greater,
+    greater_equal,
+    left_shift,
+    less,
+    less_equal,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    multiply,
+    named,
+    nextafter,
+    not_equal,
+    right_shift,
+    sin,
+    sinh,
+    sqrt,
+    subtract,
+    tan,
+    tanh,
+    true_divide,
+)
 from meshrt.numpy.selection import where
 
 __all__ = [
-    "abs", "absolute", "acos", "acosh", "add", "angle", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
-    "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_count",
-    "bitwise_invert", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "cbrt", "ceil", "conj", "conjugate", "copysign", "cos", "cosh", "deg2rad", "degrees", "divide", "divmod",
-    "equal", "exp", "exp2", "expm1", "fabs", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod",
-    "greater", "greater_equal", "heaviside", "hypot", "imag", "invert", "isfinite", "isinf", "isnan", "isneginf",
-    "isposinf", "left_shift", "less", "less_equal", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "mod", "modf", "multiply",
-    "negative", "nextafter", "not_equal", "positive", "pow", "power", "rad2deg", "radians", "real", "reciprocal",
-    "remainder", "right_shift", "rint", "sign", "signbit", "sin", "sinc", "sinh", "sqrt", "square", "subtract",
-    "tan", "tanh", "true_divide", "trunc",
+    "abs", "absolute", "bitwise_count", "bitwise_invert", "bitwise_not", "ceil", "conj", "conjugate",
+    "copysign", "divmod", "fabs", "floor", "floor_divide", "fmax", "fmin", "fmod", "imag", "invert",
+    "isfinite", "isinf", "isnan", "isneginf", "isposinf", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "mod", "modf", "negative", "positive", "pow", "power", "real", "reciprocal",
+    "remainder", "rint", "sign", "signbit", "square", "trunc",
 ]  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Functions that are one primitive.
-
-
-def _floating(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
-    """A function of one operand, which becomes floating first."""
-
-    def function(x, /):
-        if isinstance(x, ArrayOperators) and x.aval.dtype.kind in "fc":
-            return p.bind(x)
-        return p.bind(promote_inexact(name, x)[0])
-
-    return _named(function, name, doc)
-
-
-def _named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{doc}, elementwise."
-    return function
-
-
-exp = _floating("exp", el.exp_p, "e to the power of x")
-exp2 = _floating("exp2", el.exp2_p, "2 to the power of x")
-expm1 = _floating("expm1", el.expm1_p, "exp(x) - 1, exact for small x")
-log = _floating("log", el.log_p, "Natural logarithm")
-log1p = _floating("log1p", el.log1p_p, "log(1 + x), exact for small x")
-sqrt = _floating("sqrt", el.sqrt_p, "Square root")
-cbrt = _floating("cbrt", el.cbrt_p, "Cube root")
-sin = _floating("sin", el.sin_p, "Sine")
-cos = _floating("cos", el.cos_p, "Cosine")
-tan = _floating("tan", el.tan_p, "Tangent")
-sinh = _floating("sinh", el.sinh_p, "Hyperbolic sine")
-cosh = _floating("cosh", el.cosh_p, "Hyperbolic cosine")
-tanh = _floating("tanh", el.tanh_p, "Hyperbolic tangent")
-arcsin = asin = _floating("arcsin", el.asin_p, "Inverse sine")
-arccos = acos = _floating("arccos", el.acos_p, "Inverse cosine")
-arctan = atan = _floating("arctan", el.atan_p, "Inverse tangent")
-arcsinh = asinh = _floating("arcsinh", el.asinh_p, "Inverse hyperbolic sine")
-arccosh = acosh = _floating("arccosh", el.acosh_p, "Inverse hyperbolic cosine")
-arctanh = atanh = _floating("arctanh", el.atanh_p, "Inverse hyperbolic tangent")
-
-
-def _binary(name: str, p: Primitive, doc: str, on_bool: Primitive | None = None) -> Callable[[Any, Any], Any]:
-    """A function of two promoted operands; ``on_bool`` is what it means for booleans, if that differs."""
-    if on_bool is None:
-
-        def function(x, y, /):
-            x, y, _ = promote_pair(name, x, y)
-            return p.bind(x, y)
-
-    else:
-
-        def function(x, y, /):
-            x, y, dtype = promote_pair(name, x, y)
-            return (on_bool if dtype == np.bool_ else p).bind(x, y)
-
-    return _named(function, name, doc)
-
-
-add = _binary("add", el.add_p, "Sum (of booleans: or)", el.or_p)
-subtract = _binary("subtract", el.sub_p, "Difference")
-multiply = _binary("multiply", el.mul_p, "Product (of booleans: and)", el.and_p)
-maximum = _binary("maximum", el.max_p, "The larger of two values; NaN if either is")
-minimum = _binary("minimum", el.min_p, "The smaller of two values; NaN if either is")
-equal = _binary("equal", el.eq_p, "x == y")
-not_equal = _binary("not_equal", el.ne_p, "x != y")
-bitwise_and = _binary("bitwise_and", el.and_p, "Bitwise and")
-bitwise_or = _binary("bitwise_or", el.or_p, "Bitwise or")
-bitwise_xor = _binary("bitwise_xor", el.xor_p, "Bitwise exclusive or")
-
-
-def _comparison(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
-    def function(x, y, /):
-        x, y, dtype = promote_pair(name, x, y)
-        if dtype.kind != "c":
-            return p.bind(x, y)
-        x, y = map(asarray, (x, y))  # complex numbers compare by real part first, as in NumPy
-        same = el.eq_p.bind(real(x), real(y))
-        return where(same, p.bind(imag(x), imag(y)), p.bind(real(x), real(y)))
-
-    return _named(function, name, doc)
-
-
-less = _comparison("less", el.lt_p, "x < y")
-less_equal = _comparison("less_equal", el.le_p, "x <= y")
-greater = _comparison("greater", el.gt_p, "x > y")
-greater_equal = _comparison("greater_equal", el.ge_p, "x >= y")
-
-
-def _numeric_binary(name: str, p: Primitive, doc: str, inexact: bool = False) -> Callable[[Any, Any], Any]:
-    prepare = promote_inexact if inexact else promote_numeric
-
-    def function(x, y, /):
-        return p.bind(*prepare(name, x, y))
-
-    return _named(function, name, doc)
-
-
-left_shift = bitwise_left_shift = _numeric_binary("left_shift", el.shift_left_p, "x << y")
-float_power = _numeric_binary("float_power", el.pow_p, "x to the power of y in floating point", True)
-arctan2 = atan2 = _numeric_binary("arctan2", el.atan2_p, "Angle of the point (y, x)", True)
-nextafter = _numeric_binary("nextafter", el.nextafter_p, "Next number after x towards y", True)
-
-
-def right_shift(x, y, /):
-    """x >> y, elementwise; keeps the sign of signed integers."""
-    x, y = promote_numeric("right_shift", x, y)
-    unsigned = dtypes.issubdtype(aval_of(x).dtype, np.unsignedinteger)
-    return (el.shift_right_logical_p if unsigned else el.shift_right_arithmetic_p).bind(x, y)
-
-
-bitwise_right_shift = right_shift
-
-
-def true_divide(x, y, /):
-    """x / y in floating point, elementwise."""
-    x, y, dtype = promote_pair("true_divide", x, y)
-    if dtypes.issubdtype(dtype, np.inexact):
-        return el.div_p.bind(x, y)
-    return el.div_p.bind(*promote_inexact("true_divide", x, y))
-
-
-divide = true_divide
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -192,11 +113,16 @@ abs = absolute
 def fabs(x, /):
     """|x| in floating point, elementwise."""
     (x,) = promote_inexact("fabs", x)
-    _real_only("fabs", aval_of(x).dtype)
+    real_only("fabs", aval_of(x).dtype)
     return el.abs_p.bind(x)
 
 
-def _real_only(name: str, dtype: Any) -> None:
+def strong_scalar(x, value: float):
+    """A scalar of ``x``'s dtype that is not weak: some results of JAX's are strong, and so are ours."""
+    return np.asarray(value, aval_of(x).dtype)[()]
+
+
+def real_only(name: str, dtype: Any) -> None:
     if dtype.kind == "c":
         raise errors.ArgumentTypeError(f"{name} does not support complex values, got dtype {dtype}")
 
@@ -216,7 +142,7 @@ def signbit(x, /):
         return full_like(x, False)
     if dtypes.issubdtype(x.dtype, np.integer):
         return el.lt_p.bind(x, scalar_like(x, 0))
-    _real_only("signbit", x.dtype)
+    real_only("signbit", x.dtype)
     bits = np.dtype(f"int{x.dtype.itemsize * 8}")
     return el.lt_p.bind(el.bitcast_convert_type_p.bind(x, new_dtype=bits), np.zeros((), bits)[()])
 
@@ -224,7 +150,7 @@ def signbit(x, /):
 def copysign(x, y, /):
     """|x| with the sign of y, elementwise."""
     x, y = promote_inexact("copysign", x, y)
-    _real_only("copysign", aval_of(x).dtype)
+    real_only("copysign", aval_of(x).dtype)
     size = el.abs_p.bind(x)
     return where(signbit(y), el.neg_p.bind(size), size)
 
@@ -234,10 +160,10 @@ def _rounding(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
         x = asarray(operand(name, x))
         if x.dtype.kind in "biu" or dtypes.issubdtype(x.dtype, np.integer):
             return x
-        _real_only(name, x.dtype)
+        real_only(name, x.dtype)
         return p.bind(x)
 
-    return _named(function, name, doc)
+    return named(function, name, doc)
 
 
 floor = _rounding("floor", el.floor_p, "Largest integer not above x")
@@ -249,7 +175,7 @@ def trunc(x, /):
     x = asarray(operand("trunc", x))
     if x.dtype.kind in "biu" or dtypes.issubdtype(x.dtype, np.integer):
         return x
-    _real_only("trunc", x.dtype)
+    real_only("trunc", x.dtype)
     return where(el.lt_p.bind(x, scalar_like(x, 0)), el.ceil_p.bind(x), el.floor_p.bind(x))
 
 
@@ -281,7 +207,7 @@ def floor_divide(x, y, /):
     """x // y, elementwise: the quotient rounded down."""
     x, y = promote_numeric("floor_divide", x, y)
     dtype = aval_of(x).dtype
-    _real_only("floor_divide", dtype)
+    real_only("floor_divide", dtype)
     if dtypes.issubdtype(dtype, np.unsignedinteger):
         return el.div_p.bind(x, y)
     if dtypes.issubdtype(dtype, np.integer):
@@ -343,9 +269,10 @@ def _nonzero_divisor(y):
 
 
 def fmod(x, y, /):
-    """Remainder of x / y with the sign of x, elementwise."""
+    """Remainder of x / y with the sign of x, elementwise; 0 for integer y == 0."""
+    integers = dtypes.issubdtype(dtypes.result_type(x, y), np.integer)  # bool is not, and keeps x
     x, y = promote_numeric("fmod", x, y)
-    return el.rem_p.bind(x, _nonzero_divisor(y))
+    return el.rem_p.bind(x, _nonzero_divisor(y) if integers else y)
 
 
 def power(x, y, /):
@@ -374,7 +301,7 @@ def _integer_power(x, n: int):
 def _integer_bases(x, y):
     """Binary exponentiation with a fixed number of steps: larger exponents overflow anyway."""
     x, y = map(asarray, (x, y))
-    zero, one = _strong(x, 0), _strong(x, 1)
+    zero, one = strong_scalar(x, 0), strong_scalar(x, 1)
     result = where(logical_and(equal(x, zero), not_equal(y, zero)), zero, one)
     for _ in range(6):
         result = where(not_equal(bitwise_and(y, one), zero), multiply(result, x), result)
@@ -393,96 +320,6 @@ def reciprocal(x, /):
     """1 / x in floating point, elementwise."""
     (x,) = promote_inexact("reciprocal", x)
     return el.integer_pow_p.bind(x, y=-1)
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Logarithms and angles.
-
-
-def log2(x, /):
-    """Logarithm to base 2, elementwise."""
-    (x,) = promote_inexact("log2", x)
-    return el.div_p.bind(el.log_p.bind(x), _strong(x, np.log(2)))
-
-
-def log10(x, /):
-    """Logarithm to base 10, elementwise."""
-    (x,) = promote_inexact("log10", x)
-    return el.mul_p.bind(el.log_p.bind(x), _strong(x, 1 / np.log(10)))
-
-
-def _strong(x, value: float):
-    """A scalar of ``x``'s dtype that is not weak: some results of JAX's are strong, and so are ours."""
-    return np.asarray(value, aval_of(x).dtype)[()]
-
-
-def logaddexp(x, y, /):
-    """log(exp(x) + exp(y)) without overflow, elementwise."""
-    x, y = promote_inexact("logaddexp", x, y)
-    _real_only("logaddexp", aval_of(x).dtype)
-    return _logaddexp(x, y, el.exp_p, el.log1p_p, 1.0)
-
-
-def logaddexp2(x, y, /):
-    """log2(2**x + 2**y) without overflow, elementwise."""
-    x, y = promote_inexact("logaddexp2", x, y)
-    _real_only("logaddexp2", aval_of(x).dtype)
-    return _logaddexp(x, y, el.exp2_p, el.log1p_p, 1 / np.log(2))
-
-
-def _logaddexp(x, y, exponential: Primitive, log_one_plus: Primitive, scale: float):
-    """The larger operand plus log(1 + base ** -difference); infinities of one sign have no difference."""
-    top = el.max_p.bind(x, y)
-    apart = el.sub_p.bind(x, y)
-    near = log_one_plus.bind(exponential.bind(el.neg_p.bind(el.abs_p.bind(apart))))
-    near = near if scale == 1.0 else el.mul_p.bind(near, scalar_like(near, scale))
-    return where(el.ne_p.bind(apart, apart), el.add_p.bind(x, y), el.add_p.bind(top, near))
-
-
-def hypot(x, y, /):
-    """sqrt(x*x + y*y) without overflow, elementwise."""
-    x, y = promote_inexact("hypot", x, y)
-    _real_only("hypot", aval_of(x).dtype)
-    x, y = el.abs_p.bind(x), el.abs_p.bind(y)
-    infinite = logical_or(isposinf(x), isposinf(y))
-    big, small = el.max_p.bind(x, y), el.min_p.bind(x, y)
-    zero = el.eq_p.bind(big, scalar_like(big, 0))
-    ratio = el.div_p.bind(small, where(zero, scalar_like(big, 1), big))
-    root = el.sqrt_p.bind(el.add_p.bind(el.integer_pow_p.bind(ratio, y=2), scalar_like(big, 1)))
-    out = where(zero, big, el.mul_p.bind(big, root))
-    return where(infinite, scalar_like(out, np.inf), out)
-
-
-def sinc(x, /):
-    """sin(pi x) / (pi x), and 1 at 0, elementwise."""
-    (x,) = promote_inexact("sinc", x)
-    x = asarray(x)
-    zero = el.eq_p.bind(x, scalar_like(x, 0))
-    angle = where(zero, scalar_like(x, 1), el.mul_p.bind(x, scalar_like(x, np.pi)))
-    return where(zero, scalar_like(x, 1), el.div_p.bind(el.sin_p.bind(angle), angle))
-
-
-def deg2rad(x, /):
-    """Degrees to radians, elementwise."""
-    x = asarray(promote_inexact("deg2rad", x)[0])
-    return el.mul_p.bind(x, scalar_like(x, np.pi / 180))
-
-
-def rad2deg(x, /):
-    """Radians to degrees, elementwise."""
-    x = asarray(promote_inexact("rad2deg", x)[0])
-    return el.mul_p.bind(x, scalar_like(x, 180 / np.pi))
-
-
-radians, degrees = deg2rad, rad2deg
-
-
-def heaviside(x, y, /):
-    """0 for negative x, 1 for positive x, y at 0, elementwise."""
-    x, y = map(asarray, promote_inexact("heaviside", x, y))
-    zero, one = scalar_like(x, 0), scalar_like(x, 1)
-    at_zero = where(el.ne_p.bind(x, x), x, y)
-    return where(el.lt_p.bind(x, zero), zero, where(el.gt_p.bind(x, zero), one, at_zero))
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -510,14 +347,6 @@ def conjugate(x, /):
 conj = conjugate
 
 
-def angle(z, deg: bool = False):
-    """Angle of complex numbers in radians, or in degrees."""
-    z = asarray(operand("angle", z))
-    z = z if z.dtype.kind in "fc" else asarray(promote_inexact("angle", z)[0])
-    out = el.convert_element_type(arctan2(imag(z), real(z)), np.dtype(dtypes.finfo(z.dtype).dtype))
-    return rad2deg(out) if deg else out
-
-
 # ----------------------------------------------------------------------------------------------------------
 # Logic and tests.
 
@@ -535,7 +364,7 @@ def _logical(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
         x, y, dtype = promote_pair(name, x, y)
         return p.bind(x, y) if dtype == np.bool_ else p.bind(_truth(x), _truth(y))
 
-    return _named(function, name, doc)
+    return named(function, name, doc)
 
 
 logical_and = _logical("logical_and", el.and_p, "Whether both are nonzero")
@@ -597,7 +426,7 @@ def isneginf(x, /):
 
 
 def _is_infinite(x, prepare: Callable[[Any], Any], infinity: float):
-    _real_only("isinf", x.dtype)
+    real_only("isinf", x.dtype)
     if not dtypes.issubdtype(x.dtype, np.floating):
         return full_like(x, False, dtype=bool)
     return el.eq_p.bind(prepare(x), scalar_like(x, infinity))

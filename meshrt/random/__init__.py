@@ -10,5 +10,5 @@ from meshrt.random.choices import *  # noqa: F403
 from meshrt.random.keys import *  # noqa: F403
 from meshrt.random.samplers import *  # noqa: F403
 
-__all__ = sorted({*keys.__all__, *samplers.__all__, *choices.__all__})
+__all__ = sorted({*keys.__all__, *samplers.__all__, *choices.__all__})  # noqa: PLE0605
 __getattr__ = missing(__name__, __all__)

@@ -20,9 +20,7 @@ from meshrt.random.samplers import gumbel, placed, randint, uniform
 __all__ = ["choice", "permutation"]
 
 
-def permutation(
-    key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None
-) -> Any:
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None) -> Any:
     """``x`` (or ``arange(x)`` for an integer) with positions along ``axis`` in random order.
 
     With ``independent`` every vector along ``axis`` gets an order of its own.
@@ -78,7 +76,9 @@ def choice(
     if p is None and not replace:
         out = lax.slice_in_dim(permutation(key, count if source is None else source, axis), 0, draws, axis=axis)
     else:
-        positions = randint(key, shape, 0, count) if p is None else _weighted(key, p, count, shape, draws, replace, mode)
+        positions = (
+            randint(key, shape, 0, count) if p is None else _weighted(key, p, count, shape, draws, replace, mode)
+        )
         out = positions if source is None else _take(source, positions, axis)
     if source is None:
         return lax.reshape(out, shape)

@@ -55,8 +55,7 @@ def typed(name: str, keys: Any, batched: bool = False) -> tuple[Any, bool]:
         impl = resolve_impl(None)
         if keys.dtype != np.uint32 or keys.shape[-1:] != impl.key_shape:
             raise errors.ArgumentTypeError(
-                f"{name} needs a random key, got an array {aval_of(keys).str_short()}; make keys with "
-                f"random.key(seed)"
+                f"{name} needs a random key, got an array {aval_of(keys).str_short()}; make keys with random.key(seed)"
             )
         keys = rn.random_wrap(keys, impl)
     if keys.ndim and not batched:

@@ -18,7 +18,6 @@ from meshrt.numpy import ufuncs as uf
 from meshrt.numpy.creation import asarray
 from meshrt.numpy.operands import ShapeError, broadcast_shapes, broadcast_to_shape, scalar_like, shape_tuple
 from meshrt.numpy.selection import clip, where
-from meshrt.primitives import conversion
 from meshrt.primitives import random as rn
 from meshrt.random.keys import typed
 
@@ -110,9 +109,7 @@ def _uniform(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, max
     return el.max_p.bind(low, el.add_p.bind(el.mul_p.bind(floats, span), low))
 
 
-def randint(
-    key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Integers from [minval, maxval); ``minval`` where that is empty.
 
     Twice as many bits as the dtype has are drawn, so the bias for ranges that are no power of two is small.
@@ -208,9 +205,7 @@ def truncated_normal(
     return placed(clip(out, *inside), out_sharding)
 
 
-def lognormal(
-    key: Any, sigma: Any = np.float32(1), shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Exponentials of normal numbers of standard deviation ``sigma``."""
     shape = sample_shape("lognormal", shape, sigma)
     x = normal(key, shape, dtype)
@@ -235,9 +230,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype:
     return rademacher(second, shape, dtype) * maxwell(first, shape, dtype) * scale + loc
 
 
-def rayleigh(
-    key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
-) -> Any:
+def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the Rayleigh distribution."""
     dtype, shape = float_dtype("rayleigh", dtype), sample_shape("rayleigh", shape, scale)
     u = uniform(key, shape, dtype)
@@ -304,9 +297,7 @@ def triangular(
     return placed(where(u < (c - a) / (b - a), rising, falling), out_sharding)
 
 
-def gumbel(
-    key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None
-) -> Any:
+def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the Gumbel distribution. ``mode="high"`` resolves the tails more finely than "low"."""
     key, _ = typed("gumbel", key)
     dtype, shape = float_dtype("gumbel", dtype), shape_tuple(shape)
@@ -327,9 +318,7 @@ def gumbel(
 # Discrete.
 
 
-def bernoulli(
-    key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, out_sharding: Any = None
-) -> Any:
+def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, out_sharding: Any = None) -> Any:
     """True with probability ``p``. ``mode="high"`` resolves small probabilities more finely."""
     key, _ = typed("bernoulli", key)
     if mode not in ("low", "high"):

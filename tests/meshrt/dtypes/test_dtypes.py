@@ -97,11 +97,7 @@ def test_dtype_of_values(x64):
               np.zeros(3), np.arange(3), np.zeros(2, "complex64"), np.dtype("uint64"), jnp.bfloat16]  # fmt: skip
     for v in values:
         assert dtypes.dtype(v) == jax.numpy.result_type(v), v
-        weak = (
-            type(v) in (int, float, complex) or v in (int, float, complex)
-            if not hasattr(v, "shape")
-            else False
-        )
+        weak = type(v) in (int, float, complex) or v in (int, float, complex) if not hasattr(v, "shape") else False
         assert dtypes.dtype_and_weak_type(v)[1] == bool(weak), v
 
 

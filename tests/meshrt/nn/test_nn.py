@@ -67,11 +67,19 @@ def test_normalisation():
         cases.add(f, g, X, axis=(0, 1), tol=1e-5)
         cases.add(f, g, X, where=MASK, tol=1e-5)
     cases.add(mn.standardize, jn.standardize, X, algorithm="stable", tol=1e-5)
-    for kwargs in ({}, {"axis": 0}, {"axis": (0, 1), "keepdims": True}, {"axis": 1, "where": MASK}, {"axis": 1, "return_sign": True}):
+    for kwargs in (
+        {},
+        {"axis": 0},
+        {"axis": (0, 1), "keepdims": True},
+        {"axis": 1, "where": MASK},
+        {"axis": 1, "return_sign": True},
+    ):
         cases.add(mn.logsumexp, jn.logsumexp, big, **kwargs, tol=1e-5)
     cases.add(mn.logsumexp, jn.logsumexp, np.array([-np.inf, -np.inf], np.float32))
     cases.add(mn.logsumexp, jn.logsumexp, np.array([np.inf, 1], np.float32))
-    cases.add(lambda a, b: mn.logsumexp(a, axis=1, b=b), lambda a, b: jn.logsumexp(a, axis=1, b=b), X, X - 0.5, tol=1e-4)
+    cases.add(
+        lambda a, b: mn.logsumexp(a, axis=1, b=b), lambda a, b: jn.logsumexp(a, axis=1, b=b), X, X - 0.5, tol=1e-4
+    )
     cases.add(mn.logmeanexp, jn.logmeanexp, X, axis=1, tol=1e-5)
     cases.add(mn.logmeanexp, jn.logmeanexp, X, axis=1, where=MASK, tol=1e-5)
     for kwargs in ({}, {"axis": 0}, {"dtype": "bfloat16"}, {"dtype": int}):
@@ -100,7 +108,16 @@ def test_attention():
     cases.add(f, g, q, k, v, is_causal=True, scale=0.3, tol=1e-5)
     cases.add(f, g, q, k, v, bias=sample((1, 4, 5, 6), "float32"), mask=sample((2, 1, 5, 6), bool), tol=1e-5)
     cases.add(f, g, q, k, v, local_window_size=1, tol=1e-5)
-    cases.add(f, g, q, k, v, query_seq_lengths=np.array([2, 5], np.int32), key_value_seq_lengths=np.array([6, 3], np.int32), tol=1e-5)
+    cases.add(
+        f,
+        g,
+        q,
+        k,
+        v,
+        query_seq_lengths=np.array([2, 5], np.int32),
+        key_value_seq_lengths=np.array([6, 3], np.int32),
+        tol=1e-5,
+    )
     cases.add(f, g, q[0], k[0], v[0], tol=1e-5)
     cases.add(f, g, q, k, v, return_residual=True, tol=1e-5)
     cases.add(f, g, q.astype(BF16), k.astype(BF16), v.astype(BF16), is_causal=True, tol=3e-2)
@@ -129,7 +146,9 @@ def test_initializers():
     for i, (a, b) in enumerate(zip(meshrt.jit(ours)(key), jax.jit(theirs)(their_key))):
         assert a.dtype == b.dtype and a.shape == b.shape
         tol = 3e-2 if a.dtype == BF16 else 1e-5
-        np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=tol, atol=tol, err_msg=str(names[i // 2]))
+        np.testing.assert_allclose(
+            np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=tol, atol=tol, err_msg=str(names[i // 2])
+        )
 
 
 def test_errors():

@@ -230,5 +230,3 @@ def sample(shape: tuple, dtype: Any, low: float = -3, high: float = 3) -> np.nda
     if dtype.kind == "c":
         return (rng.uniform(low, high, shape) + 1j * rng.uniform(low, high, shape)).astype(dtype)
     return rng.uniform(low, high, shape).astype(dtype)
-
-

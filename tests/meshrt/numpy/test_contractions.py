@@ -34,8 +34,18 @@ def test_einsum():
     for optimize in (True, False, "greedy", "optimal", [(0, 1), (0, 1)]):
         cases.add(mj.einsum, jj.einsum, "ij,jk,kl->il", r(2, 3), r(3, 4), r(4, 5), optimize=optimize, tol=1e-4)
     a, b = r(2, 3), r(3, 4)
-    cases.add(lambda a, b: mj.einsum(a, [0, 1], b, [1, 2], [0, 2]), lambda a, b: jj.einsum(a, [0, 1], b, [1, 2], [0, 2]), a, b, tol=1e-4)
-    for x, y in ((r(2, 3, dtype=BF16), r(3, 4, dtype=BF16)), (r(2, 3, dtype=BF16), r(3, 4)), (r(2, 3, dtype="int32"), r(3, 4, dtype="int8"))):
+    cases.add(
+        lambda a, b: mj.einsum(a, [0, 1], b, [1, 2], [0, 2]),
+        lambda a, b: jj.einsum(a, [0, 1], b, [1, 2], [0, 2]),
+        a,
+        b,
+        tol=1e-4,
+    )
+    for x, y in (
+        (r(2, 3, dtype=BF16), r(3, 4, dtype=BF16)),
+        (r(2, 3, dtype=BF16), r(3, 4)),
+        (r(2, 3, dtype="int32"), r(3, 4, dtype="int8")),
+    ):
         cases.add(mj.einsum, jj.einsum, "ij,jk->ik", x, y, tol=5e-2)
         cases.add(mj.einsum, jj.einsum, "ij,jk->ik", x, y, preferred_element_type="float32", tol=1e-3)
     cases.run()
@@ -48,7 +58,9 @@ def test_products():
         cases.add(mj.matmul, jj.matmul, r(*a), r(*b), tol=1e-5)
         cases.add(mj.dot, jj.dot, r(*a), r(*b), tol=1e-5)
     cases.add(mj.matmul, jj.matmul, r(2, 3, dtype=BF16), r(3, 4), tol=1e-2)
-    cases.add(mj.matmul, jj.matmul, r(2, 3, dtype=BF16), r(3, 4, dtype=BF16), preferred_element_type="float32", tol=1e-3)
+    cases.add(
+        mj.matmul, jj.matmul, r(2, 3, dtype=BF16), r(3, 4, dtype=BF16), preferred_element_type="float32", tol=1e-3
+    )
     cases.add(mj.matmul, jj.matmul, r(2, 3, dtype="int32"), r(3, 4), precision="highest", tol=1e-5)
     cases.add(mj.matmul, jj.matmul, np.float32(2), r(3))
     cases.add(mj.dot, jj.dot, 2.0, r(3))
@@ -70,7 +82,14 @@ def test_products():
     cases.add(mj.linalg.norm, jj.linalg.norm, r(3, 4), axis=-1, keepdims=True, tol=1e-5)
     cases.add(mj.linalg.norm, jj.linalg.norm, r(3, 4, dtype="complex64"), tol=1e-5)
     cases.add(mj.linalg.matrix_power, jj.linalg.matrix_power, r(3, 3), 5, tol=1e-3)
-    cases.add(lambda a, b, c: mj.linalg.multi_dot([a, b, c]), lambda a, b, c: jj.linalg.multi_dot([a, b, c]), r(3), r(3, 4), r(4, 2), tol=1e-5)
+    cases.add(
+        lambda a, b, c: mj.linalg.multi_dot([a, b, c]),
+        lambda a, b, c: jj.linalg.multi_dot([a, b, c]),
+        r(3),
+        r(3, 4),
+        r(4, 2),
+        tol=1e-5,
+    )
     cases.run()
 
 
@@ -82,7 +101,9 @@ def test_a_contraction_is_one_operation():
     q, k = mj.zeros((2, 5, 3, 4)), mj.zeros((2, 6, 3, 4))
     assert operations(lambda q, k: mj.einsum("bqhd,bkhd->bhqk", q, k), q, k) == ["dot_general"]
     assert operations(lambda x, w: x @ w, mj.zeros((2, 3, 4)), mj.zeros((4, 5))) == ["dot_general"]
-    assert operations(lambda x, w: mj.einsum("btd,vd->btv", x, w), mj.zeros((2, 3, 4)), mj.zeros((7, 4))) == ["dot_general"]
+    assert operations(lambda x, w: mj.einsum("btd,vd->btv", x, w), mj.zeros((2, 3, 4)), mj.zeros((7, 4))) == [
+        "dot_general"
+    ]
     assert operations(lambda x: x * 2.0 + 1, mj.zeros(3)) == ["mul", "add"]
 
 

@@ -131,7 +131,14 @@ def test_take_and_along_axis():
             cases.add(f, g, X, J, axis=axis, mode=mode)
             cases.add(f, g, X, I, axis=axis, mode=mode)
     cases.add(mj.take, jj.take, X, np.array(1), axis=1)
-    for axis, shape in [(0, (3, 5, 6)), (1, (4, 2, 6)), (2, (4, 5, 7)), (-1, (1, 5, 2)), (0, (2, 1, 6)), (1, (4, 3, 1))]:
+    for axis, shape in [
+        (0, (3, 5, 6)),
+        (1, (4, 2, 6)),
+        (2, (4, 5, 7)),
+        (-1, (1, 5, 2)),
+        (0, (2, 1, 6)),
+        (1, (4, 3, 1)),
+    ]:
         for mode in (None, "clip"):
             cases.add(mj.take_along_axis, jj.take_along_axis, X, sample(shape, "int32", -6, 6), axis=axis, mode=mode)
     cases.add(mj.take_along_axis, jj.take_along_axis, X[:, :1], sample((4, 5, 2), "int32", 0, 5), axis=-1)

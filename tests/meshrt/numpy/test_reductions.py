@@ -90,7 +90,18 @@ def test_ignoring_nan():
     cases = Cases()
     x = np.where(MASK, X, np.nan)
     x[0, 0] = np.nan
-    for name in ("nansum", "nanprod", "nanmax", "nanmin", "nanmean", "nanvar", "nanstd", "nanargmax", "nanargmin", "nanmedian"):
+    for name in (
+        "nansum",
+        "nanprod",
+        "nanmax",
+        "nanmin",
+        "nanmean",
+        "nanvar",
+        "nanstd",
+        "nanargmax",
+        "nanargmin",
+        "nanmedian",
+    ):
         f, g = getattr(mj, name), getattr(jj, name)
         for axis in (None, 0, 2):
             cases.add(f, g, x, axis=axis, tol=1e-5)

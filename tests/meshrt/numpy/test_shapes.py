@@ -40,7 +40,11 @@ def test_creation():
     cases = Cases()
     for e in CREATION:
         cases.add(*both(e), tol=1e-6)
-    for f in (lambda np: lambda x: np.zeros_like(x), lambda np: lambda x: np.full_like(x, 2), lambda np: lambda x: np.ones_like(x)):
+    for f in (
+        lambda np: lambda x: np.zeros_like(x),
+        lambda np: lambda x: np.full_like(x, 2),
+        lambda np: lambda x: np.ones_like(x),
+    ):
         for x in (X, Weak(1.5), Weak(2), np.float32(1), 3, 2.0):
             cases.add(f(mj), f(jj), x)
     cases.run()

@@ -96,7 +96,12 @@ def test_samples():
 
     ours, theirs = meshrt.jit(program(mr))(mr.key(2)), jax.jit(program(jr))(jr.key(2))
     for (name, kwargs), a, b in zip(SAMPLERS, ours, theirs):
-        assert a.shape == b.shape and a.dtype == b.dtype and a.aval.weak_type == b.aval.weak_type, (name, kwargs, a.aval, b.aval)
+        assert a.shape == b.shape and a.dtype == b.dtype and a.aval.weak_type == b.aval.weak_type, (
+            name,
+            kwargs,
+            a.aval,
+            b.aval,
+        )
         a, b = np.asarray(a), np.asarray(b)
         if a.dtype.kind in "iub":
             np.testing.assert_array_equal(a, b, err_msg=name)
@@ -136,5 +141,3 @@ def test_keys_in_programs():
 def test_errors(call, error, text):
     with pytest.raises(error, match=text):
         call()
-
-

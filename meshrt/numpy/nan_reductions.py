@@ -1,0 +1,132 @@
+"""Reductions that leave out NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.operands import broadcast_to_shape, unsupported_argument
+from meshrt.numpy.reductions import (
+    any,
+    argmax,
+    argmin,
+    boolean_mask,
+    cumsum,
+    max,
+    mean,
+    min,
+    operand_array,
+    prod,
+    sum,
+    var,
+)
+from meshrt.numpy.selection import where as select_where
+
+__all__ = [
+    "nanargmax",
+    "nanargmin",
+    "nancumsum",
+    "nanmax",
+    "nanmean",
+    "nanmin",
+    "nanprod",
+    "nanstd",
+    "nansum",
+    "nanvar",
+]
+
+
+def _nan_replaced(name: str, a: Any, value: Any) -> tuple[Any, Any]:
+    x = operand_array(name, a)
+    if not dtypes.issubdtype(x.dtype, np.inexact):
+        return x, None
+    valid = el.eq_p.bind(x, x)
+    return select_where(valid, x, np.asarray(value, x.dtype)[()]), valid
+
+
+def nansum(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
+    """The sum over ``axis``, NaN counting as 0."""
+    return sum(_nan_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
+
+
+def nanprod(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
+    """The product over ``axis``, NaN counting as 1."""
+    return prod(_nan_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
+
+
+def nanmax(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+    """The largest element over ``axis`` that is not NaN; NaN where there is none."""
+    return _nan_extreme("nanmax", max, -np.inf, a, axis, out, keepdims, initial, where)
+
+
+def nanmin(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+    """The smallest element over ``axis`` that is not NaN; NaN where there is none."""
+    return _nan_extreme("nanmin", min, np.inf, a, axis, out, keepdims, initial, where)
+
+
+def _nan_extreme(name, reduce, worst, a, axis, out, keepdims, initial, where):
+    x, valid = _nan_replaced(name, a, worst) if _inexact(a) else (operand_array(name, a), None)
+    result = reduce(x, axis, out, keepdims, initial, where)
+    if valid is None or initial is not None:
+        return result
+    none = el.not_p.bind(any(valid, axis, keepdims=keepdims))
+    return select_where(none, np.asarray(np.nan, result.dtype)[()], result)
+
+
+def _inexact(a: Any) -> bool:
+    return dtypes.issubdtype(aval_of(a).dtype, np.inexact)
+
+
+def nanargmax(a, axis=None, out=None, keepdims=None):
+    """The position of the first maximum that is not NaN; -1 where all are."""
+    return _nan_arg("nanargmax", argmax, -np.inf, a, axis, out, keepdims)
+
+
+def nanargmin(a, axis=None, out=None, keepdims=None):
+    """The position of the first minimum that is not NaN; -1 where all are."""
+    return _nan_arg("nanargmin", argmin, np.inf, a, axis, out, keepdims)
+
+
+def _nan_arg(name, find, worst, a, axis, out, keepdims):
+    if not _inexact(a):
+        return find(a, axis, out, keepdims)
+    x, valid = _nan_replaced(name, a, worst)
+    position = find(x, axis, out, keepdims)
+    some = any(valid, axis, keepdims=bool(keepdims))
+    return select_where(some, position, np.asarray(-1, position.dtype)[()])
+
+
+def nanmean(a, axis=None, dtype=None, out=None, keepdims=False, where=None):
+    """The mean over ``axis`` of elements that are not NaN."""
+    unsupported_argument("nanmean", "out", out)
+    if not _inexact(a):
+        return mean(a, axis, dtype, keepdims=keepdims, where=where)
+    x, valid = _nan_replaced("nanmean", a, 0)
+    valid = (
+        valid if where is None else el.and_p.bind(valid, broadcast_to_shape(boolean_mask("nanmean", where), x.shape))
+    )
+    return mean(x, axis, dtype, keepdims=keepdims, where=valid)
+
+
+def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, where=None):
+    """The variance over ``axis`` of elements that are not NaN."""
+    unsupported_argument("nanvar", "out", out)
+    if not _inexact(a):
+        return var(a, axis, dtype, ddof=ddof, keepdims=keepdims, where=where)
+    x, valid = _nan_replaced("nanvar", a, 0)
+    valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(boolean_mask("nanvar", where), x.shape))
+    return var(x, axis, dtype, ddof=ddof, keepdims=keepdims, where=valid)
+
+
+def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, where=None):
+    """The standard deviation over ``axis`` of elements that are not NaN."""
+    return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, where))
+
+
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+    """As :func:`cumsum`, NaN counting as 0."""
+    return cumsum(_nan_replaced("nancumsum", a, 0)[0], axis, dtype, out)

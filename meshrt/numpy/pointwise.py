@@ -1,0 +1,146 @@
+"""Elementwise functions that are one primitive after promotion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.operands import promote_inexact, promote_numeric, promote_pair
+from meshrt.numpy.selection import where
+
+__all__ = [
+    "acos", "acosh", "add", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
+    "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_left_shift", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "cbrt", "cos", "cosh", "divide", "equal", "exp", "exp2",
+    "expm1", "float_power", "greater", "greater_equal", "left_shift", "less", "less_equal", "log",
+    "log1p", "maximum", "minimum", "multiply", "nextafter", "not_equal", "right_shift", "sin", "sinh",
+    "sqrt", "subtract", "tan", "tanh", "true_divide",
+]  # fmt: skip
+
+
+def _floating(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
+    """A function of one operand, which becomes floating first."""
+
+    def function(x, /):
+        if isinstance(x, ArrayOperators) and x.aval.dtype.kind in "fc":
+            return p.bind(x)
+        return p.bind(promote_inexact(name, x)[0])
+
+    return named(function, name, doc)
+
+
+def named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{doc}, elementwise."
+    return function
+
+
+exp = _floating("exp", el.exp_p, "e to the power of x")
+exp2 = _floating("exp2", el.exp2_p, "2 to the power of x")
+expm1 = _floating("expm1", el.expm1_p, "exp(x) - 1, exact for small x")
+log = _floating("log", el.log_p, "Natural logarithm")
+log1p = _floating("log1p", el.log1p_p, "log(1 + x), exact for small x")
+sqrt = _floating("sqrt", el.sqrt_p, "Square root")
+cbrt = _floating("cbrt", el.cbrt_p, "Cube root")
+sin = _floating("sin", el.sin_p, "Sine")
+cos = _floating("cos", el.cos_p, "Cosine")
+tan = _floating("tan", el.tan_p, "Tangent")
+sinh = _floating("sinh", el.sinh_p, "Hyperbolic sine")
+cosh = _floating("cosh", el.cosh_p, "Hyperbolic cosine")
+tanh = _floating("tanh", el.tanh_p, "Hyperbolic tangent")
+arcsin = asin = _floating("arcsin", el.asin_p, "Inverse sine")
+arccos = acos = _floating("arccos", el.acos_p, "Inverse cosine")
+arctan = atan = _floating("arctan", el.atan_p, "Inverse tangent")
+arcsinh = asinh = _floating("arcsinh", el.asinh_p, "Inverse hyperbolic sine")
+arccosh = acosh = _floating("arccosh", el.acosh_p, "Inverse hyperbolic cosine")
+arctanh = atanh = _floating("arctanh", el.atanh_p, "Inverse hyperbolic tangent")
+
+
+def _binary(name: str, p: Primitive, doc: str, on_bool: Primitive | None = None) -> Callable[[Any, Any], Any]:
+    """A function of two promoted operands; ``on_bool`` is what it means for booleans, if that differs."""
+    if on_bool is None:
+
+        def function(x, y, /):
+            x, y, _ = promote_pair(name, x, y)
+            return p.bind(x, y)
+
+    else:
+
+        def function(x, y, /):
+            x, y, dtype = promote_pair(name, x, y)
+            return (on_bool if dtype == np.bool_ else p).bind(x, y)
+
+    return named(function, name, doc)
+
+
+add = _binary("add", el.add_p, "Sum (of booleans: or)", el.or_p)
+subtract = _binary("subtract", el.sub_p, "Difference")
+multiply = _binary("multiply", el.mul_p, "Product (of booleans: and)", el.and_p)
+maximum = _binary("maximum", el.max_p, "The larger of two values; NaN if either is")
+minimum = _binary("minimum", el.min_p, "The smaller of two values; NaN if either is")
+equal = _binary("equal", el.eq_p, "x == y")
+not_equal = _binary("not_equal", el.ne_p, "x != y")
+bitwise_and = _binary("bitwise_and", el.and_p, "Bitwise and")
+bitwise_or = _binary("bitwise_or", el.or_p, "Bitwise or")
+bitwise_xor = _binary("bitwise_xor", el.xor_p, "Bitwise exclusive or")
+
+
+def _comparison(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
+    def function(x, y, /):
+        x, y, dtype = promote_pair(name, x, y)
+        if dtype.kind != "c":
+            return p.bind(x, y)
+        parts = [(el.real_p.bind(v), el.imag_p.bind(v)) for v in (x, y)]
+        (xr, xi), (yr, yi) = parts  # complex numbers compare by real part first, as in NumPy
+        return where(el.eq_p.bind(xr, yr), p.bind(xi, yi), p.bind(xr, yr))
+
+    return named(function, name, doc)
+
+
+less = _comparison("less", el.lt_p, "x < y")
+less_equal = _comparison("less_equal", el.le_p, "x <= y")
+greater = _comparison("greater", el.gt_p, "x > y")
+greater_equal = _comparison("greater_equal", el.ge_p, "x >= y")
+
+
+def _numeric_binary(name: str, p: Primitive, doc: str, inexact: bool = False) -> Callable[[Any, Any], Any]:
+    prepare = promote_inexact if inexact else promote_numeric
+
+    def function(x, y, /):
+        return p.bind(*prepare(name, x, y))
+
+    return named(function, name, doc)
+
+
+left_shift = bitwise_left_shift = _numeric_binary("left_shift", el.shift_left_p, "x << y")
+float_power = _numeric_binary("float_power", el.pow_p, "x to the power of y in floating point", True)
+arctan2 = atan2 = _numeric_binary("arctan2", el.atan2_p, "Angle of the point (y, x)", True)
+nextafter = _numeric_binary("nextafter", el.nextafter_p, "Next number after x towards y", True)
+
+
+def right_shift(x, y, /):
+    """x >> y, elementwise; keeps the sign of signed integers."""
+    x, y = promote_numeric("right_shift", x, y)
+    unsigned = dtypes.issubdtype(aval_of(x).dtype, np.unsignedinteger)
+    return (el.shift_right_logical_p if unsigned else el.shift_right_arithmetic_p).bind(x, y)
+
+
+bitwise_right_shift = right_shift
+
+
+def true_divide(x, y, /):
+    """x / y in floating point, elementwise."""
+    x, y, dtype = promote_pair("true_divide", x, y)
+    if dtypes.issubdtype(dtype, np.inexact):
+        return el.div_p.bind(x, y)
+    return el.div_p.bind(*promote_inexact("true_divide", x, y))
+
+
+divide = true_divide
