@@ -98,16 +98,16 @@ class Realiser:
         )
         return region.shared("stablehlo.pad", (x, fill), shape, x.dtype, attrs, loc)
 
-    def cut(self, region: Region, x: Ref, dim: int, start: int, stop: int, loc="") -> Ref:
-        """`x[start:stop]` along `dim`, static."""
-        if start == 0 and stop == x.shape[dim]:
+    def cut(self, region: Region, x: Ref, dim: int, start: int, stop: int, loc="", stride: int = 1) -> Ref:
+        """`x[start:stop:stride]` along `dim`, static."""
+        if start == 0 and stop == x.shape[dim] and stride == 1:
             return x
-        starts = _with([0] * len(x.shape), dim, start)
-        limits = _with(x.shape, dim, stop)
-        shape = _with(x.shape, dim, stop - start)
+        ones = [1] * len(x.shape)
+        starts, limits = _with([0] * len(x.shape), dim, start), _with(x.shape, dim, stop)
+        shape = _with(x.shape, dim, -(-(stop - start) // stride))
         attrs = (
             f"start_indices = array<i64: {_list(starts)}>, limit_indices = array<i64: {_list(limits)}>, "
-            f"strides = array<i64: {_list([1] * len(shape))}>"
+            f"strides = array<i64: {_list(_with(ones, dim, stride))}>"
         )
         return region.shared("stablehlo.slice", (x,), shape, x.dtype, attrs, loc)
 

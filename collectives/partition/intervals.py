@@ -19,23 +19,25 @@ __all__ = ["Run", "assemble", "windows"]
 
 
 class Run(NamedTuple):
-    """Positions [to, to + length) of the result are positions [start, start + length) of operand `operand`."""
+    """Position to + k of the result, for k < length, is position start + k * stride of operand `operand`."""
 
     operand: int
     start: int
     to: int
     length: int
+    stride: int = 1
 
 
 class _Part(NamedTuple):
-    """`length` elements that device `source` holds from `start` and device `target` wants at `to` (coordinates along
-    the split dimension, local positions)."""
+    """`length` elements, `stride` apart, that device `source` holds from `start` and device `target` wants at `to`
+    (coordinates along the split dimension, local positions)."""
 
     source: int
     target: int
     start: int
     to: int
     length: int
+    stride: int = 1
 
 
 class _Round(NamedTuple):
@@ -97,10 +99,11 @@ def _parts(runs: Sequence[Run], p: int, have: int, want: int, length: int) -> li
     for run in runs:
         at, stop = run.to, run.to + run.length
         while at < stop:
-            target, source = at // want, (at - run.to + run.start) // have
-            start = at - run.to + run.start
-            n = min(stop - at, (target + 1) * want - at, (source + 1) * have - start, length - start)
-            out.append(_Part(source, target, start - source * have, at - target * want, n))
+            target, start = at // want, (at - run.to) * run.stride + run.start
+            source = start // have
+            held = -(-(min((source + 1) * have, length) - start) // run.stride)
+            n = min(stop - at, (target + 1) * want - at, held)
+            out.append(_Part(source, target, start - source * have, at - target * want, n, run.stride))
             at += n
     return out
 
@@ -146,15 +149,21 @@ def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref |
     """Writes the parts of one round over `out`."""
     have, want = ref.shape[dim], shape[dim]
     length = max(part.length for part in r.parts)
-    length = min(length, have)
+    stride = r.parts[0].stride
+    span = (length - 1) * stride + 1
+    if stride > 1:  # a window that starts late may run over the end of the piece; nobody looks at what it finds there
+        ref = ctx.realiser.pad(ctx.region, ref, dim, 0, max(0, max(q.start for q in r.parts) + span - have))
+        have = ref.shape[dim]
     start, to = np.zeros(p, np.int64), np.full(p, want, np.int64)
     shift, stop = np.zeros(p, np.int64), np.full(p, want, np.int64)
     for part in r.parts:
-        first = min(part.start, have - length)  # the window that is sent must lie inside the piece
+        first = min(part.start, have - span)  # the window that is sent must lie inside the piece
         start[part.source] = first
         shift[part.target] = part.to - (part.start - first)
         to[part.target], stop[part.target] = part.to, part.to + part.length
-    payload = _window(ctx, ref, dim, atoms, start, length)
+    payload = _window(ctx, ref, dim, atoms, start, span)
+    if stride > 1:
+        payload = ctx.realiser.cut(ctx.region, payload, dim, 0, span, ctx.loc, stride)
     if not r.local:
         pairs = _pairs(ctx, atoms, r.parts, p)
         payload = ctx.realiser.send(ctx.region, payload, pairs, atoms, ctx.op, "interval move", ctx.loc)

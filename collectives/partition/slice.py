@@ -20,11 +20,11 @@ from .state import View
 from .structure import rearrange
 
 
-def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, is_linear: bool) -> None:
+def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, within, is_linear: bool) -> None:
     """An operation on one tensor whose dimensions `changed` get other positions.
 
     If none of them is split it is `local(ref, before, after)`. Else the changed split dimensions move by
-    `runs_of(dim)`, one after another, and the others locally.
+    `runs_of(dim)`, one after another, and the whole ones by `within(ref, dim)`.
     """
     value, result = op.operands[0], op.results[0]
 
@@ -38,10 +38,10 @@ def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, is_linear
     if not split or state.make is not None or (linear.deferred(ctx, value) and not any(state.dims[d] for d in changed)):
         rearrange(ctx, op, value, same, same, local, is_linear)
         return
-    _move(ctx, op, changed, runs_of)
+    _move(ctx, op, changed, runs_of, within)
 
 
-def _move(ctx: Context, op: Op, changed: list[int], runs_of) -> None:
+def _move(ctx: Context, op: Op, changed: list[int], runs_of, within) -> None:
     value, result = op.operands[0], op.results[0]
     dims = ctx.want(result)
     have = ctx.state(value).dims
@@ -52,10 +52,17 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of) -> None:
         dims = ctx.want(result)
     ref = ctx.get(value, dims)
     shape = list(value.type.shape)
-    if op.name == "stablehlo.slice" and len(changed) == 1 and dims[changed[0]]:
-        _view(ctx, op, ref, dims, changed[0], runs_of(changed[0])[0][0])
-        return
     for d in changed:
+        if not dims[d]:
+            ref = within(ref, d)
+            shape[d] = result.type.shape[d]
+    split = [d for d in changed if dims[d]]
+    if op.name == "stablehlo.slice" and len(split) == 1:
+        (run,) = runs_of(split[0])[0]
+        if run.stride == 1:
+            _view(ctx, op, ref, dims, split[0], run)
+            return
+    for d in split:
         runs, fill = runs_of(d)
         size = result.type.shape[d]
         ref = assemble(ctx, d, dims[d], [ref], [shape[d]], size, runs, fill)
@@ -88,46 +95,13 @@ def slice_(ctx: Context, op: Op) -> None:
         text = f"start_indices = {_array(starts)}, limit_indices = {_array(ends)}, strides = {_array(strides)}"
         return ctx.emit(op.name, (ref,), new, ref.dtype, text)
 
-    strided = [i for i in changed if strides[i] != 1]
-    state = ctx.state(value)
-    if strided and state.dims is not None and any(state.dims[i] for i in changed):
-        if _aligned_stride(ctx, op, value, changed, starts, strides):
-            return
-        dims = tuple(() if i in strided else d for i, d in enumerate(state.dims))
-        ctx.gathered(value, dims, "a strided slice of a split dimension whose pieces do not start alike")
-        if any(dims[i] for i in changed):
-            dims = tuple(() if i in changed else d for i, d in enumerate(state.dims))
-        ctx.bind(result, dims, local(ctx.get(value, dims), dims, dims))
-        return
-
     def runs_of(d: int):
-        return [Run(0, starts[d], 0, result.type.shape[d])], None
+        return [Run(0, starts[d], 0, result.type.shape[d], strides[d])], None
 
-    _shifted(ctx, op, changed, local, runs_of, True)
+    def within(ref: Ref, d: int) -> Ref:
+        return ctx.realiser.cut(ctx.region, ref, d, starts[d], limits[d], ctx.loc, strides[d])
 
-
-def _aligned_stride(ctx: Context, op: Op, value: Value, changed, starts, strides) -> bool:
-    """A strided slice whose stride divides every piece, so that each device takes the same local positions."""
-    result = op.results[0]
-    dims = ctx.state(value).dims
-    starts_, ends, new = [], [], []
-    pieces = ctx.piece_shape(value, dims)
-    for i, (n, m, piece) in enumerate(zip(value.type.shape, result.type.shape, pieces)):
-        p = ctx.atoms.product(dims[i])
-        if i not in changed or p == 1:
-            starts_.append(starts[i])
-            ends.append(piece if i not in changed else starts[i] + (m - 1) * strides[i] + 1)
-            new.append(piece if i not in changed else m)
-            continue
-        if n % p or m % p or piece % strides[i] or starts[i] >= strides[i] or m != n // strides[i]:
-            return False
-        starts_.append(starts[i])
-        ends.append(piece)
-        new.append(m // p)
-    text = f"start_indices = {_array(starts_)}, limit_indices = {_array(ends)}, strides = {_array(strides)}"
-    ref = ctx.get(value, dims)
-    ctx.bind(result, dims, ctx.emit(op.name, (ref,), new, ref.dtype, text))
-    return True
+    _shifted(ctx, op, changed, local, runs_of, within, True)
 
 
 def pad(ctx: Context, op: Op) -> None:
@@ -159,8 +133,11 @@ def pad(ctx: Context, op: Op) -> None:
         runs = [Run(0, first, low[d] + first, last - first)] if last > first else []
         return runs, ctx.get(fill, ())
 
+    def within(ref: Ref, d: int) -> Ref:
+        return ctx.realiser.pad(ctx.region, ref, d, low[d], high[d], ctx.get(fill, ()), ctx.loc)
+
     zero = ctx.state(fill).make is not None and _is_zero(fill)
-    _shifted(ctx, op, changed, local, runs_of, zero)
+    _shifted(ctx, op, changed, local, runs_of, within, zero)
 
 
 def _is_zero(value: Value) -> bool:
@@ -317,7 +294,8 @@ def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Re
             continue
         sizes.append(m)
         if not dims[d]:
-            positions.append(ctx.get(starts[d], ()))
+            at = ctx.get(starts[d], ())
+            positions.append(_relative(ctx, starts[d], n - m, (), n) if _is_cut(ref) else at)
             continue
         piece = ref.shape[d]
         ref = ctx.masked(ref, shape, dims, [d])
@@ -330,12 +308,23 @@ def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Re
     return out, "or" if ref.dtype == "i1" else "add"
 
 
+def _is_cut(ref: Ref) -> bool:
+    """Whether `ref` is a dynamic slice itself. XLA merges two into one without clamping the second start, so that
+    start has to be in bounds."""
+    item = ref.item
+    while item is not None and item.name in ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.convert"):
+        item = item.operands[0].item
+    return item is not None and item.name == "stablehlo.dynamic_slice"
+
+
 def _relative(ctx: Context, start: Value, last: int, atoms, piece: int) -> Ref:
     """A start index clamped to [0, last], relative to this device's piece (i32)."""
     at = ctx.get(start, ())
     if at.dtype != "i32":
         at = ctx.emit("stablehlo.convert", (at,), (), "i32")
     at = _clamp(ctx, at, 0, last)
+    if not atoms:
+        return at
     return ctx.emit("stablehlo.subtract", (at, ctx.realiser.offset(ctx.region, atoms, piece)), (), "i32")
 
 
