@@ -4,13 +4,12 @@ Shardings only grow, and conflicts are settled by who comes first, so the order 
 is that of MLIR's greedy rewrite driver, which Shardy uses: a stack, filled so that operations pop in program order; a
 change of a value pushes its users, newest use first, so that its earliest user pops next.
 
-Everything about an operation that a visit needs is looked up once, in `_Node`; a visit is then a tuple of shardings
+Everything about an operation that a visit needs is looked up once, in `Node`; a visit is then a tuple of shardings
 looked up in a table of earlier decisions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import itemgetter
 
 from . import schedule
@@ -19,6 +18,7 @@ from .attributes import integer
 from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, source_view, store_argument
 from .log import Log
 from .model import OpRule, TensorSharding
+from .nodes import Group, Node
 from .program import Func, Op, Program, Value, erase
 from .rules import RuleCache
 from .rules.parse import parse_printed
@@ -61,41 +61,6 @@ _KNOWN_DIALECTS = ("stablehlo.", "chlo.", "sdy.")
 _BARRIER_MODES = {"NONE": (0, 0), "FORWARD": (1, 1), "BACKWARD": (2, 2), "BOTH": (3, 3)}
 
 
-class _Node:
-    """An operation as the driver sees it. `look` reads the shardings of its operands and results from the table."""
-
-    __slots__ = ("above", "group", "look", "op", "rule", "slots", "view")
-
-    def __init__(self, op: Op):
-        self.op = op
-        self.rule: OpRule | None = None
-        self.group: _Group | None = None
-        self.slots: tuple[int, ...] = ()
-        self.look: Callable | None = None
-        self.view = None
-        self.above: tuple[int, ...] = ()
-
-
-class _Group:
-    """All operations of one rule and one kind of schedule. `mode` is their direction in this round, None if it
-    depends on the operation's uses; `memo` has the decisions made so far in that direction."""
-
-    __slots__ = ("kind", "memo", "memos", "mode", "rule")
-
-    def __init__(self, rule: OpRule, kind: str):
-        self.rule, self.kind = rule, kind
-        self.mode: schedule.Mode | None = None
-        self.memo: dict | None = None
-        self.memos: dict[schedule.Mode, tuple[tuple[int, ...], dict]] = {}
-
-    def decisions(self, mode: schedule.Mode) -> tuple[tuple[int, ...], dict]:
-        """Direction per factor, and the decisions so far."""
-        found = self.memos.get(mode)
-        if found is None:
-            found = self.memos[mode] = (schedule.directions(self.rule, mode), {})
-        return found
-
-
 class Driver:
     """Propagates shardings over a program until nothing changes. `shardings` is updated in place.
 
@@ -115,7 +80,7 @@ class Driver:
         self.program, self.shardings, self.rules, self.strategy = program, shardings, rules, strategy
         self.log = log if log is not None else Log(program)
         self.conservative = rules.options.conservative
-        self._groups: dict[tuple, _Group] = {}
+        self._groups: dict[tuple, Group] = {}
         self._pure: dict[str, bool] = {}
         self._notified: dict[int, tuple[int, ...]] = {}
         self._round = (0, 0)
@@ -187,7 +152,7 @@ class Driver:
                 self._slot[target.index] = self._slot[edge.owner.index]
 
     def _build_nodes(self) -> None:
-        self.nodes: list[_Node] = []
+        self.nodes: list[Node] = []
         self._index: dict[Op, int] = {}
         self._dead: set[int] = set()
         for func in self.program.funcs.values():
@@ -197,7 +162,7 @@ class Driver:
 
     def _build_block(self, ops: list[Op], above: tuple[int, ...]) -> None:
         for op in ops:
-            node = _Node(op)
+            node = Node(op)
             index = len(self.nodes)
             self._index[op] = index
             self.nodes.append(node)
@@ -210,7 +175,7 @@ class Driver:
             for block in op.regions:
                 self._build_block(block.ops, (index, *above) if node.rule is not None else above)
 
-    def _prepare(self, node: _Node) -> None:
+    def _prepare(self, node: Node) -> None:
         op = node.op
         if op.name == "sdy.data_flow_edge":
             edge: Edge = op.data["edge"]
@@ -229,11 +194,11 @@ class Driver:
             slot = self._slot
             node.slots = tuple([slot[v.index] for v in op.operands] + [slot[v.index] for v in op.results])
 
-    def _set_rule(self, node: _Node, rule: OpRule, kind: str) -> None:
+    def _set_rule(self, node: Node, rule: OpRule, kind: str) -> None:
         node.rule = rule
         group = self._groups.get((rule, kind))
         if group is None:
-            group = self._groups[rule, kind] = _Group(rule, kind)
+            group = self._groups[rule, kind] = Group(rule, kind)
         node.group = group
 
     def _rule(self, op: Op) -> OpRule | None:
@@ -378,7 +343,7 @@ class Driver:
             group.mode = mode
             group.memo = None if mode is None else group.decisions(mode)[1]
 
-    def _decide(self, node: _Node, mode: schedule.Mode, shardings: tuple) -> Decision:
+    def _decide(self, node: Node, mode: schedule.Mode, shardings: tuple) -> Decision:
         rule = node.rule
         directions, memo = node.group.decisions(mode)
         count = len(rule.operands) + len(rule.results)
@@ -386,7 +351,7 @@ class Driver:
         memo[shardings] = decision
         return decision
 
-    def _is_conservative(self, node: _Node) -> bool:
+    def _is_conservative(self, node: Node) -> bool:
         return self.conservative and node.op.name != "sdy.data_flow_edge"
 
     def _visit_slow(self, index, node, round, stack, on_stack) -> None:
@@ -477,14 +442,14 @@ class Driver:
         push_users(value)
         return tuple(out)
 
-    def _find_returns(self) -> list[tuple[int, _Group, int, int]]:
+    def _find_returns(self) -> list[tuple[int, Group, int, int]]:
         """(number, group, place of the value, place of the result) of what the entry function returns."""
         func = self.program.main
         out = []
         for number, (value, place) in enumerate(zip(func.returned, self._result_slots[func])):
             if value.type.is_tensor and value.type.is_static:
                 rule = _identity(value.type.shape, 1)
-                group = self._groups.setdefault((rule, "return"), _Group(rule, "return"))
+                group = self._groups.setdefault((rule, "return"), Group(rule, "return"))
                 out.append((number, group, self._slot[value.index], place))
         return out
 

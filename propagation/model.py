@@ -21,9 +21,11 @@ True
 from __future__ import annotations
 
 import math
-from enum import IntEnum
 
 from . import errors
+from .interning import Interned, quote, quote_symbol
+from .interning import set_field as _set
+from .rule_model import FactorSharding, FactorType, OpRule, Projection, TensorFactors, factor_symbol
 
 __all__ = [
     "AxisRef",
@@ -35,43 +37,13 @@ __all__ = [
     "Projection",
     "TensorFactors",
     "TensorSharding",
+    "factor_symbol",
+    "quote",
+    "quote_symbol",
 ]
 
 
-class _Interned:
-    """Base of values that exist once. A subclass lists its fields in `_fields` and builds through `_intern`.
-
-    The table of a class is a plain dict, because `dict.setdefault` is atomic: two threads can never get two
-    objects for one value. The number of distinct shardings a process meets is small.
-    """
-
-    __slots__ = ()
-    _fields: tuple[str, ...] = ()
-    _table: dict = {}
-
-    def __init_subclass__(cls) -> None:
-        cls._table = {}
-
-    def __setattr__(self, name, value):
-        raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead of setting {name!r}")
-
-    def __reduce__(self):
-        return type(self), tuple(getattr(self, f) for f in self._fields)
-
-    def __copy__(self):
-        return self
-
-    def __deepcopy__(self, memo):
-        return self
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{f}={getattr(self, f)!r}' for f in self._fields)})"
-
-
-_set = object.__setattr__
-
-
-class AxisRef(_Interned):
+class AxisRef(Interned):
     """The part of mesh axis `name` of size `size` that has parts of product `pre` to its left.
 
     The full axis has `pre=1` and `size` equal to the axis size. Get full axes with `Mesh.axis`.
@@ -105,7 +77,7 @@ class AxisRef(_Interned):
         return quoted if self.is_full(mesh) else f"{quoted}:({self.pre}){self.size}"
 
 
-class Mesh(_Interned):
+class Mesh(Interned):
     """A named, logical grid of devices.
 
     `axes` are (name, size) pairs from major to minor. `device_ids` is None for the usual order (0, 1, 2, ...).
@@ -200,7 +172,7 @@ def _check_mesh(name: str, axes, device_ids, size: int) -> None:
         raise errors.UnsupportedModuleError(f"mesh @{name} without axes may name exactly one device")
 
 
-class DimSharding(_Interned):
+class DimSharding(Interned):
     """How one dimension is split: axes from major to minor.
 
     `is_open` lets propagation add axes to the right. `priority` (None is highest, like 0) is the user's.
@@ -233,7 +205,7 @@ class DimSharding(_Interned):
 _OPEN, _CLOSED = DimSharding((), True), DimSharding(())
 
 
-class TensorSharding(_Interned):
+class TensorSharding(Interned):
     """The sharding of a value: one `DimSharding` per dimension, explicitly replicated axes, and unreduced axes
     (the value is a partial sum over them). Construction does not check; `check` does.
     """
@@ -365,163 +337,3 @@ def _check_axis(axis: AxisRef, mesh: Mesh, where: str | None) -> None:
             "pre >= 1, size > 1, pre*size dividing the axis size, and size smaller than it",
             where,
         )
-
-
-class FactorType(IntEnum):
-    """What sharding a factor of a rule means for the operation."""
-
-    PASS_THROUGH = 0  # no communication
-    REDUCTION = 1  # partial results, to be combined
-    NEED_REPLICATION = 2  # the operation needs the whole dimension on each device
-    PERMUTATION = 3  # elements move between neighbouring devices
-
-
-class OpRule(_Interned):
-    """How an operation's dimensions correspond, einsum-like: factors and where each appears.
-
-    sizes     size of each factor
-    operands  per operand, per dimension, the factor indices from major to minor
-    results   the same for results
-    types     a `FactorType` per factor
-    blocked   factors along which nothing may propagate
-    custom    given by the user rather than derived
-    elementwise  whether the operation is pointwise (the strategies treat it a little differently); not printed
-    """
-
-    __slots__ = ("_text", "blocked", "custom", "elementwise", "operands", "results", "sizes", "types")
-    _fields = ("sizes", "operands", "results", "types", "blocked", "custom", "elementwise")
-    sizes: tuple[int, ...]
-    operands: tuple[tuple[tuple[int, ...], ...], ...]
-    results: tuple[tuple[tuple[int, ...], ...], ...]
-    types: tuple[FactorType, ...]
-    blocked: tuple[int, ...]
-    custom: bool
-    elementwise: bool
-
-    def __new__(
-        cls, sizes, operands, results, types=None, blocked=(), custom: bool = False, elementwise: bool = False
-    ) -> OpRule:
-        sizes = tuple(sizes)
-        types = (FactorType.PASS_THROUGH,) * len(sizes) if types is None else tuple(types)
-        key = (sizes, operands, results, types, tuple(blocked), custom, elementwise)
-        self = cls._table.get(key)
-        if self is None:
-            self = object.__new__(cls)
-            for name, value in zip(cls._fields, key):
-                _set(self, name, value)
-            _set(self, "_text", None)
-            self = cls._table.setdefault(key, self)
-        return self
-
-    @property
-    def num_factors(self) -> int:
-        return len(self.sizes)
-
-    def factors_of_type(self, kind: FactorType) -> tuple[int, ...]:
-        return tuple(f for f, t in enumerate(self.types) if t == kind)
-
-    def to_text(self) -> str:
-        """`([i, k], [k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}`, as Shardy prints a rule."""
-        if self._text is None:
-            _set(self, "_text", _rule_text(self))
-        return self._text
-
-    def __str__(self) -> str:
-        return self.to_text()
-
-
-def factor_symbol(index: int) -> str:
-    """The letter of factor `index`: i .. z, then z_1, z_2, ..."""
-    return chr(ord("i") + index) if index < 18 else f"z_{index - 17}"
-
-
-def _rule_text(rule: OpRule) -> str:
-    def tensor(dims) -> str:
-        return "[" + ", ".join(["".join([factor_symbol(f) for f in dim]) for dim in dims]) + "]"
-
-    text = f"({', '.join(map(tensor, rule.operands))})->({', '.join(map(tensor, rule.results))})"
-    if rule.sizes:
-        text += " {" + ", ".join(f"{factor_symbol(f)}={s}" for f, s in enumerate(rule.sizes)) + "}"
-    labels = (("reduction", 1), ("need_replication", 2), ("permutation", 3))
-    lists = [(label, [f for f, t in enumerate(rule.types) if t == kind]) for label, kind in labels]
-    lists.append(("blocked_propagation", sorted(rule.blocked)))
-    for label, members in lists:
-        if members:
-            text += f" {label}={{{', '.join(map(factor_symbol, members))}}}"
-    return text + (", custom" if rule.custom else "")
-
-
-class FactorSharding(_Interned):
-    """The axes of one factor in one tensor. `overflow` are axes that did not fit a non-minor factor."""
-
-    __slots__ = ("axes", "closed", "minor_most", "overflow")
-    _fields = ("axes", "closed", "minor_most", "overflow")
-    axes: tuple[AxisRef, ...]
-    closed: bool
-    minor_most: bool
-    overflow: tuple[AxisRef, ...]
-
-    def __new__(cls, axes=(), closed: bool = False, minor_most: bool = True, overflow=()) -> FactorSharding:
-        key = (axes, closed, minor_most, overflow)
-        self = cls._table.get(key)
-        if self is None:
-            self = object.__new__(cls)
-            for name, value in zip(cls._fields, key):
-                _set(self, name, value)
-            self = cls._table.setdefault(key, self)
-        return self
-
-
-class TensorFactors(_Interned):
-    """One tensor in factor space: per factor of the rule its `FactorSharding`, None where it has none."""
-
-    __slots__ = ("factors", "replicated", "unreduced")
-    _fields = ("factors", "replicated", "unreduced")
-    factors: tuple[FactorSharding | None, ...]
-    replicated: tuple[AxisRef, ...]
-    unreduced: tuple[AxisRef, ...]
-
-    def __new__(cls, factors, replicated=(), unreduced=()) -> TensorFactors:
-        key = (factors, replicated, unreduced)
-        self = cls._table.get(key)
-        if self is None:
-            self = object.__new__(cls)
-            for name, value in zip(cls._fields, key):
-                _set(self, name, value)
-            self = cls._table.setdefault(key, self)
-        return self
-
-
-class Projection(_Interned):
-    """The shardings around one operation, seen through its rule."""
-
-    __slots__ = ("operands", "results")
-    _fields = ("operands", "results")
-    operands: tuple[TensorFactors, ...]
-    results: tuple[TensorFactors, ...]
-
-    def __new__(cls, operands, results) -> Projection:
-        key = (tuple(operands), tuple(results))
-        self = cls._table.get(key)
-        if self is None:
-            self = object.__new__(cls)
-            _set(self, "operands", key[0])
-            _set(self, "results", key[1])
-            self = cls._table.setdefault(key, self)
-        return self
-
-
-def quote(text: str) -> str:
-    """`text` as an MLIR string literal."""
-    if text.isprintable() and text.isascii() and '"' not in text and "\\" not in text:
-        return f'"{text}"'
-    out = []
-    for byte in text.encode("utf-8"):
-        out.append(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}")
-    return '"' + "".join(out) + '"'
-
-
-def quote_symbol(name: str) -> str:
-    """`name` as it follows `@`: bare if it is an identifier, else quoted."""
-    plain = name.replace("_", "a").replace(".", "a").replace("$", "a")
-    return name if plain.isalnum() and plain.isascii() and not name[:1].isdigit() else quote(name)

@@ -15,7 +15,7 @@ __all__ = ["Conflict", "Decision", "common_mesh", "decide"]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """`tensor` (operands, then results; -1: the operation as a whole) got `granted` of the `wanted` axes of `factor`."""
+    """`tensor` (operands first, then results; -1: all of them) got `granted` of the `wanted` axes of `factor`."""
 
     factor: int
     wanted: Axes

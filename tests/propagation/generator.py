@@ -373,7 +373,8 @@ class Generator:
         out = (b, n - k + 1, o)
         dims = "dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {stride = [1]}"
         self.emit(
-            f"stablehlo.convolution({v[0]}, {w}) {dims} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}} : "
+            f"stablehlo.convolution({v[0]}, {w}) {dims} {{batch_group_count = 1 : i64, "
+            f"feature_group_count = 1 : i64}} : "
             f"({text(v[1])}, {text((k, f, o))}) -> {text(out)}",
             out,
         )

@@ -79,8 +79,8 @@ def programs(quick: bool):
     bn = dict.fromkeys(bs)
     bt = dict(bn, w1=S(None, "model"), q=S(None, "model"))
     for nm, b in [("fsdp-tp", bs), ("few", bt), ("none", bn)]:
-        for xs in (S("data"), S(("data", "model"), None), S("data", "model")):
-            for es in (S("model", "data"), None):
+        for xs in (S("data"),) if quick else (S("data"), S(("data", "model"), None), S("data", "model")):
+            for es in (S("model", "data"),) if quick else (S("model", "data"), None):
                 p = dict(e=sh(V, D), l=[pb] * 2)
                 sp = dict(e=es, l=[b] * 2)
 
@@ -151,7 +151,7 @@ def programs(quick: bool):
         return a, b, c @ c.T if c.shape[1] == 64 else c, d, e, g, h, jnp.argmax(x, 1), x.reshape(2, 8, 8, 8).sum((0, 2))
 
     for xs in (S("data"), S(None, "model"), S("data", "model"), S(("model", "data"))):
-        for ys in (None, S("model"), S(None, "data")):
+        for ys in (None,) if quick else (None, S("model"), S(None, "data")):
             yield f"misc-{xs.spec}-{ys and ys.spec}", low(misc, sh(16, 64), sh(16, 64), specs=(xs, ys))
 
     # shard_map

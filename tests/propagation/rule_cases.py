@@ -225,7 +225,8 @@ def windows() -> list[str]:
         ((4, 16, 16, 8), (3, 3, 8, 32), (2, 14, 14, 32), (2, 1)),
         ((8, 16, 16, 8), (3, 3, 8, 32), (1, 14, 14, 32), (8, 1)),
     ]:
-        attrs = f"dimension_numbers = {dims}, batch_group_count = {groups[0]} : i64, feature_group_count = {groups[1]} : i64"
+        counts = f"batch_group_count = {groups[0]} : i64, feature_group_count = {groups[1]} : i64"
+        attrs = f"dimension_numbers = {dims}, {counts}"
         c.append(single("stablehlo.convolution", [_t(lhs), _t(rhs)], [_t(out)], attrs))
     return c
 
@@ -269,7 +270,8 @@ def gathers() -> list[str]:
         (5, 100, 16),
         (5, 6, 1),
         (5, 6, 16),
-        "offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2",
+        "offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], "
+        "start_index_map = [1], index_vector_dim = 2",
         (1, 1, 16),
     )
     gather(
@@ -323,7 +325,8 @@ def gathers() -> list[str]:
         (5, 100, 16),
         (5, 6, 1),
         (5, 6, 16),
-        "update_window_dims = [2], inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [0], scatter_dims_to_operand_dims = [1], index_vector_dim = 2",
+        "update_window_dims = [2], inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [0], "
+        "scatter_dims_to_operand_dims = [1], index_vector_dim = 2",
     )
     scatter((100,), (1,), (), "inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 0")
     overwrite = "{ ^bb0(%p: tensor<f32>, %q: tensor<f32>): stablehlo.return %q : tensor<f32> }"

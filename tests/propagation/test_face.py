@@ -24,9 +24,11 @@ func.func public @main(
     %x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>},
     %w: tensor<16x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>},
     %v: tensor<32x16xf32>) -> tensor<8x16xf32> {
-  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+       : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
   %1 = stablehlo.tanh %0 : tensor<8x32xf32>
-  %2 = stablehlo.dot_general %1, %v, contracting_dims = [1] x [0] : (tensor<8x32xf32>, tensor<32x16xf32>) -> tensor<8x16xf32>
+  %2 = stablehlo.dot_general %1, %v, contracting_dims = [1] x [0]
+       : (tensor<8x32xf32>, tensor<32x16xf32>) -> tensor<8x16xf32>
   return %2 : tensor<8x16xf32>
 }
 """
@@ -98,7 +100,7 @@ def test_explanation_names_source_lines():
     ("text", "error", "message"),
     [
         ("func.func @main(", errors.ModuleParseError, "-:1"),
-        (b"ML\xefR\x00", errors.ModuleParseError, ""),
+        (b"ML\xefR\x00", errors.ModuleParseError, "parse"),
         (MLP.replace('[{"data"}', '[{"date"}'), errors.PropagationError, "date"),
         (MLP.replace('@mesh, [{"data"}', '@other, [{"data"}'), errors.PropagationError, "other"),
         (MLP.replace('[{"data"}, {}]', '[{"data"}, {"data"}]'), errors.PropagationError, "data"),

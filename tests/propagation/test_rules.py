@@ -47,7 +47,7 @@ def test_registered_rule_binds_to_shapes():
     assert RuleCache().rule_for(op) is None
     register_sharding_rule("mm", "i j, j k -> i k, reduction={j}")
     try:
-        assert RuleCache().rule_for(op).to_text() == "([i, j],[j, k])->([i, k]) {i=8, j=16, k=4} reduction={j}, custom"
+        assert RuleCache().rule_for(op).to_text() == "([i, j], [j, k])->([i, k]) {i=8, j=16, k=4} reduction={j}, custom"
         register_sharding_rule("mm", "i j -> i")
         with pytest.raises(errors.BadRuleError, match="1 operands, the operation has 2"):
             RuleCache().rule_for(op)

@@ -1,0 +1,89 @@
+"""Changing a `Program`: redirecting uses, inserting and removing operations."""
+
+from __future__ import annotations
+
+from .graph import Block, Op, Value
+
+__all__ = ["Edits", "erase", "replace_all_uses"]
+
+
+def replace_all_uses(old: Value, new: Value, where=None) -> None:
+    """Redirects uses of `old` to `new`, newest use first as MLIR does (so their order in `new` is reversed).
+
+    `where(use)` selects the uses to move.
+    """
+    kept, moved = [], []
+    for use in reversed(old.uses):
+        (moved if where is None or where(use) else kept).append(use)
+    for op, number in moved:
+        op.operands[number] = new
+    if old is new:
+        new.uses = kept[::-1] + moved
+        return
+    new.uses.extend(moved)
+    old.uses = kept[::-1]
+
+
+def erase(op: Op) -> None:
+    """Drops the uses made by `op` and its regions. The caller removes it from its block's list."""
+    for inner in op.walk():
+        for i, v in enumerate(inner.operands):
+            v.uses.remove((inner, i))
+        inner.operands = []
+    op.parent = None
+
+
+class Edits:
+    """Insertions and removals in blocks, collected first and applied in one sweep per block."""
+
+    def __init__(self) -> None:
+        self._before: dict[Op, list[Op]] = {}
+        self._after: dict[Op, list[Op]] = {}
+        self._first: dict[Block, list[Op]] = {}
+        self._erased: set[Op] = set()
+        self._blocks: dict[Block, None] = {}
+
+    def _touch(self, block: Block, op: Op) -> None:
+        self._blocks[block] = None
+        op.parent = block
+
+    def before(self, anchor: Op, op: Op) -> None:
+        """`op` right before `anchor`, behind earlier insertions there."""
+        self._touch(anchor.parent, op)
+        self._before.setdefault(anchor, []).append(op)
+
+    def after(self, anchor: Op, op: Op) -> None:
+        """`op` right after `anchor`, in front of earlier insertions there."""
+        self._touch(anchor.parent, op)
+        self._after.setdefault(anchor, []).insert(0, op)
+
+    def first(self, block: Block, op: Op) -> None:
+        """`op` at the start of `block`, in front of earlier insertions there."""
+        self._touch(block, op)
+        self._first.setdefault(block, []).append(op)
+
+    def erase(self, op: Op) -> None:
+        self._blocks[op.parent] = None
+        self._erased.add(op)
+
+    def apply(self) -> None:
+        """Rebuilds the touched blocks and drops the uses of erased operations."""
+        touched = {*self._before, *self._after, *self._erased}
+        for block in self._blocks:
+            ops: list[Op] = []
+            for op in (*reversed(self._first.get(block, ())), *block.ops):
+                if op in touched:
+                    self._place(op, ops)
+                else:
+                    ops.append(op)
+            block.ops = ops
+        for op in self._erased:
+            erase(op)
+
+    def _place(self, op: Op, ops: list[Op]) -> None:
+        for other in self._before.get(op, ()):
+            self._place(other, ops)
+        if op not in self._erased:
+            ops.append(op)
+        for other in self._after.get(op, ()):
+            self._place(other, ops)

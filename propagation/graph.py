@@ -1,0 +1,344 @@
+"""A module as plain Python objects: types, values, operations, blocks, functions, the program.
+
+`propagation.program` reads these from MLIR, and offers all their names; import them from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxlib.mlir import ir
+
+from . import errors
+from .model import Mesh
+
+__all__ = ["Block", "Func", "Op", "OtherType", "Program", "TensorType", "Use", "Value"]
+
+
+class TensorType:
+    """A ranked tensor type. `shape` holds -1 for a dynamic dimension; `dtype` is MLIR's element text (`f32`, `i1`,
+    `complex<f32>`, ...). Equal types read by this module are the same object."""
+
+    __slots__ = ("dtype", "is_static", "shape", "size", "text")
+    is_tensor = True
+    _table: dict[tuple, TensorType] = {}
+
+    def __new__(cls, shape: Sequence[int], dtype: str, text: str | None = None) -> TensorType:
+        key = (tuple(shape), dtype, text)
+        self = cls._table.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            self.shape = key[0]
+            self.dtype = dtype
+            self.is_static = all(n >= 0 for n in key[0])
+            self.size = math.prod(key[0]) if self.is_static else -1
+            dims = "".join(f"{'?' if n < 0 else n}x" for n in key[0])
+            self.text = text or f"tensor<{dims}{dtype}>"
+            self = cls._table.setdefault(key, self)
+        return self
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __reduce__(self):
+        return TensorType, (self.shape, self.dtype)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class OtherType:
+    """A type that is not a ranked tensor (token, tuple, ...). It has no shape to shard: `shape` is empty."""
+
+    __slots__ = ("text",)
+    is_tensor = False
+    is_static = False
+    shape: tuple[int, ...] = ()
+    rank = 0
+    size = 0
+    dtype = ""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, OtherType) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class Use(NamedTuple):
+    """Operand `number` of `op`."""
+
+    op: Op
+    number: int
+
+
+class Value:
+    """An SSA value: result `number` of the `Op` `owner`, or argument `number` of the `Block` `owner`.
+
+    `uses` is in the order the uses were created (MLIR's use list from its back).
+    """
+
+    __slots__ = ("index", "number", "owner", "type", "uses")
+
+    def __init__(self, index: int, type: TensorType | OtherType, owner: Op | Block, number: int):
+        self.index = index
+        self.type = type
+        self.owner = owner
+        self.number = number
+        self.uses: list[Use] = []
+
+    @property
+    def is_argument(self) -> bool:
+        return isinstance(self.owner, Block)
+
+    @property
+    def op(self) -> Op | None:
+        """The defining operation; None for a block argument."""
+        return None if isinstance(self.owner, Block) else self.owner
+
+    def __repr__(self) -> str:
+        what = "argument" if isinstance(self.owner, Block) else f"result of {self.owner.name}"
+        return f"<%{self.index} {self.type.text}, {what} {self.number}>"
+
+
+class Op:
+    """An operation. `attrs` maps names to `ir.Attribute`. `data` holds decoded or derived facts of passes
+    (`in_shardings`, `manual_axes`, `sharding_rule`, ...), None until one is stored."""
+
+    __slots__ = ("_attrs", "_ir", "data", "name", "operands", "parent", "regions", "results")
+
+    def __init__(self, name, operands, regions, ir_op=None, attrs=None):
+        self.name: str = name
+        self.operands: list[Value] = operands
+        self.results: list[Value] = []
+        self.regions: list[Block] = regions
+        self.parent: Block | None = None
+        self.data: dict | None = None
+        self._ir = ir_op
+        self._attrs = attrs
+
+    @property
+    def attrs(self) -> dict[str, ir.Attribute]:
+        """All attributes, inherent and discardable, by name."""
+        attrs = self._attrs
+        if attrs is None:
+            items = self._ir.attributes
+            attrs = self._attrs = {} if not len(items) else dict(attribute_items(items))
+        return attrs
+
+    def attr(self, name: str) -> ir.Attribute | None:
+        """One attribute, without fetching the others; None if there is none of this name."""
+        if self._attrs is not None:
+            return self._attrs.get(name)
+        attributes = self._ir.attributes
+        return attributes[name] if name in attributes else None  # noqa: SIM401 (no get in older bindings)
+
+    def has_attr(self, name: str) -> bool:
+        """Whether there is an attribute `name`, without fetching the others."""
+        if self._attrs is not None:
+            return name in self._attrs
+        return self._ir is not None and name in self._ir.attributes
+
+    @property
+    def result(self) -> Value:
+        if len(self.results) != 1:
+            raise ValueError(f"{self!r} has {len(self.results)} results, not one")
+        return self.results[0]
+
+    @property
+    def loc(self) -> ir.Location | None:
+        """The MLIR location; a synthetic operation has that of the operation it was made from."""
+        return None if self._ir is None else self._ir.location
+
+    @property
+    def parent_op(self) -> Op | Func | None:
+        return None if self.parent is None else self.parent.owner
+
+    def set_operand(self, number: int, value: Value) -> None:
+        """Replaces one operand; the use becomes the newest of `value`."""
+        old = self.operands[number]
+        old.uses.remove((self, number))
+        self.operands[number] = value
+        value.uses.append(Use(self, number))
+
+    def walk(self) -> list[Op]:
+        """This operation, then those in its regions, in program order."""
+        out = [self]
+        for block in self.regions:
+            _collect(block, out)
+        return out
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"%{v.index}" for v in self.operands)
+        outs = ", ".join(f"%{v.index}: {v.type.text}" for v in self.results)
+        return f"<{self.name}({ins}) -> ({outs})>"
+
+
+def attribute_items(attributes):
+    # The newest bindings iterate over names and offer items(); older ones iterate over NamedAttributes.
+    if hasattr(attributes, "items"):
+        return attributes.items()
+    return [(a.name, a.attr) for a in attributes]
+
+
+class Block:
+    """The single block of a region or function."""
+
+    __slots__ = ("args", "ops", "owner")
+
+    def __init__(self, owner: Op | Func | None = None):
+        self.args: list[Value] = []
+        self.ops: list[Op] = []
+        self.owner = owner
+
+    @property
+    def terminator(self) -> Op:
+        return self.ops[-1]
+
+    def walk(self) -> list[Op]:
+        """All operations, in program order, each before those in its regions."""
+        out: list[Op] = []
+        _collect(self, out)
+        return out
+
+    def walk_inside_out(self) -> list[Op]:
+        """All operations, in program order, each behind those in its regions."""
+        out: list[Op] = []
+        _collect_inside_out(self, out)
+        return out
+
+
+def _collect(block: Block, out: list[Op]) -> None:
+    for op in block.ops:
+        out.append(op)
+        for inner in op.regions:
+            _collect(inner, out)
+
+
+def _collect_inside_out(block: Block, out: list[Op]) -> None:
+    for op in block.ops:
+        for inner in op.regions:
+            _collect_inside_out(inner, out)
+        out.append(op)
+
+
+class Func:
+    """A `func.func`. `arg_attrs` and `result_attrs` hold one attribute dictionary per argument and result."""
+
+    __slots__ = ("_ir", "arg_attrs", "attrs", "body", "name", "result_attrs", "result_types", "visibility")
+
+    def __init__(self, name: str, visibility: str, body: Block, result_types):
+        self.name = name
+        self.visibility = visibility
+        self.body = body
+        self.result_types: list[TensorType | OtherType] = result_types
+        self.attrs: dict[str, ir.Attribute] = {}
+        self.arg_attrs: list[dict[str, ir.Attribute]] = []
+        self.result_attrs: list[dict[str, ir.Attribute]] = []
+        self._ir = None
+        body.owner = self
+
+    @property
+    def args(self) -> list[Value]:
+        return self.body.args
+
+    @property
+    def returned(self) -> list[Value]:
+        """The values the function returns."""
+        return self.body.terminator.operands
+
+    @property
+    def loc(self) -> ir.Location | None:
+        return None if self._ir is None else self._ir.location
+
+    def __repr__(self) -> str:
+        return f"<func @{self.name}, {len(self.args)} arguments, {len(self.body.ops)} operations>"
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """A module. `values` lists every value by its index, `funcs` is in module order, `names` has the name of every
+    operation that is or was in it (so that a pass can see that it has nothing to do)."""
+
+    module: ir.Module
+    attrs: dict[str, ir.Attribute]
+    meshes: dict[str, Mesh]
+    mesh_attrs: dict[str, dict[str, ir.Attribute]]
+    funcs: dict[str, Func]
+    values: list[Value]
+    names: set[str]
+
+    @property
+    def main(self) -> Func:
+        """The only function, else `@main`, else the only public one. Raises `UnsupportedModuleError`."""
+        if len(self.funcs) == 1:
+            return next(iter(self.funcs.values()))
+        if "main" in self.funcs:
+            return self.funcs["main"]
+        public = [f for f in self.funcs.values() if f.visibility == "public"]
+        if len(public) == 1:
+            return public[0]
+        raise errors.UnsupportedModuleError(
+            f"the module has {len(self.funcs)} functions and none is @main; name the entry function main"
+        )
+
+    @property
+    def context(self) -> ir.Context:
+        return self.module.context
+
+    def new_value(self, type: TensorType | OtherType, owner: Op | Block, number: int) -> Value:
+        value = Value(len(self.values), type, owner, number)
+        self.values.append(value)
+        return value
+
+    def new_op(self, name, operands, result_types, attrs=None, regions=(), like: Op | None = None) -> Op:
+        """A new operation, not yet in a block. `like` lends its source location."""
+        self.names.add(name)
+        op = Op(name, list(operands), list(regions), like._ir if like is not None else None, dict(attrs or {}))
+        for i, v in enumerate(op.operands):
+            v.uses.append(Use(op, i))
+        op.results = [self.new_value(t, op, i) for i, t in enumerate(result_types)]
+        for block in op.regions:
+            block.owner = op
+        return op
+
+    def clone(self, op: Op, mapping: dict[Value, Value]) -> Op:
+        """A copy of `op` (regions included), with operands replaced through `mapping`; results are added to it."""
+        operands = [mapping.get(v, v) for v in op.operands]
+        new = self.new_op(op.name, operands, [v.type for v in op.results], op.attrs, (), op)
+        new.data = None if op.data is None else dict(op.data)
+        mapping.update(zip(op.results, new.results))
+        for block in op.regions:
+            new.regions.append(self.clone_block(block, mapping, new))
+        return new
+
+    def clone_block(self, block: Block, mapping: dict[Value, Value], owner: Op | Func) -> Block:
+        copy = Block(owner)
+        copy.args = [self.new_value(a.type, copy, i) for i, a in enumerate(block.args)]
+        mapping.update(zip(block.args, copy.args))
+        for op in block.ops:
+            inner = self.clone(op, mapping)
+            inner.parent = copy
+            copy.ops.append(inner)
+        return copy
+
+    def ops(self) -> list[Op]:
+        """All operations in program order, an operation before those in its regions."""
+        out: list[Op] = []
+        for func in self.funcs.values():
+            _collect(func.body, out)
+        return out
+
+    def __repr__(self) -> str:
+        count = len(self.ops())
+        return f"<program of {len(self.funcs)} functions, {count} operations, meshes {', '.join(self.meshes) or '-'}>"
