@@ -299,7 +299,8 @@ class Context:
             operands = [names[v] if v in names else self._captured(v) for v in op.operands]
             types = [(r.type.shape, r.type.dtype) for r in op.results]
             nested = [self.copy_region(b) for b in op.regions] if op.regions else ()
-            names.update(zip(op.results, body.op(op.name, operands, types, extra=self.attr_text(op), regions=nested)))
+            name = "stablehlo.constant" if op.name == "sdy.constant" else op.name
+            names.update(zip(op.results, body.op(name, operands, types, extra=self.attr_text(op), regions=nested)))
         return body
 
     def _captured(self, value: Value) -> Ref:
