@@ -76,16 +76,43 @@ def parse(module: str | bytes | ir.Module) -> ir.Module:
         with context():
             return ir.Module.parse(module)
     except ir.MLIRError as e:
-        raise errors.ModuleParseError(_first_line(e)) from None
+        raise _typed(e) from None
     except (ValueError, UnicodeError) as e:
         raise errors.ModuleParseError(f"not a module: {' '.join(str(e).split())[:300]}") from None
 
 
-def _first_line(error: ir.MLIRError) -> str:
+# What the verifier of the sdy dialect says, the error that it is, and what to do about it.
+_VERIFIER = (
+    (r"unknown axis name", errors.UnknownAxisError, "use an axis of the sharding's mesh"),
+    (r"unknown mesh", errors.UnknownMeshError, "define it with sdy.mesh"),
+    (r"duplicate axis", errors.AxisReuseError, "an axis may be used once"),
+    (
+        r"both sub-axis and full-axis|overlapping sub-axes",
+        errors.OverlappingAxesError,
+        "use disjoint parts of the axis",
+    ),
+    (r"consecutive sub-axes can be merged", errors.OverlappingAxesError, "write them as one"),
+    (r"sub-axis", errors.SubAxisError, "(pre)size needs pre*size to divide the axis size, and size to be smaller"),
+    (r"tensor rank|doesn't match.*rank", errors.RankMismatchError, "write one {...} per dimension"),
+    (
+        r"mapping rank|op_sharding_rule|factor",
+        errors.BadRuleError,
+        "the rule must fit the operation's operands and results",
+    ),
+)
+
+
+def _typed(error: ir.MLIRError) -> errors.PropagationError:
+    """MLIR's first message as one of our errors."""
+    where, message = None, " ".join(str(error).split())[:300]
     for d in error.error_diagnostics:
         where = re.sub(r"^loc\((.*)\)$", r"\1", str(d.location)).replace('"', "")
-        return f"{where}: {' '.join(d.message.split())[:300]}"
-    return " ".join(str(error).split())[:300]
+        message = " ".join(d.message.split())[:300]
+        break
+    for pattern, kind, fix in _VERIFIER:
+        if re.search(pattern, message):
+            return kind(f"{message}; {fix}", where)
+    return errors.ModuleParseError(message, where)
 
 
 def read(module: str | bytes | ir.Module) -> Program:

@@ -101,10 +101,16 @@ def test_explanation_names_source_lines():
     [
         ("func.func @main(", errors.ModuleParseError, "-:1"),
         (b"ML\xefR\x00", errors.ModuleParseError, "parse"),
-        (MLP.replace('[{"data"}', '[{"date"}'), errors.PropagationError, "date"),
-        (MLP.replace('@mesh, [{"data"}', '@other, [{"data"}'), errors.PropagationError, "other"),
-        (MLP.replace('[{"data"}, {}]', '[{"data"}, {"data"}]'), errors.PropagationError, "data"),
-        (MLP.replace('[{"data"}, {}]', '[{"data"}]'), errors.PropagationError, "rank"),
+        (MLP.replace('[{"data"}', '[{"date"}'), errors.UnknownAxisError, '"date"; use an axis'),
+        (MLP.replace('@mesh, [{"data"}', '@other, [{"data"}'), errors.UnknownMeshError, "@other; define it"),
+        (
+            MLP.replace('[{"data"}, {}]', '[{"data"}, {"data"}]'),
+            errors.AxisReuseError,
+            '"data"; an axis may be used once',
+        ),
+        (MLP.replace('[{"data"}, {}]', '[{"data"}]'), errors.RankMismatchError, "1 != 2; write one"),
+        (MLP.replace('[{"data"}', '[{"data":(3)2}'), errors.SubAxisError, "divide"),
+        (MLP.replace('[{"data"}', '[{"data":(1)2, "data":(2)2}'), errors.OverlappingAxesError, "write them as one"),
         (
             "func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> { return %x : tensor<?xf32> }",
             errors.UnsupportedModuleError,
