@@ -21,8 +21,8 @@ from meshrt.numpy.names import missing
 from meshrt.numpy.scalar_types import SCALAR_TYPES
 
 _ROOMS = (
-    "creation", "pointwise", "ufuncs", "transcendental", "selection", "reductions", "nan_reductions", "shapes", "padding", "contractions",
-    "indexing", "sorting",
+    "creation", "pointwise", "ufuncs", "transcendental", "selection", "reductions", "nan_reductions", "shapes",
+    "padding", "contractions", "indexing", "sorting",
 )  # fmt: skip
 
 attach_all()
@@ -99,10 +99,12 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
 _public = _collect()
 globals().update(_public)
-__all__ = sorted(  # noqa: PLE0605
-    {*_public, "ndarray", "finfo", "iinfo", "isdtype", "issubdtype", "promote_types", "result_type", "can_cast", "isscalar",
-     "iscomplexobj", "isrealobj", "iterable", "save", "savez", "load", "linalg", "astype", "newaxis", "pi", "e", "inf", "nan",
-     "euler_gamma", "dtype", "generic", "number", "integer", "signedinteger", "unsignedinteger", "inexact", "floating",
-     "complexfloating", "character", "object_", "set_printoptions", "get_printoptions", "printoptions"}
+_OTHER = (
+    "ndarray", "finfo", "iinfo", "isdtype", "issubdtype", "promote_types", "result_type", "can_cast", "isscalar",
+    "iscomplexobj", "isrealobj", "iterable", "save", "savez", "load", "linalg", "astype", "newaxis", "pi", "e",
+    "inf", "nan", "euler_gamma", "dtype", "generic", "number", "integer", "signedinteger", "unsignedinteger",
+    "inexact", "floating", "complexfloating", "character", "object_", "set_printoptions", "get_printoptions",
+    "printoptions",
 )  # fmt: skip
+__all__ = sorted({*_public, *_OTHER})  # noqa: PLE0605
 __getattr__ = missing(__name__, __all__)

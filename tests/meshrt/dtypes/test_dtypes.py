@@ -129,6 +129,7 @@ def test_names_and_sizes():
             assert getattr(dtypes, conv)(d) == getattr(jax._src.dtypes, conv)(d), (conv, d)
 
 
+@pytest.mark.smoke
 def test_key_types():
     fry = dtypes.KeyType("threefry2x32")
     assert fry is dtypes.KeyType(dtypes.KEY_IMPLS["threefry2x32"]) is pickle.loads(pickle.dumps(fry))

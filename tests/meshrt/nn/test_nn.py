@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables of cases read better unwrapped)
 """Activations, normalisation, attention and initializers against jax.nn: values and derivatives."""
 
 import jax

@@ -223,7 +223,7 @@ rng = np.random.default_rng(0)
 def sample(shape: tuple, dtype: Any, low: float = -3, high: float = 3) -> np.ndarray:
     """Random values of a dtype; the same for the same call order."""
     dtype = np.dtype(dtype)
-    if dtype == bool:
+    if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.kind in "iu":
         return rng.integers(max(low, 0) if dtype.kind == "u" else low, high + 1, shape).astype(dtype)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables of cases read better unwrapped)
 """Matrix products and einsum against jax.numpy, and the plans behind them."""
 
 import jax.numpy as jj
@@ -97,6 +98,7 @@ def operations(f, *args):
     return [e.primitive.name for e in meshrt.make_jaxpr(f)(*args).jaxpr.eqns]
 
 
+@pytest.mark.smoke
 def test_a_contraction_is_one_operation():
     q, k = mj.zeros((2, 5, 3, 4)), mj.zeros((2, 6, 3, 4))
     assert operations(lambda q, k: mj.einsum("bqhd,bkhd->bhqk", q, k), q, k) == ["dot_general"]

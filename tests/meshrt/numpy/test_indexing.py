@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables of cases read better unwrapped)
 """Indexing and functional updates against jax.numpy."""
 
 import jax

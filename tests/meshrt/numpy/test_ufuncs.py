@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables of cases read better unwrapped)
 """Elementwise functions against jax.numpy over dtypes, weak types and shapes."""
 
 import jax.numpy as jj
@@ -151,9 +152,6 @@ def test_unknown_operand_gets_its_turn():
     class Other:
         def __radd__(self, x):
             return "other"
-
-        def __eq__(self, x):
-            return "same"
 
     assert mj.zeros(2) + Other() == "other"
     with pytest.raises(TypeError):

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables of cases read better unwrapped)
 """Keys and samples against jax.random: bits must be equal, samples equal up to the last place."""
 
 import jax
@@ -30,6 +31,7 @@ def test_keys_from_seeds(seed):
     same_bits(mr.PRNGKey(seed), jr.PRNGKey(seed))
 
 
+@pytest.mark.smoke
 def test_split_and_fold_in():
     ours, theirs = mr.key(3), jr.key(3)
     for num in (2, 1, 5, (2, 3), ()):
