@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshrt import errors as _errors
+from meshrt.primitives.decomposition import eigh, qr, svd
 from meshrt.primitives.linalg import cholesky, triangular_solve
 
-__all__ = ["cholesky", "triangular_solve"]
+__all__ = ["cholesky", "eigh", "qr", "svd", "triangular_solve"]
 
 
 def __getattr__(name: str) -> Any:

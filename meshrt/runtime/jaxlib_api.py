@@ -476,3 +476,11 @@ def register_cpu_kernels() -> None:
             except XlaError as e:
                 if "already" not in str(e).lower():
                     raise
+
+
+def lapack_kernel(name: str, dtype: Any) -> str:
+    """The custom-call target of a LAPACK routine ("geqrf", ...) for a dtype, ready to be called on CPU."""
+    from jaxlib import lapack
+
+    register_cpu_kernels()
+    return lapack.prepare_lapack_call(f"{name}_ffi", np.dtype(dtype))

@@ -1,4 +1,4 @@
-"""Rows of the linalg and fft families."""
+"""Rows of the linalg, decomposition and fft families."""
 
 from __future__ import annotations
 
@@ -75,3 +75,26 @@ for _n in (6, 7):
         lambda d, n=_n: (normal(3, n // 2 + 1, dtype=d),),
         dtypes=(C64,),
     )
+
+# Decompositions. Eigen- and singular values are distinct; vectors are unique up to signs, which LAPACK chooses alike.
+row("qr", lambda lax, x: lax.linalg.qr(x, full_matrices=False), lambda d: (normal(4, 3, dtype=d),), scale=10)
+row("qr square", lambda lax, x: lax.linalg.qr(x), lambda d: (triangular(3, 3, dtype=d),), dtypes=(F32,), scale=10)
+row("qr full", lambda lax, x: lax.linalg.qr(x), lambda d: (normal(2, 4, 3, dtype=d),), dtypes=(F32,), derivatives=0)
+row("qr wide", lambda lax, x: lax.linalg.qr(x), lambda d: (normal(3, 4, dtype=d),), dtypes=(F32,), derivatives=0)
+row("eigh", lambda lax, x: lax.linalg.eigh(x), lambda d: (definite(3, 3, dtype=d),), scale=20)
+row("svd", lambda lax, x: lax.linalg.svd(x, full_matrices=False), lambda d: (normal(4, 3, dtype=d),), scale=40)
+row(
+    "svd wide",
+    lambda lax, x: lax.linalg.svd(x, full_matrices=False),
+    lambda d: (normal(2, 3, dtype=d),),
+    dtypes=(F32,),
+    scale=40,
+)
+row("svd full", lambda lax, x: lax.linalg.svd(x), lambda d: (normal(4, 3, dtype=d),), dtypes=(F32,), derivatives=0)
+row(
+    "svd values",
+    lambda lax, x: lax.linalg.svd(x, compute_uv=False),
+    lambda d: (normal(2, 3, 3, dtype=d),),
+    dtypes=(F32,),
+    scale=10,
+)
