@@ -64,8 +64,8 @@ def main() -> int:
 def machine() -> dict[str, Any]:
     """Where the figures were taken."""
     return {
-        "python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg(),
-        **{name: metadata.version(name) for name in ("jaxlib", "jax", "numpy")},
+        "python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count(),
+        "load": os.getloadavg(), **{name: metadata.version(name) for name in ("jaxlib", "jax", "numpy")},
     }  # fmt: skip
 
 

@@ -84,10 +84,14 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Samples of both sides in the order they were taken; each pair was taken back to back."""
+    """Samples of both sides in the order they were taken; each pair was taken back to back.
+
+    `first` is the first discarded pair: with cold caches, as a user meets it once per process.
+    """
 
     ours: tuple[float, ...]
     theirs: tuple[float, ...]
+    first: tuple[float, float] | None = None
 
     @property
     def ratios(self) -> list[float]:
@@ -113,9 +117,7 @@ class Pairs:
 
 def alternate(ours: Callable[[], float], theirs: Callable[[], float], pairs: int, warm: int = 1) -> Pairs:
     """`pairs` pairs of samples after `warm` discarded ones; which side goes first alternates."""
-    for _ in range(warm):
-        ours()
-        theirs()
+    discarded = [(ours(), theirs()) for _ in range(warm)]
     a, b = [], []
     for i in range(pairs):
         if i % 2:
@@ -124,4 +126,4 @@ def alternate(ours: Callable[[], float], theirs: Callable[[], float], pairs: int
         else:
             a.append(ours())
             b.append(theirs())
-    return Pairs(tuple(a), tuple(b))
+    return Pairs(tuple(a), tuple(b), discarded[0] if discarded else None)

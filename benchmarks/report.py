@@ -38,8 +38,8 @@ def show(console: Console, results: Sequence[Result]) -> None:
         bound = lambda x: "-" if x is None else f"{x:g}"
         mark = {True: "[green]reached[/green]", False: "[red]missed[/red]", None: ""}[r.reached]
         table.add_row(
-            r.name, amount(r.ours, r.unit), amount(r.theirs, r.unit), "-" if r.ratio is None else f"{r.ratio:.3g}", spread,
-            str(r.pairs), bound(r.must), bound(r.goal), mark,
+            r.name, amount(r.ours, r.unit), amount(r.theirs, r.unit), "-" if r.ratio is None else f"{r.ratio:.3g}",
+            spread, str(r.pairs), bound(r.must), bound(r.goal), mark,
         )  # fmt: skip
     console.print(table)
 

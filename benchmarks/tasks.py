@@ -37,7 +37,7 @@ class Tasks:
         self._arguments: dict[Any, Any] = {}
         self._prepared: dict[Any, Any] = {}
 
-    # -- meshes and models -----------------------------------------------------------------------------------------------
+    # -- meshes and models -----------------------------------------------------------------------------------
 
     def _axis_types(self, mesh: dict[str, int]) -> Any:
         return (self.jax.sharding.AxisType.Auto,) * len(mesh)
@@ -68,7 +68,7 @@ class Tasks:
 
         return {n: metadata.version(n) for n in (self.jax.__name__, "jaxlib")}
 
-    # -- stations --------------------------------------------------------------------------------------------------------
+    # -- stations --------------------------------------------------------------------------------------------
 
     def trace_lower(self, model: dict[str, Any], mesh: dict[str, int]) -> float:
         """Seconds from the Python function to lowered StableHLO, for a function that has not been seen before."""
@@ -88,7 +88,7 @@ class Tasks:
             lowered.propagate().partition().as_text()
             return time.perf_counter() - start
 
-    # -- running ---------------------------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------------------
 
     def _state(self, built: Any, mesh: Any) -> tuple[Any, Any]:
         """Arguments of the step on `mesh`, made from the same NumPy values every time."""
@@ -186,7 +186,7 @@ class Tasks:
         jax.block_until_ready(function(*arguments))
         return function, arguments
 
-    # -- communication ---------------------------------------------------------------------------------------------------
+    # -- communication ---------------------------------------------------------------------------------------
 
     def communication(self, model: dict[str, Any], mesh: dict[str, int]) -> dict[str, Any]:
         """The optimised HLO of the step, and what our plan says of it (None for JAX, which has none)."""

@@ -25,8 +25,8 @@ Examples:
 def command(config: str | None, mesh: str | None, **options: object) -> None:
     """Trains a byte-level transformer on the standard library's sources, on a mesh of virtual CPU devices.
 
-    Then shows the mesh, the parameters and the collectives with their shardings, bytes and source lines, the loss curve,
-    and what it costs to move the same program to other devices.
+    Then shows the mesh, the parameters and the collectives with their shardings, bytes and source lines, the loss
+    curve, and what it costs to move the same program to other devices.
     """
     from meshrt.demo import settings as demo_settings
     from meshrt.demo.run import run

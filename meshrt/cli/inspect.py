@@ -41,9 +41,9 @@ def command(
 ) -> None:
     """Shows arguments, results and collectives of TARGET with their shardings, bytes and causes.
 
-    TARGET is a StableHLO file (text or bytecode, from any compiler; - is standard input) whose shardings are written with
-    the sdy dialect, or FILE.py:FUNCTION with --mesh: a jitted function and a function example_arguments(mesh) beside it.
-    Nothing is compiled or run.
+    TARGET is a StableHLO file (text or bytecode, from any compiler; - is standard input) whose shardings are written
+    with the sdy dialect, or FILE.py:FUNCTION with --mesh: a jitted function and a function example_arguments(mesh)
+    beside it. Nothing is compiled or run.
     """
     from meshrt.inspect.guard import Limits, inspect_file
     from meshrt.inspect.model import InspectError, Report

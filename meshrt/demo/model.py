@@ -1,7 +1,7 @@
 """A byte-level transformer language model with AdamW, written against JAX's names.
 
-`LanguageModel(meshrt, config)` is what `meshrt demo` trains. The module that provides the names is a parameter, so the same
-source runs under any package that has them: tests and benchmarks compare with JAX that way.
+`LanguageModel(meshrt, config)` is what `meshrt demo` trains. The module that provides the names is a parameter, so
+the same source runs under any package that has them: tests and benchmarks compare with JAX that way.
 
 Layers are stacked and scanned over, or kept apart and unrolled (`ModelConfig.unrolled`).
 """
@@ -39,8 +39,8 @@ class ModelConfig:
 class LanguageModel:
     """The functions of a training script: `init`, `step`, and the shardings of what they take.
 
-    Sharding is fully sharded data parallelism over the axis "data" and tensor parallelism over "model", asked for by one
-    PartitionSpec per parameter and one for the activations; all else is left to propagation.
+    Sharding is fully sharded data parallelism over the axis "data" and tensor parallelism over "model", asked for by
+    one PartitionSpec per parameter and one for the activations; all else is left to propagation.
     """
 
     def __init__(self, frontend: ModuleType, config: ModelConfig):
@@ -53,7 +53,7 @@ class LanguageModel:
         }  # fmt: skip
         self.top_specs = {"embed": spec("model", "data"), "position": spec(None, "data")}
 
-    # -- state -----------------------------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------
 
     def layer_shapes(self) -> dict[str, tuple[int, ...]]:
         c = self.config
@@ -111,7 +111,7 @@ class LanguageModel:
         tokens = jax.ShapeDtypeStruct((c.batch, c.context + 1), self.jnp.int32, sharding=self.token_sharding(mesh))
         return state, tokens
 
-    # -- the model -------------------------------------------------------------------------------------------------------
+    # -- the model -------------------------------------------------------------------------------------------
 
     def rms_norm(self, x: Any, scale: Any) -> Any:
         x32 = x.astype(self.jnp.float32)
@@ -147,7 +147,7 @@ class LanguageModel:
         logits = jnp.einsum("btd,vd->btv", x, embed).astype(jnp.float32)
         return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), targets[..., None], axis=-1))
 
-    # -- training --------------------------------------------------------------------------------------------------------
+    # -- training --------------------------------------------------------------------------------------------
 
     def step(self, state: dict[str, Any], tokens: Any) -> tuple[dict[str, Any], Any]:
         """One step of AdamW with warm-up and gradient clipping: the new state, and the loss before it."""

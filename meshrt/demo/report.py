@@ -26,12 +26,14 @@ def show(out: Console, trainer: Trainer, history: Sequence[StepReport], move: Mo
     out.print(mesh_table(trainer, plain))
     out.print(values_table("Parameters", parameter_rows(trainer), plain))
     rows, origin = communication_rows(trainer)
-    out.print(collectives_table(f"Collectives of one step, bytes sent per device ({origin})", rows, plain, causes=False))
+    title = f"Collectives of one step, bytes sent per device ({origin})"
+    out.print(collectives_table(title, rows, plain, causes=False))
     out.print(Text("Loss (nats per byte)", style="bold"))
     losses = [r.loss for r in history]
     for line in draw(losses, braille=_has_braille(out)):
         out.print(Text(line))
-    out.print(Text(f"{'':9}step 1 ... {len(losses)}: {losses[0]:.4f} -> {losses[-1]:.4f}  (a uniform guess: {math.log(256):.4f})"))
+    ends = f"step 1 ... {len(losses)}: {losses[0]:.4f} -> {losses[-1]:.4f}"
+    out.print(Text(f"{'':9}{ends}  (a uniform guess: {math.log(256):.4f})"))
     show_move(out, trainer, move)
 
 
@@ -71,7 +73,17 @@ def communication_rows(trainer: Trainer) -> tuple[Sequence[CollectiveRow], str]:
     axes = tuple(trainer.mesh.shape.items())
     found = collectives(lowered.compile().as_text(), trainer.mesh.size)
     rows = [
-        CollectiveRow(c.kind, axes_of_groups(c.groups, axes), len(c.groups), c.group_size, c.bytes, c.times, None, c.op_name or "", 0.0)
+        CollectiveRow(
+            c.kind,
+            axes_of_groups(c.groups, axes),
+            len(c.groups),
+            c.group_size,
+            c.bytes,
+            c.times,
+            None,
+            c.op_name or "",
+            0.0,
+        )
         for c in found
     ]
     return rows, "XLA's partitioner, read from the compiled program"
@@ -84,7 +96,8 @@ def show_move(out: Console, trainer: Trainer, move: Move) -> None:
     out.print(Text(f"Moving to {move.description}", style="bold"))
     out.print(Text(f"  stations run: {counts}"))
     out.print(Text(
-        f"  first step there {move.first_seconds * 1e3:.0f} ms, the next {move.next_seconds * 1e3:.0f} ms: moving cost about "
+        f"  first step there {move.first_seconds * 1e3:.0f} ms, the next {move.next_seconds * 1e3:.0f} ms: moving cost "
+        f"about "
         f"{extra * 1e3:.0f} ms; tracing to loading took {trainer.compile_seconds * 1e3:.0f} ms at the start"
     ))  # fmt: skip
 

@@ -29,7 +29,7 @@ class DemoSettings:
     seed: int = 0
     dtype: str = "float32"
     partitioner: str = "meshrt"
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = field(default_factory=ModelConfig)
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("seed", 0)):
@@ -45,7 +45,9 @@ class DemoSettings:
     def _check_mesh(self) -> None:
         if not isinstance(self.mesh, Mapping) or set(self.mesh) != {"data", "model"}:
             given = ", ".join(self.mesh) if isinstance(self.mesh, Mapping) else repr(self.mesh)
-            raise ConfigError(f"mesh: the demo's annotations use the axes data and model, got {given}; try data=4,model=2")
+            raise ConfigError(
+                f"mesh: the demo's annotations use the axes data and model, got {given}; try data=4,model=2"
+            )
         for name, size in self.mesh.items():
             _check_int(f"mesh axis {name}", size, 1)
         if self.devices is not None and self.devices < self.mesh_size:
@@ -72,7 +74,8 @@ class DemoSettings:
             if getattr(m, name) % parts:
                 axis = "data" if name in ("batch", "width") else "model"
                 raise ConfigError(
-                    f"model.{name} = {getattr(m, name)} does not divide over the mesh axis {axis} = {parts}; change one of them"
+                    f"model.{name} = {getattr(m, name)} does not divide over the mesh axis {axis} = {parts}; change "
+                    f"one of them"
                 )
 
     @property
@@ -124,12 +127,13 @@ def _check_keys(path: Path, prefix: str, table: Mapping[str, Any], known: tuple[
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise ConfigError(
-            f"{path}: unknown {'keys' if len(unknown) > 1 else 'key'} {', '.join(prefix + k for k in unknown)}; known are {', '.join(known)}"
+            f"{path}: unknown {'keys' if len(unknown) > 1 else 'key'} {', '.join(prefix + k for k in unknown)}; "
+            f"known are {', '.join(known)}"
         )
 
 
 def find(name: str) -> Path:
-    """The file called `name`: a path, or the stem of a file of configs/train (of the checkout or the installed package)."""
+    """The file called `name`: a path, or the stem of a file of configs/train, the checkout's or the package's."""
     path = Path(name)
     if path.suffix == ".toml" or path.exists():
         return path

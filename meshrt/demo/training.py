@@ -33,7 +33,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What the first step on other devices took: how often each station ran, and the seconds of that step and the next."""
+    """What moving took: how often each station ran, and the seconds of the first step there and of the next."""
 
     description: str
     counts: dict[str, int]
@@ -102,14 +102,15 @@ def make_mesh(settings: DemoSettings) -> Mesh:
     if len(devices) < needed:
         axes = ",".join(f"{n}={s}" for n, s in settings.mesh.items())
         raise ConfigError(
-            f"mesh {axes} needs {needed} devices, but there are {len(devices)}; give --devices {needed} or a smaller --mesh"
+            f"mesh {axes} needs {needed} devices, but there are {len(devices)}; give --devices {needed} or a "
+            f"smaller --mesh"
         )
     grid = np.array(devices[:needed], dtype=object).reshape(tuple(settings.mesh.values()))
     return Mesh(grid, tuple(settings.mesh), axis_types=(AxisType.Auto,) * len(settings.mesh))
 
 
 def other_mesh(mesh: Mesh) -> tuple[Mesh, str]:
-    """A mesh of the same shape on other devices, and what it is: devices not used yet, else the same in reverse order."""
+    """A mesh of the same shape on other devices: those not used yet, else the same in reverse; and which it is."""
     used = [d.id for d in mesh.devices.flat]
     free = [d for d in meshrt.devices() if d.id not in used]
     if len(free) >= mesh.size:

@@ -34,7 +34,8 @@ def answer(options: dict[str, Any], data: bytes) -> dict[str, Any]:
     partitioned = collectives.partition(propagated, topology)
     if options["stage"] == "partitioned":
         return {"text": partitioned.as_text()}
-    return {"report": report_of(options["name"], propagated, partitioned, *names, explanations, options["name"]).as_json()}
+    name = options["name"]
+    return {"report": report_of(name, propagated, partitioned, *names, explanations, source=name).as_json()}
 
 
 def limit(memory_bytes: int, seconds: int) -> None:

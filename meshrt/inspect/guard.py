@@ -1,8 +1,8 @@
 """Reading foreign files safely: in a process of their own, with limits.
 
-MLIR's parser and the dialects' verifiers are C++: an input can make them abort, overflow the stack or take all memory, and
-an exception handler sees nothing of that. So a file that somebody else wrote is parsed, propagated and partitioned in a child
-process with limits on memory and time; whatever happens to it becomes one `InspectError`.
+MLIR's parser and the dialects' verifiers are C++: an input can make them abort, overflow the stack or take all
+memory, and an exception handler sees nothing of that. So a file that somebody else wrote is parsed, propagated and
+partitioned in a child process with limits on memory and time; whatever happens to it becomes one `InspectError`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def inspect_file(
     topology: str | None = None,
     limits: Limits | None = None,
 ) -> dict[str, Any]:
-    """{"report": Report.as_json()} of a StableHLO file, or {"text": ...} of a stage of it. `path` "-" is standard input.
+    """{"report": Report.as_json()} of a StableHLO file, or {"text": ...} of a stage of it. A `path` of "-" is
+    standard input.
 
     Raises `InspectError` for anything that cannot be read or partitioned within the limits.
     """
@@ -91,6 +92,7 @@ def _why(code: int, err: bytes) -> str:
     if code < 0:
         name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
         told = next((line for line in lines if line.startswith(("LLVM ERROR", "loc(", "F0", "Fatal"))), "")
-        return f"the module crashed MLIR's parser or a pass ({name}{': ' + told[:200] if told else ''}); it is malformed or hostile"
+        crash = f"{name}: {told[:200]}" if told else name
+        return f"the module crashed MLIR's parser or a pass ({crash}); it is malformed or hostile"
     last = lines[-1] if lines else "no output"
     return f"reading it failed with exit code {code}: {last[:300]}"

@@ -4,8 +4,8 @@
 >>> sum(c.bytes * c.times for c in collectives(text, 8))   # doctest: +SKIP
 
 Bytes are what the busiest device sends each time, with n devices per group: all-gather (n-1)/n of its output,
-reduce-scatter (n-1)/n of its input, all-reduce 2(n-1)/n of its input, all-to-all (n-1)/n of what a device holds, permute the
-payload where a device sends to another one.
+reduce-scatter (n-1)/n of its input, all-reduce 2(n-1)/n of its input, all-to-all (n-1)/n of what a device holds,
+permute the payload where a device sends to another one.
 """
 
 from __future__ import annotations

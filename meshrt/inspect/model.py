@@ -1,4 +1,4 @@
-"""What `meshrt inspect` says about a program, as plain values: made from the stages, written as JSON, drawn as tables."""
+"""What `meshrt inspect` says about a program, as plain values made from the stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from propagation import Propagated
 from propagation.model import TensorSharding
 from propagation.program import Value, location_text
 
-__all__ = ["CollectiveRow", "FindingRow", "InspectError", "Report", "ValueRow", "collective_rows", "report_of", "spec_text"]
+__all__ = [
+    "CollectiveRow",
+    "FindingRow",
+    "InspectError",
+    "Report",
+    "ValueRow",
+    "collective_rows",
+    "report_of",
+    "spec_text",
+]
 
 
 class InspectError(MeshrtError, ValueError):
@@ -102,9 +111,14 @@ class Report:
         """The inverse of `as_json`."""
         rows = lambda kind, name: tuple(kind(**{f.name: row[f.name] for f in fields(kind)}) for row in data[name])
         return Report(
-            data["name"], tuple((n, int(s)) for n, s in data["mesh"].items()), rows(ValueRow, "arguments"), rows(ValueRow, "results"),
-            rows(CollectiveRow, "collectives"), rows(FindingRow, "findings"), tuple(data["explanations"]),
-        )  # fmt: skip
+            data["name"],
+            tuple((n, int(s)) for n, s in data["mesh"].items()),
+            rows(ValueRow, "arguments"),
+            rows(ValueRow, "results"),
+            rows(CollectiveRow, "collectives"),
+            rows(FindingRow, "findings"),
+            tuple(data["explanations"]),
+        )
 
 
 def report_of(
@@ -140,7 +154,9 @@ def report_of(
 def collective_rows(plan: CommunicationPlan, name: str = "") -> tuple[CollectiveRow, ...]:
     """The entries of a plan. `name` stands for the file in places of a module without locations."""
     return tuple(
-        CollectiveRow(e.kind, e.axes, e.groups, e.group_size, e.bytes, e.times, _place(e.where, name), e.cause, e.seconds)
+        CollectiveRow(
+            e.kind, e.axes, e.groups, e.group_size, e.bytes, e.times, _place(e.where, name), e.cause, e.seconds
+        )
         for e in plan
     )
 
@@ -227,8 +243,9 @@ def _values_named(
     propagated: Propagated, what: str, arg_names: Sequence[str], result_names: Sequence[str]
 ) -> list[Value]:
     program = propagated.program
-    named = {**{f"result{i}": v for i, v in enumerate(program.main.returned)}, **dict(zip(result_names, program.main.returned)),
-             **{f"arg{i}": v for i, v in enumerate(program.main.args)}, **dict(zip(arg_names, program.main.args))}  # fmt: skip
+    named = {f"result{i}": v for i, v in enumerate(program.main.returned)}
+    named |= {f"arg{i}": v for i, v in enumerate(program.main.args)}
+    named |= {**dict(zip(result_names, program.main.returned)), **dict(zip(arg_names, program.main.args))}
     if what in named:
         return [named[what]]
     found = [
@@ -241,6 +258,7 @@ def _values_named(
     if not found or ":" not in what:
         some = ", ".join([*arg_names[:4], *result_names[:2]])
         raise InspectError(
-            f"--explain: nothing is called {what!r}, and no operation comes from such a line; try one of {some} ... or FILE:LINE"
+            f"--explain: nothing is called {what!r}, and no operation comes from such a line; try one of {some} ... "
+            f"or FILE:LINE"
         )
     return found

@@ -1,4 +1,7 @@
-"""Tables of a report for the terminal. Texts from a module are data: control characters in them are shown, not obeyed."""
+"""Tables of a report for the terminal.
+
+Texts from a module are data: control characters in them are shown, not obeyed.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def shorten(where: str | None) -> str:
 def table(title: str, plain: bool) -> Table:
     """An empty table; `plain` ones have no frame and never fold."""
     return Table(
-        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD if plain else box.ROUNDED, pad_edge=not plain
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD if plain else box.ROUNDED,
+        pad_edge=not plain,
     )
 
 

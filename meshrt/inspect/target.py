@@ -1,8 +1,8 @@
 """A function of a Python file as a program to inspect: `FILE.py:FUNCTION` over an AbstractMesh.
 
-Protocol: FUNCTION is what `meshrt.jit` returned, and the file has a function `example_arguments(mesh)` (another name with
-`--arguments`) that returns FUNCTION's positional arguments as arrays or ShapeDtypeStructs with shardings over `mesh`, which is
-an AbstractMesh. Importing the file must not train:
+Protocol: FUNCTION is what `meshrt.jit` returned, and the file has a function `example_arguments(mesh)` (another name
+with `--arguments`) that returns FUNCTION's positional arguments as arrays or ShapeDtypeStructs with shardings over
+`mesh`, which is an AbstractMesh. Importing the file must not train:
 scripts guard `main()` by `if __name__ == "__main__"`.
 """
 

@@ -62,7 +62,13 @@ def environment() -> dict[str, str]:
 
 def run(arguments: list[str]) -> str:
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=400
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment(),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -34,7 +34,8 @@ LOCAL = 64 // 4 * 32 * 4  # bytes of a shard over "data"
         ("all_reduce", lambda x: lax.psum(x, "data"), P(), 2 * 3 / 4 * LOCAL),
         ("reduce_scatter", lambda x: lax.psum_scatter(x, "data", tiled=True), P("data"), 3 / 4 * LOCAL),
         ("all_to_all", lambda x: lax.all_to_all(x, "data", 1, 0, tiled=True), P(None, "data"), 3 / 4 * LOCAL),
-        ("collective_permute", lambda x: lax.ppermute(x, "data", [(i, (i + 1) % 4) for i in range(4)]), P("data"), LOCAL),
+        ("collective_permute", lambda x: lax.ppermute(x, "data", [(i, (i + 1) % 4) for i in range(4)]), P("data"),
+        LOCAL),
     ],
 )  # fmt: skip
 def test_bytes_of_each_kind(jax_mesh, kind, body, out, want):
