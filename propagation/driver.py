@@ -389,12 +389,16 @@ class Driver:
                 if other != place and table[other] is not new:
                     self._write(index, other, new, stack, on_stack)
 
-    def _write(self, index: int, place: int, new: TensorSharding, stack, on_stack) -> None:
-        if self.table[place] is None and place in self._siblings:
+    def _set(self, place: int, new: TensorSharding) -> None:
+        table = self.table
+        if table[place] is None and place in self._siblings:
             for other in self._siblings[place]:
-                if self.table[other.index] is None:
-                    self.table[other.index] = TensorSharding.open_on(new.mesh, other.type.rank)
-        self.table[place] = new
+                if table[other.index] is None:
+                    table[other.index] = TensorSharding.open_on(new.mesh, other.type.rank)
+        table[place] = new
+
+    def _write(self, index: int, place: int, new: TensorSharding, stack, on_stack) -> None:
+        self._set(place, new)
         affected = self._notified.get(place)
         if affected is None:
             affected = self._notified[place] = self._affected_by(place)
@@ -467,9 +471,9 @@ class Driver:
                 memo[shardings] = decision
             for t, new in decision.changes:
                 if t == 0 and source != self._nowhere:
-                    table[source] = new
+                    self._set(source, new)
                     for other in self._group_of.get(source, ()):
-                        table[other] = new
+                        self._set(other, new)
                 elif t == 1:
                     table[place] = new
             if decision.changes:

@@ -98,13 +98,22 @@ def run_prepare(run: Run) -> None:
     """Calls are inlined, constraints applied, groups settled."""
     program, shardings = run.program, run.shardings
     _ = program.main  # raises if there is no entry function
+    # The newest version applies constraints inside functions first, where arguments and results of calls are ordinary
+    # values; the older one afterwards, where they belong to data-flow edges.
+    if run.options.rules.is_newest:
+        _apply_constraints(run)
     made = calls.inline_calls(program, shardings)
     if made:
         run.edges = _edges_in(program)
         run.edges += add_edges(program, shardings, made)
-    values = {v for e in run.edges for v in (e.owner, *e.targets)}
-    constraints.apply_constraints(program, shardings, values)
+    if not run.options.rules.is_newest:
+        _apply_constraints(run)
     run.groups = constraints.import_groups(program)
+
+
+def _apply_constraints(run: Run) -> None:
+    values = {v for e in run.edges for v in (e.owner, *e.targets)}
+    constraints.apply_constraints(run.program, run.shardings, values)
 
 
 def _edges_in(program: Program) -> list[Edge]:
