@@ -98,8 +98,7 @@ def run_prepare(run: Run) -> None:
     """Calls are inlined, constraints applied, groups settled."""
     program, shardings = run.program, run.shardings
     _ = program.main  # raises if there is no entry function
-    # The newest version applies constraints inside functions first, where arguments and results of calls are ordinary
-    # values; the older one afterwards, where they belong to data-flow edges.
+    # The newest version applies constraints before it inlines calls, the older one afterwards.
     if run.options.rules.is_newest:
         _apply_constraints(run)
     made = calls.inline_calls(program, shardings)
@@ -112,7 +111,13 @@ def run_prepare(run: Run) -> None:
 
 
 def _apply_constraints(run: Run) -> None:
+    """Values that flow between functions count as values of data-flow edges, inlined or not."""
+    program = run.program
     values = {v for e in run.edges for v in (e.owner, *e.targets)}
+    if "func.call" in program.names:
+        main = program.main
+        values |= {v for f in program.funcs.values() if f is not main for v in f.args}
+        values |= {v for op in program.ops() if op.name == "func.call" for v in op.results}
     constraints.apply_constraints(run.program, run.shardings, values)
 
 
