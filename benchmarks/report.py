@@ -29,17 +29,18 @@ def amount(value: float | None, unit: str) -> str:
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
-    """All figures; the spread is that of the pairs' ratios."""
+    """All figures; the spread is that of the pairs' ratios, `first` the ratio with cold caches."""
     table = Table(title="meshrt / JAX, medians of alternating pairs", title_justify="left")
-    for name in ("figure", "meshrt", "JAX", "ratio", "spread", "pairs", "must", "goal", ""):
+    for name in ("figure", "meshrt", "JAX", "ratio", "spread", "first", "pairs", "must", "goal", ""):
         table.add_column(name, justify="left" if name in ("figure", "") else "right")
     for r in results:
         spread = "-" if r.spread is None else f"{r.spread[0]:.3g} to {r.spread[1]:.3g}"
         bound = lambda x: "-" if x is None else f"{x:g}"
+        first = r.details.get("first")
         mark = {True: "[green]reached[/green]", False: "[red]missed[/red]", None: ""}[r.reached]
         table.add_row(
             r.name, amount(r.ours, r.unit), amount(r.theirs, r.unit), "-" if r.ratio is None else f"{r.ratio:.3g}",
-            spread, str(r.pairs), bound(r.must), bound(r.goal), mark,
+            spread, f"{first[0] / first[1]:.3g}" if first else "-", str(r.pairs), bound(r.must), bound(r.goal), mark,
         )  # fmt: skip
     console.print(table)
 
