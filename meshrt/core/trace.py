@@ -168,6 +168,9 @@ def leaked(tracer: Tracer, primitive: Primitive | None = None) -> errors.LeakedT
 # Staging
 
 
+_SCALARS = (bool, int, float, complex, np.generic)
+
+
 class JaxprTracer(Tracer):
     """Stands for a variable of the Jaxpr being built."""
 
@@ -185,12 +188,13 @@ class JaxprTracer(Tracer):
 class JaxprTrace(Trace):
     """Records every primitive as an equation. Values of enclosing traces and arrays become constants."""
 
-    __slots__ = ("closed", "consts", "eqns", "is_high", "name", "requires_low")
+    __slots__ = ("closed", "consts", "eqns", "is_high", "literals", "name", "requires_low")
 
     def __init__(self, name: str = "", requires_low: bool = False):
         self.name = name
         self.eqns: list[Eqn] = []
         self.consts: dict[int, tuple[Var, Any]] = {}
+        self.literals: dict[tuple[type, Any], Literal] = {}
         self.closed = False
         self.is_high = False
         self.requires_low = requires_low
@@ -208,19 +212,26 @@ class JaxprTrace(Trace):
                 raise TypeError(f"unexpected tracer {value!r}")
             if getattr(trace, "closed", False):
                 raise leaked(value)
-        else:
-            aval = aval_of(value)
-            if aval.ndim == 0 and isinstance(value, bool | int | float | complex | np.generic | np.ndarray):
-                return Literal(
-                    np.asarray(value, aval.dtype)[()]
-                    if not isinstance(value, np.generic) or value.dtype != aval.dtype
-                    else value,
-                    aval,
-                )
+        elif isinstance(value, _SCALARS):
+            return self.literal(value)
+        elif isinstance(value, np.ndarray) and value.ndim == 0:
+            return self.literal(value[()])
         entry = self.consts.get(id(value))
         if entry is None:
             entry = self.consts[id(value)] = (Var(aval_of(value)), value)
         return entry[0]
+
+    def literal(self, value: Any) -> Literal:
+        """The Literal of a Python or NumPy scalar, one per type and value (0.0 equals -0.0, so what has zero parts is made anew)."""
+        key = (type(value), value)
+        found = self.literals.get(key)
+        if found is None:
+            aval = aval_of(value)
+            same = isinstance(value, np.generic) and value.dtype == aval.dtype
+            found = Literal(value if same else np.asarray(value, aval.dtype)[()], aval)
+            if value and not isinstance(value, complex | np.complexfloating):
+                self.literals[key] = found
+        return found
 
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if self.closed:
