@@ -103,7 +103,8 @@ class Wanted:
             )
 
     def add_context(self) -> None:
-        mesh = mesh_context.concrete if mesh_context.concrete is not None else mesh_context.abstract
+        # An abstract mesh in context names no devices, so it decides only what PartitionSpecs refer to.
+        mesh = mesh_context.concrete
         if mesh is not None and not mesh.empty:
             self.add_mesh(mesh, lambda: f"the mesh in context (set at {context_source()})")
         if self.function.options.device is not None:
@@ -136,6 +137,9 @@ class Wanted:
     def _given(self, given: Any, aval: ShapedArray, origin: Any) -> NamedSharding | None:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
         if isinstance(given, PartitionSpec):
+            context_mesh = mesh_context.abstract
+            if self.mesh is None and context_mesh is not None and not context_mesh.empty:
+                self.add_mesh(context_mesh, lambda: f"the mesh in context (set at {context_source()})")
             if self.mesh is None:
                 raise errors.MeshContextError(
                     f"jit was given {given} for {_text(origin)}, but no mesh is in context: enter one with `with meshrt.set_mesh(mesh):` or "

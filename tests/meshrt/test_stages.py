@@ -183,3 +183,12 @@ def test_xla_partitions_the_same_program(name, mesh):
         theirs = meshrt.jit(f)(*args)
     assert ours.sharding.is_equivalent_to(theirs.sharding, ours.ndim)
     np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-5)
+
+
+def test_an_abstract_mesh_in_context_leaves_eager_work_alone():
+    mesh = AbstractMesh((8,), ("x",))
+    with meshrt.sharding.use_abstract_mesh(mesh):
+        assert float(jnp.sum(jnp.ones(3))) == 3.0
+        f = meshrt.jit(lambda a: a * 2, in_shardings=P("x"))
+        lowered = f.lower(meshrt.ShapeDtypeStruct((8,), np.float32))
+    assert 'sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>' in lowered.as_text()
