@@ -270,7 +270,8 @@ def gathers() -> list[str]:
         (5, 100, 16),
         (5, 6, 1),
         (5, 6, 16),
-        "offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], "
+        "offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], "
+        "start_indices_batching_dims = [0], "
         "start_index_map = [1], index_vector_dim = 2",
         (1, 1, 16),
     )
@@ -325,7 +326,8 @@ def gathers() -> list[str]:
         (5, 100, 16),
         (5, 6, 1),
         (5, 6, 16),
-        "update_window_dims = [2], inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [0], "
+        "update_window_dims = [2], inserted_window_dims = [1], input_batching_dims = [0], "
+        "scatter_indices_batching_dims = [0], "
         "scatter_dims_to_operand_dims = [1], index_vector_dim = 2",
     )
     scatter((100,), (1,), (), "inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 0")
