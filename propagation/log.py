@@ -52,6 +52,8 @@ class Step:
             text += f" ({self.where})"
         if self.source is not None:
             text += f" from dimension {self.source_dim} of {self.source}"
+        else:
+            text += " from the annotation of the computation there"
         for c in self.conflicts:
             text += f"; there {c.reason}"
         return text
