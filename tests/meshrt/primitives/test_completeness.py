@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+import pytest
+
 import meshrt.primitives
 from meshrt.core.jaxpr import Jaxpr, subjaxprs
 from meshrt.core.primitive import Primitive
@@ -61,6 +63,7 @@ def derivative_names(case) -> set[str]:
     return used_in(trace_to_jaxpr(program, [aval_of(a) for a in args], case.name).jaxpr)
 
 
+@pytest.mark.smoke
 def test_every_primitive_has_a_row() -> None:
     by_name = {c.name: c for c in CASES}
     covered = set().union(*(staged_names(c) for c in CASES))

@@ -99,6 +99,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     fun, avals, words = REFUSED[name]

@@ -15,14 +15,12 @@ from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from tests.meshrt.primitives import programs
 from tests.meshrt.primitives.cases import Case
-from tests.meshrt.primitives.evaluate import evaluate
+from tests.meshrt.primitives.evaluate import evaluate, quick_compile
 from tests.meshrt.primitives.table import CASES
-
-FAST = {"xla_backend_optimization_level": 0}
 
 
 def run_theirs(fun: Any, args: Any) -> list[np.ndarray]:
-    return [np.asarray(x) for x in jax.jit(fun).lower(*args).compile(compiler_options=FAST)(*args)]
+    return [np.asarray(x) for x in jax.jit(fun).lower(*args).compile(compiler_options=quick_compile())(*args)]
 
 
 def float0_free(results: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
