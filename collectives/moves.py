@@ -146,13 +146,23 @@ class _Position:
             yield s[k:]
 
     def _moves_of(self, d: int, suffix) -> list[Move] | None:
-        """Each atom of a suffix to the dimension where the target wants it; None if one has no such place."""
+        """Each atom of a suffix to the dimension where the target wants it; None if one has no such place. An atom that
+        belongs to this very dimension, but further left, may travel along if the others go to one place."""
         groups: dict[int, list[int]] = {}
+        along = []
         for a in suffix:
-            e = self.place.get(a, d)
-            if e == d:
+            e = self.place.get(a)
+            if e is None:
                 return None
-            groups.setdefault(e, []).append(a)
+            if e == d:
+                along.append(a)
+            else:
+                groups.setdefault(e, []).append(a)
+        if along:
+            if len(groups) != 1:
+                return None
+            ((e, atoms),) = groups.items()
+            return [Move(d, e, (*sorted(atoms, key=self.target[e].index), *along))]
         return [Move(d, e, tuple(sorted(atoms, key=self.target[e].index))) for e, atoms in groups.items()]
 
     def exchanges(self) -> Iterator[Step]:

@@ -152,7 +152,7 @@ class Context:
             return cost
         state = self.env[value]
         if state.home is not self.region:
-            cost /= self._runs_since(state)
+            return cost / self._runs_since(state)
         return cost * SHARED if state.uses > 1 else cost
 
     def _runs_since(self, state: State) -> int:
