@@ -52,6 +52,7 @@ class Context:
         self._wants: dict[Value, Dims] = {}
         self._attr_text: dict = {}
         self._loc_of: Op | None = None
+        self._loc_alias: dict = {}
         self._loc = ""
         self.manual: tuple[int, ...] = ()
 
@@ -259,9 +260,18 @@ class Context:
         if self._loc_of is not self.op:
             self._loc_of = self.op
             loc = self.op.loc if self.op is not None else None
-            text = "" if loc is None else str(loc)
-            self._loc = "" if text in ("", "loc(unknown)") else self.builder.location(text[4:-1])
+            self._loc = "" if loc is None else self._alias(loc)
         return self._loc
+
+    def _alias(self, loc) -> str:
+        """The alias of an MLIR location. Printing one costs much more than hashing its attribute, and lines repeat."""
+        key = loc.attr
+        alias = self._loc_alias.get(key)
+        if alias is None:
+            text = str(loc)
+            alias = "" if text == "loc(unknown)" else self.builder.location(text[4:-1])
+            self._loc_alias[key] = alias
+        return alias
 
     def emit(self, name: str, operands: Sequence[Ref], shape, dtype: str, attrs="", extra="", regions=()) -> Ref:
         """Writes an operation with one result."""
