@@ -149,16 +149,17 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
                 f"grad with holomorphic=True requires inputs with complex dtype, but {paths[i]} is {aval.str_short()}"
             )
         raise errors.ArgumentTypeError(
-            f"grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of np.inexact), but {paths[i]} of "
-            f"{fun_name(fun)} has type {aval.str_short()}. Convert it to a floating dtype, differentiate with respect to another "
-            "argument (argnums=...), or pass allow_int=True"
+            "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of np.inexact), but "
+            f"{paths[i]} of {fun_name(fun)} has type {aval.str_short()}. Convert it to a floating dtype, differentiate "
+            "with respect to another argument (argnums=...), or pass allow_int=True"
         )
 
 
 def _split_aux(fun: Callable[..., Any], out: Any) -> tuple[Any, Any]:
     if not isinstance(out, tuple) or len(out) != 2:
         raise errors.ArgumentTypeError(
-            f"{fun_name(fun)} was differentiated with has_aux=True, so it must return a pair (value, aux), but it returned {type(out).__name__}"
+            f"{fun_name(fun)} was differentiated with has_aux=True, so it must return a pair (value, aux), but it "
+            f"returned {type(out).__name__}"
         )
     return out
 
@@ -172,12 +173,13 @@ def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
     aval = aval_of(outs[0])
     if aval.shape:
         raise errors.ArgumentTypeError(
-            f"gradient only defined for scalar-output functions. {fun_name(fun)} had output shape: {aval.shape}. Sum it, or use "
-            "vjp or jacrev"
+            f"gradient only defined for scalar-output functions. {fun_name(fun)} had output shape: {aval.shape}. Sum "
+            "it, or use vjp or jacrev"
         )
     if not aval.is_differentiable or (aval.dtype.kind == "c") != holomorphic:
         raise errors.ArgumentTypeError(
-            f"grad requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but {fun_name(fun)} returned {aval.str_short()}"
+            f"grad requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but {fun_name(fun)} "
+            f"returned {aval.str_short()}"
         )
     return outs, linear
 
@@ -239,7 +241,8 @@ def _flat_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], fun: Call
     leaves, ct_tree = tree_flatten(ct)
     if ct_tree != tree:
         raise errors.TreeError(
-            f"Tree structure of cotangent input {ct_tree}, does not match structure of primal output {tree} of {fun_name(fun)}"
+            f"Tree structure of cotangent input {ct_tree}, does not match structure of primal output {tree} of "
+            f"{fun_name(fun)}"
         )
     out = []
     for c, a in zip(leaves, avals):
@@ -270,7 +273,8 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     tangent_leaves, tangent_tree = tree_flatten(tuple(tangents))
     if tree != tangent_tree:
         raise errors.ArgumentTypeError(
-            f"primal and tangent arguments to jvp must have the same tree structure; primals have {tree} whereas tangents have {tangent_tree}"
+            f"primal and tangent arguments to jvp must have the same tree structure; primals have {tree} whereas "
+            f"tangents have {tangent_tree}"
         )
     flat_tangents = _flat_tangents(leaves, tangent_leaves, tree, fun)
     aux: list[Any] = []
@@ -417,8 +421,8 @@ def vmap(
 def _in_dims(fun, in_axes, args, kwargs, leaves) -> list[int | None]:
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise errors.ArgumentValueError(
-            f"vmap in_axes must be an int, None, or a tuple of entries corresponding to the positional arguments passed to the "
-            f"function, but got len(in_axes)={len(in_axes)}, len(args)={len(args)} for {fun_name(fun)}"
+            "vmap in_axes must be an int, None, or a tuple of entries corresponding to the positional arguments "
+            f"passed to the function, but got len(in_axes)={len(in_axes)}, len(args)={len(args)} for {fun_name(fun)}"
         )
     is_none = lambda x: x is None
     try:
@@ -442,8 +446,8 @@ def _mapped_size(fun, leaves, dims, axis_size, tree) -> int:
             path = argument_paths(fun, tree)[i]
             rank = d + 1 if d >= 0 else -d
             raise errors.ArgumentValueError(
-                f"vmap was requested to map its argument along axis {d}, which implies that its rank should be at least {rank}, but "
-                f"is only {len(shape)} (its shape is {shape}): argument {path} of {fun_name(fun)}"
+                f"vmap was requested to map its argument along axis {d}, which implies that its rank should be at "
+                f"least {rank}, but is only {len(shape)} (its shape is {shape}): argument {path} of {fun_name(fun)}"
             )
         sizes.setdefault(shape[d], i)
     if axis_size is not None:

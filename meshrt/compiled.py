@@ -116,8 +116,8 @@ def make_entry(call: Call, leaves: Sequence[Any]) -> Entry:
     devices = call.placement.devices
     if devices is None:
         raise errors.MeshContextError(
-            f"the shardings of {call.name} name an AbstractMesh only, so it is not known where to run: pass an array placed on a mesh "
-            "(meshrt.device_put) or enter a mesh with `with meshrt.set_mesh(mesh):`"
+            f"the shardings of {call.name} name an AbstractMesh only, so it is not known where to run: pass an array "
+            "placed on a mesh (meshrt.device_put) or enter a mesh with `with meshrt.set_mesh(mesh):`"
         )
     program = lower(record, request).program(call.options)
     loaded = load_program(program, call.placement.mesh, devices)
@@ -146,9 +146,14 @@ class Entry:
             for k, i in enumerate(program.kept) if not _in_place(leaves[i], loaded.arg_shardings[offset + k])
         ]  # fmt: skip
         self.donated = (
-            [(i, f"donated as argument {p} of {name}") for i, (d, p) in enumerate(zip(request.donated, record.arg_paths())) if d]
-            if any(request.donated) else []
-        )  # fmt: skip
+            [
+                (i, f"donated as argument {path} of {name}")
+                for i, (donated, path) in enumerate(zip(request.donated, record.arg_paths()))
+                if donated
+            ]
+            if any(request.donated)
+            else []
+        )
         self.signatures = [
             signature(a, sharding, committed) for a, sharding in zip(record.closed.out_avals, loaded.out_shardings)
         ]
@@ -232,7 +237,8 @@ def load(lowered: Lowered, program: Program, devices: tuple[Any, ...] | None) ->
         and lowered.request.platform not in (devices[0].client.platform_version, devices[0].client.platform)
     ):
         raise errors.CompileError(
-            f"the program was lowered for {lowered.request.platform!r}, but the devices are {devices[0].platform!r}; lower it for that platform"
+            f"the program was lowered for {lowered.request.platform!r}, but the devices are {devices[0].platform!r}; "
+            "lower it for that platform"
         )
     return Compiled(lowered, program, concrete, devices)
 
@@ -300,8 +306,9 @@ class Compiled(_Stage):
         for x in leaves:
             if isinstance(x, Tracer):
                 raise errors.ArgumentTypeError(
-                    "Cannot apply transformations (jit, grad, vmap) to a function lowered and compiled for a particular signature. "
-                    f"Detected argument of Tracer type {type(x).__name__}; transform the function before compiling it"
+                    "Cannot apply transformations (jit, grad, vmap) to a function lowered and compiled for a "
+                    f"particular signature. Detected argument of Tracer type {type(x).__name__}; transform the "
+                    "function before compiling it"
                 )
         if tree != self.in_tree:
             raise self._tree_error(args, kwargs)
@@ -352,8 +359,8 @@ class Compiled(_Stage):
                 wrong.append(f"Argument {paths[i]} compiled with {want} and called with {x.sharding}")
         if wrong:
             raise errors.ShardingError(
-                "Computation was compiled for input shardings that disagree with the shardings of arguments passed to it. Here are "
-                f"{len(wrong)} mismatches:\n" + "\n".join(wrong)
+                "Computation was compiled for input shardings that disagree with the shardings of arguments passed to "
+                f"it. Here are {len(wrong)} mismatches:\n" + "\n".join(wrong)
             )
 
 

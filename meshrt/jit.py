@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from meshrt import config, errors, tree_util
 from meshrt.compiled import Call, Entry, make_entry
+from meshrt.core.pause import collector_paused
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, context, set_trace
 from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.types import ShapedArray, aval_of
@@ -211,7 +212,7 @@ class JitFunction:
             events.record("trace")
             mentioned.stack.append({})
             try:
-                with tracing_mesh(mesh):
+                with tracing_mesh(mesh), collector_paused():
                     closed, out_tree = self._trace(avals, tree, static)
             finally:
                 meshes = mentioned.stack.pop()
@@ -267,7 +268,7 @@ class JitFunction:
             flags[leaf] = True
         return tuple(flags)
 
-    # -- inside another trace --------------------------------------------------------------------------------------------
+    # -- inside another trace ------------------------------------------------------------------------------------------
 
     def _call_traced(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         if config.settings.disable_jit:
@@ -351,8 +352,8 @@ def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:
             paths = tree_util.tree_leaves_with_path(tree.unflatten(range(len(outs))))
             path = tree_util.keystr(paths[i][0])
             raise errors.ArgumentTypeError(
-                f"the jitted function {name} returned a value of type {type(o).__name__} at result{path}; results must be arrays or "
-                "pytrees of arrays"
+                f"the jitted function {name} returned a value of type {type(o).__name__} at result{path}; results must "
+                "be arrays or pytrees of arrays"
             ) from None
 
 
@@ -384,12 +385,12 @@ def jit(
     inline: bool = False,
     compiler_options: dict[str, Any] | None = None,
 ) -> Any:
-    """Compiles `fun` on its first call with arguments of given types and shardings, and runs the compiled program after.
+    """Compiles `fun` on its first call with arguments of given types and shardings; later calls run that program.
 
     Args:
       fun: a function of pytrees of arrays (and static arguments); omitted, `jit` is a decorator factory.
-      in_shardings, out_shardings: pytree prefixes of NamedShardings, PartitionSpecs (of the mesh in context) or None, which leaves
-        the choice to the arguments and to propagation.
+      in_shardings, out_shardings: pytree prefixes of NamedShardings, PartitionSpecs (of the mesh in context) or None,
+        which leaves the choice to the arguments and to propagation.
       static_argnums, static_argnames: arguments that are Python values; each new value means a new trace.
       donate_argnums, donate_argnames: arguments whose buffers may be reused for results; they are deleted by the call.
       compiler_options: XLA options for this function.

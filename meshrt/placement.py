@@ -1,7 +1,7 @@
 """Where a jitted call runs: one mesh and one list of devices, gathered from everything that names one.
 
-Arguments, `in_shardings`, `out_shardings`, constraints inside the function and the mesh in context must agree on the mesh shape;
-those that are concrete must agree on the devices. An AbstractMesh agrees with any Mesh of its shape.
+Arguments, `in_shardings`, `out_shardings`, constraints inside the function and the mesh in context must agree on the
+mesh shape; those that are concrete must agree on the devices. An AbstractMesh agrees with any Mesh of its shape.
 """
 
 from __future__ import annotations
@@ -65,22 +65,22 @@ class Wanted:
             self._paths = argument_paths(self.function.fun, self.tree)
         return self._paths[i]
 
-    # -- collecting ------------------------------------------------------------------------------------------------------
+    # -- collecting ----------------------------------------------------------------------------------------------------
 
     def add_mesh(self, mesh: Mesh | AbstractMesh, origin: Any) -> None:
         """`origin` is a text or a function that makes it (names of arguments are computed only for errors)."""
         if any(t is AxisType.Explicit for t in mesh.axis_types):
             raise errors.UnsupportedError(
-                f"{_text(origin)} uses {mesh}, which has Explicit axes; explicit mode is not implemented yet: build the mesh with "
-                "axis_types=(AxisType.Auto, ...)"
+                f"{_text(origin)} uses {mesh}, which has Explicit axes; explicit mode is not implemented yet: build "
+                "the mesh with axis_types=(AxisType.Auto, ...)"
             )
         abstract = mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
         if self.mesh is None:
             self.mesh, self.mesh_origin = abstract, origin
         elif self.mesh is not abstract:
             raise errors.MeshMismatchError(
-                f"{_text(origin)} uses {abstract}, but {_text(self.mesh_origin)} uses {self.mesh}: one program runs on one mesh. Use "
-                f"shardings over the same mesh, or move the array with meshrt.device_put"
+                f"{_text(origin)} uses {abstract}, but {_text(self.mesh_origin)} uses {self.mesh}: one program runs on "
+                "one mesh. Use shardings over the same mesh, or move the array with meshrt.device_put"
             )
         if not isinstance(mesh, Mesh):
             return
@@ -88,9 +88,10 @@ class Wanted:
             self.concrete, self.concrete_origin = mesh, origin
         elif self.concrete is not mesh and self.concrete.flat_devices != mesh.flat_devices:
             raise errors.DeviceAssignmentMismatchError(
-                f"Received incompatible devices for jitted computation {self.function.name}. Got {_text(self.concrete_origin)} with device ids "
-                f"{[d.id for d in self.concrete.flat_devices]} and {_text(origin)} with device ids {[d.id for d in mesh.flat_devices]}. "
-                "Move one of them with meshrt.device_put, or name an AbstractMesh where no devices are meant"
+                f"Received incompatible devices for jitted computation {self.function.name}. Got "
+                f"{_text(self.concrete_origin)} with device ids {[d.id for d in self.concrete.flat_devices]} and "
+                f"{_text(origin)} with device ids {[d.id for d in mesh.flat_devices]}. Move one of them with "
+                "meshrt.device_put, or name an AbstractMesh where no devices are meant"
             )
 
     def add_device(self, device: Any, origin: Any) -> None:
@@ -98,8 +99,9 @@ class Wanted:
             self.device, self.device_origin = device, origin
         elif self.device != device:
             raise errors.DeviceAssignmentMismatchError(
-                f"Received incompatible devices for jitted computation {self.function.name}. Got {_text(self.device_origin)} on device "
-                f"{self.device.id} and {_text(origin)} on device {device.id}. Move one of them with meshrt.device_put"
+                f"Received incompatible devices for jitted computation {self.function.name}. Got "
+                f"{_text(self.device_origin)} on device {self.device.id} and {_text(origin)} on device {device.id}. "
+                "Move one of them with meshrt.device_put"
             )
 
     def add_context(self) -> None:
@@ -124,8 +126,9 @@ class Wanted:
                 and not self._agrees(chosen, sharding, aval.ndim)
             ):
                 raise errors.ShardingError(
-                    f"Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: {given},\narg sharding: "
-                    f"{sharding} for {origin()}. Move it with meshrt.device_put or drop it from in_shardings"
+                    "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: "
+                    f"{given},\narg sharding: {sharding} for {origin()}. Move it with meshrt.device_put or drop it "
+                    "from in_shardings"
                 )
         elif committed and isinstance(sharding, NamedSharding):
             self.add_mesh(sharding.mesh, origin)
@@ -142,8 +145,8 @@ class Wanted:
                 self.add_mesh(context_mesh, lambda: f"the mesh in context (set at {context_source()})")
             if self.mesh is None:
                 raise errors.MeshContextError(
-                    f"jit was given {given} for {_text(origin)}, but no mesh is in context: enter one with `with meshrt.set_mesh(mesh):` or "
-                    "pass NamedSharding(mesh, spec)"
+                    f"jit was given {given} for {_text(origin)}, but no mesh is in context: enter one with `with "
+                    "meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
                 )
             return NamedSharding(self.mesh, given)
         if isinstance(given, SingleDeviceSharding):
@@ -167,8 +170,8 @@ class Wanted:
         """The canonical abstract sharding of an argument or result, whose dimensions must divide."""
         if len(sharding.spec.partitions) > aval.ndim:
             raise errors.RankMismatchError(
-                f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was applied to "
-                f"{_text(origin)}, a value of rank {aval.ndim}"
+                f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was "
+                f"applied to {_text(origin)}, a value of rank {aval.ndim}"
             )
         try:
             sharding.shard_shape(aval.shape)
@@ -181,7 +184,7 @@ class Wanted:
             if isinstance(s, NamedSharding):
                 self.add_mesh(s.mesh, f"out_shardings of {self.function.name}")
 
-    # -- finishing -------------------------------------------------------------------------------------------------------
+    # -- finishing -----------------------------------------------------------------------------------------------------
 
     def finish(self, record: TraceRecord, donated: tuple[bool, ...]) -> tuple[Placement, LoweringRequest]:
         for mesh, where in record.meshes.items():
@@ -190,9 +193,9 @@ class Wanted:
         if self.mesh is not None and self.device is not None and self.concrete is not None:
             if self.concrete.flat_devices != (self.device,):
                 raise errors.DeviceAssignmentMismatchError(
-                    f"Received incompatible devices for jitted computation {self.function.name}. Got {_text(self.device_origin)} on device "
-                    f"{self.device.id} and {_text(self.concrete_origin)} with device ids {[d.id for d in self.concrete.flat_devices]}. Move it with "
-                    "meshrt.device_put"
+                    f"Received incompatible devices for jitted computation {self.function.name}. Got "
+                    f"{_text(self.device_origin)} on device {self.device.id} and {_text(self.concrete_origin)} with "
+                    f"device ids {[d.id for d in self.concrete.flat_devices]}. Move it with meshrt.device_put"
                 )
         placement = self._placement()
         platform = self.function.options.backend or (
@@ -250,7 +253,8 @@ def _broadcast_in(function: Any, tree: Any) -> list[Any] | None:
     args, kwargs = tree.unflatten(range(tree.num_leaves))
     if kwargs:
         raise errors.ArgumentValueError(
-            f"jit does not support keyword arguments when in_shardings is given; pass {', '.join(kwargs)} of {function.name} by position"
+            f"jit does not support keyword arguments when in_shardings is given; pass {', '.join(kwargs)} of "
+            f"{function.name} by position"
         )
     if isinstance(given, list):
         given = tuple(given)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
+from meshrt.core.pause import collector_paused
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.runtime import events
@@ -126,8 +127,8 @@ class Traced(_Stage):
         if lowering_platforms is not None:
             if len(lowering_platforms) != 1:
                 raise errors.UnsupportedError(
-                    f"lowering for {len(lowering_platforms)} platforms at once {tuple(lowering_platforms)} is not implemented; "
-                    "lower once per platform"
+                    f"lowering for {len(lowering_platforms)} platforms at once {tuple(lowering_platforms)} is not "
+                    "implemented; lower once per platform"
                 )
             request = request._replace(platform=lowering_platforms[0])
         return lower(self.record, request, self.devices)
@@ -153,12 +154,13 @@ def lower(record: TraceRecord, request: LoweringRequest, devices: tuple | None =
     found = record.lowered.get(request)
     if found is None:
         events.record("lower")
-        module = lower_module(
-            record.closed, _module_name(record.fun_name),
-            mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
-            donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
-            keep_unused=request.keep_unused,
-        )  # fmt: skip
+        with collector_paused():
+            module = lower_module(
+                record.closed, _module_name(record.fun_name),
+                mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
+                donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
+                keep_unused=request.keep_unused,
+            )  # fmt: skip
         found = record.lowered[request] = Lowered(record, request, module)
     return found if devices is None else found.on(devices)
 
@@ -227,7 +229,8 @@ class Lowered(_Stage):
 
             events.record("propagate")
             stage = "closed"
-            self._shared[key] = Propagated(self.record, self, propagation.run(self.module.text, stage))
+            with collector_paused():
+                self._shared[key] = Propagated(self.record, self, propagation.run(self.module.text, stage))
         return self._shared[key]
 
     def partition(self, **options: Any) -> Partitioned:
@@ -272,9 +275,9 @@ class Propagated(_Stage):
             import collectives
 
             events.record("partition")
-            self._partitioned[key] = Partitioned(
-                self.record, self.lowered, collectives.partition(self.result, **options)
-            )
+            with collector_paused():
+                result = collectives.partition(self.result, **options)
+            self._partitioned[key] = Partitioned(self.record, self.lowered, result)
         return self._partitioned[key]
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled:
@@ -315,7 +318,8 @@ def named(sharding: Any, mesh: AbstractMesh) -> NamedSharding:
         for axis in dim.axes:
             if axis.size != mesh.shape[axis.name]:
                 raise errors.UnsupportedError(
-                    f"the boundary sharding {sharding.to_text()} splits the axis {axis.name!r}, which a PartitionSpec cannot say"
+                    f"the boundary sharding {sharding.to_text()} splits the axis {axis.name!r}, which a PartitionSpec "
+                    "cannot say"
                 )
         entries.append(tuple(a.name for a in dim.axes) or None)
     while entries and entries[-1] is None:

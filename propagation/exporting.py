@@ -7,7 +7,7 @@ from math import gcd
 
 from .annotations import Shardings
 from .model import AxisRef, DimSharding, TensorSharding
-from .program import Edits, Func, Op, Program, Value, replace_all_uses
+from .program import Edits, Op, Program, Value, replace_all_uses
 
 __all__ = [
     "close_shardings",
@@ -173,6 +173,3 @@ def close_shardings(program: Program, shardings: Shardings) -> None:
     for op in program.ops():
         if op.data is not None and "in_shardings" in op.data:
             op.data["in_shardings"] = [closed(s) for s in op.data["in_shardings"]]
-
-
-assert Func

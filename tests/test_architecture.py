@@ -51,6 +51,6 @@ def test_importing_and_running_leaves_jax_alone():
         "print(float(meshrt.jit(lambda x: jnp.sum(x * 2))(jnp.arange(4.0))))\n"
         "assert 'jax' not in sys.modules, 'jax was imported'\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "12.0"

@@ -76,7 +76,7 @@ class Primitive:
         self._types: dict[Any, tuple[ShapedArray, ...]] = {}
         self.effects_rule: Callable[..., frozenset] | None = None
         self.impl: Callable[..., Any] | None = None
-        # `dce(eqn, used) -> Eqn` drops the results not flagged in `used` (primitives with Jaxprs; see transforms.tools).
+        # `dce(eqn, used) -> Eqn` drops results not flagged in `used` (primitives with Jaxprs; see transforms.tools).
         self.dce: Callable[..., Any] | None = None
         # Whether the lowering rule takes Literals as they are (and writes constants only in the shape it needs).
         self.literals = False

@@ -71,7 +71,7 @@ _state = _State()
 
 def _is_internal(code: CodeType) -> bool:
     name = code.co_filename
-    internal = name.startswith(_SYSTEM_PREFIXES) and not name.startswith(_PROGRAMS) or name.startswith("<frozen")
+    internal = (name.startswith(_SYSTEM_PREFIXES) and not name.startswith(_PROGRAMS)) or name.startswith("<frozen")
     _internal[code] = internal
     return internal
 

@@ -106,8 +106,8 @@ def concretization_message(tracer: Tracer, what: str) -> str:
     return (
         f"the value of a traced array is not known here: {what} was applied to a value of type "
         f"{tracer.aval.str_short()}{', which ' + made if made else ''}. A traced function is run once, without data, "
-        "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, meshrt.lax.while_loop "
-        "or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"
+        "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, "
+        "meshrt.lax.while_loop or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"
     )
 
 
@@ -222,7 +222,10 @@ class JaxprTrace(Trace):
         return entry[0]
 
     def literal(self, value: Any) -> Literal:
-        """The Literal of a Python or NumPy scalar, one per type and value (0.0 equals -0.0, so what has zero parts is made anew)."""
+        """The Literal of a Python or NumPy scalar, one per type and value.
+
+        0.0 equals -0.0, so what has zero parts is made anew.
+        """
         key = (type(value), value)
         found = self.literals.get(key)
         if found is None:

@@ -1,6 +1,7 @@
-"""The operations below NumPy: no implicit broadcasting or promotion, close to StableHLO. Names and signatures are JAX's.
+"""The operations below NumPy: no implicit broadcasting or promotion, close to StableHLO.
 
-Every family file in `meshrt/primitives` lists its public functions in `__all__`; they are collected here.
+Names and signatures are JAX's. Every family file in `meshrt/primitives` lists its public functions in `__all__`; they
+are collected here.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ def _collect() -> dict[str, Any]:
         for name in getattr(module, "__all__", ()):
             if not name.endswith("_p") and not name.startswith("_"):
                 found[name] = getattr(module, name)
-    return found
+    return dict(sorted(found.items()))
 
 
 _public = _collect()
 globals().update(_public)
-__all__ = sorted(_public)
+__all__ = list(_public)
 
 from meshrt.lax import linalg  # noqa: E402, F401
 

@@ -80,7 +80,7 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 
 jit_p = Primitive(
-    "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, multiple_results=True,
-    cache_types=False,
+    "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
+    multiple_results=True, cache_types=False,
 )  # fmt: skip
 jit_p.dce = _dce

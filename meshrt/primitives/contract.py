@@ -28,8 +28,8 @@ class Precision(enum.Enum):
 
 _PRECISIONS = {
     None: Precision.DEFAULT, "default": Precision.DEFAULT, "high": Precision.HIGH, "highest": Precision.HIGHEST,
-    "fastest": Precision.DEFAULT, "bfloat16": Precision.DEFAULT, "tensorfloat32": Precision.HIGH, "float32": Precision.HIGHEST,
-    "bfloat16_3x": Precision.HIGH,
+    "fastest": Precision.DEFAULT, "bfloat16": Precision.DEFAULT, "tensorfloat32": Precision.HIGH,
+    "float32": Precision.HIGHEST, "bfloat16_3x": Precision.HIGH,
 }  # fmt: skip
 
 
@@ -68,8 +68,8 @@ def _dot_infer(x, y, *, dimension_numbers, precision, preferred_element_type):
             )
     if preferred_element_type is None and x.dtype != y.dtype:
         raise errors.ArgumentTypeError(
-            f"dot_general needs operands of one dtype but got {x.str_short()} and {y.str_short()}; convert one with astype or "
-            "pass preferred_element_type"
+            f"dot_general needs operands of one dtype but got {x.str_short()} and {y.str_short()}; convert one with "
+            "astype or pass preferred_element_type"
         )
     shape = [x.shape[i] for i in xb]
     shape += [x.shape[i] for i in _free(x.ndim, xc, xb)] + [y.shape[i] for i in _free(y.ndim, yc, yb)]

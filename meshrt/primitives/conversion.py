@@ -39,7 +39,10 @@ def _convert_lower(ctx, eqn, x):
             return x
     if out.dtype == np.bool_ and source.dtype != np.bool_:
         kind = "FLOAT" if dtypes.issubdtype(source.dtype, np.inexact) else "SIGNED"
-        attrs = f"comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type {kind}>"
+        attrs = (
+            "comparison_direction = #stablehlo<comparison_direction NE>, "
+            f"compare_type = #stablehlo<comparison_type {kind}>"
+        )
         return ctx.op("stablehlo.compare", [x, ctx.full(0, source.strong())], out, attrs)
     return ctx.op("stablehlo.convert", [x], out)
 
@@ -103,7 +106,9 @@ def bitcast_convert_type(x: Any, new_dtype: Any) -> Any:
 
 reduce_precision_p = nary(
     "reduce_precision", "stablehlo.reduce_precision", 1, kinds="f",
-    attrs=lambda a, exponent_bits, mantissa_bits: f"exponent_bits = {exponent_bits} : i32, mantissa_bits = {mantissa_bits} : i32",
+    attrs=lambda a, exponent_bits, mantissa_bits: (
+        f"exponent_bits = {exponent_bits} : i32, mantissa_bits = {mantissa_bits} : i32"
+    ),
     derivatives=[lambda t, o, x, **p: reduce_precision_p.bind(t, **p)],
     transpose=lambda ct, x, **p: [reduce_precision_p.bind(ct, **p)],
 )  # fmt: skip

@@ -318,7 +318,9 @@ rem_p = nary(
     "rem", "stablehlo.remainder", 2, kinds="iuf",
     derivatives=[
         lambda t, o, x, y: t,
-        lambda t, o, x, y: neg_p.bind(mul_p.bind(t, mul_p.bind(sign_p.bind(div_p.bind(x, y)), floor_p.bind(abs_p.bind(div_p.bind(x, y)))))),
+        lambda t, o, x, y: neg_p.bind(
+            mul_p.bind(t, mul_p.bind(sign_p.bind(div_p.bind(x, y)), floor_p.bind(abs_p.bind(div_p.bind(x, y)))))
+        ),
     ],
 )  # fmt: skip
 atan2_p = nary(
@@ -368,7 +370,8 @@ def _clamp_infer(lo, x, hi):
     for bound in (lo, hi):
         if bound.dtype != x.dtype or bound.shape not in ((), x.shape):
             raise errors.ArgumentTypeError(
-                f"clamp needs bounds like its operand (or scalars) but got {lo.str_short()}, {x.str_short()}, {hi.str_short()}"
+                f"clamp needs bounds like its operand (or scalars) but got {lo.str_short()}, {x.str_short()}, "
+                f"{hi.str_short()}"
             )
     return ShapedArray(x.shape, x.dtype, lo.weak_type and x.weak_type and hi.weak_type)
 

@@ -23,7 +23,8 @@ from meshrt.primitives.elementwise import (
 from meshrt.primitives.reshape import broadcast_in_dim, canonical_axis, i64_array
 
 __all__ = [
-    "argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum", "reduce_xor",
+    "argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
+    "reduce_xor",
 ]  # fmt: skip
 
 

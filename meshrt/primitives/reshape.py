@@ -19,8 +19,8 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.tools import is_undefined
 
 __all__ = [
-    "broadcast", "broadcast_in_dim", "broadcasted_iota", "collapse", "expand_dims", "full", "full_like", "iota", "reshape",
-    "squeeze", "transpose",
+    "broadcast", "broadcast_in_dim", "broadcasted_iota", "collapse", "expand_dims", "full", "full_like", "iota",
+    "reshape", "squeeze", "transpose",
 ]  # fmt: skip
 
 
@@ -64,8 +64,8 @@ def _broadcast_infer(x, *, shape, broadcast_dimensions):
     ) or list(dims) != sorted(set(dims))  # fmt: skip
     if bad:
         raise errors.ArgumentTypeError(
-            f"broadcast_in_dim cannot broadcast {x.str_short()} to shape {shape} with dimensions {dims}: dimension i must "
-            "be of size 1 or equal to shape[dimensions[i]], and dimensions must increase"
+            f"broadcast_in_dim cannot broadcast {x.str_short()} to shape {shape} with dimensions {dims}: dimension i "
+            "must be of size 1 or equal to shape[dimensions[i]], and dimensions must increase"
         )
     return ShapedArray(shape, x.dtype, x.weak_type)
 
@@ -147,7 +147,8 @@ def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -
 def _reshape_infer(x, *, new_sizes):
     if math.prod(new_sizes) != x.size:
         raise errors.ArgumentTypeError(
-            f"reshape cannot turn {x.str_short()} ({x.size} elements) into shape {new_sizes} ({math.prod(new_sizes)} elements)"
+            f"reshape cannot turn {x.str_short()} ({x.size} elements) into shape {new_sizes} ({math.prod(new_sizes)} "
+            "elements)"
         )
     return ShapedArray(new_sizes, x.dtype, x.weak_type)
 

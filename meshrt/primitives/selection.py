@@ -25,7 +25,8 @@ def _select_infer(which, *cases):
         )
     if (which.dtype == np.bool_ and len(cases) > 2) or which.dtype not in (np.dtype(bool), np.dtype(np.int32)):
         raise errors.ArgumentTypeError(
-            f"select_n: a predicate {which.str_short()} cannot choose among {len(cases)} cases; use bool for 2, int32 for more"
+            f"select_n: a predicate {which.str_short()} cannot choose among {len(cases)} cases; use bool for 2, int32 "
+            "for more"
         )
     return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
 

@@ -64,10 +64,10 @@ mentioned = _Mentioned()
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """Constrains the sharding of every array in the pytree `x`.
 
-    `shardings` is a NamedSharding (over a Mesh or an AbstractMesh), a PartitionSpec of the mesh in context, or a pytree
-    prefix of them; None leaves a subtree alone. Dimensions marked `PartitionSpec.UNCONSTRAINED` stay open. Sizes need not
-    divide. Raises ShardingError for a wrong rank, UnknownAxisError or DuplicateAxisError for wrong axes, MeshContextError
-    when a PartitionSpec is given without a mesh in context.
+    `shardings` is a NamedSharding (over a Mesh or an AbstractMesh), a PartitionSpec of the mesh in context, or a
+    pytree prefix of them; None leaves a subtree alone. Dimensions marked `PartitionSpec.UNCONSTRAINED` stay open.
+    Sizes need not divide. Raises ShardingError for a wrong rank, UnknownAxisError or DuplicateAxisError for wrong
+    axes, MeshContextError when a PartitionSpec is given without a mesh in context.
     """
     leaves, tree = tree_util.tree_flatten(x)
     is_leaf = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec | SingleDeviceSharding)
@@ -86,8 +86,8 @@ def _constrain(x: Any, sharding: Any) -> Any:
         mesh = get_abstract_mesh()
         if mesh is None or mesh.empty:
             raise errors.MeshContextError(
-                f"with_sharding_constraint requires a non-empty mesh in context if you are passing `PartitionSpec`s, but got "
-                f"{sharding}: enter one with `with meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
+                "with_sharding_constraint requires a non-empty mesh in context if you are passing `PartitionSpec`s, "
+                f"but got {sharding}: enter one with `with meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
             )
         sharding = NamedSharding(mesh, sharding)
     elif not isinstance(sharding, NamedSharding):
@@ -106,16 +106,16 @@ def _check(x: Any, sharding: NamedSharding) -> None:
     aval = aval_of(x)
     if len(sharding.spec.partitions) > aval.ndim:
         raise errors.RankMismatchError(
-            f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was applied to a value "
-            f"of rank {aval.ndim} ({aval.str_short()}) at {capture()}"
+            f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was "
+            f"applied to a value of rank {aval.ndim} ({aval.str_short()}) at {capture()}"
         )
     types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types))
     for entry in sharding.spec.partitions:
         for axis in entry if isinstance(entry, tuple) else (entry,):
             if types.get(axis) is AxisType.Explicit:
                 raise errors.UnsupportedError(
-                    f"with_sharding_constraint can only refer to Auto axes of the mesh, but {axis!r} is Explicit; explicit mode is not "
-                    "implemented yet: build the mesh with axis_types=(AxisType.Auto, ...)"
+                    f"with_sharding_constraint can only refer to Auto axes of the mesh, but {axis!r} is Explicit; "
+                    "explicit mode is not implemented yet: build the mesh with axis_types=(AxisType.Auto, ...)"
                 )
 
 
@@ -150,7 +150,8 @@ def _constrain_array(x: Any, sharding: NamedSharding) -> Any:
             )
         if x.sharding.mesh.shape_tuple != sharding.mesh.shape_tuple:
             raise errors.MeshMismatchError(
-                f"Mesh shape of the input {x.sharding.mesh.shape_tuple} does not match the mesh shape of the sharding {sharding.mesh.shape_tuple}"
+                f"Mesh shape of the input {x.sharding.mesh.shape_tuple} does not match the mesh shape of the sharding "
+                f"{sharding.mesh.shape_tuple}"
             )
         sharding = NamedSharding(x.sharding.mesh, sharding.spec)
     if any(e is PartitionSpec.UNCONSTRAINED for e in sharding.spec.partitions):

@@ -46,8 +46,8 @@ def resolve_argnums(fun: Callable[..., Any], nums: Any, names: Any) -> tuple[tup
         for n in given_nums:
             if not -len(positional) <= n < len(positional):
                 raise errors.ArgumentValueError(
-                    f"argument number {n} was given for {fun_name(fun)}, which takes {len(positional)} positional arguments "
-                    f"({', '.join(p.name for p in positional)})"
+                    f"argument number {n} was given for {fun_name(fun)}, which takes {len(positional)} positional "
+                    f"arguments ({', '.join(p.name for p in positional)})"
                 )
     has_kwargs = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
     for name in given_names:
@@ -100,6 +100,6 @@ def check_differentiable(leaves: Sequence[Any], paths: Sequence[str], what: str,
         aval = aval_of(leaf)
         if not aval.is_differentiable and not allow_int:
             raise errors.ArgumentTypeError(
-                f"{what} needs inputs of floating point dtype, but {path} has type {aval.str_short()}; convert it, or pass "
-                "allow_int=True"
+                f"{what} needs inputs of floating point dtype, but {path} has type {aval.str_short()}; convert it, or "
+                "pass allow_int=True"
             )

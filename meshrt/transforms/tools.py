@@ -97,7 +97,8 @@ class Hoisted(ClosedJaxpr):
 def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None, keep_inputs: bool = True) -> tuple[Jaxpr, list[bool]]:
     """`jaxpr` without the equations that its (used) results don't need, and which arguments are needed.
 
-    Equations with effects stay; those that hold Jaxprs are pruned inside by the `dce` rule of their primitive. With `keep_inputs=False` the unneeded arguments are dropped from the result.
+    Equations with effects stay; those that hold Jaxprs are pruned inside by the `dce` rule of their primitive. With
+    `keep_inputs=False` the unneeded arguments are dropped from the result.
     """
     outvars = [v for i, v in enumerate(jaxpr.outvars) if used is None or used[i]]
     live: set[Var] = {v for v in outvars if type(v) is Var}
@@ -116,7 +117,8 @@ def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None, keep_inputs: bool = Tr
 
 def as_literal(value: Any) -> Literal | None:
     """A Literal for Python and NumPy scalars, None for anything else."""
-    if isinstance(value, bool | int | float | complex | np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+    scalar = isinstance(value, bool | int | float | complex | np.generic)
+    if scalar or (isinstance(value, np.ndarray) and not value.ndim):
         aval = aval_of(value)
         return Literal(np.asarray(value, aval.dtype)[()], aval)
     return None

@@ -23,7 +23,8 @@ def device_mesh(order, shape=(2, 2), names=("x", "y")):
 
 
 def step(w, x):
-    y = meshrt.lax.with_sharding_constraint(jnp.tanh(x @ w), NamedSharding(AbstractMesh((2, 2), ("x", "y")), P("x", "y")))
+    wanted = NamedSharding(AbstractMesh((2, 2), ("x", "y")), P("x", "y"))
+    y = meshrt.lax.with_sharding_constraint(jnp.tanh(x @ w), wanted)
     return w - 0.1 * jnp.mean(y), jnp.sum(y * y)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -71,7 +73,8 @@ def test_source_lines_reach_the_collectives(mesh):
     assert "test_stages.py" in lowered.as_text(debug_info=True)
     (entry,) = lowered.partition().plan
     assert entry.kind == "all_reduce" and entry.axes == "data"
-    line = next(i for i, t in enumerate(open(__file__), 1) if "the line that communicates" in t)
+    lines = Path(__file__).read_text().splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if "the line that communicates" in text)
     assert entry.where == f"{__file__}:{line}"
 
 
@@ -130,13 +133,13 @@ def test_decorator_forms_and_methods():
         """Doubles."""
         return x * 2
 
-    @meshrt.jit(static_argnames=("n",)) if False else __import__("functools").partial(meshrt.jit, static_argnames=("n",))
+    @functools.partial(meshrt.jit, static_argnames=("n",))
     def g(x, *, n):
         return x * n
 
     class Model:
         @meshrt.jit
-        def apply(self_like, x):  # noqa: N805
+        def apply(self_like, x):
             return self_like["w"] * x
 
     assert f.__name__ == "f" and f.__doc__ == "Doubles." and float(f(2.0)) == 4.0
@@ -168,7 +171,9 @@ def test_sharded_programs_equal_jax_on_one_device(name, mesh):
         for xs in SPECS[1::2]:
             args = [meshrt.device_put(a, NamedSharding(mesh, P(*s))) for a, s in ((w, ws), (x, xs))]
             got = meshrt.jit(lambda w, x: program(meshrt, jnp, w, x))(*args)
-            np.testing.assert_allclose(np.asarray(got), np.asarray(expected), rtol=2e-5, atol=2e-5, err_msg=f"{ws} {xs}")
+            np.testing.assert_allclose(
+                np.asarray(got), np.asarray(expected), rtol=2e-5, atol=2e-5, err_msg=f"{ws} {xs}"
+            )
 
 
 @pytest.mark.parametrize("name", ["mlp", "attention", "scan"])
