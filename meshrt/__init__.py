@@ -6,74 +6,66 @@ The public names are JAX's, so a training script changes its import line:
     import meshrt.numpy as jnp
 """
 
-from meshrt import dispatch as _dispatch  # noqa: F401  (eager evaluation registers itself)
 from meshrt import (
-    ad_checkpoint as ad_checkpoint,
-    config as config,
-    custom_derivatives as custom_derivatives,
-    distributed as distributed,
-    dtypes as dtypes,
-    errors as errors,
-    lax as lax,
-    nn as nn,
-    numpy as numpy,
-    random as random,
-    sharding as sharding,
-    stages as stages,
-    tree as tree,
-    tree_util as tree_util,
+    ad_checkpoint,
+    config,
+    custom_derivatives,
+    distributed,
+    dtypes,
+    errors,
+    lax,
+    nn,
+    numpy,
+    random,
+    sharding,
+    stages,
+    tree,
+    tree_util,
 )
-from meshrt.api import (
-    eval_shape as eval_shape,
-    grad as grad,
-    hessian as hessian,
-    jacfwd as jacfwd,
-    jacobian as jacobian,
-    jacrev as jacrev,
-    jvp as jvp,
-    linear_transpose as linear_transpose,
-    linearize as linearize,
-    make_jaxpr as make_jaxpr,
-    value_and_grad as value_and_grad,
-    vjp as vjp,
-    vmap as vmap,
-)
-from meshrt.core.source import named_scope as named_scope
+from meshrt import dispatch as _dispatch  # noqa: F401  (eager evaluation registers itself)
+from meshrt.api import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+from meshrt.core.source import named_scope
 from meshrt.core.types import aval_of as typeof
-from meshrt.jit import jit as jit
-from meshrt.runtime.array import Array as Array
+from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
+from meshrt.jit import jit
+from meshrt.runtime.array import Array
 from meshrt.runtime.backend import (
-    clear_backends as clear_backends,
-    default_backend as default_backend,
-    device_count as device_count,
-    devices as devices,
-    local_device_count as local_device_count,
-    local_devices as local_devices,
-    process_count as process_count,
-    process_index as process_index,
+    clear_backends,
+    default_backend,
+    device_count,
+    devices,
+    local_device_count,
+    local_devices,
+    process_count,
+    process_index,
 )
 from meshrt.runtime.transfer import (
-    block_until_ready as block_until_ready,
-    device_get as device_get,
-    device_put as device_put,
-    make_array_from_callback as make_array_from_callback,
-    make_array_from_process_local_data as make_array_from_process_local_data,
-    make_array_from_single_device_arrays as make_array_from_single_device_arrays,
+    block_until_ready,
+    device_get,
+    device_put,
+    make_array_from_callback,
+    make_array_from_process_local_data,
+    make_array_from_single_device_arrays,
 )
-from meshrt.shape_dtype import ShapeDtypeStruct as ShapeDtypeStruct
-from meshrt.sharding import NamedSharding as NamedSharding
-from meshrt.sharding import P as P
-from meshrt.sharding.context import set_mesh as set_mesh
-from meshrt.sharding.make import make_mesh as make_mesh
-from meshrt.transforms.checkpoint import checkpoint as checkpoint
-from meshrt.transforms.checkpoint import remat as remat
-from meshrt.transforms.checkpoint_policies import checkpoint_policies as checkpoint_policies
-from meshrt.transforms.custom_derivatives import (
-    closure_convert as closure_convert,
-    custom_gradient as custom_gradient,
-    custom_jvp as custom_jvp,
-    custom_vjp as custom_vjp,
-)
+from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding import NamedSharding, P
+from meshrt.sharding.context import set_mesh
+from meshrt.sharding.make import make_mesh
+from meshrt.staging import eval_shape, make_jaxpr
+from meshrt.transforms.checkpoint import checkpoint, remat
+from meshrt.transforms.checkpoint_policies import checkpoint_policies
+from meshrt.transforms.custom_derivatives import closure_convert, custom_gradient, custom_jvp, custom_vjp
+from meshrt.transforms.vmap import vmap
+
+__all__ = [
+    "Array", "NamedSharding", "P", "ShapeDtypeStruct", "ad_checkpoint", "block_until_ready", "checkpoint",
+    "checkpoint_policies", "clear_backends", "closure_convert", "config", "custom_derivatives", "custom_gradient",
+    "custom_jvp", "custom_vjp", "default_backend", "device_count", "device_get", "device_put", "devices", "distributed",
+    "dtypes", "errors", "eval_shape", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax",
+    "linear_transpose", "linearize", "local_device_count", "local_devices", "make_array_from_callback",
+    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh",
+    "named_scope", "nn", "numpy", "process_count", "process_index", "random", "remat", "set_mesh", "sharding", "stages",
+    "tree", "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
+]  # fmt: skip
 
 __version__ = "0.1.0"
-

@@ -1,4 +1,4 @@
-"""The function transformations that users call: grad, value_and_grad, vjp, jvp, linearize, vmap, jacobians."""
+"""The derivatives that users call: grad, value_and_grad, vjp, jvp, linearize, linear_transpose."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.trace import context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
-from meshrt.transforms.batching import batch_flat, bring_to_front, move_dim
-from meshrt.transforms.jvp import jvp_flat
+from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, split_aux
+from meshrt.transforms.jvp import JVPTracer, jvp_flat
 from meshrt.transforms.linear import LinearTracer, backward, transpose_jaxpr
 from meshrt.transforms.linearize import LinearFunction, linearize_flat
 from meshrt.transforms.tools import hoist_consts, zeros
 from meshrt.tree_util import tree_flatten, tree_unflatten
 
-__all__ = [
-    "eval_shape", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jvp", "linear_transpose", "linearize", "make_jaxpr",
-    "value_and_grad", "vjp", "vmap",
-]  # fmt: skip
+__all__ = ["grad", "jvp", "linear_transpose", "linearize", "value_and_grad", "vjp"]
 
 
 class _Flat:
@@ -65,7 +60,7 @@ def value_and_grad(
 
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        nums = _check_argnums(fun, argnums, len(args))
+        nums = check_argnums(fun, argnums, len(args))
         dynamic = tuple(args[n] for n in nums)
         leaves, tree = tree_flatten(dynamic)
         _check_inputs(fun, leaves, tree, args, nums, allow_int, holomorphic)
@@ -77,7 +72,7 @@ def value_and_grad(
                 full[n] = v
             out = fun(*full, **kwargs)
             if has_aux:
-                out, extra = _split_aux(fun, out)
+                out, extra = split_aux(fun, out)
                 aux.append(extra)
             return out
 
@@ -117,17 +112,6 @@ def grad(
     return wrapped
 
 
-def _check_argnums(fun: Callable[..., Any], argnums: Any, count: int) -> tuple[int, ...]:
-    nums = as_tuple(int(argnums) if isinstance(argnums, np.integer) else argnums)
-    for n in nums:
-        if not -count <= n < count:
-            raise errors.ArgumentValueError(
-                f"differentiating {fun_name(fun)} with respect to argnums={argnums} needs at least {n + 1} positional "
-                f"arguments, but it was called with {count}"
-            )
-    return tuple(n % count for n in nums)
-
-
 def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: bool) -> None:
     paths = None
     for i, leaf in enumerate(leaves):
@@ -153,15 +137,6 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
             f"{paths[i]} of {fun_name(fun)} has type {aval.str_short()}. Convert it to a floating dtype, differentiate "
             "with respect to another argument (argnums=...), or pass allow_int=True"
         )
-
-
-def _split_aux(fun: Callable[..., Any], out: Any) -> tuple[Any, Any]:
-    if not isinstance(out, tuple) or len(out) != 2:
-        raise errors.ArgumentTypeError(
-            f"{fun_name(fun)} was differentiated with has_aux=True, so it must return a pair (value, aux), but it "
-            f"returned {type(out).__name__}"
-        )
-    return out
 
 
 def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
@@ -193,8 +168,6 @@ def _pull_back(linear: LinearFunction, cts: Sequence[Any]) -> list[Any]:
 
 def _drop_tangents(aux: Any, linear: LinearFunction) -> Any:
     """Auxiliary outputs as plain values: they were computed by the trace that is now over."""
-    from meshrt.transforms.jvp import JVPTracer
-
     def plain(x: Any) -> Any:
         return x.primal if type(x) is JVPTracer and x._trace.parent is linear.trace else x
 
@@ -213,7 +186,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     def call(*args: Any) -> Any:
         out = fun(*args)
         if has_aux:
-            out, extra = _split_aux(fun, out)
+            out, extra = split_aux(fun, out)
             aux.append(extra)
         return out
 
@@ -282,7 +255,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     def call(*args: Any) -> Any:
         out = fun(*args)
         if has_aux:
-            out, extra = _split_aux(fun, out)
+            out, extra = split_aux(fun, out)
             aux.append(extra)
         return out
 
@@ -293,8 +266,6 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     result = tree_unflatten(flat.out_tree, outs), tree_unflatten(flat.out_tree, filled)
     if not has_aux:
         return result
-    from meshrt.transforms.jvp import JVPTracer
-
     strip = lambda x: x.primal if type(x) is JVPTracer and x._trace.parent is parent else x
     return (*result, tree_util.tree_map(strip, aux[-1]))
 
@@ -335,7 +306,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     def call(*args: Any) -> Any:
         out = fun(*args)
         if has_aux:
-            out, extra = _split_aux(fun, out)
+            out, extra = split_aux(fun, out)
             aux.append(extra)
         return out
 
@@ -378,298 +349,3 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
         return tree_unflatten(tree, [next(pulled) if nz else zeros(a) for nz, a in zip(nonzeros, avals)])
 
     return transposed
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Batching
-
-
-def vmap(
-    fun: Callable[..., Any],
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_name: Any = None,
-    axis_size: int | None = None,
-    spmd_axis_name: Any = None,
-) -> Callable[..., Any]:
-    """Maps `fun` over dimensions `in_axes` of its arguments (an int or None, or a pytree prefix of them)."""
-    if isinstance(in_axes, list):
-        in_axes = tuple(in_axes)
-
-    @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = tree_flatten((args, kwargs))
-        dims = _in_dims(fun, in_axes, args, kwargs, leaves)
-        size = _mapped_size(fun, leaves, dims, axis_size, tree)
-        dims = [d if d is None else d % aval_of(x).ndim for d, x in zip(dims, leaves)]
-        out_tree: list[Any] = []
-
-        def flat(*values: Any) -> list[Any]:
-            inner_args, inner_kwargs = tree_unflatten(tree, values)
-            out, structure = tree_flatten(fun(*inner_args, **inner_kwargs))
-            out_tree.append(structure)
-            return out
-
-        outs, out_dims = batch_flat(flat, size, leaves, dims, axis_name, spmd_axis_name)
-        wanted = _out_dims(fun, out_axes, out_tree[-1], outs)
-        placed = [_place(size, o, d, w, fun) for o, d, w in zip(outs, out_dims, wanted)]
-        return tree_unflatten(out_tree[-1], placed)
-
-    return wrapped
-
-
-def _in_dims(fun, in_axes, args, kwargs, leaves) -> list[int | None]:
-    if isinstance(in_axes, tuple) and len(in_axes) != len(args):
-        raise errors.ArgumentValueError(
-            "vmap in_axes must be an int, None, or a tuple of entries corresponding to the positional arguments "
-            f"passed to the function, but got len(in_axes)={len(in_axes)}, len(args)={len(args)} for {fun_name(fun)}"
-        )
-    is_none = lambda x: x is None
-    try:
-        dims = tree_util.broadcast_prefix(in_axes, args, is_leaf=is_none)
-    except ValueError as e:
-        raise errors.TreeError(f"vmap in_axes of {fun_name(fun)} does not fit its arguments: {e}") from None
-    dims = [*dims, *([0] * len(tree_util.tree_leaves(kwargs)))]
-    for d in dims:
-        if d is not None and not isinstance(d, int):
-            raise errors.ArgumentTypeError(f"vmap in_axes must be ints or None, got {d!r} for {fun_name(fun)}")
-    return dims
-
-
-def _mapped_size(fun, leaves, dims, axis_size, tree) -> int:
-    sizes = {}
-    for i, (x, d) in enumerate(zip(leaves, dims)):
-        if d is None:
-            continue
-        shape = aval_of(x).shape
-        if not -len(shape) <= d < len(shape):
-            path = argument_paths(fun, tree)[i]
-            rank = d + 1 if d >= 0 else -d
-            raise errors.ArgumentValueError(
-                f"vmap was requested to map its argument along axis {d}, which implies that its rank should be at "
-                f"least {rank}, but is only {len(shape)} (its shape is {shape}): argument {path} of {fun_name(fun)}"
-            )
-        sizes.setdefault(shape[d], i)
-    if axis_size is not None:
-        sizes.setdefault(axis_size, -1)
-    if not sizes:
-        raise errors.ArgumentValueError(
-            f"vmap must have at least one non-None value in in_axes, or axis_size, for {fun_name(fun)}"
-        )
-    if len(sizes) > 1:
-        paths = argument_paths(fun, tree)
-        listing = "; ".join(
-            f"{paths[i]} has size {aval_of(x).shape[d]} along axis {d}"
-            for i, (x, d) in enumerate(zip(leaves, dims))
-            if d is not None
-        )
-        raise errors.ArgumentValueError(
-            f"vmap got inconsistent sizes for array axes to be mapped in {fun_name(fun)}: {listing}"
-            + (f"; axis_size={axis_size}" if axis_size is not None else "")
-        )
-    return next(iter(sizes))
-
-
-def _out_dims(fun, out_axes, out_tree, outs) -> list[int | None]:
-    dummy = tree_unflatten(out_tree, [object()] * out_tree.num_leaves)
-    try:
-        return tree_util.broadcast_prefix(out_axes, dummy, is_leaf=lambda x: x is None)
-    except ValueError as e:
-        raise errors.TreeError(f"vmap out_axes of {fun_name(fun)} does not fit its result: {e}") from None
-
-
-def _place(size: int, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any]) -> Any:
-    if wanted is None:
-        if dim is not None:
-            raise errors.ArgumentValueError(
-                f"vmap has mapped output but out_axes is None, for a result of {fun_name(fun)}; give it an axis"
-            )
-        return out
-    ndim = aval_of(out).ndim + (dim is None)
-    if not -ndim <= wanted < ndim:
-        raise errors.ArgumentValueError(
-            f"vmap out_axes={wanted} is out of bounds for a result of rank {ndim} of {fun_name(fun)}"
-        )
-    if dim is None:
-        out, dim = bring_to_front(size, out, None), 0
-    return move_dim(out, dim, wanted % ndim)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Jacobians
-
-
-def jacfwd(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Callable[..., Any]:
-    """The Jacobian by forward mode: one pass per input element, batched."""
-
-    @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        nums = _check_argnums(fun, argnums, len(args))
-        dynamic = args[nums[0]] if isinstance(argnums, int) else tuple(args[n] for n in nums)
-        leaves, tree = tree_flatten(dynamic)
-        aux: list[Any] = []
-
-        def call(*values: Any) -> list[Any]:
-            inner = tree_unflatten(tree, values)
-            full = list(args)
-            for n, v in zip(nums, (inner,) if isinstance(argnums, int) else inner):
-                full[n] = v
-            out = fun(*full, **kwargs)
-            if has_aux:
-                out, extra = _split_aux(fun, out)
-                aux.append(extra)
-            return out
-
-        push = lambda *tangents: jvp(call, leaves, tangents)
-        basis = _standard_basis(leaves)
-        _, columns = vmap(push, out_axes=(None, -1))(*basis)
-        result = tree_util.tree_map(lambda j: _split_columns(j, leaves, tree, True), columns)
-        return (result, aux[-1]) if has_aux else result
-
-    return wrapped
-
-
-def jacrev(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[..., Any]:
-    """The Jacobian by reverse mode: one pass per output element, batched."""
-
-    @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        nums = _check_argnums(fun, argnums, len(args))
-
-        def call(*values: Any) -> Any:
-            full = list(args)
-            for n, v in zip(nums, values):
-                full[n] = v
-            return fun(*full, **kwargs)
-
-        primals = tuple(args[n] for n in nums)
-        result = vjp(call, *primals, has_aux=has_aux)
-        out, pullback = result[0], result[1]
-        out_leaves, out_tree = tree_flatten(out)
-        basis = tree_unflatten(out_tree, _standard_basis(out_leaves))
-        rows = vmap(pullback)(basis)
-        rows = rows[0] if isinstance(argnums, int) else rows
-        row_leaves, row_tree = tree_flatten(rows)
-        per_output = [[] for _ in out_leaves]
-        for leaf in row_leaves:
-            for k, part in enumerate(_split_rows(leaf, out_leaves)):
-                per_output[k].append(part)
-        jacobian_tree = tree_unflatten(out_tree, [tree_unflatten(row_tree, parts) for parts in per_output])
-        return (jacobian_tree, result[2]) if has_aux else jacobian_tree
-
-    return wrapped
-
-
-jacobian = jacrev
-
-
-def hessian(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Callable[..., Any]:
-    """The matrix of second derivatives, forward over reverse."""
-    return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
-
-
-def _standard_basis(leaves: Sequence[Any]) -> list[Any]:
-    """For each leaf, an array [total, *shape]: the identity, cut at the leaf boundaries."""
-    avals = [aval_of(x) for x in leaves]
-    total = sum(a.size for a in avals)
-    eye = np.eye(total)
-    out, start = [], 0
-    for a in avals:
-        out.append(eye[:, start : start + a.size].reshape(total, *a.shape).astype(a.dtype))
-        start += a.size
-    return out
-
-
-def _split_columns(j: Any, leaves: Sequence[Any], tree: Any, last: bool) -> Any:
-    from meshrt.primitives.reshape import reshape
-    from meshrt.primitives.slice import slice_in_dim
-
-    parts, start, shape = [], 0, aval_of(j).shape[:-1]
-    for leaf in leaves:
-        a = aval_of(leaf)
-        part = slice_in_dim(j, start, start + a.size, axis=len(shape))
-        parts.append(reshape(part, (*shape, *a.shape)))
-        start += a.size
-    return tree_unflatten(tree, parts)
-
-
-def _split_rows(leaf: Any, outs: Sequence[Any]) -> list[Any]:
-    from meshrt.primitives.reshape import reshape
-    from meshrt.primitives.slice import slice_in_dim
-
-    parts, start, rest = [], 0, aval_of(leaf).shape[1:]
-    for o in outs:
-        a = aval_of(o)
-        part = slice_in_dim(leaf, start, start + a.size, axis=0)
-        parts.append(reshape(part, (*a.shape, *rest)))
-        start += a.size
-    return parts
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Staging
-
-
-def make_jaxpr(fun: Callable[..., Any], static_argnums: Any = (), return_shape: bool = False) -> Callable[..., Any]:
-    """A function that returns the ClosedJaxpr of `fun` at its arguments' types."""
-    static = as_tuple(static_argnums)
-
-    @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        closed, out_tree = _stage(fun, args, kwargs, static)
-        if not return_shape:
-            return closed
-        return closed, tree_unflatten(out_tree, [_struct(a) for a in closed.out_avals])
-
-    return wrapped
-
-
-def _stage(fun, args, kwargs, static=()) -> tuple[ClosedJaxpr, Any]:
-    dynamic = [a for i, a in enumerate(args) if i not in static]
-    leaves, tree = tree_flatten((dynamic, kwargs))
-    out_tree: list[Any] = []
-
-    def flat(*values: Any) -> list[Any]:
-        inner, inner_kwargs = tree_unflatten(tree, values)
-        rest = iter(inner)
-        full = [a if i in static else next(rest) for i, a in enumerate(args)]
-        out, structure = tree_flatten(fun(*full, **inner_kwargs))
-        out_tree.append(structure)
-        return out
-
-    return trace_to_jaxpr(flat, [abstract(x) for x in leaves], fun_name(fun)), out_tree[-1]
-
-
-def abstract(x: Any) -> ShapedArray:
-    """The type of an array, or of anything with `.shape` and `.dtype` (ShapeDtypeStruct)."""
-    try:
-        return aval_of(x)
-    except TypeError:
-        if hasattr(x, "shape") and hasattr(x, "dtype"):
-            dtype = x.dtype
-            if not isinstance(dtype, dtypes.ExtendedDType):
-                dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
-            return ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
-        raise
-
-
-def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The types of the results of `fun` as ShapeDtypeStructs, without computing anything."""
-    closed, out_tree = _stage(fun, args, kwargs)
-    return tree_unflatten(out_tree, [_struct(a) for a in closed.out_avals])
-
-
-def _struct(aval: ShapedArray) -> Any:
-    from meshrt.shape_dtype import ShapeDtypeStruct
-
-    return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

@@ -33,6 +33,7 @@ from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import tracing_mesh
 from meshrt.stages import Lowered, Traced, TraceRecord
+from meshrt.staging import abstract
 from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums, signature_of
 from meshrt.transforms.tools import hoist_consts
 
@@ -196,8 +197,6 @@ class JitFunction:
         self._nested.clear()
 
     def _stage(self, leaves: list[Any], tree: Any, static: _Static) -> tuple[Traced, Placement]:
-        from meshrt.api import abstract
-
         avals = tuple(abstract(x) for x in leaves)
         wanted = resolve(self, leaves, avals, tree, static)
         record = self._record(avals, tree, static, wanted.mesh)

@@ -1,7 +1,7 @@
 """Holds back Python's cyclic garbage collector while a stage builds a program.
 
-Staging allocates hundreds of thousands of objects that all stay alive until the stage is done, so every pass of the collector
-meanwhile walks them in vain: a quarter to a half of a stage's time.
+Staging allocates hundreds of thousands of objects that all stay alive until the stage is done, so every pass of the
+collector meanwhile walks them in vain: a quarter to a half of a stage's time.
 """
 
 from __future__ import annotations

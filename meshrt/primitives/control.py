@@ -184,10 +184,10 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
 
 
 def _map_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
-    from meshrt.api import vmap
     from meshrt.primitives.concatenate import concatenate
     from meshrt.primitives.reshape import reshape
     from meshrt.primitives.slice import slice_in_dim
+    from meshrt.transforms.vmap import vmap
 
     if batch_size < 1:
         raise errors.ArgumentValueError(f"map: batch_size must be a positive whole number, not {batch_size}")

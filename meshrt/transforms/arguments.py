@@ -6,10 +6,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshrt import errors, tree_util
 from meshrt.core.types import aval_of
 
-__all__ = ["argument_paths", "as_tuple", "fun_name", "resolve_argnums", "signature_of"]
+__all__ = [
+    "argument_paths", "as_tuple", "check_argnums", "check_differentiable", "fun_name", "resolve_argnums",
+    "signature_of", "split_aux",
+]  # fmt: skip
 
 
 def fun_name(fun: Callable[..., Any]) -> str:
@@ -103,3 +108,25 @@ def check_differentiable(leaves: Sequence[Any], paths: Sequence[str], what: str,
                 f"{what} needs inputs of floating point dtype, but {path} has type {aval.str_short()}; convert it, or "
                 "pass allow_int=True"
             )
+
+
+def check_argnums(fun: Callable[..., Any], argnums: Any, count: int) -> tuple[int, ...]:
+    """`argnums` as positions among the `count` positional arguments of a call; raises for one outside."""
+    nums = as_tuple(int(argnums) if isinstance(argnums, np.integer) else argnums)
+    for n in nums:
+        if not -count <= n < count:
+            raise errors.ArgumentValueError(
+                f"differentiating {fun_name(fun)} with respect to argnums={argnums} needs at least {n + 1} positional "
+                f"arguments, but it was called with {count}"
+            )
+    return tuple(n % count for n in nums)
+
+
+def split_aux(fun: Callable[..., Any], out: Any) -> tuple[Any, Any]:
+    """The pair (value, aux) that a function differentiated with `has_aux` returned; raises for anything else."""
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise errors.ArgumentTypeError(
+            f"{fun_name(fun)} was differentiated with has_aux=True, so it must return a pair (value, aux), but it "
+            f"returned {type(out).__name__}"
+        )
+    return out

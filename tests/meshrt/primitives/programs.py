@@ -21,6 +21,7 @@ except ImportError:  # before and after they shared a package
 from meshrt import api, dtypes
 from meshrt.core.types import aval_of
 from meshrt.primitives import random
+from meshrt.transforms.vmap import vmap
 from tests.meshrt.primitives.cases import F32, Case
 
 BATCH = 3
@@ -60,7 +61,7 @@ THEIRS_LAX = Namespace(
 )  # fmt: skip
 
 OURS = SimpleNamespace(
-    lax=OURS_LAX, jvp=api.jvp, vjp=api.vjp, vmap=api.vmap, data=_our_data,
+    lax=OURS_LAX, jvp=api.jvp, vjp=api.vjp, vmap=vmap, data=_our_data,
     inexact=lambda x: aval_of(x).is_differentiable,
 )  # fmt: skip
 THEIRS = SimpleNamespace(

@@ -1,0 +1,131 @@
+"""Jacobians and Hessians: the derivative along every element of a standard basis, batched."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import tree_util
+from meshrt.api import jvp, vjp
+from meshrt.core.types import aval_of
+from meshrt.primitives.reshape import reshape
+from meshrt.primitives.slice import slice_in_dim
+from meshrt.transforms.arguments import check_argnums, split_aux
+from meshrt.transforms.vmap import vmap
+from meshrt.tree_util import tree_flatten, tree_unflatten
+
+__all__ = ["hessian", "jacfwd", "jacobian", "jacrev"]
+
+
+def jacfwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
+    """The Jacobian by forward mode: one pass per input element, batched."""
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nums = check_argnums(fun, argnums, len(args))
+        dynamic = args[nums[0]] if isinstance(argnums, int) else tuple(args[n] for n in nums)
+        leaves, tree = tree_flatten(dynamic)
+        aux: list[Any] = []
+
+        def call(*values: Any) -> list[Any]:
+            inner = tree_unflatten(tree, values)
+            full = list(args)
+            for n, v in zip(nums, (inner,) if isinstance(argnums, int) else inner):
+                full[n] = v
+            out = fun(*full, **kwargs)
+            if has_aux:
+                out, extra = split_aux(fun, out)
+                aux.append(extra)
+            return out
+
+        push = lambda *tangents: jvp(call, leaves, tangents)
+        basis = _standard_basis(leaves)
+        _, columns = vmap(push, out_axes=(None, -1))(*basis)
+        result = tree_util.tree_map(lambda j: _split_columns(j, leaves, tree, True), columns)
+        return (result, aux[-1]) if has_aux else result
+
+    return wrapped
+
+
+def jacrev(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
+    """The Jacobian by reverse mode: one pass per output element, batched."""
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nums = check_argnums(fun, argnums, len(args))
+
+        def call(*values: Any) -> Any:
+            full = list(args)
+            for n, v in zip(nums, values):
+                full[n] = v
+            return fun(*full, **kwargs)
+
+        primals = tuple(args[n] for n in nums)
+        result = vjp(call, *primals, has_aux=has_aux)
+        out, pullback = result[0], result[1]
+        out_leaves, out_tree = tree_flatten(out)
+        basis = tree_unflatten(out_tree, _standard_basis(out_leaves))
+        rows = vmap(pullback)(basis)
+        rows = rows[0] if isinstance(argnums, int) else rows
+        row_leaves, row_tree = tree_flatten(rows)
+        per_output = [[] for _ in out_leaves]
+        for leaf in row_leaves:
+            for k, part in enumerate(_split_rows(leaf, out_leaves)):
+                per_output[k].append(part)
+        jacobian_tree = tree_unflatten(out_tree, [tree_unflatten(row_tree, parts) for parts in per_output])
+        return (jacobian_tree, result[2]) if has_aux else jacobian_tree
+
+    return wrapped
+
+
+jacobian = jacrev
+
+
+def hessian(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
+    """The matrix of second derivatives, forward over reverse."""
+    return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
+
+
+def _standard_basis(leaves: Sequence[Any]) -> list[Any]:
+    """For each leaf, an array [total, *shape]: the identity, cut at the leaf boundaries."""
+    avals = [aval_of(x) for x in leaves]
+    total = sum(a.size for a in avals)
+    eye = np.eye(total)
+    out, start = [], 0
+    for a in avals:
+        out.append(eye[:, start : start + a.size].reshape(total, *a.shape).astype(a.dtype))
+        start += a.size
+    return out
+
+
+def _split_columns(j: Any, leaves: Sequence[Any], tree: Any, last: bool) -> Any:
+    parts, start, shape = [], 0, aval_of(j).shape[:-1]
+    for leaf in leaves:
+        a = aval_of(leaf)
+        part = slice_in_dim(j, start, start + a.size, axis=len(shape))
+        parts.append(reshape(part, (*shape, *a.shape)))
+        start += a.size
+    return tree_unflatten(tree, parts)
+
+
+def _split_rows(leaf: Any, outs: Sequence[Any]) -> list[Any]:
+    parts, start, rest = [], 0, aval_of(leaf).shape[1:]
+    for o in outs:
+        a = aval_of(o)
+        part = slice_in_dim(leaf, start, start + a.size, axis=0)
+        parts.append(reshape(part, (*a.shape, *rest)))
+        start += a.size
+    return parts

@@ -1,0 +1,70 @@
+"""What a function would compute, without computing it: its Jaxpr and the types of its results."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from meshrt import dtypes
+from meshrt.core.jaxpr import ClosedJaxpr
+from meshrt.core.trace import trace_to_jaxpr
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.transforms.arguments import as_tuple, fun_name
+from meshrt.tree_util import tree_flatten, tree_unflatten
+
+__all__ = ["abstract", "eval_shape", "make_jaxpr"]
+
+
+def make_jaxpr(fun: Callable[..., Any], static_argnums: Any = (), return_shape: bool = False) -> Callable[..., Any]:
+    """A function that returns the ClosedJaxpr of `fun` at its arguments' types."""
+    static = as_tuple(static_argnums)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        closed, out_tree = _stage(fun, args, kwargs, static)
+        if not return_shape:
+            return closed
+        return closed, tree_unflatten(out_tree, [_struct(a) for a in closed.out_avals])
+
+    return wrapped
+
+
+def _stage(fun, args, kwargs, static=()) -> tuple[ClosedJaxpr, Any]:
+    dynamic = [a for i, a in enumerate(args) if i not in static]
+    leaves, tree = tree_flatten((dynamic, kwargs))
+    out_tree: list[Any] = []
+
+    def flat(*values: Any) -> list[Any]:
+        inner, inner_kwargs = tree_unflatten(tree, values)
+        rest = iter(inner)
+        full = [a if i in static else next(rest) for i, a in enumerate(args)]
+        out, structure = tree_flatten(fun(*full, **inner_kwargs))
+        out_tree.append(structure)
+        return out
+
+    return trace_to_jaxpr(flat, [abstract(x) for x in leaves], fun_name(fun)), out_tree[-1]
+
+
+def abstract(x: Any) -> ShapedArray:
+    """The type of an array, or of anything with `.shape` and `.dtype` (ShapeDtypeStruct)."""
+    try:
+        return aval_of(x)
+    except TypeError:
+        if hasattr(x, "shape") and hasattr(x, "dtype"):
+            dtype = x.dtype
+            if not isinstance(dtype, dtypes.ExtendedDType):
+                dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
+            return ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
+        raise
+
+
+def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The types of the results of `fun` as ShapeDtypeStructs, without computing anything."""
+    closed, out_tree = _stage(fun, args, kwargs)
+    return tree_unflatten(out_tree, [_struct(a) for a in closed.out_avals])
+
+
+def _struct(aval: ShapedArray) -> Any:
+    return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

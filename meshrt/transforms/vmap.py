@@ -1,0 +1,126 @@
+"""vmap: maps a function of pytrees over dimensions of its arguments."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.types import aval_of
+from meshrt.transforms.arguments import argument_paths, fun_name
+from meshrt.transforms.batching import batch_flat, bring_to_front, move_dim
+from meshrt.tree_util import tree_flatten, tree_unflatten
+
+__all__ = ["vmap"]
+
+
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+) -> Callable[..., Any]:
+    """Maps `fun` over dimensions `in_axes` of its arguments (an int or None, or a pytree prefix of them)."""
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = tree_flatten((args, kwargs))
+        dims = _in_dims(fun, in_axes, args, kwargs, leaves)
+        size = _mapped_size(fun, leaves, dims, axis_size, tree)
+        dims = [d if d is None else d % aval_of(x).ndim for d, x in zip(dims, leaves)]
+        out_tree: list[Any] = []
+
+        def flat(*values: Any) -> list[Any]:
+            inner_args, inner_kwargs = tree_unflatten(tree, values)
+            out, structure = tree_flatten(fun(*inner_args, **inner_kwargs))
+            out_tree.append(structure)
+            return out
+
+        outs, out_dims = batch_flat(flat, size, leaves, dims, axis_name, spmd_axis_name)
+        wanted = _out_dims(fun, out_axes, out_tree[-1], outs)
+        placed = [_place(size, o, d, w, fun) for o, d, w in zip(outs, out_dims, wanted)]
+        return tree_unflatten(out_tree[-1], placed)
+
+    return wrapped
+
+
+def _in_dims(fun, in_axes, args, kwargs, leaves) -> list[int | None]:
+    if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+        raise errors.ArgumentValueError(
+            "vmap in_axes must be an int, None, or a tuple of entries corresponding to the positional arguments "
+            f"passed to the function, but got len(in_axes)={len(in_axes)}, len(args)={len(args)} for {fun_name(fun)}"
+        )
+    is_none = lambda x: x is None
+    try:
+        dims = tree_util.broadcast_prefix(in_axes, args, is_leaf=is_none)
+    except ValueError as e:
+        raise errors.TreeError(f"vmap in_axes of {fun_name(fun)} does not fit its arguments: {e}") from None
+    dims = [*dims, *([0] * len(tree_util.tree_leaves(kwargs)))]
+    for d in dims:
+        if d is not None and not isinstance(d, int):
+            raise errors.ArgumentTypeError(f"vmap in_axes must be ints or None, got {d!r} for {fun_name(fun)}")
+    return dims
+
+
+def _mapped_size(fun, leaves, dims, axis_size, tree) -> int:
+    sizes = {}
+    for i, (x, d) in enumerate(zip(leaves, dims)):
+        if d is None:
+            continue
+        shape = aval_of(x).shape
+        if not -len(shape) <= d < len(shape):
+            path = argument_paths(fun, tree)[i]
+            rank = d + 1 if d >= 0 else -d
+            raise errors.ArgumentValueError(
+                f"vmap was requested to map its argument along axis {d}, which implies that its rank should be at "
+                f"least {rank}, but is only {len(shape)} (its shape is {shape}): argument {path} of {fun_name(fun)}"
+            )
+        sizes.setdefault(shape[d], i)
+    if axis_size is not None:
+        sizes.setdefault(axis_size, -1)
+    if not sizes:
+        raise errors.ArgumentValueError(
+            f"vmap must have at least one non-None value in in_axes, or axis_size, for {fun_name(fun)}"
+        )
+    if len(sizes) > 1:
+        paths = argument_paths(fun, tree)
+        listing = "; ".join(
+            f"{paths[i]} has size {aval_of(x).shape[d]} along axis {d}"
+            for i, (x, d) in enumerate(zip(leaves, dims))
+            if d is not None
+        )
+        raise errors.ArgumentValueError(
+            f"vmap got inconsistent sizes for array axes to be mapped in {fun_name(fun)}: {listing}"
+            + (f"; axis_size={axis_size}" if axis_size is not None else "")
+        )
+    return next(iter(sizes))
+
+
+def _out_dims(fun, out_axes, out_tree, outs) -> list[int | None]:
+    dummy = tree_unflatten(out_tree, [object()] * out_tree.num_leaves)
+    try:
+        return tree_util.broadcast_prefix(out_axes, dummy, is_leaf=lambda x: x is None)
+    except ValueError as e:
+        raise errors.TreeError(f"vmap out_axes of {fun_name(fun)} does not fit its result: {e}") from None
+
+
+def _place(size: int, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any]) -> Any:
+    if wanted is None:
+        if dim is not None:
+            raise errors.ArgumentValueError(
+                f"vmap has mapped output but out_axes is None, for a result of {fun_name(fun)}; give it an axis"
+            )
+        return out
+    ndim = aval_of(out).ndim + (dim is None)
+    if not -ndim <= wanted < ndim:
+        raise errors.ArgumentValueError(
+            f"vmap out_axes={wanted} is out of bounds for a result of rank {ndim} of {fun_name(fun)}"
+        )
+    if dim is None:
+        out, dim = bring_to_front(size, out, None), 0
+    return move_dim(out, dim, wanted % ndim)
