@@ -6,6 +6,7 @@ Lowered -> build_program -> Program -> load_program(devices) -> Loaded -> make_e
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,10 @@ from meshrt.stages import Lowered, Program, Traced, _Stage
 __all__ = ["Call", "Compiled", "Entry", "Loaded", "build_program", "load", "load_program", "make_entry"]
 
 _buf = operator.attrgetter("_buf")
+
+# The name of an operation that defines a value: it follows the value's name at the start of a line, so no text inside
+# an attribute (a name, a metadata string) is taken for it.
+_RESHARD = re.compile(r"^(\s*%[\w$.-]+ = )sdy\.reshard (?=%)", re.MULTILINE)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -64,7 +69,7 @@ def _boundary(lowered: Lowered) -> tuple[tuple[Any, Any], str]:
     args = tuple(named(s, mesh) for s in result.arg_shardings)
     outs = tuple(named(s, mesh) for s in result.result_shardings)
     # XLA's importer knows constraints but not reshards; for closed shardings they mean the same.
-    return (args, outs), result.as_text().replace("sdy.reshard ", "sdy.sharding_constraint ")
+    return (args, outs), _RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
