@@ -16,7 +16,7 @@ from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.pause import collector_paused
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
-from meshrt.runtime import events
+from meshrt.runtime import events, shardy
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding
@@ -228,9 +228,12 @@ class Lowered(_Stage):
             import propagation
 
             events.record("propagate")
-            stage = "closed"
+            text = self.module.text
+            if config.propagator == "shardy":
+                # The C++ passes decide and close everything; ours then only read what they wrote.
+                text = shardy.propagate(text)
             with collector_paused():
-                self._shared[key] = Propagated(self.record, self, propagation.run(self.module.text, stage))
+                self._shared[key] = Propagated(self.record, self, propagation.run(text, "closed"))
         return self._shared[key]
 
     def partition(self, **options: Any) -> Partitioned:

@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 
 from meshrt import errors
 
-__all__ = ["bytecode", "mlir_context", "new_mlir_context", "parse", "pretty"]
+__all__ = ["bytecode", "mlir_context", "new_mlir_context", "parse", "pretty", "run_passes"]
 
 
 @functools.cache
@@ -69,6 +69,22 @@ def parse(text: str | bytes) -> ir.Module:
 def pretty(text: str | bytes, *, debug_info: bool = False) -> str:
     """A module's text in MLIR's own formatting, with source locations if `debug_info`."""
     return parse(text).operation.get_asm(enable_debug_info=debug_info)
+
+
+def run_passes(text: str | bytes, pipeline: str) -> str:
+    """The module after a pass pipeline (`builtin.module(sdy-propagation-pipeline)`), with source locations.
+
+    A broken invariant inside a pass aborts the process: call this in a child process.
+    """
+    from jaxlib.mlir.passmanager import PassManager
+
+    module = parse(text)
+    try:
+        with module.context:
+            PassManager.parse(pipeline).run(module.operation)
+    except ir.MLIRError as e:
+        raise errors.CompileError(f"the pass pipeline {pipeline} failed: {e}") from None
+    return module.operation.get_asm(enable_debug_info=True)
 
 
 def bytecode(module: ir.Module) -> bytes:

@@ -197,3 +197,20 @@ def test_an_abstract_mesh_in_context_leaves_eager_work_alone():
         f = meshrt.jit(lambda a: a * 2, in_shardings=P("x"))
         lowered = f.lower(meshrt.ShapeDtypeStruct((8,), np.float32))
     assert 'sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>' in lowered.as_text()
+
+
+@pytest.mark.parametrize("name", ["mlp", "scan"])
+def test_the_real_shardy_propagates_the_same(name, mesh):
+    program = PROGRAMS[name]
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(8, 8)).astype(np.float32), rng.normal(size=(8, 8)).astype(np.float32)
+    args = [
+        meshrt.device_put(a, NamedSharding(mesh, P(*s))) for a, s in ((w, (None, "model")), (x, ("data",)))
+    ]
+    f = meshrt.jit(lambda w, x: program(meshrt, jnp, w, x))
+    ours, ours_plan = f(*args), f.lower(*args).partition()
+    with meshrt.config.override(propagator="shardy"):
+        theirs, theirs_plan = f(*args), f.lower(*args).partition()
+    assert theirs_plan is not ours_plan
+    assert theirs_plan.out_shardings == ours_plan.out_shardings
+    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-5)
