@@ -30,7 +30,8 @@ def propagate(text: str, timeout_s: float = 600.0) -> str:
         raise errors.CompileError(f"Shardy's propagation took longer than {timeout_s:.0f} s") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        reason = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no message")
+        last = lines[-1] if lines else "no message"
+        reason = next((line for line in reversed(lines) if "error" in line.lower()), last)
         raise errors.CompileError(
             f"Shardy's propagation passes ended with code {done.returncode}: {reason}; use config.propagator = 'meshrt'"
         )
