@@ -92,7 +92,10 @@ class Loaded:
             single = SingleDeviceSharding(devices[0])
             self.arg_shardings = [single] * (len(program.consts) + len(program.kept))
             self.out_shardings = [single] * len(program.lowered.out_avals)
-        self.const_buffers = [transfer.device_put(c, s)._buf for c, s in zip(program.consts, self.arg_shardings)]
+        # Copies: the caller may donate or delete what the function captured.
+        self.const_buffers = [
+            transfer.device_put(c, s, may_alias=False)._buf for c, s in zip(program.consts, self.arg_shardings)
+        ]
 
 
 def load_program(program: Program, mesh: Mesh | None, devices: tuple[Any, ...]) -> Loaded:
@@ -170,6 +173,8 @@ class Entry:
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Launches the program on the call's flat arguments; returns its flat results."""
         buffers = list(map(_buf, leaves)) if self.plain else self._buffers(leaves)
+        if self.donated and len(set(map(id, buffers))) < len(buffers):
+            self._check_donated_once(leaves)
         try:
             outs = list(map(Array, self.launch(buffers), self.signatures))
         except jaxlib_api.XlaError as e:
@@ -196,11 +201,27 @@ class Entry:
                 )
         return errors.ExecutionError(f"running {self.name} failed: {e}")
 
+    def _check_donated_once(self, leaves: Sequence[Any]) -> None:
+        """A donated array that is also another argument: XLA would fail on some devices and wait on the others."""
+        places: dict[int, int] = {}
+        for i, x in enumerate(leaves):
+            if type(x) is Array and places.setdefault(id(x._buf), i) != i:
+                first = places[id(x._buf)]
+                if any(k in (first, i) for k, _ in self.donated):
+                    paths = self.record.arg_paths()
+                    raise errors.ArgumentValueError(
+                        f"{self.name} was given one array (shape {x.aval.str_short()}) as argument {paths[first]} and "
+                        f"as argument {paths[i]}, and donates it: it cannot be used twice. Pass a copy (x.copy()) as "
+                        "one of them, or don't donate it (donate_argnums)"
+                    )
+
     def _mark_donated(self, leaves: Sequence[Any]) -> None:
         for i, fate in self.donated:
             x = leaves[i]
             if type(x) is Array:
                 x._fate = fate
+                if x._buf.is_deleted():  # its memory is gone, but XLA crashes on several devices unless told so
+                    x._buf.delete()
 
 
 def _place(x: Any, sig: Signature) -> Array:

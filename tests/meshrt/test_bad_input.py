@@ -230,3 +230,22 @@ def test_missing_function_says_so():
     with pytest.raises(AttributeError) as e:
         meshrt.lax.no_such_operation
     check(e.value, AttributeError, "no_such_operation")
+
+
+def test_donated_array_reused_on_a_mesh(mesh):
+    f = meshrt.jit(lambda state: state + 1, donate_argnums=0)
+    x = put(mesh, (8, 4), "data")
+    f(x)
+    with pytest.raises(errors.DeletedArrayError) as e:
+        f(x)
+    check(e.value, RuntimeError, "argument state", "donated as argument state")
+
+
+@pytest.mark.parametrize("donated", [0, (0, 1)])
+def test_donated_array_given_twice(mesh, donated):
+    f = meshrt.jit(lambda a, b: (a + 1, b + 2), donate_argnums=donated)
+    x = put(mesh, (8, 4), "data")
+    with pytest.raises(errors.ArgumentValueError) as e:
+        f(x, x)
+    check(e.value, ValueError, "argument a", "argument b", "f32[8,4]", "x.copy()")
+    assert not x.is_deleted()
