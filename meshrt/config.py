@@ -189,7 +189,7 @@ class Settings:
         """Something that changes whenever a setting does: a cheaper key than those two, for caches of whole calls."""
         if self._local.values is None:
             return self._version
-        return (self.trace_key(), self.compile_key())
+        return (self.trace_key(), self.compile_key(), self.default_device)
 
     def _refresh(self, local: _Overrides) -> None:
         if local.version != self._version:

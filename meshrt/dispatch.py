@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ _functions: dict[Any, Any] = {}
 # another is a new one, and a new Jaxpr, on every call, so these must not be kept for ever.
 _over_jaxprs: OrderedDict[Any, Any] = OrderedDict()
 _KEPT = 256
+_lock = threading.Lock()
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -26,10 +28,12 @@ def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) 
     function = table.get(key)
     if function is None:
         function = table[key] = _compiled(primitive, params)
-        if len(_over_jaxprs) > _KEPT:
-            _over_jaxprs.popitem(last=False)
-    elif table is _over_jaxprs:
-        _over_jaxprs.move_to_end(key)
+    if table is _over_jaxprs:
+        with _lock:  # another thread may drop the entry
+            _over_jaxprs[key] = function
+            _over_jaxprs.move_to_end(key)
+            if len(_over_jaxprs) > _KEPT:
+                _over_jaxprs.popitem(last=False)
     if config.settings.disable_jit:  # single operations are compiled all the same
         with config.override(disable_jit=False):
             return function(*args)

@@ -296,12 +296,20 @@ class JitFunction:
         found = self._nested.get(key)
         if found is None:
             events.record("trace")
-            closed, out_tree = self._trace(avals, tree, static)
+            mentioned.stack.append({})
+            try:
+                closed, out_tree = self._trace(avals, tree, static)
+            finally:
+                meshes = mentioned.stack.pop()
             hoisted = hoist_consts(closed)
-            found = (hoisted.jaxpr, hoisted.consts, out_tree)
+            found = (hoisted.jaxpr, hoisted.consts, out_tree, meshes)
             if not any(isinstance(c, Tracer) for c in hoisted.consts):
                 self._nested[key] = found
-        return found
+        *staged, meshes = found
+        if mentioned.stack:  # whoever stages the caller wants to know the meshes, also of a function staged before
+            for mesh, where in meshes.items():
+                mentioned.stack[-1].setdefault(mesh, where)
+        return staged
 
 
 class _StaticValue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from meshrt import errors, tree_util
@@ -47,8 +48,11 @@ sharding_constraint_p = Primitive(
 )  # fmt: skip
 
 
-class _Mentioned:
-    """Concrete meshes that a function being traced names in its constraints (checked when devices are known)."""
+class _Mentioned(threading.local):
+    """Concrete meshes that a function being traced names in its constraints (checked when devices are known).
+
+    Each thread traces its own functions.
+    """
 
     def __init__(self):
         self.stack: list[dict[Mesh, str]] = []

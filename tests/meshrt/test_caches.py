@@ -164,3 +164,33 @@ def test_clear_backends_unbinds_programs():
     with events.count("trace") as n:
         assert np.asarray(f(np.arange(4, dtype=np.float32)))[1] == 3.0
     assert n.trace == 0
+
+
+def test_a_function_staged_before_still_names_its_mesh():
+    mesh = device_mesh((0, 1, 2, 3))
+    wanted = NamedSharding(mesh, P("x"))
+    inner = meshrt.jit(lambda x: meshrt.lax.with_sharding_constraint(x * 2, wanted))
+    x = np.ones((4, 4), np.float32)
+    for k in (1, 2):
+        out = meshrt.jit(lambda x, k=k: inner(x) + k)(x)
+        assert out.sharding.device_assignment == mesh.flat_devices and out.sharding.spec == P("x")
+
+
+def test_calls_follow_the_default_device_of_an_override():
+    f = meshrt.jit(lambda x: x * 2)
+    for device in meshrt.devices()[:3]:
+        with meshrt.config.override(default_device=device):
+            assert f(np.ones(3, np.float32)).devices() == {device}
+            assert jnp.ones(3).devices() == {device}
+
+
+def test_eager_loops_in_threads(monkeypatch):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from meshrt import dispatch
+
+    monkeypatch.setattr(dispatch, "_KEPT", 1)
+    bodies = [lambda i, c, k=k: c + k for k in range(3)]
+    run = lambda k: float(meshrt.lax.fori_loop(0, 3, bodies[k % 3], jnp.float32(0)))
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(run, range(60))) == [3.0 * (k % 3) for k in range(60)]
