@@ -156,7 +156,12 @@ class Realiser:
         return "replica_groups = " + self.builder.dense(key, lambda: self.atoms.groups(atoms))
 
     def collective(self, region: Region, kind, atoms, x: Ref, shape, attrs, op, cause, loc, reducer=None, sent=None):
-        """One collective over `atoms`, reused if the same one is visible. `sent` overrides the operand's bytes."""
+        """One collective over `atoms`, reused if the same one is visible. `sent` overrides the operand's bytes.
+
+        An array without elements needs none (and XLA refuses some).
+        """
+        if 0 in x.shape:
+            return x if x.shape == tuple(shape) else self.zero(region, tuple(shape), x.dtype)
         key = ("collective", kind, id(x), attrs, reducer)
         found = region.lookup(key)
         if found is not None:
@@ -213,7 +218,7 @@ class Realiser:
         kind = "collective_permute"
         out = self.collective(region, kind, tuple(atoms), x, x.shape, attrs, op, cause, loc, sent=sent)
         senders = pairs[pairs[:, 0] != pairs[:, 1], 0]
-        if len(senders) < self.atoms.count:
+        if len(senders) < self.atoms.count and 0 not in x.shape:
             out.item.collective = out.item.collective._replace(senders=senders)
         return out
 

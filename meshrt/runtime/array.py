@@ -285,6 +285,8 @@ class Array(ArrayOperators):
         if sharding.is_fully_replicated:
             return self._shard_numpy(0)
         indices = sharding.shard_indices(self.shape)
+        if not physical.size:  # all parts have the same, empty bounds
+            return np.empty(physical.shape, physical.dtype)
         first = {}
         for local, position in enumerate(positions):
             first.setdefault(tuple((s.start, s.stop) for s in indices[position]), local)

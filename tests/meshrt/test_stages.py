@@ -214,3 +214,25 @@ def test_the_real_shardy_propagates_the_same(name, mesh):
     assert theirs_plan is not ours_plan
     assert theirs_plan.out_shardings == ours_plan.out_shardings
     np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-5)
+
+
+def test_a_captured_array_may_be_donated(mesh):
+    x = meshrt.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("data", "model")))
+    f = meshrt.jit(lambda a: a + x, donate_argnums=0)
+    np.testing.assert_array_equal(np.asarray(f(meshrt.device_put(x, x.sharding, may_alias=False))), 2)
+    np.testing.assert_array_equal(np.asarray(f(x)), 2)
+    assert x.is_deleted()
+    y = meshrt.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("data", "model")))
+    np.testing.assert_array_equal(np.asarray(f(y)), 2)
+
+
+def test_arrays_without_elements_are_resharded(mesh):
+    put = lambda *spec: meshrt.device_put(np.zeros((0, 8), np.float32), NamedSharding(mesh, P(*spec)))
+    full = meshrt.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("data", "model")))
+    wanted = NamedSharding(mesh, P("model", "data"))
+    f = lambda z, x: (
+        z.T @ z, z @ x, jnp.concatenate([z, x]), jnp.sum(z), meshrt.lax.with_sharding_constraint(z + 1, wanted), z[::-1]
+    )  # fmt: skip
+    for z in (put("data", "model"), put(None, ("data", "model"))):
+        for got, want in zip(meshrt.jit(f)(z, full), f(np.zeros((0, 8), np.float32), np.ones((8, 8), np.float32))):
+            np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
