@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
-from meshrt import errors, tree_util
+from meshrt import config, errors, tree_util
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, Tracer, context
@@ -29,11 +30,24 @@ def _batch(size, args, dims, params):
 
 
 def _lower(ctx, eqn, x):
-    sharding = eqn.params["sharding"]
+    sharding = abstract_sharding(eqn.params["sharding"])
     symbol = ctx.module.mesh_symbol(sharding.mesh)
     aval = eqn.outvars[0].aval
     text = to_sdy_text(sharding, aval.physical().ndim, symbol)
     return ctx.op("sdy.sharding_constraint", [x], aval, f"sharding = {text}")
+
+
+def _evaluate(x, *, sharding):
+    """On values: a concrete mesh says where to go; an abstract one constrains only what runs on a mesh."""
+    with config.override(disable_jit=False):  # single operations are compiled all the same
+        return _constrainer(sharding)(x)
+
+
+@functools.lru_cache(512)
+def _constrainer(sharding):
+    from meshrt.jit import jit  # stands above the primitives
+
+    return jit(lambda x: with_sharding_constraint(x, sharding))
 
 
 def _jvp(primals, tangents, *, sharding):
@@ -46,6 +60,7 @@ sharding_constraint_p = Primitive(
     "sharding_constraint", lambda x, *, sharding: x, lower=_lower, jvp=_jvp, batch=_batch,
     transpose=lambda ct, x, *, sharding: [sharding_constraint_p.bind(ct, sharding=sharding)],
 )  # fmt: skip
+sharding_constraint_p.impl = _evaluate
 
 
 class _Mentioned(threading.local):
@@ -100,6 +115,8 @@ def _constrain(x: Any, sharding: Any) -> Any:
         )
     _check(x, sharding)
     if isinstance(x, Tracer) or context.trace is not EVAL:
+        if not mentioned.stack:  # nothing is staged: a derivative or a batch of values, which have devices
+            return sharding_constraint_p.bind(x, sharding=sharding)
         if isinstance(sharding.mesh, Mesh):
             mentioned.note(sharding.mesh)
         return sharding_constraint_p.bind(x, sharding=abstract_sharding(sharding))

@@ -236,3 +236,15 @@ def test_arrays_without_elements_are_resharded(mesh):
     for z in (put("data", "model"), put(None, ("data", "model"))):
         for got, want in zip(meshrt.jit(f)(z, full), f(np.zeros((0, 8), np.float32), np.ones((8, 8), np.float32))):
             np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+
+def test_constraints_of_values_hold_outside_jit(mesh):
+    wanted = NamedSharding(mesh, P("data"))
+    f = lambda x: meshrt.lax.with_sharding_constraint(x * 2, wanted)
+    x = np.ones((8, 8), np.float32)
+    gradient = meshrt.grad(lambda x: jnp.sum(f(x)))(x)
+    assert gradient.sharding.mesh is mesh
+    rows = meshrt.vmap(f)(x)
+    assert rows.sharding.mesh is mesh and rows.sharding.spec == P(None, "data")
+    np.testing.assert_array_equal(np.asarray(gradient), 2)
+    np.testing.assert_array_equal(np.asarray(rows), 2)
