@@ -17,7 +17,7 @@ from meshrt.core.trace import Tracer
 from meshrt.core.types import aval_of
 from meshrt.placement import Placement
 from meshrt.runtime import backend, executable, jaxlib_api, transfer
-from meshrt.runtime.array import Array, Signature, signature
+from meshrt.runtime.array import Array, Signature, copy_array, signature
 from meshrt.runtime.reshard import reshard
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import Mesh
@@ -172,6 +172,9 @@ class Entry:
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Launches the program on the call's flat arguments; returns its flat results."""
+        given = leaves
+        if self.donated and any(hasattr(leaves[i], "_shares") for i, _ in self.donated):
+            leaves = self._unshared(leaves)
         buffers = list(map(_buf, leaves)) if self.plain else self._buffers(leaves)
         if self.donated and len(set(map(id, buffers))) < len(buffers):
             self._check_donated_once(leaves)
@@ -181,7 +184,19 @@ class Entry:
             raise self._explained(e, leaves) from None
         if self.donated:
             self._mark_donated(leaves)
+            if given is not leaves:
+                for i, fate in self.donated:
+                    if given[i] is not leaves[i]:
+                        given[i]._give_up(fate)
         return outs
+
+    def _unshared(self, leaves: Sequence[Any]) -> list[Any]:
+        """The arguments with copies of those donated arrays whose memory another array holds as well."""
+        out = list(leaves)
+        for i, _ in self.donated:
+            if hasattr(out[i], "_shares") and not out[i].is_deleted():
+                out[i] = copy_array(out[i])
+        return out
 
     def _buffers(self, leaves: Sequence[Any]) -> list[Any]:
         """What the program takes: captured arrays, then the arguments that it uses, moved to their places."""

@@ -214,8 +214,9 @@ class Settings:
                     f"meshrt.config.update({name!r}, {value!r}) before anything uses a device, set "
                     f"{FIELDS[name].env}={value} in the environment, or call meshrt.clear_backends() first."
                 )
-            self._values = self._values | {name: value}
-            self._rekey()
+            if value != self._values[name] or type(value) is not type(self._values[name]):
+                self._values = self._values | {name: value}
+                self._rekey()
             for hook in self._hooks.get(name, ()):
                 hook(value)
 

@@ -18,6 +18,8 @@ _functions: dict[Any, Any] = {}
 # another is a new one, and a new Jaxpr, on every call, so these must not be kept for ever.
 _over_jaxprs: OrderedDict[Any, Any] = OrderedDict()
 _KEPT = 256
+# Static parameters (positions of slices, exponents, ...) make entries too: beyond this many the oldest half goes.
+_KEPT_PLAIN = 4096
 _lock = threading.Lock()
 
 
@@ -27,6 +29,10 @@ def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) 
     table = _functions if primitive.cache_types else _over_jaxprs
     function = table.get(key)
     if function is None:
+        if len(_functions) >= _KEPT_PLAIN:
+            with _lock:
+                for old in list(_functions)[: _KEPT_PLAIN // 2]:
+                    _functions.pop(old, None)
         function = table[key] = _compiled(primitive, params)
     if table is _over_jaxprs:
         with _lock:  # another thread may drop the entry

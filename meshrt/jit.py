@@ -32,7 +32,7 @@ from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import tracing_mesh
-from meshrt.stages import Lowered, Traced, TraceRecord
+from meshrt.stages import Lowered, Traced, TraceRecord, compiler_option_items
 from meshrt.staging import abstract
 from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums, signature_of
 from meshrt.transforms.tools import hoist_consts
@@ -422,7 +422,7 @@ def jit(
         raise errors.ArgumentValueError(f"arguments {sorted(overlap)} of {fun_name(fun)} are both static and donated")
     if inspect.isgeneratorfunction(fun):
         raise errors.ArgumentTypeError(f"jit cannot stage the generator function {fun_name(fun)}")
-    options = tuple(sorted((compiler_options or {}).items()))
+    options = compiler_option_items(compiler_options)
     return JitFunction(
         fun,
         JitOptions(

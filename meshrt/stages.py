@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["ArgInfo", "Lowered", "OutInfo", "Partitioned", "Program", "Propagated", "TraceRecord", "Traced"]
 
 
+def compiler_option_items(options: dict[str, Any] | None) -> tuple[tuple[str, Any], ...]:
+    """XLA options as a hashable key. ArgumentTypeError for names or values that XLA cannot take."""
+    for name, value in (options or {}).items():
+        if not isinstance(name, str) or not isinstance(value, bool | int | float | str):
+            raise errors.ArgumentTypeError(
+                f"compiler_options maps names of XLA options to bools, numbers or strings, got {name!r}: {value!r}"
+            )
+    return tuple(sorted((options or {}).items()))
+
+
 class ArgInfo(NamedTuple):
     """An argument of a staged function: its type and whether it is donated."""
 
@@ -255,7 +265,7 @@ class Lowered(_Stage):
         """Compiles and loads. Devices come from the arguments that were lowered, `device_assignment` or the context."""
         from meshrt.compiled import load
 
-        options = tuple(sorted((compiler_options or {}).items()))
+        options = compiler_option_items(compiler_options)
         devices = self.devices if device_assignment is None else tuple(device_assignment)
         return load(self, self.program(options), devices)
 

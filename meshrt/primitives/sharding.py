@@ -140,17 +140,13 @@ def _check(x: Any, sharding: NamedSharding) -> None:
                 )
 
 
-_abstract: dict[NamedSharding, NamedSharding] = {}
-
-
 def abstract_sharding(sharding: NamedSharding) -> NamedSharding:
     """The same sharding over the AbstractMesh."""
-    if isinstance(sharding.mesh, AbstractMesh):
-        return sharding
-    found = _abstract.get(sharding)
-    if found is None:
-        found = _abstract[sharding] = NamedSharding(sharding.mesh.abstract_mesh, sharding.spec)
-    return found
+    return (
+        sharding
+        if isinstance(sharding.mesh, AbstractMesh)
+        else NamedSharding(sharding.mesh.abstract_mesh, sharding.spec)
+    )
 
 
 def _constrain_array(x: Any, sharding: NamedSharding) -> Any:

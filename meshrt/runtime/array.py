@@ -56,11 +56,15 @@ class Array(ArrayOperators):
     """
 
     # The last two are set only when needed: making an array is on the path of every call.
-    __slots__ = ("__weakref__", "_buf", "_set_fate", "_set_npy", "_sig")
+    __slots__ = ("__weakref__", "_buf", "_set_fate", "_set_npy", "_shares", "_sig")
 
     def __init__(self, buf: Any, sig: Signature):
         self._buf = buf
         self._sig = sig
+
+    def _share_with(self, other: Array) -> None:
+        """Notes that two arrays hold the same memory, so that donating one does not take the other's away."""
+        self._shares = other._shares = True
 
     @property
     def _fate(self) -> str | None:

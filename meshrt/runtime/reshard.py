@@ -42,8 +42,11 @@ def reshard(array: Array, target: Sharding, *, donate: bool = False, may_alias: 
     if source.device_assignment == target.device_assignment and _same_layout(source, target, array.ndim):
         if source.memory_kind == target.memory_kind:
             out = Array(jaxlib_api.rewrap(array._buf, sig.physical, sig.native), sig)
+            out._share_with(array)
             return out if may_alias else copy_array(out)
     out = Array(_moved(array, sig), sig)
+    if set(source.device_assignment) == set(target.device_assignment):
+        out._share_with(array)  # shards that stay where they are may not have been copied
     if donate:
         array._give_up("donated to device_put")
     return out

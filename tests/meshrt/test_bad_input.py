@@ -249,3 +249,22 @@ def test_donated_array_given_twice(mesh, donated):
         f(x, x)
     check(e.value, ValueError, "argument a", "argument b", "f32[8,4]", "x.copy()")
     assert not x.is_deleted()
+
+
+def test_donating_an_array_that_shares_memory_leaves_the_other_alone(mesh):
+    a = put(mesh, (8, 8), "data", None)
+    twin = meshrt.device_put(a, NamedSharding(mesh, P("data")))
+    again = meshrt.device_put(a, NamedSharding(Mesh(mesh.devices, ("p", "q")), P("p")))
+    assert twin is a or twin.sharding.is_equivalent_to(a.sharding, 2)
+    meshrt.jit(lambda x: x + 1, donate_argnums=0)(a)
+    with pytest.raises(errors.DeletedArrayError):
+        np.asarray(a)
+    np.testing.assert_array_equal(np.asarray(meshrt.jit(lambda x: x * 2)(again)), 2 * np.ones((8, 8)))
+
+
+def test_compiler_options_that_cannot_be():
+    with pytest.raises(errors.ArgumentTypeError) as e:
+        meshrt.jit(lambda x: x, compiler_options={"a": [1]})
+    check(e.value, TypeError, "compiler_options", "'a'")
+    with pytest.raises(errors.ArgumentTypeError):
+        meshrt.jit(lambda x: x).lower(1.0).compile({"a": [1]})
