@@ -69,3 +69,9 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise errors.MissingFunctionError(f"meshrt.{name} is not implemented; meshrt has {', '.join(__all__)}")

@@ -34,7 +34,7 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import tracing_mesh
 from meshrt.stages import Lowered, Traced, TraceRecord, compiler_option_items
 from meshrt.staging import abstract
-from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums, signature_of
+from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums, signature_of
 from meshrt.transforms.tools import hoist_consts
 
 __all__ = ["JitFunction", "jit"]
@@ -127,7 +127,7 @@ class JitFunction:
         if self._has_static:
             args, kwargs, static = self._split(args, kwargs)
         leaves, tree = _flatten((args, kwargs))
-        key = (static, tree, _dispatch_key(), mesh_context.concrete, *[_signature(x, self) for x in leaves])
+        key = (static, tree, _dispatch_key(), mesh_context.concrete, *_signatures(leaves, tree, self, static))
         entry = self._lookup(key)
         if entry is None:
             if config.settings.disable_jit:
@@ -337,18 +337,27 @@ def _constrain_all(leaves: list[Any], shardings: Any, tree: Any, count: int) -> 
     return tree_util.tree_leaves((args, kwargs))
 
 
-def _signature(x: Any, function: JitFunction) -> Any:
+def _signature(x: Any) -> Any:
     if type(x) is Array:
         return x._sig
     if isinstance(x, Tracer):
         raise leaked_error(x)
-    try:
-        return aval_of(x)
-    except TypeError as e:
-        raise errors.ArgumentTypeError(
-            f"an argument of the jitted function {function.name} cannot be used: {e}. Arguments that are not "
-            "arrays can be made static (static_argnums or static_argnames)"
-        ) from None
+    return aval_of(x)
+
+
+def _signatures(leaves: Sequence[Any], tree: Any, function: JitFunction, static: _Static) -> list[Any]:
+    """The part of the key that stands for the arguments; names the first one that is not an array."""
+    out = []
+    for i, x in enumerate(leaves):
+        try:
+            out.append(_signature(x))
+        except errors.ArgumentTypeError as e:
+            path = argument_paths(function._bound(static), tree)[i]
+            raise errors.ArgumentTypeError(
+                f"argument {path} of the jitted function {function.name} cannot be used: {e}. Arguments that are not "
+                "arrays can be made static (static_argnums or static_argnames)"
+            ) from None
+    return out
 
 
 def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:

@@ -243,7 +243,7 @@ class Lowered(_Stage):
                 # The C++ passes decide and close everything; ours then only read what they wrote.
                 text = shardy.propagate(text)
             with collector_paused():
-                self._shared[key] = Propagated(self.record, self, propagation.run(text, "closed"))
+                self._shared[key] = Propagated(self.record, self, propagation.run(text, "closed", whole_axes=True))
         return self._shared[key]
 
     def partition(self, **options: Any) -> Partitioned:

@@ -136,22 +136,23 @@ def _even_manual(op: Op, shardings: Shardings) -> None:
         shardings.set(arg, remove_manual(outer, op.data["manual_axes"]))
 
 
-def whole_axes_at_boundary(program: Program, shardings: Shardings) -> None:
-    """Cuts open dimensions of the entry function's arguments and results at their first sub-axis."""
+def whole_axes_at_boundary(program: Program, shardings: Shardings, closed_too: bool = False) -> None:
+    """Cuts open dimensions (all, if `closed_too`) of the entry function's arguments and results at their first
+    sub-axis."""
     func = program.main
     for value in func.args:
         sharding = shardings.get(value)
         if sharding is not None:
-            shardings.set(value, _without_sub_axes(sharding))
-    shardings.results[func] = [s and _without_sub_axes(s) for s in shardings.results[func]]
+            shardings.set(value, _without_sub_axes(sharding, closed_too))
+    shardings.results[func] = [s and _without_sub_axes(s, closed_too) for s in shardings.results[func]]
 
 
-def _without_sub_axes(sharding: TensorSharding) -> TensorSharding:
+def _without_sub_axes(sharding: TensorSharding, closed_too: bool) -> TensorSharding:
     dims = []
     for dim in sharding.dims:
         full = [a.is_full(sharding.mesh) for a in dim.axes]
-        if dim.is_open and not all(full):
-            dim = DimSharding(dim.axes[: full.index(False)], True, dim.priority)
+        if (dim.is_open or closed_too) and not all(full):
+            dim = DimSharding(dim.axes[: full.index(False)], dim.is_open, dim.priority)
         dims.append(dim)
     return sharding.with_dims(dims)
 

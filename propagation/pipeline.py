@@ -29,12 +29,15 @@ class Options:
     conservative  keep to full axes, and to dimensions whose splitting needs no halo exchange
     version       whose rules to follow where Shardy's versions differ: "0.12" or "0.10"
     chlo          rules for CHLO operations, through which Shardy propagates nothing
+    whole_axes    arguments and results of the entry function are split over whole axes only, for callers that cannot
+                  say sub-axes; Shardy cuts open dimensions only
     """
 
     strategy: str = "aggressive"
     conservative: bool = False
     version: str = "0.12"
     chlo: bool = True
+    whole_axes: bool = False
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -169,7 +172,7 @@ def run_close(run: Run) -> None:
     exporting.remove_groups(program)
     exporting.constraints_to_reshards(program)
     exporting.even_boundaries(program, shardings)
-    exporting.whole_axes_at_boundary(program, shardings)
+    exporting.whole_axes_at_boundary(program, shardings, run.options.whole_axes)
     exporting.close_shardings(program, shardings)
 
 

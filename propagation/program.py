@@ -74,11 +74,21 @@ def parse(module: str | bytes | ir.Module) -> ir.Module:
         raise errors.ModuleParseError(f"expected text, bytes or an ir.Module, got {type(module).__name__}")
     try:
         with context():
-            return ir.Module.parse(module)
+            parsed = ir.Module.parse(module)
+            return _from_portable(parsed, module)
     except ir.MLIRError as e:
         raise _typed(e) from None
     except (ValueError, UnicodeError) as e:
         raise errors.ModuleParseError(f"not a module: {' '.join(str(e).split())[:300]}") from None
+
+
+def _from_portable(parsed: ir.Module, data: str | bytes) -> ir.Module:
+    """StableHLO from a portable artifact (VHLO, what exporters write); any other module as it is."""
+    if not any(op.operation.name.startswith("vhlo.") for op in parsed.body.operations):
+        return parsed
+    if isinstance(data, str):
+        raise errors.ModuleParseError("a portable artifact (VHLO) must be given as the bytes of its file, not as text")
+    return stablehlo.deserialize_portable_artifact(parsed.context, data)
 
 
 # What the verifier of the sdy dialect says, the error that it is, and what to do about it.

@@ -16,9 +16,8 @@ class ArrayOperators:
     """Base of `meshrt.Array` and of every tracer."""
 
     __slots__ = ()
-    # NumPy must return NotImplemented for `ndarray + array` so that our reflected operator runs.
+    # Makes `ndarray + array` run our reflected operator. NumPy's own functions convert arrays and refuse tracers.
     __array_priority__ = 100
-    __array_ufunc__ = None
     __hash__ = None  # `==` is elementwise
 
 

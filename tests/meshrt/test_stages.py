@@ -248,3 +248,13 @@ def test_constraints_of_values_hold_outside_jit(mesh):
     assert rows.sharding.mesh is mesh and rows.sharding.spec == P(None, "data")
     np.testing.assert_array_equal(np.asarray(gradient), 2)
     np.testing.assert_array_equal(np.asarray(rows), 2)
+
+
+@pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
+def test_an_uneven_constraint_on_an_argument(mesh, partitioner):
+    constrain = lambda x: meshrt.lax.with_sharding_constraint(x, NamedSharding(mesh, P("data")))
+    with meshrt.config.override(partitioner=partitioner):
+        x = np.arange(24, dtype=np.float32).reshape(6, 4)
+        np.testing.assert_array_equal(np.asarray(meshrt.jit(constrain)(x)), x)
+        np.testing.assert_array_equal(np.asarray(meshrt.jit(lambda x: constrain(x) * 2)(x)), x * 2)
+        np.testing.assert_array_equal(np.asarray(meshrt.jit(lambda x: constrain(x).sum(0))(x)), x.sum(0))
