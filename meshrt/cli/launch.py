@@ -15,10 +15,33 @@ Examples:
   meshrt launch --nproc 2 examples/train_lm.py --steps 20
   meshrt launch --nproc 4 --devices-per-process 2 --max-restarts 3 --log-dir logs train.py
   meshrt launch --config local-2x4 -m my.trainer
+
+\b
+All processes run on this machine. For a job on several machines, start the script on each one with
+  MESHRT_COORDINATOR_ADDRESS=HOST:PORT  (of process 0)  MESHRT_NUM_PROCESSES=N  MESHRT_PROCESS_ID=I
 """
+_SEVERAL_HOSTS = ("--nnodes", "--node-rank", "--hosts", "--hostfile", "--coordinator-address")
+
+
+def _one_machine(_: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Options that launchers of several machines have are refused with what to do instead."""
+    if value is not None:
+        raise click.UsageError(
+            f"{option.opts[0]}: meshrt launch starts processes on this machine only. For several machines, start the "
+            "script on each one with MESHRT_COORDINATOR_ADDRESS=HOST:PORT (of process 0), MESHRT_NUM_PROCESSES=N and "
+            "MESHRT_PROCESS_ID=I"
+        )
+
+
+def _without_several_hosts(command: click.Command) -> click.Command:
+    for name in _SEVERAL_HOSTS:
+        command.params.append(click.Option([name], hidden=True, expose_value=False, callback=_one_machine))
+    return command
+
 
 
 # What follows TARGET belongs to the script, options included.
+@_without_several_hosts
 @click.command(name="launch", epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
 @click.option("--nproc", type=int, metavar="N", help="Number of processes. [default: 1]")
 @click.option("--devices-per-process", type=int, metavar="D", help="CPU devices of each. [default: 4]")
@@ -27,6 +50,7 @@ Examples:
 @click.option("--grace", type=float, metavar="S", help="Seconds from asking to stop to SIGKILL. [default: 5]")
 @click.option("--start-timeout", type=float, metavar="S", help="Seconds for all to connect. [default: 300]")
 @click.option("--log-dir", type=str, metavar="DIR", help="Write each rank's output, and report.json, there.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own messages, which only the logs get else.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable for the workers. Repeatable.")
 @click.option("--config", type=str, metavar="FILE", help="A TOML file, or a name in configs/launch.")
 @click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")

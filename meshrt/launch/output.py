@@ -8,6 +8,8 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
+from meshrt.launch.noise import without_noise
+
 LINE_LIMIT = 64 * 1024  # bytes; a longer line is cut into several
 TAIL_LINES = 50
 _REDRAW_S = 1.0  # a progress bar redraws its line with carriage returns; one picture a second is enough in a log
@@ -72,10 +74,14 @@ class Console:
 
 
 class Stream:
-    """One output stream of one process: to the console, to its log file, and the last lines kept in memory."""
+    """One output stream of one process: to the console, to its log file, and the last lines kept in memory.
 
-    def __init__(self, name: str, prefix: str, console: Console, log: Log | None):
+    The log gets every byte; the other two, unless `verbose`, only what is not noise of the runtime.
+    """
+
+    def __init__(self, name: str, prefix: str, console: Console, log: Log | None, verbose: bool = False):
         self._name, self._prefix, self._console, self._log = name, prefix, console, log
+        self._verbose = verbose
         self._splitter = LineSplitter()
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
 
@@ -93,10 +99,12 @@ class Stream:
         self._emit(self._splitter.close())
 
     def _emit(self, lines: list[bytes]) -> None:
-        self._tail.extend(lines)
-        self._console.write(self._name, self._prefix, lines)
         if self._log is not None and lines:
             self._log.write(lines)
+        if not self._verbose:
+            lines = [own for line in lines if (own := without_noise(line)) is not None]
+        self._tail.extend(lines)
+        self._console.write(self._name, self._prefix, lines)
 
 
 class Log:

@@ -28,6 +28,7 @@ class Settings:
     grace: float = 5.0
     start_timeout: float = 300.0
     log_dir: str | None = None
+    verbose: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -41,6 +42,8 @@ class Settings:
         _check_seconds("start_timeout", self.start_timeout)
         if self.log_dir is not None and not isinstance(self.log_dir, str):
             raise ConfigError(f"log_dir = {self.log_dir!r}: expected the path of a directory, as text")
+        if not isinstance(self.verbose, bool):
+            raise ConfigError(f"verbose = {self.verbose!r}: expected true or false")
         if not isinstance(self.env, Mapping):
             raise ConfigError(f"env = {self.env!r}: expected a table of names and texts")
         for name, value in self.env.items():

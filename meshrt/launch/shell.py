@@ -192,8 +192,9 @@ class _Shell:
         on_message: Callable[[wire.Message], None],
     ) -> Child:  # fmt: skip
         log = self._logs.open(self._state.generation, name)
-        out = Stream("stdout", prefix, self._console, log)
-        err = Stream("stderr", prefix, self._console, log)
+        verbose = self._job.settings.verbose
+        out = Stream("stdout", prefix, self._console, log, verbose)
+        err = Stream("stderr", prefix, self._console, log, verbose)
 
         def on_line(line: bytes) -> None:
             try:

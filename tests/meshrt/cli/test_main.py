@@ -45,6 +45,7 @@ def test_no_command_shows_the_help_and_fails(capsys):
         (["launch", "missing.py"], "missing.py: no such script"),
         (["launch", "--env", "novalue", "s.py"], "'novalue': expected NAME=VALUE"),
         (["launch", "--env", "A-B=1", "s.py"], "'A-B' is not the name of an environment variable"),
+        (["launch", "--nnodes", "2", "s.py"], "--nnodes: meshrt launch starts processes on this machine only"),
         (["launch", "--config", "nope", "s.py"], "no launch configuration 'nope'"),
     ],
 )

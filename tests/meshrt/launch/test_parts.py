@@ -17,6 +17,7 @@ from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch import bootstrap, settings, wire
 from meshrt.launch.address import join_address, split_address
 from meshrt.launch.environment import Place, worker_environment
+from meshrt.launch.noise import without_noise
 from meshrt.launch.output import LINE_LIMIT, LineSplitter
 from meshrt.launch.service import reserve
 
@@ -46,6 +47,35 @@ def test_a_redrawn_line_is_shown_once_a_second_and_at_its_end():
 def test_an_endless_line_is_cut():
     pieces = LineSplitter().feed(b"x" * (2 * LINE_LIMIT + 1), 0.0)
     assert [len(p) for p in pieces] == [LINE_LIMIT, LINE_LIMIT]
+
+
+# --- the runtime's own lines.
+
+GLOO = b"[Gloo] Rank 3 is connected to 7 peer ranks. Expected number of connected peer ranks is : 7"
+TORN = b"[Gloo] Rank [Gloo] Rank 21 is connected to  is connected to 77 peer ranks. Expected number of connected peer "
+
+
+@pytest.mark.parametrize(
+    ("line", "own"),
+    [
+        (GLOO, None),
+        (b"[Gloo] Rank 0[Gloo] Rank 1 is connected to  is connected to 11 peer ranks. ", None),
+        (b"loading ..." + GLOO, b"loading ..."),
+        (b"", b""),
+        (b"7", b"7"),
+        (GLOO + b" and so on", GLOO + b" and so on"),
+        (b"[Gloo] Rank 3 failed", b"[Gloo] Rank 3 failed"),
+        (b"the line " + GLOO + b" means little", b"the line " + GLOO + b" means little"),
+        (TORN + b"x", TORN + b"x"),
+    ],
+)
+def test_only_what_the_runtime_printed_is_left_out(line, own):
+    assert without_noise(line) == own
+
+
+@given(st.binary(max_size=200))
+def test_what_a_script_prints_is_never_left_out(line):
+    assert without_noise(line) == line or b"[Gloo] Rank " in line
 
 
 # --- messages.

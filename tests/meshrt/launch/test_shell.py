@@ -31,6 +31,17 @@ def test_a_good_job_shows_each_line_behind_its_rank(launch):
 
 
 @pytest.mark.smoke
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_runtimes_own_lines_go_to_the_log_only(launch, verbose):
+    gloo = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"
+    body = f"print({gloo!r}); print('[Gloo] is what I say'); print('half', end=''); print({gloo!r}); print('end')"
+    logs = launch.folder / "logs"
+    result = launch("--nproc", 1, "--log-dir", logs, *["--verbose"] * verbose, body=body)
+    own = ["[0] [Gloo] is what I say", "[0] half" + gloo * verbose, "[0] end"]
+    assert result.out.splitlines() == [f"[0] {gloo}"] * verbose + own
+    assert (logs / "g0000" / "r0000.log").read_text().count(gloo) == 2
+
+
 def test_a_worker_that_raises_is_named_first_with_its_traceback(launch):
     body = CHILD + "if rank == 1: raise ValueError('bad batch 17')\n" + SLEEP
     result = launch("--nproc", 3, "--log-dir", "logs", body=body)
