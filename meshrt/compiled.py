@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshrt import config, errors, tree_util
+from meshrt.calling import builder, only
 from meshrt.core.trace import Tracer
 from meshrt.core.types import aval_of
 from meshrt.placement import Placement
 from meshrt.runtime import backend, executable, jaxlib_api, transfer
-from meshrt.runtime.array import Array, Signature, copy_array, signature
+from meshrt.runtime.array import Array, Signature, arrays, blank, copy_array, sharing, signature
 from meshrt.runtime.reshard import reshard
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import Mesh
@@ -137,10 +138,14 @@ def _any_committed(leaves: Sequence[Any]) -> bool:
 
 
 class Entry:
-    """A compiled call for one signature. `run(leaves)` returns the flat results."""
+    """A compiled call for one signature: `run(leaves)` gives the flat results, `result(leaves)` their pytree.
+
+    `direct(buffers, leaves)` is the same as `result` for a caller that has the buffers of all leaves.
+    """
 
     __slots__ = (
-        "consts", "donated", "kept", "launch", "moves", "name", "out_tree", "plain", "record", "signatures", "single",
+        "build", "consts", "direct", "donated", "kept", "launch", "moves", "name", "out_tree", "plain", "record",
+        "several", "signatures",
     )  # fmt: skip
 
     def __init__(self, name: str, record: Any, request: Any, loaded: Loaded, leaves: Sequence[Any], committed: bool):
@@ -166,20 +171,72 @@ class Entry:
             signature(a, sharding, committed) for a, sharding in zip(record.closed.out_avals, loaded.out_shardings)
         ]
         # The common case: every argument is used, in its place, and nothing is captured.
+        self.several = len(loaded.devices) > 1
         self.plain = len(program.kept) == len(leaves) and not self.moves and not self.consts
-        self.single = tree_util.treedef_is_leaf(record.out_tree)
+        self.build = builder(record.out_tree)
         self.launch = loaded.loaded.runner(executable.ResultPlan(self.signatures))
+        self.direct = self._direct()
+
+    def _direct(self) -> Callable[[list[Any], Sequence[Any]], Any]:
+        """The call as one function with everything that can be looked up beforehand looked up."""
+        launch, signatures, build, explained = self.launch, self.signatures, self.build, self._explained
+        if not self.plain:
+            return lambda buffers, leaves: self.result(leaves)
+        if self.donated:
+            return self._direct_donating()
+        if len(signatures) == 1 and build is only:
+            signature = signatures[0]
+
+            def call_for_one(buffers: list[Any], leaves: Sequence[Any]) -> Any:
+                try:
+                    (buf,) = launch(buffers)
+                except jaxlib_api.XlaError as e:
+                    raise explained(e, leaves) from None
+                out = blank()
+                out._buf, out._sig = buf, signature
+                return out
+
+            return call_for_one
+
+        def call(buffers: list[Any], leaves: Sequence[Any]) -> Any:
+            try:
+                outs = launch(buffers)
+            except jaxlib_api.XlaError as e:
+                raise explained(e, leaves) from None
+            return build(arrays(outs, signatures))
+
+        return call
+
+    def _direct_donating(self) -> Callable[[list[Any], Sequence[Any]], Any]:
+        launch, signatures, build, explained = self.launch, self.signatures, self.build, self._explained
+        count, mark = len(self.kept), self._mark_donated
+
+        def call_donating(buffers: list[Any], leaves: Sequence[Any]) -> Any:
+            if sharing or len(set(map(id, buffers))) < count:  # what another array holds as well; one array given twice
+                return self.result(leaves)
+            try:
+                outs = launch(buffers)
+            except jaxlib_api.XlaError as e:
+                raise explained(e, leaves) from None
+            mark(leaves)
+            return build(arrays(outs, signatures))
+
+        return call_donating
+
+    def result(self, leaves: Sequence[Any]) -> Any:
+        """Launches the program on the call's flat arguments; returns its result."""
+        return self.build(self.run(leaves))
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Launches the program on the call's flat arguments; returns its flat results."""
         given = leaves
-        if self.donated and any(hasattr(leaves[i], "_shares") for i, _ in self.donated):
+        if self.donated and sharing:
             leaves = self._unshared(leaves)
-        buffers = list(map(_buf, leaves)) if self.plain else self._buffers(leaves)
+        buffers = [x._buf for x in leaves] if self.plain else self._buffers(leaves)
         if self.donated and len(set(map(id, buffers))) < len(buffers):
             self._check_donated_once(leaves)
         try:
-            outs = list(map(Array, self.launch(buffers), self.signatures))
+            outs = arrays(self.launch(buffers), self.signatures)
         except jaxlib_api.XlaError as e:
             raise self._explained(e, leaves) from None
         if self.donated:
@@ -194,7 +251,7 @@ class Entry:
         """The arguments with copies of those donated arrays whose memory another array holds as well."""
         out = list(leaves)
         for i, _ in self.donated:
-            if hasattr(out[i], "_shares") and not out[i].is_deleted():
+            if id(out[i]) in sharing and not out[i].is_deleted():
                 out[i] = copy_array(out[i])
         return out
 
@@ -231,11 +288,12 @@ class Entry:
                     )
 
     def _mark_donated(self, leaves: Sequence[Any]) -> None:
+        several = self.several
         for i, fate in self.donated:
             x = leaves[i]
             if type(x) is Array:
-                x._fate = fate
-                if x._buf.is_deleted():  # its memory is gone, but XLA crashes on several devices unless told so
+                x._set_fate = fate
+                if several and x._buf.is_deleted():  # its memory is gone, but XLA crashes unless told so
                     x._buf.delete()
 
 
@@ -362,7 +420,7 @@ class Compiled(_Stage):
             entry = self._entries[key] = Entry(
                 self.fun_name, self.record, self.lowered.request, self._loaded(), leaves, committed
             )
-        return self.out_tree.unflatten(entry.run(leaves))
+        return entry.result(leaves)
 
     call = __call__
 

@@ -20,6 +20,7 @@ import threading
 import types
 from collections.abc import Callable
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,39 +129,46 @@ FIELDS: dict[str, Field] = {
 }  # fmt: skip
 
 
-class _Overrides(threading.local):
-    values: dict[str, Any] | None = None
-    version: int = -1
-    trace: tuple = ()
-    compile: tuple = ()
+class _Overrides:
+    """The settings that differ inside a `with override(...)`, and the keys of all settings with them."""
+
+    __slots__ = ("compile", "trace", "values", "version")
+
+    def __init__(self, values: dict[str, Any]):
+        self.values, self.version = values, -1
 
 
 class Settings:
     """All settings; see the module. Reading a field is attribute access."""
 
-    __slots__ = ("_compile_key", "_frozen", "_hooks", "_local", "_lock", "_trace_key", "_values", "_version")
+    __slots__ = (
+        "_compile_key", "_frozen", "_hooks", "_lock", "_overrides", "_trace_key", "_values", "overrides", "version",
+    )  # fmt: skip
 
     def __init__(self, environ: dict[str, str] | None = None):
         environ = os.environ if environ is None else environ
         self._values = {f.name: f.parse(environ[f.env]) if f.env in environ else f.default for f in FIELDS.values()}
-        self._local = _Overrides()
         self._lock = threading.RLock()
         self._hooks: dict[str, list[Callable[[Any], None]]] = {}
         self._frozen: dict[str, str] = {}
-        self._version = 0
+        # Read on every call, where a context variable costs a fifth of a thread-local attribute.
+        self._overrides: ContextVar[_Overrides | None] = ContextVar("meshrt_overrides", default=None)
+        self.overrides = self._overrides.get
+        # Counts the changes, for caches of whole calls.
+        self.version = 0
         self._rekey()
 
     def _rekey(self) -> None:
         self._trace_key, self._compile_key = _key_of(self._values, "trace"), _key_of(self._values, "compile")
-        self._version += 1
+        self.version += 1
 
     # --- reading.
 
     def read(self, name: str) -> Any:
         """The value of a setting for the current thread. ConfigError for an unknown name."""
         name = _field_name(name)
-        overrides = self._local.values
-        return overrides[name] if overrides is not None and name in overrides else self._values[name]
+        local = self.overrides()
+        return local.values[name] if local is not None and name in local.values else self._values[name]
 
     def __getattr__(self, name: str) -> Any:
         # Fields are properties (below), so only JAX's spellings and mistakes come here.
@@ -171,29 +179,29 @@ class Settings:
 
     def trace_key(self) -> tuple:
         """The values of every setting that tracing reads, as one hashable object made beforehand."""
-        local = self._local
-        if local.values is None:
+        local = self.overrides()
+        if local is None:
             return self._trace_key
         self._refresh(local)
         return local.trace
 
     def compile_key(self) -> tuple:
         """The values of every setting that only propagation, partitioning and compilation read."""
-        local = self._local
-        if local.values is None:
+        local = self.overrides()
+        if local is None:
             return self._compile_key
         self._refresh(local)
         return local.compile
 
     def dispatch_key(self) -> Any:
-        """Something that changes whenever a setting does: a cheaper key than those two, for caches of whole calls."""
-        if self._local.values is None:
-            return self._version
+        """Something that changes whenever a setting does, for caches of whole calls: the version, or all the keys."""
+        if self.overrides() is None:
+            return self.version
         return (self.trace_key(), self.compile_key(), self.default_device)
 
     def _refresh(self, local: _Overrides) -> None:
-        if local.version != self._version:
-            version, values = self._version, self._values | local.values
+        if local.version != self.version:
+            version, values = self.version, self._values | local.values
             local.trace, local.compile = _key_of(values, "trace"), _key_of(values, "compile")
             local.version = version
 
@@ -227,14 +235,12 @@ class Settings:
         for name in checked:
             if name in ("num_cpu_devices", "platforms"):
                 raise errors.ConfigError(f"the setting {name!r} belongs to the process: use meshrt.config.update")
-        local = self._local
-        saved = (local.values, local.version, local.trace, local.compile)
-        local.values = {**(local.values or {}), **checked}
-        local.version = -1
+        saved = self.overrides()
+        self._overrides.set(_Overrides(checked if saved is None else {**saved.values, **checked}))
         try:
             yield
         finally:
-            local.values, local.version, local.trace, local.compile = saved
+            self._overrides.set(saved)
 
     # --- for the runtime.
 
@@ -271,8 +277,8 @@ def _field_name(name: str) -> str:
 
 def _field_property(name: str) -> property:
     def value(self: Settings) -> Any:
-        overrides = self._local.values
-        return overrides[name] if overrides is not None and name in overrides else self._values[name]
+        local = self.overrides()
+        return local.values[name] if local is not None and name in local.values else self._values[name]
 
     return property(value, doc=FIELDS[name].doc)
 

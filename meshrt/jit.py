@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from meshrt import config, errors, tree_util
+from meshrt.calling import OTHER_STRUCTURE, reader, unread
 from meshrt.compiled import Call, Entry, make_entry
+from meshrt.config import settings
 from meshrt.core.pause import collector_paused
-from meshrt.core.trace import EVAL, JaxprTrace, Tracer, context, set_trace
+from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, set_trace
 from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.placement import Placement, resolve
@@ -40,8 +41,7 @@ from meshrt.transforms.tools import hoist_consts
 __all__ = ["JitFunction", "jit"]
 
 _flatten = pytree_registry.flatten
-_sig = operator.attrgetter("_sig")
-_dispatch_key = config.settings.dispatch_key
+_overrides = settings.overrides
 
 
 class JitOptions(NamedTuple):
@@ -77,6 +77,7 @@ def _forget_devices() -> None:
     """Drops every call that is bound to devices; traces and programs stay."""
     for function in list(_alive):
         function._entries.clear()
+        function._direct.clear()
         for record in function._records.values():
             record.forget_devices()
 
@@ -90,6 +91,9 @@ class JitFunction:
         self.name = fun_name(fun)
         self._has_static = bool(options.static_argnums or options.static_argnames)
         self._entries: dict[Any, Entry] = {}
+        # The short way: code for the structure of the last calls, and functions that run calls of known signatures.
+        self._read: Callable[[tuple, Any, Any], tuple] = unread
+        self._direct: dict[Any, Callable[[list[Any], Sequence[Any]], Any]] = {}
         self._records: dict[Any, TraceRecord] = {}
         self._nested: dict[Any, Any] = {}
         _alive.add(self)
@@ -103,22 +107,16 @@ class JitFunction:
     # -- calling -------------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if context.trace is not EVAL:
+        if current_trace() is not EVAL:
             return self._call_traced(args, kwargs)
-        if kwargs or self._has_static:
+        if kwargs or _overrides() is not None:
             return self._call_general(args, kwargs)
         try:
-            # Arrays as direct arguments need no flattening: their signatures are the key.
-            entry = self._entries[(_dispatch_key(), mesh_context.concrete, *map(_sig, args))]
-            leaves: Any = args
-        except (AttributeError, KeyError):
-            leaves, tree = _flatten(args)
-            try:
-                entry = self._entries[(tree, _dispatch_key(), mesh_context.concrete, *map(_sig, leaves))]
-            except (AttributeError, KeyError):
-                return self._call_general(args, kwargs)
-        outs = entry.run(leaves)
-        return outs[0] if entry.single else entry.out_tree.unflatten(outs)
+            key, buffers, leaves = self._read(args, settings.version, mesh_context.concrete)
+            direct = self._direct[key]
+        except OTHER_STRUCTURE:
+            return self._call_general(args, kwargs)
+        return direct(buffers, leaves)
 
     def _call_general(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The call with static or keyword arguments, values that are not our arrays, or types not seen before."""
@@ -127,18 +125,25 @@ class JitFunction:
         if self._has_static:
             args, kwargs, static = self._split(args, kwargs)
         leaves, tree = _flatten((args, kwargs))
-        key = (static, tree, _dispatch_key(), mesh_context.concrete, *_signatures(leaves, tree, self, static))
+        key = (static, tree, settings.dispatch_key(), mesh_context.concrete, *_signatures(leaves, tree, self, static))
         entry = self._lookup(key)
-        if entry is None:
-            if config.settings.disable_jit:
-                return self.fun(*given[0], **given[1])
+        if entry is not None:
+            if plain and not self._has_static:
+                self._shorten(args, leaves, entry)
+        elif settings.disable_jit:
+            return self.fun(*given[0], **given[1])
+        else:
             entry = self._miss(key, leaves, tree, static)
-            if plain and not self._has_static and all(type(x) is Array for x in leaves):
-                # Also under the keys that the short ways make.
-                self._entries[(_flatten(args)[1], *key[2:])] = entry
-                if all(type(x) is Array for x in args):
-                    self._entries[key[2:]] = entry
-        return entry.out_tree.unflatten(entry.run(leaves))
+        return entry.result(leaves)
+
+    def _shorten(self, args: tuple, leaves: list[Any], entry: Entry) -> None:
+        """Lets the next call like this second one take the short way: with code for its structure."""
+        if _overrides() is not None or not all(type(x) is Array for x in leaves):
+            return
+        read = reader(_flatten(args)[1])
+        if read is not None:
+            self._read = read
+            self._direct[read(args, settings.version, mesh_context.concrete)[0]] = entry.direct
 
     def _lookup(self, key: Any) -> Entry | None:
         try:
@@ -193,6 +198,7 @@ class JitFunction:
     def clear_cache(self) -> None:
         """Forgets every trace and everything derived from it."""
         self._entries.clear()
+        self._direct.clear()
         self._records.clear()
         self._nested.clear()
 
@@ -270,7 +276,7 @@ class JitFunction:
     # -- inside another trace ------------------------------------------------------------------------------------------
 
     def _call_traced(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if config.settings.disable_jit:
+        if settings.disable_jit:
             return self.fun(*args, **kwargs)
         static = _NO_STATIC
         if self._has_static:
@@ -347,6 +353,10 @@ def _signature(x: Any) -> Any:
 
 def _signatures(leaves: Sequence[Any], tree: Any, function: JitFunction, static: _Static) -> list[Any]:
     """The part of the key that stands for the arguments; names the first one that is not an array."""
+    try:
+        return [x._sig for x in leaves]
+    except AttributeError:
+        pass  # Python scalars, NumPy arrays, leaked tracers, what is no array at all
     out = []
     for i, x in enumerate(leaves):
         try:

@@ -239,11 +239,23 @@ def _is_namedtuple(cls: type) -> bool:
 _registration_lock = threading.Lock()
 
 
+_registered_namedtuples: set[type] = set()
+
+
 def _register(cls: type, flatten: Callable, unflatten: Callable, with_keys: Callable | None) -> None:
     with _registration_lock:
-        if default_registry.is_node(cls):
-            raise errors.TreeError(f"{cls.__module__}.{cls.__qualname__} is registered as a pytree container already")
-        default_registry.register_node(cls, flatten, unflatten, with_keys)
+        try:
+            default_registry.register_node(cls, flatten, unflatten, with_keys)
+        except ValueError:
+            name = f"{cls.__module__}.{cls.__qualname__}"
+            raise errors.TreeError(f"{name} is registered as a pytree container already") from None
+        if _is_namedtuple(cls):
+            _registered_namedtuples.add(cls)
+
+
+def is_plain_namedtuple(cls: type) -> bool:
+    """Whether `cls` is a named tuple without a registration of its own: its children are its elements."""
+    return _is_namedtuple(cls) and cls not in _registered_namedtuples
 
 
 def register_pytree_node(
@@ -321,7 +333,16 @@ def register_dataclass(
         if default_registry.is_node(nodetype):
             raise errors.TreeError(f"{nodetype.__qualname__} is registered as a pytree container already")
         default_registry.register_dataclass_node(nodetype, list(data_fields), list(meta_fields))
+        _dataclass_fields[nodetype] = (data_fields, meta_fields)
     return nodetype
+
+
+_dataclass_fields: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+
+def dataclass_fields(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The names of the data and of the meta fields of a registered dataclass; None for other types."""
+    return _dataclass_fields.get(cls)
 
 
 def _check_dataclass_fields(cls: type, data: Sequence[str], meta: Sequence[str], drop: Sequence[str]) -> None:

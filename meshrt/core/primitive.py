@@ -20,7 +20,7 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.core.jaxpr import NO_EFFECTS
-from meshrt.core.trace import context
+from meshrt.core.trace import current_trace
 from meshrt.core.types import ShapedArray, aval_of
 
 __all__ = ["Primitive"]
@@ -89,7 +89,7 @@ class Primitive:
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the primitive in the current trace: evaluates, stages, differentiates or batches it."""
-        trace = context.trace
+        trace = current_trace()
         if self.may_be_high and trace.requires_low and self.is_high(*map(aval_of, args), **params):
             return self.to_lojax(*args, **params)
         return trace.process_primitive(self, args, params)

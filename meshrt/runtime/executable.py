@@ -344,11 +344,7 @@ def _checking(run: Callable, plan: ResultPlan, nans: bool, infs: bool) -> Callab
 
 def _runner(execute: Callable, handlers: list[Any], flight: Any) -> Callable[[Sequence[Any]], list[Any]]:
     if flight is None:
-
-        def run_one(buffers: Sequence[Any]) -> list[Any]:
-            return execute(buffers).consume_with_handlers(handlers)
-
-        return run_one
+        return lambda buffers: execute(buffers).consume_with_handlers(handlers)
 
     due, add = flight.due, flight.add
 

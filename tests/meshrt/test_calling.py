@@ -1,0 +1,170 @@
+"""The code made for one structure agrees with the registry, for any structure, and is never used for another one."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import tree_util
+from meshrt.calling import OTHER_STRUCTURE, builder, reader
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+@dataclasses.dataclass
+class Record:
+    weight: object
+    bias: object
+    name: str = "r"
+
+
+tree_util.register_dataclass(Record, ["weight", "bias"], ["name"])
+
+
+class Leaf:
+    """Has what a reader takes of an Array."""
+
+    def __init__(self, i):
+        self.i, self._sig, self._buf = i, f"sig{i % 3}", f"buf{i}"
+
+
+def _containers(children):
+    keys = st.one_of(st.text(max_size=3), st.integers(0, 5), st.tuples(st.integers(0, 2)))
+    return st.one_of(
+        st.lists(children, max_size=3),
+        st.lists(children, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=3), children, max_size=3),
+        st.dictionaries(st.integers(0, 9), children, max_size=3),
+        st.dictionaries(keys.filter(lambda k: isinstance(k, tuple)), children, max_size=3),
+        st.tuples(children, children).map(lambda p: Pair(*p)),
+        st.tuples(children, children, st.sampled_from("pq")).map(lambda p: Record(*p)),
+        children.map(lambda c: collections.OrderedDict(a=c)),
+    )
+
+
+trees = st.recursive(st.one_of(st.just("leaf"), st.none()), _containers, max_leaves=12)
+
+
+def _with_leaves(tree):
+    count = iter(range(10_000))
+    return tree_util.tree_map(lambda _: Leaf(next(count)), tree)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(trees, max_size=3))
+def test_reading_and_building_equal_the_registry(args):
+    args = tuple(_with_leaves(a) for a in args)
+    leaves, tree = tree_util.tree_flatten(args)
+    read = reader(tree)
+    if read is None:
+        assert "OrderedDict" in str(tree)
+    else:
+        key, buffers, got = read(args, "version", "mesh")
+        assert [x.i for x in got] == [x.i for x in leaves]
+        assert buffers == [x._buf for x in leaves]
+        assert key[1:] == ("version", "mesh", *(x._sig for x in leaves))
+    built = builder(tree)(leaves)
+    assert built == args and tree_util.tree_structure(built) == tree
+    assert [type(x) for x in built] == [type(x) for x in args]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(trees, max_size=2), st.lists(trees, max_size=2))
+def test_a_reader_refuses_other_structures(first, second):
+    first, second = (tuple(_with_leaves(a) for a in args) for args in (first, second))
+    trees = tree_util.tree_structure(first), tree_util.tree_structure(second)
+    read = reader(trees[0])
+    if read is None or trees[0] == trees[1]:
+        return
+    with pytest.raises(OTHER_STRUCTURE):
+        read(second, 0, None)
+
+
+def test_very_deep_and_very_wide_structures_have_no_code():
+    deep = 1
+    for _ in range(60):
+        deep = (deep,)
+    assert reader(tree_util.tree_structure((deep,))) is None
+    assert builder(tree_util.tree_structure(deep))([5]) == deep[:0] + _nest(5, 60)
+    assert reader(tree_util.tree_structure(([0] * 5000,))) is None
+
+
+def _nest(value, depth):
+    for _ in range(depth):
+        value = (value,)
+    return value
+
+
+def test_calls_with_one_signature_and_many_structures():
+    f = meshrt.jit(lambda *args: tree_util.tree_map(lambda x: x + 1, args))
+    a, b = jnp.ones(3), jnp.zeros(3)
+    calls = [
+        (a, b),
+        ({"p": a, "q": b},),
+        ([a, b],),
+        ((a, b),),
+        ({"p": a}, b),
+        (a, {"q": b}),
+        (Pair(a, b),),
+        (a, None, b),
+    ]
+    for _ in range(3):  # the first call compiles, the second makes the code, the third uses it
+        for args in calls:
+            for _ in range(2):
+                out = f(*args)
+                assert tree_util.tree_structure(out) == tree_util.tree_structure(args)
+                values = [np.asarray(x)[0] for x in tree_util.tree_leaves(out)]
+                assert values == [2.0, 1.0]
+
+
+def test_a_registered_dataclass_and_a_registered_namedtuple():
+    @dataclasses.dataclass
+    class State:
+        w: object
+        step: int
+
+    tree_util.register_dataclass(State, ["w"], ["step"])
+    Odd = collections.namedtuple("Odd", "x y")
+    tree_util.register_pytree_node(Odd, lambda o: ((o.y,), o.x), lambda x, c: Odd(x, c[0]))
+    f = meshrt.jit(lambda s, o: (State(s.w * o.y, s.step + 1), o))
+    for _ in range(3):
+        state, odd = f(State(jnp.full(2, 3.0), 4), Odd("name", jnp.full(2, 2.0)))
+        assert (state.step, odd.x) == (5, "name") and float(state.w[0]) == 6.0
+
+
+@pytest.mark.parametrize("value", [None, (), {}, [], (None,), {"a": ()}])
+def test_results_without_arrays(value):
+    f = meshrt.jit(lambda x: value)
+    for _ in range(3):
+        assert f(jnp.ones(2)) == value
+
+
+def test_settings_and_meshes_change_the_call():
+    f = meshrt.jit(lambda x: x / 3)
+    x = jnp.ones(2)
+    for _ in range(3):
+        assert f(x).dtype == np.float32
+    with meshrt.config.override(debug_nans=True):
+        for _ in range(3):
+            with pytest.raises(meshrt.errors.NonFiniteError):
+                meshrt.jit(lambda x: x / 0 - x / 0)(x)
+            assert f(x).dtype == np.float32
+
+
+def test_donation_on_the_short_way():
+    f = meshrt.jit(lambda t: {k: v + 1 for k, v in t.items()}, donate_argnums=0)
+    t = {"a": jnp.zeros(4), "b": jnp.ones(4)}
+    for _ in range(5):
+        before, t = t, f(t)
+    assert float(t["a"][0]) == 5 and float(t["b"][0]) == 6
+    with pytest.raises(meshrt.errors.DeletedArrayError, match=r"donated as argument t\['a'\] of"):
+        np.asarray(before["a"])
+    with pytest.raises(meshrt.errors.DeletedArrayError, match="argument"):
+        f(before)
+    with pytest.raises(meshrt.errors.ArgumentValueError, match="cannot be used twice"):
+        f({"a": t["a"], "b": t["a"]})
