@@ -27,7 +27,6 @@ from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.placement import Placement, resolve
 from meshrt.primitives.call import jit_p
-from meshrt.primitives.sharding import mentioned
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
@@ -215,13 +214,9 @@ class JitFunction:
         record = self._records.get(key)
         if record is None:
             events.record("trace")
-            mentioned.stack.append({})
-            try:
-                with tracing_mesh(mesh), collector_paused():
-                    closed, out_tree = self._trace(avals, tree, static)
-            finally:
-                meshes = mentioned.stack.pop()
-            record = self._records[key] = TraceRecord(self._bound(static), self.name, closed, tree, out_tree, meshes)
+            with tracing_mesh(mesh), collector_paused():
+                closed, out_tree = self._trace(avals, tree, static)
+            record = self._records[key] = TraceRecord(self._bound(static), self.name, closed, tree, out_tree)
         return record
 
     def _bound(self, static: _Static) -> Callable[..., Any]:
@@ -302,20 +297,12 @@ class JitFunction:
         found = self._nested.get(key)
         if found is None:
             events.record("trace")
-            mentioned.stack.append({})
-            try:
-                closed, out_tree = self._trace(avals, tree, static)
-            finally:
-                meshes = mentioned.stack.pop()
+            closed, out_tree = self._trace(avals, tree, static)
             hoisted = hoist_consts(closed)
-            found = (hoisted.jaxpr, hoisted.consts, out_tree, meshes)
+            found = (hoisted.jaxpr, hoisted.consts, out_tree)
             if not any(isinstance(c, Tracer) for c in hoisted.consts):
                 self._nested[key] = found
-        *staged, meshes = found
-        if mentioned.stack:  # whoever stages the caller wants to know the meshes, also of a function staged before
-            for mesh, where in meshes.items():
-                mentioned.stack[-1].setdefault(mesh, where)
-        return staged
+        return found
 
 
 class _StaticValue:

@@ -78,31 +78,31 @@ class Wanted:
         if self.mesh is None:
             self.mesh, self.mesh_origin = abstract, origin
         elif self.mesh is not abstract:
+            first, second = _text(self.mesh_origin), _text(origin)
             raise errors.MeshMismatchError(
-                f"{_text(origin)} uses {abstract}, but {_text(self.mesh_origin)} uses {self.mesh}: one program runs on "
-                "one mesh. Use shardings over the same mesh, or move the array with meshrt.device_put"
+                f"{second} uses {abstract}, but {first} uses {self.mesh}: one program runs on one mesh. "
+                f"{_way_out(first, second)}"
             )
         if not isinstance(mesh, Mesh):
             return
         if self.concrete is None:
             self.concrete, self.concrete_origin = mesh, origin
         elif self.concrete is not mesh and self.concrete.flat_devices != mesh.flat_devices:
-            raise errors.DeviceAssignmentMismatchError(
-                f"Received incompatible devices for jitted computation {self.function.name}. Got "
-                f"{_text(self.concrete_origin)} with device ids {[d.id for d in self.concrete.flat_devices]} and "
-                f"{_text(origin)} with device ids {[d.id for d in mesh.flat_devices]}. Move one of them with "
-                "meshrt.device_put, or name an AbstractMesh where no devices are meant"
-            )
+            raise self._incompatible(self.concrete_origin, self.concrete.flat_devices, origin, mesh.flat_devices)
 
     def add_device(self, device: Any, origin: Any) -> None:
         if self.device is None:
             self.device, self.device_origin = device, origin
         elif self.device != device:
-            raise errors.DeviceAssignmentMismatchError(
-                f"Received incompatible devices for jitted computation {self.function.name}. Got "
-                f"{_text(self.device_origin)} on device {self.device.id} and {_text(origin)} on device {device.id}. "
-                "Move one of them with meshrt.device_put"
-            )
+            raise self._incompatible(self.device_origin, (self.device,), origin, (device,))
+
+    def _incompatible(self, one: Any, its: Any, other: Any, others: Any) -> errors.DeviceAssignmentMismatchError:
+        ids = lambda devices: f"device ids {[d.id for d in devices]}" if len(devices) > 1 else f"device {devices[0].id}"
+        first, second = _text(one), _text(other)
+        return errors.DeviceAssignmentMismatchError(
+            f"Received incompatible devices for jitted computation {self.function.name}. Got {first} with {ids(its)} "
+            f"and {second} with {ids(others)}: one program runs on one set of devices. {_way_out(first, second)}"
+        )
 
     def add_context(self) -> None:
         # An abstract mesh in context names no devices, so it decides only what PartitionSpecs refer to.
@@ -187,15 +187,16 @@ class Wanted:
     # -- finishing -----------------------------------------------------------------------------------------------------
 
     def finish(self, record: TraceRecord, donated: tuple[bool, ...]) -> tuple[Placement, LoweringRequest]:
-        for mesh, where in record.meshes.items():
-            self.add_mesh(mesh, f"with_sharding_constraint at {where}")
+        for place, (called, where) in record.places.items():
+            if isinstance(place, Mesh):
+                self.add_mesh(place, f"{called} at {where}")
+            else:
+                self.add_device(place.device_assignment[0], f"{called} at {where}")
         outs = self._out_shardings(record)
         if self.mesh is not None and self.device is not None and self.concrete is not None:
             if self.concrete.flat_devices != (self.device,):
-                raise errors.DeviceAssignmentMismatchError(
-                    f"Received incompatible devices for jitted computation {self.function.name}. Got "
-                    f"{_text(self.device_origin)} on device {self.device.id} and {_text(self.concrete_origin)} with "
-                    f"device ids {[d.id for d in self.concrete.flat_devices]}. Move it with meshrt.device_put"
+                raise self._incompatible(
+                    self.device_origin, (self.device,), self.concrete_origin, self.concrete.flat_devices
                 )
         placement = self._placement()
         platform = self.function.options.backend or (
@@ -264,6 +265,21 @@ def _broadcast_in(function: Any, tree: Any) -> list[Any] | None:
         raise errors.TreeError(
             f"in_shardings of {function.name} must be a pytree prefix of its positional arguments: {e}"
         ) from None
+
+
+def _way_out(first: str, second: str) -> str:
+    """What to do where `first` and `second` name different devices."""
+    for origin in (first, second):
+        if origin.startswith("device_put at "):
+            return (
+                "Inside a jitted function device_put cannot move a value to other devices, only spread it over those "
+                "of the program: move the array before the call or its result after it, or name a sharding over the "
+                "mesh that the program runs on"
+            )
+    return (
+        "Use shardings over the same mesh, move one of the arrays with meshrt.device_put before the call, or name an "
+        "AbstractMesh where no devices are meant"
+    )
 
 
 def _text(origin: Any) -> str:

@@ -16,12 +16,14 @@ from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.pause import collector_paused
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
+from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import events, shardy
 from meshrt.shape_dtype import ShapeDtypeStruct
-from meshrt.sharding.mesh import AbstractMesh, Mesh
+from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import argument_paths
+from meshrt.transforms.tools import dce
 
 if TYPE_CHECKING:
     from meshrt.compiled import Compiled
@@ -61,14 +63,16 @@ class OutInfo(NamedTuple):
 class TraceRecord:
     """What tracing a function once gave: shared by all calls with arguments of these types."""
 
-    __slots__ = ("__weakref__", "closed", "fun", "fun_name", "in_tree", "lowered", "meshes", "out_tree", "result_trees")
+    __slots__ = (
+        "__weakref__", "closed", "fun", "fun_name", "in_tree", "live", "lowered", "needed", "out_tree", "places",
+    )  # fmt: skip
 
-    def __init__(
-        self, fun: Any, fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any, meshes: dict[Mesh, str]
-    ):
+    def __init__(self, fun: Any, fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any):
         self.fun, self.fun_name, self.closed = fun, fun_name, closed
         self.in_tree, self.out_tree = in_tree, out_tree
-        self.meshes = meshes
+        # What is lowered (without dead code), which arguments it needs, and where it says that it has to run.
+        self.live, self.needed = dce(closed.jaxpr)
+        self.places = placements_of(self.live)
         self.lowered: dict[Any, Lowered] = {}
 
     def forget_devices(self) -> None:
@@ -166,7 +170,7 @@ def lower(record: TraceRecord, request: LoweringRequest, devices: tuple | None =
         events.record("lower")
         with collector_paused():
             module = lower_module(
-                record.closed, _module_name(record.fun_name),
+                record.live, record.needed, record.closed.consts, _module_name(record.fun_name),
                 mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
                 donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
                 keep_unused=request.keep_unused,

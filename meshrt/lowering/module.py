@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.types import aval_of
 from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.sdy import to_sdy_text
-from meshrt.transforms.tools import dce
 from propagation.asm import quote
 
 __all__ = ["LoweredModule", "lower_module"]
@@ -35,7 +34,9 @@ class LoweredModule:
 
 
 def lower_module(
-    closed: ClosedJaxpr,
+    jaxpr: Jaxpr,
+    needed: Sequence[bool],
+    consts: Sequence[Any],
     name: str,
     *,
     mesh: Any,
@@ -49,17 +50,17 @@ def lower_module(
 ) -> LoweredModule:
     """Lowers a program to global StableHLO annotated with `sdy` shardings.
 
-    `mesh` is the AbstractMesh of the computation (None for a single device); arguments that nothing uses are dropped
-    unless `keep_unused`.
+    `jaxpr` is free of dead code, `needed` flags the arguments that it uses, and `consts` are the values of its
+    constvars. `mesh` is the AbstractMesh of the computation (None for a single device); arguments that nothing uses
+    are dropped unless `keep_unused`.
     """
-    jaxpr, needed = dce(closed.jaxpr)
     kept = [i for i, n in enumerate(needed) if n or keep_unused]
     lowering = ModuleLowering(name, platform, is_export)
     symbol = lowering.mesh_symbol(mesh) if mesh is not None else None
     partitions = mesh.size if mesh is not None else 1
     lowering.writer.attributes = f"mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32"
     lowering.unique_name("main")
-    hoisted = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts)]
+    hoisted = [(v, c) for v, c in zip(jaxpr.constvars, consts)]
     passed = [(v, c) for v, c in hoisted if not _is_embedded(c)]
     types = [mlir_type(v.aval) for v, _ in passed] + [mlir_type(jaxpr.invars[i].aval) for i in kept]
     function = lowering.writer.function("main", types, public=True)

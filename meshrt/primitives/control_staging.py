@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.sharding import mentioned
 from meshrt.sharding._state import context as mesh_context
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
@@ -21,15 +20,11 @@ __all__: list[str] = []
 
 @dataclass(slots=True, eq=False)
 class Staged:
-    """A staged function of pytrees: `jaxpr` takes `consts`, then the flat arguments; `out_tree` shapes its results.
-
-    `meshes` are the concrete meshes that the function mentioned, which whoever stages its caller wants to know.
-    """
+    """A staged function of pytrees: `jaxpr` takes `consts`, then the flat arguments; `out_tree` shapes its results."""
 
     jaxpr: Jaxpr
     consts: list[Any]
     out_tree: Any
-    meshes: dict[Any, str] = field(default_factory=dict)
 
     @property
     def out_avals(self) -> list[ShapedArray]:
@@ -68,17 +63,9 @@ def stage(
             entries = {}
     staged = entries.get(key)
     if staged is None:
-        mentioned.stack.append({})
-        try:
-            staged = _stage(fun, in_tree, in_avals, name)
-        finally:
-            meshes = mentioned.stack.pop()
-        staged.meshes = meshes
+        staged = _stage(fun, in_tree, in_avals, name)
         if not any(isinstance(c, Tracer) for c in staged.consts):
             entries[key] = staged
-    if mentioned.stack:
-        for mesh, where in staged.meshes.items():
-            mentioned.stack[-1].setdefault(mesh, where)
     return staged
 
 
@@ -192,7 +179,7 @@ def converted(staged: Staged, wanted: tuple[tuple[Any, bool], ...]) -> Staged:
     if not any(change):
         return staged
     jaxpr = _converted.get(staged.jaxpr, wanted, lambda: _convert(staged.jaxpr, wanted, change))
-    return Staged(jaxpr, staged.consts, staged.out_tree, staged.meshes)
+    return Staged(jaxpr, staged.consts, staged.out_tree)
 
 
 _converted: WeakCache = WeakCache()

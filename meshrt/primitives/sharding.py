@@ -1,14 +1,24 @@
-"""`with_sharding_constraint`: an annotation on a value in the middle of a program."""
+"""`with_sharding_constraint` and `device_put` inside a program: annotations on a value in the middle of it.
+
+    sharding_constraint[sharding] x  ->  x          device_put[sharding source advice] x  ->  x
+
+The equation holds the sharding as the user gave it. One over a Mesh, or a single device, says where the whole program
+runs, whoever runs it and however the Jaxpr came about (`placements_of` finds it); lowering writes the axes only.
+
+`source` is where the value is when that is known; its cotangent goes back there. Such a move is an `advice`: followed
+where values are moved one by one, nothing in a program, which runs where its caller says.
+"""
 
 from __future__ import annotations
 
 import functools
-import threading
+from collections.abc import Iterator
 from typing import Any
 
 from meshrt import config, errors, tree_util
+from meshrt.core.jaxpr import Jaxpr, subjaxprs
 from meshrt.core.primitive import Primitive
-from meshrt.core.source import capture
+from meshrt.core.source import Source, capture
 from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import aval_of
 from meshrt.sharding.context import get_abstract_mesh
@@ -16,25 +26,57 @@ from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
 from meshrt.sharding.sdy import to_sdy_text
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.transforms.tools import WeakCache
 
 __all__ = ["with_sharding_constraint"]
 
 
-def _batch(size, args, dims, params):
+def _batch(size, args, dims, params, *, primitive):
     (x,), (d,) = args, dims
     sharding = params["sharding"]
-    entries = list(sharding.spec.padded(aval_of(x).ndim - 1))
-    entries.insert(d, PartitionSpec.UNCONSTRAINED)
-    spec = PartitionSpec(*entries)
-    return sharding_constraint_p.bind(x, sharding=NamedSharding(sharding.mesh, spec)), d
+    if isinstance(sharding, NamedSharding):
+        entries = list(sharding.spec.padded(aval_of(x).ndim - 1))
+        entries.insert(d, PartitionSpec.UNCONSTRAINED)
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*entries))
+    return primitive.bind(x, **{**params, "sharding": sharding}), d
 
 
 def _lower(ctx, eqn, x):
-    sharding = abstract_sharding(eqn.params["sharding"])
+    sharding = eqn.params["sharding"]
+    if isinstance(sharding, SingleDeviceSharding) or eqn.params.get("advice"):
+        return x  # the program runs there: see Wanted.finish in meshrt.placement
+    sharding = abstract_sharding(sharding)
     symbol = ctx.module.mesh_symbol(sharding.mesh)
     aval = eqn.outvars[0].aval
     text = to_sdy_text(sharding, aval.physical().ndim, symbol)
     return ctx.op("sdy.sharding_constraint", [x], aval, f"sharding = {text}")
+
+
+def _jvp(primals, tangents, *, primitive, **params):
+    (x,), (t,) = primals, tangents
+    out = primitive.bind(x, **params)
+    return out, None if t is None else primitive.bind(t, **params)
+
+
+def _annotation(name: str) -> Primitive:
+    # No table of types: it would keep the devices of the shardings alive.
+    made = Primitive(name, lambda x, **_: x, lower=_lower, cache_types=False)
+    made.jvp, made.batch = functools.partial(_jvp, primitive=made), functools.partial(_batch, primitive=made)
+    return made
+
+
+sharding_constraint_p = _annotation("sharding_constraint")
+sharding_constraint_p.transpose = lambda ct, x, *, sharding: [sharding_constraint_p.bind(ct, sharding=sharding)]
+
+
+def _transpose_put(ct, x, *, sharding, source, advice):
+    if source is None:
+        return [ct]
+    return [device_put_p.bind(ct, sharding=source, source=sharding, advice=True)]
+
+
+device_put_p = _annotation("device_put")
+device_put_p.transpose = _transpose_put
 
 
 def _evaluate(x, *, sharding):
@@ -50,34 +92,56 @@ def _constrainer(sharding):
     return jit(lambda x: with_sharding_constraint(x, sharding))
 
 
-def _jvp(primals, tangents, *, sharding):
-    (x,), (t,) = primals, tangents
-    out = sharding_constraint_p.bind(x, sharding=sharding)
-    return out, None if t is None else sharding_constraint_p.bind(t, sharding=sharding)
+def _evaluate_put(x, *, sharding, source, advice):
+    from meshrt.runtime.transfer import device_put  # stands above the primitives
+
+    if isinstance(sharding, NamedSharding):
+        entries = [None if e is PartitionSpec.UNCONSTRAINED else e for e in sharding.spec.partitions]
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*entries))
+    return device_put(x, sharding)
 
 
-sharding_constraint_p = Primitive(
-    "sharding_constraint", lambda x, *, sharding: x, lower=_lower, jvp=_jvp, batch=_batch,
-    transpose=lambda ct, x, *, sharding: [sharding_constraint_p.bind(ct, sharding=sharding)],
-)  # fmt: skip
 sharding_constraint_p.impl = _evaluate
+device_put_p.impl = _evaluate_put
 
 
-class _Mentioned(threading.local):
-    """Concrete meshes that a function being traced names in its constraints (checked when devices are known).
+# ---------------------------------------------------------------------------------------------------------------------
+# Where a program has to run
 
-    Each thread traces its own functions.
+_CALLED = {sharding_constraint_p: "with_sharding_constraint", device_put_p: "device_put"}
+_placements: WeakCache = WeakCache()
+
+
+def placements_of(jaxpr: Jaxpr) -> dict[Mesh | SingleDeviceSharding, tuple[str, Source]]:
+    """The meshes with devices, and the single devices, that a Jaxpr and the Jaxprs inside it name.
+
+    With each one the function that named it first and the user's line.
     """
-
-    def __init__(self):
-        self.stack: list[dict[Mesh, str]] = []
-
-    def note(self, mesh: Mesh) -> None:
-        if self.stack:
-            self.stack[-1].setdefault(mesh, str(capture()))
+    found: dict[Any, Any] = {}
+    for place, why in _places(jaxpr):
+        found.setdefault(place, why)
+    return found
 
 
-mentioned = _Mentioned()
+def _places(jaxpr: Jaxpr) -> Iterator[tuple[Any, tuple[str, Source]]]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.cache_types:  # neither an annotation nor one with Jaxprs in its parameters
+            continue
+        called = _CALLED.get(eqn.primitive)
+        if called is None:
+            for inner in subjaxprs(eqn.params):
+                yield from _placements.get(inner, "placements", lambda inner=inner: placements_of(inner)).items()
+            continue
+        if eqn.params.get("advice"):
+            continue
+        sharding = eqn.params["sharding"]
+        place = sharding.mesh if isinstance(sharding, NamedSharding) else sharding
+        if not isinstance(place, AbstractMesh):
+            yield place, (called, eqn.source)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# with_sharding_constraint
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
@@ -90,17 +154,27 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """
     leaves, tree = tree_util.tree_flatten(x)
     is_leaf = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec | SingleDeviceSharding)
-    specs = tree_util.broadcast_prefix(shardings, x, is_leaf=is_leaf)
-    return tree_util.tree_unflatten(tree, [_constrain(leaf, s) for leaf, s in zip(leaves, specs)])
+    try:
+        specs = tree_util.broadcast_prefix(shardings, x, is_leaf=is_leaf)
+    except errors.TreeError as e:
+        raise errors.TreeError(
+            f"the shardings of with_sharding_constraint must be a pytree prefix of its value: {e}"
+        ) from None
+    out = []
+    for i, (leaf, sharding) in enumerate(zip(leaves, specs)):
+        try:
+            out.append(_constrain(leaf, sharding))
+        except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
+            path = tree_util.keystr(tree_util.tree_leaves_with_path(x)[i][0])
+            raise type(e)(f"with_sharding_constraint of x{path} at {capture()}: {e}") from None
+    return tree_util.tree_unflatten(tree, out)
 
 
 def _constrain(x: Any, sharding: Any) -> Any:
     if sharding is None:
         return x
     if isinstance(sharding, SingleDeviceSharding):
-        raise errors.ShardingError(
-            "with_sharding_constraint takes NamedShardings or PartitionSpecs; use device_put for a single device"
-        )
+        raise errors.ShardingError("it takes NamedShardings or PartitionSpecs; use device_put for a single device")
     if isinstance(sharding, PartitionSpec):
         mesh = get_abstract_mesh()
         if mesh is None or mesh.empty:
@@ -110,34 +184,31 @@ def _constrain(x: Any, sharding: Any) -> Any:
             )
         sharding = NamedSharding(mesh, sharding)
     elif not isinstance(sharding, NamedSharding):
-        raise errors.ArgumentTypeError(
-            f"with_sharding_constraint got {sharding!r}; pass a NamedSharding or a PartitionSpec"
-        )
-    _check(x, sharding)
+        raise errors.ArgumentTypeError(f"got {sharding!r}; pass a NamedSharding or a PartitionSpec")
+    require_fit(x, sharding, "with_sharding_constraint")
     if isinstance(x, Tracer) or context.trace is not EVAL:
-        if not mentioned.stack:  # nothing is staged: a derivative or a batch of values, which have devices
-            return sharding_constraint_p.bind(x, sharding=sharding)
-        if isinstance(sharding.mesh, Mesh):
-            mentioned.note(sharding.mesh)
-        return sharding_constraint_p.bind(x, sharding=abstract_sharding(sharding))
+        return sharding_constraint_p.bind(x, sharding=sharding)
     return _constrain_array(x, sharding)
 
 
-def _check(x: Any, sharding: NamedSharding) -> None:
+def require_fit(x: Any, sharding: NamedSharding, called: str) -> None:
+    """RankMismatchError if `x` has too few dimensions, UnsupportedError for axes that are Explicit."""
     aval = aval_of(x)
-    if len(sharding.spec.partitions) > aval.ndim:
+    spec = sharding.spec
+    if len(spec.partitions) > aval.ndim:
+        fitting = PartitionSpec(*spec.partitions[: aval.ndim])
         raise errors.RankMismatchError(
-            f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was "
-            f"applied to a value of rank {aval.ndim} ({aval.str_short()}) at {capture()}"
+            f"{spec} is only valid for values of rank at least {len(spec.partitions)}, but was applied to a value of "
+            f"rank {aval.ndim} ({aval.str_short()}). Give at most one entry per dimension, as in {fitting}, or "
+            "constrain the value before the dimension is removed"
         )
     types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types))
-    for entry in sharding.spec.partitions:
-        for axis in entry if isinstance(entry, tuple) else (entry,):
-            if types.get(axis) is AxisType.Explicit:
-                raise errors.UnsupportedError(
-                    f"with_sharding_constraint can only refer to Auto axes of the mesh, but {axis!r} is Explicit; "
-                    "explicit mode is not implemented yet: build the mesh with axis_types=(AxisType.Auto, ...)"
-                )
+    for axis in spec.axes:
+        if types.get(axis) is AxisType.Explicit:
+            raise errors.UnsupportedError(
+                f"{called} can only refer to Auto axes of the mesh, but {axis!r} is Explicit; "
+                "explicit mode is not implemented yet: build the mesh with axis_types=(AxisType.Auto, ...)"
+            )
 
 
 def abstract_sharding(sharding: NamedSharding) -> NamedSharding:

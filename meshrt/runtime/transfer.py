@@ -112,8 +112,11 @@ def device_put(
     out = []
     for i, (leaf, target) in enumerate(zip(leaves, targets)):
         try:
-            out.append(_put_leaf(leaf, _sharding_of(target), donate, may_alias))
-        except (errors.ShardingError, errors.ArgumentTypeError) as e:
+            if isinstance(leaf, Tracer):
+                out.append(_put_traced(leaf, target))
+            else:
+                out.append(_put_leaf(leaf, _sharding_of(target), donate, may_alias))
+        except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
             raise type(e)(f"device_put of {_path(x, i)}: {e}") from None
     return treedef.unflatten(out)
 
@@ -148,10 +151,7 @@ def _sharding_of(target: Any) -> Sharding | None:
     if isinstance(target, PartitionSpec):
         mesh = get_mesh()
         if mesh.empty:
-            raise errors.MeshContextError(
-                f"device_put with {target!r} needs a mesh in the context: use `with meshrt.set_mesh(mesh):`, or pass "
-                "NamedSharding(mesh, spec)"
-            )
+            raise _no_mesh(target)
         return NamedSharding(mesh, target)
     if isinstance(target, jaxlib_api.Device):
         return SingleDeviceSharding(target)
@@ -167,8 +167,6 @@ def _put_leaf(leaf: Any, target: Sharding | None, donate: bool, may_alias: bool 
         if target is None:
             return leaf
         return reshard.reshard(leaf, target, donate=donate, may_alias=may_alias is not False)
-    if isinstance(leaf, Tracer):
-        return _put_traced(leaf, target)
     aval = aval_of(leaf)
     if target is None:
         sig = signature(aval, SingleDeviceSharding(backend.default_device()), False)
@@ -177,17 +175,30 @@ def _put_leaf(leaf: Any, target: Sharding | None, donate: bool, may_alias: bool 
     return Array(buffer_of(leaf, sig, may_alias=bool(may_alias)), sig)
 
 
-def _put_traced(leaf: Any, target: Sharding | None) -> Any:
+def _put_traced(leaf: Tracer, target: Any) -> Any:
+    """Inside a traced function: a constraint over a mesh, which may be abstract, or over a device to run on."""
+    from meshrt.primitives.sharding import device_put_p, require_fit  # primitives stand above transfers
+
     if target is None:
         return leaf
+    if isinstance(target, PartitionSpec):
+        mesh = get_abstract_mesh()
+        if mesh.empty:
+            raise _no_mesh(target)
+        target = NamedSharding(mesh, target)
+    elif not isinstance(target, NamedSharding):
+        target = _sharding_of(target)
     if isinstance(target, NamedSharding):
-        from meshrt.primitives.sharding import with_sharding_constraint  # primitives stand above transfers
+        require_fit(leaf, target, "device_put")
+    value = leaf.concrete()
+    source = value.sharding if isinstance(value, Array) else None
+    return device_put_p.bind(leaf, sharding=target, source=source, advice=False)
 
-        return with_sharding_constraint(leaf, target)
-    raise errors.UnsupportedError(
-        f"device_put onto {target!r} inside a traced function: a program runs on one set of devices. Constrain the "
-        "value "
-        f"with a NamedSharding over its mesh ({get_abstract_mesh()!r}), or move it outside the function."
+
+def _no_mesh(target: PartitionSpec) -> errors.MeshContextError:
+    return errors.MeshContextError(
+        f"device_put with {target!r} needs a mesh in the context: use `with meshrt.set_mesh(mesh):`, or pass "
+        "NamedSharding(mesh, spec)"
     )
 
 

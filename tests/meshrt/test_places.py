@@ -1,0 +1,253 @@
+"""A program runs where the shardings inside it say, whoever runs it: JAX's placements are the judge.
+
+Each program names a concrete mesh only inside (in a loop's body, a branch, a rule of derivatives, a recorded tape) and
+is called on arrays without a place.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import meshrt
+from meshrt import errors
+
+X = np.linspace(-1, 1, 8, dtype=np.float32)
+
+
+class Library:
+    """meshrt or jax behind the same names, with a mesh of its devices."""
+
+    def __init__(self, lib, numpy, sharding, linear):
+        self.lib, self.lax, self.np, self.sharding, self.linear_transpose = lib, lib.lax, numpy, sharding, linear
+        auto = (sharding.AxisType.Auto,) * 2
+        self.mesh = sharding.Mesh(np.array(lib.devices()[:8]).reshape(4, 2), ("x", "y"), axis_types=auto)
+
+    def named(self, *spec):
+        return self.sharding.NamedSharding(self.mesh, self.sharding.PartitionSpec(*spec))
+
+    def spread(self, value, *spec):
+        return self.lax.with_sharding_constraint(value, self.named(*(spec or ("x",))))
+
+
+def _libraries():
+    import jax.numpy
+    import jax.sharding
+
+    import meshrt.numpy
+    import meshrt.sharding
+
+    return (
+        Library(meshrt, meshrt.numpy, meshrt.sharding, meshrt.linear_transpose),
+        Library(jax, jax.numpy, jax.sharding, jax.linear_transpose),
+    )
+
+
+def scan(l, x):
+    return l.lax.scan(lambda c, _: (l.spread(c * 2), c.sum()), x, None, length=3)
+
+
+def while_loop(l, x):
+    return l.lax.while_loop(lambda c: c[0] < 3, lambda c: l.spread(c + 1), x)
+
+
+def fori_loop(l, x):
+    return l.lax.fori_loop(0, 3, lambda i, c: l.spread(c + i), x)
+
+
+def fori_loop_with_traced_bounds(l, x):
+    return l.lax.fori_loop(0, l.np.int32(3), lambda i, c: l.spread(c + 1), x)
+
+
+def cond(l, x):
+    return l.lax.cond(x[0] < 3, lambda c: l.spread(c + 1), lambda c: c, x)
+
+
+def switch(l, x):
+    return l.lax.switch(1, [lambda c: c, lambda c: l.spread(c * 3)], x)
+
+
+def checkpoint(l, x):
+    return l.lib.checkpoint(lambda c: l.spread(l.np.sin(c)))(x)
+
+
+def mapped(l, x):
+    return l.lax.map(lambda c: l.spread(x) * c, x)
+
+
+def vmapped_scan(l, x):
+    return l.lib.vmap(lambda c: scan(l, c)[0])(l.np.stack([x, x + 1, x + 2]))
+
+
+def _custom_jvp(l):
+    @l.lib.custom_jvp
+    def f(c):
+        return l.spread(l.np.sin(c))
+
+    f.defjvp(lambda p, t: (f(p[0]), l.spread(t[0] * 2)))
+    return f
+
+
+def _custom_vjp(l):
+    @l.lib.custom_vjp
+    def f(c):
+        return l.np.sin(c)
+
+    f.defvjp(lambda c: (f(c), c), lambda c, ct: (l.spread(ct * c),))
+    return f
+
+
+def custom_jvp(l, x):
+    return _custom_jvp(l)(x), l.lib.jvp(_custom_jvp(l), (x,), (x,))
+
+
+def custom_vjp(l, x):
+    _, pullback = l.lib.vjp(_custom_vjp(l), x)
+    return pullback(x)
+
+
+def grad_of_scan(l, x):
+    return l.lib.grad(lambda c: (scan(l, c)[0] ** 2).sum())(x)
+
+
+def grad_of_checkpoint(l, x):
+    return l.lib.grad(lambda c: checkpoint(l, c).sum())(x)
+
+
+def tape_in_jit(l, x):
+    _, pullback = l.lib.vjp(lambda c: l.spread(l.np.sin(c)), x)
+    return l.lib.jit(lambda ct: pullback(ct))(x)
+
+
+def tape_of_a_scan_in_jit(l, x):
+    _, pullback = l.lib.vjp(lambda c: scan(l, c)[0], x)
+    return pullback(x), l.lib.jit(lambda ct: pullback(ct))(x)
+
+
+def tape_of_custom_vjp_in_jit(l, x):
+    _, pullback = l.lib.vjp(_custom_vjp(l), x)
+    return l.lib.jit(lambda ct: pullback(ct))(x)
+
+
+def linearized(l, x):
+    out, tangent = l.lib.linearize(lambda c: l.spread(l.np.sin(c)), x)
+    return out, tangent(x), l.lib.jit(tangent)(x)
+
+
+def transposed(l, x):
+    return l.linear_transpose(lambda c: l.spread(c * 2), x)(x)
+
+
+def staged_twice(l, x):
+    body = lambda c, _: (l.spread(c + 1), None)
+    first = l.lax.scan(body, x, None, length=2)[0]
+    return first, l.lib.jit(lambda c: l.lax.scan(body, c, None, length=2)[0])(x)
+
+
+def jit_in_jit(l, x):
+    inner = l.lib.jit(lambda c: l.spread(c + 1))
+    inner(x)
+    return l.lib.jit(lambda c: inner(c) * 2)(x), l.lib.jit(lambda c: inner(c) * 3)(x)
+
+
+def in_shardings_of_an_inner_jit(l, x):
+    return l.lib.jit(l.lib.jit(lambda c: c + 1, in_shardings=l.named("x"), out_shardings=l.named("x")))(x)
+
+
+def device_put_in_jit(l, x):
+    return l.lib.jit(lambda c: l.lib.device_put(c * 2, l.named("x")))(x)
+
+
+def device_put_in_a_loop(l, x):
+    return l.lax.scan(lambda c, _: (l.lib.device_put(c * 2, l.named("x")), None), x, None, length=3)[0]
+
+
+def device_put_differentiated(l, x):
+    return l.lib.grad(lambda c: (l.lib.device_put(c * 2, l.named("x")) ** 2).sum())(x)
+
+
+def device_put_onto_a_device_differentiated(l, x):
+    return l.lib.grad(lambda c: (l.lib.device_put(c, l.lib.devices()[3]) ** 2).sum())(x)
+
+
+def dead(l, x):
+    def f(c):
+        l.spread(c * 2)
+        return c + 1
+
+    return l.lib.jit(f)(x)
+
+
+PROGRAMS = [
+    scan, while_loop, fori_loop, fori_loop_with_traced_bounds, cond, switch, checkpoint, mapped, vmapped_scan,
+    custom_jvp, custom_vjp, grad_of_scan, grad_of_checkpoint, tape_in_jit, tape_of_a_scan_in_jit,
+    tape_of_custom_vjp_in_jit, linearized, transposed, staged_twice, jit_in_jit, in_shardings_of_an_inner_jit,
+    device_put_in_jit, device_put_in_a_loop, device_put_differentiated,
+    device_put_onto_a_device_differentiated, dead,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_devices_and_values(program):
+    ours, theirs = _libraries()
+    got = meshrt.tree.leaves(program(ours, ours.np.asarray(X)))
+    want = jax.tree.leaves(program(theirs, theirs.np.asarray(X)))
+    assert len(got) == len(want)
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-6)
+        assert {d.id for d in a.sharding.device_set} == {d.id for d in b.sharding.device_set}
+        assert (a.dtype, a.weak_type) == (b.dtype, b.weak_type)
+
+
+def test_the_constraint_itself_decides_the_layout():
+    ours, theirs = _libraries()
+    for program in (scan, while_loop, fori_loop, cond, switch, checkpoint, tape_in_jit, linearized):
+        got = meshrt.tree.leaves(program(ours, ours.np.asarray(X)))[0]
+        want = jax.tree.leaves(program(theirs, theirs.np.asarray(X)))[0]
+        assert tuple(got.sharding.spec) == tuple(want.sharding.spec) == ("x",), program.__name__
+
+
+def test_a_moved_program_still_names_its_mesh():
+    """The axes alone are lowered: the text is the same for every mesh of the shape."""
+    ours, _ = _libraries()
+    other = meshrt.sharding.Mesh(ours.mesh.devices[::-1], ("x", "y"), axis_types=ours.mesh.axis_types)
+    text = lambda mesh: (
+        meshrt.jit(lambda c: meshrt.lax.with_sharding_constraint(c, meshrt.NamedSharding(mesh, meshrt.P("x"))))
+        .lower(X)
+        .as_text()
+    )
+    assert text(ours.mesh) == text(other)
+
+
+def test_device_put_onto_another_mesh_in_jit_says_what_to_do():
+    ours, _ = _libraries()
+    small = meshrt.sharding.Mesh(np.array(meshrt.devices()[:4]), ("x",))
+    spread = meshrt.device_put(X, ours.named("x"))
+    f = meshrt.jit(lambda c: meshrt.device_put(c, meshrt.NamedSharding(small, meshrt.P("x"))) + 1)
+    with pytest.raises(errors.MeshMismatchError) as e:
+        f(spread)
+    text = str(e.value)
+    assert "device_put at" in text and "test_places.py" in text and "argument c of" in text
+    assert "before the call or its result after it" in text and "with_sharding_constraint" not in text
+    with pytest.raises(errors.DeviceAssignmentMismatchError) as e:
+        meshrt.jit(lambda c: meshrt.device_put(c, meshrt.devices()[3]))(spread)
+    assert "device_put at" in str(e.value) and "test_places.py" in str(e.value)
+
+
+def test_device_put_onto_a_device_in_jit_runs_the_program_there():
+    f = meshrt.jit(lambda c: meshrt.device_put(c, meshrt.devices()[3]) + 1)
+    assert f(X).devices() == {meshrt.devices()[3]}
+    assert f(meshrt.device_put(X, meshrt.devices()[3])).devices() == {meshrt.devices()[3]}
+    with pytest.raises(errors.DeviceAssignmentMismatchError, match=r"argument c of .*device_put at"):
+        f(meshrt.device_put(X, meshrt.devices()[2]))
+
+
+def test_the_way_back_of_device_put_is_an_advice_in_jit():
+    """Value by value the cotangent goes back to where the argument was; a program stays where its arguments are."""
+    ours, _ = _libraries()
+    _, pullback = meshrt.vjp(lambda c: meshrt.device_put(c * 2, ours.named("x")), meshrt.numpy.asarray(X))
+    ct = meshrt.device_put(X, ours.named("x"))
+    (eager,), (jitted,) = pullback(ct), meshrt.jit(lambda ct: pullback(ct))(ct)
+    assert eager.devices() == {meshrt.devices()[0]} and len(jitted.devices()) == 8
+    np.testing.assert_array_equal(np.asarray(eager), np.asarray(jitted))
