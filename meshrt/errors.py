@@ -1,4 +1,4 @@
-"""Every error that meshrt raises on purpose.
+"""Every error that meshrt raises on purpose, and its warnings.
 
 Each class derives from :class:`MeshrtError` and from the built-in exception that fits, so that callers may catch
 either. A message names the argument path, the axis, the sizes or the source line that matter, and at least one way
@@ -20,6 +20,7 @@ __all__ = [
     "DeviceAssignmentMismatchError",
     "DifferentiationError",
     "DistributedError",
+    "DonationWarning",
     "DuplicateAxisError",
     "ExecutionError",
     "ForwardModeError",
@@ -175,6 +176,10 @@ class ExecutionError(MeshrtError, RuntimeError):
 
 class NonFiniteError(ExecutionError, FloatingPointError):
     """A program returned a NaN or an infinity, and the settings ask for that to be an error."""
+
+
+class DonationWarning(UserWarning):
+    """A donated buffer that no result of the program can take over."""
 
 
 class CompileCacheError(MeshrtError, RuntimeError):

@@ -15,6 +15,7 @@ from meshrt import config, errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.pause import collector_paused
 from meshrt.core.types import ShapedArray
+from meshrt.donation import warn_of_unusable
 from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import events, shardy
@@ -260,7 +261,8 @@ class Lowered(_Stage):
 
         key = ("program", config.compile_key(), options)
         if key not in self._shared:
-            self._shared[key] = build_program(self, dict(options))
+            program = self._shared[key] = build_program(self, dict(options))
+            warn_of_unusable(program)
         return self._shared[key]
 
     def compile(

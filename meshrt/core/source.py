@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-__all__ = ["Source", "capture", "named_scope", "replayed"]
+__all__ = ["Source", "capture", "named_scope", "replayed", "user_stacklevel"]
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Code that belongs to the system although it stands outside the package directory.
@@ -90,6 +90,17 @@ def capture() -> Source:
             return Source(code, frame.f_lasti, _state.scope)
         frame = frame.f_back
     return UNKNOWN
+
+
+def user_stacklevel() -> int:
+    """The `stacklevel` with which the caller's `warnings.warn` names the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None:
+        internal = _internal.get(frame.f_code)
+        if not (_is_internal(frame.f_code) if internal is None else internal):
+            break
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class replayed:
