@@ -34,7 +34,7 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import tracing_mesh
 from meshrt.stages import Lowered, Traced, TraceRecord, compiler_option_items
 from meshrt.staging import abstract
-from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums, signature_of
+from meshrt.transforms.arguments import StaticValue, argument_paths, as_tuple, fun_name, resolve_argnums, signature_of
 from meshrt.transforms.tools import hoist_consts
 
 __all__ = ["JitFunction", "jit"]
@@ -163,8 +163,8 @@ class JitFunction:
         count = len(args)
         nums = {n % count if n < 0 else n for n in options.static_argnums if -count <= n < count}
         static = _Static(
-            tuple((i, _StaticValue(args[i])) for i in sorted(nums)),
-            tuple((k, _StaticValue(kwargs[k])) for k in sorted(kwargs) if k in options.static_argnames),
+            tuple((i, StaticValue(args[i])) for i in sorted(nums)),
+            tuple((k, StaticValue(kwargs[k])) for k in sorted(kwargs) if k in options.static_argnames),
         )
         if nums:
             args = tuple(a for i, a in enumerate(args) if i not in nums)
@@ -303,21 +303,6 @@ class JitFunction:
             if not any(isinstance(c, Tracer) for c in hoisted.consts):
                 self._nested[key] = found
         return found
-
-
-class _StaticValue:
-    """A static argument, equal to others of the same type and value (so that 1, 1.0 and True differ)."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _StaticValue) and type(self.value) is type(other.value) and self.value == other.value
-
-    def __hash__(self) -> int:
-        return hash((type(self.value), self.value))
 
 
 def _constrain_all(leaves: list[Any], shardings: Any, tree: Any, count: int) -> list[Any]:

@@ -12,9 +12,47 @@ from meshrt import errors, tree_util
 from meshrt.core.types import aval_of
 
 __all__ = [
-    "argument_paths", "as_tuple", "check_argnums", "check_differentiable", "fun_name", "resolve_argnums",
+    "StaticValue", "argument_paths", "as_tuple", "check_argnums", "check_differentiable", "fun_name", "resolve_argnums",
     "signature_of", "split_aux",
 ]  # fmt: skip
+
+
+class StaticValue:
+    """A Python value that a trace is made for, equal to others that give the same trace.
+
+    1, 1.0 and True are equal in Python, 0.0 and -0.0 as well, and a NaN equals nothing, itself included; traces see
+    the difference and the sameness. What stands in tuples and frozensets is told apart likewise; objects of other types
+    say themselves what they equal. Hashing it raises TypeError for values that cannot be hashed.
+    """
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, value: Any):
+        self.value, self.key = value, _static_key(value)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, StaticValue) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _static_key(value: Any) -> tuple[Any, ...]:
+    kind = type(value)
+    if kind is float:
+        return kind, value.hex()
+    if kind is complex:
+        return kind, value.real.hex(), value.imag.hex()
+    if isinstance(value, np.inexact):
+        return kind, value.tobytes()
+    if kind is tuple or (isinstance(value, tuple) and hasattr(value, "_fields") and kind.__eq__ is tuple.__eq__):
+        return kind, tuple(map(_static_key, value))
+    if kind is frozenset:
+        return kind, frozenset(map(_static_key, value))
+    return kind, value
 
 
 def fun_name(fun: Callable[..., Any]) -> str:

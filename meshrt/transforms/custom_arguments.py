@@ -11,7 +11,7 @@ import numpy as np
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.transforms.arguments import signature_of
+from meshrt.transforms.arguments import StaticValue, signature_of
 from meshrt.transforms.tools import zeros
 
 __all__ = [
@@ -126,7 +126,7 @@ class SplitArguments:
     @property
     def cache_key(self) -> Any:
         """A key for programs staged with these fixed arguments; None if they had better not be kept."""
-        return self.fixed if all(map(_is_plain, self.fixed)) else None
+        return tuple(map(StaticValue, self.fixed)) if all(map(_is_plain, self.fixed)) else None
 
 
 def _is_plain(value: Any) -> bool:
