@@ -17,6 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from meshrt._dtype_words import EXAMPLES, described, remedy
 from meshrt._keytypes import (
     KEY_IMPLS,
     ExtendedDType,
@@ -40,11 +41,12 @@ from meshrt._lattice import (
     least_upper_bound,
 )
 from meshrt.config import settings
-from meshrt.errors import MeshrtError
+from meshrt.errors import ArgumentTypeError
 
 __all__ = [
     "KEY_IMPLS", "DTypeError", "ExtendedDType", "KeyImpl", "KeyType", "TypePromotionError", "bfloat16",
-    "canonicalize_dtype", "check_user_dtype", "dtype", "dtype_and_weak_type", "extended", "finfo", "float0",
+    "canonicalize_dtype", "check_user_dtype", "check_value_dtype", "dtype", "dtype_and_weak_type", "extended", "finfo",
+    "float0",
     "iinfo", "is_weakly_typed", "isdtype", "issubdtype", "itemsize_bits", "lattice_result_type", "prng_key",
     "promote_dtypes", "promote_types", "python_scalar_dtypes", "result_type", "scalar_type_of",
     "short_dtype_name", "to_complex_dtype", "to_floating_dtype", "to_inexact_dtype", "x64_enabled",
@@ -53,7 +55,7 @@ __all__ = [
 DType = np.dtype | ExtendedDType
 
 
-class DTypeError(MeshrtError, TypeError):
+class DTypeError(ArgumentTypeError):
     """A dtype, or a value's dtype, that no array of ours can have."""
 
 
@@ -271,23 +273,14 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = True) -> Any:
         try:
             dtype = np.dtype(dtype)
         except TypeError as e:
-            raise DTypeError(f"{dtype!r} is not a dtype; pass one such as 'float32' or jnp.bfloat16") from e
+            raise DTypeError(f"{dtype!r} is not a dtype; {EXAMPLES}") from e
     narrow = _TO_32.get(dtype)
     return dtype if narrow is None or _x64_source() else narrow
 
 
-def _unknown(dt: Any, where: str | None) -> DTypeError:
-    place = f" in {where}" if where else ""
-    return DTypeError(
-        f"dtype {dt!s}{place} is not one that arrays can have: expected bool, an integer, a float or a "
-        f"complex type of at most 64 bits per part, in native byte order; convert the value first, e.g. "
-        f"with numpy.asarray(x, dtype='float32')"
-    )
-
-
 def _canonicalize_explicit(dt: np.dtype, where: str | None, stacklevel: int) -> np.dtype:
     if dt not in _VALID:
-        raise _unknown(dt, where)
+        raise DTypeError(f"{where or 'a dtype'}: {described(dt)} is not one that arrays can have; {EXAMPLES}")
     if dt not in _TO_32 or _x64_source():
         return dt
     place = f" requested in {where}" if where else ""
@@ -313,17 +306,15 @@ def check_user_dtype(dtype: Any, where: str | None = None) -> Any:
         return dtype
     if isinstance(dtype, type) and dtype in python_scalar_dtypes:
         return canonicalize_dtype(python_scalar_dtypes[dtype])
-    place = f" in {where}" if where else ""
+    place = where or "a dtype"
     if dtype is None:
-        raise DTypeError(f"a dtype must be given{place}, got None")
+        raise DTypeError(f"{place}: a dtype must be given, got None")
     if hasattr(dtype, "aval") or isinstance(dtype, np.ndarray):
-        raise DTypeError(f"an array was given as a dtype{place}; pass its .dtype instead")
+        raise DTypeError(f"{place}: an array was given as a dtype; pass its .dtype instead")
     try:
         dt = np.dtype(dtype)
     except TypeError as e:
-        raise DTypeError(
-            f"{dtype!r}{place} is not a dtype; pass a dtype such as 'float32', jnp.bfloat16 or float"
-        ) from e
+        raise DTypeError(f"{place}: dtype={dtype!r} is not a dtype; {EXAMPLES}") from e
     return _canonicalize_explicit(dt, where, 4)
 
 
@@ -399,16 +390,21 @@ def dtype_and_weak_type(x: Any) -> tuple[Any, bool]:
         return dt, False
     if not isinstance(dt, np.dtype):
         dt = _dtype_of_object(x)
+    return check_value_dtype(dt, f"a value of type {typ.__name__}"), getattr(x, "weak_type", False) is True
+
+
+def check_value_dtype(dt: np.dtype, what: str) -> np.dtype:
+    """The canonical form of the dtype of a NumPy value. DTypeError, about `what`, if no array can have it."""
     if dt not in _VALID:
-        raise _unknown(dt, f"a value of type {typ.__name__}")
-    return canonicalize_dtype(dt), getattr(x, "weak_type", False) is True
+        raise DTypeError(f"{what} has {described(dt)}, which no array can have; {remedy(dt)}")
+    return canonicalize_dtype(dt)
 
 
 def _parse(name: str) -> np.dtype:
     try:
         return np.dtype(name)
     except TypeError as e:
-        raise DTypeError(f"{name!r} is not the name of a dtype; known: {', '.join(map(str, STRONG))}") from e
+        raise DTypeError(f"{name!r} is not the name of a dtype; {EXAMPLES}") from e
 
 
 def _dtype_of_object(x: Any) -> np.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from meshrt import dtypes, errors
@@ -20,7 +21,7 @@ class ShapeDtypeStruct:
     def __init__(self, shape: Any, dtype: Any, *, sharding: Any = None, weak_type: bool = False):
         if dtype is None:
             raise errors.ArgumentValueError("ShapeDtypeStruct: dtype must be specified")
-        self.shape = tuple(shape)
+        self.shape = _sizes(shape)
         self.dtype = dtype if isinstance(dtype, dtypes.ExtendedDType) else dtypes.dtype(dtype)
         self.sharding = sharding
         self.weak_type = weak_type
@@ -63,3 +64,12 @@ class ShapeDtypeStruct:
         extra = f", sharding={self.sharding}" if self.sharding is not None else ""
         extra += ", weak_type=True" if self.weak_type else ""
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{extra})"
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(n) for n in shape)
+    except TypeError:
+        raise errors.ArgumentTypeError(
+            f"ShapeDtypeStruct: the shape must be a tuple of integers, such as (8, 4), got {shape!r}"
+        ) from None

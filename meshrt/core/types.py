@@ -177,7 +177,7 @@ def aval_of(value: Any) -> ShapedArray:
 
 
 def _numpy_aval(value: Any) -> ShapedArray:
-    return ShapedArray(value.shape, dtypes.canonicalize_dtype(value.dtype))
+    return ShapedArray(value.shape, dtypes.check_value_dtype(value.dtype, f"a value of type {type(value).__name__}"))
 
 
 def _python_scalar(kind: type):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +17,10 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.operands import (
     PYTHON_SCALARS,
     ShapeError,
-    broadcast_shapes,
+    aval_for,
     broadcast_to_shape,
     canonical_axis,
+    common_shape,
     operand,
     shape_tuple,
     static_int,
@@ -102,15 +104,24 @@ def _scalar(a: Any, dtype: Any) -> Any:
     target = aval.dtype if dtype is None else dtype
     try:
         value = np.asarray(a, target)[()]
-    except OverflowError as e:
-        raise OverflowError(f"{a} does not fit dtype {target}; give a larger dtype") from e
+    except OverflowError:
+        fix = "give a wider dtype (64 bits need meshrt.config.update('enable_x64', True)) or a float"
+        raise errors.IntegerOverflowError(f"array: {a} does not fit dtype {target}; {fix}") from None
     return el.copy_p.bind(a if dtype is None and aval.weak_type else value)
 
 
 def _numpy(a: Any, dtype: Any) -> np.ndarray:
     """Any object that NumPy understands as an array of a dtype that we can hold."""
+    if a is None:
+        raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
     value = np.asarray(a)
-    return np.asarray(value, dtypes.dtype(value) if dtype is None else dtype)
+    held = _held("array", a, value)
+    return np.asarray(value, held if dtype is None else dtype)
+
+
+def _held(name: str, given: Any, value: np.ndarray) -> np.dtype:
+    """The dtype of `value`, which NumPy made of what was given to the function `name`."""
+    return dtypes.check_value_dtype(value.dtype, f"{name}: {reprlib.repr(given)}")
 
 
 def _constant(value: np.ndarray) -> Any:
@@ -130,8 +141,10 @@ def _nested(a: Sequence[Any], dtype: Any) -> Any:
     if not any(isinstance(leaf, ArrayOperators) for leaf in leaves):
         try:
             return _constant(np.asarray(a, dtype=dtype))
+        except OverflowError as e:
+            raise errors.IntegerOverflowError(f"array: an element does not fit dtype {dtype} ({e})") from None
         except ValueError as e:
-            raise ShapeError(f"the nested sequence has no common shape: {e}") from None
+            raise ShapeError(f"array: the nested sequence has no common shape: {e}") from None
     return _stack_nested(a, dtype)
 
 
@@ -140,7 +153,9 @@ def _leaves(a: Any):
         for x in a:
             yield from _leaves(x)
     elif a is None:
-        raise errors.ArgumentTypeError("None is not a value that an array can hold")
+        raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
+    elif isinstance(a, (str, bytes)):
+        _held("array", a, np.asarray(a))  # says what to do about text
     else:
         yield a
 
@@ -176,13 +191,25 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """An array of ``shape`` filled with ``fill_value``, a scalar or an array that broadcasts to it."""
-    dtype = None if dtype is None else dtypes.check_user_dtype(dtype, "full")
-    shape = shape_tuple(shape)
+    return _full("full", shape, fill_value, dtype, device, out_sharding)
+
+
+def _full(name: str, shape: Any, fill_value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
+    if type(dtype) is int:
+        raise dtypes.DTypeError(
+            f"{name}: dtype={dtype} is not a dtype; if it is a size, write the shape as one tuple, as in "
+            f"jnp.{name}({(*shape_tuple(shape), dtype)})"
+        )
+    dtype = None if dtype is None else dtypes.check_user_dtype(dtype, name)
+    shape = shape_tuple(shape, name)
     if isinstance(fill_value, PYTHON_SCALARS):
         return _fill(shape, fill_value, dtype, device, out_sharding)
-    fill_value = operand("full", fill_value, 1)
-    if aval_of(fill_value).ndim == 0:
+    fill_value = operand(name, fill_value, 1)
+    own = aval_of(fill_value).shape
+    if not own:
         return _fill(shape, fill_value, dtype, device, out_sharding)
+    if len(own) > len(shape) or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1])):
+        raise ShapeError(f"{name}: a fill_value of shape {own} does not broadcast to the shape {shape}; pass a scalar")
     return _placed(broadcast_to_shape(asarray(fill_value, dtype), shape), device, out_sharding)
 
 
@@ -193,24 +220,30 @@ def _fill(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, out_shard
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """An array of zeros, float32 unless ``dtype`` is given."""
-    return full(shape, 0, float if dtype is None else dtype, device=device, out_sharding=out_sharding)
+    return _full("zeros", shape, 0, float if dtype is None else dtype, device, out_sharding)
 
 
 def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """An array of ones, float32 unless ``dtype`` is given."""
-    return full(shape, 1, float if dtype is None else dtype, device=device, out_sharding=out_sharding)
+    return _full("ones", shape, 1, float if dtype is None else dtype, device, out_sharding)
 
 
 def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """An array of zeros: uninitialised memory does not exist here."""
-    return zeros(shape, dtype, device=device, out_sharding=out_sharding)
+    return _full("empty", shape, 0, float if dtype is None else dtype, device, out_sharding)
 
 
 def full_like(
     a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
 ) -> Any:
     """An array of the shape and dtype of ``a`` filled with ``fill_value``."""
-    own_shape = a.shape if hasattr(a, "shape") else np.shape(a)
+    return _full_like("full_like", a, fill_value, dtype, shape, device, out_sharding)
+
+
+def _full_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, device: Any, out_sharding: Any) -> Any:
+    if not (hasattr(a, "shape") and hasattr(a, "dtype")):  # whatever describes an array will do
+        aval_for(name, a)
+    own_shape = a.shape if hasattr(a, "shape") else ()
     weak = False
     if dtype is None:
         dtype, weak = dtypes.dtype_and_weak_type(a)
@@ -219,24 +252,24 @@ def full_like(
         scalar = dtypes.scalar_type_of(dtype)(fill_value)
         if aval_of(scalar).dtype == dtype:
             return _fill(own_shape, scalar, None, device, out_sharding)
-    return full(shape, fill_value, dtype, device=device, out_sharding=out_sharding)
+    return _full(name, shape, fill_value, dtype, device, out_sharding)
 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """Zeros of the shape and dtype of ``a``."""
-    return full_like(a, 0, dtype, shape, device=device, out_sharding=out_sharding)
+    return _full_like("zeros_like", a, 0, dtype, shape, device, out_sharding)
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """Ones of the shape and dtype of ``a``."""
-    return full_like(a, 1, dtype, shape, device=device, out_sharding=out_sharding)
+    return _full_like("ones_like", a, 1, dtype, shape, device, out_sharding)
 
 
 def empty_like(
     prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
 ) -> Any:
     """As :func:`zeros_like`."""
-    return full_like(prototype, 0, dtype, shape, device=device, out_sharding=out_sharding)
+    return _full_like("empty_like", prototype, 0, dtype, shape, device, out_sharding)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -272,6 +305,7 @@ def _static_scalar(name: str, value: Any) -> Any:
         concrete = np.asarray(value)  # a tracer raises ConcretizationError here
         if concrete.ndim:
             raise errors.ArgumentTypeError(f"{name}: the arguments must be scalars, got shape {concrete.shape}")
+        _held(name, value, concrete)
         scalar = concrete[()]
     if isinstance(scalar, (complex, np.complexfloating)):
         raise errors.ArgumentTypeError(f"{name}: the arguments must be real, got {scalar}")
@@ -307,7 +341,7 @@ def linspace(
         dtype = dtypes.check_user_dtype(dtype, "linspace")
     work = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(dtype))
     start, stop = el.convert_element_type(start, work), el.convert_element_type(stop, work)
-    shape = broadcast_shapes(start.shape, stop.shape)
+    shape = common_shape("linspace", start.shape, stop.shape)
     axis = canonical_axis(axis, len(shape) + 1, "linspace")
     out, delta = _interpolated(start, stop, num, endpoint, work, shape, axis)
     if dtypes.issubdtype(dtype, np.integer):

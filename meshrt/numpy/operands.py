@@ -29,6 +29,7 @@ __all__ = [
     "canonical_axes",
     "canonical_axis",
     "cast",
+    "common_shape",
     "is_array",
     "operand",
     "promote",
@@ -225,7 +226,7 @@ def promote_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
     x, y = same_dtype(name, x, y)
     ax, ay = aval_of(x), aval_of(y)
     if ax.shape != ay.shape and ax.shape and ay.shape:
-        shape = _common_shape(name, ax.shape, ay.shape)
+        shape = common_shape(name, ax.shape, ay.shape)
         x, y = broadcast_to_shape(x, shape), broadcast_to_shape(y, shape)
     return x, y, ax.dtype
 
@@ -266,31 +267,35 @@ def _fit_shapes(name: str, args: list[Any]) -> list[Any]:
             common = s
     else:
         return args
-    shape = _common_shape(name, *shapes)
+    shape = common_shape(name, *shapes)
     return [a if not s else broadcast_to_shape(a, shape) for a, s in zip(args, shapes)]
 
 
-def _common_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+def common_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """As :func:`broadcast_shapes`, for the function ``name``."""
     try:
         return broadcast_shapes(*shapes)
     except ShapeError as e:
         raise ShapeError(f"{name}: {e}") from None
 
 
-def shape_tuple(shape: Any) -> tuple[int, ...]:
-    """A shape given as an integer or a sequence of integers, as a tuple.
+def shape_tuple(shape: Any, name: str | None = None) -> tuple[int, ...]:
+    """A shape given as an integer or a sequence of integers to the function `name`, as a tuple.
 
     Raises:
       ArgumentTypeError: an entry is not a static integer.
     """
     if type(shape) is tuple and all(type(d) is int for d in shape):
         return shape
+    what = "a shape" if name is None else f"{name}: a shape"
+    if isinstance(shape, str):
+        raise errors.ArgumentTypeError(f"{what} must be made of integers, got {shape!r}")
     try:
-        return tuple(static_int(d, "a shape") for d in shape)
+        return tuple(static_int(d, what) for d in shape)
     except TypeError as e:
         if isinstance(e, errors.MeshrtError):
             raise
-        return (static_int(shape, "a shape"),)
+        return (static_int(shape, what),)
 
 
 def static_int(x: Any, what: str) -> int:

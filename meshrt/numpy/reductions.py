@@ -251,6 +251,7 @@ def mean(
     """The arithmetic mean over ``axis``; integers give floats."""
     unsupported_argument("mean", "out", out)
     x = operand_array("mean", a)
+    axis = canonical_axes(axis, x.ndim, "mean")
     if dtype is None:
         result = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(x.dtype))
         work = computation_dtype(result)

@@ -14,8 +14,8 @@ from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.creation import asarray
 from meshrt.numpy.operands import (
-    broadcast_shapes,
     broadcast_to_shape,
+    common_shape,
     operand,
     promote_inexact,
     same_dtype,
@@ -47,7 +47,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
     condition = _as_condition(operand("where", condition))
     x, y = _cases(x, y)
     sc, sx, sy = aval_of(condition).shape, aval_of(x).shape, aval_of(y).shape
-    shape = broadcast_shapes(sc, sx, sy)
+    shape = common_shape("where", sc, sx, sy)
     if sc and sc != shape:
         condition = broadcast_to_shape(condition, shape)
     return el.select_n_p.bind(condition, _spread(y, sy, shape), _spread(x, sx, shape))

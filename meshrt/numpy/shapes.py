@@ -21,6 +21,7 @@ from meshrt.numpy.operands import (
     broadcast_to_shape,
     canonical_axes,
     canonical_axis,
+    common_shape,
     operand,
     shape_tuple,
     static_int,
@@ -138,7 +139,7 @@ def broadcast_arrays(*args: Any) -> list[Any]:
     xs = [_array("broadcast_arrays", a, i) for i, a in enumerate(args)]
     if not xs:
         return []
-    target = broadcast_shapes(*(x.shape for x in xs))
+    target = common_shape("broadcast_arrays", *(x.shape for x in xs))
     return [broadcast_to_shape(x, target) for x in xs]
 
 

@@ -72,9 +72,19 @@ def _like_given(keys: Any, raw: bool) -> Any:
 def _seeded(name: str, seed: Any, impl: Any) -> Any:
     if is_typed(seed):
         raise errors.ArgumentTypeError(f"{name} takes an integer seed, got a random key")
-    aval = aval_of(seed) if not isinstance(seed, int) else None
-    if aval is not None and aval.ndim:
-        raise errors.ArgumentTypeError(f"{name} takes a scalar seed, got shape {aval.shape}; use vmap over the seeds")
+    if not isinstance(seed, int):
+        try:
+            aval = aval_of(seed)
+        except errors.ArgumentTypeError as e:
+            raise errors.ArgumentTypeError(f"random.{name}: the PRNG key seed must be an integer: {e}") from None
+        if aval.ndim:
+            raise errors.ArgumentTypeError(
+                f"random.{name}: the PRNG key seed must be a scalar, got shape {aval.shape}; use vmap over the seeds"
+            )
+        if not dtypes.issubdtype(aval.dtype, np.integer):
+            raise errors.ArgumentTypeError(
+                f"random.{name}: the PRNG key seed must be an integer, got {aval.str_short()}; use int(seed)"
+            )
     return rn.random_seed(seed, resolve_impl(impl))
 
 

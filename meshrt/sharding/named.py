@@ -91,10 +91,12 @@ class Sharding:
         return tuple(s // p for s, p in zip(global_shape, tiling))
 
     def _indivisible(self, shape: tuple, dim: int, size: int, parts: int, tiling: tuple) -> errors.IndivisibleError:
+        above = size + -size % parts
+        fitting = f"{above - parts} or {above}" if size > parts else f"{above}"
         return errors.IndivisibleError(
             f"{self!r} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {size} "
             f"(full shape: {shape}, per-dimension tiling factors: {list(tiling)} should evenly divide the shape). "
-            f"Make the dimension {size - size % parts or parts} or {size + -size % parts}, or do not shard axis {dim}."
+            f"Make the dimension {fitting}, or do not shard axis {dim}."
         )
 
     def devices_indices_map(self, global_shape: tuple[int, ...]) -> dict[Any, Index]:

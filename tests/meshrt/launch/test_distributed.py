@@ -90,6 +90,19 @@ def test_a_restarted_job_forms_a_new_mesh(launch):
     assert result.out.count("sum 1.0 on 2 devices") == 4
 
 
+def test_a_survivor_that_waits_in_a_fetch_is_ended_and_the_job_restarts(launch):
+    body = PROGRAM + (
+        "if generation == 0:\n"
+        "  if me == 1: time.sleep(0.5); os.kill(os.getpid(), 9)\n"
+        "  print('fetching', flush=True); step(); time.sleep(60)\n"
+    )
+    result = launch("--nproc", 2, "--devices-per-process", 2, "--max-restarts", 1, body=body)
+    assert result.code == 0 and result.seconds < 50, result.err
+    assert "[0] fetching" in result.out and result.out.count("sum 6.0 on 4 devices") == 4
+    assert result.report.startswith("meshrt launch: rank 1 failed first: killed by SIGKILL (")
+    assert "succeeded after 1 restart" in result.err
+
+
 def test_without_a_launcher_process_0_runs_the_service(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import os\n" + PROGRAM)

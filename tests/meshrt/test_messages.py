@@ -1,0 +1,85 @@
+"""What a beginner's mistakes answer, by text: the function that was called, what it was given, and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors
+from meshrt.dtypes import DTypeError
+from meshrt.sharding import NamedSharding
+from meshrt.sharding import PartitionSpec as P
+
+TEXT = "has dtype <U1 (text), which no array can have; encode it as numbers first"
+EXAMPLES = "pass a dtype such as 'float32', jnp.bfloat16 or float"
+
+DTYPES = [
+    (lambda: jnp.array(["a"]), f"array: 'a' {TEXT}"),
+    (lambda: jnp.array([["a"], ["b"]], jnp.int32), f"array: 'a' {TEXT}"),
+    (lambda: jnp.arange("a"), f"arange: 'a' {TEXT}"),
+    (lambda: jnp.array({1, 2}), "array: {1, 2} has dtype object (Python objects), which no array can have"),
+    (lambda: jnp.asarray(np.zeros(2, ">f4")), "has dtype >f4, which no array can have; convert it to bool, an integer"),
+    (lambda: meshrt.device_put({"a": np.array(["x"])}), f"device_put of x['a']: a value of type ndarray {TEXT}"),
+    (lambda: jnp.zeros(3, "float7"), f"zeros: dtype='float7' is not a dtype; {EXAMPLES}"),
+    (lambda: jnp.ones(3, "U5"), f"ones: dtype <U5 (text) is not one that arrays can have; {EXAMPLES}"),
+    (lambda: jnp.empty(3, object), "empty: dtype object (Python objects) is not one that arrays can have"),
+    (lambda: jnp.ones_like(jnp.ones(2), dtype="foo"), "ones_like: dtype='foo' is not a dtype"),
+    (lambda: jnp.zeros(3, 4), "zeros: dtype=4 is not a dtype; if it is a size, write the shape as one tuple, as in "
+                              "jnp.zeros((3, 4))"),
+    (lambda: jnp.ones(3).astype("foo"), f"astype: dtype='foo' is not a dtype; {EXAMPLES}"),
+    (lambda: meshrt.ShapeDtypeStruct((3,), "foo"), f"'foo' is not the name of a dtype; {EXAMPLES}"),
+]  # fmt: skip
+
+OTHERS = [
+    (lambda: jnp.array(None), errors.ArgumentTypeError, "array: None is not a value that an array can hold"),
+    (lambda: jnp.array(2**40), errors.IntegerOverflowError, "array: 1099511627776 does not fit dtype int32;"),
+    (lambda: jnp.array([2**40]), errors.IntegerOverflowError, "array: an element does not fit dtype int32"),
+    (lambda: jnp.zeros("ab"), errors.ArgumentTypeError, "zeros: a shape must be made of integers, got 'ab'"),
+    (lambda: jnp.ones(3.5), errors.ArgumentTypeError, "ones: a shape must be made of integers, got 3.5"),
+    (lambda: jnp.zeros_like("a"), errors.ArgumentTypeError, "zeros_like needs an array or a scalar as argument 0"),
+    (lambda: jnp.full(3, np.ones(4)), errors.ArgumentValueError, "full: a fill_value of shape (4,) does not broadcast"),
+    (lambda: jnp.where(np.ones(3, bool), np.ones((8, 4)), 0), errors.ArgumentValueError, "where: incompatible shapes"),
+    (lambda: jnp.mean(jnp.ones((2, 2)), axis=3), errors.AxisError, "mean: axis 3 is out of bounds for an array of 2"),
+    (lambda: jnp.mean(jnp.ones(2), axis="data"), errors.ArgumentTypeError, "mean: the axis must be made of integers"),
+    (lambda: meshrt.random.key("a"), errors.ArgumentTypeError, "random.key: the PRNG key seed must be an integer: "),
+    (lambda: meshrt.random.key(1.5), errors.ArgumentTypeError, "random.key: the PRNG key seed must be an integer, "),
+    (lambda: meshrt.ShapeDtypeStruct("ab", "float32"), errors.ArgumentTypeError, "such as (8, 4), got 'ab'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "text"), DTYPES)
+def test_dtypes(call, text):
+    with pytest.raises(DTypeError, match=re.escape(text)) as e:
+        call()
+    assert isinstance(e.value, TypeError) and isinstance(e.value, errors.MeshrtError)
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), OTHERS)
+def test_values_shapes_and_axes(call, kind, text):
+    with pytest.raises(kind, match=re.escape(text)):
+        call()
+
+
+def test_a_jitted_function_names_the_argument_of_a_bad_dtype():
+    with pytest.raises(errors.ArgumentTypeError, match=re.escape("argument p['w'] of the jitted function")) as e:
+        meshrt.jit(lambda p: p["w"])({"w": np.array(["x"])})
+    assert TEXT in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "spec", "text"),
+    [
+        (3, "model", "is partitioned 2 times, but the dimension size is 3"),
+        (3, "model", "Make the dimension 2 or 4, or do not shard axis 0."),
+        (3, "data", "Make the dimension 4, or do not shard axis 0."),
+        (1, ("data", "model"), "Make the dimension 8, or do not shard axis 0."),
+        (9, ("data", "model"), "Make the dimension 8 or 16, or do not shard axis 0."),
+    ],
+)
+def test_sizes_that_would_fit_are_named_once(mesh, size, spec, text):
+    with pytest.raises(errors.IndivisibleError, match=re.escape(text)):
+        meshrt.device_put(np.ones(size), NamedSharding(mesh, P(spec)))
