@@ -19,22 +19,40 @@ _log = logging.getLogger(__name__)
 _CONSTRAINT, _MANUAL = "sdy.sharding_constraint", "sdy.manual_computation"
 
 
-def apply_constraints(program: Program, shardings: Shardings, edge_values: set[Value]) -> None:
+def apply_constraints(
+    program: Program, shardings: Shardings, edge_values: set[Value], is_newest: bool = True
+) -> None:
     """Applies constraints, and manual computations' input shardings, to the values that they constrain.
 
     `edge_values` are the owners and targets of data-flow edges: for these all uses go through the constraint instead,
-    because the edge's sharding belongs to more than this value.
+    because the edge's sharding belongs to more than this value. A value annotated as open and nothing else counts as
+    not annotated by the newest version (`is_newest`), as annotated by the older one.
     """
     if program.names.isdisjoint((_CONSTRAINT, _MANUAL)):
         return
+    annotated = _Annotated(shardings) if is_newest else shardings
     for func in program.funcs.values():
         for op in func.body.walk_inside_out():
             if op.name == _CONSTRAINT:
-                _redirect_chain(op, shardings)
-                _apply(program, shardings, edge_values, op, 0, shardings.get(op.results[0]))
+                _redirect_chain(op, annotated)
+                _apply(program, annotated, edge_values, op, 0, shardings.get(op.results[0]))
             elif op.name == _MANUAL:
                 for number, sharding in enumerate(op.data["in_shardings"]):
-                    _apply(program, shardings, edge_values, op, number, sharding)
+                    _apply(program, annotated, edge_values, op, number, sharding)
+
+
+class _Annotated:
+    """Shardings, in which one that says nothing is none."""
+
+    def __init__(self, shardings: Shardings):
+        self.shardings = shardings
+        self.set = shardings.set
+
+    def get(self, value: Value) -> TensorSharding | None:
+        found = self.shardings.get(value)
+        if found is not None and found is TensorSharding.open_on(found.mesh, found.rank):
+            return None
+        return found
 
 
 def _apply(program, shardings, edge_values, op: Op, number: int, sharding: TensorSharding) -> None:
@@ -209,7 +227,8 @@ def settle_groups(program: Program, shardings: Shardings, groups: list[list[Valu
 
 
 def _says_nothing(s: TensorSharding) -> bool:
-    return s.is_fully_replicated and all(d.is_open for d in s.dims) and not s.replicated and not s.unreduced
+    # Replicated and unreduced axes do not count, as in Shardy.
+    return s.is_fully_replicated and all(d.is_open for d in s.dims)
 
 
 def _open_constraint(program: Program, shardings: Shardings, value: Value, mesh) -> Value:

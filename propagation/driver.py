@@ -84,7 +84,7 @@ class Driver:
         self._pure: dict[str, bool] = {}
         self._notified: dict[int, tuple[int, ...]] = {}
         self._round = (0, 0)
-        self._changed_uses = True
+        self._held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
         self._lay_out(edges)
         self._build_nodes()
         self.log.start(self._slot, self.table)
@@ -233,10 +233,9 @@ class Driver:
         for o in [*reversed(inner[1:]), op]:
             seen += o.operands
         affected = [v.op for v in seen if v.op is not None and len({u.op for u in v.uses} - {op}) <= 1]
-        self.log.removed(op)
+        self.log.removed(op, any(self._slot[v.index] in self._held for o in inner for v in o.results))
         op.parent.ops.remove(op)
         erase(op)
-        self._changed_uses = True
         self._notified.clear()
         for o in inner:
             self.nodes[self._index[o]].rule = None
@@ -291,8 +290,7 @@ class Driver:
 
     def run_priorities(self) -> None:
         """Operation-priority rounds for each user priority: shardings of lower priority are held back first."""
-        table = self.table
-        held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
+        table, held = self.table, self._held
         for place, sharding in enumerate(table):
             if sharding is None or all(d.priority is None for d in sharding.dims):
                 continue

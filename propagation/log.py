@@ -66,6 +66,7 @@ class Log:
         self.program = program
         self.events: list[Event] = []
         self.removed_ops: list[str] = []
+        self.stale_priorities: list[str] = []
         self._slot: list[int] | None = None
         self._initial: list[TensorSharding | None] = []
 
@@ -79,8 +80,12 @@ class Log:
     def result(self, func: Func, number: int, slots, decision: Decision, shardings, round) -> None:
         self.events.append(Event(func, number, slots, shardings, decision, round))
 
-    def removed(self, op: Op) -> None:
+    def removed(self, op: Op, is_held: bool) -> None:
+        """An operation without use or effect is gone. `is_held`: a priority above 0 of its result was still to come
+        (there the C++ passes go on with memory that they have freed, and what they decide means nothing)."""
         self.removed_ops.append(repr(op))
+        if is_held:
+            self.stale_priorities.append(f"{op!r} was removed while a user priority of its result was held back")
 
     def explain(self, value: Value, dim: int) -> list[list[Step]]:
         """For each axis on dimension `dim` of `value`, the chain of steps from `value` back to an annotation."""

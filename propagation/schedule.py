@@ -10,6 +10,7 @@ from __future__ import annotations
 from .factors import BACKWARD, BOTH, FORWARD, NONE
 from .model import DimSharding, FactorType, OpRule, TensorSharding
 from .program import Op
+from .rules.elementwise import CHLO_ELEMENTWISE
 
 __all__ = ["ALL", "ROUNDS", "direction", "directions", "is_elementwise", "restore_priority", "split_priorities"]
 
@@ -70,7 +71,7 @@ _ELEMENTWISE = frozenset(
         "tanh",
         "xor",
     ]
-) | {"sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard"}
+) | {"sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard", *CHLO_ELEMENTWISE}
 _PASSING = _ELEMENTWISE | {"stablehlo.reshape", "stablehlo.transpose", "sdy.data_flow_edge"}
 _DYNAMIC = {"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"}
 _MOVES = {"MoveToDevice", "MoveToHost"}

@@ -99,6 +99,8 @@ _CHLO_POINTWISE = [
     "broadcast_xor",
     "broadcast_zeta",
 ]
+# Those that Shardy counts as elementwise too, when it duplicates constants and schedules operations.
+CHLO_ELEMENTWISE = frozenset(f"chlo.{n}" for n in _CHLO_POINTWISE) - {"chlo.next_after", "chlo.polygamma", "chlo.zeta"}
 
 
 def elementwise(op, options):

@@ -2,65 +2,137 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from . import generator, oracle
-from .comparison import VERSION, differences
+from propagation.fuzz import Case, Oracle, Tally, compare, generate, module, shrink_case, sweep
+from propagation.fuzz import __main__ as cli
 
-# Random modules on which we differ: user priorities of constraints inside called functions, cause not yet known.
-KNOWN = {"0.12": {282, 297}}
+CASES = sorted((Path(__file__).parent / "cases").glob("*.mlir"))
+CHUNK = 250
 
 
-def _check(jobs, stage="closed", known=()):
-    outs = oracle.run_batch([(stage, text) for _, text in jobs])
-    compared, wrong = 0, {}
-    for (name, text), out in zip(jobs, outs):
-        if out is None or out.startswith("ERROR"):
-            continue  # the real pass failed
-        compared += 1
-        if name in known:
-            continue
-        found = differences(text, out, stage)
-        if found:
-            wrong[name] = found[0]
-    assert not wrong, f"{len(wrong)} of {compared} differ; the first: {next(iter(wrong.items()))}"
-    return compared
+def _check(tally: Tally, stage="closed") -> None:
+    if tally.failures:
+        case = tally.failures[0]
+        pytest.fail(
+            f"{len(tally.failures)} of {tally.compared} modules differ, seeds {[c.seed for c in tally.failures]}; "
+            f"{case.found.detail}\nminimal module of seed {case.seed}:\n{shrink_case(case, stage)}"
+        )
+
+
+def _compare_all(jobs, stage="closed") -> Tally:
+    tally = Tally()
+    with Oracle() as oracle:
+        for number, text in enumerate(jobs):
+            tally.add(Case(number, text, frozenset(), compare(text, oracle(stage, text), stage)))
+    return tally
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+def test_shrunk_cases(path):
+    """Minimal modules on which we once differed."""
+    tally = _compare_all([path.read_text()])
+    _check(tally)
+    assert tally.compared == 1
 
 
 def test_programs_from_jax():
     from . import programs
 
-    jobs = list(programs.programs(quick=True))
-    assert _check(jobs) == len(jobs)
+    jobs = [text for _, text in programs.programs(quick=True)]
+    tally = _compare_all(jobs)
+    _check(tally)
+    assert tally.compared == len(jobs)
 
 
 @pytest.mark.slow
 def test_more_programs_from_jax():
     from . import programs
 
-    jobs = list(programs.programs(quick=False))
-    assert _check(jobs) == len(jobs)
+    jobs = [text for _, text in programs.programs(quick=False)]
+    tally = _compare_all(jobs)
+    _check(tally)
+    assert tally.compared == len(jobs)
 
 
 @pytest.mark.parametrize("stage", ["basic", "aggressive", "op_priority", "user_priority"])
 def test_strategies_alone(stage):
-    jobs = [(s, generator.module(s, features=False)) for s in range(1000, 1040)]
-    assert _check(jobs, stage) == len(jobs)
+    tally = sweep(range(40), stage, features=False)
+    _check(tally, stage)
+    assert tally.compared == 40
 
 
 @pytest.mark.smoke
 def test_random_plain_modules():
-    jobs = [(s, generator.module(s, features=False)) for s in range(60)]
-    assert _check(jobs) == len(jobs)
+    tally = sweep(range(60), features=False)
+    _check(tally)
+    assert tally.compared == 60
 
 
-def test_random_modules():
-    jobs = [(s, generator.module(s)) for s in range(200)]
-    assert _check(jobs, known=KNOWN.get(VERSION, ())) > 180
+@pytest.mark.smoke
+def test_some_random_modules():
+    _check(sweep(range(100)))
+
+
+@pytest.mark.parametrize("start", range(0, 2000, CHUNK))
+def test_random_modules(start):
+    """2,000 modules of fixed seeds, in parts so that they spread over the cores."""
+    tally = sweep(range(start, start + CHUNK))
+    _check(tally)
+    assert tally.compared > 0.85 * CHUNK
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(200, 2000, 300))
+@pytest.mark.parametrize("start", range(2000, 8000, 1000))
 def test_more_random_modules(start):
-    jobs = [(s, generator.module(s)) for s in range(start, start + 300)]
-    assert _check(jobs, known=KNOWN.get(VERSION, ())) > 270
+    _check(sweep(range(start, start + 1000)))
+
+
+def test_the_generator_covers_the_dialects():
+    """Every operation with a rule of its own, and every feature of annotations and structure, appears."""
+    from propagation import program
+    from propagation.rules import table
+
+    names, features = set(), set()
+    for seed in range(600):
+        text, used = generate(seed)
+        features |= used
+        names |= {op.name for op in program.read(text).ops()}
+    missing = {n for n in table() if n.startswith("stablehlo.")} - names - {"stablehlo.cross-replica-sum"}
+    assert not missing
+    assert features == {
+        "call", "case", "closed dimension", "constraint", "constraint chain", "device ids", "inlined mesh",
+        "manual_computation", "maximal mesh", "named_computation", "nested manual computation", "open dimension",
+        "optimization_barrier", "priority", "propagation barrier", "repeated call", "replicated axis", "several meshes",
+        "sharding group", "size-one axis", "sub-axis", "unreduced axis", "while",
+    }  # fmt: skip
+
+
+def test_seeds_are_deterministic():
+    assert module(7) == module(7) != module(8)
+
+
+def test_shrinking_keeps_the_failure(capsys):
+    """A module is shrunk while a stand-in for a failure persists: it contains a transpose of a sharded value."""
+    from propagation.fuzz import shrink
+
+    def fails(text: str) -> bool:
+        return "stablehlo.transpose" in text and "sdy.sharding" in text
+
+    seed = next(s for s in range(100) if fails(module(s)))
+    small = shrink(module(seed), fails)
+    assert fails(small)
+    assert sum("stablehlo." in line for line in small.splitlines()) == 1
+
+
+def test_command(capsys, tmp_path):
+    assert cli.main(["--cases", "5", "--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "5 modules in" in out and "of 5 modules agree" in out and "open dimension" in out
+    assert cli.main(["--print", "3"]) == 0
+    file = tmp_path / "m.mlir"
+    file.write_text(capsys.readouterr().out)
+    assert cli.main(["--file", str(file)]) == 0
+    assert cli.main(["--file", str(tmp_path / "none")]) == 2

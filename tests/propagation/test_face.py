@@ -14,9 +14,8 @@ import pytest
 import propagation
 from propagation import __main__ as cli
 from propagation import errors
+from propagation.fuzz import generator
 from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding
-
-from . import generator
 
 MLP = """
 sdy.mesh @mesh = <["data"=4, "model"=2]>
