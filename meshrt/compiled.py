@@ -315,7 +315,10 @@ def _in_place(x: Any, sharding: Any) -> bool:
 
 
 def load(lowered: Lowered, program: Program, devices: tuple[Any, ...] | None) -> Compiled:
-    """A Compiled on `devices`, or on those of the context, or on the default ones for a single device."""
+    """A Compiled on `devices`, or on those of the context, or on the default ones for a single device.
+
+    Compiled for an AbstractMesh alone, it goes through the compiler when it is first asked for something.
+    """
     mesh = lowered.mesh
     if devices is None and mesh is not None:
         found = mesh_context.concrete
@@ -339,7 +342,10 @@ def load(lowered: Lowered, program: Program, devices: tuple[Any, ...] | None) ->
             f"the program was lowered for {lowered.request.platform!r}, but the devices are {devices[0].platform!r}; "
             "lower it for that platform"
         )
-    return Compiled(lowered, program, concrete, devices)
+    compiled = Compiled(lowered, program, concrete, devices)
+    if devices is not None:
+        compiled._loaded()  # now, so that the compiler's time and errors are here and not in the first call
+    return compiled
 
 
 class Compiled(_Stage):

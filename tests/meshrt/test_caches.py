@@ -194,3 +194,14 @@ def test_eager_loops_in_threads(monkeypatch):
     run = lambda k: float(meshrt.lax.fori_loop(0, 3, bodies[k % 3], jnp.float32(0)))
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(run, range(60))) == [3.0 * (k % 3) for k in range(60)]
+
+
+def test_compile_goes_through_the_compiler_at_once():
+    f = meshrt.jit(lambda x: jnp.sin(x) * 41.5)
+    lowered = f.lower(jnp.ones(7))
+    with events.count("compile") as n:
+        compiled = lowered.compile()
+    assert n["compile"] == 1
+    with events.count("compile") as n:
+        compiled(jnp.ones(7))
+    assert n["compile"] == 0
