@@ -24,6 +24,17 @@ from meshrt import (
 )
 from meshrt import dispatch as _dispatch  # noqa: F401  (eager evaluation registers itself)
 from meshrt.api import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+from meshrt.contexts import (
+    debug_infs,
+    debug_nans,
+    default_device,
+    default_matmul_precision,
+    default_prng_impl,
+    disable_jit,
+    enable_x64,
+    log_compiles,
+    numpy_dtype_promotion,
+)
 from meshrt.core.source import named_scope
 from meshrt.core.types import aval_of as typeof
 from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
@@ -60,11 +71,13 @@ from meshrt.transforms.vmap import vmap
 __all__ = [
     "Array", "NamedSharding", "P", "ShapeDtypeStruct", "ad_checkpoint", "block_until_ready", "checkpoint",
     "checkpoint_policies", "clear_backends", "closure_convert", "config", "custom_derivatives", "custom_gradient",
-    "custom_jvp", "custom_vjp", "default_backend", "device_count", "device_get", "device_put", "devices", "distributed",
-    "dtypes", "errors", "eval_shape", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax",
-    "linear_transpose", "linearize", "local_device_count", "local_devices", "make_array_from_callback",
-    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh",
-    "named_scope", "nn", "numpy", "process_count", "process_index", "random", "remat", "set_mesh", "sharding", "stages",
+    "custom_jvp", "custom_vjp", "debug_infs", "debug_nans", "default_backend", "default_device",
+    "default_matmul_precision", "default_prng_impl", "device_count", "device_get", "device_put", "devices",
+    "disable_jit", "distributed", "dtypes", "enable_x64", "errors", "eval_shape", "grad", "hessian", "jacfwd",
+    "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count",
+    "local_devices", "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "named_scope", "nn", "numpy",
+    "numpy_dtype_promotion", "process_count", "process_index", "random", "remat", "set_mesh", "sharding", "stages",
     "tree", "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip
 

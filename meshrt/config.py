@@ -66,13 +66,13 @@ class Field:
             return None
         ok = self.type is object or (isinstance(value, self.type) and (self.type is bool or type(value) is not bool))
         if not ok:
-            raise self._bad(value, f"expected {self.type.__name__}")
+            raise self.bad(value, f"expected {self.type.__name__}")
         if self.choices and value not in self.choices:
-            raise self._bad(value, f"expected one of {', '.join(map(repr, self.choices))}")
+            raise self.bad(value, f"expected one of {', '.join(map(repr, self.choices))}")
         if self.minimum is not None and value < self.minimum:
-            raise self._bad(value, f"expected at least {self.minimum}")
+            raise self.bad(value, f"expected at least {self.minimum}")
         if self.maximum is not None and value > self.maximum:
-            raise self._bad(value, f"expected at most {self.maximum}")
+            raise self.bad(value, f"expected at most {self.maximum}")
         return value
 
     def parse(self, text: str) -> Any:
@@ -82,7 +82,7 @@ class Field:
         if self.type is bool:
             word = text.strip().lower()
             if word not in _TRUE | _FALSE:
-                raise self._bad(text, "expected true or false")
+                raise self.bad(text, "expected true or false")
             return word in _TRUE
         if self.type is int:
             try:
@@ -90,15 +90,17 @@ class Field:
             except ValueError as e:
                 if isinstance(e, errors.ConfigError):
                     raise
-                raise self._bad(text, "expected a whole number") from None
+                raise self.bad(text, "expected a whole number") from None
         if self.type is object:
-            raise self._bad(text, f"it can only be set in the program, with meshrt.config.update({self.name!r}, ...)")
+            raise self.bad(text, f"it can only be set in the program, with meshrt.config.update({self.name!r}, ...)")
         return self.check(text)
 
-    def _bad(self, value: Any, why: str) -> errors.ConfigError:
+    def bad(self, value: Any, why: str) -> errors.ConfigError:
+        """The error for a value that this setting cannot have."""
+        env = "" if self.type is object else f" or the environment variable {self.env}"
         return errors.ConfigError(
             f"{value!r} is not a value for the setting {self.name!r} ({self.doc}): {why}. "
-            f"Set it with meshrt.config.update({self.name!r}, ...) or the environment variable {self.env}."
+            f"Set it with meshrt.config.update({self.name!r}, ...){env}."
         )
 
 
@@ -142,7 +144,8 @@ class Settings:
     """All settings; see the module. Reading a field is attribute access."""
 
     __slots__ = (
-        "_compile_key", "_frozen", "_hooks", "_lock", "_overrides", "_trace_key", "_values", "overrides", "version",
+        "_checks", "_compile_key", "_frozen", "_hooks", "_lock", "_overrides", "_trace_key", "_values", "overrides",
+        "version",
     )  # fmt: skip
 
     def __init__(self, environ: dict[str, str] | None = None):
@@ -150,6 +153,7 @@ class Settings:
         self._values = {f.name: f.parse(environ[f.env]) if f.env in environ else f.default for f in FIELDS.values()}
         self._lock = threading.RLock()
         self._hooks: dict[str, list[Callable[[Any], None]]] = {}
+        self._checks: dict[str, Callable[[Field, Any], Any]] = {}
         self._frozen: dict[str, str] = {}
         # Read on every call, where a context variable costs a fifth of a thread-local attribute.
         self._overrides: ContextVar[_Overrides | None] = ContextVar("meshrt_overrides", default=None)
@@ -214,7 +218,7 @@ class Settings:
           ConfigError: unknown name, wrong value, or the setting can no longer change.
         """
         name = _field_name(name)
-        value = FIELDS[name].check(value)
+        value = self.checked(name, value)
         with self._lock:
             if name in self._frozen and value != self._values[name]:
                 raise errors.ConfigError(
@@ -231,7 +235,7 @@ class Settings:
     @contextmanager
     def override(self, **values: Any):
         """Other values inside the block, for the current thread only."""
-        checked = {_field_name(n): FIELDS[_field_name(n)].check(v) for n, v in values.items()}
+        checked = {_field_name(n): self.checked(n, v) for n, v in values.items()}
         for name in checked:
             if name in ("num_cpu_devices", "platforms"):
                 raise errors.ConfigError(f"the setting {name!r} belongs to the process: use meshrt.config.update")
@@ -243,6 +247,17 @@ class Settings:
             self._overrides.set(saved)
 
     # --- for the runtime.
+
+    def checked(self, name: str, value: Any) -> Any:
+        """The value that the setting `name` has when it is set to `value`. ConfigError if it cannot be."""
+        field = FIELDS[_field_name(name)]
+        value = field.check(value)
+        check = self._checks.get(field.name)
+        return value if check is None else check(field, value)
+
+    def on_check(self, name: str, check: Callable[[Field, Any], Any]) -> None:
+        """Has `check(field, value)` look at new values of the setting `name`: it returns the value or raises."""
+        self._checks[_field_name(name)] = check
 
     def on_update(self, name: str, hook: Callable[[Any], None]) -> None:
         """Calls `hook(value)` after each update of the setting `name`."""
@@ -298,6 +313,8 @@ compile_key = settings.compile_key
 def __getattr__(name: str) -> Any:
     if name in FIELDS or name.startswith("jax_"):
         return getattr(settings, name)
+    if name == "x64_enabled":  # JAX's second name for it
+        return settings.enable_x64
     raise AttributeError(f"module {__name__!r} has no attribute or setting {name!r}")
 
 

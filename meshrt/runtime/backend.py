@@ -284,6 +284,17 @@ def default_device() -> Any:
     return chosen
 
 
+def _check_default_device(field: Any, chosen: Any) -> Any:
+    known = chosen is None or isinstance(chosen, jaxlib_api.Device)
+    if known or (isinstance(chosen, str) and (chosen in _STARTERS or chosen in _ALIASES)):
+        return chosen
+    raise field.bad(
+        chosen, f"expected a device, such as meshrt.devices('cpu')[0], or a platform: {', '.join(_STARTERS)} or gpu"
+    )
+
+
+config.settings.on_check("default_device", _check_default_device)
+
 _first: Any = None
 
 

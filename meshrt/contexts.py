@@ -1,0 +1,87 @@
+"""Settings as context managers and decorators, under the names that JAX gives them.
+
+>>> import meshrt
+>>> with meshrt.default_matmul_precision("highest"):
+...     ...
+>>> with meshrt.default_device("cpu"), meshrt.enable_x64(True):
+...     ...
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ContextDecorator
+from typing import Any
+
+from meshrt import errors
+from meshrt.config import FIELDS, settings
+
+__all__ = [
+    "debug_infs", "debug_nans", "default_device", "default_matmul_precision", "default_prng_impl", "disable_jit",
+    "enable_x64", "log_compiles", "numpy_dtype_promotion",
+]  # fmt: skip
+
+
+class _Inside(ContextDecorator):
+    """Another value of a setting, for the current thread and as long as the block or the decorated call lasts."""
+
+    def __init__(self, name: str, value: Any):
+        self._values = {name: value}
+        self._entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        override = settings.override(**self._values)
+        override.__enter__()
+        self._entered.append(override)
+
+    def __exit__(self, *details: Any) -> None:
+        self._entered.pop().__exit__(*details)
+
+    def _recreate_cm(self) -> _Inside:
+        (item,) = self._values.items()
+        return _Inside(*item)
+
+
+class SettingContext:
+    """`context(value)` sets one setting for a block; `context.value` is its value now.
+
+    Without an argument a yes-or-no setting is switched on.
+
+    Raises:
+      ConfigError: the setting cannot have this value.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, *value: Any) -> _Inside:
+        if len(value) > 1 or (not value and FIELDS[self.name].type is not bool):
+            raise errors.ArgumentTypeError(
+                f"meshrt.{self.name} takes one value, as in `with meshrt.{self.name}({settings.read(self.name)!r}):`"
+            )
+        return _Inside(self.name, settings.checked(self.name, value[0] if value else True))
+
+    @property
+    def value(self) -> Any:
+        return settings.read(self.name)
+
+    def __bool__(self) -> bool:
+        raise errors.ArgumentTypeError(
+            f"meshrt.{self.name} is a context manager; its value is meshrt.{self.name}.value or "
+            f"meshrt.config.{self.name}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<meshrt.{self.name}: {FIELDS[self.name].doc}; now {self.value!r}>"
+
+
+default_device = SettingContext("default_device")
+default_matmul_precision = SettingContext("default_matmul_precision")
+default_prng_impl = SettingContext("default_prng_impl")
+numpy_dtype_promotion = SettingContext("numpy_dtype_promotion")
+enable_x64 = SettingContext("enable_x64")
+disable_jit = SettingContext("disable_jit")
+debug_nans = SettingContext("debug_nans")
+debug_infs = SettingContext("debug_infs")
+log_compiles = SettingContext("log_compiles")

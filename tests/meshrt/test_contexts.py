@@ -1,0 +1,183 @@
+"""Settings as context managers under JAX's names; JAX is the judge of what they do."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy
+from meshrt import errors
+
+LIBRARIES = [meshrt, jax]
+
+
+def both(program):
+    """What `program` gives with meshrt and with JAX."""
+    return [program(lib) for lib in LIBRARIES]
+
+
+def ids(x):
+    return sorted(d.id for d in x.devices())
+
+
+def test_default_device():
+    def program(lib):
+        one, two = lib.devices()[1], lib.devices()[2]
+        made_outside = lib.numpy.ones(3)
+        committed = lib.device_put(np.ones(3), lib.devices()[5])
+        double = lib.jit(lambda x: x * 2)
+        seen = [ids(double(made_outside)), ids(double(np.ones(3)))]
+        with lib.default_device(one):
+            inner = lib.numpy.ones(3)
+            seen += [ids(inner), ids(double(np.ones(3))), ids(double(made_outside)), ids(double(committed))]
+            seen += [ids(lib.numpy.arange(3) + 1), ids(lib.random.normal(lib.random.key(0), (2,)))]
+            seen += [ids(lib.device_put(np.ones(3))), ids(lib.device_put(committed))]
+            with lib.default_device(two):
+                seen += [ids(lib.numpy.zeros(3)), ids(double(inner)), ids(double(np.ones(3)))]
+            with lib.default_device("cpu"):
+                seen += [ids(lib.numpy.zeros(3))]
+            with lib.default_device(None):
+                seen += [ids(lib.numpy.zeros(3))]
+            seen += [ids(lib.numpy.zeros(3)), lib.default_device.value is one]
+        return [*seen, ids(lib.numpy.zeros(3)), ids(double(inner)), ids(double(np.ones(3)))]
+
+    ours, theirs = both(program)
+    assert ours == theirs
+
+
+def test_default_device_by_update():
+    def program(lib):
+        lib.config.update("jax_default_device", lib.devices()[3])
+        try:
+            return ids(lib.numpy.ones(3)), ids(lib.jit(lambda x: x + 1)(np.ones(3)))
+        finally:
+            lib.config.update("jax_default_device", None)
+
+    ours, theirs = both(program)
+    assert ours == theirs == ([3], [3])
+
+
+def test_default_device_beside_a_mesh():
+    def program(lib):
+        mesh = lib.sharding.Mesh(np.array(lib.devices()[:4]), ("x",))
+        spread = lib.device_put(np.ones(8, np.float32), lib.NamedSharding(mesh, lib.P("x")))
+        with lib.default_device(lib.devices()[6]):
+            return ids(lib.jit(lambda x: x + 1)(spread)), ids(spread + 1), ids(spread + np.ones(8, np.float32))
+
+    ours, theirs = both(program)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("value", ["cpux", 3, b"cpu"])
+def test_no_device(value):
+    for call in (meshrt.default_device, lambda v: meshrt.config.update("default_device", v)):
+        with pytest.raises(
+            errors.ConfigError, match=r"expected a device, such as .* or a platform: cpu, cuda, tpu or gpu"
+        ):
+            call(value)
+    with pytest.raises(ValueError), jax.default_device(value):
+        pass
+
+
+def test_enable_x64():
+    def program(lib):
+        seen = [str(lib.numpy.ones(2).dtype)]
+        with lib.enable_x64(True):
+            seen += [str(lib.numpy.ones(2).dtype), lib.config.x64_enabled, lib.config.read("jax_enable_x64")]
+            with lib.enable_x64(False):
+                seen += [str(lib.numpy.asarray(np.ones(2)).dtype)]
+        with lib.enable_x64():
+            seen += [str(lib.jit(lambda x: x * 2)(np.ones(2)).dtype)]
+        return [*seen, str(lib.jit(lambda x: x * 2)(np.ones(2)).dtype), lib.config.jax_enable_x64]
+
+    ours, theirs = both(program)
+    assert ours == theirs
+
+
+def test_the_others_set_their_settings():
+    cases = {
+        "default_matmul_precision": "highest", "debug_nans": True, "debug_infs": True, "log_compiles": True,
+        "numpy_dtype_promotion": "strict", "disable_jit": True, "enable_x64": True, "default_prng_impl": "rbg",
+    }  # fmt: skip
+    for name, value in cases.items():
+
+        def program(lib, name=name, value=value):
+            seen = [str(getattr(lib.config, f"jax_{name}"))]
+            with getattr(lib, name)(value):
+                seen.append(str(getattr(lib.config, f"jax_{name}")))
+            return [*seen, str(getattr(lib.config, f"jax_{name}"))]
+
+        ours, theirs = both(program)
+        assert ours[1:] == theirs[1:] and ours[0] == ours[2], name
+
+
+def test_as_decorator_and_more_than_once():
+    def program(lib):
+        context = lib.default_matmul_precision("highest")
+
+        @context
+        def read(depth):
+            value = lib.config.jax_default_matmul_precision
+            return [value, *(read(depth - 1) if depth else [])]
+
+        seen = [*read(1), str(lib.config.jax_default_matmul_precision)]
+        with context:
+            seen.append(lib.config.jax_default_matmul_precision)
+        return [*seen, str(lib.config.jax_default_matmul_precision)]
+
+    ours, theirs = both(program)
+    assert ours == theirs
+
+
+def test_an_error_inside_and_another_thread():
+    def program(lib):
+        seen = []
+        try:
+            with lib.debug_nans(True):
+                thread = threading.Thread(target=lambda: seen.append(lib.config.jax_debug_nans))
+                thread.start(), thread.join()
+                lib.numpy.log(-lib.numpy.ones(2))
+        except FloatingPointError:
+            seen.append("error")
+        return [*seen, lib.config.jax_debug_nans]
+
+    ours, theirs = both(program)
+    assert ours == theirs == [False, "error", False]
+
+
+def test_disable_jit():
+    def program(lib):
+        seen = []
+        f = lib.jit(
+            lambda x: seen.append(isinstance(x, lib.core.Tracer) if lib is jax else "Tracer" in type(x).__name__)
+        )
+        with lib.disable_jit():
+            f(1.0)
+            with lib.disable_jit(False):
+                f(1.0)
+        return seen
+
+    ours, theirs = both(program)
+    assert ours == theirs == [False, True]
+
+
+def test_misuse():
+    with pytest.raises(errors.ArgumentTypeError, match="default_matmul_precision takes one value"):
+        meshrt.default_matmul_precision()
+    with pytest.raises(TypeError, match=r"its value is meshrt.enable_x64.value"):
+        bool(meshrt.enable_x64)
+    with pytest.raises(errors.ConfigError, match="expected one of 'default'"):
+        meshrt.default_matmul_precision("best")
+    assert "now None" in repr(meshrt.default_device)
+
+
+@pytest.mark.parametrize("name", ["transfer_guard", "debug_key_reuse", "check_tracer_leaks", "numpy_rank_promotion"])
+def test_settings_that_do_not_exist(name):
+    with pytest.raises(AttributeError, match=f"meshrt.{name} is not implemented"):
+        getattr(meshrt, name)
+    with pytest.raises(errors.ConfigError, match=f"no setting 'jax_{name}'"):
+        meshrt.config.update(f"jax_{name}", True)
