@@ -148,7 +148,10 @@ class Wanted:
                     f"jit was given {given} for {_text(origin)}, but no mesh is in context: enter one with `with "
                     "meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
                 )
-            return NamedSharding(self.mesh, given)
+            try:
+                return NamedSharding(self.mesh, given)
+            except errors.ShardingError as e:
+                raise type(e)(f"jit was given {given} for {_text(origin)}: {e}") from None
         if isinstance(given, SingleDeviceSharding):
             self.add_device(given.device_assignment[0], origin)
             return None
@@ -171,7 +174,8 @@ class Wanted:
         if len(sharding.spec.partitions) > aval.ndim:
             raise errors.RankMismatchError(
                 f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was "
-                f"applied to {_text(origin)}, a value of rank {aval.ndim}"
+                f"applied to {_text(origin)}, a value of rank {aval.ndim}. Give at most one entry per dimension, as in "
+                f"{PartitionSpec(*sharding.spec.partitions[: aval.ndim])}"
             )
         try:
             sharding.shard_shape(aval.shape)

@@ -56,8 +56,7 @@ def scan(
     need_callable(f, "the body of scan")
     if _split_transpose:
         raise errors.UnsupportedError("scan(_split_transpose=True) is not implemented; leave it out")
-    x_leaves = tree_util.tree_leaves(xs)
-    length = _scan_length(x_leaves, length)
+    length = _scan_length(xs, length)
     unroll = unroll_factor(unroll, length)
     if config.read("disable_jit") and not any_tracer((init, xs)):
         return _scan_in_python(f, init, xs, length, reverse)
@@ -112,35 +111,55 @@ def _bind_scan(staged: Staged, carry: list[Any], xs: list[Any], length: int, rev
     return [*carry_out, *outs]
 
 
-def _scan_length(xs: Sequence[Any], length: int | None) -> int:
+def _scan_length(xs: Any, length: int | None, what: str = "scan") -> int:
+    """The common size of the leaves' first dimensions, which must be `length` if that is given."""
     sizes = []
-    for x in xs:
-        shape = getattr(x, "shape", None)
-        if not shape:
+    for i, x in enumerate(tree_util.tree_leaves(xs)):
+        aval = aval_of(x)
+        if not aval.shape:
             raise errors.ArgumentValueError(
-                f"scan got value with no leading axis to scan over: {x}; give arrays of rank 1 or more as xs"
+                f"{what} got value with no leading axis to scan over: {x!r} at {_leaf_paths(xs)[i]}; give arrays of "
+                "rank 1 or more as xs, and close over values that all iterations share"
             )
-        sizes.append(shape[0])
+        sizes.append(aval.shape[0])
     if length is not None:
         try:
             length = int(length)
         except TypeError:
             raise errors.ArgumentTypeError(
-                f"the length of a scan must be a concrete whole number, not {length}"
+                f"the length of a {what} must be a concrete whole number, not {length}"
             ) from None
         if any(s != length for s in sizes):
             raise errors.ArgumentValueError(
-                f"scan got `length` argument of {length} which disagrees with leading axis sizes {sizes}"
+                f"{what} got `length` argument of {length} which disagrees with leading axis sizes {sizes}:\n"
+                f"{_listed_sizes(xs, sizes, length)}\nLeave `length` out, or slice these arrays to it"
             )
         if length < 0:
-            raise errors.ArgumentValueError(f"scan got a negative length, {length}")
+            raise errors.ArgumentValueError(f"{what} got a negative length, {length}")
         return length
     if not sizes:
-        raise errors.ArgumentValueError("scan got no values to scan over and `length` not provided; give one of them")
+        hint = " and `length` not provided; give one of them" if what == "scan" else "; give at least one array"
+        raise errors.ArgumentValueError(f"{what} got no values to scan over{hint}")
     if len(set(sizes)) > 1:
+        usual = max(sizes, key=sizes.count)
         listed = ", ".join([str(s) for s in sizes])
-        raise errors.ArgumentValueError(f"scan got values with different leading axis sizes: {listed}")
+        raise errors.ArgumentValueError(
+            f"{what} got values with different leading axis sizes: {listed}. Most have size {usual}, but:\n"
+            f"{_listed_sizes(xs, sizes, usual)}\nSlice or pad them to one size, or close over what all "
+            "iterations share"
+        )
     return sizes[0]
+
+
+def _leaf_paths(xs: Any) -> list[str]:
+    return ["xs" + tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(xs)]
+
+
+def _listed_sizes(xs: Any, sizes: Sequence[int], expected: int, most: int = 8) -> str:
+    """A line for each leaf of another size than `expected`."""
+    leaves = zip(_leaf_paths(xs), tree_util.tree_leaves(xs), sizes)
+    lines = [f"  {path} of type {aval_of(x)} has size {size}" for path, x, size in leaves if size != expected]
+    return "\n".join([*lines[:most], f"  ... and {len(lines) - most} more"] if len(lines) > most else lines)
 
 
 def unroll_factor(unroll: int | bool, length: int) -> int:
@@ -178,7 +197,7 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
     """
     need_callable(f, "the function of map")
     if batch_size is None:
-        length = _scan_length(tree_util.tree_leaves(xs), None)
+        length = _scan_length(xs, None, "map")
         return scan_body(Body(lambda _, x: ((), f(x)), f, "map"), (), xs, length, False, 1)[1]
     return _map_batches(f, xs, batch_size)
 
@@ -191,7 +210,7 @@ def _map_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
 
     if batch_size < 1:
         raise errors.ArgumentValueError(f"map: batch_size must be a positive whole number, not {batch_size}")
-    length = _scan_length(tree_util.tree_leaves(xs), None)
+    length = _scan_length(xs, None, "map")
     trips = length // batch_size
     whole = trips * batch_size
     parts = []

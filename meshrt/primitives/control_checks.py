@@ -45,36 +45,47 @@ def check_pair(staged: Staged, what: str) -> None:
         )
 
 
-def _carry_name(body: Body) -> str:
-    """The name of the carry parameter of the user's function, for key paths."""
+def _parameter(body: Body, position: int, otherwise: str) -> str:
+    """The name of a parameter of the user's function, for key paths."""
     try:
-        parameters = list(inspect.signature(body.owner).parameters.values())
-        return parameters[0].name if body.call is body.owner else "carry"
+        return list(inspect.signature(body.owner).parameters.values())[position].name
     except (ValueError, TypeError, IndexError):
-        return "carry"
+        return otherwise
+
+
+def _users_part(body: Body, tree: Any) -> tuple[str, int | None]:
+    """(name of the user's carry, its position in the carry of structure `tree`; None if it is the whole)."""
+    if body.call is body.owner:
+        return _parameter(body, 0, "carry"), None
+    if body.what == "fori_loop":  # beside counters of our own
+        return _parameter(body, 1, "val"), len(tree_util.treedef_children(tree)) - 1
+    return "carry", None
 
 
 def check_carry_tree(body: Body, expected: Any, got: Any) -> None:
     if expected == got:
         return
+    root, at = _users_part(body, expected)
+    if at is not None:
+        expected, got = (tree_util.treedef_children(t)[at] for t in (expected, got))
     raise errors.ArgumentTypeError(
         f"{body.what} body function carry input and carry output must have the same pytree structure, but they differ "
-        f"(input against output):\n{tree_difference(expected, got, _carry_name(body))}\n"
+        f"(input against output):\n{tree_difference(expected, got, root)}\n"
         f"Make {function_name(body.owner)} return a carry of the structure that it takes"
     )
 
 
 def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: Any) -> None:
-    root = _carry_name(body)
-    paths = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(tree, list(range(len(carry)))))[0]
     lines = []
-    for (path, _), value, out in zip(paths, carry, out_avals):
+    for i, (value, out) in enumerate(zip(carry, out_avals)):
         aval = aval_of(value)
         why = describe_difference(aval, out)
         if why is not None:
+            root, at = _users_part(body, tree)
+            path = tree_util.tree_leaves_with_path(tree_util.tree_unflatten(tree, range(len(carry))))[i][0]
             lines.append(
-                f"  the input carry {root}{tree_util.keystr(path)} has type {aval} but the corresponding output carry "
-                f"has type {out}, so {why}"
+                f"  the input carry {root}{tree_util.keystr(path if at is None else path[1:])} has type {aval} but the "
+                f"corresponding output carry has type {out}, so {why}"
             )
     if lines:
         raise errors.ArgumentTypeError(

@@ -40,6 +40,39 @@ def test_axis_used_twice(mesh):
     check(e.value, ValueError, "data", "at most one positional dimension")
 
 
+@pytest.mark.parametrize(
+    "spec, kind, words",
+    [
+        (P("rows"), errors.UnknownAxisError, ["rows", "data", "model", "Use one of its axes"]),
+        (P("data", "data"), errors.DuplicateAxisError, ["data", "at most one positional dimension", "Keep one"]),
+        (P(None, None, "data"), errors.RankMismatchError, ["rank at least 3", "rank 2", "entr"]),
+    ],
+    ids=["unknown", "twice", "rank"],
+)
+def test_wrong_specs_name_the_place(mesh, spec, kind, words):
+    tree = {"w": np.ones((8, 8), np.float32)}
+    constrain = lambda params: meshrt.lax.with_sharding_constraint(params, spec)
+    cases = [
+        (lambda: meshrt.jit(lambda params: params["w"], in_shardings=spec)(tree), ["argument params['w'] of <lambda>"]),
+        (lambda: meshrt.jit(lambda params: params, out_shardings=spec)(tree), ["result['w'] of <lambda>"]),
+        (lambda: meshrt.jit(constrain)(tree), ["with_sharding_constraint of x['w'] at", "test_bad_input.py"]),
+        (lambda: constrain(tree), ["with_sharding_constraint of x['w'] at", "test_bad_input.py"]),
+        (lambda: meshrt.device_put(tree, spec), ["device_put of x['w']"]),
+        (lambda: meshrt.jit(lambda params: meshrt.device_put(params, spec))(tree), ["device_put of x['w']"]),
+    ]
+    with meshrt.set_mesh(mesh):
+        for call, place in cases:
+            with pytest.raises(kind) as e:
+                call()
+            check(e.value, ValueError, *words, *place)
+
+
+def test_shardings_that_are_no_prefix(mesh):
+    with pytest.raises(errors.TreeError) as e:
+        meshrt.lax.with_sharding_constraint({"a": np.ones(8)}, {"b": NamedSharding(mesh, P("data"))})
+    check(e.value, ValueError, "shardings of with_sharding_constraint", "only the second has 'a'")
+
+
 def test_rank_mismatch_at_the_boundary(mesh):
     with pytest.raises(errors.RankMismatchError) as e:
         meshrt.jit(lambda x: x, in_shardings=NamedSharding(mesh, P("data", "model")))(np.ones(8, np.float32))

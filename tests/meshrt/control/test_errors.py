@@ -29,13 +29,32 @@ CASES = {
     "sizes": (
         lambda: lax.scan(lambda c, x: (c, x), 1.0, (ONES, ONES[:2])),
         ValueError,
-        ["different leading axis sizes: 3, 2"],
+        ["different leading axis sizes: 3, 2. Most have size 3, but", "xs[1] of type float32[2] has size 2"],
     ),
-    "no axis": (lambda: lax.scan(lambda c, x: (c, x), 1.0, 2.0), ValueError, ["no leading axis to scan over: 2.0"]),
+    "sizes in a tree": (
+        lambda: lax.scan(lambda c, x: (c, x), 1.0, {"a": ONES, "b": (ONES, ONES[:2])}),
+        ValueError,
+        ["3, 3, 2. Most have size 3", "  xs['b'][1] of type float32[2] has size 2"],
+    ),
+    "sizes of map": (
+        lambda: lax.map(lambda x: x["a"], {"a": ONES, "b": ONES[:1]}),
+        ValueError,
+        ["map got values with different leading axis sizes: 3, 1", "xs['b'] of type float32[1] has size 1"],
+    ),
+    "no axis of map": (
+        lambda: lax.map(lambda x: x, (ONES, 2)),
+        ValueError,
+        ["no leading axis to scan over: 2 at xs[1]"],
+    ),
+    "no axis": (
+        lambda: lax.scan(lambda c, x: (c, x), 1.0, 2.0),
+        ValueError,
+        ["no leading axis to scan over: 2.0 at xs"],
+    ),
     "length": (
         lambda: lax.scan(lambda c, x: (c, x), 1.0, ONES, length=4),
         ValueError,
-        ["`length` argument of 4 which disagrees with leading axis sizes [3]"],
+        ["`length` argument of 4 which disagrees with leading axis sizes [3]", "xs of type float32[3] has size 3"],
     ),
     "no length": (
         lambda: lax.scan(lambda c, x: (c, x), 1.0),
@@ -68,7 +87,22 @@ CASES = {
     "fori carry": (
         lambda: lax.fori_loop(0, 3, lambda i, c: jnp.stack([c, c]), ONES),
         TypeError,
-        ["fori_loop body function carry", "float32[2,3]"],
+        ["fori_loop body function carry", "the input carry c has type float32[3]", "float32[2,3]"],
+    ),
+    "fori carry path": (
+        lambda: lax.fori_loop(0, 3, lambda i, state: {"w": state["w"].astype(np.int32)}, {"w": ONES}),
+        TypeError,
+        ["the input carry state['w'] has type float32[3]", "int32[3]", "dtypes do not match", "astype"],
+    ),
+    "fori carry path, traced bounds": (
+        lambda: lax.fori_loop(0, jnp.int32(3), lambda i, state: {"w": state["w"][:2]}, {"w": ONES}),
+        TypeError,
+        ["the input carry state['w'] has type float32[3]", "float32[2]", "shapes do not match"],
+    ),
+    "fori carry structure": (
+        lambda: lax.fori_loop(0, 3, lambda i, state: {"v": state["w"]}, {"w": ONES}),
+        TypeError,
+        ["same pytree structure", "state is dict with ('w',) and dict with ('v',)"],
     ),
     "fori bounds": (
         lambda: lax.fori_loop(0.0, 3, lambda i, c: c, 1.0),
