@@ -10,24 +10,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from meshrt import tree
+from meshrt import dtypes, tree
 from meshrt.demo.curve import draw
 from meshrt.demo.training import Move, StepReport, Trainer
 from meshrt.inspect.hlo import axes_of_groups, collectives
 from meshrt.inspect.model import CollectiveRow, ValueRow, collective_rows
-from meshrt.inspect.render import collectives_table, table, values_table
+from meshrt.inspect.render import COLLECTIVES_NOTE, collectives_table, table, values_table
 
 __all__ = ["show"]
 
 
 def show(out: Console, trainer: Trainer, history: Sequence[StepReport], move: Move) -> None:
     """Mesh, parameters, collectives, loss curve, and the cost of moving to other devices."""
-    plain = not out.is_terminal
-    out.print(mesh_table(trainer, plain))
-    out.print(values_table("Parameters", parameter_rows(trainer), plain))
+    out.print(mesh_table(trainer))
+    out.print(values_table(out, "Parameters", parameter_rows(trainer)))
     rows, origin = communication_rows(trainer)
-    title = f"Collectives of one step, bytes sent per device ({origin})"
-    out.print(collectives_table(title, rows, plain, causes=False))
+    out.print(collectives_table(out, f"Collectives of one step ({origin})", rows))
+    out.print(Text(COLLECTIVES_NOTE, style="dim"))
+    out.print()
     out.print(Text("Loss (nats per byte)", style="bold"))
     losses = [r.loss for r in history]
     for line in draw(losses, braille=_has_braille(out)):
@@ -37,12 +37,12 @@ def show(out: Console, trainer: Trainer, history: Sequence[StepReport], move: Mo
     show_move(out, trainer, move)
 
 
-def mesh_table(trainer: Trainer, plain: bool) -> Table:
+def mesh_table(trainer: Trainer) -> Table:
     """Which device stands where."""
     mesh = trainer.mesh
     axes = ", ".join(f"{n}={s}" for n, s in mesh.shape.items())
     rows, columns = mesh.axis_names
-    grid = table(f"Mesh {axes} on {mesh.size} {mesh.devices.flat[0].platform} devices", plain)
+    grid = table(f"Mesh {axes} on {mesh.size} {mesh.devices.flat[0].platform} devices")
     grid.add_column(f"{rows} \\ {columns}")
     for j in range(mesh.devices.shape[1]):
         grid.add_column(str(j), justify="right")
@@ -61,7 +61,8 @@ def parameter_rows(trainer: Trainer) -> list[ValueRow]:
         name = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
         local = math.prod(x.sharding.shard_shape(x.shape)) * size
         text = f"({', '.join(axes)})" if any(a != "-" for a in axes) else "replicated"
-        rows.append(ValueRow(name, f"{x.dtype}[{','.join(map(str, x.shape))}]", text, x.size * size, local))
+        kind = f"{dtypes.short_dtype_name(x.dtype)}[{','.join(map(str, x.shape))}]"
+        rows.append(ValueRow(name, kind, text, x.size * size, local))
     return rows
 
 
@@ -97,9 +98,9 @@ def show_move(out: Console, trainer: Trainer, move: Move) -> None:
     out.print(Text(f"  stations run: {counts}"))
     out.print(Text(
         f"  first step there {move.first_seconds * 1e3:.0f} ms, the next {move.next_seconds * 1e3:.0f} ms: moving cost "
-        f"about "
-        f"{extra * 1e3:.0f} ms; tracing to loading took {trainer.compile_seconds * 1e3:.0f} ms at the start"
+        f"about {extra * 1e3:.0f} ms"
     ))  # fmt: skip
+    out.print(Text(f"  (tracing to loading took {trainer.compile_seconds * 1e3:.0f} ms at the start)"))
 
 
 def _has_braille(out: Console) -> bool:

@@ -5,28 +5,34 @@ Texts from a module are data: control characters in them are shown, not obeyed.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from collectives.plan import human
 from meshrt.inspect.model import CollectiveRow, Report, ValueRow
 
-__all__ = ["clean", "collectives_table", "console", "render", "shorten", "table", "values_table"]
+__all__ = ["COLLECTIVES_NOTE", "clean", "collectives_table", "console", "render", "shorten", "table", "values_table"]
+
+Column = tuple[str, Literal["left", "right"]]
+_PLAIN_WIDTH = 200
+_UNLIMITED = 100_000  # columns
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that writes plain, unwrapped text where the output is not a terminal."""
-    import sys
-
+    """A console that writes plain text, nothing folded or cut, where the output is not a terminal."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
         return Console(stderr=stderr, highlight=False)
-    return Console(stderr=stderr, highlight=False, width=200, soft_wrap=True, color_system=None)
+    return Console(stderr=stderr, highlight=False, width=_UNLIMITED, soft_wrap=True, color_system=None)
 
 
 def clean(text: str) -> str:
@@ -45,98 +51,119 @@ def shorten(where: str | None) -> str:
         return clean(f"{Path(path).name}{colon}{line}" if path else where)
 
 
-def table(title: str, plain: bool) -> Table:
-    """An empty table; `plain` ones have no frame and never fold."""
+def table(title: str) -> Table:
+    """An empty table without a frame: width is scarce in a terminal."""
     return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD if plain else box.ROUNDED,
-        pad_edge=not plain,
+        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
 
 
-def _table(title: str, columns: Sequence[tuple[str, str]], plain: bool) -> Table:
-    made = table(title, plain)
+def fitting(out: Console, layouts: Iterable[Table]) -> Table:
+    """The first of `layouts`, which begin with the widest, that fits the console; the last one if none does."""
+    chosen = None
+    for chosen in layouts:
+        if Measurement.get(out, out.options.update(width=_UNLIMITED), chosen).maximum <= _room(out):
+            break
+    assert chosen is not None
+    return chosen
+
+
+def _room(out: Console) -> int:
+    """Columns to lay tables out for. What is no terminal has as many as a table needs, but readers have $COLUMNS."""
+    if out.is_terminal:
+        return out.width
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdigit() and int(columns) else _PLAIN_WIDTH
+
+
+def _table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]], totals: Sequence[str]) -> Table:
+    made = table(title)
     for name, justify in columns:
-        made.add_column(name, justify=justify, overflow="fold", no_wrap=plain)
-    return made
-
-
-def values_table(title: str, rows: Sequence[ValueRow], plain: bool = False) -> Table:
-    """Arguments, results or parameters with their shardings and sizes."""
-    made = _table(
-        title,
-        (("name", "left"), ("type", "left"), ("sharding", "left"), ("bytes", "right"), ("per device", "right")),
-        plain,
-    )
-    for r in rows:
-        made.add_row(
-            Text(clean(r.name)),
-            Text(clean(r.type)),
-            Text(clean(r.sharding)),
-            human(r.global_bytes),
-            human(r.device_bytes),
-        )
-    total, local = sum(r.global_bytes for r in rows), sum(r.device_bytes for r in rows)
+        made.add_column(name, justify=justify, overflow="fold")
+    for row in rows:
+        made.add_row(*map(_cell, row))
     made.add_section()
-    made.add_row(Text("total"), "", "", human(total), human(local))
+    made.add_row(*totals)
     return made
 
 
-def collectives_table(title: str, rows: Iterable[CollectiveRow], plain: bool = False, causes: bool = True) -> Table:
-    """Collectives in program order; equal ones from one line are one row with their number in `count`."""
-    columns = [
-        ("kind", "left"),
-        ("axes", "left"),
-        ("groups", "right"),
-        ("bytes", "right"),
-        ("times", "right"),
-        ("total", "right"),
-        ("source", "left"),
-    ]
-    made = _table(title, [*columns, ("cause", "left")] if causes else columns, plain)
+def _cell(text: str) -> Text:
+    """A cell whose second line, if it has one, stands back."""
+    first, newline, second = text.partition("\n")
+    return Text(clean(first)) + Text(newline) + Text(clean(second), style="dim")
+
+
+_VALUES: Sequence[Column] = (
+    ("name", "left"), ("type", "left"), ("sharding", "left"), ("bytes", "right"), ("per device", "right"),
+)  # fmt: skip
+
+
+def values_table(out: Console, title: str, rows: Sequence[ValueRow]) -> Table:
+    """Arguments, results or parameters with their shardings and sizes, as wide as the console has room for.
+
+    The sizes of whole values give way first, which their types tell; then a type stands below its name.
+    """
+    total, local = (human(sum(size)) for size in ([r.global_bytes for r in rows], [r.device_bytes for r in rows]))
+    name, kind, sharding, _, part = _VALUES
+    wide = [(r.name, r.type, r.sharding, human(r.global_bytes), human(r.device_bytes)) for r in rows]
+    return fitting(out, (
+        _table(title, _VALUES, wide, ("total", "", "", total, local)),
+        _table(title, (name, kind, sharding, part), [(*r[:3], r[4]) for r in wide], ("total", "", "", local)),
+        _table(title, (name, sharding, part), [(f"{r[0]}\n{r[1]}", r[2], r[4]) for r in wide], ("total", "", local)),
+    ))  # fmt: skip
+
+
+def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -> Table:
+    """Collectives in program order, as wide as the console has room for: then cause stands below source, and axes below
+    kind. Equal ones of one line are one row, with the times of all of them.
+    """
     merged: dict[CollectiveRow, int] = {}
     for row in rows:
         merged[row] = merged.get(row, 0) + 1
-    total = 0.0
-    for r, count in merged.items():
-        total += r.total * count
-        times = "?" if r.times is None else f"{r.times}" if count == 1 else f"{count} x {r.times}"
-        cells = [
-            r.kind,
-            clean(r.axes) or "-",
-            f"{r.groups} x {r.group_size}",
-            human(r.bytes),
-            times,
-            human(r.total * count),
-            Text(shorten(r.where)),
-        ]
-        made.add_row(*cells, *([Text(clean(r.cause))] if causes else []))
-    made.add_section()
-    made.add_row(
-        "total",
-        "",
-        "",
-        "",
-        str(sum((r.times or 1) * n for r, n in merged.items())),
-        human(total),
-        "",
-        *([""] if causes else []),
+    wide = [_collective_cells(row, count) for row, count in merged.items()]
+    runs = str(sum((r.times or 1) * n for r, n in merged.items()))
+    total = human(sum(r.total * n for r, n in merged.items()))
+    stacked = [(f"{r[0]}\n{r[1]}", *r[3:6], f"{r[6]}\n{r[7]}") for r in wide]
+    sizes: Sequence[Column] = (("bytes", "right"), ("times", "right"), ("total", "right"))
+    kind, axes, places = ("kind", "left"), ("axes", "left"), (("source", "left"), ("cause", "left"))
+    totals = ("", runs, total)
+    return fitting(out, (
+        _table(title, (kind, axes, ("groups", "right"), *sizes, *places), wide, ("total", "", "", *totals, "", "")),
+        _table(title, (kind, axes, *sizes, *places), [(*r[:2], *r[3:]) for r in wide], ("total", "", *totals, "", "")),
+        _table(title, (("kind, axes", "left"), *sizes, ("source, cause", "left")), stacked, ("total", *totals, "")),
+    ))  # fmt: skip
+
+
+def _collective_cells(row: CollectiveRow, count: int) -> tuple[str, ...]:
+    return (
+        row.kind,
+        row.axes or "-",
+        f"{row.groups} of {row.group_size}",
+        human(row.bytes),
+        "?" if row.times is None else str(row.times * count),
+        human(row.total * count),
+        shorten(row.where),
+        row.cause.replace("stablehlo.", ""),
     )
-    return made
+
+
+COLLECTIVES_NOTE = (
+    "bytes: what one device sends each time; times: per run, so that a collective in a loop counts once for each "
+    "iteration; total: bytes x times."
+)
 
 
 def render(report: Report, out: Console) -> None:
     """The whole report."""
-    plain = not out.is_terminal
-    axes = ", ".join(f"{n}={s}" for n, s in report.mesh) or "no mesh"
-    out.print(Text(f"{clean(report.name)}: {report.devices} devices ({clean(axes)})", style="bold"))
-    out.print(values_table("Arguments", report.arguments, plain))
-    out.print(values_table("Results", report.results, plain))
+    out.print(Text(f"{clean(report.name)}: {clean(_devices(report))}", style="bold"))
+    out.print(values_table(out, "Arguments", report.arguments))
+    out.print(values_table(out, "Results", report.results))
     if report.collectives:
-        out.print(collectives_table("Collectives, bytes sent per device", report.collectives, plain))
+        out.print(collectives_table(out, "Collectives", report.collectives))
+        out.print(Text(COLLECTIVES_NOTE, style="dim"))
     else:
-        out.print("No collectives: every device works on its own.")
+        alone = "there is one device" if report.devices == 1 else "every device works on its own"
+        out.print(f"No collectives: {alone}.")
     for finding in report.findings:
         out.print(
             Text(
@@ -148,4 +175,12 @@ def render(report: Report, out: Console) -> None:
         out.print(Text(clean(line)))
     unknown = sum(1 for c in report.collectives if c.times is None)
     note = f"; {unknown} in loops of unknown length count once" if unknown else ""
-    out.print(Text(f"{human(report.bytes)} sent per device and run{note}"))
+    if report.collectives:
+        out.print(Text(f"{human(report.bytes)} sent per device and run{note}"))
+
+
+def _devices(report: Report) -> str:
+    if not report.mesh:
+        return "a program for one device (it names no mesh)"
+    axes = ", ".join(f"{n}={s}" for n, s in report.mesh)
+    return f"{report.devices} device{'s' if report.devices != 1 else ''}, mesh {axes}"
