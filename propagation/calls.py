@@ -9,7 +9,7 @@ from __future__ import annotations
 from jaxlib.mlir import ir
 
 from .annotations import Shardings
-from .importing import _filled, callee_of
+from .importing import callee_of, filled
 from .model import TensorSharding
 from .program import Block, Edits, Func, Op, Program, Use, replace_all_uses
 
@@ -36,6 +36,9 @@ class _Inliner:
         self.program, self.shardings = program, shardings
         self.edits = Edits()
         self.made: list[Op] = []
+        self.names = set(program.funcs)
+        self.called: set[str] = set()
+        self.count = 0
 
     def block(self, block: Block) -> None:
         for op in list(block.ops):
@@ -58,14 +61,26 @@ class _Inliner:
         for old, copy in mapping.items():
             shardings.set(copy, shardings.get(old))
         ins = [shardings.get(a) for a in callee.args]
-        new.data = {"name": callee.name, "in_shardings": _filled(ins, callee.args), "callee": callee}
+        new.data = {"name": callee.name, "in_shardings": filled(ins, callee.args), "callee": callee}
         for old, value in zip(op.results, new.results):
             shardings.set(value, shardings.get(old))
             replace_all_uses(old, value)
         self.edits.before(op, new)
         self.edits.erase(op)
         self.block(body)
+        new.data["symbol"] = self.symbol(callee.name)
         self.made.append(new)
+
+    def symbol(self, name: str) -> str:
+        """A name for this copy of function `name`, of which the first has the function's own; the numbers of all
+        functions' copies are counted together, as Shardy does."""
+        symbol = name
+        if name in self.called:
+            while symbol in self.names:
+                symbol, self.count = f"{name}_{self.count}", self.count + 1
+        self.called.add(name)
+        self.names.add(symbol)
+        return symbol
 
 
 def note_returned(program: Program, shardings: Shardings) -> None:
@@ -105,7 +120,7 @@ def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: 
         attrs["callee"] = ir.FlatSymbolRefAttr.get(func.name)
     call = program.new_op("func.call", op.operands, [v.type for v in op.results], attrs, (), op)
     edits.before(op, call)
-    for old, value, sharding in zip(op.results, call.results, _filled(returned, op.results)):
+    for old, value, sharding in zip(op.results, call.results, filled(returned, op.results)):
         wanted = shardings.get(old)
         differs = wanted is not None and sharding is not None and not _same_axes(wanted, sharding)
         own = keep_own and not differs and wanted is not None
@@ -131,7 +146,7 @@ def _reshard(program, shardings, value, wanted: TensorSharding, call: Op, anchor
 
 def _new_function(program: Program, shardings: Shardings, op: Op, ins, returned) -> Func:
     original: Func | None = op.data.get("callee")
-    base, name, count = op.data["name"], op.data["name"], 0
+    base, name, count = op.data["name"], op.data.get("symbol", op.data["name"]), 0
     while name in program.funcs:
         name, count = f"{base}_{count}", count + 1
     body = op.regions[0]

@@ -20,44 +20,13 @@ from .log import Log
 from .model import OpRule, TensorSharding
 from .nodes import Group, Node
 from .program import Func, Op, Program, Value, erase
+from .purity import is_removable
 from .rules import RuleCache
 from .rules.parse import parse_printed
 from .visit import Decision, decide
 
 __all__ = ["Driver"]
 
-_IMPURE = frozenset(
-    [
-        "func.call",
-        "func.return",
-        "sdy.return",
-        "sdy.sharding_constraint",
-        "sdy.sharding_group",
-        "sdy.data_flow_edge",
-        "sdy.all_gather",
-        "sdy.all_slice",
-        "sdy.all_to_all",
-        "sdy.collective_permute",
-        "sdy.all_reduce",
-        "sdy.reduce_scatter",
-        "stablehlo.all_gather",
-        "stablehlo.all_reduce",
-        "stablehlo.all_to_all",
-        "stablehlo.collective_broadcast",
-        "stablehlo.collective_permute",
-        "stablehlo.composite",
-        "stablehlo.cross-replica-sum",
-        "stablehlo.infeed",
-        "stablehlo.outfeed",
-        "stablehlo.recv",
-        "stablehlo.reduce_scatter",
-        "stablehlo.return",
-        "stablehlo.rng",
-        "stablehlo.send",
-        "stablehlo.create_token",
-    ]
-)
-_KNOWN_DIALECTS = ("stablehlo.", "chlo.", "sdy.")
 _BARRIER_MODES = {"NONE": (0, 0), "FORWARD": (1, 1), "BACKWARD": (2, 2), "BOTH": (3, 3)}
 
 
@@ -81,7 +50,6 @@ class Driver:
         self.log = log if log is not None else Log(program)
         self.conservative = rules.options.conservative
         self._groups: dict[tuple, Group] = {}
-        self._pure: dict[str, bool] = {}
         self._notified: dict[int, tuple[int, ...]] = {}
         self._round = (0, 0)
         self._held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
@@ -170,7 +138,7 @@ class Driver:
             self._prepare(node)
             if node.rule is not None:
                 node.look = itemgetter(*node.slots) if len(node.slots) > 1 else itemgetter(*node.slots, self._nowhere)
-            if not any(v.uses for v in op.results) and self._is_removable(op):
+            if not any(v.uses for v in op.results) and is_removable(op):
                 self._dead.add(index)
             for block in op.regions:
                 self._build_block(block.ops, (index, *above) if node.rule is not None else above)
@@ -213,19 +181,6 @@ class Driver:
 
     # ---- removal of operations without use or effect
 
-    def _is_removable(self, op: Op) -> bool:
-        name = op.name
-        if name == "stablehlo.custom_call":
-            effect = op.attrs.get("has_side_effect")
-            return effect is None or "true" not in str(effect)
-        pure = self._pure.get(name)
-        if pure is None:
-            pure = self._pure[name] = name not in _IMPURE and name.startswith(_KNOWN_DIALECTS)
-        return pure and all(self._is_pure_inside(i) for block in op.regions for i in block.ops)
-
-    def _is_pure_inside(self, op: Op) -> bool:
-        return op.name in ("stablehlo.return", "sdy.return") or self._is_removable(op)
-
     def _remove(self, index: int, stack: list[int], on_stack: bytearray) -> None:
         op = self.nodes[index].op
         inner = [*op.walk()]
@@ -246,7 +201,7 @@ class Driver:
             where = self._index.get(definition)
             if where is None or definition.parent is None:
                 continue
-            if not any(v.uses for v in definition.results) and self._is_removable(definition):
+            if not any(v.uses for v in definition.results) and is_removable(definition):
                 self._dead.add(where)
             self._push(where, stack, on_stack)
 

@@ -8,6 +8,7 @@ from math import gcd
 from .annotations import Shardings
 from .model import AxisRef, DimSharding, TensorSharding
 from .program import Edits, Op, Program, Value, replace_all_uses
+from .purity import is_removable
 
 __all__ = [
     "close_shardings",
@@ -16,6 +17,8 @@ __all__ = [
     "evenly_sharded",
     "merge_constants",
     "remove_groups",
+    "remove_unused",
+    "simplify_reductions",
     "whole_axes_at_boundary",
 ]
 
@@ -174,3 +177,33 @@ def close_shardings(program: Program, shardings: Shardings) -> None:
     for op in program.ops():
         if op.data is not None and "in_shardings" in op.data:
             op.data["in_shardings"] = [closed(s) for s in op.data["in_shardings"]]
+
+
+def remove_unused(program: Program) -> None:
+    """Removes operations without effect whose results nothing uses."""
+    for func in program.funcs.values():
+        edits = Edits()
+        erased: set[Op] = set()
+        for op in reversed(func.body.walk_inside_out()):
+            if op.results and is_removable(op) and all(u.op in erased for v in op.results for u in v.uses):
+                edits.erase(op)
+                erased.update(op.walk())
+        edits.apply()
+
+
+def simplify_reductions(program: Program, shardings: Shardings) -> None:
+    """Drops all-reduces that undo what the operation before them did: making axes unreduced of a value replicated
+    over them changes nothing, of a value split over them it gathers."""
+    if "sdy.all_reduce" not in program.names:
+        return
+    edits = Edits()
+    for op in program.ops():
+        before = op.operands[0].op if op.name == "sdy.all_reduce" else None
+        if before is None or str(before.attrs.get("axes")) != str(op.attrs["reduction_axes"]):
+            continue
+        if before.name == "sdy.replicated_to_unreduced":
+            replace_all_uses(op.results[0], before.operands[0])
+            edits.erase(op)
+            if not before.results[0].uses:
+                edits.erase(before)
+    edits.apply()

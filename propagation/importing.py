@@ -6,10 +6,12 @@ user decides for itself how its copy is sharded.
 
 from __future__ import annotations
 
+import re
+
 from jaxlib.mlir import ir
 
 from .annotations import Shardings
-from .model import AxisRef, DimSharding, Mesh, TensorSharding
+from .model import AxisRef, DimSharding, Mesh, TensorSharding, quote, quote_symbol
 from .program import Edits, Func, Op, Program, Use, Value
 from .schedule import is_elementwise
 
@@ -17,6 +19,7 @@ __all__ = [
     "clean_manual_axes",
     "drop_unit_axes",
     "drop_unreachable_functions",
+    "filled",
     "func_to_call",
     "split_constants",
     "unify_meshes",
@@ -41,7 +44,22 @@ def _map_shardings(program: Program, shardings: Shardings, change) -> None:
 
 
 def unify_meshes(program: Program, shardings: Shardings) -> None:
-    """Equal meshes under different names become the first of them."""
+    """Equal meshes under different names become the first of them. Each is described for StableHLO, too."""
+    _join_equal_meshes(program, shardings)
+    with program.context:
+        for name, mesh in program.meshes.items():
+            program.mesh_attrs.setdefault(name, {})["stablehlo.mesh"] = ir.Attribute.parse(_described(mesh))
+
+
+def _described(mesh: Mesh) -> str:
+    axes = ", ".join(f"{{name = {quote(name)}, size = {size} : i64}}" for name, size in mesh.axes)
+    if mesh.device_ids is None:
+        return f"{{axes = [{axes}]}}"
+    ids = ", ".join(map(str, mesh.device_ids))
+    return f"{{axes = [{axes}], device_ids = dense<[{ids}]> : tensor<{len(mesh.device_ids)}xi64>}}"
+
+
+def _join_equal_meshes(program: Program, shardings: Shardings) -> None:
     first: dict[tuple, Mesh] = {}
     for mesh in program.meshes.values():
         first.setdefault(mesh.layout, mesh)
@@ -52,8 +70,23 @@ def unify_meshes(program: Program, shardings: Shardings) -> None:
         return TensorSharding(first[s.mesh.layout], s.dims, s.replicated, s.unreduced)
 
     _map_shardings(program, shardings, change)
-    for name in [n for n, m in program.meshes.items() if first[m.layout] is not m]:
+    joined = {n: first[m.layout].name for n, m in program.meshes.items() if first[m.layout] is not m}
+    _rename_in_collectives(program, joined)
+    for name in joined:
         del program.meshes[name]
+
+
+def _rename_in_collectives(program: Program, joined: dict[str, str]) -> None:
+    """Replica groups may name a mesh."""
+    with program.context:
+        for op in program.ops():
+            groups = str(op.attr("replica_groups") or "") if op.name.startswith("stablehlo.") else ""
+            if "mesh = @" not in groups:
+                continue
+            for old, new in joined.items():
+                pattern = rf"mesh = @{re.escape(quote_symbol(old))}(?![\w.$])"
+                groups = re.sub(pattern, f"mesh = @{quote_symbol(new)}".replace("\\", r"\\"), groups)
+            op.attrs["replica_groups"] = ir.Attribute.parse(groups)
 
 
 def drop_unit_axes(program: Program, shardings: Shardings) -> None:
@@ -116,11 +149,11 @@ def func_to_call(program: Program, shardings: Shardings) -> None:
         if op.name != "func.call" or any(shardings.get(v) is not None for v in op.results):
             continue
         results = shardings.results[program.funcs[callee_of(op)]]
-        for value, sharding in zip(op.results, _filled(results, op.results)):
+        for value, sharding in zip(op.results, filled(results, op.results)):
             shardings.set(value, sharding)
 
 
-def _filled(shardings: list[TensorSharding | None], values: list[Value]) -> list[TensorSharding | None]:
+def filled(shardings: list[TensorSharding | None], values: list[Value]) -> list[TensorSharding | None]:
     """Missing ones become open if any is given."""
     mesh = next((s.mesh for s in shardings if s is not None), None)
     if mesh is None:

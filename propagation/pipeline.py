@@ -1,12 +1,14 @@
 """The stages: what is done to a module, in order.
 
 `import` prepares, `propagated` decides and returns to the module's own structure, `closed` is what a partitioner
-wants. `basic`, `aggressive`, `op_priority` and `user_priority` run one propagation on the module as it stands.
+wants, `pipeline` all that Shardy's own pipeline does, down to the reshards that XLA's partitioner needs. `basic`,
+`aggressive`, `op_priority` and `user_priority` run one propagation on the module as it stands, `insert_reshards` only
+inserts explicit reshards, `rules` only writes the sharding rules.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import calls, constraints, exporting, importing
 from .annotations import Shardings, read_shardings
@@ -16,11 +18,13 @@ from .errors import BadOptionError, UnsupportedModuleError
 from .factors import STRATEGIES
 from .log import Log
 from .program import Program, Value, paused_collection, source
+from .reshards import insert_reshards
 from .rules import RuleCache, RuleOptions
 
 __all__ = ["STAGES", "Options", "Run", "run_stage"]
 
-STAGES = ("rules", "basic", "aggressive", "op_priority", "user_priority", "import", "propagated", "closed")
+ALONE = ("basic", "aggressive", "op_priority", "user_priority")
+STAGES = ("rules", *ALONE, "import", "propagated", "closed", "pipeline", "insert_reshards")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Options:
     chlo          rules for CHLO operations, through which Shardy propagates nothing
     whole_axes    arguments and results of the entry function are split over whole axes only, for callers that cannot
                   say sub-axes; Shardy cuts open dimensions only
+    shardy_faults what Shardy gets wrong is copied (see `docs/propagation.md`), for comparisons
     """
 
     strategy: str = "aggressive"
@@ -38,6 +43,7 @@ class Options:
     version: str = "0.12"
     chlo: bool = True
     whole_axes: bool = False
+    shardy_faults: bool = False
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -121,7 +127,7 @@ def _apply_constraints(run: Run) -> None:
         main = program.main
         values |= {v for f in program.funcs.values() if f is not main for v in f.args}
         values |= {v for op in program.ops() if op.name == "func.call" for v in op.results}
-    constraints.apply_constraints(run.program, run.shardings, values)
+    constraints.apply_constraints(run.program, run.shardings, values, run.options.rules.is_newest)
 
 
 def _edges_in(program: Program) -> list[Edge]:
@@ -176,6 +182,14 @@ def run_close(run: Run) -> None:
     exporting.close_shardings(program, shardings)
 
 
+def run_reshards(run: Run, full: bool) -> None:
+    """Explicit reshards; the minimal ones are followed by the clean-ups of Shardy's pipeline."""
+    insert_reshards(run.program, run.shardings, run.rules, full, run.options.shardy_faults)
+    if not full:
+        exporting.simplify_reductions(run.program, run.shardings)
+        exporting.remove_unused(run.program)
+
+
 def run_stage(program: Program, stage: str, options: Options) -> Run:
     """Runs `stage` on `program`, which is changed. Raises `BadOptionError` for an unknown stage."""
     if stage not in STAGES:
@@ -187,16 +201,20 @@ def run_stage(program: Program, stage: str, options: Options) -> Run:
 def _run_stage(program: Program, stage: str, options: Options) -> Run:
     run = start(program, options)
     if stage in ("basic", "aggressive"):
-        run.options = Options(stage, options.conservative, options.version, options.chlo)
-    if stage in ("basic", "aggressive", "op_priority", "user_priority"):
+        run.options = replace(options, strategy=stage)
+    if stage in ALONE:
         run.groups = constraints.import_groups(program)
         run_propagation(run, stage)
+    elif stage == "insert_reshards":
+        run_reshards(run, full=True)
     elif stage != "rules":
         run_import(run)
-        if stage in ("propagated", "closed"):
+        if stage != "import":
             run_prepare(run)
             run_propagation(run)
             run_export(run)
-        if stage == "closed":
+        if stage in ("closed", "pipeline"):
             run_close(run)
+        if stage == "pipeline":
+            run_reshards(run, full=False)
     return run

@@ -1,0 +1,108 @@
+"""Explicit reshards and the whole pipeline against the real passes: the text of the modules is the same."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import propagation
+from propagation.fuzz import generator, oracle
+from propagation.fuzz.compare import VERSION
+
+from .annotated import annotated
+
+FULL = "sdy-insert-explicit-reshards{enable-full-version=true}"
+
+
+def _numbered(text: str) -> str:
+    """Names of copied functions without their numbers, which depend on how calls were copied."""
+    return re.sub(r"@(\w+?)(_\d+)*(?=\()", r"@\1", text).strip()
+
+
+def _check(jobs, stage: str, passes: str) -> int:
+    """Compares `stage` of ours with the real `passes` on (name, module) pairs; returns how many were compared."""
+    compared, wrong = 0, {}
+    for (name, text), expected in zip(jobs, oracle.run_batch([(passes, text) for _, text in jobs])):
+        if expected is None or expected.startswith("ERROR"):
+            continue  # the real pass failed
+        ours = propagation.run(text, stage, version=VERSION, chlo=False, shardy_faults=True).as_text()
+        compared += 1
+        if _numbered(ours) != _numbered(expected):
+            wrong[name] = [x for x in zip(ours.splitlines(), expected.splitlines()) if x[0] != x[1]][:1]
+    assert not wrong, f"{len(wrong)} of {compared} differ; the first: {next(iter(wrong.items()))}"
+    return compared
+
+
+def _closed(jobs):
+    outs = oracle.run_batch([("closed", text) for _, text in jobs])
+    return [(name, out) for (name, _), out in zip(jobs, outs) if out is not None and not out.startswith("ERROR")]
+
+
+@pytest.mark.smoke
+def test_reshards_of_random_modules():
+    jobs = [(s, annotated(generator.module(s, features=s % 3 == 0), s)) for s in range(80)]
+    assert _check(jobs, "insert_reshards", FULL) > 70
+
+
+def test_reshards_of_propagated_modules():
+    assert _check(_closed([(s, generator.module(s)) for s in range(100)]), "insert_reshards", FULL) > 90
+
+
+def test_reshards_and_pipeline_of_jax_programs():
+    programs = pytest.importorskip("tests.propagation.programs")
+    jobs = list(programs.programs(quick=True))[1::3]
+    assert _check(_closed(jobs), "insert_reshards", FULL) == len(jobs)
+    assert _check(jobs, "pipeline", "sdy-propagation-pipeline") == len(jobs)
+
+
+@pytest.mark.smoke
+def test_pipeline_of_random_modules():
+    # Modules in which the newest version finds fault with unreduced axes count as failures of the real pass.
+    jobs = [(s, generator.module(s)) for s in range(120)]
+    assert _check(jobs, "pipeline", "sdy-propagation-pipeline") > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(1000, 3000, 500))
+def test_reshards_of_more_random_modules(start):
+    jobs = [(s, annotated(generator.module(s, features=s % 3 == 0), s)) for s in range(start, start + 500)]
+    assert _check(jobs, "insert_reshards", FULL) > 480
+
+
+REDUCE = """
+sdy.mesh @mesh = <["a"=2, "b"=4]>
+func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}) -> tensor<16xf32> {
+  %c = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%x init: %c) applies stablehlo.KIND across dimensions = [0]
+       : (tensor<8x16xf32>, tensor<f32>) -> tensor<16xf32>
+  return %0 : tensor<16xf32> }"""
+
+
+def _ops(text: str, **options) -> list[tuple[str, str]]:
+    """(operation, its own sharding or reduction) of what was inserted."""
+    program = propagation.run(text, "insert_reshards", **options).program
+    return [(o.name, str(o.attrs.get("reduction_op"))) for o in program.main.body.ops if o.name.startswith("sdy.")]
+
+
+def test_partial_results_are_combined_as_the_operation_does():
+    assert _ops(REDUCE.replace("KIND", "add")) == [("sdy.all_reduce", "None")]
+    assert _ops(REDUCE.replace("KIND", "maximum")) == [("sdy.all_reduce", "1 : i32")]
+    assert _ops(REDUCE.replace("KIND", "minimum")) == [("sdy.all_reduce", "2 : i32")]
+    # There is no product among the all-reduces: the dimension is gathered instead, where Shardy sums.
+    assert _ops(REDUCE.replace("KIND", "multiply")) == [("sdy.reshard", "None")]
+    assert _ops(REDUCE.replace("KIND", "multiply"), shardy_faults=True) == [("sdy.all_reduce", "None")]
+
+
+def test_operations_with_a_users_rule_are_resharded():
+    text = """
+    sdy.mesh @mesh = <["a"=2, "b"=4]>
+    func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}) -> tensor<8x16xf32> {
+      %0 = stablehlo.custom_call @twice(%x) {
+             sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"b"}, {}]>]>,
+             sdy.sharding_rule = #sdy.op_sharding_rule<([i, j])->([i, j]) {i=8, j=16}, custom>}
+           : (tensor<8x16xf32>) -> tensor<8x16xf32>
+      return %0 : tensor<8x16xf32> }"""
+    assert "sdy.reshard" in [name for name, _ in _ops(text)]
+    body = propagation.run(text, "insert_reshards", shardy_faults=True).program.main.body
+    assert [o.name for o in body.ops[:1]] == ["stablehlo.custom_call"]
