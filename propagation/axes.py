@@ -147,7 +147,7 @@ def difference(axes: Sequence[AxisRef], removed: Sequence[AxisRef]) -> Axes:
     """The parts of `axes` that overlap nothing in `removed`, in the order of `axes`."""
     out: list[AxisRef] = []
     for axis in axes:
-        rest: AxisRef | None = axis
+        rest: AxisRef | None = None if axis in removed else axis  # an axis of size one overlaps nothing
         while rest is not None:
             cut = min((b for b in removed if overlaps(rest, b)), key=lambda b: b.pre, default=None)
             if cut is None:
