@@ -110,6 +110,7 @@ class Module(Context):
         for arg, ref, dims in zip(func.args, item.region.args, ins):
             ref.type_text = None if arg.type.is_tensor else arg.type.text
             self.bind(arg, dims, ref)
+        self.ends.update((v, (dims, 1.0)) for v, dims in zip(func.returned, outs))
         self.block(func.body.ops[:-1])
         item.results = [self._result(func, v, dims) for v, dims in zip(func.returned, outs)]
         self.region, self.env, self.op = saved

@@ -136,23 +136,7 @@ def rng_bit_generator(ctx: Context, op: Op) -> None:
     ctx.bind(op.results[1], replicated(len(op.results[1].type.shape)), bits)
 
 
-def top_k(ctx: Context, op: Op) -> None:
-    """Along whole rows; the selected dimension is the last."""
-    shape = op.operands[0].type.shape
-    last = len(shape) - 1
-    kinds = tuple(WHOLE if i == last else PASS for i in range(len(shape)))
-    every = tuple(range(len(shape)))
-    out = (*every[:-1], -1)
-    apply(ctx, op, Factors(shape, kinds, (every,), (out, out)), "top_k selects from whole rows")
-
-
-def sort(ctx: Context, op: Op) -> None:
-    by_rule(ctx, op, "a sort needs its whole dimension")
-
-
 PARTITION = {
-    "stablehlo.sort": sort,
-    "chlo.top_k": top_k,
     "stablehlo.cholesky": by_rule,
     "stablehlo.triangular_solve": by_rule,
     "stablehlo.fft": by_rule,

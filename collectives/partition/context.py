@@ -45,7 +45,9 @@ class Context:
         self.region: Region = None
         self.op: Op | Func = None
         self.env: dict[Value, State] = {}
-        self.returns: list[Value] | None = None
+        # For values that are returned: the layout in which they leave their function (or the call, if it is written
+        # in place), and how much moving there counts.
+        self.ends: dict[Value, tuple[Dims, float]] = {}
         self.callees: dict = {}
         self.decisions: dict = {}
         self._rules = rules()
@@ -167,11 +169,12 @@ class Context:
     def later_cost(self, value: Value, dims: Dims, pending: tuple[int, ...] = ()) -> float:
         """What it takes to bring a result from `dims` to the layout that propagation decided. It counts a little less
         than moving now, because consumers may be content with `dims`."""
-        want = self.want(value)
-        shape = value.type.shape
-        if not pending:
-            return SOFT * self.planner.cost(shape, self.bits(value), dims, want)
-        return self.planner.cost(shape, self.bits(value), dims, want, pending)
+        if not value.uses:
+            return 0.0
+        end = self.ends.get(value) if len(value.uses) == 1 else None
+        shape, bits = value.type.shape, self.bits(value)
+        want, soft = (self.want(value), SOFT) if end is None else end
+        return (1.0 if pending else soft) * self.planner.cost(shape, bits, dims, want, pending)
 
     def _sources(self, state: State, region: Region) -> list[tuple]:
         """(dims, parts) of the versions visible in `region`."""
@@ -304,14 +307,19 @@ class Context:
     def copy_region(self, block: Block) -> Region:
         """A region of scalars (of a reduction, sort, scatter, ...), copied as it is."""
         body = Region("body", self.region, [(a.type.shape, a.type.dtype) for a in block.args])
-        names: dict[Value, Ref] = dict(zip(block.args, body.args))
-        for op in block.ops:
+        body.op(block.terminator.name, self.copy_ops(block, body, body.args), ())
+        return body
+
+    def copy_ops(self, block: Block, body: Region, args: Sequence[Ref]) -> list[Ref]:
+        """Writes the operations of a region of scalars into `body`, for other arguments; what the region returns."""
+        names: dict[Value, Ref] = dict(zip(block.args, args))
+        for op in block.ops[:-1]:
             operands = [names[v] if v in names else self._captured(v) for v in op.operands]
             types = [(r.type.shape, r.type.dtype) for r in op.results]
             nested = [self.copy_region(b) for b in op.regions] if op.regions else ()
             name = "stablehlo.constant" if op.name == "sdy.constant" else op.name
             names.update(zip(op.results, body.op(name, operands, types, extra=self.attr_text(op), regions=nested)))
-        return body
+        return [names[v] if v in names else self._captured(v) for v in block.terminator.operands]
 
     def _captured(self, value: Value) -> Ref:
         if value.type.shape:

@@ -1,0 +1,298 @@
+"""Sorting and selecting along a split dimension: local work and a small merge where that sends less than bringing whole
+rows together.
+
+Top-k: the k largest of a row are among the k largest of each piece, so only those candidates meet. Sort: where no other
+dimension can take the split, Leighton's columnsort (IEEE Trans. Computers C-34, 1985), whose columns are the pieces:
+two all-to-alls and an exchange of half pieces between neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from propagation.attributes import flag, integer
+from propagation.program import Block, Op
+
+from ..emit import Ref, Region
+from ..layout import Dims
+from .batch import apply, by_rule
+from .context import Context
+from .factors import PASS, WHOLE, Factors, choose
+from .reduce import identity_literal
+
+__all__ = ["meeting"]
+
+
+def meeting(ctx: Context, shape: Sequence[int], bits: float, have: Dims, d: int, later) -> tuple[Dims, float]:
+    """Where the parts of dimension `d`, split as `have`, best come together: (layout with `d` whole, cost).
+
+    Gathered on every device, or dealt out along another dimension that can take the split. `later(dims)` is the cost of
+    going on from there.
+    """
+    without = (*have[:d], (), *have[d + 1 :])
+    n = ctx.atoms.product(have[d])
+    options = [without]
+    for e, size in enumerate(shape):
+        if e != d and size and size % (ctx.atoms.product(have[e]) * n) == 0:
+            options.append((*without[:e], (*have[e], *have[d]), *without[e + 1 :]))
+    costs = [ctx.planner.cost(tuple(shape), bits, have, dims) + later(dims) for dims in options]
+    best = min(range(len(options)), key=costs.__getitem__)
+    return options[best], costs[best]
+
+
+# -- top-k ----------------------------------------------------------------------------------------------------
+
+
+def top_k(ctx: Context, op: Op) -> None:
+    """chlo.top_k selects along the last dimension, larger first, the earlier of equals first."""
+    value = op.operands[0]
+    shape = value.type.shape
+    last = len(shape) - 1
+    every = tuple(range(len(shape)))
+    out = (*every[:-1], -1)
+    factors = Factors(shape, (*[PASS] * last, WHOLE), (every,), (out, out))
+    have = ctx.state(value).dims
+    if have is not None and have[last] and _select_candidates(ctx, op, factors, have):
+        return
+    apply(ctx, op, factors, "top_k selects from whole rows")
+
+
+def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bool:
+    """The largest of each piece, then the largest of those; False if moving whole rows sends less."""
+    value, result = op.operands[0], op.results[0]
+    shape, dtype = value.type.shape, value.type.dtype
+    last, k = len(shape) - 1, integer(op.attrs["k"])
+    p = ctx.atoms.product(have[last])
+    piece = -(-shape[last] // p)
+    few = min(k, piece)
+    fill = identity_literal("max", dtype)
+    if not k or (fill is None and piece * p != shape[last]):
+        return False
+    candidates = (*shape[:last], p * few)
+    bits = ctx.bits(result) + ctx.bits(op.results[1])
+
+    def later(dims: Dims) -> float:
+        return sum(ctx.later_cost(r, dims) for r in op.results)
+
+    target, cost = meeting(ctx, candidates, bits, have, last, later)
+    per_element = 4 * ctx.bits(result) * ctx.redundancy
+    whole = choose(ctx, factors, op.operands, op.results, per_element)
+    if whole.bytes <= cost + ctx.move_cost(value, have) + ctx.elements(shape, have) * per_element:
+        return False
+    x = ctx.masked(ctx.get(value, have), shape, have, [last], fill)
+    values, where = _top(ctx, op, x, few)
+    start = ctx.realiser.offset(ctx.region, have[last], piece)
+    if start.dtype != where.dtype:
+        start = ctx.emit("stablehlo.convert", (start,), (), where.dtype)
+    start = ctx.realiser.splat(ctx.region, start, where.shape)
+    where = ctx.emit("stablehlo.add", (where, start), where.shape, where.dtype)
+    values = ctx.reshard(candidates, values, have, target, cause="candidates")
+    where = ctx.reshard(candidates, where, have, target, cause="candidates")
+    values, chosen = _top(ctx, op, values, k)
+    ctx.bind(op.results[0], target, values)
+    ctx.bind(op.results[1], target, _pick(ctx, where, chosen))
+    return True
+
+
+def _top(ctx: Context, op: Op, x: Ref, k: int) -> list[Ref]:
+    shape = (*x.shape[:-1], k)
+    types = [(shape, r.type.dtype) for r in op.results]
+    text = ctx.attr_text(op, skip=("k",))
+    attrs = f"k = {k} : i64" + (f", {text}" if text else "")
+    return ctx.region.op(op.name, [x], types, extra=attrs, loc=ctx.loc)
+
+
+def _pick(ctx: Context, x: Ref, positions: Ref) -> Ref:
+    """x[..., positions[..., i]]"""
+    last = len(x.shape) - 1
+    batch = ", ".join(map(str, range(last)))
+    batching = f"operand_batching_dims = [{batch}], start_indices_batching_dims = [{batch}], " if last else ""
+    numbers = (
+        f"#stablehlo.gather<collapsed_slice_dims = [{last}], {batching}start_index_map = [{last}], "
+        f"index_vector_dim = {last + 1}>"
+    )
+    ones = ", ".join(["1"] * len(x.shape))
+    attrs = f"dimension_numbers = {numbers}, slice_sizes = array<i64: {ones}>, indices_are_sorted = false"
+    return ctx.emit("stablehlo.gather", (x, positions), positions.shape, x.dtype, attrs)
+
+
+# -- sort -----------------------------------------------------------------------------------------------------
+
+
+def sort(ctx: Context, op: Op) -> None:
+    """Along whole rows where another dimension can take the split, else by columnsort if the pieces are long enough."""
+    d = integer(op.attrs["dimension"])
+    have = next((s.dims for s in map(ctx.state, op.operands) if s.dims is not None), None)
+    if have is None or not have[d] or not _columnsort(ctx, op, d, have):
+        by_rule(ctx, op, "a sort needs its whole dimension")
+
+
+def _columnsort(ctx: Context, op: Op, d: int, have: Dims) -> bool:
+    """Columnsort with the pieces as columns; False if they are too short for it or if another way sends less."""
+    shape = op.operands[0].type.shape
+    p = ctx.atoms.product(have[d])
+    rows = shape[d] // p
+    if p == 1 or shape[d] % p or rows % p or rows % 2 or rows < 2 * (p - 1) ** 2:
+        return False
+    # Equal elements change their order on the way, so a stable sort takes their positions along; a column of
+    # positions that the program sorts along anyway serves as well. A lone operand's equals cannot be told apart.
+    tied = _positions_operand(op, d)
+    stable = "is_stable" in op.attrs and flag(op.attrs["is_stable"])
+    extra = stable and len(op.operands) > 1 and tied is None
+    bits = sum(map(ctx.bits, op.operands)) + (4 if extra else 0)
+    held = ctx.elements(shape, have) * bits
+    cost = held * (2 * (p - 1) / p + 1) + sum(ctx.move_cost(v, have) for v in op.operands)
+    cost += sum(ctx.later_cost(r, have) for r in op.results)
+    cost += 4 * 4 * ctx.bits(op.results[0]) * ctx.redundancy * ctx.elements(shape, have)
+    if choose_rows(ctx, op, d) <= cost:
+        return False
+    refs = [ctx.get(v, have) for v in op.operands]
+    if extra:
+        refs.append(ctx.realiser.positions(ctx.region, refs[0].shape, d, have[d], rows))
+        tied = len(refs) - 1
+    sorted_ = _Columns(ctx, op, d, have[d], p, tied).run(refs)
+    for r, ref in zip(op.results, sorted_):
+        ctx.bind(r, have, ref)
+    return True
+
+
+def choose_rows(ctx: Context, op: Op, d: int) -> float:
+    """What the sort costs if every device sorts whole rows."""
+    shape = op.operands[0].type.shape
+    every = tuple(range(len(shape)))
+    kinds = tuple(WHOLE if i == d else PASS for i in every)
+    count = len(op.operands)
+    byte = 4 * ctx.bits(op.results[0]) * ctx.redundancy
+    return choose(ctx, Factors(shape, kinds, (every,) * count, (every,) * count), op.operands, op.results, byte).bytes
+
+
+def _positions_operand(op: Op, d: int) -> int | None:
+    """The operand that counts along the sorted dimension, if there is one (as argsort has)."""
+    for i, v in enumerate(op.operands):
+        if v.op is not None and v.op.name == "stablehlo.iota" and integer(v.op.attrs["iota_dimension"]) == d:
+            if v.type.dtype in ("i32", "i64", "ui32", "ui64"):
+                return i
+    return None
+
+
+class _Columns:
+    """Columnsort over the pieces along dimension `d`, split by `atoms` over `p` devices; equals are ordered by operand
+    `tied` unless that is None."""
+
+    def __init__(self, ctx: Context, op: Op, d: int, atoms: tuple[int, ...], p: int, tied: int | None):
+        self.ctx, self.op, self.d, self.atoms, self.p, self.tied = ctx, op, d, atoms, p, tied
+
+    def run(self, refs: list[Ref]) -> list[Ref]:
+        refs = self.local(refs)
+        refs = self.local([self.deal(x) for x in refs])
+        refs = self.local([self.collect(x) for x in refs])
+        return self.settle(refs)
+
+    def local(self, refs: list[Ref]) -> list[Ref]:
+        """Every device sorts what it holds."""
+        types = [(r.shape, r.dtype) for r in refs]
+        attrs = f"dimension = {self.d} : i64, is_stable = true"
+        body = _comparator(self.ctx, self.op.regions[0], [r.dtype for r in refs], self.tied)
+        return self.ctx.region.op("stablehlo.sort", refs, types, attrs, regions=(body,), loc=self.ctx.loc)
+
+    def shape(self, x: Ref, *parts: int) -> tuple[int, ...]:
+        return (*x.shape[: self.d], *parts, *x.shape[self.d + 1 :])
+
+    def swap(self, x: Ref) -> Ref:
+        order = list(range(len(x.shape)))
+        order[self.d], order[self.d + 1] = order[self.d + 1], order[self.d]
+        return self.ctx.realiser.transpose(self.ctx.region, x, order, self.ctx.loc)
+
+    def exchange(self, x: Ref) -> Ref:
+        """Part i of dimension d to device i; what arrives stands in the order of the senders."""
+        ctx = self.ctx
+        attrs = (
+            f"split_dimension = {self.d} : i64, concat_dimension = {self.d} : i64, split_count = {self.p} : i64, "
+            f"{ctx.realiser.groups(self.atoms)}"
+        )
+        args = (x, x.shape, attrs, self.op, "columnsort", ctx.loc)
+        return ctx.realiser.collective(ctx.region, "all_to_all", self.atoms, *args)
+
+    def deal(self, x: Ref) -> Ref:
+        """Elements in turn to the devices."""
+        rows = x.shape[self.d]
+        parts = self.ctx.realiser.reshape(self.ctx.region, x, self.shape(x, rows // self.p, self.p), self.ctx.loc)
+        return self.ctx.realiser.reshape(self.ctx.region, self.exchange(self.swap(parts)), x.shape, self.ctx.loc)
+
+    def collect(self, x: Ref) -> Ref:
+        """The way back: stretches to the devices, which put them together in turn."""
+        rows = x.shape[self.d]
+        parts = self.ctx.realiser.reshape(self.ctx.region, x, self.shape(x, self.p, rows // self.p), self.ctx.loc)
+        return self.ctx.realiser.reshape(self.ctx.region, self.swap(self.exchange(parts)), x.shape, self.ctx.loc)
+
+    def settle(self, refs: list[Ref]) -> list[Ref]:
+        """What is still out of place is less than half a piece away: each device sorts the upper half of the piece
+        before its own together with its lower half, and gives the smaller half back."""
+        ctx, real, d = self.ctx, self.ctx.realiser, self.d
+        half = refs[0].shape[d] // 2
+        lower = [real.cut(ctx.region, x, d, 0, half, ctx.loc) for x in refs]
+        upper = [real.cut(ctx.region, x, d, half, 2 * half, ctx.loc) for x in refs]
+        joined = []
+        for low, high in zip(lower, upper):
+            before = self.send(high, 1)
+            shape = self.shape(low, 2 * half)
+            joined.append(ctx.emit("stablehlo.concatenate", (before, low), shape, low.dtype, f"dimension = {d} : i64"))
+        joined = self.local(joined)
+        first, last = self.is_at(0, lower[0].shape), self.is_at(self.p - 1, lower[0].shape)
+        out = []
+        for x, low, high in zip(joined, lower, upper):
+            back = self.send(real.cut(ctx.region, x, d, 0, half, ctx.loc), -1)
+            mine = real.cut(ctx.region, x, d, half, 2 * half, ctx.loc)
+            low = ctx.emit("stablehlo.select", (first, low, mine), low.shape, low.dtype)
+            high = ctx.emit("stablehlo.select", (last, high, back), high.shape, high.dtype)
+            attrs = f"dimension = {d} : i64"
+            out.append(ctx.emit("stablehlo.concatenate", (low, high), self.shape(low, 2 * half), low.dtype, attrs))
+        return out
+
+    def send(self, x: Ref, distance: int) -> Ref:
+        return neighbours(self.ctx, x, self.atoms, distance, "columnsort")
+
+    def is_at(self, coordinate: int, shape) -> Ref:
+        ctx = self.ctx
+        me = ctx.realiser.splat(ctx.region, ctx.realiser.coordinate(ctx.region, self.atoms), shape)
+        it = ctx.realiser.splat(ctx.region, ctx.realiser.index(ctx.region, coordinate), shape)
+        attrs = "comparison_direction = #stablehlo<comparison_direction EQ>"
+        return ctx.region.shared("stablehlo.compare", (me, it), shape, "i1", attrs)
+
+
+def _comparator(ctx: Context, block: Block, dtypes: list[str], tied: int | None) -> Region:
+    """The comparator of a sort; with `tied`, equal elements are ordered by that operand. `dtypes` may have one more
+    operand than the program's comparator knows."""
+    if tied is None:
+        return ctx.copy_region(block)
+    body = Region("body", ctx.region, [((), t) for t in dtypes for _ in range(2)])
+    known = len(block.args)
+    (less,) = ctx.copy_ops(block, body, body.args[:known])
+    swapped = [body.args[i ^ 1] for i in range(known)]
+    (greater,) = ctx.copy_ops(block, body, swapped)
+    (same,) = body.op("stablehlo.not", (greater,), [((), "i1")])
+    sign = "UNSIGNED" if dtypes[tied].startswith("ui") else "SIGNED"
+    attrs = (
+        "comparison_direction = #stablehlo<comparison_direction LT>, "
+        f"compare_type = #stablehlo<comparison_type {sign}>"
+    )
+    (first,) = body.op("stablehlo.compare", body.args[2 * tied : 2 * tied + 2], [((), "i1")], attrs)
+    (tie,) = body.op("stablehlo.and", (same, first), [((), "i1")])
+    (out,) = body.op("stablehlo.or", (less, tie), [((), "i1")])
+    body.op("stablehlo.return", (out,), ())
+    return body
+
+
+def neighbours(ctx: Context, x: Ref, atoms: Sequence[int], distance: int, cause: str) -> Ref:
+    """`x` of the device `distance` places before this one along `atoms`; zeros where there is none."""
+    groups = ctx.atoms.groups(atoms)
+    if distance > 0:
+        pairs = np.stack([groups[:, :-distance], groups[:, distance:]], axis=2)
+    else:
+        pairs = np.stack([groups[:, -distance:], groups[:, :distance]], axis=2)
+    return ctx.realiser.send(ctx.region, x, pairs.reshape(-1, 2), atoms, ctx.op, cause, ctx.loc)
+
+
+PARTITION = {"stablehlo.sort": sort, "chlo.top_k": top_k}

@@ -1,0 +1,178 @@
+"""Topologies: the files that come along, how a mesh lies over a slice, what a group gets, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import collectives
+from collectives.cost import seconds, sent_bytes
+from collectives.errors import TopologyError
+from collectives.network import Digit, Link, Network
+from collectives.topology import Topology, known, load
+from propagation.model import Mesh
+
+TORUS = Network("torus", (16, 16), 1e-6, 4.5e10, wrap=16)
+
+
+def mesh(**axes: int) -> Mesh:
+    return Mesh("mesh", tuple(axes.items()))
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", ["v5e", "v5p", "v6e", "h100", "h200", "cpu"])
+def test_every_figure_of_a_file_has_its_source_and_the_date_it_was_read(name):
+    topology = load(name)
+    assert topology.name == name == load(known()[name]).name
+    figures = {"flops", "memory_bandwidth"} | ({"network.bandwidth", "network.latency"} if topology.network else set())
+    assert figures <= set(topology.sources)
+    for figure in figures | ({"memory"} if topology.memory else set()):
+        source, date = topology.sources[figure].rsplit(", ", 1)
+        assert len(source) > 5 and len(date) == 10
+    with known()[name].open("rb") as f:
+        assert tomllib.load(f)["compiler"] == topology.compiler
+
+
+def test_a_mesh_axis_covers_digits_of_the_hardware():
+    slice_ = load("v5e:16x16").on(mesh(data=32, model=8))
+    assert slice_.places == {"model": (Digit(1, 1, 8),), "data": (Digit(0, 1, 16), Digit(1, 8, 2))}
+    cube = load("v5p:8x8x8").on(mesh(a=8, b=8, c=8))
+    assert [cube.places[n] for n in "abc"] == [(Digit(d, 1, 8),) for d in range(3)]
+
+
+@given(st.permutations([2, 2, 4, 4, 4]), st.integers(1, 4))
+def test_the_digits_number_the_chips_as_the_mesh_does(sizes, joined):
+    sizes = [math.prod(sizes[:joined]), *sizes[joined:]]
+    m = Mesh("mesh", tuple((f"a{i}", n) for i, n in enumerate(sizes)))
+    places = load("v5e:16x16").on(m).places
+    for axis, place in places.items():
+        stride = math.prod(n for i, n in enumerate(sizes) if f"a{i}" > axis)
+        for digit in reversed(place):
+            assert (16 if digit.dim == 0 else 1) * digit.stride == stride
+            stride *= digit.size
+
+
+def test_rings_lines_and_shared_links():
+    ring = TORUS.link((16, 16), [Digit(0, 1, 16)])
+    assert (ring.bandwidth, ring.rounds) == (9e10, 8)
+    line = TORUS.link((4, 4), [Digit(0, 1, 4)])
+    assert (line.bandwidth, line.rounds) == (4.5e10, 3)
+    both = TORUS.link((16, 16), [Digit(0, 1, 16), Digit(1, 1, 16)])
+    assert (both.bandwidth, both.rounds) == (1.8e11, 16)
+    apart = TORUS.link((16, 16), [Digit(1, 4, 4)])
+    assert apart.bandwidth == 4.5e10 / 4 and apart.shift == 4.5e10 / 4
+    # All-to-all on a ring of n: a quarter of the time in which everybody would get everything.
+    everything = seconds("all_gather", 16, 1e9, ring)
+    assert seconds("all_to_all", 16, 16e9, ring) > seconds("all_to_all", 16, 1e9, ring)
+    assert math.isclose(seconds("all_to_all", 16, 1e9, ring) / everything, 1 / 4, rel_tol=1e-3)
+
+
+@given(
+    st.sampled_from(["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute"]),
+    st.integers(1, 64), st.floats(0, 1e9), st.floats(1e6, 1e12), st.floats(1, 8),
+)  # fmt: skip
+def test_time_grows_with_bytes_and_falls_with_bandwidth(kind, n, operand, bandwidth, factor):
+    slow, fast = Link(1e-6, bandwidth), Link(1e-6, bandwidth * factor)
+    assert seconds(kind, n, operand, fast) <= seconds(kind, n, operand, slow) * (1 + 1e-12)
+    assert seconds(kind, n, operand, slow) <= seconds(kind, n, operand * factor, slow) * (1 + 1e-12)
+    assert seconds(kind, n, operand, slow) >= sent_bytes(kind, n, operand) / bandwidth * (1 - 1e-12)
+
+
+@pytest.mark.smoke
+def test_a_mesh_of_another_size_is_refused_with_sizes_and_a_shape_that_fits():
+    with pytest.raises(TopologyError, match=r"v5e:4x4 has 16 devices, the mesh \(d=8, m=4\) has 32; use v5e:4x8"):
+        load("v5e:4x4").on(mesh(d=8, m=4))
+    with pytest.raises(TopologyError, match="no shape up to h100:8 has 64 devices"):
+        load("h100:8").on(mesh(d=64))
+    with pytest.raises(TopologyError, match="axis 'b' of size 6 cannot be laid over v5e:6x4"):
+        load("v5e:6x4").on(mesh(a=4, b=6))
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("v5e:16", "2 dimensions"),
+        ("v5e:32x32", "up to 16x16"),
+        ("v5e:0x4", "no machine has"),
+        ("v5e:99999999999x4", "no machine has"),
+        ("h100:2x4", "1 dimensions"),
+        ("nope", "one of cpu, h100, h200, v5e, v5p, v6e"),
+        ("nope.toml", "cannot read"),
+        ("", "no topology"),
+    ],
+)
+def test_names_that_say_nothing(what, says):
+    with pytest.raises(TopologyError, match=says):
+        load(what)
+
+
+def write(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_user_replaces_rows_of_a_known_topology(tmp_path):
+    path = write(tmp_path, 'base = "v5e"\nmemory = 1000\n[network]\nbandwidth = 1e9\n[axes.data]\nbandwidth = 5e8\n')
+    mine = load(f"{path}:4x4").on(mesh(data=4, model=4))
+    assert (mine.memory, mine.flops, mine.compiler) == (1000, load("v5e").flops, "tpu")
+    assert mine.link(["data"]).bandwidth == 5e8 and mine.link(["model"]).bandwidth == 1e9
+    assert mine.link(["data", "model"]).bandwidth == 5e8
+    assert mine.sources["memory"] == str(path) and "Google" in mine.sources["flops"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("flop = 1", "unknown keys flop"),
+        ("flops = 'many'", "flops of topology mine must be a positive number"),
+        ("flops = -1", "positive"),
+        ("memory = true", "positive"),
+        ("[flops]\nsource = 'x'", "flops lacks value"),
+        ("[default]\nspeed = 3", "speed"),
+        ("[default]\nbandwidth = 'fast'", "numbers"),
+        ("axes = 3", "axes is a table"),
+        ("[axes]\ndata = 3", "mine.toml"),
+        ("compiler = 'gcc'", "none of tpu, cuda, cpu"),
+        ("base = 'nope'", "not one of"),
+        ("[network]\nkind = 'torus'", "network lacks"),
+        ("[network]\nkind = 'string'\nlimits = [4]\nlatency = 1e-6\nbandwidth = 1e9", "'torus' or a 'switch'"),
+        ("[network]\nkind = 'torus'\nlimits = [0]\nlatency = 1e-6\nbandwidth = 1e9", "positive sizes"),
+        ("[network]\nkind = 'torus'\nlimits = 4\nlatency = 1e-6\nbandwidth = 1e9", "list of sizes"),
+        ("name = \x01", "cannot read"),
+    ],
+)
+def test_malformed_files_are_typed_errors(tmp_path, text, says):
+    with pytest.raises(TopologyError, match=says):
+        load(write(tmp_path, text))
+
+
+PROGRAM = """
+sdy.mesh @mesh = <["data"=16, "model"=16]>
+func.func @main(%x: tensor<4096x8192xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>})
+    -> (tensor<4096x8192xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) {
+  return %x : tensor<4096x8192xf32>
+}
+"""
+
+
+def test_the_plan_predicts_times_on_the_topology():
+    uniform = collectives.partition(PROGRAM).plan
+    (ring,) = collectives.partition(PROGRAM, "v5e:16x16").plan
+    (faster,) = collectives.partition(PROGRAM, "v6e:16x16").plan
+    gathered = 15 / 16 * 4096 // 16 * 8192 * 4
+    assert math.isclose(ring.seconds, 8e-6 + gathered / 9e10, rel_tol=1e-6)
+    assert faster.seconds < ring.seconds and uniform.bytes == ring.bytes
+    assert "time" in collectives.partition(PROGRAM, "v5e:16x16").plan.as_text().splitlines()[0]
+    with pytest.raises(TopologyError, match="use v5e:16x16"):
+        collectives.partition(PROGRAM, "v5e:8x8")
+
+
+def test_topologies_are_keys_of_caches():
+    a, b = load("v5e:16x16"), load("v5e:16x16")
+    assert a == b and hash(a) == hash(b) and a.key() != load("v5e:8x8").key()
+    assert Topology().on(mesh(a=3)) == Topology()
