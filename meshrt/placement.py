@@ -194,8 +194,12 @@ class Wanted:
         for place, (called, where) in record.places.items():
             if isinstance(place, Mesh):
                 self.add_mesh(place, f"{called} at {where}")
-            else:
+            elif not isinstance(place, AbstractMesh):
                 self.add_device(place.device_assignment[0], f"{called} at {where}")
+        if self.mesh is not None:  # an AbstractMesh asks for no devices, and asks nothing of a program on one device
+            for place, (called, where) in record.places.items():
+                if isinstance(place, AbstractMesh):
+                    self.add_mesh(place, f"{called} at {where}")
         outs = self._out_shardings(record)
         if self.mesh is not None and self.device is not None and self.concrete is not None:
             if self.concrete.flat_devices != (self.device,):

@@ -1,9 +1,13 @@
 """`with_sharding_constraint` and `device_put` inside a program: annotations on a value in the middle of it.
 
-    sharding_constraint[sharding] x  ->  x          device_put[sharding source advice] x  ->  x
+    sharding_constraint[sharding derived] x  ->  x          device_put[sharding source advice] x  ->  x
 
 The equation holds the sharding as the user gave it. One over a Mesh, or a single device, says where the whole program
 runs, whoever runs it and however the Jaxpr came about (`placements_of` finds it); lowering writes the axes only.
+
+A constraint is `derived` if it is that of a tangent or cotangent of a constrained value. Over an AbstractMesh, which
+does not say where to go, it leaves values alone that are on no mesh; the user's own constraint of such a value is an
+error, as outside of transformations.
 
 `source` is where the value is when that is known; its cotangent goes back there. Such a move is an `advice`: followed
 where values are moved one by one, nothing in a program, which runs where its caller says.
@@ -21,6 +25,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.source import Source, capture
 from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import aval_of
+from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
@@ -55,6 +60,8 @@ def _lower(ctx, eqn, x):
 def _jvp(primals, tangents, *, primitive, **params):
     (x,), (t,) = primals, tangents
     out = primitive.bind(x, **params)
+    if "derived" in params:
+        params = {**params, "derived": True}
     return out, None if t is None else primitive.bind(t, **params)
 
 
@@ -66,7 +73,9 @@ def _annotation(name: str) -> Primitive:
 
 
 sharding_constraint_p = _annotation("sharding_constraint")
-sharding_constraint_p.transpose = lambda ct, x, *, sharding: [sharding_constraint_p.bind(ct, sharding=sharding)]
+sharding_constraint_p.transpose = lambda ct, x, *, sharding, derived: [
+    sharding_constraint_p.bind(ct, sharding=sharding, derived=True)
+]
 
 
 def _transpose_put(ct, x, *, sharding, source, advice):
@@ -79,10 +88,31 @@ device_put_p = _annotation("device_put")
 device_put_p.transpose = _transpose_put
 
 
-def _evaluate(x, *, sharding):
-    """On values: a concrete mesh says where to go; an abstract one constrains only what runs on a mesh."""
+def _evaluate(x, *, sharding, derived):
+    """On values: a concrete mesh says where to go; an abstract one takes its devices from the value or the context."""
+    if isinstance(sharding.mesh, AbstractMesh) and not _is_on(x, sharding.mesh):
+        if derived:
+            return x
+        raise _on_no_mesh(x)
     with config.override(disable_jit=False):  # single operations are compiled all the same
         return _constrainer(sharding)(x)
+
+
+def _is_on(x: Any, mesh: AbstractMesh) -> bool:
+    own = getattr(x, "sharding", None)
+    if isinstance(own, NamedSharding):
+        return True
+    around = mesh_context.concrete
+    return around is not None and around.abstract_mesh is mesh
+
+
+def _on_no_mesh(x: Any) -> errors.ArgumentTypeError:
+    own = getattr(x, "sharding", None)
+    return errors.ArgumentTypeError(
+        "over an AbstractMesh it requires an input whose sharding is a NamedSharding, but this value of type "
+        f"{aval_of(x).str_short()} is {f'on {own}' if own is not None else 'no array'}: put it on a mesh with "
+        "meshrt.device_put, or give a NamedSharding over a Mesh"
+    )
 
 
 @functools.lru_cache(512)
@@ -112,8 +142,8 @@ _CALLED = {sharding_constraint_p: "with_sharding_constraint", device_put_p: "dev
 _placements: WeakCache = WeakCache()
 
 
-def placements_of(jaxpr: Jaxpr) -> dict[Mesh | SingleDeviceSharding, tuple[str, Source]]:
-    """The meshes with devices, and the single devices, that a Jaxpr and the Jaxprs inside it name.
+def placements_of(jaxpr: Jaxpr) -> dict[Mesh | AbstractMesh | SingleDeviceSharding, tuple[str, Source]]:
+    """The meshes and single devices that a Jaxpr and the Jaxprs inside it name.
 
     With each one the function that named it first and the user's line.
     """
@@ -136,8 +166,7 @@ def _places(jaxpr: Jaxpr) -> Iterator[tuple[Any, tuple[str, Source]]]:
             continue
         sharding = eqn.params["sharding"]
         place = sharding.mesh if isinstance(sharding, NamedSharding) else sharding
-        if not isinstance(place, AbstractMesh):
-            yield place, (called, eqn.source)
+        yield place, (called, eqn.source)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -187,7 +216,7 @@ def _constrain(x: Any, sharding: Any) -> Any:
         raise errors.ArgumentTypeError(f"got {sharding!r}; pass a NamedSharding or a PartitionSpec")
     require_fit(x, sharding, "with_sharding_constraint")
     if isinstance(x, Tracer) or context.trace is not EVAL:
-        return sharding_constraint_p.bind(x, sharding=sharding)
+        return sharding_constraint_p.bind(x, sharding=sharding, derived=False)
     return _constrain_array(x, sharding)
 
 
@@ -226,16 +255,8 @@ def _constrain_array(x: Any, sharding: NamedSharding) -> Any:
     from meshrt.runtime.transfer import device_put
 
     if isinstance(sharding.mesh, AbstractMesh):
-        if not isinstance(x, Array):
-            raise errors.ShardingError(
-                "with_sharding_constraint over an AbstractMesh requires a meshrt.Array as input, "
-                f"got {type(x).__name__}; put it on a mesh with device_put first"
-            )
-        if not isinstance(x.sharding, NamedSharding):
-            raise errors.ArgumentTypeError(
-                "with_sharding_constraint over an AbstractMesh requires an input whose sharding is a "
-                f"NamedSharding, got {x.sharding}"
-            )
+        if not isinstance(x, Array) or not isinstance(x.sharding, NamedSharding):
+            raise _on_no_mesh(x)
         if x.sharding.mesh.shape_tuple != sharding.mesh.shape_tuple:
             raise errors.MeshMismatchError(
                 f"Mesh shape of the input {x.sharding.mesh.shape_tuple} does not match the mesh shape of the sharding "

@@ -104,11 +104,13 @@ def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None, keep_inputs: bool = Tr
     live: set[Var] = {v for v in outvars if type(v) is Var}
     kept: list[Eqn] = []
     for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or any(v in live for v in eqn.outvars):
+        if eqn.effects or not live.isdisjoint(eqn.outvars):
             if eqn.primitive.dce is not None:
                 eqn = eqn.primitive.dce(eqn, [v in live for v in eqn.outvars])
             kept.append(eqn)
-            live.update([a for a in eqn.invars if type(a) is Var])
+            for a in eqn.invars:
+                if type(a) is Var:
+                    live.add(a)
     kept.reverse()
     needed = [v in live for v in jaxpr.invars]
     invars = jaxpr.invars if keep_inputs else [v for v, n in zip(jaxpr.invars, needed) if n]

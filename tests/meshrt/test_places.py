@@ -251,3 +251,51 @@ def test_the_way_back_of_device_put_is_an_advice_in_jit():
     (eager,), (jitted,) = pullback(ct), meshrt.jit(lambda ct: pullback(ct))(ct)
     assert eager.devices() == {meshrt.devices()[0]} and len(jitted.devices()) == 8
     np.testing.assert_array_equal(np.asarray(eager), np.asarray(jitted))
+
+
+def over_abstract_mesh(l, x, *spec):
+    spec = l.sharding.PartitionSpec(*(spec or ("x",)))
+    return l.lax.with_sharding_constraint(x, l.sharding.NamedSharding(l.mesh.abstract_mesh, spec))
+
+
+def test_an_abstract_mesh_value_by_value():
+    """It takes the devices from the value, under derivatives and maps too; of a value on no mesh it is an error."""
+
+    def program(l, transform):
+        f = lambda c: over_abstract_mesh(l, c * 2, *([None] if transform == "vmap" else []))
+        run = {
+            "grad": l.lib.grad(lambda c: (f(c) ** 2).sum()),
+            "vmap": l.lib.vmap(f),
+            "jvp": lambda c: l.lib.jvp(f, (c,), (c,))[1],
+            "linearize": lambda c: l.lib.linearize(f, c)[1](c),
+        }[transform]
+        x = X if transform != "vmap" else np.stack([X] * 8)
+        out = run(l.lib.device_put(x, l.named("x")))
+        with pytest.raises(TypeError) as e:
+            run(l.np.asarray(x))
+        assert l.lib is jax or ("AbstractMesh" in str(e.value) and "test_places.py" in str(e.value))
+        return np.asarray(out), len(out.devices())
+
+    for transform in ("grad", "vmap", "jvp", "linearize"):
+        (ours, n), (theirs, m) = [program(l, transform) for l in _libraries()]
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        assert n == m == 8, transform
+
+
+def test_cotangents_on_no_mesh_are_left_alone():
+    """JAX refuses this gradient, whose cotangent (ones) nobody has put on the mesh."""
+    ours, _ = _libraries()
+    x = meshrt.device_put(X, ours.named("x"))
+    g = meshrt.grad(lambda c: over_abstract_mesh(ours, c * 2).sum())(x)
+    np.testing.assert_array_equal(np.asarray(g), np.full(8, 2.0))
+
+
+def test_an_abstract_mesh_of_other_axes_names_both_places():
+    ours, _ = _libraries()
+    other = meshrt.sharding.Mesh(ours.mesh.devices, ("p", "q"))
+    with pytest.raises(errors.MeshMismatchError) as e:
+        meshrt.jit(lambda c: over_abstract_mesh(ours, c))(
+            meshrt.device_put(X, meshrt.NamedSharding(other, meshrt.P("p")))
+        )
+    for part in ("with_sharding_constraint at", "test_places.py", "argument c of", "'p': 4", "'x': 4"):
+        assert part in str(e.value)
