@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 NEWEST ?= $(shell for p in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13*/bin/python $(HOME)/.pyenv/versions/3.12*/bin/python; \
 	do $$p --version >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-.PHONY: demo test test-all smoke lint bench clean
+# The compilers whose tests `make test-tpu` runs; with cuda12 too where jaxlib and the CUDA plugin are of one version.
+COMPILERS ?= tpu
+
+.PHONY: demo test test-all test-tpu smoke lint bench bench-communication clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +29,14 @@ test: $(VENV)/.installed-dev
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto tests
 
+.venv-tpu/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-tpu
+	.venv-tpu/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,$(COMPILERS)]'
+	@touch $@
+
+test-tpu: .venv-tpu/.installed
+	.venv-tpu/bin/python -m pytest -m tpu --timeout=600 tests
+
 smoke:
 ifeq ($(strip $(NEWEST)),)
 	@echo "smoke: no Python newer than 3.11 is installed here; nothing was run"
@@ -42,5 +53,8 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+bench-communication: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.communication $(BENCH_ARGS)
+
 clean:
-	rm -rf $(VENV) .venv-newest .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) .venv-newest .venv-tpu .pytest_cache .ruff_cache .mypy_cache

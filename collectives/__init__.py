@@ -12,15 +12,17 @@ from propagation.program import Program, read
 
 from . import errors
 from .annotations import Annotated, Propagation
-from .module import Options, Partitioned, partition_program
+from .module import Options, Partitioned, mesh_of, partition_program
+from .network import Link, Network
 from .plan import CommunicationPlan, Finding, PlanEntry
 from .reshard import ReshardPlan, plan_reshard
-from .topology import Link, Topology
+from .topology import Topology, load
 
 __all__ = [
     "CommunicationPlan",
     "Finding",
     "Link",
+    "Network",
     "Options",
     "Partitioned",
     "PlanEntry",
@@ -32,11 +34,12 @@ __all__ = [
 ]
 
 
-def partition(propagated, topology: Topology | None = None, **options) -> Partitioned:
+def partition(propagated, topology: Topology | str | None = None, **options) -> Partitioned:
     """Turns a propagated program into one device's program.
 
     `propagated` is what `propagation.run` returns, or a module that carries closed `sdy` shardings already (text,
-    bytecode, an `ir.Module` or a `propagation.program.Program`). `options` are the fields of `Options`.
+    bytecode, an `ir.Module` or a `propagation.program.Program`). `topology` is one, or what `topology.load` reads: a
+    file, or a name as `v5e:16x16`; the mesh is laid over it. `options` are the fields of `Options`.
 
     The result's @main takes and returns one device's pieces; its collectives have `replica_groups` over the device
     numbers of the flattened mesh. Raises subclasses of `errors.CollectivesError`.
@@ -44,4 +47,7 @@ def partition(propagated, topology: Topology | None = None, **options) -> Partit
     if isinstance(propagated, str | bytes | ir.Module):
         propagated = read(propagated)
     known = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
-    return partition_program(known.program, known, Topology() if topology is None else topology, Options(**options))
+    if isinstance(topology, str):
+        topology = load(topology)
+    machine = Topology() if topology is None else topology.on(mesh_of(known.program))
+    return partition_program(known.program, known, machine, Options(**options))

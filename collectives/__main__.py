@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("file", nargs="?", default="-", help="a StableHLO module with closed shardings; - reads stdin")
     parser.add_argument("--plan", action="store_true", help="print the table of collectives instead of the program")
     parser.add_argument("--json", action="store_true", help="print plan and findings as JSON")
-    parser.add_argument("--topology", help="a topology file (see configs/topologies)")
+    parser.add_argument("--topology", help="a name as v5e:16x16, or a file; see configs/topologies")
     parser.add_argument("--no-full-gather", action="store_true", help="fail where a tensor must be gathered whole")
     args = parser.parse_args(argv)
     try:

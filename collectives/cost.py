@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from .topology import Link
+from .network import Link
 
 __all__ = ["ITEM_BITS", "item_bytes", "seconds", "sent_bytes"]
 
@@ -46,11 +46,17 @@ def sent_bytes(kind: str, n: int, operand: float) -> float:
 
 
 def seconds(kind: str, n: int, operand: float, link: Link) -> float:
-    """Predicted time: latency of the algorithm's steps plus bytes over the link's bandwidth."""
+    """Predicted time: latency of the algorithm's steps plus bytes over what the link gives such a collective.
+
+    A ring collective takes `link.rounds` steps, on a switch the logarithm of the group's size.
+    """
     if kind == "collective_permute":
-        steps = 1.0
-    elif kind == "all_to_all":
-        steps = 1.0 if n > 1 else 0.0
-    else:
-        steps = math.ceil(math.log2(n)) * (2 if kind == "all_reduce" else 1) if n > 1 else 0.0
+        return link.latency + operand / (link.shift or link.bandwidth)
+    if n <= 1:
+        return 0.0
+    rounds = link.rounds if link.rounds is not None else math.ceil(math.log2(n))
+    if kind == "all_to_all":
+        steps = link.rounds if link.rounds is not None else 1
+        return steps * link.latency + sent_bytes(kind, n, operand) / (link.exchange or link.bandwidth)
+    steps = rounds * (2 if kind == "all_reduce" else 1)
     return steps * link.latency + sent_bytes(kind, n, operand) / link.bandwidth

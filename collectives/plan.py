@@ -84,13 +84,14 @@ class CommunicationPlan:
 
     def as_text(self) -> str:
         """A table, one line per collective."""
-        head = ("kind", "axes", "groups", "bytes", "times", "source", "cause")
+        head = ("kind", "axes", "groups", "bytes", "time", "times", "source", "cause")
         rows = [
             (
                 e.kind,
                 e.axes or "-",
                 f"{e.groups}x{e.group_size}",
                 human(e.bytes),
+                human_time(e.seconds),
                 "?" if e.times is None else str(e.times),
                 e.where or "-",
                 e.cause,
@@ -100,7 +101,7 @@ class CommunicationPlan:
         widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in [head, *rows]]
         counts = ", ".join(f"{n} {k}" for k, n in sorted(self.counts.items())) or "no collectives"
-        return "\n".join([*lines, f"{counts}; {human(self.bytes)} sent per device"])
+        return "\n".join([*lines, f"{counts}; {human(self.bytes)} sent per device, {human_time(self.seconds)}"])
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -120,6 +121,14 @@ def human(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.4g} {unit}"
         n /= 1024
     raise AssertionError
+
+
+def human_time(seconds: float) -> str:
+    """`12.5 us`."""
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def plan_of(main: FunctionItem, functions: dict[str, FunctionItem], atoms: Atoms, topology: Topology):

@@ -2,93 +2,313 @@
 
 The cost model needs few numbers: latency of a step, bytes a device sends per second along an axis, its memory
 bandwidth and arithmetic rate. `Topology()` is a uniform default (a chip of the size of a TPU v5e on a switch), good
-for comparing plans; `load` reads `configs/topologies/*.toml`, whose rows carry their public source.
+for comparing plans; `load` reads a file or one of `configs/topologies/*.toml`, whose rows carry their public source.
+
+A mesh is laid over a topology row-major: its last axis varies fastest along the last dimension of the hardware. `on`
+finds which physical dimensions each axis covers, and `link` what a group over some axes gets from them.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .errors import TopologyError
+from .network import Digit, Link, Network
 
-__all__ = ["Link", "Topology", "load"]
+if TYPE_CHECKING:
+    from propagation.model import Mesh
 
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """`latency` in seconds per step, `bandwidth` in bytes per second that one device sends."""
-
-    latency: float = 1e-6
-    bandwidth: float = 4.5e10
-
-    def __post_init__(self):
-        if self.latency < 0 or self.bandwidth <= 0:
-            raise TopologyError(f"a link needs latency >= 0 and bandwidth > 0, got {self}")
+__all__ = ["Digit", "Link", "Network", "Topology", "known", "load"]
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
     """What the cost model knows about the machine.
 
-    default           link of axes that `axes` does not name
-    axes              link per mesh axis name
-    flops             arithmetic operations per second of one device (matrix unit)
+    default           link of axes that neither `axes` nor the network tells
+    axes              link per mesh axis name, given by the user
+    flops             arithmetic operations per second of one device (matrix unit, bfloat16)
     memory_bandwidth  bytes per second of one device's memory
     memory            bytes of one device's memory; None when unknown
+    compiler          whose compiler makes programs for it: "tpu", "cuda", "cpu"; None when unknown
+    network, shape    the wiring and the size of the slice; None and () when unknown
+    places            digits of the hardware's dimensions that each mesh axis covers (`on`)
+    device            how a GPU is described to its compiler; see configs/topologies/h100.toml
+    sources           where each figure was published and when it was read: {"memory": "..., 2026-11-21"}
     """
 
     name: str = "uniform"
-    default: Link = Link()
+    default: Link = field(default_factory=Link)
     axes: Mapping[str, Link] = field(default_factory=dict)
     flops: float = 1.97e14
     memory_bandwidth: float = 8.19e11
     memory: int | None = None
+    compiler: str | None = None
+    network: Network | None = None
+    shape: tuple[int, ...] = ()
+    places: Mapping[str, tuple[Digit, ...]] = field(default_factory=dict)
+    device: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for what in ("flops", "memory_bandwidth", "memory"):
+            value = getattr(self, what)
+            if value is None and what == "memory":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise TopologyError(f"{what} of topology {self.name} must be a positive number, got {value!r}")
+
+    @property
+    def spec(self) -> str:
+        """`v5e:16x16`."""
+        return f"{self.name}:{'x'.join(map(str, self.shape))}" if self.shape else self.name
+
+    @property
+    def devices(self) -> int | None:
+        """How many devices it has; None when it holds any mesh."""
+        return math.prod(self.shape) if self.shape else None
 
     def link(self, axis_names: Iterable[str]) -> Link:
-        """The link of a group that spans these axes: the slowest of theirs."""
-        links = [self.axes.get(name, self.default) for name in axis_names] or [self.default]
-        return Link(max(l.latency for l in links), min(l.bandwidth for l in links))
+        """The link of a group over these axes: the slowest of those that the user gave, else what the network gives."""
+        names = list(axis_names)
+        given = [self.axes[name] for name in names if name in self.axes]
+        placed = [d for name in names if name not in self.axes for d in self.places.get(name, ())]
+        if placed and self.network is not None:
+            given.append(self.network.link(self.shape, placed))
+        elif len(given) < len(names) or not names:
+            given.append(self.default)
+        if len(given) == 1:
+            return given[0]
+        return Link(
+            max(l.latency for l in given),
+            min(l.bandwidth for l in given),
+            min(l.exchange or l.bandwidth for l in given),
+            min(l.shift or l.bandwidth for l in given),
+            None if any(l.rounds is None for l in given) else max(l.rounds or 0 for l in given),
+        )
+
+    def on(self, mesh: Mesh) -> Topology:
+        """This topology with `mesh` laid over it; itself when it has no shape.
+
+        Raises `TopologyError` if it does not hold exactly the devices of the mesh, or if an axis lies across the
+        hardware in a way that has no digits (as an axis of 6 over two dimensions of 4).
+        """
+        if not self.shape or mesh.is_empty:
+            return self
+        if mesh.size != math.prod(self.shape):
+            raise TopologyError(self._misfit(mesh))
+        return replace(self, places=_places(self.spec, self.shape, mesh))
+
+    def _misfit(self, mesh: Mesh) -> str:
+        axes = ", ".join(f"{n}={s}" for n, s in mesh.axes)
+        text = f"{self.spec} has {math.prod(self.shape)} devices, the mesh ({axes}) has {mesh.size}"
+        limits = self.network.limits if self.network is not None else self.shape
+        fitting = _shape_for(mesh.size, limits)
+        base = self.name
+        if fitting is None:
+            most = "x".join(map(str, limits))
+            return f"{text}; no shape up to {base}:{most} has {mesh.size} devices, so change the mesh to {self.shape}"
+        return f"{text}; use {base}:{'x'.join(map(str, fitting))}, or a mesh of {math.prod(self.shape)} devices"
+
+    def __hash__(self) -> int:
+        return hash(self.key())
 
     def key(self) -> tuple:
         """A hashable value that distinguishes topologies in cache keys."""
-        axes = tuple(sorted((n, l.latency, l.bandwidth) for n, l in self.axes.items()))
-        return (self.name, self.default, axes, self.flops, self.memory_bandwidth, self.memory)
+        axes = tuple(sorted(self.axes.items(), key=lambda item: item[0]))
+        places = tuple(sorted(self.places.items()))
+        numbers = (self.flops, self.memory_bandwidth, self.memory, tuple(sorted(self.device.items())))
+        return (self.name, self.default, axes, *numbers, self.compiler, self.network, self.shape, places)
 
 
-def load(path: str | Path) -> Topology:
-    """Reads a topology file.
+def _places(spec: str, shape: tuple[int, ...], mesh: Mesh) -> dict[str, tuple[Digit, ...]]:
+    """The digits that each axis covers when mesh and hardware are both counted row-major."""
+    left = [[dim, n] for dim, n in enumerate(shape)]  # physical dimensions, how much of each is still free
+    out: dict[str, tuple[Digit, ...]] = {}
+    for name, size in reversed(mesh.axes):
+        digits = []
+        need = size
+        while need > 1:
+            dim, free = left[-1]
+            if free == 1:
+                left.pop()
+                continue
+            part = math.gcd(need, free)
+            if part == 1 or (part != need and part != free):
+                raise TopologyError(
+                    f"axis {name!r} of size {size} cannot be laid over {spec}: {need} and {free} chips do not divide; "
+                    "reorder the axes or choose sizes that divide the hardware's dimensions"
+                )
+            digits.append(Digit(dim, shape[dim] // free, part))
+            left[-1][1] = free // part
+            need //= part
+        out[name] = tuple(reversed(digits))
+    return out
+
+
+def _shape_for(devices: int, limits: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The most nearly square shape within `limits` of as many devices."""
+    if len(limits) == 1:
+        return (devices,) if devices <= limits[0] else None
+    root = round(devices ** (1 / len(limits)))
+    for first in sorted((n for n in range(1, min(limits[0], devices) + 1) if devices % n == 0),
+                        key=lambda n: (abs(n - root), n)):  # fmt: skip
+        rest = _shape_for(devices // first, limits[1:])
+        if rest is not None:
+            return (first, *rest)
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+_FIGURES = ("flops", "memory_bandwidth", "memory")
+_TOP = {"name", "base", "compiler", "default", "axes", "network", "device", *_FIGURES, "source", "read_on"}
+_NETWORK = {"kind", "limits", "wrap", "wrap_all", "latency", "bandwidth"}
+_SPEC = re.compile(r"([A-Za-z][\w.-]*)(?::(\d+(?:x\d+)*))?")
+
+
+def load(what: str | Path) -> Topology:
+    """A topology by name (`v5e:16x16`, `h100:8`, `cpu`) or from a file.
 
     ```toml
-    name = "two hosts"
-    flops = 1.97e14
-    memory_bandwidth = 8.19e11
-    memory = 17179869184
+    base = "v5e"                  # optional: start from a known topology and replace some of its rows
+    flops = 1.5e14                # a number, or a row with its source:
+    [memory]
+    value = 17179869184
+    source = "data sheet"
+    read_on = "2026-11-21"
     [default]
     latency = 1e-6
     bandwidth = 4.5e10
-    [axes.data]
+    [axes.data]                   # what is known of one mesh axis
     bandwidth = 6.25e9
+    [network]
+    kind = "torus"                # or "switch"
+    limits = [16, 16]
+    wrap = 16
+    latency = 1e-6
+    bandwidth = 4.5e10
     ```
-    Raises `TopologyError` for a missing or malformed file and for unknown keys.
+    A file may be given a shape too: `my.toml:4x4`. Raises `TopologyError` for a missing or malformed file, for unknown
+    keys, and for a shape that the hardware is not made in.
     """
+    text = str(what)
+    path, shape = Path(text), ""
+    if not path.is_file():
+        head, colon, tail = text.rpartition(":")
+        if colon and re.fullmatch(r"\d+(x\d+)*", tail):
+            path, shape = Path(head), tail
+    if path.suffix != ".toml" and not path.is_file():
+        found = _SPEC.fullmatch(text)
+        if found is None or found[1] not in known():
+            raise TopologyError(
+                f"no topology {text!r}; give a file, or one of {', '.join(known())} with a shape, as in v5e:16x16"
+            )
+        path, shape = known()[found[1]], found[2] or ""
+    topology = _read(path)
+    return _shaped(topology, shape) if shape else topology
+
+
+def known() -> dict[str, Path]:
+    """The topologies that come along, by name: in a checkout, or in the installed package."""
+    root = Path(__file__).parent.parent
+    folders = (root / "meshrt" / "_configs" / "topologies", root / "configs" / "topologies")
+    return {p.stem: p for folder in folders for p in sorted(folder.glob("*.toml"))}
+
+
+def _shaped(topology: Topology, text: str) -> Topology:
+    sizes = [int(n) if len(n) < 8 else 0 for n in text.split("x")]
+    if any(n < 1 for n in sizes):
+        raise TopologyError(f"{topology.name}:{text} has a size that no machine has")
+    if topology.network is None:
+        if len(sizes) != 1:
+            raise TopologyError(f"{topology.name} has no network of several dimensions; write {topology.name}:8")
+        return replace(topology, shape=tuple(sizes))
+    topology.network.check(topology.name, tuple(sizes))
+    return replace(topology, shape=tuple(sizes))
+
+
+def _read(path: Path, depth: int = 0) -> Topology:
     try:
-        data = tomllib.loads(Path(path).read_text())
+        data = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
         raise TopologyError(f"cannot read topology {path}: {e}") from None
-    known = {"name", "default", "axes", "flops", "memory_bandwidth", "memory", "source", "read_on"}
-    unknown = sorted(set(data) - known)
-    if unknown:
-        raise TopologyError(f"{path} has unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    _only(path, "", data, _TOP)
+    base = Topology(name=path.stem)
+    if "base" in data:
+        if depth > 4 or data["base"] not in known():
+            raise TopologyError(f"{path}: base = {data['base']!r} is not one of {', '.join(known())}")
+        base = _read(known()[data["base"]], depth + 1)
+    sources = dict(base.sources)
+    row = lambda where, value: _figure(path, where, value, sources, data)
     try:
-        default = Link(**data.get("default", {}))
-        axes = {
-            name: Link(**{"latency": default.latency, "bandwidth": default.bandwidth} | row)
-            for name, row in data.get("axes", {}).items()
+        fields: dict[str, Any] = {k: row(k, data[k]) for k in _FIGURES if k in data}
+        fields["name"] = str(data.get("name", base.name))
+        fields["compiler"] = data.get("compiler", base.compiler)
+        default = {k: row(f"default.{k}", v) for k, v in _table(path, "default", data).items()}
+        fields["default"] = replace(base.default, **default)
+        fields["axes"] = dict(base.axes) | {
+            axis: replace(fields["default"], **{k: row(f"axes.{axis}.{k}", v) for k, v in values.items()})
+            for axis, values in _table(path, "axes", data).items()
         }
-        rest = {k: data[k] for k in ("flops", "memory_bandwidth", "memory") if k in data}
-        return Topology(str(data.get("name", Path(path).stem)), default, axes, **rest)
-    except TypeError as e:
+        device = _table(path, "device", data)
+        fields["device"] = dict(base.device) | {k: row(f"device.{k}", v) for k, v in device.items()}
+        if "network" in data:
+            fields["network"] = _network(path, _table(path, "network", data), base.network, row)
+            if "default" not in data:
+                fields["default"] = Link(fields["network"].latency, fields["network"].bandwidth)
+    except (TypeError, AttributeError) as e:
         raise TopologyError(f"{path}: {e}") from None
+    if fields["compiler"] not in (None, "tpu", "cuda", "cpu"):
+        raise TopologyError(f"{path}: compiler = {fields['compiler']!r} is none of tpu, cuda, cpu")
+    return replace(base, **fields, sources=sources)
+
+
+def _network(path: Path, table: dict, base: Network | None, row: Any) -> Network:
+    _only(path, "network.", table, _NETWORK)
+    values = {k: row(f"network.{k}", v) for k, v in table.items()}
+    if "limits" in values:
+        if not isinstance(values["limits"], list):
+            raise TopologyError(f"{path}: network.limits is a list of sizes, got {values['limits']!r}")
+        values["limits"] = tuple(values["limits"])
+    if base is not None:
+        return replace(base, **values)
+    missing = sorted({"kind", "limits", "latency", "bandwidth"} - set(values))
+    if missing:
+        raise TopologyError(f"{path}: network lacks {', '.join(missing)}")
+    return Network(**values)
+
+
+def _figure(path: Path, where: str, value: Any, sources: dict[str, str], data: dict) -> Any:
+    """The value of a row, which may be a table with `value`, `source` and `read_on`."""
+    common = [str(data[k]) for k in ("source", "read_on") if k in data]
+    if isinstance(value, dict):
+        _only(path, f"{where}.", value, {"value", "source", "read_on"})
+        if "value" not in value:
+            raise TopologyError(f"{path}: {where} lacks value")
+        common = [str(value[k]) for k in ("source", "read_on") if k in value] or common
+        value = value["value"]
+    sources[where] = ", ".join(common) or str(path)
+    return value
+
+
+def _table(path: Path, name: str, data: dict) -> dict:
+    table = data.get(name, {})
+    if not isinstance(table, dict):
+        raise TopologyError(f"{path}: {name} is a table ([{name}]), got {table!r}")
+    return table
+
+
+def _only(path: Path, where: str, table: dict, allowed: set[str]) -> None:
+    unknown = sorted(set(table) - allowed)
+    if unknown:
+        raise TopologyError(
+            f"{path} has unknown keys {', '.join(where + k for k in unknown)}; known are {', '.join(sorted(allowed))}"
+        )

@@ -14,10 +14,12 @@ __all__ = [
     "BackendError",
     "CompileCacheError",
     "CompileError",
+    "CompileOnlyError",
     "ConcretizationError",
     "ConfigError",
     "DeletedArrayError",
     "DeviceAssignmentMismatchError",
+    "DeviceMemoryError",
     "DifferentiationError",
     "DistributedError",
     "DonationWarning",
@@ -32,6 +34,7 @@ __all__ = [
     "MeshError",
     "MeshMismatchError",
     "MeshrtError",
+    "MissingCompilerError",
     "MissingFunctionError",
     "MissingRuleError",
     "NonAddressableError",
@@ -168,6 +171,18 @@ class BackendError(MeshrtError, RuntimeError):
 
 class CompileError(MeshrtError, RuntimeError):
     """The compiler refused a program."""
+
+
+class DeviceMemoryError(CompileError, MemoryError):
+    """A program needs more memory per device than the device has."""
+
+
+class MissingCompilerError(BackendError, ImportError):
+    """The compiler for a kind of hardware comes in a package that is not installed."""
+
+
+class CompileOnlyError(MeshrtError, RuntimeError):
+    """A program that was compiled for hardware which is not here is asked to run."""
 
 
 class ExecutionError(MeshrtError, RuntimeError):

@@ -27,6 +27,7 @@ from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.tools import dce
 
 if TYPE_CHECKING:
+    from meshrt.ahead import TopologyCompiled
     from meshrt.compiled import Compiled
     from meshrt.runtime.executable import PortableExecutable
 
@@ -266,12 +267,26 @@ class Lowered(_Stage):
         return self._shared[key]
 
     def compile(
-        self, compiler_options: dict[str, Any] | None = None, *, device_assignment: Sequence[Any] | None = None
-    ) -> Compiled:
-        """Compiles and loads. Devices come from the arguments that were lowered, `device_assignment` or the context."""
+        self,
+        compiler_options: dict[str, Any] | None = None,
+        *,
+        device_assignment: Sequence[Any] | None = None,
+        topology: Any = None,
+    ) -> Compiled | TopologyCompiled:
+        """Compiles and loads. Devices come from the arguments that were lowered, `device_assignment` or the context.
+
+        With `topology` ("v5e:16x16", "h100:8", a file or a `collectives.Topology`) the compiler of that hardware makes
+        the program instead: the result tells memory, costs and schedule, and cannot run (`meshrt.ahead`).
+        """
         from meshrt.compiled import load
 
         options = compiler_option_items(compiler_options)
+        if topology is not None:
+            from meshrt.ahead import compile_for_topology
+
+            if device_assignment is not None:
+                raise errors.ArgumentTypeError("compile takes a device_assignment or a topology, not both")
+            return compile_for_topology(self, topology, options)
         devices = self.devices if device_assignment is None else tuple(device_assignment)
         return load(self, self.program(options), devices)
 

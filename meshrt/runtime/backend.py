@@ -20,10 +20,12 @@ from meshrt.runtime import jaxlib_api
 
 __all__ = [
     "clear_backends",
+    "cuda_library",
     "default_backend",
     "default_device",
     "device_count",
     "devices",
+    "has_tpu",
     "is_created",
     "local_device_count",
     "local_devices",
@@ -127,7 +129,7 @@ def _start_cpu() -> Any:
     )
 
 
-def _cuda_library() -> str | None:
+def cuda_library() -> str | None:
     """The CUDA plugin's shared object: its wheels put it in `jax_plugins.xla_cuda<version>`."""
     spec = importlib.util.find_spec("jax_plugins")
     if spec is None or spec.submodule_search_locations is None:
@@ -144,7 +146,7 @@ def _cuda_library() -> str | None:
 
 
 def _start_cuda() -> Any:
-    library = _cuda_library()
+    library = cuda_library()
     if library is None:
         raise errors.BackendError("no CUDA plugin is installed; install the extra `meshrt[cuda12]`")
     options = jaxlib_api.gpu_plugin_options()
@@ -171,7 +173,8 @@ def _has_nvidia_gpu() -> bool:
     return os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/nvidia0")
 
 
-def _has_tpu() -> bool:
+def has_tpu() -> bool:
+    """Whether this machine has a TPU."""
     return os.path.exists("/dev/accel0") or os.path.exists("/dev/vfio/0")
 
 
@@ -181,9 +184,9 @@ def _candidates() -> list[str]:
     if asked is not None:
         return [_ALIASES.get(p.strip(), p.strip()) for p in asked.split(",") if p.strip()]
     found = []
-    if _has_tpu() and importlib.util.find_spec("libtpu") is not None:
+    if has_tpu() and importlib.util.find_spec("libtpu") is not None:
         found.append("tpu")
-    if _has_nvidia_gpu() and _cuda_library() is not None:
+    if _has_nvidia_gpu() and cuda_library() is not None:
         found.append("cuda")
     return [*found, "cpu"]
 

@@ -5,7 +5,8 @@
 >>> n.trace, n["compile"]
 (1, 1)
 
-Kinds in use: ``trace``, ``lower``, ``propagate``, ``partition``, ``compile``, ``rebind`` (an executable bound to
+Kinds in use: ``trace``, ``lower``, ``propagate``, ``partition``, ``compile``, ``compile_topology``,
+``rebind`` (an executable bound to
 other devices), ``dispatch_miss``, ``persistent_hit``, ``persistent_miss``, ``persistent_corrupt``, ``reshard``,
 ``host_reshard`` (a layout change that went through the host). Counts are of the whole process.
 """

@@ -113,8 +113,9 @@ def topology(platform: str, name: str, options: dict[str, Any] | None = None) ->
 
 
 def compile_only_devices(topology_description: Any) -> list[Any]:
-    """Devices of a topology, for compiling only."""
-    return topology_description._make_compile_only_devices()
+    """Devices of a topology, for compiling only, along its dimensions (the last varies fastest) where it has some."""
+    devices = topology_description._make_compile_only_devices()
+    return sorted(devices, key=lambda d: (*getattr(d, "coords", ()), d.id))
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,117 @@
+"""How chips are wired, and what a group of devices gets from that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .errors import TopologyError
+
+__all__ = ["Digit", "Link", "Network"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one device gets from the network.
+
+    latency    seconds per step
+    bandwidth  bytes per second that it sends in a ring collective
+    exchange   the same in an all-to-all, where pieces travel far (None: as `bandwidth`)
+    shift      the same in a permute, which uses one direction of one link (None: as `bandwidth`)
+    rounds     steps of a ring collective (None: the logarithm of the group's size, as on a switch)
+    """
+
+    latency: float = 1e-6
+    bandwidth: float = 4.5e10
+    exchange: float | None = None
+    shift: float | None = None
+    rounds: int | None = None
+
+    def __post_init__(self):
+        rates = [self.bandwidth, *[r for r in (self.exchange, self.shift) if r is not None]]
+        numbers = [self.latency, *rates, self.rounds or 0]
+        if any(isinstance(v, bool) or not isinstance(v, int | float) for v in numbers):
+            raise TopologyError(f"latency, bandwidths and rounds of a link are numbers, got {self}")
+        if not 0 <= self.latency < math.inf or not all(0 < r < math.inf for r in rates):
+            raise TopologyError(f"a link needs latency >= 0 and bandwidth > 0, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """A part of a physical dimension: `size` positions `stride` apart."""
+
+    dim: int
+    stride: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How chips are wired.
+
+    kind       "torus" (a grid whose long dimensions close to rings) or "switch" (everybody reaches everybody)
+    limits     the largest shape, one size per dimension
+    wrap       a torus dimension of a multiple of this many chips closes to a ring; 0: none does
+    wrap_all   whether that needs every dimension to be such a multiple
+    latency    seconds per hop
+    bandwidth  bytes per second, one way: of one link of a torus, of a device's port to a switch
+    """
+
+    kind: str
+    limits: tuple[int, ...]
+    latency: float
+    bandwidth: float
+    wrap: int = 0
+    wrap_all: bool = False
+
+    def __post_init__(self):
+        if self.kind not in ("torus", "switch"):
+            raise TopologyError(f"a network is a 'torus' or a 'switch', got {self.kind!r}")
+        if not self.limits or any(type(n) is not int or n < 1 for n in self.limits):
+            raise TopologyError(f"limits of a network are positive sizes, got {list(self.limits)}")
+        Link(self.latency, self.bandwidth)  # checks them
+
+    def closes(self, shape: tuple[int, ...], dim: int) -> bool:
+        """Whether a dimension of this shape is a ring."""
+        if self.kind != "torus" or not self.wrap:
+            return False
+        fits = [n % self.wrap == 0 for n in shape]
+        return all(fits) if self.wrap_all else fits[dim]
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raises `TopologyError` for a shape that this hardware is not made in."""
+        text = "x".join(map(str, self.limits))
+        if len(shape) != len(self.limits):
+            raise TopologyError(
+                f"{name} has {len(self.limits)} dimensions, {'x'.join(map(str, shape))!r} has {len(shape)}; write a "
+                f"shape of up to {text}"
+            )
+        if any(n > m for n, m in zip(sorted(shape), sorted(self.limits))):
+            raise TopologyError(f"{name} is made up to {text}, not {'x'.join(map(str, shape))}; use several slices")
+
+    def link(self, shape: tuple[int, ...], digits: Iterable[Digit]) -> Link:
+        """What a group gets whose members differ in these digits of their positions.
+
+        Rings over several dimensions share the work, so their bandwidths add up. An all-to-all is bound by what
+        crosses the middle of its longest dimension. Groups that lie `stride` apart in one dimension share its links.
+        """
+        if self.kind == "switch":
+            return Link(self.latency, self.bandwidth)
+        bandwidth, rounds, exchange, widest = 0.0, 0, math.inf, 1
+        by_dim: dict[int, list[Digit]] = {}
+        for d in digits:
+            by_dim.setdefault(d.dim, []).append(d)
+        for dim, parts in by_dim.items():
+            length, stride = math.prod(p.size for p in parts), min(p.stride for p in parts)
+            if length == 1:
+                continue
+            ring = length == shape[dim] and self.closes(shape, dim)
+            way = self.bandwidth * (2 if ring else 1) / stride
+            bandwidth += way
+            exchange = min(exchange, 4 * way / length)
+            rounds += stride * (length // 2 if ring else length - 1)
+            widest = max(widest, stride)
+        if not bandwidth:
+            return Link(self.latency, self.bandwidth)
+        return Link(self.latency, bandwidth, min(exchange, bandwidth), self.bandwidth / widest, rounds)

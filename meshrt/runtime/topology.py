@@ -1,0 +1,243 @@
+"""Compiling for hardware that is not here, with its own compiler.
+
+The compilers come in optional packages: libtpu for TPUs, the CUDA plugin for GPUs. They take a description of the
+hardware (`v5e:16x16`, or of one GPU and how many there are) in place of devices. What they give cannot run; it tells
+the memory that a program takes, its schedule, and whether it compiles at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from collectives.errors import CollectivesError
+from collectives.topology import Topology, load
+from meshrt import errors
+from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime.executable import MemoryAnalysis
+
+__all__ = ["TopologyExecutable", "compile_for", "topology_of"]
+
+# libtpu asks a metadata server and the environment where it runs, and waits for answers that never come elsewhere.
+_NO_TPU_HERE = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+# Autotuning would time kernels on the device.
+_CUDA_OPTIONS = (("xla_gpu_autotune_level", 0),)
+_GPU_TEXT = """gpu_device_info {{
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
+  shared_memory_per_core: {shared_memory_per_core} threads_per_core_limit: {threads_per_core} core_count: {cores}
+  fpus_per_core: 128 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: {memory_bandwidth} l2_cache_size: {l2_bytes} clock_rate_ghz: {clock_ghz}
+  device_memory_size: {memory} shared_memory_per_block_optin: 232448
+  cuda_compute_capability {{ major: {compute_capability} }}
+  registers_per_core_limit: {registers_per_core} registers_per_block_limit: 65536
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
+  device_vendor: "NVIDIA Corporation" device_address_bits: 64 name: "{name}"
+  driver_version: "13.0.0" runtime_version: "12.8.0" compile_time_toolkit_version: "12.8.0" dnn_version: "9.10.0"
+}}
+platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 10 }} device_description_str: "{name}"
+"""
+_DEVICE_ROWS = {
+    "cores", "l2_bytes", "clock_ghz", "compute_capability", "shared_memory_per_core", "registers_per_core",
+    "threads_per_core", "name",
+}  # fmt: skip
+
+
+def topology_of(what: str | Topology) -> Topology:
+    """A topology with a shape and a compiler. ArgumentValueError for names, files and shapes that give none."""
+    try:
+        topology = load(what) if isinstance(what, str) else what
+    except CollectivesError as e:
+        raise errors.ArgumentValueError(f"topology: {e}") from None
+    if not isinstance(topology, Topology):
+        raise errors.ArgumentTypeError(f"topology is a name as 'v5e:16x16', a file or a Topology, got {what!r}")
+    if topology.compiler not in _HARDWARE:
+        raise errors.ArgumentValueError(
+            f"topology {topology.spec} has no compiler of hardware that is elsewhere; use a v5e, v5p, v6e, h100 or h200"
+        )
+    if not topology.shape:
+        example = "8" if topology.compiler == "cuda" else "x".join(["4"] * len(topology.network.limits))
+        raise errors.ArgumentValueError(f"topology {topology.name} lacks a shape; write {topology.name}:{example}")
+    return topology
+
+
+def compile_for(
+    topology: Topology, module: str | bytes, *, mode: str = "replica", options: Sequence[tuple[str, Any]] = ()
+) -> TopologyExecutable:
+    """Compiles a StableHLO module for all devices of `topology`, its dimensions counted row-major.
+
+    Args:
+      topology: what `topology_of` gives.
+      module: one device's program (`mode` "replica") or a program that XLA's partitioner splits ("spmd").
+      options: XLA's debug options as (name, value).
+
+    Raises:
+      MissingCompilerError: the compiler's package is not installed.
+      DeviceMemoryError: the program needs more memory than a device has.
+      CompileError: the compiler refused the program.
+    """
+    devices = _HARDWARE[topology.compiler](topology)
+    extra = _CUDA_OPTIONS if topology.compiler == "cuda" else ()
+    chosen = jaxlib_api.compile_options(devices, mode=mode, xla_options=[*extra, *options])
+    try:
+        executable = jaxlib_api.compile_only(module, devices, chosen)
+    except errors.CompileError as e:
+        raise explained(e, topology) from e
+    compiled = TopologyExecutable(executable, topology)
+    compiled.check_memory()
+    return compiled
+
+
+class TopologyExecutable:
+    """What a compiler made of a program for hardware that is not here."""
+
+    __slots__ = ("_executable", "topology")
+
+    def __init__(self, executable: Any, topology: Topology):
+        self._executable, self.topology = executable, topology
+
+    def memory_analysis(self) -> MemoryAnalysis:
+        """The compiler's memory figures, in bytes per device."""
+        s = jaxlib_api.memory_stats(self._executable)
+        return MemoryAnalysis(
+            s.argument_size_in_bytes, s.output_size_in_bytes, s.temp_size_in_bytes, s.alias_size_in_bytes,
+            s.generated_code_size_in_bytes, s.peak_memory_in_bytes,
+        )  # fmt: skip
+
+    def check_memory(self) -> None:
+        """DeviceMemoryError if the program does not fit; only some compilers refuse such a program themselves."""
+        memory = self.memory_analysis()
+        limit = self.topology.memory
+        if limit is not None and memory.peak_bytes > limit:
+            parts = f"arguments {_gib(memory.argument_bytes)}, results {_gib(memory.output_bytes)}, "
+            parts += f"temporaries {_gib(memory.temp_bytes)}, shared by donation {_gib(memory.alias_bytes)}"
+            raise errors.DeviceMemoryError(_too_large(self.topology, _gib(memory.peak_bytes), parts))
+
+    def cost_analysis(self) -> dict[str, float]:
+        """The compiler's estimates per device: `flops`, `bytes accessed`, and `optimal_seconds` on TPUs.
+
+        UnsupportedError where the compiler gives none, as the CUDA plugin.
+        """
+        try:
+            return jaxlib_api.cost_analysis(self._executable)
+        except jaxlib_api.XlaError as e:
+            raise errors.UnsupportedError(
+                f"the compiler for {self.topology.spec} gives no cost analysis ({e}); see memory_analysis(), as_text() "
+                "and the plan of lowered.partition(topology=...)"
+            ) from None
+
+    def hlo_text(self) -> str:
+        """The optimised, scheduled HLO of one device."""
+        return jaxlib_api.hlo_text(self._executable)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Hardware.
+
+
+def _tpu_devices(topology: Topology) -> list[Any]:
+    if importlib.util.find_spec("libtpu") is None:
+        raise errors.MissingCompilerError(
+            f"compiling for {topology.spec} needs the TPU compiler, which is not installed: pip install 'meshrt[tpu]'"
+        )
+    return _tpu_slice(topology.spec)
+
+
+@functools.lru_cache(8)
+def _tpu_slice(spec: str) -> list[Any]:
+    import libtpu
+
+    if not backend.has_tpu():
+        for name, value in _NO_TPU_HERE.items():
+            os.environ.setdefault(name, value)
+    jaxlib_api.load_plugin("tpu", libtpu.get_library_path())
+    try:
+        return jaxlib_api.compile_only_devices(jaxlib_api.topology("tpu", spec))
+    except jaxlib_api.XlaError as e:
+        raise errors.ArgumentValueError(f"the TPU compiler knows no slice {spec}: {_first_line(e)}") from None
+
+
+def _cuda_devices(topology: Topology) -> list[Any]:
+    library = backend.cuda_library()
+    if library is None:
+        raise errors.MissingCompilerError(
+            f"compiling for {topology.spec} needs the CUDA compiler, which is not installed: "
+            "pip install 'meshrt[cuda12]'"
+        )
+    missing = sorted(_DEVICE_ROWS - set(topology.device))
+    if missing or topology.memory is None:
+        raise errors.ArgumentValueError(
+            f"topology {topology.name} does not describe its GPU: [device] lacks {', '.join(missing) or 'its memory'}; "
+            "see configs/topologies/h100.toml"
+        )
+    text = _gpu_description(topology.device, topology.memory, topology.memory_bandwidth)
+    return _gpu_host(library, topology.spec, text, topology.devices)
+
+
+def _gpu_description(device: Mapping[str, Any], memory: float, bandwidth: float) -> str:
+    name = re.sub(r"[^\w .-]", "", str(device["name"]))  # it stands in quotes
+    rows = {k: v for k, v in device.items() if k != "name"}
+    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in rows.values()):
+        raise errors.ArgumentValueError(f"the rows of [device] are numbers, got {rows}")
+    return _GPU_TEXT.format(**rows, name=name, memory=int(memory), memory_bandwidth=int(bandwidth))
+
+
+@functools.lru_cache(8)
+def _gpu_host(library: str, spec: str, description: str, count: int) -> list[Any]:
+    jaxlib_api.load_plugin("cuda", library)
+    options = {"target_config": description, "topology": f"1x1x{count}"}
+    try:
+        return jaxlib_api.compile_only_devices(jaxlib_api.topology("cuda", spec, options))
+    except jaxlib_api.XlaError as e:
+        raise errors.ArgumentValueError(f"the CUDA compiler does not take {spec}: {_first_line(e)}") from None
+
+
+_HARDWARE = {"tpu": _tpu_devices, "cuda": _cuda_devices}
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Explaining refusals.
+
+_OUT_OF_MEMORY = re.compile(r"Ran out of memory|RESOURCE_EXHAUSTED|exceeds available HBM", re.IGNORECASE)
+_NEEDED = re.compile(r"\((\d[\d.]*[KMGT]?)\) exceeds available HBM|Used ([\d.]+[KMGT]?) of", re.IGNORECASE)
+_NO_KERNEL = re.compile(r"(?:custom[- ]call(?: target)?|No registered implementation)[^\n]*", re.IGNORECASE)
+
+
+def explained(error: errors.CompileError, topology: Topology) -> errors.CompileError:
+    """The compiler's refusal in words that say what to do; the compiler's own message stands at the end."""
+    message = str(error)
+    if _OUT_OF_MEMORY.search(message):
+        needed = _NEEDED.search(message)
+        amount = f"{needed[1] or needed[2]}iB" if needed else "more than there is"
+        detail = "temporaries alone" if "HLO temporaries" in message else "arguments, results and temporaries"
+        return errors.DeviceMemoryError(f"{_too_large(topology, amount, detail)}\nThe compiler: {message}")
+    kernel = _NO_KERNEL.search(message)
+    if kernel is not None and ("UNIMPLEMENTED" in message or "NOT_FOUND" in message or "registered" in message):
+        return errors.CompileError(
+            f"{topology.spec}: the program calls a kernel that exists only on another platform ({kernel[0].strip()}); "
+            f"compute it on the CPU, or write it with operations that {topology.name} has.\nThe compiler: {message}"
+        )
+    return errors.CompileError(f"{topology.spec}: {message}")
+
+
+def _too_large(topology: Topology, needed: str, what: str) -> str:
+    return (
+        f"the program does not fit {topology.spec}: a device needs {needed} ({what}) and has "
+        f"{_gib(topology.memory or 0)}. Shard more (an argument that is replicated is whole on every device), use a "
+        "smaller batch, donate what is replaced, or recompute with meshrt.checkpoint"
+    )
+
+
+def _gib(n: float) -> str:
+    return f"{n / 2**30:.2f} GiB"
+
+
+def _first_line(e: Exception) -> str:
+    return str(e).splitlines()[0]

@@ -1,0 +1,155 @@
+"""Compiling for TPUs and GPUs that are not here: what is refused without their compilers, and what they say with them.
+
+The judge is the compiler of the hardware; `make test-tpu` installs it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from collectives.topology import load
+from meshrt import errors
+from meshrt.runtime import backend
+from meshrt.runtime.topology import explained, topology_of
+from meshrt.sharding import AbstractMesh, AxisType, NamedSharding
+from meshrt.sharding import PartitionSpec as P
+
+needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+needs_cuda = pytest.mark.skipif(backend.cuda_library() is None, reason="the CUDA plugin is not installed")
+MLP = {"batch": 512, "width": 256, "hidden": 1024}
+
+
+def lowered(shape=(2, 2), dtype="bfloat16", **sizes):
+    """One step of a tensor-parallel MLP with data parallelism."""
+    sizes = MLP | sizes
+    mesh = AbstractMesh(shape, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    struct = lambda s, *spec: meshrt.ShapeDtypeStruct(s, dtype, sharding=NamedSharding(mesh, P(*spec)))
+
+    def step(x, up, down):
+        loss = lambda up, down: jnp.sum(jnp.square(jnp.maximum(x @ up, 0) @ down).astype(jnp.float32))
+        grads = meshrt.grad(loss, argnums=(0, 1))(up, down)
+        return [w - 0.1 * g for w, g in zip((up, down), grads)]
+
+    b, w, h = sizes["batch"], sizes["width"], sizes["hidden"]
+    args = struct((b, w), "data"), struct((w, h), None, "model"), struct((h, w), "model")
+    return meshrt.jit(step).trace(*args).lower()
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(("spec", "extra"), [("v5e:2x2", "tpu"), ("h100:4", "cuda12")])
+def test_a_missing_compiler_is_named_with_its_install_command(monkeypatch, spec, extra):
+    monkeypatch.setattr(backend, "cuda_library", lambda: None)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "libtpu" else found(name, *a))
+    with pytest.raises(errors.MissingCompilerError, match=re.escape(f"pip install 'meshrt[{extra}]'")) as e:
+        lowered().compile(topology=spec)
+    assert isinstance(e.value, ImportError) and isinstance(e.value, errors.BackendError)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "says"),
+    [
+        ("v5e:4x4", errors.MeshMismatchError, r"mesh \(data=2, model=2\) has 4; use v5e:2x2"),
+        ("v5e", errors.ArgumentValueError, "write v5e:4x4"),
+        ("h100", errors.ArgumentValueError, "write h100:8"),
+        ("cpu", errors.ArgumentValueError, "no compiler"),
+        ("v9:2x2", errors.ArgumentValueError, "one of cpu, h100"),
+        (17, errors.ArgumentTypeError, "a name as"),
+    ],
+)
+def test_topologies_that_cannot_be_compiled_for(spec, error, says):
+    with pytest.raises(error, match=says):
+        lowered().compile(topology=spec)
+
+
+def test_one_device_has_one_device():
+    one = meshrt.jit(lambda x: x + 1).trace(meshrt.ShapeDtypeStruct((4,), np.float32)).lower()
+    with pytest.raises(errors.MeshMismatchError, match="runs on one device and v5e:2x2 has 4"):
+        one.compile(topology="v5e:2x2")
+    with pytest.raises(errors.ArgumentTypeError, match="not both"):
+        lowered().compile(topology="v5e:2x2", device_assignment=[])
+
+
+def test_refusals_are_explained():
+    v5e = topology_of("v5e:2x2")
+    oom = errors.CompileError(
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (32.00G) exceeds available HBM (15.75G)."
+    )
+    said = explained(oom, v5e)
+    assert isinstance(said, errors.DeviceMemoryError) and isinstance(said, MemoryError)
+    assert "needs 32.00GiB (temporaries alone) and has 16.00 GiB" in str(said) and "E1000" in str(said)
+    kernel = errors.CompileError("UNIMPLEMENTED: custom call target lapack_sgetrf_ffi is not supported")
+    assert "only on another platform" in str(explained(kernel, v5e))
+    assert str(explained(errors.CompileError("something else"), v5e)).startswith("v5e:2x2: something else")
+
+
+def test_a_gpu_is_described_in_full(monkeypatch, tmp_path):
+    monkeypatch.setattr(backend, "cuda_library", lambda: "somewhere")
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'compiler = "cuda"\nmemory = 1000\n[network]\nkind = "switch"\nlimits = [8]\nlatency = 1e-6\nbandwidth = 1e9\n'
+        '[device]\nname = "mine"\n'
+    )
+    with pytest.raises(errors.ArgumentValueError, match=r"\[device\] lacks clock_ghz, compute_capability, cores"):
+        lowered().compile(topology=f"{path}:4")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# With the compilers.
+
+
+@pytest.mark.tpu
+@needs_tpu
+@pytest.mark.parametrize("spec", ["v5e:2x2", "v6e:2x2", "v5p:2x2x1"])
+def test_the_tpu_compiler_tells_memory_costs_and_schedule(spec):
+    compiled = lowered().compile(topology=spec)
+    memory = compiled.memory_analysis()
+    weights = 2 * MLP["width"] * MLP["hidden"] // 2 * 2
+    assert memory.argument_bytes >= weights + MLP["batch"] // 2 * MLP["width"] * 2
+    assert 0 < memory.peak_bytes < load(spec).memory and 0 < compiled.memory_share < 1
+    dots = 2 * MLP["batch"] // 2 * MLP["width"] * MLP["hidden"] // 2
+    assert 0.9 < compiled.cost_analysis()["flops"] / (5 * dots) < 1.1
+    assert "is_scheduled=true" in compiled.as_text()
+    found = compiled.collectives()
+    sent = sum(c.bytes * c.times for c in found)
+    assert {c.kind for c in found} <= {"all_reduce", "all_gather", "reduce_scatter"} and found
+    assert sent <= compiled.plan.bytes * 1.01
+    with pytest.raises(errors.CompileOnlyError, match="is not here, and cannot run"):
+        compiled(np.ones(3))
+
+
+@pytest.mark.tpu
+@needs_tpu
+def test_a_whole_pod_compiles_and_needs_no_more_memory_than_xlas_partitioner():
+    step = lowered((16, 16), batch=4096, width=1024, hidden=4096)
+    ours = step.compile(topology="v5e:16x16")
+    with meshrt.config.override(partitioner="xla"):
+        theirs = step.compile(topology="v5e:16x16")
+    assert theirs.plan is None and ours.plan.seconds > 0
+    assert ours.memory_analysis().peak_bytes <= theirs.memory_analysis().peak_bytes * 1.001
+
+
+@pytest.mark.tpu
+@needs_tpu
+def test_a_program_that_does_not_fit_a_tpu():
+    with pytest.raises(errors.DeviceMemoryError, match=r"does not fit v5e:2x2: a device needs .* and has 16\.00 GiB"):
+        lowered(batch=2**18, width=32768, hidden=32768).compile(topology="v5e:2x2")
+
+
+@pytest.mark.tpu
+@needs_cuda
+def test_the_gpu_compiler_tells_memory_and_schedule():
+    compiled = lowered((4, 2), batch=8192, width=4096, hidden=4096).compile(topology="h100:8")
+    assert 0 < compiled.memory_analysis().peak_bytes < load("h100").memory
+    assert any(c.asynchronous for c in compiled.collectives())
+    with pytest.raises(errors.UnsupportedError, match="no cost analysis"):
+        compiled.cost_analysis()
+    with pytest.raises(errors.DeviceMemoryError, match="does not fit h100:8"):
+        lowered((4, 2), batch=2**24, width=4096, hidden=8192).compile(topology="h100:8")
