@@ -24,6 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--shardy-version", default="0.12", help="whose rules to follow: 0.12 or 0.10")
     parser.add_argument("--json", action="store_true", help="write each value's sharding as JSON instead")
     parser.add_argument("--explain", action="store_true", help="write why each argument and result is sharded instead")
+    parser.add_argument("--origins", action="store_true", help="say which annotation each axis comes from")
+    parser.add_argument("--edges", action="store_true", help="say at which step each operation passed axes on")
+    parser.add_argument("--no-chlo", action="store_true", help="nothing passes CHLO operations, as in Shardy")
+    parser.add_argument("--shardy-faults", action="store_true", help="copy what Shardy gets wrong, for comparisons")
     args = parser.parse_args(argv)
     try:
         result = run(
@@ -32,6 +36,10 @@ def main(argv: list[str] | None = None) -> int:
             strategy=args.strategy,
             conservative=args.conservative,
             version=args.shardy_version,
+            origins=args.origins,
+            edges=args.edges,
+            chlo=not args.no_chlo,
+            shardy_faults=args.shardy_faults,
         )
         text = to_json(result) if args.json else explain(result) if args.explain else result.as_text()
     except (errors.PropagationError, OSError) as e:

@@ -21,24 +21,28 @@ _CONSTRAINT, _MANUAL = "sdy.sharding_constraint", "sdy.manual_computation"
 
 def apply_constraints(
     program: Program, shardings: Shardings, edge_values: set[Value], is_newest: bool = True
-) -> None:
+) -> list[tuple[Op, Value]]:
     """Applies constraints, and manual computations' input shardings, to the values that they constrain.
 
     `edge_values` are the owners and targets of data-flow edges: for these all uses go through the constraint instead,
     because the edge's sharding belongs to more than this value. A value annotated as open and nothing else counts as
     not annotated by the newest version (`is_newest`), as annotated by the older one.
+
+    Returns the operations whose sharding was put on an operand, with the operand.
     """
+    applied: list[tuple[Op, Value]] = []
     if program.names.isdisjoint((_CONSTRAINT, _MANUAL)):
-        return
+        return applied
     annotated = _Annotated(shardings) if is_newest else shardings
     for func in program.funcs.values():
         for op in func.body.walk_inside_out():
             if op.name == _CONSTRAINT:
                 _redirect_chain(op, annotated)
-                _apply(program, annotated, edge_values, op, 0, shardings.get(op.results[0]))
+                _apply(program, annotated, edge_values, op, 0, shardings.get(op.results[0]), applied)
             elif op.name == _MANUAL:
                 for number, sharding in enumerate(op.data["in_shardings"]):
-                    _apply(program, annotated, edge_values, op, number, sharding)
+                    _apply(program, annotated, edge_values, op, number, sharding, applied)
+    return applied
 
 
 class _Annotated:
@@ -55,7 +59,7 @@ class _Annotated:
         return found
 
 
-def _apply(program, shardings, edge_values, op: Op, number: int, sharding: TensorSharding) -> None:
+def _apply(program, shardings, edge_values, op: Op, number: int, sharding: TensorSharding, applied: list) -> None:
     value = op.operands[number]
     if not _is_shardable(value) or _sharding_of(value, shardings) is not None:
         return
@@ -64,6 +68,7 @@ def _apply(program, shardings, edge_values, op: Op, number: int, sharding: Tenso
     is_edge = value in edge_values or (value.op is not None and value.op.name == "sdy.data_flow_edge")
     if not is_edge:
         _set(value, sharding, shardings)
+        applied.append((op, value))
         return
     if op.name == _CONSTRAINT:
         op.parent.ops.remove(op)

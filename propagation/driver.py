@@ -55,7 +55,7 @@ class Driver:
         self._held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
         self._lay_out(edges)
         self._build_nodes()
-        self.log.start(self._slot, self.table)
+        self.log.start(self._slot, self.table, self._result_slots)
         self._group_of: dict[int, list[int]] = {}
         for group in groups or ():
             members = [self._slot[v.index] for v in group]

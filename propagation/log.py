@@ -60,19 +60,36 @@ class Step:
 
 
 class Log:
-    """Events in the order of decision. `events` grows while the driver runs."""
+    """Events in the order of decision. `events` grows while the driver runs. `applied` are the constraints and manual
+    computations whose sharding was put on an operand beforehand."""
 
     def __init__(self, program: Program):
         self.program = program
         self.events: list[Event] = []
         self.removed_ops: list[str] = []
         self.stale_priorities: list[str] = []
+        self.applied: list[tuple[Op, Value]] = []
         self._slot: list[int] | None = None
         self._initial: list[TensorSharding | None] = []
+        self._results: dict[Func, list[int]] = {}
 
-    def start(self, slot: list[int], table: list[TensorSharding | None]) -> None:
+    def start(self, slot: list[int], table: list[TensorSharding | None], results: dict[Func, list[int]]) -> None:
         """Takes note of the table's layout and of the user's annotations."""
-        self._slot, self._initial = slot, table[:]
+        self._slot, self._initial, self._results = slot, table[:], results
+
+    def slot_of(self, value: Value) -> int:
+        """The place in the driver's table of the sharding of `value`."""
+        if self._slot is None:
+            raise ValueError("nothing has been propagated yet")
+        return self._slot[value.index]
+
+    def result_slots(self, func: Func) -> list[int]:
+        """The places of the shardings of a function's results."""
+        return self._results[func]
+
+    def initial(self, slot: int) -> TensorSharding | None:
+        """The sharding from which the driver started."""
+        return self._initial[slot]
 
     def visit(self, node, decision: Decision, shardings, round) -> None:
         self.events.append(Event(node.op, node.rule, node.slots, shardings, decision, round))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from . import calls, constraints, exporting, importing
+from . import calls, constraints, debug, exporting, importing
 from .annotations import Shardings, read_shardings
 from .dataflow import Edge, add_edges, sink_edges
 from .driver import Driver
@@ -36,6 +36,7 @@ class Options:
     whole_axes    arguments and results of the entry function are split over whole axes only, for callers that cannot
                   say sub-axes; Shardy cuts open dimensions only
     shardy_faults what Shardy gets wrong is copied (see `docs/propagation.md`), for comparisons
+    origins, edges    write Shardy's debug attributes (see `propagation.debug`)
     """
 
     strategy: str = "aggressive"
@@ -44,6 +45,8 @@ class Options:
     chlo: bool = True
     whole_axes: bool = False
     shardy_faults: bool = False
+    origins: bool = False
+    edges: bool = False
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -127,7 +130,7 @@ def _apply_constraints(run: Run) -> None:
         main = program.main
         values |= {v for f in program.funcs.values() if f is not main for v in f.args}
         values |= {v for op in program.ops() if op.name == "func.call" for v in op.results}
-    constraints.apply_constraints(run.program, run.shardings, values, run.options.rules.is_newest)
+    run.log.applied = constraints.apply_constraints(program, run.shardings, values, run.options.rules.is_newest)
 
 
 def _edges_in(program: Program) -> list[Edge]:
@@ -157,6 +160,10 @@ def run_propagation(run: Run, kind: str = "user_priority") -> None:
     else:
         driver.run(None)
     driver.finish()
+    if run.options.origins:
+        debug.annotate_origins(run.program, run.log, run.shardings)
+    if run.options.edges:
+        debug.annotate_edges(run.program, run.log, run.options.shardy_faults)
 
 
 def run_export(run: Run) -> None:

@@ -195,7 +195,7 @@ class _Reader:
     def func(self, op: ir.Operation) -> None:
         attrs = dict(attribute_items(op.attributes))
         name = ir.StringAttr(attrs.pop("sym_name")).value
-        visibility = attrs.pop("sym_visibility", None)
+        visibility = attrs.get("sym_visibility")
         ftype = ir.FunctionType(ir.TypeAttr(attrs.pop("function_type")).value)
         blocks = list(op.regions[0].blocks)
         if len(blocks) != 1:

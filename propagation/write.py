@@ -77,15 +77,13 @@ class _Writer:
         ins = ", ".join(v.type.text for v in func.args)
         outs = ", ".join(t.text for t in func.result_types)
         attrs = [f"sym_name = {quote(func.name)}", f"function_type = ({ins}) -> ({outs})"]
-        if func.visibility != "public" or "sym_visibility" in func.attrs:
+        if func.visibility != "public" or "sym_visibility" in func.attrs:  # public is the default
             attrs.append(f"sym_visibility = {quote(func.visibility)}")
-        else:
-            attrs.append('sym_visibility = "public"')
         if any(arg_attrs):
             attrs.append("arg_attrs = [" + ", ".join(f"{{{a}}}" for a in arg_attrs) + "]")
         if any(result_attrs):
             attrs.append("res_attrs = [" + ", ".join(f"{{{a}}}" for a in result_attrs) + "]")
-        attrs += [f"{k} = {self.attr(v)}" for k, v in func.attrs.items()]
+        attrs += [f"{k} = {self.attr(v)}" for k, v in func.attrs.items() if k != "sym_visibility"]
         body = self._block(func.body)
         return f'"func.func"() <{{{", ".join(attrs)}}}> ({body}) : () -> (){self._location(func.loc)}'
 
