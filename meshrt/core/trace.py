@@ -190,6 +190,15 @@ def leaked(tracer: Tracer, primitive: Primitive | None = None) -> errors.LeakedT
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
+def literal_value(value: Any, aval: ShapedArray) -> Any:
+    """What a Literal holds for a scalar of type `aval`: where it is weakly typed the Python scalar, which says so."""
+    if isinstance(value, np.generic) and value.dtype == aval.dtype:
+        return value
+    if aval.weak_type and isinstance(value, int | float | complex):
+        return value
+    return np.asarray(value, aval.dtype)[()]
+
+
 class JaxprTracer(Tracer):
     """Stands for a variable of the Jaxpr being built."""
 
@@ -249,8 +258,7 @@ class JaxprTrace(Trace):
         found = self.literals.get(key)
         if found is None:
             aval = aval_of(value)
-            same = isinstance(value, np.generic) and value.dtype == aval.dtype
-            found = Literal(value if same else np.asarray(value, aval.dtype)[()], aval)
+            found = Literal(literal_value(value, aval), aval)
             if value and not isinstance(value, complex | np.complexfloating):
                 self.literals[key] = found
         return found

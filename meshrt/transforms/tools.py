@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.trace import literal_value
 from meshrt.core.types import ShapedArray, aval_of
 
 __all__ = ["Undefined", "WeakCache", "add_tangents", "dce", "hoist_consts", "instantiate", "is_undefined", "zeros"]
@@ -122,5 +123,5 @@ def as_literal(value: Any) -> Literal | None:
     scalar = isinstance(value, bool | int | float | complex | np.generic)
     if scalar or (isinstance(value, np.ndarray) and not value.ndim):
         aval = aval_of(value)
-        return Literal(np.asarray(value, aval.dtype)[()], aval)
+        return Literal(literal_value(value, aval), aval)
     return None
