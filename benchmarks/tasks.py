@@ -85,7 +85,7 @@ class Tasks:
         with context:
             lowered = built.jitted_step().trace(*arguments).lower(lowering_platforms=("cpu",))
             start = time.perf_counter()
-            lowered.propagate().partition().as_text()
+            lowered.propagate().partition().result.as_text()
             return time.perf_counter() - start
 
     # -- running ---------------------------------------------------------------------------------------------

@@ -104,6 +104,6 @@ def compile_for_topology(
             (_, text), mode = _boundary(lowered), "spmd"
         else:
             partitioned = lowered.partition(topology=topology)
-            text = partitioned.as_text()
+            text = partitioned.result.as_text()
     events.record("compile_topology")
     return TopologyCompiled(lowered, topology, partitioned, compile_for(topology, text, mode=mode, options=options))

@@ -54,7 +54,7 @@ def build_program(lowered: Lowered, options: dict[str, Any]) -> Program:
     else:
         partitioned = lowered.partition()
         arg_shardings, out_shardings = partitioned.arg_shardings, partitioned.out_shardings
-        text, mode = partitioned.as_text(), "replica"
+        text, mode = partitioned.result.as_text(), "replica"
     portable = executable.compile_program(
         text, num_devices=mesh.size, mode=mode, backend=lowered.request.platform, options=options
     )

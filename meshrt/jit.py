@@ -114,6 +114,8 @@ class JitFunction:
             key, buffers, leaves = self._read(args, settings.version, mesh_context.concrete)
             direct = self._direct[key]
         except OTHER_STRUCTURE:
+            direct = None  # what the call below raises must not be chained to this
+        if direct is None:
             return self._call_general(args, kwargs)
         return direct(buffers, leaves)
 

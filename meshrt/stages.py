@@ -300,6 +300,17 @@ class Propagated(_Stage):
 
     log = property(lambda self: self.result.log)
 
+    def explain(self, query: str) -> str:
+        """Why a dimension is sharded as it is: the steps from it back to the user's annotations, a line each.
+
+        `query` is VALUE:DIM: an argument (`x:0`, `state['w']:1`), a result (`result[0]:1`) or, for what is computed
+        there, a source line (`train.py:57:0`). InspectError if it names nothing.
+        """
+        from meshrt.inspect.model import explain
+        from meshrt.inspect.program import names_of
+
+        return "\n".join(explain(self.result, query, *names_of(self.lowered)))
+
     def as_text(self) -> str:
         return self.result.as_text()
 
@@ -327,8 +338,16 @@ class Partitioned(_Stage):
     plan = property(lambda self: self.result.plan)
     findings = property(lambda self: self.result.findings)
 
-    def as_text(self) -> str:
-        return self.result.as_text()
+    def as_text(self, *, debug_info: bool = False) -> str:
+        """The module in MLIR's pretty syntax, for people; `.result.as_text()`, without parsing, is what is compiled."""
+        from meshrt.runtime import jaxlib_api
+
+        return jaxlib_api.pretty(self.result.as_text(), debug_info=debug_info)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the program, equal on every host."""
+        return self.result.fingerprint[:32]
 
     @property
     def arg_shardings(self) -> tuple[NamedSharding, ...]:

@@ -33,7 +33,7 @@ def answer(options: dict[str, Any], data: bytes) -> dict[str, Any]:
     topology = load(options["topology"]) if options["topology"] else None
     partitioned = collectives.partition(propagated, topology)
     if options["stage"] == "partitioned":
-        return {"text": partitioned.as_text()}
+        return {"text": partitioned.module.operation.get_asm(enable_debug_info=False)}
     name = options["name"]
     return {"report": report_of(name, propagated, partitioned, *names, explanations, source=name).as_json()}
 

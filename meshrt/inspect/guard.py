@@ -69,6 +69,8 @@ def inspect_file(
 
 
 def _read(path: str, limits: Limits) -> bytes:
+    if not path:
+        raise InspectError("no file was named; give a StableHLO file or FILE.py:FUNCTION")
     try:
         if path == "-":
             data = sys.stdin.buffer.read(limits.file_bytes + 1)
@@ -83,6 +85,8 @@ def _read(path: str, limits: Limits) -> bytes:
         raise InspectError(f"{path}: longer than {limits.file_bytes >> 20} MiB, which is the limit for a module")
     if not data.strip():
         raise InspectError(f"{path}: the file is empty")
+    if data.startswith(b"HloModule"):
+        raise InspectError(f"{path}: is HLO text, which has no shardings to propagate; give the StableHLO it came from")
     return data
 
 

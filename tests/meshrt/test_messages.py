@@ -83,3 +83,12 @@ def test_a_jitted_function_names_the_argument_of_a_bad_dtype():
 def test_sizes_that_would_fit_are_named_once(mesh, size, spec, text):
     with pytest.raises(errors.IndivisibleError, match=re.escape(text)):
         meshrt.device_put(np.ones(size), NamedSharding(mesh, P(spec)))
+
+
+def test_an_error_of_a_first_call_is_not_chained_to_the_look_up_of_its_program():
+    def f(x):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as e:
+        meshrt.jit(f)(jnp.ones(3))
+    assert e.value.__context__ is None

@@ -12,6 +12,7 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
+from meshrt import errors
 from meshrt.sharding import AbstractMesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 
@@ -83,7 +84,11 @@ def test_propagated_and_partitioned_print(mesh):
     lowered = meshrt.jit(lambda x: jnp.sum(x @ x)).lower(x)
     propagated, partitioned = lowered.propagate(), lowered.partition()
     assert "sdy.sharding" in propagated.as_text()
-    assert "num_replicas = 8" in partitioned.as_text() and "all_" in partitioned.as_text()
+    text = partitioned.as_text()
+    assert "num_replicas = 8" in text and "all_" in text
+    assert "func.func" in text and '"func.func"' not in text and "loc(" not in text  # as Lowered prints it
+    assert "loc(" in partitioned.as_text(debug_info=True)
+    assert partitioned.fingerprint == partitioned.result.fingerprint[:32]
     assert lowered.propagate() is propagated and propagated.partition() is partitioned
     assert partitioned.arg_shardings == (NamedSharding(mesh.abstract_mesh, P("data", "model")),)
 
@@ -258,3 +263,13 @@ def test_an_uneven_constraint_on_an_argument(mesh, partitioner):
         np.testing.assert_array_equal(np.asarray(meshrt.jit(constrain)(x)), x)
         np.testing.assert_array_equal(np.asarray(meshrt.jit(lambda x: constrain(x) * 2)(x)), x * 2)
         np.testing.assert_array_equal(np.asarray(meshrt.jit(lambda x: constrain(x).sum(0))(x)), x.sum(0))
+
+
+def test_propagated_explains_a_dimension(mesh):
+    x = meshrt.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
+    propagated = meshrt.jit(lambda x: {"y": x.T * 2}).lower(x).propagate()
+    text = propagated.explain("result['y']:1")
+    assert "got axis 'data' through" in text.splitlines()[0] and "annotated with axis 'data' by the user" in text
+    assert "is not sharded" in propagated.explain("x:1")
+    with pytest.raises(errors.MeshrtError, match="nothing is called 'z'"):
+        propagated.explain("z:0")

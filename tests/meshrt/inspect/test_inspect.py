@@ -101,8 +101,11 @@ def test_explain_names_the_chain_to_the_annotation(matmul):
         (b"ML\xefR" + bytes(range(256)), "bytecode"),
         (b"module {\n" * 200_000, "crashed MLIR's parser"),
         (b"func.func @main() { cf.br ^a ^a: cf.br ^a }", ""),
+        (b"HloModule jit_f, entry_computation_layout={()->f32[]}", "is HLO text"),
+        (b"func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> { return %x : tensor<?xf32> }", "static shapes"),
+        (b"module {}", "none is @main"),
     ],
-    ids=["empty", "garbage", "truncated", "unknown axis", "bad bytecode", "nested", "blocks"],
+    ids=["empty", "garbage", "truncated", "unknown axis", "bad bytecode", "nested", "blocks", "hlo", "dynamic", "none"],
 )
 def test_bad_files_end_in_one_line(tmp_path, content, message):
     path = tmp_path / "bad.mlir"
@@ -126,6 +129,8 @@ def test_limits_of_size_time_and_kind(tmp_path, matmul):
     "arguments, message",
     [
         (["missing.mlir"], "No such file"),
+        ([""], "no file was named"),
+        (["examples"], "is a directory"),
         (["missing.py:step", "--mesh", "data=2"], "no such file"),
         (["examples/train_lm.py:step"], "needs a mesh"),
         (["examples/train_lm.py"], "name a function"),

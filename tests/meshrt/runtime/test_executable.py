@@ -155,7 +155,8 @@ def test_damaged_entries_are_reported_and_replaced(cache, damage):
         run(fresh(13), d[:4], 13)
     assert n.compile == 1 and n.persistent_corrupt >= 1
     problem = compile_cache.problems()[before]
-    assert isinstance(problem, errors.CompileCacheError) and entry.name in str(problem)
+    assert isinstance(problem, errors.CompileCacheError) and isinstance(problem, RuntimeError)
+    assert f"the cache entry {entry} " in str(problem) and "the program is compiled again" in str(problem)
     if damage != "directory":
         with events.count() as n:
             run(fresh(13), d[:4], 13)
