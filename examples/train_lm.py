@@ -28,7 +28,6 @@ SPECS = {  # "data" is also the axis of fully sharded data parallelism, "model" 
     "qkv": P(None, "data", None, "model", None), "out": P(None, "model", None, "data"),
     "up": P(None, "data", "model"), "down": P(None, "model", "data"),
 }  # fmt: skip
-TOKENS = P("data", None)
 
 
 def init(key):
@@ -104,7 +103,7 @@ def example_arguments(mesh):
     """Arguments of `step` as shapes and shardings: `meshrt inspect` asks for them, with a mesh that has no devices."""
     like = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
     state = jax.tree.map(like, jax.eval_shape(lambda: init(jax.random.key(0))), shardings(mesh))
-    tokens = jax.ShapeDtypeStruct((BATCH, CONTEXT + 1), jnp.int32, sharding=NamedSharding(mesh, TOKENS))
+    tokens = jax.ShapeDtypeStruct((BATCH, CONTEXT + 1), jnp.int32, sharding=NamedSharding(mesh, P("data")))
     return state, tokens
 
 
@@ -112,7 +111,7 @@ def batches(mesh, seed=0):
     """Random windows of the text as [BATCH, CONTEXT + 1]; every process reads only the rows of its own devices."""
     files = sorted(Path(os.__file__).parent.glob("*.py"))
     text = np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8)
-    sharding, rows = NamedSharding(mesh, TOKENS), BATCH // jax.process_count()
+    sharding, rows = NamedSharding(mesh, P("data")), BATCH // jax.process_count()
     mine = slice(rows * jax.process_index(), rows * (jax.process_index() + 1))
     rng = np.random.default_rng(seed)
     while True:
@@ -132,16 +131,18 @@ def main():
     else:
         jax.config.update("jax_num_cpu_devices", args.devices)
     model = 2 if jax.device_count() % 2 == 0 else 1
-    mesh = jax.make_mesh((jax.device_count() // model, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    data = jax.device_count() // model
+    if BATCH % data or WIDTH % data:
+        parser.error(f"a mesh of data={data}, model={model}: BATCH = {BATCH} and WIDTH = {WIDTH} must divide by {data}")
+    mesh = jax.make_mesh((data, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     with jax.set_mesh(mesh):
         state = jax.jit(init, out_shardings=shardings(mesh))(jax.random.key(0))
         start = time.perf_counter()
         for number, tokens in zip(range(1, args.steps + 1), batches(mesh)):
             state, loss = step(state, tokens, dtype=args.dtype)
-            if number % 10 == 0 or number in (1, args.steps):
+            if jax.process_index() == 0 and (number % 10 == 0 or number in (1, args.steps)):
                 rate = number * BATCH * CONTEXT / (time.perf_counter() - start)
-                if jax.process_index() == 0:
-                    print(f"step {number:4d}  loss {float(loss):.5f}  {rate:8.0f} tokens/s", flush=True)
+                print(f"step {number:4d}  loss {float(loss):.5f}  {rate:8.0f} tokens/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ def environment() -> dict[str, str]:
     return {**env, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(ROOT)}
 
 
-def run(arguments: list[str]) -> str:
-    done = subprocess.run(
+def finished(arguments: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
         env=environment(),
@@ -70,6 +70,10 @@ def run(arguments: list[str]) -> str:
         text=True,
         timeout=400,
     )
+
+
+def run(arguments: list[str]) -> str:
+    done = finished(arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -85,6 +89,12 @@ def example_losses():
 
 def test_example_is_short():
     assert len(EXAMPLE.read_text().splitlines()) < 150
+
+
+def test_devices_that_the_example_cannot_use_are_one_clear_message():
+    done = finished([str(EXAMPLE), "--devices", "3"])
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "error: a mesh of data=3, model=1: BATCH = 16 and WIDTH = 128 must divide by 3" in done.stderr
 
 
 def test_example_runs_unchanged_under_jax(example_losses, tmp_path):
