@@ -11,6 +11,7 @@ from .cost import item_bytes, sent_bytes
 from .emit import Collective, ModuleBuilder, Ref, Region
 from .layout import Atoms, Dims, local_shape
 from .moves import Step
+from .realise_pieces import send_pieces
 
 __all__ = ["REDUCERS", "Realiser"]
 
@@ -83,18 +84,20 @@ class Realiser:
 
     # -- local pieces ---------------------------------------------------------------------------------------
 
-    def pad(self, region: Region, x: Ref, dim: int, low: int, high: int, fill: Ref | None = None, loc="") -> Ref:
-        """`x` with `low` and `high` elements of `fill` (zero by default) added at the ends of `dim`; negative
-        amounts cut."""
-        if not low and not high:
+    def pad(
+        self, region: Region, x: Ref, dim: int, low: int, high: int, fill: Ref | None = None, loc="", inner: int = 0
+    ) -> Ref:
+        """`x` with `low` and `high` elements of `fill` (zero by default) added at the ends of `dim`, and `inner` between
+        neighbours; negative amounts at the ends cut."""
+        if not low and not high and not inner:
             return x
         fill = self.zero(region, (), x.dtype) if fill is None else fill
-        shape = _with(x.shape, dim, x.shape[dim] + low + high)
+        shape = _with(x.shape, dim, x.shape[dim] + max(0, x.shape[dim] - 1) * inner + low + high)
         zeros = [0] * len(shape)
         attrs = (
             f"edge_padding_low = array<i64: {_list(_with(zeros, dim, low))}>, "
             f"edge_padding_high = array<i64: {_list(_with(zeros, dim, high))}>, "
-            f"interior_padding = array<i64: {_list(zeros)}>"
+            f"interior_padding = array<i64: {_list(_with(zeros, dim, inner))}>"
         )
         return region.shared("stablehlo.pad", (x, fill), shape, x.dtype, attrs, loc)
 
@@ -203,6 +206,8 @@ class Realiser:
             return self.collective(region, kind, atoms, x, after, attrs, op, cause, loc, reduction)
         if kind == "collective_permute":
             return self.permute(region, x, before, step, op, cause, loc)
+        if kind == "pieces":
+            return send_pieces(self, region, x, after, before, step, op, cause, loc)
         return self.exchange(region, x, after, before, step, op, cause, loc)
 
     def permute(self, region: Region, x: Ref, before: Dims, step: Step, op, cause, loc) -> Ref:

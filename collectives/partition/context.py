@@ -128,6 +128,11 @@ class Context:
         """Binds a value that is cut out of another tensor when somebody asks for it."""
         self.new_state(value).view = view
 
+    def view(self, value: Value, dims: Dims) -> View | None:
+        """The view that `value` is, laid out as `dims`, if it has not been cut out yet."""
+        state = self.env[value]
+        return None if state.view is None or state.versions or state.view.dims != dims else state.view
+
     def _cut(self, state: State) -> None:
         outer, self.region = self.region, state.home
         state.versions[state.view.dims] = state.view.cut()
@@ -383,11 +388,16 @@ class Context:
 
     def masked(self, ref: Ref, shape, dims: Dims, which: Iterable[int], fill: str | None = None) -> Ref:
         """`ref` with the padding of the dimensions `which` set to `fill` (zero if None)."""
+        literal = zero_literal(ref.dtype) if fill is None else fill
+        return self.masked_with(ref, shape, dims, which, None, literal)
+
+    def masked_with(self, ref: Ref, shape, dims: Dims, which: Iterable[int], fill: Ref | None, literal="") -> Ref:
+        """The same with the scalar `fill`, or the constant `literal` if that is None."""
         for d in which:
             inside = self.realiser.inside(self.region, ref.shape, d, dims[d], shape[d]) if dims[d] else None
             if inside is not None:
-                literal = zero_literal(ref.dtype) if fill is None else fill
-                other = self.realiser.constant(self.region, ref.shape, ref.dtype, literal)
+                number = self.realiser.constant(self.region, (), ref.dtype, literal) if fill is None else fill
+                other = self.realiser.splat(self.region, number, ref.shape)
                 ref = self.emit("stablehlo.select", (inside, ref, other), ref.shape, ref.dtype)
         return ref
 

@@ -12,10 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from propagation.program import Value
+
 from ..emit import Ref
+from ..layout import Dims
 from .context import Context
 
-__all__ = ["Run", "assemble", "windows"]
+__all__ = ["Run", "assemble", "bordered", "fold", "neighbours", "windows"]
 
 
 class Run(NamedTuple):
@@ -77,6 +80,64 @@ def windows(
     """Overlapping windows of a tensor of `size` along `dim`: device coordinate c gets positions
     [starts[c], starts[c] + length), with the scalar `fill` where they lie outside of the tensor."""
     p, have = ctx.atoms.product(atoms), ref.shape[dim]
+    parts = _window_parts(starts, length, size, have)
+    shape = (*ref.shape[:dim], length, *ref.shape[dim + 1 :])
+    rounds = _rounds(0, parts, p)
+    out = None if _covers_all(rounds, [length] * p) else ctx.realiser.splat(ctx.region, fill, shape)
+    for r in rounds:
+        out = _apply(ctx, dim, atoms, ref, r, shape, out, p)
+    return out
+
+
+def bordered(
+    ctx: Context, value: Value, dims: Dims, needs: dict[int, tuple[Sequence[int], int]], fill: Ref, number
+) -> Ref:
+    """`value` laid out as `dims` with, along each dimension d of `needs` = {d: (starts, length)}, the window that each
+    device needs, as `windows` makes it. `number` is the value of `fill` if that is known: a padding of the program with
+    the same number is then not made first, but part of the window."""
+    view, left = ctx.view(value, dims), dict(needs)
+    if view is not None and view.dim in needs and view.covers and number is not None and view.fill == number:
+        starts, length = left.pop(view.dim)
+        starts = [s + view.start for s in starts]
+        ref = windows(ctx, view.dim, dims[view.dim], view.base, view.size, starts, length, fill)
+        ref = ref if view.local is None else view.local(ref)
+    else:
+        ref = ctx.get(value, dims)
+    for d, (starts, length) in left.items():
+        ref = windows(ctx, d, dims[d], ref, value.type.shape[d], starts, length, fill)
+    return ref
+
+
+def fold(ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int]) -> Ref:
+    """The sum of overlapping windows: the piece of a tensor of `size` along `dim` to whose positions
+    [starts[c], starts[c] + length) device coordinate c contributes its `ref`. The transpose of `windows`."""
+    p = ctx.atoms.product(atoms)
+    have = -(-size // p)
+    parts = [
+        _Part(part.target, part.source, part.to, part.start, part.length)
+        for part in _window_parts(starts, ref.shape[dim], size, have)
+    ]
+    shape = (*ref.shape[:dim], have, *ref.shape[dim + 1 :])
+    zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
+    total = None
+    for r in _rounds(0, parts, p):
+        mine = _apply(ctx, dim, atoms, ref, r, shape, zero, p)
+        total = mine if total is None else ctx.emit("stablehlo.add", (total, mine), shape, ref.dtype)
+    return zero if total is None else total
+
+
+def neighbours(ctx: Context, x: Ref, atoms: Sequence[int], distance: int, cause: str) -> Ref:
+    """`x` of the device `distance` places before this one along `atoms`; zeros where there is none."""
+    groups = ctx.atoms.groups(atoms)
+    if distance > 0:
+        pairs = np.stack([groups[:, :-distance], groups[:, distance:]], axis=2)
+    else:
+        pairs = np.stack([groups[:, -distance:], groups[:, :distance]], axis=2)
+    return ctx.realiser.send(ctx.region, x, pairs.reshape(-1, 2), atoms, ctx.op, cause, ctx.loc)
+
+
+def _window_parts(starts: Sequence[int], length: int, size: int, have: int) -> list[_Part]:
+    """Windows cut at the borders of the pieces (of `have` positions) that hold them."""
     parts = []
     for c, first in enumerate(starts):
         at, stop = max(first, 0), min(first + length, size)
@@ -85,12 +146,7 @@ def windows(
             n = min(stop, (source + 1) * have) - at
             parts.append(_Part(source, c, at - source * have, at - first, n))
             at += n
-    shape = (*ref.shape[:dim], length, *ref.shape[dim + 1 :])
-    rounds = _rounds(0, parts, p)
-    out = None if _covers_all(rounds, [length] * p) else ctx.realiser.splat(ctx.region, fill, shape)
-    for r in rounds:
-        out = _apply(ctx, dim, atoms, ref, r, shape, out, p)
-    return out
+    return parts
 
 
 def _parts(runs: Sequence[Run], p: int, have: int, want: int, length: int) -> list[_Part]:
@@ -179,7 +235,7 @@ def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref |
     mask = _compare(ctx, where, _table(ctx, atoms, to), "GE")
     upper = _compare(ctx, where, _table(ctx, atoms, stop), "LT")
     mask = ctx.region.shared("stablehlo.and", (mask, upper), shape, "i1")
-    return ctx.emit("stablehlo.select", (mask, payload, out), shape, payload.dtype)
+    return ctx.region.shared("stablehlo.select", (mask, payload, out), shape, payload.dtype, loc=ctx.loc)
 
 
 def _compare(ctx: Context, where: Ref, bound: Ref, direction: str) -> Ref:

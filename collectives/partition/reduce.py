@@ -15,7 +15,7 @@ from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, Factors, choose
 
-__all__ = ["identity_literal", "reduction_kind"]
+__all__ = ["identity_literal", "is_identity", "reduction_kind"]
 
 _KINDS = {
     "stablehlo.add": "add",
@@ -63,7 +63,8 @@ def identity_literal(kind: str, dtype: str) -> str | None:
     return _SPECIAL[dtype][0 if kind == "min" else 1]
 
 
-def _is_identity(kind: str, dtype: str, number) -> bool:
+def is_identity(kind: str, dtype: str, number) -> bool:
+    """Whether a number (None if it is not known) is the neutral element of a reduction."""
     if number is None:
         return False
     if kind in ("add", "or", "xor"):
@@ -93,7 +94,7 @@ def reduce(ctx: Context, op: Op) -> None:
     kind = reduction_kind(op.regions[0])
     dtype = op.results[0].type.dtype
     fill = identity_literal(kind, dtype) if kind else None
-    neutral = bool(kind) and _is_identity(kind, dtype, scalar_constant(inits[0]))
+    neutral = bool(kind) and is_identity(kind, dtype, scalar_constant(inits[0]))
     start = None if neutral or fill is None else fill
 
     def local(refs, dims) -> list[Ref]:

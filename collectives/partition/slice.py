@@ -13,6 +13,7 @@ from propagation.program import Op, Value
 from ..emit import Ref
 from ..layout import Dims
 from . import linear
+from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
 from .intervals import Run, assemble
@@ -20,11 +21,12 @@ from .state import View
 from .structure import rearrange
 
 
-def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, within, is_linear: bool) -> None:
+def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, within, is_linear: bool, spread=None) -> None:
     """An operation on one tensor whose dimensions `changed` get other positions.
 
     If none of them is split it is `local(ref, before, after)`. Else the changed split dimensions move by
-    `runs_of(dim)`, one after another, and the whole ones by `within(ref, dim)`.
+    `runs_of(dim)`, one after another, and the whole ones by `within(ref, dim)`. `spread(ref, dims)`, if given, comes
+    first: it sets the elements of a piece apart and returns it with the sizes that the tensor then has.
     """
     value, result = op.operands[0], op.results[0]
 
@@ -38,10 +40,10 @@ def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, within, i
     if not split or state.make is not None or (linear.deferred(ctx, value) and not any(state.dims[d] for d in changed)):
         rearrange(ctx, op, value, same, same, local, is_linear)
         return
-    _move(ctx, op, changed, runs_of, within)
+    _move(ctx, op, changed, runs_of, within, spread)
 
 
-def _move(ctx: Context, op: Op, changed: list[int], runs_of, within) -> None:
+def _move(ctx: Context, op: Op, changed: list[int], runs_of, within, spread) -> None:
     value, result = op.operands[0], op.results[0]
     dims = ctx.want(result)
     have = ctx.state(value).dims
@@ -50,18 +52,18 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of, within) -> None:
     flat = [a for d in dims for a in d]
     if len(set(flat)) != len(flat):
         dims = ctx.want(result)
-    ref = ctx.get(value, dims)
-    shape = list(value.type.shape)
+    if op.name == "stablehlo.slice" and _narrow(ctx, op, dims, changed, runs_of, within):
+        return
+    ref, shape = ctx.get(value, dims), list(value.type.shape)
+    if spread is not None:
+        ref, shape = spread(ref, dims)
+    split = [d for d in changed if dims[d]]
+    if len(split) == 1 and _delay(ctx, op, ref, shape[split[0]], dims, split[0], changed, runs_of, within):
+        return
     for d in changed:
         if not dims[d]:
             ref = within(ref, d)
             shape[d] = result.type.shape[d]
-    split = [d for d in changed if dims[d]]
-    if op.name == "stablehlo.slice" and len(split) == 1:
-        (run,) = runs_of(split[0])[0]
-        if run.stride == 1:
-            _view(ctx, op, ref, dims, split[0], run)
-            return
     for d in split:
         runs, fill = runs_of(d)
         size = result.type.shape[d]
@@ -70,14 +72,61 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of, within) -> None:
     ctx.bind(result, dims, ref)
 
 
-def _view(ctx: Context, op: Op, ref: Ref, dims: Dims, d: int, run: Run) -> None:
-    """Leaves the slice to its consumer, which may move the elements further."""
-    size, length = op.operands[0].type.shape[d], run.length
+def _delay(ctx: Context, op: Op, ref: Ref, size: int, dims: Dims, d: int, changed: list[int], runs_of, within) -> bool:
+    """Leaves a slice or a pad along one split dimension to its consumer, which may move the elements further. Whole
+    dimensions are cut before elements move, but padded only afterwards."""
+    result = op.results[0]
+    length = result.type.shape[d]
+    runs, fill = runs_of(d)
+    if len(runs) != 1 or runs[0].stride != 1 or not length:
+        return False
+
+    def others(x: Ref) -> Ref:
+        for e in changed:
+            if e != d:
+                x = within(x, e)
+        return x
+
+    number, after = None, None
+    if fill is None:
+        ref = others(ref)
+    else:
+        number = scalar_constant(op.operands[1])
+        after = others if len(changed) > 1 else None
 
     def cut() -> Ref:
-        return assemble(ctx, d, dims[d], [ref], [size], length, [run], None)
+        x = assemble(ctx, d, dims[d], [ref], [size], length, runs, fill)
+        return x if after is None else after(x)
 
-    ctx.bind_view(op.results[0], View(ref, size, d, run.start, dims, cut))
+    start = runs[0].start - runs[0].to
+    ctx.bind_view(result, View(ref, size, d, start, length, dims, cut, number, after))
+    return True
+
+
+def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of, within) -> bool:
+    """A slice of a value that is not cut out yet, taken from where that one is taken."""
+    view = ctx.view(op.operands[0], dims)
+    split = [d for d in changed if dims[d]]
+    if view is None or split != [view.dim]:
+        return False
+    d = view.dim
+    (run,) = runs_of(d)[0]
+    if run.stride != 1 or not run.length or not view.holds(run.start, run.length):
+        return False
+    ref = view.base
+    for e in changed:
+        if e != d:
+            ref = within(ref, e)
+    start = view.start + run.start
+    if start == 0 and run.length == view.size:
+        ctx.bind(op.results[0], dims, ref)
+        return True
+
+    def cut() -> Ref:
+        return assemble(ctx, d, dims[d], [ref], [view.size], run.length, [run._replace(start=start)], None)
+
+    ctx.bind_view(op.results[0], View(ref, view.size, d, start, run.length, dims, cut))
+    return True
 
 
 def slice_(ctx: Context, op: Op) -> None:
@@ -115,34 +164,35 @@ def pad(ctx: Context, op: Op) -> None:
         new = [result.type.shape[i] if i in changed else n for i, n in enumerate(ref.shape)]
         return ctx.emit(op.name, (ref, ctx.get(fill, ())), new, ref.dtype, extra=ctx.attr_text(op))
 
-    state = ctx.state(value)
-    spread = [i for i in changed if inner[i]]
-    if spread and state.dims is not None and any(state.dims[i] for i in spread):
-        dims = tuple(() if i in changed else d for i, d in enumerate(state.dims))
-        ref = ctx.gathered(value, dims, "interior padding of a split dimension")
-        ctx.bind(result, dims, local(ref, dims, dims))
-        return
-    if spread and any(ctx.want(result)[i] for i in changed):
-        dims = tuple(() if i in changed else d for i, d in enumerate(ctx.want(result)))
-        ctx.bind(result, dims, local(ctx.get(value, dims), dims, dims))
-        return
+    shape = value.type.shape
+    extent = [n + max(0, n - 1) * k for n, k in zip(shape, inner)]  # with the elements set apart
+
+    def spread(ref: Ref, dims: Dims):
+        """Every piece with `inner` fills behind each element: the pieces then lie side by side again."""
+        which = [i for i in changed if inner[i] and dims[i]]
+        number = ctx.get(fill, ())
+        ref = ctx.masked_with(ref, shape, dims, which, number)
+        sizes = list(shape)
+        for d in which:
+            ref = ctx.realiser.pad(ctx.region, ref, d, 0, inner[d], number, ctx.loc, inner[d])
+            p = ctx.atoms.product(dims[d])
+            sizes[d] = extent[d] if -(-extent[d] // p) == ref.shape[d] else p * ref.shape[d]
+        return ref, sizes
 
     def runs_of(d: int):
-        n, m = value.type.shape[d], result.type.shape[d]
+        n, m = extent[d], result.type.shape[d]
         first, last = max(0, -low[d]), min(n, m - low[d])
         runs = [Run(0, first, low[d] + first, last - first)] if last > first else []
         return runs, ctx.get(fill, ())
 
     def within(ref: Ref, d: int) -> Ref:
-        return ctx.realiser.pad(ctx.region, ref, d, low[d], high[d], ctx.get(fill, ()), ctx.loc)
+        return ctx.realiser.pad(ctx.region, ref, d, low[d], high[d], ctx.get(fill, ()), ctx.loc, inner[d])
 
     zero = ctx.state(fill).make is not None and _is_zero(fill)
-    _shifted(ctx, op, changed, local, runs_of, within, zero)
+    _shifted(ctx, op, changed, local, runs_of, within, zero, spread if any(inner) else None)
 
 
 def _is_zero(value: Value) -> bool:
-    from .constant import scalar_constant
-
     return scalar_constant(value) == 0
 
 
@@ -191,8 +241,8 @@ def concatenate(ctx: Context, op: Op) -> None:
 
 def _base(ctx: Context, value: Value, dims: Dims, d: int) -> tuple[Ref, int, int]:
     """(tensor, its size along d, position in it) from where `value` can be taken."""
-    view = ctx.state(value).view
-    if view is not None and view.dims == dims and view.dim == d and not ctx.state(value).versions:
+    view = ctx.view(value, dims)
+    if view is not None and view.dim == d and view.holds(0, view.length):
         return view.base, view.size, view.start
     return ctx.get(value, dims), value.type.shape[d], 0
 
@@ -207,7 +257,7 @@ def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
     for v in op.operands:
         n = v.type.shape[d]
         view = ctx.state(v).view
-        direct = view is not None and view.dims == dims and view.dim == d
+        direct = view is not None and view.dims == dims and view.dim == d and view.holds(0, view.length)
         size, first = (view.size, view.start) if direct else (n, 0)
         have = -(-size // p)
         for c in range(p):

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from propagation.attributes import flag, integer
 from propagation.program import Block, Op
 
@@ -20,6 +18,7 @@ from ..layout import Dims
 from .batch import apply, by_rule
 from .context import Context
 from .factors import PASS, WHOLE, Factors, choose
+from .intervals import neighbours
 from .reduce import identity_literal
 
 __all__ = ["meeting"]
@@ -275,24 +274,13 @@ def _comparator(ctx: Context, block: Block, dtypes: list[str], tied: int | None)
     (same,) = body.op("stablehlo.not", (greater,), [((), "i1")])
     sign = "UNSIGNED" if dtypes[tied].startswith("ui") else "SIGNED"
     attrs = (
-        "comparison_direction = #stablehlo<comparison_direction LT>, "
-        f"compare_type = #stablehlo<comparison_type {sign}>"
+        f"comparison_direction = #stablehlo<comparison_direction LT>, compare_type = #stablehlo<comparison_type {sign}>"
     )
     (first,) = body.op("stablehlo.compare", body.args[2 * tied : 2 * tied + 2], [((), "i1")], attrs)
     (tie,) = body.op("stablehlo.and", (same, first), [((), "i1")])
     (out,) = body.op("stablehlo.or", (less, tie), [((), "i1")])
     body.op("stablehlo.return", (out,), ())
     return body
-
-
-def neighbours(ctx: Context, x: Ref, atoms: Sequence[int], distance: int, cause: str) -> Ref:
-    """`x` of the device `distance` places before this one along `atoms`; zeros where there is none."""
-    groups = ctx.atoms.groups(atoms)
-    if distance > 0:
-        pairs = np.stack([groups[:, :-distance], groups[:, distance:]], axis=2)
-    else:
-        pairs = np.stack([groups[:, -distance:], groups[:, :distance]], axis=2)
-    return ctx.realiser.send(ctx.region, x, pairs.reshape(-1, 2), atoms, ctx.op, cause, ctx.loc)
 
 
 PARTITION = {"stablehlo.sort": sort, "chlo.top_k": top_k}

@@ -17,15 +17,30 @@ class View:
     """A value that is positions [start, start + length) of `base` along `dim`, not cut out yet.
 
     `dims` is the layout of `base` (of global size `size` along `dim`) and of the value once `cut` makes it. Operations
-    that move positions themselves use the base, so that elements travel once.
+    that move positions themselves use the base, so that elements travel once. Positions outside of the base hold the
+    number `fill`; None if only `cut` knows what they hold. What `local` does to other dimensions (pad them) is still
+    to be done after positions have moved.
     """
 
     base: Ref
     size: int
     dim: int
     start: int
+    length: int
     dims: Dims
     cut: Callable[[], Ref]
+    fill: float | int | bool | None = None
+    local: Callable[[Ref], Ref] | None = None
+
+    def holds(self, start: int, length: int) -> bool:
+        """Whether positions [start, start + length) of the value lie within the base."""
+        first = self.start + start
+        return self.local is None and first >= 0 and first + length <= self.size
+
+    @property
+    def covers(self) -> bool:
+        """Whether the value holds the whole base."""
+        return self.start <= 0 and self.start + self.length >= self.size
 
 
 @dataclass(slots=True)

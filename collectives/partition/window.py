@@ -12,9 +12,10 @@ from propagation.program import Op
 from ..emit import Ref
 from ..realise import REDUCERS
 from .batch import apply
+from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
-from .intervals import windows
+from .intervals import bordered, neighbours
 from .reduce import identity_literal, reduction_kind
 
 _WHY = "a window moves over this dimension"
@@ -72,6 +73,23 @@ def _own_taps(axis: _Axis, p: int) -> _Window | None:
     return _needed(-axis.low, k * axis.spread, reach, axis.base, p)
 
 
+def _taps_of_own_inputs(axis: _Axis, p: int) -> _Window | None:
+    """The taps of the kernel that meet inputs [c*s, (c+1)*s) in some output, and the padding that then goes around the
+    device's own inputs; None if they start differently on different devices."""
+    s = -(-axis.size // p)
+    jump = s * axis.base
+    if jump % axis.spread:
+        return None
+    first = -(-(axis.low - (axis.out - 1) * axis.step) // axis.spread)
+    length = ((s - 1) * axis.base + axis.low) // axis.spread - first + 1
+    if length < 1:
+        return None
+    low = axis.low - first * axis.spread
+    span = (axis.out - 1) * axis.step + (length - 1) * axis.spread + 1
+    starts = tuple(first + c * (jump // axis.spread) for c in range(p))
+    return _Window(starts, length, low, span - low - (s - 1) * axis.base - 1)
+
+
 def _per_dim(op: Op, name: str, rank: int, default: int = 1) -> tuple[int, ...]:
     return integers(op.attrs[name]) if name in op.attrs else (default,) * rank
 
@@ -112,14 +130,13 @@ def reduce_window(ctx: Context, op: Op) -> None:
         kinds = tuple(PASS if _trivial(a, p) else WHOLE for a, p in zip(axes, padding))
         apply(ctx, op, factors._replace(kinds=kinds), _WHY)
         return
-    refs = [ctx.get(v, d) for v, d in zip(op.operands, choice.operands)]
-    new_padding = list(padding)
-    for d, plan in plans.items():
-        refs[:count] = [
-            windows(ctx, d, dims[d], ref, shape[d], plan.starts, plan.length, init)
-            for ref, init in zip(refs, refs[count:])
-        ]
-        new_padding[d] = (plan.low, plan.high)
+    inits = [ctx.get(v, ()) for v in op.operands[count:]]
+    needs = {d: (plan.starts, plan.length) for d, plan in plans.items()}
+    refs = [
+        bordered(ctx, v, dims, needs, init, scalar_constant(w))
+        for v, w, init in zip(op.operands, op.operands[count:], inits)
+    ] + inits
+    new_padding = [(plans[d].low, plans[d].high) if d in plans else pad for d, pad in enumerate(padding)]
     shapes = [ctx.piece_shape(r, dims) for r in op.results]
     if running:
         result = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, fill)
@@ -158,34 +175,34 @@ def _running_total(ctx: Context, op: Op, refs, d: int, dims, axis: _Axis, paddin
     mine = ctx.local_copy(op, [x, init], [x.shape], attrs=text)[0]
     last = piece - 1 if forward else 0
     total = ctx.realiser.cut(ctx.region, mine, d, last, last + 1, ctx.loc)
-    n = ctx.atoms.product(dims[d])
-    gathered = (*total.shape[:d], n, *total.shape[d + 1 :])
-    attrs = f"all_gather_dim = {d} : i64, {ctx.realiser.groups(dims[d])}"
-    args = (total, gathered, attrs, op, "totals of the pieces", ctx.loc)
-    totals = ctx.realiser.collective(ctx.region, "all_gather", dims[d], *args)
-    where = ctx.region.shared("stablehlo.iota", (), gathered, "i32", f"iota_dimension = {d} : i64")
-    me = ctx.realiser.splat(ctx.region, ctx.realiser.coordinate(ctx.region, dims[d]), gathered)
-    direction = f"comparison_direction = #stablehlo<comparison_direction {'LT' if forward else 'GT'}>"
-    before = ctx.emit("stablehlo.compare", (where, me), gathered, "i1", direction)
-    other = ctx.realiser.splat(ctx.region, neutral, gathered)
-    totals = ctx.emit("stablehlo.select", (before, totals, other), gathered, dtype)
-    kept = [m for i, m in enumerate(gathered) if i != d]
-    body = ctx.realiser.reducer(ctx.region, kind, dtype)
-    dims_text = f"dimensions = array<i64: {d}>"
-    offset = ctx.emit("stablehlo.reduce", (totals, neutral), kept, dtype, dims_text, regions=(body,))
-    rest = ", ".join(str(i) for i in range(len(gathered)) if i != d)
-    attrs = f"broadcast_dimensions = array<i64{': ' if rest else ''}{rest}>"
-    offset = ctx.emit("stablehlo.broadcast_in_dim", (offset,), mine.shape, dtype, attrs)
+    offset = _before(ctx, total, d, dims[d], forward, kind, neutral)
+    kept = ", ".join(str(i) for i in range(len(total.shape)))
+    offset = ctx.emit(
+        "stablehlo.broadcast_in_dim", (offset,), mine.shape, dtype, f"broadcast_dimensions = array<i64: {kept}>"
+    )
     return ctx.emit(REDUCERS[kind], (offset, mine), mine.shape, dtype)
 
 
-def select_and_scatter(ctx: Context, op: Op) -> None:
-    """Gradient of a window: dimensions with a trivial window pass through."""
-    operand, src = op.operands[0].type.shape, op.operands[1].type.shape
-    taps = _per_dim(op, "window_dimensions", len(operand))
-    every = tuple(d if k == 1 and n == m else -1 for d, (k, n, m) in enumerate(zip(taps, operand, src)))
-    kinds = tuple(PASS if f >= 0 else WHOLE for f in every)
-    apply(ctx, op, Factors(operand, kinds, (every, every, ()), (every,)), _WHY)
+def _before(ctx: Context, total: Ref, d: int, atoms, forward: bool, kind: str, neutral: Ref) -> Ref:
+    """The combination of `total` over all devices before (behind) this one, in as many steps as their count has bits:
+    in each, devices exchange what twice as many of them have together (Kogge and Stone's scheme)."""
+    n, shape, dtype = ctx.atoms.product(atoms), total.shape, total.dtype
+    me = ctx.realiser.splat(ctx.region, ctx.realiser.coordinate(ctx.region, atoms), shape)
+    other = ctx.realiser.splat(ctx.region, neutral, shape)
+    before, distance = None, 1
+    while distance < n:
+        got = neighbours(ctx, total, atoms, distance if forward else -distance, "totals of the pieces")
+        edge = ctx.realiser.splat(
+            ctx.region, ctx.realiser.index(ctx.region, distance if forward else n - distance), shape
+        )
+        direction = f"comparison_direction = #stablehlo<comparison_direction {'GE' if forward else 'LT'}>"
+        inside = ctx.region.shared("stablehlo.compare", (me, edge), shape, "i1", direction)
+        got = ctx.emit("stablehlo.select", (inside, got, other), shape, dtype)
+        before = got if before is None else ctx.emit(REDUCERS[kind], (got, before), shape, dtype)
+        distance *= 2
+        if distance < n:
+            total = ctx.emit(REDUCERS[kind], (got, total), shape, dtype)
+    return before
 
 
 # -- convolution ----------------------------------------------------------------------------------------------
@@ -257,26 +274,29 @@ def _convolve(ctx: Context, op: Op, d, axes, padding, shapes, spatial) -> bool:
         per_element *= shapes[1][k] * shapes[2][o] / max(1, *[factors.sizes[f] for f in taken if f >= 0], 1)
     choice = choose(ctx, factors, (lhs, rhs), (result,), per_element)
     layout = choice.operands[0]
-    plans = {}
-    for j, (mode, i, axis) in enumerate(zip(spatial, d.input_spatial, axes)):
-        if mode and layout[i]:
-            p = ctx.atoms.product(layout[i])
-            plans[j] = _own_outputs(axis, p) if mode == "out" else _own_taps(axis, p)
-    if None in plans.values():
+    plans, kernel = _borders(ctx, op, d, axes, spatial, choice.operands, shapes)
+    if None in plans.values() or None in kernel.values():
         return False
-    operands = []
-    contracted = ((d.input_feature,), (d.kernel_input_feature, *d.kernel_spatial))
-    for v, dims, f, c in zip((lhs, rhs), choice.operands, factors.operands, contracted):
+    for v, dims, f in zip((lhs, rhs), choice.operands, factors.operands):
         have = ctx.state(v).dims
-        lost = have is not None and any(a and i < 0 for a, i in zip(have, f))
-        ref = ctx.gathered(v, dims, _WHY) if lost else ctx.get(v, dims)
-        operands.append(ctx.masked(ref, v.type.shape, dims, c))
-    new_padding = list(padding)
-    zero = ctx.realiser.zero(ctx.region, (), operands[0].dtype)
-    for j, plan in plans.items():
-        i = d.input_spatial[j]
-        operands[0] = windows(ctx, i, layout[i], operands[0], shapes[0][i], plan.starts, plan.length, zero)
-        new_padding[j] = (plan.low, plan.high)
+        if have is not None and any(a and i < 0 for a, i in zip(have, f)):
+            ctx.gathered(v, dims, _WHY)
+    zeros = [ctx.realiser.zero(ctx.region, (), v.type.dtype) for v in (lhs, rhs)]
+    needs = {d.input_spatial[j]: (plan.starts, plan.length) for j, plan in plans.items()}
+    taps = {d.kernel_spatial[j]: (plan.starts, plan.length) for j, plan in kernel.items()}
+    operands = [
+        bordered(ctx, lhs, layout, needs, zeros[0], 0),
+        bordered(ctx, rhs, choice.operands[1], taps, zeros[1], 0),
+    ]
+    own = [d.input_spatial[j] for j in kernel]
+    fixed = [k for k in d.kernel_spatial if k not in taps]
+    contracted = ((d.input_feature, *own), (d.kernel_input_feature, *fixed))
+    operands = [
+        ctx.masked(ref, v.type.shape, dims, which)
+        for ref, v, dims, which in zip(operands, (lhs, rhs), choice.operands, contracted)
+    ]
+    around = {**plans, **kernel}
+    new_padding = [(around[j].low, around[j].high) if j in around else pad for j, pad in enumerate(padding)]
     text = f"{ctx.attr_text(op, skip=(*groups, 'padding'))}, {_padding_text(new_padding)}"
     for name, count in groups.items():
         if count > 1:
@@ -287,8 +307,34 @@ def _convolve(ctx: Context, op: Op, d, axes, padding, shapes, spatial) -> bool:
     return True
 
 
+def _borders(ctx: Context, op: Op, d, axes, spatial, layouts, shapes):
+    """What of the split spatial dimensions is fetched: ({dimension: window of the input}, {dimension: window of the
+    kernel}). A contraction over positions needs one of the two; an operand under other windows too is preferred,
+    because one border serves both."""
+    plans: dict[int, _Window | None] = {}
+    kernel: dict[int, _Window | None] = {}
+    for j, (mode, i, k, axis) in enumerate(zip(spatial, d.input_spatial, d.kernel_spatial, axes)):
+        if not mode or not layouts[0][i]:
+            continue
+        p = ctx.atoms.product(layouts[0][i])
+        if mode == "out":
+            plans[j] = _own_outputs(axis, p)
+            continue
+        options = (_own_taps(axis, p), _taps_of_own_inputs(axis, p))
+        costs = []
+        for plan, v, dims, at, shape in zip(options, op.operands, layouts, (i, k), shapes):
+            piece = -(-shape[at] // p)
+            rows = float("inf") if plan is None else max(0, plan.length - piece)
+            shared = any(u.op is not op and u.op.name in PARTITION for u in v.uses)
+            costs.append(rows * ctx.elements(shape, dims) / piece * ctx.bits(v) * (0.5 if shared else 1.0))
+        if costs[1] < costs[0]:
+            kernel[j] = options[1]
+        else:
+            plans[j] = options[0]
+    return plans, kernel
+
+
 PARTITION = {
     "stablehlo.convolution": convolution,
     "stablehlo.reduce_window": reduce_window,
-    "stablehlo.select_and_scatter": select_and_scatter,
 }

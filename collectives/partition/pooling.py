@@ -1,0 +1,106 @@
+"""Gradients of windows: every device scatters its own windows; what falls onto a neighbour's piece is sent there."""
+
+from __future__ import annotations
+
+from propagation.attributes import integers, pairs
+from propagation.program import Block, Op
+
+from ..emit import Ref
+from ..layout import Dims
+from .batch import apply
+from .constant import scalar_constant
+from .context import Context
+from .factors import PASS, WHOLE, Factors, choose
+from .intervals import fold, windows
+from .reduce import identity_literal, is_identity, reduction_kind
+from .state import View
+
+_WHY = "a window moves over this dimension"
+
+
+def select_and_scatter(ctx: Context, op: Op) -> None:
+    """operand[n...], source[one per window] -> [n...]. Dimensions with a trivial window pass; along the others each
+    device fetches the border under its own windows, the same one that the forward window fetched."""
+    operand, source = op.operands[0].type.shape, op.operands[1].type.shape
+    rank = len(operand)
+    w = _Windows(op, rank)
+    every = tuple(range(rank))
+    factors = Factors(source, (PASS,) * rank, (every, every, ()), (every,))
+    choice = choose(ctx, factors, op.operands, op.results, 4 * ctx.bits(op.results[0]) * ctx.redundancy)
+    dims = choice.operands[0]
+    moving = [d for d in every if dims[d] and not w.trivial(d, operand[d], source[d])]
+    worst = _never_chosen(op.regions[0])
+    sums = reduction_kind(op.regions[1]) == "add" and scalar_constant(op.operands[2]) == 0
+    fill = identity_literal(worst, op.results[0].type.dtype) if worst else None
+    if moving and (fill is None or not sums):
+        kinds = tuple(PASS if w.trivial(d, operand[d], source[d]) else WHOLE for d in every)
+        known = tuple(d if kinds[d] == PASS else -1 for d in every)
+        apply(ctx, op, Factors(operand, kinds, (known, known, ()), (known,)), _WHY)
+        return
+    view = ctx.view(op.operands[0], dims) if moving else None
+    if view is None or view.dim not in moving or not view.covers or not is_identity(worst, view.base.dtype, view.fill):
+        ctx.bind(op.results[0], dims, _scatter(ctx, op, w, dims, moving, fill, None))
+        return
+
+    def cut() -> Ref:
+        return _scatter(ctx, op, w, dims, moving, fill, None)
+
+    base = _scatter(ctx, op, w, dims, moving, fill, view)
+    ctx.bind_view(op.results[0], View(base, view.size, view.dim, view.start, view.length, dims, cut))
+
+
+class _Windows:
+    """The windows of an operation, per dimension: taps, step and padding."""
+
+    def __init__(self, op: Op, rank: int):
+        def numbers(name: str) -> tuple[int, ...]:
+            return integers(op.attrs[name]) if name in op.attrs else (1,) * rank
+
+        self.taps, self.step = numbers("window_dimensions"), numbers("window_strides")
+        self.padding = pairs(op.attrs["padding"]) if "padding" in op.attrs else ((0, 0),) * rank
+
+    def trivial(self, d: int, size: int, out: int) -> bool:
+        return self.taps[d] == self.step[d] == 1 and tuple(self.padding[d]) == (0, 0) and size == out
+
+
+def _scatter(
+    ctx: Context, op: Op, w: _Windows, dims: Dims, moving: list[int], fill: str | None, view: View | None
+) -> Ref:
+    """This device's piece of the result, in the positions of the operand (of the base of `view`, if there is one)."""
+    value, source = op.operands[0], op.operands[1]
+    x = ctx.get(value, dims) if view is None else view.base
+    updates = ctx.masked(ctx.get(source, dims), source.type.shape, dims, moving)
+    sizes, firsts = {}, {}
+    for d in sorted(moving, key=lambda d: view is None or d != view.dim):
+        here = view is not None and view.dim == d
+        sizes[d] = view.size if here else value.type.shape[d]
+        count, p = updates.shape[d], ctx.atoms.product(dims[d])
+        first = -w.padding[d][0] + (view.start if here else 0)
+        firsts[d] = tuple(first + c * count * w.step[d] for c in range(p))
+        length = (count - 1) * w.step[d] + w.taps[d]
+        worst = ctx.realiser.constant(ctx.region, (), x.dtype, fill)
+        x = windows(ctx, d, dims[d], x, sizes[d], firsts[d], length, worst)
+        if here and view.local is not None:
+            x = view.local(x)
+    padding = ", ".join(f"[{a}, {b}]" for a, b in ((0, 0) if d in moving else w.padding[d] for d in range(len(dims))))
+    text = f"{ctx.attr_text(op, skip=('padding',))}, padding = dense<[{padding}]> : tensor<{len(dims)}x2xi64>"
+    out = ctx.local_copy(op, [x, updates, ctx.get(op.operands[2], ())], [x.shape], attrs=text)[0]
+    for d in reversed(moving):
+        out = fold(ctx, d, dims[d], out, sizes[d], firsts[d])
+    return out
+
+
+def _never_chosen(block: Block) -> str | None:
+    """The kind of reduction whose neutral element a selection takes last; None if the selection is not known."""
+    if len(block.ops) != 2 or block.ops[0].name != "stablehlo.compare":
+        return None
+    compare = block.ops[0]
+    if list(compare.operands) != list(block.args) or list(block.terminator.operands) != compare.results:
+        return None
+    direction = str(compare.attrs["comparison_direction"])
+    if "GE" in direction or "GT" in direction:
+        return "max"
+    return "min" if "LE" in direction or "LT" in direction else None
+
+
+PARTITION = {"stablehlo.select_and_scatter": select_and_scatter}
