@@ -8,6 +8,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
+from meshrt.dtypes import DTypeError
 from meshrt.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 
@@ -165,9 +166,9 @@ def test_transforming_a_compiled_function():
 
 
 def test_unknown_dtype():
-    with pytest.raises(TypeError) as e:
+    with pytest.raises(DTypeError) as e:
         jnp.zeros(3, dtype="float7")
-    check(e.value, TypeError, "float7")
+    check(e.value, TypeError, "zeros: dtype='float7' is not a dtype; pass a dtype such as 'float32'")
 
 
 def test_leaked_tracer():
