@@ -124,6 +124,7 @@ def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: 
         wanted = shardings.get(old)
         differs = wanted is not None and sharding is not None and not _same_axes(wanted, sharding)
         own = keep_own and not differs and wanted is not None
+        own = own and (sharding is None or sharding.unreduced != wanted.unreduced)
         shardings.set(value, wanted if own else sharding or wanted)
         replace_all_uses(old, value)
         if differs:

@@ -3,6 +3,7 @@ the boundary are made even, and everything is closed."""
 
 from __future__ import annotations
 
+import re
 from math import gcd
 
 from .annotations import Shardings
@@ -199,11 +200,21 @@ def simplify_reductions(program: Program, shardings: Shardings) -> None:
     edits = Edits()
     for op in program.ops():
         before = op.operands[0].op if op.name == "sdy.all_reduce" else None
-        if before is None or str(before.attrs.get("axes")) != str(op.attrs["reduction_axes"]):
+        if before is None or not before.name.endswith("_to_unreduced") or _axes_of(before) != _axes_of(op):
             continue
         if before.name == "sdy.replicated_to_unreduced":
             replace_all_uses(op.results[0], before.operands[0])
-            edits.erase(op)
-            if not before.results[0].uses:
-                edits.erase(before)
+        else:
+            attrs = {"gathering_axes": before.attrs["axes"]}
+            gather = program.new_op("sdy.all_gather", before.operands, [op.results[0].type], attrs, (), op)
+            shardings.set(gather.results[0], shardings.get(op.results[0]))
+            edits.before(op, gather)
+            replace_all_uses(op.results[0], gather.results[0])
+        edits.erase(op)
     edits.apply()
+
+
+def _axes_of(op: Op) -> list[str]:
+    """The axes that an operation makes unreduced or sums over, whichever dimension they come from."""
+    text = str(op.attrs["axes" if "axes" in op.attrs else "reduction_axes"])
+    return sorted(re.findall(r'"(?:[^"\\]|\\.)*"(?::\(\d+\)\d+)?', text))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from jaxlib.mlir import ir
+
 from . import calls, constraints, debug, exporting, importing
 from .annotations import Shardings, read_shardings
 from .dataflow import Edge, add_edges, sink_edges
@@ -17,6 +19,7 @@ from .driver import Driver
 from .errors import BadOptionError, UnsupportedModuleError
 from .factors import STRATEGIES
 from .log import Log
+from .model import OpRule
 from .program import Program, Value, paused_collection, source
 from .reshards import insert_reshards
 from .rules import RuleCache, RuleOptions
@@ -189,6 +192,18 @@ def run_close(run: Run) -> None:
     exporting.close_shardings(program, shardings)
 
 
+def write_rules(run: Run) -> None:
+    """Gives every operation that has a sharding rule the attribute that says it."""
+    known: dict[OpRule, ir.Attribute] = {}
+    with run.program.context:
+        for op in run.program.ops():
+            rule = None if op.has_attr("sdy.sharding_rule") else run.rules.rule_for(op)
+            if rule is not None:
+                if rule not in known:
+                    known[rule] = ir.Attribute.parse(f"#sdy.op_sharding_rule<{rule.to_text()}>")
+                op.attrs["sdy.sharding_rule"] = known[rule]
+
+
 def run_reshards(run: Run, full: bool) -> None:
     """Explicit reshards; the minimal ones are followed by the clean-ups of Shardy's pipeline."""
     insert_reshards(run.program, run.shardings, run.rules, full, run.options.shardy_faults)
@@ -214,7 +229,9 @@ def _run_stage(program: Program, stage: str, options: Options) -> Run:
         run_propagation(run, stage)
     elif stage == "insert_reshards":
         run_reshards(run, full=True)
-    elif stage != "rules":
+    elif stage == "rules":
+        write_rules(run)
+    else:
         run_import(run)
         if stage != "import":
             run_prepare(run)
