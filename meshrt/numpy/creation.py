@@ -25,7 +25,14 @@ from meshrt.numpy.operands import (
     shape_tuple,
     static_int,
 )
-from meshrt.primitives.reshape import broadcast_in_dim_p, expand_dims, iota_p, reshape_p
+from meshrt.primitives.reshape import (
+    broadcast_in_dim_p,
+    canonical_shape,
+    expand_dims,
+    iota_p,
+    reshape_p,
+    sharding_like,
+)
 from meshrt.primitives.reshape import full as lax_full
 
 __all__ = [
@@ -214,8 +221,9 @@ def _full(name: str, shape: Any, fill_value: Any, dtype: Any, device: Any, out_s
 
 
 def _fill(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
-    out = lax_full(shape, value, dtype)
-    return out if device is None and out_sharding is None else _placed(out, device, out_sharding)
+    if device is not None and out_sharding is not None:
+        raise errors.ArgumentTypeError("give either device or out_sharding, not both")
+    return lax_full(shape, value, dtype, sharding=device if device is not None else out_sharding)
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
@@ -248,6 +256,8 @@ def _full_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, devic
     if dtype is None:
         dtype, weak = dtypes.dtype_and_weak_type(a)
     shape = own_shape if shape is None else shape
+    if device is None and out_sharding is None and canonical_shape(shape) == own_shape:
+        device = sharding_like(a)
     if weak and isinstance(fill_value, PYTHON_SCALARS) and shape == own_shape:
         scalar = dtypes.scalar_type_of(dtype)(fill_value)
         if aval_of(scalar).dtype == dtype:

@@ -5,6 +5,7 @@ PRNG key arrays are `uint32[..., 2]` buffers: lowering appends the physical dime
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.jaxpr import Literal
 from meshrt.core.primitive import Primitive
+from meshrt.core.trace import EVAL, Tracer, current_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.tools import is_undefined
 
@@ -309,22 +311,54 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
         from meshrt.primitives.elementwise import convert_element_type
 
         value = convert_element_type(fill_value, dtype, weak)
-    out = broadcast_in_dim_p.bind(value, shape=shape, broadcast_dimensions=())
+    return _filled(value, shape, sharding)
+
+
+def _filled(value: Any, shape: tuple[int, ...], sharding: Any) -> Any:
     if sharding is None:
-        return out
-    from meshrt.runtime.transfer import device_put
-    from meshrt.sharding_constraint import with_sharding_constraint
+        return broadcast_in_dim_p.bind(value, shape=shape, broadcast_dimensions=())
+    if current_trace() is EVAL and not isinstance(value, Tracer):
+        from meshrt.runtime.transfer import device_put
+        from meshrt.sharding import NamedSharding, PartitionSpec
 
-    from meshrt.core.trace import Tracer  # isort: skip
+        value = np.asarray(value, aval_of(value).dtype)[()]  # a placed array is not weakly typed
+        if isinstance(sharding, NamedSharding | PartitionSpec):
+            return _filler(shape, sharding)(value)  # each device makes its own part: the whole may fit on none
+        return device_put(broadcast_in_dim_p.bind(value, shape=shape, broadcast_dimensions=()), sharding)
+    from meshrt.primitives.sharding import with_sharding_constraint
 
-    return with_sharding_constraint(out, sharding) if isinstance(out, Tracer) else device_put(out, sharding)
+    return with_sharding_constraint(broadcast_in_dim_p.bind(value, shape=shape, broadcast_dimensions=()), sharding)
+
+
+@functools.lru_cache(maxsize=1024)
+def _filler(shape: tuple[int, ...], sharding: Any) -> Any:
+    from meshrt.jit import jit
+
+    def full(value: Any) -> Any:
+        return broadcast_in_dim_p.bind(value, shape=shape, broadcast_dimensions=())
+
+    return jit(full, out_shardings=sharding)
+
+
+def sharding_like(x: Any) -> Any:
+    """The sharding that an array made like `x`, of the same shape, gets: that of `x` if it has been placed."""
+    if isinstance(x, Tracer):
+        return None
+    sharding = getattr(x, "sharding", None)
+    if sharding is None or not getattr(x, "committed", True) or getattr(x, "weak_type", False):
+        return None
+    if current_trace() is not EVAL or not sharding.is_concrete:
+        return None
+    return sharding
 
 
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None
 ) -> Any:
-    """An array like `x` filled with `fill_value`."""
+    """An array like `x` filled with `fill_value`; of the same shape, it is sharded like `x` as well."""
     aval = aval_of(x)
+    if sharding is None and (shape is None or canonical_shape(shape) == aval.shape):
+        sharding = sharding_like(x)
     out = full(
         aval.shape if shape is None else shape, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding
     )
