@@ -12,6 +12,7 @@ from meshrt.launch.causes import first_cause
 from meshrt.launch.model import Announce, Failure, Incident, IncidentKind, Phase, State, signal_name
 
 _TRACEBACK_LINES = 30
+_TRACEBACK_HEAD = 7  # the script's own frames come first, what it called last
 _TAIL_LINES = 20
 
 
@@ -61,11 +62,11 @@ def _reason(failure: Failure) -> str:
 
 def _evidence(failure: Failure) -> list[str]:
     if failure.error is not None and failure.error.traceback:
-        lines, limit = failure.error.traceback, _TRACEBACK_LINES
+        lines, limit, first = failure.error.traceback, _TRACEBACK_LINES, _TRACEBACK_HEAD
     else:
-        lines, limit = failure.tail, _TAIL_LINES
+        lines, limit, first = failure.tail, _TAIL_LINES, 0
     if len(lines) > limit:
-        lines = (f"... {len(lines) - limit} lines left out", *lines[-limit:])
+        lines = (*lines[:first], f"... {len(lines) - limit} lines left out", *lines[first - limit :])
     head = ["  its last lines on stderr:"] if failure.error is None and lines else []
     return head + [f"  | {line}" for line in lines]
 

@@ -56,6 +56,15 @@ def test_a_worker_that_raises_is_named_first_with_its_traceback(launch):
     assert "rank 0 was stopped by the launcher" in rest[-1] and "rank 2 was stopped by the launcher" in rest[-1]
 
 
+def test_a_long_traceback_keeps_the_scripts_own_frame_and_its_end(launch):
+    body = "def f(n):\n  if n == 0: raise ValueError('deep')\n  g(n - 1)\ndef g(n):\n  f(n)\nf(30)\n"
+    report = launch("--nproc", 1, body=body).report
+    lines = [line for line in report.splitlines() if line.startswith("  | ")]
+    assert lines[0] == "  | Traceback (most recent call last):" and lines[2].endswith("f(30)")
+    assert lines[-1] == "  | ValueError: deep" and any("lines left out" in line for line in lines)
+    assert len(lines) == 31
+
+
 def test_a_killed_worker_is_named_with_its_signal(launch):
     result = launch("--nproc", 2, body="if rank == 1: os.kill(os.getpid(), 9)\n" + SLEEP)
     assert result.code == 137 and result.seconds < 40
