@@ -359,6 +359,8 @@ class Context:
 
     def block(self, ops: Iterable[Op]) -> None:
         """Partitions operations in order (terminators are the caller's)."""
+        from . import numbering  # it needs the context's type
+
         table = self._rules
         for op in ops:
             self.op = op
@@ -369,7 +371,12 @@ class Context:
                     "operation in a manual computation",
                     source(op),
                 )
-            rule(self, op)
+            key = numbering.key_of(self, op)
+            if key is None:
+                rule(self, op)
+            elif not numbering.bind_repeated(self, op, key):
+                rule(self, op)
+                numbering.note(self, op, key)
 
     @property
     def byte_per_flop(self) -> float:

@@ -94,6 +94,8 @@ def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None
             ref = Ref(ctx.piece_shape(arg, carry.dims), arg.type.dtype, text)
             region.args.append(ref)
             ctx.bind_partial(arg, carry.dims, {carry.pending: ref})
+        if is_body:
+            ctx.ends.update((v, (c.dims, 1.0)) for v, c in zip(block.terminator.operands, carries) if not c.pending)
         ctx.block(block.ops[:-1])
         ctx.op = block.terminator
         if not is_body:

@@ -4,6 +4,7 @@ positions: masked local work, with a partial sum where the window lies on anothe
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
 from .intervals import Run, assemble
+from .reshape import carried
 from .state import View
 from .structure import rearrange
 
@@ -448,13 +450,29 @@ def dynamic_update_slice(ctx: Context, op: Op) -> None:
 
 def _hint(ctx: Context, value: Value, update: Value, dims: Dims) -> None:
     """Tells a loop that collects updates in `value` that another layout would have cost nothing."""
-    have = ctx.state(update).dims
+    have = _natural(ctx, update)
     if have is None or ctx.state(update).pending:
         return
     shape, window = value.type.shape, update.type.shape
     inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
-    if ctx.cost(update, inner) > 0:
+    if have != inner:
         ctx.state(value).hint = tuple(d if n == m else () for d, n, m in zip(have, shape, window))
+
+
+def _natural(ctx: Context, value: Value) -> Dims | None:
+    """The layout in which a value was made, looking through operations that only rename its positions."""
+    op, shape = value.op, value.type.shape
+    if op is not None and op.name in ("stablehlo.reshape", "stablehlo.broadcast_in_dim") and op.operands[0] in ctx.env:
+        old = op.operands[0].type.shape
+        before = _natural(ctx, op.operands[0])
+        if before is None or math.prod(old) != math.prod(shape):
+            return None
+        if op.name == "stablehlo.broadcast_in_dim":
+            place = dict(zip(integers(op.attrs["broadcast_dimensions"]), before))
+            return tuple(place.get(i, ()) for i in range(len(shape)))
+        kept, after = carried(old, before, shape, ctx.sizes)
+        return after if kept == before else None
+    return ctx.state(value).dims
 
 
 def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks, window) -> Ref:

@@ -52,6 +52,8 @@ def rearrange(
     shape, bits = result.type.shape, ctx.bits(result)
     if candidates[0][0] in state.versions and candidates[0][1] == want:
         best = candidates[0]
+    elif candidates[1][0] == state.dims and not state.pending and result.type.size == value.type.size:
+        best = candidates[1]  # a change of names only: the result can be moved where its consumer wants it
     else:
         per_element = 2 * bits * ctx.redundancy
 

@@ -1,0 +1,67 @@
+"""Equal operations on equal operands are one value: it is computed, and reduced over devices, once.
+
+Frontends write the mean of a tensor again inside its variance, and positions again in every mask. The repeated
+operation becomes another name of the first one's results wherever these are visible.
+"""
+
+from __future__ import annotations
+
+from propagation.program import Block, Op
+
+from .context import Context
+
+__all__ = ["bind_repeated", "note"]
+
+# What is not a function of its operands alone, or must stay where it is.
+_OWN = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "after_all", "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute",
+        "composite", "create_token", "custom_call", "infeed", "optimization_barrier", "outfeed", "partition_id",
+        "recv", "reduce_scatter", "replica_id", "rng", "rng_bit_generator", "send", "while", "case", "if",
+    )
+)  # fmt: skip
+
+
+def key_of(ctx: Context, op: Op) -> tuple | None:
+    """What makes an operation equal to another; None if it never is."""
+    if op.name in _OWN or not op.name.startswith(("stablehlo.", "chlo.", "sdy.constant")):
+        return None
+    bodies = tuple(map(_body_key, op.regions)) if op.regions else ()
+    if None in bodies:
+        return None
+    return ("op", op.name, tuple(ctx.env[v] for v in op.operands), _attributes(op), bodies, ctx.manual)
+
+
+def _attributes(op: Op) -> tuple:
+    attrs = tuple((k, a) for k, a in op.attrs.items() if not k.startswith(("sdy.", "mhlo.")))
+    return (*attrs, *(r.type for r in op.results))
+
+
+def _body_key(block: Block) -> tuple | None:
+    """The operations of a region of scalars by position; None if it uses values from outside."""
+    number = {v: i for i, v in enumerate(block.args)}
+    rows = []
+    for op in block.ops:
+        if op.regions or any(v not in number for v in op.operands):
+            return None
+        rows.append((op.name, tuple(number[v] for v in op.operands), _attributes(op)))
+        for r in op.results:
+            number[r] = len(number)
+    return (tuple(a.type for a in block.args), tuple(rows))
+
+
+def bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
+    """Binds the results to those of an equal operation, if there is one."""
+    states = ctx.region.lookup(key)
+    if states is None:
+        return False
+    for r, state in zip(op.results, states):
+        ctx.env[r] = state
+        state.uses += len(r.uses)
+    return True
+
+
+def note(ctx: Context, op: Op, key: tuple) -> None:
+    """Remembers the results of an operation for equal ones."""
+    ctx.region.known[key] = tuple(ctx.env[r] for r in op.results)
