@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jaxlib.version
 import pytest
 
@@ -9,14 +11,14 @@ from propagation import errors, program
 from propagation.rules import RuleCache, RuleOptions, parse_rule, register_sharding_rule, unregister_sharding_rule
 from propagation.rules.parse import parse_printed
 
-from . import oracle, rule_cases
+from . import oracle, rule_cases, rule_cases_rest
 
 VERSION = tuple(map(int, jaxlib.version.__version__.split(".")[:2]))
 
 
 @pytest.mark.parametrize("conservative", [False, True])
 def test_rules_equal_shardys(conservative):
-    cases = rule_cases.all_cases()
+    cases = rule_cases.all_cases() + rule_cases_rest.all_cases()
     stage = "rules-conservative" if conservative else "rules"
     checked = 0
     for case, out in zip(cases, oracle.run_batch([(stage, c) for c in cases])):
@@ -34,6 +36,13 @@ def test_rules_equal_shardys(conservative):
                 assert parse_printed(str(want)).to_text() == got.to_text()
                 checked += 1
     assert checked > 300
+
+
+@pytest.mark.smoke
+def test_every_operation_of_the_dialects_has_a_case():
+    text = "\n".join(rule_cases.all_cases() + rule_cases_rest.all_cases())
+    found = set(re.findall(r"\b((?:stablehlo|chlo)\.[\w\-]+)", text))
+    assert rule_cases_rest.registered() - found == rule_cases_rest.LEFT_OUT & rule_cases_rest.registered()
 
 
 def test_registered_rule_binds_to_shapes():
