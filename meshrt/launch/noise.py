@@ -10,6 +10,7 @@ import re
 # Gloo writes its message in pieces, so threads that connect at the same time tear each other's lines apart.
 _PIECE = rb"\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d+"
 _GLOO = re.compile(rb"\[Gloo\] Rank (?:" + _PIECE + rb")*\Z")
+_TORN_OFF = re.compile(rb"(?=.* peer ranks\. |Expected number of connected)(?:" + _PIECE + rb")+\Z")
 
 
 def without_noise(line: bytes) -> bytes | None:
@@ -17,7 +18,7 @@ def without_noise(line: bytes) -> bytes | None:
 
     A script that had not ended its line finds the runtime's message behind its own text.
     """
-    found = _GLOO.search(line)
+    found = _GLOO.search(line) or _TORN_OFF.match(line)
     if found is None:
         return line
     return line[: found.start()] or None
