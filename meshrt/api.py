@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.trace import context, eval_jaxpr, trace_to_jaxpr
+from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.runtime.transfer import from_numpy
 from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, split_aux
 from meshrt.transforms.jvp import JVPTracer, jvp_flat
 from meshrt.transforms.linear import LinearTracer, backward, transpose_jaxpr
@@ -81,9 +83,7 @@ def value_and_grad(
         (value,), linear = _scalar_linearized(fun, flat, leaves, nonzeros, holomorphic)
         ct = np.asarray(1, aval_of(value).dtype)[()]
         cts = _pull_back(linear, [ct])
-        filled = [
-            _float0(x) if not nz else zeros(aval_of(x)) if c is None else c for c, x, nz in zip(cts, leaves, nonzeros)
-        ]
+        filled = [_typed(c, aval_of(x)) if nz else _float0(x) for c, x, nz in zip(cts, leaves, nonzeros)]
         gradient = tree_unflatten(tree, filled)
         gradient = gradient[0] if single else gradient
         if has_aux:
@@ -168,10 +168,22 @@ def _pull_back(linear: LinearFunction, cts: Sequence[Any]) -> list[Any]:
 
 def _drop_tangents(aux: Any, linear: LinearFunction) -> Any:
     """Auxiliary outputs as plain values: they were computed by the trace that is now over."""
+
     def plain(x: Any) -> Any:
         return x.primal if type(x) is JVPTracer and x._trace.parent is linear.trace else x
 
     return tree_util.tree_map(plain, aux)
+
+
+def _typed(value: Any, aval: ShapedArray) -> Any:
+    """A derivative (None for zero) of something of type `aval`: weak if that is, and an Array outside of traces."""
+    if value is None:
+        value = zeros(aval)
+    if aval.weak_type and not (aval_of(value).weak_type and hasattr(value, "weak_type")):
+        return convert_element_type(value, aval.dtype, weak_type=True)
+    if isinstance(value, np.generic) and context.trace is EVAL:
+        return from_numpy(value)
+    return value
 
 
 def _float0(x: Any) -> np.ndarray:
@@ -200,8 +212,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
         cts = _flat_cotangents(ct, out_tree, out_avals, fun)
         pulled = _pull_back(linear, cts)
         filled = [
-            np.zeros(a.shape, dtypes.float0) if not nz else zeros(a) if c is None else c
-            for c, a, nz in zip(pulled, in_avals, nonzeros)
+            _typed(c, a) if nz else np.zeros(a.shape, dtypes.float0) for c, a, nz in zip(pulled, in_avals, nonzeros)
         ]
         return tree_unflatten(tree, filled)
 
@@ -274,7 +285,7 @@ def _tangent_or_zero(t: Any, primal: Any) -> Any:
     aval = aval_of(primal)
     if not aval.is_differentiable:
         return np.zeros(aval.shape, dtypes.float0)
-    return zeros(aval) if t is None else t
+    return _typed(t, aval)
 
 
 def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:

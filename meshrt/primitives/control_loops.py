@@ -82,6 +82,7 @@ def fori_loop(
       unroll: how many iterations one trip of the compiled loop makes (static bounds only; True: all).
     """
     need_callable(body_fun, "the body of fori_loop")
+    weak = aval_of(lower).weak_type
     lower, upper, dtype = _loop_bounds(lower, upper)
     static = isinstance(lower, int) and isinstance(upper, int)
     if unroll is not None and not static:
@@ -91,13 +92,16 @@ def fori_loop(
         for i in range(lower, upper):
             value = body_fun(np.asarray(i, dtype)[()], value)
         return value
-    start = np.asarray(lower, dtype)[()] if isinstance(lower, int) else lower
     if static:
+        start = _weak(lower, dtype)
         length = max(upper - lower, 0)
         unroll = unroll_factor(1 if unroll is None else unroll, length)
         return scan_body(
             Body(_counted(body_fun), body_fun, "fori_loop"), (start, init_val), None, length, False, unroll
         )[0][1]
+    start = lower
+    if isinstance(lower, int):
+        start = _weak(lower, dtype) if weak else np.asarray(lower, dtype)[()]
     stop = np.asarray(upper, dtype)[()] if isinstance(upper, int) else upper
     return _while(_below, Body(_counted_below(body_fun), body_fun, "fori_loop"), (start, stop, init_val))[2]
 
@@ -117,16 +121,25 @@ def _loop_bounds(lower: Any, upper: Any) -> tuple[Any, Any, np.dtype]:
         if isinstance(value, Tracer):
             from meshrt.primitives.elementwise import convert_element_type
 
-            return convert_element_type(value, dtype)
+            return convert_element_type(value, dtype, value.aval.weak_type)
         return int(value)
 
     return known(lower), known(upper), dtype
 
 
-def _add_one(i: Any) -> Any:
-    from meshrt.primitives.elementwise import add_p
+def _weak(value: int, dtype: np.dtype) -> Any:
+    """The first index of a loop whose bounds are known: as a Python int it takes the dtype of what it meets."""
+    from meshrt.primitives.elementwise import convert_element_type
 
-    return add_p.bind(i, np.asarray(1, aval_of(i).dtype)[()])
+    if aval_of(value).dtype == dtype:
+        return value
+    return convert_element_type(np.asarray(value, dtype)[()], dtype, weak_type=True)
+
+
+def _add_one(i: Any) -> Any:
+    from meshrt.primitives.elementwise import add
+
+    return add(i, 1)
 
 
 def _counted(body: Callable[..., Any]) -> Callable[..., Any]:

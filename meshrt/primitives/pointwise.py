@@ -26,15 +26,18 @@ PYTHON_SCALARS = (bool, int, float, complex)
 def binary_operands(x: Any, y: Any) -> tuple[Any, Any]:
     """Gives a Python scalar the dtype of the other operand."""
     if type(y) in PYTHON_SCALARS:
-        return x, _like(y, x)
+        return _like(x, y) if type(x) in PYTHON_SCALARS else x, _like(y, x)
     if type(x) in PYTHON_SCALARS:
         return _like(x, y), y
     return x, y
 
 
+_RANKS = {bool: 0, int: 1, float: 2, complex: 3}
+
+
 def _like(scalar: Any, other: Any) -> Any:
     if type(other) in PYTHON_SCALARS:
-        return scalar
+        return type(other)(scalar) if _RANKS[type(scalar)] < _RANKS[type(other)] else scalar
     aval = aval_of(other)
     if aval.weak_type:
         # A Python scalar of the other's kind (or a narrower one) is weak too.
