@@ -17,15 +17,18 @@ from typing import NamedTuple
 
 from propagation.model import Mesh, TensorSharding
 
-from .cost import item_bytes, sent_bytes
+from .cost import item_bytes, seconds, sent_bytes
 from .errors import ReshardError, UnsupportedShardingError
 from .layout import Atoms, Dims, local_shape
 from .moves import Step, successors
+from .pieces import pieces_between
+from .topology import Topology, load
 
 __all__ = ["Planner", "ReshardPlan", "Step", "plan_reshard", "runs_of"]
 
 STEP_BYTES = 16.0  # what a step costs besides its bytes: only decides between plans of equal bytes
 NODE_LIMIT = 3000
+PIECE_BYTES = STEP_BYTES  # what a message costs besides its bytes when exact pieces are weighed against collectives
 
 
 class ReshardPlan(NamedTuple):
@@ -35,6 +38,8 @@ class ReshardPlan(NamedTuple):
     bytes    sent by the busiest device
     bound    bytes that the busiest device must receive in any plan
     exact    whether the search proved the plan cheapest among its moves
+    peak     bytes of the largest piece that a device holds on the way, of the two ends or of a step
+    seconds  predicted time on the topology that was asked for; None if none was
     """
 
     source: Dims
@@ -44,6 +49,8 @@ class ReshardPlan(NamedTuple):
     bytes: float
     bound: float
     exact: bool
+    peak: float = 0.0
+    seconds: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -90,7 +97,20 @@ class Planner:
             finer = self._abstract_plan(shape, bits, source, target, unreduced, singles, sizes)
             if finer.bytes < plan.bytes:
                 plan = finer
-        return plan
+        return plan if unreduced else self._by_pieces(shape, bits, plan)
+
+    def _by_pieces(self, shape, bits: float, plan: ReshardPlan) -> ReshardPlan:
+        """Exact pieces instead of `plan`, where they save more than their messages cost."""
+        if plan.bytes - plan.bound <= PIECE_BYTES or not _even(shape, plan.source, plan.target, self.atoms.sizes):
+            return plan
+        pieces = pieces_between(plan.source, plan.target, self.atoms.sizes)
+        if pieces is None or any(n % k for n, k in zip(shape, pieces.units)):
+            return plan
+        if (len(pieces.rounds) - len(plan.steps)) * PIECE_BYTES >= plan.bytes - plan.bound:
+            return plan
+        step = Step("pieces", pieces.atoms, -1, (), plan.target, ())
+        ends = [_piece(shape, bits, dims, self.atoms.sizes) for dims in (plan.source, plan.target)]
+        return plan._replace(steps=(step,), bytes=plan.bound, peak=max(ends))
 
     def _abstract_plan(self, shape, bits, source, target, unreduced, runs, sizes) -> ReshardPlan:
         """Searches with each run of atoms as one, on small integer names, so that equal problems meet in a cache."""
@@ -143,11 +163,15 @@ def runs_of(lists: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def search(
     shape: tuple[int, ...], bits: float, source: Dims, target: Dims, unreduced: tuple[int, ...], sizes: Sequence[int]
 ) -> ReshardPlan:
-    """A* from (source, unreduced) to (target, nothing)."""
+    """A* from (source, unreduced) to (target, nothing), by layouts whose pieces are no larger than the larger end's.
+
+    Where no such way is found (dimensions that do not divide, or a search that grew too large) all is gathered.
+    """
     start, goal = (source, unreduced), (target, ())
+    limit = max(_piece(shape, bits, dims, sizes) for dims in (source, target))
     bound = lower_bound(shape, bits, source, target, unreduced, sizes)
     if start == goal:
-        return ReshardPlan(source, target, unreduced, (), 0.0, bound, True)
+        return ReshardPlan(source, target, unreduced, (), 0.0, bound, True, limit)
     best = {start: 0.0}
     came: dict[tuple, tuple] = {}
     queue = [(bound, 0, 0, start)]
@@ -160,7 +184,7 @@ def search(
         for step in successors(shape, state[0], state[1], target, sizes):
             new = (step.after, step.unreduced)
             g = cost + step_bytes(step, shape, bits, state[0], sizes) + (0.01 if step.kind == "slice" else STEP_BYTES)
-            if g < best.get(new, math.inf) - 1e-9:
+            if g < best.get(new, math.inf) - 1e-9 and _piece(shape, bits, step.after, sizes) <= limit:
                 best[new] = g
                 came[new] = (state, step)
                 count += 1
@@ -169,24 +193,31 @@ def search(
     return _gather_all(shape, bits, source, target, unreduced, bound, sizes)
 
 
+def _piece(shape, bits: float, dims: Dims, sizes: Sequence[int]) -> float:
+    """Bytes of one device's piece."""
+    return math.prod(local_shape(shape, dims, sizes)) * bits
+
+
 def step_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
     """Bytes the busiest device sends in `step`, taken from layout `before`. Padding counts."""
     if step.kind == "slice":
         return 0.0
-    local = math.prod(local_shape(shape, before, sizes)) * bits
     n = math.prod(sizes[a] for a in step.atoms)
+    return sent_bytes(step.kind, n, _operand(step, shape, bits, before, sizes))
+
+
+def _operand(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
+    """Bytes per device that a collective is given."""
+    local = _piece(shape, bits, before, sizes)
     if step.kind == "reduce_scatter":
-        local = math.prod(local_shape(shape, step.after, sizes)) * n * bits
-    elif step.kind == "all_to_all":
-        local = max(local, math.prod(local_shape(shape, step.after, sizes)) * bits)
-    return sent_bytes(step.kind, n, local)
+        return _piece(shape, bits, step.after, sizes) * math.prod(sizes[a] for a in step.atoms)
+    return max(local, _piece(shape, bits, step.after, sizes)) if step.kind == "all_to_all" else local
 
 
 def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes) -> float:
     """Bytes the busiest device must receive, whatever the plan."""
-    piece = math.prod(local_shape(shape, target, sizes)) * bits
-    even = all(n % math.prod(sizes[a] for a in d) == 0 for lists in (source, target) for n, d in zip(shape, lists))
-    if not even:
+    piece = _piece(shape, bits, target, sizes)
+    if not _even(shape, source, target, sizes):
         return 0.0
     if unreduced:
         wanted = {a for d in target for a in d}
@@ -202,13 +233,24 @@ def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes
     return max(0.0, piece - overlap * bits)
 
 
+def _even(shape, source: Dims, target: Dims, sizes) -> bool:
+    """Whether every dimension divides into its pieces in both layouts."""
+    return all(n % math.prod(sizes[a] for a in d) == 0 for dims in (source, target) for n, d in zip(shape, dims))
+
+
 def _rebuild(shape, bits, source, target, unreduced, came, bound, sizes, exact) -> ReshardPlan:
     steps, state, total = [], (target, ()), 0.0
     while state != (source, unreduced):
         state, step = came[state]
         steps.append(step)
         total += step_bytes(step, shape, bits, state[0], sizes)
-    return ReshardPlan(source, target, unreduced, tuple(reversed(steps)), total, bound, exact)
+    steps.reverse()
+    peak = _peak(shape, bits, source, steps, sizes)
+    return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, exact, peak)
+
+
+def _peak(shape, bits: float, source: Dims, steps: Sequence[Step], sizes) -> float:
+    return max(_piece(shape, bits, dims, sizes) for dims in (source, *[s.after for s in steps]))
 
 
 def _gather_all(shape, bits, source, target, unreduced, bound, sizes) -> ReshardPlan:
@@ -239,16 +281,44 @@ def _gather_all(shape, bits, source, target, unreduced, bound, sizes) -> Reshard
             after = (*dims[:d], t, *dims[d + 1 :])
             add(Step("slice", t[len(dims[d]) :], d, (), after, ()))
             dims[d] = t
-    return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, False)
+    peak = _peak(shape, bits, source, steps, sizes)
+    return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, False, peak)
+
+
+def plan_seconds(plan: ReshardPlan, shape: Sequence[int], bits: float, atoms: Atoms, topology: Topology) -> float:
+    """Predicted time of a plan for a tensor of global `shape`, its steps one after another."""
+    total, before = 0.0, plan.source
+    for step in plan.steps:
+        if step.kind == "slice":
+            pass
+        elif step.kind == "pieces":
+            link = topology.link(a.name for a in atoms.axes(step.atoms))
+            pieces = pieces_between(before, step.after, atoms.sizes)
+            box = _piece(shape, bits, step.after, atoms.sizes) / math.prod(pieces.grid)
+            total += len(pieces.rounds) * seconds("collective_permute", 2, box, link)
+        else:
+            link = topology.link(a.name for a in atoms.axes(step.atoms))
+            n = atoms.product(step.atoms)
+            operand = _operand(step, shape, bits, before, atoms.sizes)
+            total += seconds(step.kind, n, operand, link)
+        before = step.after
+    return total
 
 
 def plan_reshard(
-    shape: Iterable[int], dtype: str, mesh: Mesh, source: TensorSharding, target: TensorSharding
+    shape: Iterable[int],
+    dtype: str,
+    mesh: Mesh,
+    source: TensorSharding,
+    target: TensorSharding,
+    topology: Topology | str | None = None,
 ) -> ReshardPlan:
     """The cheapest plan to bring a tensor of `shape` and MLIR element type `dtype` from `source` to `target`.
 
     Both shardings are over the axes of `mesh`. The source may be unreduced; unreduced axes of the target must be
-    unreduced in the source, and stay as they are. Raises `ReshardError` otherwise and for rank mismatches.
+    unreduced in the source, and stay as they are. Raises `ReshardError` otherwise and for rank mismatches. With a
+    `topology` (or what `topology.load` reads) the plan has a predicted time; `TopologyError` if it does not hold the
+    mesh.
     """
     shape = tuple(shape)
     for s in (source, target):
@@ -265,6 +335,11 @@ def plan_reshard(
     taken = set(kept) & {a for d in atoms.dims(target) for a in d}
     if taken:
         raise UnsupportedShardingError(f"{target.to_text()} uses an axis both as unreduced and in a dimension")
-    return Planner(atoms).plan(
-        shape, item_bytes(dtype), atoms.dims(source), atoms.dims(target), tuple(a for a in pending if a not in kept)
+    bits = item_bytes(dtype)
+    plan = Planner(atoms).plan(
+        shape, bits, atoms.dims(source), atoms.dims(target), tuple(a for a in pending if a not in kept)
     )
+    if topology is None:
+        return plan
+    machine = (load(topology) if isinstance(topology, str) else topology).on(mesh)
+    return plan._replace(seconds=plan_seconds(plan, shape, bits, atoms, machine))

@@ -1,0 +1,200 @@
+"""Resharding by exact pieces: every device is sent what it lacks, and nothing else.
+
+Where the cheapest sequence of collectives sends more than a device lacks, the tensor can be cut along both layouts at
+once, into boxes of one shape (in a dimension of p old and q new pieces, as many as their least common multiple). Each
+box that a device does not hold itself comes from one of the holders of that old piece. The messages are dealt into
+rounds in which nobody sends or receives twice (a colouring of the edges of a bipartite graph, which takes as many
+colours as its largest degree: Kőnig 1916), and each round is one collective permute of a box.
+
+Such a plan is offered where senders can share the work so evenly that it takes no more rounds than the busiest receiver
+has boxes to get: then its bytes are the lower bound.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .layout import Dims
+
+__all__ = ["DEVICE_LIMIT", "ROUND_LIMIT", "Pieces", "pieces_between"]
+
+DEVICE_LIMIT = 256  # devices that differ in the atoms of either layout; beyond them the search takes too long
+ROUND_LIMIT = 16 # more messages than this cost more time than their bytes save
+
+
+class Round(NamedTuple):
+    """One collective permute, by device number over the atoms involved.
+
+    sender    i64[devices]: who sends to each device; -1: it receives nothing
+    cut_at    i64[devices, rank]: where each device cuts the box that it sends, in boxes
+    put_at    i64[devices, rank]: where each device puts the box that it gets, in boxes
+    """
+
+    sender: np.ndarray
+    cut_at: np.ndarray
+    put_at: np.ndarray
+
+
+class Pieces(NamedTuple):
+    """How boxes travel.
+
+    atoms     the atoms involved, in the order in which `Round` numbers devices
+    grid      boxes per piece of the target, by dimension
+    units     boxes in the whole tensor, by dimension
+    rounds    the permutes
+    own       what devices keep, one box of each at a time: `sender` is the device itself, or -1 where it keeps no more
+    """
+
+    atoms: tuple[int, ...]
+    grid: tuple[int, ...]
+    units: tuple[int, ...]
+    rounds: tuple[Round, ...]
+    own: tuple[Round, ...]
+
+
+@functools.lru_cache(4096)
+def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces | None:
+    """The exact exchange between two layouts; None where there is none within the limits. `sizes` are of all atoms."""
+    atoms = tuple(sorted({a for d in (*source, *target) for a in d}))
+    count = math.prod(sizes[a] for a in atoms)
+    old = [math.prod(sizes[a] for a in d) for d in source]
+    new = [math.prod(sizes[a] for a in d) for d in target]
+    units = tuple(math.lcm(p, q) for p, q in zip(old, new))
+    grid = tuple(n // q for n, q in zip(units, new))
+    if count > DEVICE_LIMIT or math.prod(grid) > 4 * ROUND_LIMIT:
+        return None
+    position = _positions(atoms, sizes, count)
+    have = np.stack([position(d) for d in source], axis=1) if source else np.zeros((count, 0), np.int64)
+    want = np.stack([position(d) for d in target], axis=1) if target else have
+    inside = [n // p for n, p in zip(units, old)]  # boxes per old piece
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for device, tile in enumerate(map(tuple, have.tolist())):
+        holders.setdefault(tile, []).append(device)
+    own: list[Round] = []
+    needs: list[tuple[int, tuple[int, ...], tuple[int, ...], list[int]]] = []  # receiver, put, cut, holders
+    held = [tuple(tile) for tile in have.tolist()]
+    for device, tile in enumerate(want.tolist()):
+        for put in itertools.product(*map(range, grid)):
+            box = [t * g + j for t, g, j in zip(tile, grid, put)]
+            wanted = tuple(b // k for b, k in zip(box, inside))
+            cut = tuple(b % k for b, k in zip(box, inside))
+            if wanted != held[device]:
+                needs.append((device, put, cut, holders[wanted]))
+            else:
+                kept = next((r for r in own if r.sender[device] < 0), None)
+                if kept is None:
+                    own.append(kept := _empty(count, len(grid)))
+                kept.sender[device], kept.cut_at[device], kept.put_at[device] = device, cut, put
+    most = max((sum(1 for _ in g) for _, g in itertools.groupby(needs, key=lambda n: n[0])), default=0)
+    if not most or most > ROUND_LIMIT:
+        return None
+    senders = _share([n[3] for n in needs], most, count)
+    if senders is None:
+        return None
+    colours = _colour([(s, n[0]) for s, n in zip(senders, needs)], most, count)
+    rounds = tuple(_empty(count, len(grid)) for _ in range(most))
+    for (receiver, put, cut, _), sender, colour in zip(needs, senders, colours):
+        rounds[colour].sender[receiver] = sender
+        rounds[colour].cut_at[sender] = cut
+        rounds[colour].put_at[receiver] = put
+    return Pieces(atoms, grid, units, rounds, tuple(own))
+
+
+def _empty(count: int, rank: int) -> Round:
+    zeros = lambda: np.zeros((count, rank), np.int64)
+    return Round(np.full(count, -1, np.int64), zeros(), zeros())
+
+
+def _positions(atoms: tuple[int, ...], sizes: Sequence[int], count: int):
+    """Each device's position along a list of atoms, devices numbered along `atoms`, the first most major."""
+    strides, stride = {}, 1
+    for a in reversed(atoms):
+        strides[a] = stride
+        stride *= sizes[a]
+    ids = np.arange(count, dtype=np.int64)
+
+    def position(dim: Sequence[int]) -> np.ndarray:
+        out = np.zeros(count, np.int64)
+        for a in dim:
+            out = out * sizes[a] + ids // strides[a] % sizes[a]
+        return out
+
+    return position
+
+
+def _share(choices: Sequence[Sequence[int]], most: int, count: int) -> list[int] | None:
+    """A sender for every message, nobody sending more than `most`; None if that cannot be.
+
+    Least loaded first; a message that finds all its holders busy moves others along an augmenting path.
+    """
+    load = [0] * count
+    chosen = [-1] * len(choices)
+    sent: list[set[int]] = [set() for _ in range(count)]  # messages of each sender
+
+    def give(message: int, sender: int) -> None:
+        chosen[message] = sender
+        sent[sender].add(message)
+
+    for message, holders in enumerate(choices):
+        sender = min(holders, key=lambda h: load[h])
+        if load[sender] < most:
+            give(message, sender)
+            load[sender] += 1
+            continue
+        came: dict[int, tuple[int, int] | None] = dict.fromkeys(holders)  # sender -> (sender before, message to move)
+        queue, end = list(holders), None
+        while queue and end is None:
+            s = queue.pop(0)
+            if load[s] < most:
+                end = s
+                break
+            for other in sent[s]:
+                for h in choices[other]:
+                    if h not in came:
+                        came[h] = (s, other)
+                        queue.append(h)
+        if end is None:
+            return None
+        load[end] += 1
+        while (step := came[end]) is not None:
+            before, moved = step
+            sent[before].discard(moved)
+            give(moved, end)
+            end = before
+        give(message, end)
+    return chosen
+
+
+def _colour(edges: Sequence[tuple[int, int]], colours: int, count: int) -> list[int]:
+    """A colour below `colours` for each edge (sender, receiver) so that no two of a device's sends, and no two of its
+    receipts, agree; possible as no device has more than `colours` of either."""
+    at = [[-1] * colours for _ in range(2 * count)]  # at[vertex][colour] = edge; receivers come after senders
+    out = [-1] * len(edges)
+    for e, (s, r) in enumerate(edges):
+        u, v = s, count + r
+        a, b = at[u].index(-1), at[v].index(-1)
+        if a != b:
+            # Swap the colours along the path of edges a, b, a, ... that starts at v: it never reaches u.
+            path, vertex, colour = [], v, a
+            while (edge := at[vertex][colour]) >= 0:
+                path.append(edge)
+                ends = edges[edge][0], count + edges[edge][1]
+                vertex = ends[1] if vertex == ends[0] else ends[0]
+                colour = b if colour == a else a
+            for edge in path:
+                for end in (edges[edge][0], count + edges[edge][1]):
+                    if at[end][out[edge]] == edge:
+                        at[end][out[edge]] = -1
+            for edge in path:
+                out[edge] = b if out[edge] == a else a
+                for end in (edges[edge][0], count + edges[edge][1]):
+                    at[end][out[edge]] = edge
+        at[u][a] = at[v][a] = e
+        out[e] = a
+    return out
