@@ -6,12 +6,16 @@ constrains the sharding of the result.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy import ufuncs as uf
@@ -79,6 +83,26 @@ def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = No
     return placed(rn.random_bits(key, dtype.itemsize * 8, shape_tuple(shape)), out_sharding)
 
 
+def one_program(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`fun(key, shape, dtype, *parameters)` as one compiled program where it would run operation by operation."""
+    compiled: list[Any] = []
+
+    @functools.wraps(fun)
+    def run(key: Any, shape: tuple[int, ...], dtype: Any, *parameters: Any) -> Any:
+        if current_trace() is not EVAL or not all(isinstance(x, _PLAIN) for x in parameters):
+            return fun(key, shape, dtype, *parameters)
+        if not compiled:
+            from meshrt.jit import jit
+
+            compiled.append(jit(fun, static_argnums=(1, 2)))
+        return compiled[0](key, shape, dtype, *parameters)
+
+    return run
+
+
+_PLAIN = (ArrayOperators, np.ndarray, np.generic, bool, int, float)
+
+
 def uniform(
     key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *, out_sharding: Any = None
 ) -> Any:
@@ -102,6 +126,7 @@ def _unit_floats(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     return el.sub_p.bind(x, np.asarray(1, dtype)[()])
 
 
+@one_program
 def _uniform(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, maxval: Any) -> Any:
     floats = _unit_floats(key, shape, dtype)
     low, high = _parameter(minval, dtype, shape), _parameter(maxval, dtype, shape)
@@ -123,7 +148,7 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *
         work = np.dtype("int32")
         minval = clip(asarray(minval).astype(work), int(info.min), int(info.max))
         maxval = clip(asarray(maxval).astype(work), int(info.min), int(info.max) + 1)
-    out = _randint(key, shape, minval, maxval, work)
+    out = _randint(key, shape, work, minval, maxval)
     return placed(el.convert_element_type(out, dtype), out_sharding)
 
 
@@ -138,7 +163,8 @@ def _clipped(x: Any, dtype: np.dtype) -> Any:
     return el.convert_element_type(x, dtype)
 
 
-def _randint(key: Any, shape: tuple[int, ...], minval: Any, maxval: Any, dtype: np.dtype) -> Any:
+@one_program
+def _randint(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, maxval: Any) -> Any:
     minval, maxval = _as_integer(minval), _as_integer(maxval)
     top = min(int(dtypes.iinfo(dtype).max), int(dtypes.iinfo(maxval.dtype).max))
     beyond = el.gt_p.bind(maxval, scalar_like(maxval, top))  # e.g. 256 for uint8
@@ -181,6 +207,7 @@ def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
     return placed(el.div_p.bind(el.complex(re, im), np.asarray(math.sqrt(2), dtype)[()]), out_sharding)
 
 
+@one_program
 def _normal(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     low = np.nextafter(np.asarray(-1, dtype), np.asarray(0, dtype), dtype=dtype)[()]
     u = _uniform(key, shape, dtype, low, np.asarray(1, dtype)[()])
@@ -303,15 +330,23 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
     dtype, shape = float_dtype("gumbel", dtype), shape_tuple(shape)
     if mode not in (None, "low", "high"):
         raise errors.UnsupportedError(f"gumbel: mode {mode!r} is not supported; use 'low' or 'high'")
+    return placed((_fine_gumbel if mode == "high" else _gumbel)(key, shape, dtype), out_sharding)
+
+
+@one_program
+def _gumbel(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    x = el.log_p.bind(_uniform(key, shape, dtype, dtypes.finfo(dtype).tiny, 1.0))
+    return el.neg_p.bind(el.log_p.bind(el.neg_p.bind(x)))
+
+
+@one_program
+def _fine_gumbel(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     info = dtypes.finfo(dtype)
-    if mode == "high":
-        pair = _uniform(key, (2, *shape), dtype, 0.0, 1.0)
-        high, low = pair[0], pair[1]
-        fine = high + low * scalar_like(low, 2.0**-info.nmant) + scalar_like(low, info.tiny)
-        x = el.log1p_p.bind(el.neg_p.bind(where(high >= 0.5, high, fine)))
-    else:
-        x = el.log_p.bind(_uniform(key, shape, dtype, info.tiny, 1.0))
-    return placed(el.neg_p.bind(el.log_p.bind(el.neg_p.bind(x))), out_sharding)
+    pair = _uniform(key, (2, *shape), dtype, 0.0, 1.0)
+    high, low = pair[0], pair[1]
+    fine = high + low * scalar_like(low, 2.0**-info.nmant) + scalar_like(low, info.tiny)
+    x = el.log1p_p.bind(el.neg_p.bind(where(high >= 0.5, high, fine)))
+    return el.neg_p.bind(el.log_p.bind(el.neg_p.bind(x)))
 
 
 # ----------------------------------------------------------------------------------------------------------
