@@ -85,8 +85,9 @@ class Driver:
         for op in program.ops():
             if op.regions:
                 for block in op.regions:
-                    for arg in block.args:
-                        slot[arg.index] = nowhere
+                    for i, arg in enumerate(block.args):
+                        is_async = op.name == "stablehlo.async_start"
+                        slot[arg.index] = slot[op.operands[i].index] if is_async else nowhere
                 if is_data_flow_op(op):
                     self._lay_out_data_flow(op)
             if len(op.results) > 1:

@@ -64,6 +64,9 @@ class _Inserter:
                 sharding = initial_sharding(edge, self.shardings)
                 for value in (edge.owner, *edge.targets):
                     self.shardings.set(value, sharding)
+            if op.name == "stablehlo.async_start":
+                for arg, value in zip(op.regions[0].args, op.operands):
+                    self.shardings.set(arg, self.shardings.get(value))
 
     def visit(self, op: Op, results: list[TensorSharding | None]) -> None:
         name, get = op.name, self.shardings.get
@@ -80,7 +83,7 @@ class _Inserter:
                 self._use(Use(op, number), target, True, True)
         elif name == "sdy.reshard":
             self._reshard(op)
-        elif op.results:
+        elif op.results and not self._on_one_device(op):
             self._reduce_operands(op)
             self._operation(op)
 
@@ -194,6 +197,25 @@ class _Inserter:
         new = self.program.new_op(name, operands, [value.type], parsed, (), like)
         self.shardings.set(new.results[0], sharding)
         return new
+
+    def _on_one_device(self, op: Op) -> bool:
+        """Moves the operands of an operation that one device computes there, and its results back to all devices."""
+        target = self.shardings.get(op.results[0])
+        mesh = next((m for m in self.program.meshes.values() if m.axes), None)
+        if not self.rules.options.is_newest or target is None or not target.mesh.is_maximal or mesh is None:
+            return False
+        self.early = False
+        for number, value in enumerate(op.operands):
+            source = self.shardings.get(value)
+            if source is not None and not source.is_fully_replicated:
+                self._before(Use(op, number), "sdy.reshard", {}, TensorSharding.replicated_on(mesh, value.type.rank))
+            self._before(Use(op, number), "sdy.reshard", {}, target)
+        self.behind = []
+        for result in op.results:
+            self._after(result, "sdy.reshard", {}, TensorSharding.replicated_on(mesh, result.type.rank))
+        for new in reversed(self.behind):
+            self.edits.after(op, new)
+        return True
 
     # ---- operations with a rule
 

@@ -130,7 +130,7 @@ class _Writer:
         own = OWN_ATTRIBUTE.get(name)
         written = {"sdy.sharding", own, "in_shardings", "out_shardings", "manual_axes", "group_id"}
         if name not in WITH_IN_SHARDINGS and name != "sdy.sharding_group":
-            written = {"sdy.sharding", own}
+            written = {"sdy.sharding", own} if op.results else {own}
         if name == "sdy.named_computation":
             written.add("name")
         parts = [f"{k if _is_bare(k) else quote(k)} = {self.attr(v)}" for k, v in op.attrs.items() if k not in written]
