@@ -95,7 +95,7 @@ class Loaded:
             self.out_shardings = [single] * len(program.lowered.out_avals)
         # Copies: the caller may donate or delete what the function captured.
         self.const_buffers = [
-            transfer.device_put(c, s, may_alias=False)._buf for c, s in zip(program.consts, self.arg_shardings)
+            transfer.put_value(c, s, may_alias=False)._buf for c, s in zip(program.consts, self.arg_shardings)
         ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.trace import Tracer
+from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime import backend, jaxlib_api, reshard
 from meshrt.runtime.array import Array, Signature, local_positions, shard_slices, signature
@@ -107,18 +107,24 @@ def device_put(
     Raises:
       IndivisibleError: a dimension cannot be split so; names the path of the leaf, the sizes and the nearest that fit.
     """
+    staged = context.trace is not EVAL
     leaves, treedef = tree_util.tree_flatten(x)
     targets = _targets(device, x, len(leaves))
     out = []
     for i, (leaf, target) in enumerate(zip(leaves, targets)):
         try:
-            if isinstance(leaf, Tracer):
+            if staged or isinstance(leaf, Tracer):
                 out.append(_put_traced(leaf, target))
             else:
                 out.append(_put_leaf(leaf, _sharding_of(target), donate, may_alias))
         except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
             raise type(e)(f"device_put of {_path(x, i)}: {e}") from None
     return treedef.unflatten(out)
+
+
+def put_value(value: Any, sharding: Sharding, *, may_alias: bool) -> Array:
+    """A value (no tracer) where `sharding` says, now, whatever is being traced."""
+    return _put_leaf(value, sharding, False, may_alias)
 
 
 def _path(tree: Any, i: int) -> str:
@@ -175,12 +181,12 @@ def _put_leaf(leaf: Any, target: Sharding | None, donate: bool, may_alias: bool 
     return Array(buffer_of(leaf, sig, may_alias=bool(may_alias)), sig)
 
 
-def _put_traced(leaf: Tracer, target: Any) -> Any:
+def _put_traced(leaf: Any, target: Any) -> Any:
     """Inside a traced function: a constraint over a mesh, which may be abstract, or over a device to run on."""
     from meshrt.primitives.sharding import device_put_p, require_fit  # primitives stand above transfers
 
     if target is None:
-        return leaf
+        return leaf if isinstance(leaf, Tracer) else _put_leaf(leaf, None, False, None)
     if isinstance(target, PartitionSpec):
         mesh = get_abstract_mesh()
         if mesh.empty:
@@ -190,7 +196,8 @@ def _put_traced(leaf: Tracer, target: Any) -> Any:
         target = _sharding_of(target)
     if isinstance(target, NamedSharding):
         require_fit(leaf, target, "device_put")
-    value = leaf.concrete()
+        target.shard_shape(aval_of(leaf).shape)
+    value = leaf.concrete() if isinstance(leaf, Tracer) else leaf
     source = value.sharding if isinstance(value, Array) else None
     return device_put_p.bind(leaf, sharding=target, source=source, advice=False)
 

@@ -159,6 +159,20 @@ def device_put_in_jit(l, x):
     return l.lib.jit(lambda c: l.lib.device_put(c * 2, l.named("x")))(x)
 
 
+def device_put_of_what_jit_captures(l, x):
+    numbers = np.arange(8, dtype=np.float32)
+    placed = l.lib.jit(lambda c: l.lib.device_put(numbers, l.named("x")) + c)
+    return (
+        placed(x),
+        l.lib.jit(lambda c: l.lib.device_put(x, l.named("x")) * c)(x),
+        l.lib.jit(l.lib.device_put)(numbers),
+    )
+
+
+def device_put_of_what_grad_captures(l, x):
+    return l.lib.grad(lambda c: (l.lib.device_put(X, l.named("x")) * l.lib.device_put(c, l.named("x"))).sum())(x)
+
+
 def device_put_in_a_loop(l, x):
     return l.lax.scan(lambda c, _: (l.lib.device_put(c * 2, l.named("x")), None), x, None, length=3)[0]
 
@@ -183,7 +197,8 @@ PROGRAMS = [
     scan, while_loop, fori_loop, fori_loop_with_traced_bounds, cond, switch, checkpoint, mapped, vmapped_scan,
     custom_jvp, custom_vjp, grad_of_scan, grad_of_checkpoint, tape_in_jit, tape_of_a_scan_in_jit,
     tape_of_custom_vjp_in_jit, linearized, transposed, staged_twice, jit_in_jit, in_shardings_of_an_inner_jit,
-    device_put_in_jit, device_put_in_a_loop, device_put_differentiated,
+    device_put_in_jit, device_put_of_what_jit_captures, device_put_of_what_grad_captures, device_put_in_a_loop,
+    device_put_differentiated,
     device_put_onto_a_device_differentiated, dead,
 ]  # fmt: skip
 
@@ -299,3 +314,9 @@ def test_an_abstract_mesh_of_other_axes_names_both_places():
         )
     for part in ("with_sharding_constraint at", "test_places.py", "argument c of", "'p': 4", "'x': 4"):
         assert part in str(e.value)
+
+
+def test_device_put_in_jit_must_divide():
+    ours, _ = _libraries()
+    with pytest.raises(errors.IndivisibleError, match=r"device_put of x: .* dimension size is 5"):
+        meshrt.jit(lambda c: meshrt.device_put(c[:5], ours.named("x")).sum())(X)
