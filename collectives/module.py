@@ -93,6 +93,15 @@ class Module(Context):
                     self._calls[callee] = self._calls.get(callee, 0) + 1
         return self._calls.get(name, 0)
 
+    def keep_function(self, name: str) -> None:
+        """Copies a function of scalars that an operation refers to by name."""
+        func = self.program.funcs[name]
+        if any(f.name == name for f in self.builder.functions):
+            return
+        types = [(a.type.shape, a.type.dtype) for a in func.args]
+        item = self.builder.function(name, types, False, self.loc)
+        item.results = self.copy_ops(func.body, item.region, item.region.args)
+
     def manual_shardings(self, op: Op):
         return self.known.manual(op)
 

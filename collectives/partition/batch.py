@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import functools
 
+from jaxlib.mlir import ir
+
 from propagation.attributes import flag, string
 from propagation.model import FactorType, OpRule
 from propagation.program import Op, source
@@ -43,6 +45,8 @@ def factors_of(rule: OpRule, operands: tuple, results: tuple) -> Factors:
     def flat(tensors):
         return tuple(tuple(f[0] if len(f) == 1 else -1 for f in dims) for dims in tensors)
 
+    for dims in flat(rule.results):  # what a result does not have is not passed through
+        kinds = [k if f in dims else WHOLE for f, k in enumerate(kinds)]
     return Factors(rule.sizes, tuple(kinds), flat(rule.operands), flat(rule.results))
 
 
@@ -94,6 +98,8 @@ _PER_DEVICE = ("xla_ffi_python_", "xla_python_")
 def custom_call(ctx: Context, op: Op) -> None:
     """By its rule if there is one; linear algebra along its batch dimensions; else whole, with a finding."""
     target = string(op.attrs["call_target_name"])
+    for symbol in op.attrs.get("called_computations", ()):
+        ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
     if rule_of(op) is not None:
         by_rule(ctx, op)
         return

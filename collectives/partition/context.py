@@ -98,13 +98,15 @@ class Context:
 
         self.new_state(value).make = at_home
 
-    def bind_partial(self, value: Value, dims: Dims, parts: dict[tuple[int, ...], Ref], kind: str = "add") -> None:
+    def bind_partial(
+        self, value: Value, dims: Dims, parts: dict[tuple[int, ...], Ref], kind: str = "add", masked: bool = False
+    ) -> None:
         """Binds a value that still has to be reduced; resolves it at once if nothing is pending."""
         state = self.new_state(value)
         if set(parts) == {()}:
             state.versions[dims] = parts[()]
         else:
-            state.partial = Partial(kind, dims, parts)
+            state.partial = Partial(kind, dims, parts, masked)
 
     # -- asking for values ------------------------------------------------------------------------------------
 

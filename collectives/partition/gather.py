@@ -100,7 +100,7 @@ def gather(ctx: Context, op: Op) -> None:
         mask = ctx.emit("stablehlo.broadcast_in_dim", (mask,), shape, "i1", wide)
         zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
         ref = ctx.emit("stablehlo.select", (mask, ref, zero), shape, ref.dtype)
-    ctx.bind_partial(result, out, {choice.pending: ref}, "or" if ref.dtype == "i1" else "add")
+    ctx.bind_partial(result, out, {choice.pending: ref}, "or" if ref.dtype == "i1" else "add", masked=True)
 
 
 def _note_gathered(ctx: Context, table: Value, factors, layout: Dims) -> None:

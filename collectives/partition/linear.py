@@ -7,10 +7,13 @@ it stands: each use would otherwise reduce for itself.
 
 from __future__ import annotations
 
+import math
+
 from propagation.program import Op, Value
 
 from ..emit import Ref
 from ..layout import Dims
+from .constant import scalar_constant
 from .context import Context
 
 __all__ = ["add", "apply", "deferred", "scale"]
@@ -27,7 +30,7 @@ def apply(ctx: Context, op: Op, value: Value, dims: Dims, local, more: tuple[int
     parts: dict[tuple[int, ...], Ref] = {}
     for atoms, ref in ctx.state(value).partial.parts.items():
         _put(ctx, parts, tuple(sorted({*atoms, *more})), local(ref))
-    ctx.bind_partial(op.results[0], dims, parts)
+    ctx.bind_partial(op.results[0], dims, parts, masked=ctx.state(value).partial.masked)
 
 
 def _put(ctx: Context, parts: dict, atoms: tuple[int, ...], ref: Ref) -> None:
@@ -58,16 +61,22 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
                     continue
                 ref = ctx.emit("stablehlo.negate", (ref,), ref.shape, ref.dtype)
             _put(ctx, parts, atoms, ref)
-    ctx.bind_partial(op.results[0], dims, parts)
+    masked = any(wait and ctx.state(v).partial.masked for v, wait in zip((a, b), waits))
+    ctx.bind_partial(op.results[0], dims, parts, masked=masked)
     return True
 
 
 def scale(ctx: Context, op: Op, position: int) -> bool:
-    """Multiplies (or divides) the pending operand at `position` by a complete one."""
+    """Multiplies (or divides) the pending operand at `position` by a complete one; masked zeros only by a number that
+    leaves them zeros."""
     value = op.operands[position]
     other = op.operands[1 - position]
     if other is value or not deferred(ctx, value):
         return False
+    if ctx.state(value).partial.masked:
+        number = scalar_constant(other)
+        if number is None or not number or not math.isfinite(abs(number)):
+            return False
     dims = ctx.state(value).partial.dims
     if ctx.state(other).pending or ctx.cost(other, dims) > 0:
         return False

@@ -167,16 +167,16 @@ def pad(ctx: Context, op: Op) -> None:
         return ctx.emit(op.name, (ref, ctx.get(fill, ())), new, ref.dtype, extra=ctx.attr_text(op))
 
     shape = value.type.shape
+    scalar = ctx.get(fill, ())  # now: what is delayed runs when other values are known
     extent = [n + max(0, n - 1) * k for n, k in zip(shape, inner)]  # with the elements set apart
 
     def spread(ref: Ref, dims: Dims):
         """Every piece with `inner` fills behind each element: the pieces then lie side by side again."""
         which = [i for i in changed if inner[i] and dims[i]]
-        number = ctx.get(fill, ())
-        ref = ctx.masked_with(ref, shape, dims, which, number)
+        ref = ctx.masked_with(ref, shape, dims, which, scalar)
         sizes = list(shape)
         for d in which:
-            ref = ctx.realiser.pad(ctx.region, ref, d, 0, inner[d], number, ctx.loc, inner[d])
+            ref = ctx.realiser.pad(ctx.region, ref, d, 0, inner[d], scalar, ctx.loc, inner[d])
             p = ctx.atoms.product(dims[d])
             sizes[d] = extent[d] if -(-extent[d] // p) == ref.shape[d] else p * ref.shape[d]
         return ref, sizes
@@ -185,10 +185,10 @@ def pad(ctx: Context, op: Op) -> None:
         n, m = extent[d], result.type.shape[d]
         first, last = max(0, -low[d]), min(n, m - low[d])
         runs = [Run(0, first, low[d] + first, last - first)] if last > first else []
-        return runs, ctx.get(fill, ())
+        return runs, scalar
 
     def within(ref: Ref, d: int) -> Ref:
-        return ctx.realiser.pad(ctx.region, ref, d, low[d], high[d], ctx.get(fill, ()), ctx.loc, inner[d])
+        return ctx.realiser.pad(ctx.region, ref, d, low[d], high[d], scalar, ctx.loc, inner[d])
 
     zero = ctx.state(fill).make is not None and _is_zero(fill)
     _shifted(ctx, op, changed, local, runs_of, within, zero, spread if any(inner) else None)
@@ -333,7 +333,7 @@ def dynamic_slice(ctx: Context, op: Op) -> None:
         choice = choose(ctx, factors, (value,), (result,), 2 * bits * ctx.redundancy)
         dims, out, pending = choice.operands[0], choice.results[0], choice.pending
     ref, kind = _slice_piece(ctx, op, ctx.get(value, dims), dims, starts)
-    ctx.bind_partial(result, out, {pending: ref}, kind)
+    ctx.bind_partial(result, out, {pending: ref}, kind, masked=True)
 
 
 def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Ref, str]:

@@ -49,12 +49,14 @@ class Partial:
 
     The value is the combination, by `kind`, of `parts`: for each tuple of atoms a tensor laid out as `dims`
     that must still be reduced over those atoms. The part under `()` is complete already. Keeping several parts
-    lets an add of a complete and a partial value wait, so that a chain of adds is reduced once.
+    lets an add of a complete and a partial value wait, so that a chain of adds is reduced once. `masked` parts hold
+    zeros that stand for nothing, which must not meet an infinity.
     """
 
     kind: str
     dims: Dims
     parts: dict[tuple[int, ...], Ref]
+    masked: bool = False
 
 
 class State:

@@ -1,0 +1,70 @@
+"""Sorting and selecting along a split dimension: exactly what one device gives, equals in their order."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from .jax_side import Case, check
+
+
+def integers(high, *shape, seed=0):
+    return np.random.default_rng(seed).integers(0, high, shape).astype(np.int32)
+
+
+def numbers(*shape):
+    """With NaN, infinities and equals among them."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32).round(1)
+    x.flat[3], x.flat[7], x.flat[11] = np.nan, np.inf, -np.inf
+    x.flat[20:24] = -np.inf
+    return x
+
+
+@pytest.mark.parametrize("k", [1, 3, 9])
+@pytest.mark.parametrize("make", [numbers, lambda *shape: integers(4, *shape)])
+@pytest.mark.parametrize("axes, spec", [({"x": 8}, P(None, "x")), ({"a": 4, "b": 2}, P("b", "a"))])
+def test_top_k(k, make, axes, spec):
+    case = Case(axes, lambda constrain: lambda x: jax.lax.top_k(x, k), (make(8, 64),), (spec,))
+    check(case, rtol=0, above_xla=k == 9)
+
+
+def test_top_k_of_an_uneven_dimension():
+    f = lambda x: jax.lax.top_k(jnp.pad(x, ((0, 0), (0, 3)), constant_values=-np.inf) * 2, 30)
+    check(Case({"x": 8}, lambda constrain: f, (numbers(6, 64),), (P(None, "x"),)), rtol=0)
+
+
+def test_only_candidates_of_a_top_k_meet():
+    spec = P(None, "x")
+    f = lambda x: jax.lax.top_k(x, 4)
+    _, sent = check(Case({"x": 8}, lambda constrain: f, (integers(99, 64, 1024),), (spec,), (P(), P())))
+    assert sent == 2 * 2 * 7 / 8 * 64 * 4 * 4
+
+
+SORTS = {
+    "values": lambda x: jnp.sort(x),
+    "positions": lambda x: jnp.argsort(x),
+    "descending": lambda x: -jnp.sort(-x),
+    "pairs": lambda x: jax.lax.sort((x % 7, x), num_keys=1),
+    "keys": lambda x: jax.lax.sort((x % 7, x), num_keys=2, is_stable=False),
+}
+
+
+@pytest.mark.parametrize("name", SORTS)
+@pytest.mark.parametrize("axes, n", [({"x": 8}, 1600), ({"a": 4}, 96), ({"x": 5}, 200)])
+def test_columnsort(name, axes, n):
+    spec = P(next(iter(axes)))
+    outs = jax.tree.map(lambda _: spec, jax.eval_shape(SORTS[name], integers(50, n)))
+    result, _ = check(Case(axes, lambda constrain: SORTS[name], (integers(50, n),), (spec,), outs), rtol=0)
+    assert n < 1000 or not result.findings
+
+
+def test_sort_of_floats_with_special_values():
+    check(Case({"x": 8}, lambda constrain: jnp.sort, (numbers(1600),), (P("x"),), P("x")), rtol=0)
+
+
+def test_an_approximate_top_k_keeps_its_comparator():
+    f = lambda x: jax.lax.approx_max_k(x, 3)
+    check(Case({"x": 8}, lambda constrain: f, (numbers(4, 64),), (P(None, "x"),)), rtol=0)

@@ -1,0 +1,137 @@
+"""Windows over split dimensions and their gradients: equal to one device, no more than the borders moved."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from .jax_side import Case, check
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def pooling(window, strides, padding, kind):
+    start, combine = (-jnp.inf, jax.lax.max) if kind == "max" else (0.0, jax.lax.add)
+    return lambda x: jax.lax.reduce_window(x, start, combine, window, strides, padding)
+
+
+POOLS = {
+    "overlapping": ((3, 3), (2, 2), "SAME"),
+    "disjoint": ((2, 2), (2, 2), "VALID"),
+    "dense": ((3, 1), (1, 1), "SAME"),
+    "lopsided": ((3, 2), (3, 1), ((1, 2), (0, 0))),
+    "wide": ((5, 3), (2, 2), ((2, 2), (1, 1))),
+}
+
+
+@pytest.mark.parametrize("kind", ["max", "add"])
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("axes, spec, n", [({"x": 8}, P("x"), 32), ({"a": 3, "b": 2}, P("b", "a"), 24)])
+def test_pooling_and_its_gradient(name, kind, axes, spec, n):
+    f = pooling(*POOLS[name], kind)
+    x = np.random.default_rng(0).integers(-2, 3, (n, 12)).astype(np.float32)
+    if kind == "max":
+        x[5:9] = -np.inf
+    shape = jax.eval_shape(f, x).shape
+
+    def build(constrain):
+        def both(x, ct):
+            y, back = jax.vjp(f, x)
+            return y, back(ct)[0]
+
+        return both
+
+    check(Case(axes, build, (x, normal(*shape)), (spec, P())), above_xla=True)
+
+
+def test_the_gradient_of_max_pooling_sends_two_rows():
+    def build(constrain):
+        def both(x, ct):
+            y, back = jax.vjp(pooling((1, 3, 3, 1), (1, 2, 2, 1), "SAME", "max"), x)
+            return y, back(ct)[0]
+
+        return both
+
+    spec = P(None, "x")
+    args = (normal(2, 32, 16, 4), normal(2, 16, 8, 4, seed=1))
+    case = Case({"x": 8}, build, args, (spec, spec), (spec, spec))
+    result, sent = check(case)
+    assert result.plan.counts == {"collective_permute": 2}
+    assert sent == 2 * 16 * 4 * 4 + 2 * 17 * 4 * 4  # a row of x forward, a (padded) row of contributions back
+
+
+def test_one_border_serves_both_gradients_of_a_convolution():
+    def build(constrain):
+        def f(x, w, ct):
+            dims = ("NHWC", "HWIO", "NHWC")
+            conv = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=dims)
+            return jax.vjp(conv, x, w)[1](ct)
+
+        return f
+
+    spec = P(None, "x")
+    args = (normal(2, 16, 8, 4), normal(3, 3, 4, 4), normal(2, 16, 8, 4, seed=1))
+    result, _ = check(Case({"x": 8}, build, args, (spec, P(), spec), (spec, P())))
+    assert result.plan.counts == {"collective_permute": 2, "all_reduce": 1}
+
+
+CONVOLUTIONS = [
+    # mesh, split by, size, taps, stride, input dilation, kernel dilation, padding, groups
+    ({"x": 5}, "x", 15, 2, 2, 1, 1, (0, 1), 2),
+    ({"a": 3, "b": 2}, "a", 18, 1, 2, 1, 2, (2, 0), 1),
+    ({"a": 4, "b": 2}, ("a", "b"), 16, 3, 1, 2, 1, (1, 1), 1),
+    ({"x": 8}, "x", 16, 3, 1, 1, 2, (2, 1), 1),
+    ({"a": 2, "b": 2, "c": 2}, ("a", "b", "c"), 16, 4, 3, 1, 1, (0, 2), 1),
+]
+
+
+@pytest.mark.parametrize("axes, split, n, taps, stride, base, spread, padding, groups", CONVOLUTIONS)
+def test_convolutions_and_their_gradients(axes, split, n, taps, stride, base, spread, padding, groups):
+    def conv(x, w):
+        return jax.lax.conv_general_dilated(
+            x, w, (stride, 1), (padding, (1, 1)), (base, 1), (spread, 1), ("NHWC", "HWIO", "NHWC"),
+            feature_group_count=groups,
+        )  # fmt: skip
+
+    def build(constrain):
+        def f(x, w, ct):
+            y, back = jax.vjp(conv, x, w)
+            return y, back(ct)
+
+        return f
+
+    x, w = normal(2, n, 4, 2 * groups), normal(taps, 3, 2, 4)
+    ct = normal(*jax.eval_shape(conv, x, w).shape)
+    check(Case(axes, build, (x, w, ct), (P(None, split), P(), P())), above_xla=True)
+
+
+@pytest.mark.parametrize("axes, n", [({"x": 8}, 32), ({"x": 5}, 35)])
+def test_associative_scans_written_as_slices_keep_their_split(axes, n):
+    def build(constrain):
+        def f(a, b):
+            return jax.lax.associative_scan(lambda l, r: (l[0] * r[0], r[0] * l[1] + r[1]), (a, b), axis=0)
+
+        return f
+
+    args = (normal(n, 4), normal(n, 4, seed=1))
+    result, _ = check(Case(axes, build, args, (P("x"), P("x")), (P("x"), P("x"))), rtol=1e-4)
+    assert not result.findings and set(result.plan.counts) == {"collective_permute"}
+
+
+PADS = {
+    "chain": lambda x: jnp.pad(jnp.pad(x, ((1, 2), (0, 1)))[1:-1], ((3, 0), (0, 0)), constant_values=1.0)[2:15],
+    "shared": lambda x: (lambda y: (y[:16] + y[1:17] + y[2:], y * 2))(jnp.pad(x, ((1, 1), (0, 0)))),
+    "interior": lambda x: jax.lax.pad(x, 0.5, ((2, 3, 2), (0, 0, 1))),
+    "interior_cut": lambda x: jax.lax.pad(x, 0.5, ((-1, -2, 1), (1, 0, 1))) * 2,
+    "interior_uneven": lambda x: jax.lax.pad(jnp.pad(x, ((0, 3), (0, 0))) * 1.5, 0.25, ((1, 1, 3), (0, 0, 0))) + 1,
+}
+
+
+@pytest.mark.parametrize("name", PADS)
+def test_pads_along_a_split_dimension(name):
+    check(Case({"x": 8}, lambda constrain: PADS[name], (normal(16, 4),), (P("x"),)), rtol=0, above_xla=True)
