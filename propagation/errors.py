@@ -9,6 +9,7 @@ __all__ = [
     "AxisReuseError",
     "BadOptionError",
     "BadRuleError",
+    "LimitError",
     "ModuleParseError",
     "ModuleVerifyError",
     "OverlappingAxesError",
@@ -31,6 +32,10 @@ class PropagationError(ValueError):
 
 class ModuleParseError(PropagationError):
     """The input is not StableHLO text, bytecode or an `ir.Module` (truncated, unknown syntax, ...)."""
+
+
+class LimitError(ModuleParseError):
+    """The input is too large or too deeply nested to be read safely (see `propagation.limits`)."""
 
 
 class ModuleVerifyError(PropagationError):

@@ -23,7 +23,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
-from . import errors
+from . import bytecode, errors, limits
 from .attributes import mesh_of
 from .edits import Edits, erase, replace_all_uses
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Use, Value, attribute_items
@@ -66,19 +66,29 @@ def context() -> ir.Context:
     return c
 
 
-def parse(module: str | bytes | ir.Module) -> ir.Module:
-    """The `ir.Module` of text or bytecode; an `ir.Module` is returned as it is."""
+def parse(module: str | bytes | ir.Module, trusted: bool = False) -> ir.Module:
+    """The `ir.Module` of text or bytecode; an `ir.Module` is returned as it is.
+
+    Text is checked against the limits of `propagation.limits` first, bytecode is turned into text by a child process,
+    because MLIR's readers end the process on some malformed input. `trusted` input goes to MLIR at once.
+    """
     if isinstance(module, ir.Module):
         return module
     if not isinstance(module, str | bytes):
         raise errors.ModuleParseError(f"expected text, bytes or an ir.Module, got {type(module).__name__}")
+    if not trusted:
+        if isinstance(module, bytes) and module.startswith(bytecode.MAGIC):
+            if len(module) > limits.MAX_BYTES:
+                raise errors.LimitError(f"{len(module):,} bytes of bytecode; at most {limits.MAX_BYTES:,} are read")
+            module = bytecode.to_text(module)
+        limits.check_text(module)
     try:
         with context():
             parsed = ir.Module.parse(module)
             return _from_portable(parsed, module)
     except ir.MLIRError as e:
         raise _typed(e) from None
-    except (ValueError, UnicodeError) as e:
+    except (ValueError, UnicodeError, MemoryError) as e:
         raise errors.ModuleParseError(f"not a module: {' '.join(str(e).split())[:300]}") from None
 
 
@@ -132,8 +142,13 @@ def read(module: str | bytes | ir.Module) -> Program:
     several blocks or values used before they are defined.
     """
     module = parse(module)
-    with paused_collection():
-        return _read(module)
+    try:
+        with paused_collection():
+            return _read(module)
+    except (UnicodeDecodeError, RuntimeError) as e:
+        if isinstance(e, RuntimeError) and "conversion error" not in str(e):
+            raise
+        raise errors.ModuleParseError("a name or text in the module is not UTF-8") from None
 
 
 @contextlib.contextmanager
@@ -167,16 +182,19 @@ def _read(module: ir.Module) -> Program:
                 f"{name} at the top of a module is not supported; only func.func and sdy.mesh are",
                 location_text(op.location),
             )
+    limits.check_calls(program)
     return program
 
 
 class _Reader:
-    """The walk of `read`. `known` maps MLIR values to ours, `types` MLIR types to ours."""
+    """The walk of `read`. `known` maps MLIR values to ours, `types` MLIR types to ours, `depth` counts the regions
+    around."""
 
-    __slots__ = ("known", "program", "types")
+    __slots__ = ("depth", "known", "program", "types")
 
     def __init__(self, program: Program):
         self.program = program
+        self.depth = 0
         self.known: dict[ir.Value, Value] = {}
         self.types: dict[ir.Type, TensorType | OtherType] = {}
 
@@ -186,6 +204,8 @@ class _Reader:
             if isinstance(t, ir.RankedTensorType):
                 shape = [-1 if n == DYNAMIC else n for n in t.shape]
                 text = str(t) if t.encoding is not None else None
+                if len(shape) > limits.MAX_RANK:
+                    raise errors.LimitError(f"a tensor has {len(shape)} dimensions; at most {limits.MAX_RANK} are read")
                 found = TensorType(shape, str(t.element_type), text)
             else:
                 found = OtherType(str(t))
@@ -259,7 +279,13 @@ class _Reader:
             )
         block = Block()
         if blocks:
+            self.depth += 1
+            if self.depth > limits.MAX_DEPTH:
+                raise errors.LimitError(
+                    f"regions are nested more than {limits.MAX_DEPTH} deep", location_text(raw.location)
+                )
             self.block(blocks[0], block)
+            self.depth -= 1
         return block
 
 

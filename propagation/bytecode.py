@@ -1,0 +1,61 @@
+"""Reading MLIR bytecode without trusting it.
+
+MLIR's bytecode reader ends the process on some malformed input, so bytecode is turned into text in a child process,
+and the text is read here. Run as a program, this file is the child: bytecode in, text out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from . import errors
+
+__all__ = ["MAGIC", "to_text"]
+
+MAGIC = b"ML\xefR"
+_TIMEOUT_S = 60.0
+_REFUSED = 3  # exit status: the reader said what is wrong
+
+
+def to_text(data: bytes, timeout_s: float = _TIMEOUT_S) -> str:
+    """The module that `data` encodes (plain bytecode or a portable artifact) as generic text with locations.
+
+    Raises `ModuleParseError` if it encodes none, `LimitError` if reading takes longer than `timeout_s`.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]))
+    command = [sys.executable, "-m", f"{__package__}.bytecode"]
+    try:
+        done = subprocess.run(command, input=data, capture_output=True, timeout=timeout_s, check=False, env=env)
+    except subprocess.TimeoutExpired:
+        raise errors.LimitError(f"reading {len(data):,} bytes of bytecode took more than {timeout_s:.0f} s") from None
+    if done.returncode == 0:
+        return done.stdout.decode()
+    if done.returncode == _REFUSED:
+        raise errors.ModuleParseError(done.stderr.decode(errors="replace").strip().splitlines()[-1])
+    raise errors.ModuleParseError(
+        f"not a module: MLIR's reader ended with code {done.returncode} on these {len(data):,} bytes of bytecode"
+    )
+
+
+def _main() -> int:
+    from .program import parse
+
+    data = sys.stdin.buffer.read()
+    try:
+        module = parse(data, trusted=True)
+        text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True)
+    except errors.PropagationError as e:
+        print(str(e), file=sys.stderr)
+        return _REFUSED
+    except (UnicodeDecodeError, RuntimeError, MemoryError, ValueError) as e:
+        print(f"not a module: {' '.join(str(e).split())[:300]}", file=sys.stderr)
+        return _REFUSED
+    sys.stdout.buffer.write(text.encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,168 @@
+"""Malformed and hostile input ends in a typed error, never in a crash of the process or an error of MLIR or Python."""
+
+from __future__ import annotations
+
+import io
+import random
+import subprocess
+import sys
+
+import pytest
+
+import propagation
+from propagation import errors, limits, program
+from propagation.fuzz import module
+
+CHILD = """
+import random, re, sys
+import propagation
+from propagation.fuzz import module
+
+token = re.compile(r'\\s+|"[^"\\n]*"|[%@#!^]?[A-Za-z_][\\w.$]*|%\\w+(?:#\\d+)?|\\d+|->|\\S')
+rng = random.Random(int(sys.argv[1]))
+texts = [token.findall(module(s)) for s in range(40)]
+words = sorted({w for t in texts for w in t})
+numbers = ["0", "1", "-1", "7", "1024", "99999999999", "18446744073709551616", "2147483648"]
+
+
+def mutated():
+    t = list(rng.choice(texts))
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        p, q, kind, n = rng.randrange(len(t)), rng.randrange(len(t)), rng.randrange(7), rng.randrange(1, 30)
+        if kind == 0:
+            del t[p]
+        elif kind == 1:
+            t.insert(p, t[p])
+        elif kind == 2:
+            t[p] = rng.choice(words)
+        elif kind == 3:
+            t[p], t[q] = t[q], t[p]
+        elif kind == 4:
+            del t[p : p + n]
+        elif kind == 5:
+            t[p:p] = t[p : p + n]
+        else:
+            t[rng.choice([i for i, x in enumerate(t) if x.isdigit()])] = rng.choice(numbers)
+    return "".join(t)
+
+
+outcomes = {"decided": 0}
+for _ in range(int(sys.argv[2])):
+    try:
+        propagation.run(mutated()).as_text()
+        outcomes["decided"] += 1
+    except propagation.errors.PropagationError as e:
+        outcomes[type(e).__name__] = outcomes.get(type(e).__name__, 0) + 1
+print(outcomes)
+"""
+
+
+@pytest.mark.parametrize(("seed", "count"), [(0, 400), pytest.param(1, 20000, marks=pytest.mark.slow)])
+def test_mutated_modules(seed, count):
+    command = [sys.executable, "-c", CHILD, str(seed), str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    outcomes = eval(done.stdout)
+    assert outcomes["decided"] and outcomes["ModuleParseError"]
+
+
+def _func(attribute: str) -> str:
+    return f"func.func @main() attributes {{a = {attribute}}} {{ return }}"
+
+
+DEEP = {
+    "regions": "func.func @main() {" + '"a.b"() ({' * 20000 + "}) : () -> ()" * 20000 + " return }",
+    "arrays": _func("[" * 20000 + "]" * 20000),
+    "dictionaries": _func("{a=" * 20000 + "1" + "}" * 20000),
+    "types": f"func.func @main(%x: {'tuple<' * 100000}i1{'>' * 100000}) {{ return }}",
+    "strings cannot hide brackets": _func("[" * 20000 + '"' + "]" * 20000 + '"' + "]" * 20000),
+    "affine expressions": _func("affine_map<(d0) -> (" + "-" * 20000 + "d0)>"),
+    "aliases": "".join(f"#a{i} = [{f'#a{i - 1}' if i else ''}]\n" for i in range(20000)) + _func("#a19999"),
+    "numbers": _func("9" * 100000 + " : i64"),
+    "rank": f"func.func @main(%x: tensor<{'1x' * 1000}f32>) {{ return }}",
+    "results": "func.func @main(%a: i1) { %b = arith.addi %a, %c#99999999999 : i1 return }",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_and_large_text(name):
+    with pytest.raises(errors.LimitError):
+        propagation.run(DEEP[name])
+
+
+def test_limits_leave_real_programs_alone():
+    text = module(5)
+    limits.check_text(text)
+    limits.check_text(program.parse(text).operation.get_asm(enable_debug_info=True))
+
+
+def _chain(count: int, calls: int = 1, last: str = "return %x : tensor<4xf32>") -> str:
+    t = "tensor<4xf32>"
+    lines = [f"func.func public @main(%x: {t}) -> {t} {{ %0 = func.call @f0(%x) : ({t}) -> {t}\nreturn %0 : {t} }}"]
+    for i in range(count):
+        body = "".join(f"%{k} = func.call @f{i + 1}(%x) : ({t}) -> {t}\n" for k in range(calls))
+        lines.append(f"func.func private @f{i}(%x: {t}) -> {t} {{ {body} return %0 : {t} }}")
+    lines.append(f"func.func private @f{count}(%x: {t}) -> {t} {{ {last} }}")
+    return "\n".join(lines)
+
+
+def test_calls():
+    propagation.run(_chain(20))
+    with pytest.raises(errors.LimitError, match="calls are nested"):
+        propagation.run(_chain(2000))
+    with pytest.raises(errors.LimitError, match="with its calls inlined"):
+        propagation.run(_chain(30, calls=2))
+    loop = "%0 = func.call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>\nreturn %0 : tensor<4xf32>"
+    with pytest.raises(errors.UnsupportedModuleError, match="calls itself"):
+        propagation.run(_chain(3, last=loop))
+
+
+def _bytecode(text: str) -> bytes:
+    out = io.BytesIO()
+    program.parse(text).operation.write_bytecode(out)
+    return out.getvalue()
+
+
+def test_bytecode_decides_like_text():
+    text = module(4)
+    assert propagation.run(_bytecode(text)).fingerprint == propagation.run(text).fingerprint
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 60), marks=pytest.mark.slow)])
+def test_mutated_bytecode(seed):
+    """MLIR's reader may end its process; that is a child's."""
+    original = _bytecode(module(3))
+    for s in [seed] if isinstance(seed, int) else seed:
+        rng = random.Random(s)
+        data = bytearray(original)
+        for _ in range(rng.choice([1, 2, 4])):
+            data[rng.randrange(4, len(data))] ^= 1 << rng.randrange(8)
+        try:
+            propagation.run(bytes(data)).as_text()
+        except errors.PropagationError:
+            pass
+
+
+def test_bytecode_that_kills_the_reader(monkeypatch):
+    from propagation import bytecode
+
+    dead = subprocess.CompletedProcess([], -6, b"", b"")
+    monkeypatch.setattr(bytecode.subprocess, "run", lambda *a, **k: dead)
+    with pytest.raises(errors.ModuleParseError, match="ended with code -6"):
+        propagation.run(b"ML\xefR" + bytes(50))
+
+
+def test_names_that_are_not_text():
+    with pytest.raises(errors.ModuleParseError, match="UTF-8"):
+        propagation.run('func.func @"a\\FF"() { return }')
+
+
+def test_unknown_operations_stop_propagation():
+    """An operation nobody knows is a barrier, and the log says so."""
+    text = """sdy.mesh @mesh = <["a"=2]>
+    func.func @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}]>}) -> tensor<4xf32> {
+      %0 = "my.op"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32> }"""
+    result = propagation.run(text)
+    assert result.result_shardings[0] is None
+    assert "my.op" in str(result.missing()[0])
