@@ -79,7 +79,9 @@ def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces
     own: list[Round] = []
     needs: list[tuple[int, tuple[int, ...], tuple[int, ...], list[int]]] = []  # receiver, put, cut, holders
     held = [tuple(tile) for tile in have.tolist()]
+    most = 0
     for device, tile in enumerate(want.tolist()):
+        before = len(needs)
         for put in itertools.product(*map(range, grid)):
             box = [t * g + j for t, g, j in zip(tile, grid, put)]
             wanted = tuple(b // k for b, k in zip(box, inside))
@@ -91,8 +93,10 @@ def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces
                 if kept is None:
                     own.append(kept := _empty(count, len(grid)))
                 kept.sender[device], kept.cut_at[device], kept.put_at[device] = device, cut, put
-    most = max((sum(1 for _ in g) for _, g in itertools.groupby(needs, key=lambda n: n[0])), default=0)
-    if not most or most > ROUND_LIMIT:
+        most = max(most, len(needs) - before)
+        if most > ROUND_LIMIT:
+            return None
+    if not most:
         return None
     senders = _share([n[3] for n in needs], most, count)
     if senders is None:
@@ -175,26 +179,42 @@ def _colour(edges: Sequence[tuple[int, int]], colours: int, count: int) -> list[
     """A colour below `colours` for each edge (sender, receiver) so that no two of a device's sends, and no two of its
     receipts, agree; possible as no device has more than `colours` of either."""
     at = [[-1] * colours for _ in range(2 * count)]  # at[vertex][colour] = edge; receivers come after senders
+    free = [(1 << colours) - 1] * (2 * count)  # the colours that a vertex has not, as bits
     out = [-1] * len(edges)
     for e, (s, r) in enumerate(edges):
         u, v = s, count + r
-        a, b = at[u].index(-1), at[v].index(-1)
-        if a != b:
-            # Swap the colours along the path of edges a, b, a, ... that starts at v: it never reaches u.
-            path, vertex, colour = [], v, a
-            while (edge := at[vertex][colour]) >= 0:
-                path.append(edge)
-                ends = edges[edge][0], count + edges[edge][1]
-                vertex = ends[1] if vertex == ends[0] else ends[0]
-                colour = b if colour == a else a
-            for edge in path:
-                for end in (edges[edge][0], count + edges[edge][1]):
-                    if at[end][out[edge]] == edge:
-                        at[end][out[edge]] = -1
-            for edge in path:
-                out[edge] = b if out[edge] == a else a
-                for end in (edges[edge][0], count + edges[edge][1]):
-                    at[end][out[edge]] = edge
-        at[u][a] = at[v][a] = e
-        out[e] = a
+        both = free[u] & free[v]
+        if not both:
+            a, b = _lowest(free[u]), _lowest(free[v])
+            _swap(edges, at, free, out, v, a, b, count)
+            both = 1 << a
+        colour = _lowest(both)
+        at[u][colour] = at[v][colour] = e
+        free[u] &= ~(1 << colour)
+        free[v] &= ~(1 << colour)
+        out[e] = colour
     return out
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _swap(edges, at, free, out, start: int, a: int, b: int, count: int) -> None:
+    """Exchanges the colours along the path of edges a, b, a, ... from `start`, which has a and not b: b is then taken
+    there and a free. The path never reaches the vertex on the other side that lacks a."""
+    path, vertex, colour = [], start, a
+    while (edge := at[vertex][colour]) >= 0:
+        path.append(edge)
+        sender, receiver = edges[edge][0], count + edges[edge][1]
+        vertex = receiver if vertex == sender else sender
+        colour = b if colour == a else a
+    for edge in path:
+        for end in (edges[edge][0], count + edges[edge][1]):
+            at[end][out[edge]] = -1
+    for edge in path:
+        out[edge] = b if out[edge] == a else a
+        for end in (edges[edge][0], count + edges[edge][1]):
+            at[end][out[edge]] = edge
+    for end in (start, vertex):  # inside the path both colours stay taken; it has an edge, as a is taken at its start
+        free[end] ^= (1 << a) | (1 << b)
