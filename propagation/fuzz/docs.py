@@ -1,7 +1,7 @@
 """`python -m propagation.fuzz.docs FILE`: writes the tables of agreement into a page of the documentation.
 
-The tables stand between the lines `<!-- agreement jaxlib VERSION -->` and `<!-- end -->`, one pair per version of jaxlib;
-those of the installed one are replaced.
+The tables stand between the lines `<!-- agreement jaxlib VERSION -->` and `<!-- end -->`, one pair per version of
+jaxlib; those of the installed one are replaced.
 """
 
 from __future__ import annotations
