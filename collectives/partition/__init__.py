@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 __all__ = ["rules"]
 
-_PLUMBING = {"context", "factors", "intervals", "linear", "numbering", "state", "structure"}
+_PLUMBING = {"context", "factors", "intervals", "linear", "lookahead", "numbering", "state", "structure"}
 
 
 @functools.cache

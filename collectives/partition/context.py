@@ -48,10 +48,12 @@ class Context:
         # For values that are returned: the layout in which they leave their function (or the call, if it is written
         # in place), and how much moving there counts.
         self.ends: dict[Value, tuple[Dims, float]] = {}
+        self.returned_as: dict[Value, Value] = {}  # from what a callee written in place returns to the call's result
         self.callees: dict = {}
         self.decisions: dict = {}
         self._rules = rules()
         self._wants: dict[Value, Dims] = {}
+        self._extra: dict[tuple[Value, Dims], float] = {}
         self._attr_text: dict = {}
         self._loc_of: Op | None = None
         self._loc_alias: dict = {}
@@ -180,8 +182,26 @@ class Context:
             return 0.0
         end = self.ends.get(value) if len(value.uses) == 1 else None
         shape, bits = value.type.shape, self.bits(value)
-        want, soft = (self.want(value), SOFT) if end is None else end
-        return (1.0 if pending else soft) * self.planner.cost(shape, bits, dims, want, pending)
+        if end is not None or pending:
+            want, soft = (self.want(value), 1.0) if end is None else end
+            return (1.0 if pending else soft) * self.planner.cost(shape, bits, dims, want, pending)
+        return SOFT * self._extra_cost(value, dims)
+
+    def _extra_cost(self, value: Value, dims: Dims) -> float:
+        """What `value` costs its users more in `dims` than in the layout that propagation chose."""
+        from . import lookahead  # it needs the context's type
+
+        if dims == self.want(value):
+            return 0.0
+        key = (value, dims)
+        found = self._extra.get(key)
+        if found is None:
+            found = self._extra[key] = lookahead.extra_cost(self, value, dims)
+        return found
+
+    def forget_estimates(self) -> None:
+        """Drops what was estimated about users of values."""
+        self._extra.clear()
 
     def _sources(self, state: State, region: Region) -> list[tuple]:
         """(dims, parts) of the versions visible in `region`."""

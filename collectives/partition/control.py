@@ -11,7 +11,7 @@ from ..emit import Ref, Region
 from ..errors import UnsupportedOpError, UnsupportedShardingError
 from ..layout import Dims, replicated
 from .constant import scalar_constant
-from .context import SOFT, Context
+from .context import Context
 
 INLINE_LIMIT = 40  # operations of a callee that is written out at every call rather than called
 
@@ -217,9 +217,15 @@ def call(ctx: Context, op: Op) -> None:
 def _inline(ctx: Context, op: Op, callee) -> None:
     outer = ctx.env
     ctx.env = {arg: outer[v] for arg, v in zip(callee.args, op.operands)}
+    if ctx.calls(callee.name) > 1:
+        ctx.forget_estimates()  # those of the callee's values were made for another call
     for v, r in zip(callee.returned, op.results):
         end = ctx.ends.get(r) if len(r.uses) == 1 else None
-        ctx.ends[v] = (ctx.want(r), SOFT) if end is None else end
+        if end is None:
+            ctx.ends.pop(v, None)
+            ctx.returned_as[v] = r
+        else:
+            ctx.ends[v] = end
     ctx.block(callee.body.ops[:-1])
     results = [ctx.env[v] for v in callee.returned]
     ctx.env = outer

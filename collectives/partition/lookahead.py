@@ -1,0 +1,95 @@
+"""What a layout other than the one propagation chose would cost later, seen from the operations that use the value.
+
+Propagation gives every value one sharding; where it conflicts with how the value is made, moving the value is not the
+only way: a pointwise operation can work in the other layout, and a contraction may rather move its result. The estimate
+follows uses through such operations for a few steps; everything else is taken to need what propagation chose.
+"""
+
+from __future__ import annotations
+
+from propagation.attributes import dot_dims, integers
+from propagation.program import Op, Value
+
+from ..layout import Dims
+from .context import Context
+from .elementwise import PARTITION
+
+__all__ = ["extra_cost"]
+
+DEPTH = 6
+USES = 3
+
+
+def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = DEPTH) -> float:
+    """Bytes that the users of `value` would send more if it stayed in `dims` than in the layout propagation chose."""
+    want = ctx.want(value)
+    if dims == want:
+        return 0.0
+    move = ctx.planner.cost(value.type.shape, ctx.bits(value), dims, want)
+    if not depth or not move or not 0 < len(value.uses) <= USES:
+        return move
+    total = 0.0
+    for use in value.uses:
+        total += max(0.0, _by(ctx, use.op, value, dims, depth - 1) - _by(ctx, use.op, value, want, depth - 1))
+        if total >= move:
+            return move
+    return total
+
+
+def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
+    """What one operation has to send if it finds `value` in `dims`, with what follows from its result."""
+    move = ctx.planner.cost(value.type.shape, ctx.bits(value), dims, ctx.want(value))
+    if op.name in PARTITION and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
+        others = sum(reach(ctx, v, dims, depth) for v in op.operands if v is not value)
+        return min(move, others + extra_cost(ctx, op.results[0], dims, depth))
+    if op.name == "func.return" and value in ctx.returned_as:
+        return min(move, extra_cost(ctx, ctx.returned_as[value], dims, depth))
+    if op.name == "stablehlo.dot_general":
+        return min(move + _dot(ctx, op, value, ctx.want(value)), _dot(ctx, op, value, dims))
+    return move
+
+
+def reach(ctx: Context, value: Value, dims: Dims, depth: int) -> float:
+    """What it costs to have a value, perhaps one that is not made yet, in `dims`."""
+    if value in ctx.env:
+        return ctx.cost(value, dims)
+    op = value.op
+    shape = value.type.shape
+    if op is not None and depth:
+        if op.name in PARTITION:
+            return sum(reach(ctx, v, dims if v.type.shape == shape else (), depth - 1) for v in op.operands)
+        if op.name == "stablehlo.broadcast_in_dim":
+            inner = op.operands[0]
+            place = integers(op.attrs["broadcast_dimensions"]) if inner.type.shape else ()
+            kept = tuple(dims[j] if shape[j] == n else () for j, n in zip(place, inner.type.shape))
+            return reach(ctx, inner, kept, depth - 1)
+    return ctx.planner.cost(shape, ctx.bits(value), ctx.want(value), dims)
+
+
+def _dot(ctx: Context, op: Op, value: Value, dims: Dims) -> float:
+    """The cheaper of the ways that keep `value` in `dims`: the other operand follows it, or is taken as it is; the
+    result follows from both and is moved afterwards."""
+    a, b = op.operands
+    if a is b:
+        return 0.0
+    left = value is a
+    other, result = (b, a)[not left], op.results[0]
+    d = dot_dims(op.attrs["dot_dimension_numbers"])
+    mine = (*zip(d.lhs_batch, d.rhs_batch), *zip(d.lhs_contract, d.rhs_contract))
+    pairs = dict(mine if left else [(j, i) for i, j in mine])
+    batch, contract = (d.lhs_batch, d.lhs_contract) if left else (d.rhs_batch, d.rhs_contract)
+    follow: list[tuple[int, ...]] = [()] * len(other.type.shape)
+    for i, j in pairs.items():
+        follow[j] = dims[i]
+    used = {x for atoms in dims for x in atoms}
+    have = ctx.state(other).dims if other in ctx.env else ctx.want(other)
+    have = ctx.want(other) if have is None else have
+    for j, atoms in enumerate(have):
+        if j not in pairs.values() and not used & set(atoms):
+            follow[j] = atoms
+    pending = tuple(sorted(x for i in contract for x in dims[i]))
+    free = [dims[i] for i in range(len(dims)) if i not in batch and i not in contract]
+    theirs = [follow[j] for j in range(len(follow)) if j not in pairs.values()]
+    out = (*[dims[i] for i in batch], *free, *theirs) if left else (*[dims[i] for i in batch], *theirs, *free)
+    cost = reach(ctx, other, tuple(follow), 1)
+    return cost + ctx.planner.cost(result.type.shape, ctx.bits(result), tuple(out), ctx.want(result), pending)

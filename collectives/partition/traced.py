@@ -1,0 +1,222 @@
+"""Slices and updates at traced positions: masked local work, with a partial sum where the window lies on another
+device."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from propagation.attributes import integers
+from propagation.program import Op, Value
+
+from ..emit import Ref
+from ..layout import Dims
+from . import linear
+from .context import Context
+from .factors import PASS, REDUCE, WHOLE, Factors, choose
+from .reshape import carried
+
+
+@functools.lru_cache(maxsize=4096)
+def _window_factors(shape, window, replicated_ends: bool) -> Factors:
+    """Dimensions taken whole pass; cut dimensions leave a partial sum (dynamic_slice)."""
+    kinds = tuple(PASS if n == m else REDUCE for n, m in zip(shape, window))
+    every = tuple(range(len(shape)))
+    out = tuple(i if n == m else -1 for i, (n, m) in enumerate(zip(shape, window)))
+    return Factors(shape, kinds, (every,), (out,))
+
+
+def dynamic_slice(ctx: Context, op: Op) -> None:
+    """A window at a traced position. On a split dimension each device contributes the part that it holds."""
+    value, starts, result = op.operands[0], op.operands[1:], op.results[0]
+    shape, window = value.type.shape, result.type.shape
+    factors = _window_factors(shape, window, False)
+    bits = ctx.bits(result)
+    if ctx.state(value).make is not None:
+        dims = tuple(() if n != m else w for n, m, w in zip(shape, window, ctx.want(result)))
+        pending, out = (), dims
+    elif linear.deferred(ctx, value) and not any(
+        d for d, n, m in zip(ctx.state(value).partial.dims, shape, window) if n != m
+    ):
+        dims = ctx.state(value).partial.dims
+        linear.apply(ctx, op, value, dims, lambda ref: _slice_piece(ctx, op, ref, dims, starts)[0])
+        return
+    else:
+        choice = choose(ctx, factors, (value,), (result,), 2 * bits * ctx.redundancy)
+        dims, out, pending = choice.operands[0], choice.results[0], choice.pending
+    ref, kind = _slice_piece(ctx, op, ctx.get(value, dims), dims, starts)
+    ctx.bind_partial(result, out, {pending: ref}, kind, masked=True)
+
+
+def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Ref, str]:
+    shape, window = op.operands[0].type.shape, op.results[0].type.shape
+    positions, sizes = [], []
+    for d, (n, m) in enumerate(zip(shape, window)):
+        if n == m:
+            positions.append(ctx.realiser.index(ctx.region, 0))
+            sizes.append(ref.shape[d])
+            continue
+        sizes.append(m)
+        if not dims[d]:
+            at = ctx.get(starts[d], ())
+            positions.append(_relative(ctx, starts[d], n - m, (), n) if _is_cut(ref) else at)
+            continue
+        piece = ref.shape[d]
+        ref = ctx.masked(ref, shape, dims, [d])
+        ref = ctx.realiser.pad(ctx.region, ref, d, m, m, loc=ctx.loc)
+        at = _relative(ctx, starts[d], n - m, dims[d], piece)
+        at = _add(ctx, at, m)
+        positions.append(_clamp(ctx, at, 0, piece + m))
+    positions = _one_type(ctx, positions)
+    out = ctx.emit(op.name, (ref, *positions), sizes, ref.dtype, f"slice_sizes = {_array(sizes)}")
+    return out, "or" if ref.dtype == "i1" else "add"
+
+
+def _is_cut(ref: Ref) -> bool:
+    """Whether `ref` is a dynamic slice itself. XLA merges two into one without clamping the second start, so that
+    start has to be in bounds."""
+    item = ref.item
+    while item is not None and item.name in ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.convert"):
+        item = item.operands[0].item
+    return item is not None and item.name == "stablehlo.dynamic_slice"
+
+
+def _relative(ctx: Context, start: Value, last: int, atoms, piece: int) -> Ref:
+    """A start index clamped to [0, last], relative to this device's piece (i32)."""
+    at = ctx.get(start, ())
+    if at.dtype != "i32":
+        at = ctx.emit("stablehlo.convert", (at,), (), "i32")
+    at = _clamp(ctx, at, 0, last)
+    if not atoms:
+        return at
+    return ctx.emit("stablehlo.subtract", (at, ctx.realiser.offset(ctx.region, atoms, piece)), (), "i32")
+
+
+def _add(ctx: Context, x: Ref, n: int) -> Ref:
+    return ctx.emit("stablehlo.add", (x, ctx.realiser.index(ctx.region, n)), (), "i32")
+
+
+def _clamp(ctx: Context, x: Ref, low: int, high: int) -> Ref:
+    bounds = [ctx.realiser.index(ctx.region, n) for n in (low, high)]
+    return ctx.emit("stablehlo.clamp", (bounds[0], x, bounds[1]), (), "i32")
+
+
+def _one_type(ctx: Context, refs: list[Ref]) -> list[Ref]:
+    """Start indices must share one element type."""
+    if len({r.dtype for r in refs}) <= 1:
+        return refs
+    return [r if r.dtype == "i32" else ctx.emit("stablehlo.convert", (r,), (), "i32") for r in refs]
+
+
+@functools.lru_cache(maxsize=4096)
+def _update_factors(shape, window) -> Factors:
+    sizes, kinds, whole, part = list(shape), [PASS] * len(shape), list(range(len(shape))), []
+    for i, (n, m) in enumerate(zip(shape, window)):
+        if n == m:
+            part.append(i)
+        else:  # the update's dimension is another one, and whole
+            part.append(-1)
+    assert WHOLE == 2
+    return Factors(tuple(sizes), tuple(kinds), (tuple(whole), tuple(part)), (tuple(whole),))
+
+
+def dynamic_update_slice(ctx: Context, op: Op) -> None:
+    """Writes a window at a traced position. Where the dimension is split, each device keeps the part that falls into
+    its piece."""
+    value, update, starts, result = op.operands[0], op.operands[1], op.operands[2:], op.results[0]
+    shape, window = value.type.shape, update.type.shape
+    if ctx.state(value).make is not None and ctx.state(update).make is not None:
+        dims = ctx.want(result)
+    else:
+        factors = _update_factors(shape, window)
+        choice = choose(ctx, factors, (value, update), (result,), 2 * ctx.bits(result) * ctx.redundancy)
+        dims = choice.operands[0]
+        _hint(ctx, value, update, dims)
+    inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
+    base, part = ctx.get(value, dims), ctx.get(update, inner)
+    positions, masks = [], []
+    for d, (n, m) in enumerate(zip(shape, window)):
+        if n == m:
+            positions.append(ctx.realiser.index(ctx.region, 0))
+        elif not dims[d]:
+            positions.append(ctx.get(starts[d], ()))
+        else:
+            positions.append(None)
+            masks.append(d)
+    for d in masks:
+        piece, m = base.shape[d], window[d]
+        at = _relative(ctx, starts[d], shape[d] - m, dims[d], piece)
+        # Spread the update over a piece-sized window that starts `at` elements before the update's first.
+        spread = ctx.realiser.pad(ctx.region, part, d, piece, piece, loc=ctx.loc)
+        back = ctx.emit("stablehlo.subtract", (ctx.realiser.index(ctx.region, piece), at), (), "i32")
+        back = _clamp(ctx, back, 0, piece + m)
+        part = ctx.realiser.window(ctx.region, spread, d, back, piece, ctx.loc)
+        positions[d] = at
+    if not masks:
+        positions = _one_type(ctx, positions)
+        ref = ctx.emit(op.name, (base, part, *positions), base.shape, base.dtype)
+    else:
+        ref = _masked_update(ctx, op, base, part, positions, masks, window)
+    ctx.bind(result, dims, ref)
+
+
+def _hint(ctx: Context, value: Value, update: Value, dims: Dims) -> None:
+    """Tells a loop that collects updates in `value` that another layout would have cost nothing."""
+    have = _natural(ctx, update)
+    if have is None or ctx.state(update).pending:
+        return
+    shape, window = value.type.shape, update.type.shape
+    inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
+    if have != inner:
+        ctx.state(value).hint = tuple(d if n == m else () for d, n, m in zip(have, shape, window))
+
+
+def _natural(ctx: Context, value: Value) -> Dims | None:
+    """The layout in which a value was made, looking through operations that only rename its positions."""
+    op, shape = value.op, value.type.shape
+    if op is not None and op.name in ("stablehlo.reshape", "stablehlo.broadcast_in_dim") and op.operands[0] in ctx.env:
+        old = op.operands[0].type.shape
+        before = _natural(ctx, op.operands[0])
+        if before is None or math.prod(old) != math.prod(shape):
+            return None
+        if op.name == "stablehlo.broadcast_in_dim":
+            place = dict(zip(integers(op.attrs["broadcast_dimensions"]), before))
+            return tuple(place.get(i, ()) for i in range(len(shape)))
+        kept, after = carried(old, before, shape, ctx.sizes)
+        return after if kept == before else None
+    return ctx.state(value).dims
+
+
+def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks, window) -> Ref:
+    """Selects the update where a split dimension's window covers this piece, and writes that at the traced position
+    of the whole dimensions."""
+    zero = ctx.realiser.index(ctx.region, 0)
+    others = [zero if d in masks else positions[d] for d in range(len(positions))]
+    others = _one_type(ctx, others)
+    old = base
+    if part.shape != base.shape:
+        attrs = f"slice_sizes = {_array(part.shape)}"
+        old = ctx.emit("stablehlo.dynamic_slice", (base, *others), part.shape, base.dtype, attrs)
+    mask = None
+    for d in masks:
+        where = ctx.region.shared("stablehlo.iota", (), part.shape, "i32", f"iota_dimension = {d} : i64")
+        stop = _add(ctx, positions[d], window[d])
+        for bound, direction in ((positions[d], "GE"), (stop, "LT")):
+            other = ctx.realiser.splat(ctx.region, bound, part.shape)
+            attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+            inside = ctx.emit("stablehlo.compare", (where, other), part.shape, "i1", attrs)
+            mask = inside if mask is None else ctx.emit("stablehlo.and", (mask, inside), part.shape, "i1")
+    new = ctx.emit("stablehlo.select", (mask, part, old), part.shape, base.dtype)
+    if part.shape == base.shape:
+        return new
+    return ctx.emit(op.name, (base, new, *others), base.shape, base.dtype)
+
+
+def _array(values) -> str:
+    return "array<i64: " + ", ".join(map(str, values)) + ">" if len(values) else "array<i64>"
+
+
+PARTITION = {
+    "stablehlo.dynamic_slice": dynamic_slice,
+    "stablehlo.dynamic_update_slice": dynamic_update_slice,
+}
