@@ -91,6 +91,7 @@ def note_returned(program: Program, shardings: Shardings) -> None:
     for op in program.ops():
         if op.name == "sdy.named_computation":
             op.data["returned"] = [shardings.get(v) for v in op.regions[0].terminator.operands]
+            op.data["returned_values"] = [*op.regions[0].terminator.operands]
 
 
 def outline_calls(program: Program, shardings: Shardings, keep_own: bool) -> None:
@@ -119,6 +120,8 @@ def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: 
     with program.context:
         attrs["callee"] = ir.FlatSymbolRefAttr.get(func.name)
     call = program.new_op("func.call", op.operands, [v.type for v in op.results], attrs, (), op)
+    stands_for = [*op.results]  # whose sharding each result has, for explanations
+    call.data = {"stands_for": stands_for}
     edits.before(op, call)
     for old, value, sharding in zip(op.results, call.results, filled(returned, op.results)):
         wanted = shardings.get(old)
@@ -126,6 +129,8 @@ def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: 
         own = keep_own and not differs and wanted is not None
         own = own and (sharding is None or sharding.unreduced != wanted.unreduced)
         shardings.set(value, wanted if own else sharding or wanted)
+        if not own and sharding is not None:
+            stands_for[old.number] = op.data["returned_values"][old.number]
         replace_all_uses(old, value)
         if differs:
             _reshard(program, shardings, value, wanted, call, op, edits)

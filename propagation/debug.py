@@ -54,7 +54,7 @@ class _Step:
 
 def _steps(log: Log) -> list[_Step]:
     steps = [_applied(log, op, value) for op, value in log.applied if op.name in _CONSTRAINTS]
-    steps += map(_step, log.events)
+    steps += [_step(e) for e in log.events if e.rule is not None]  # copies within groups are no steps of Shardy's
     return [step for step in steps if step.moves]
 
 

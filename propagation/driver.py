@@ -55,7 +55,7 @@ class Driver:
         self._held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
         self._lay_out(edges)
         self._build_nodes()
-        self.log.start(self._slot, self.table, self._result_slots)
+        self.log.start(self._slot, self.table, self._result_slots, strategy, self._last_visits)
         self._group_of: dict[int, list[int]] = {}
         for group in groups or ():
             members = [self._slot[v.index] for v in group]
@@ -185,10 +185,11 @@ class Driver:
     def _remove(self, index: int, stack: list[int], on_stack: bytearray) -> None:
         op = self.nodes[index].op
         inner = [*op.walk()]
-        seen: list[Value] = []
-        for o in [*reversed(inner[1:]), op]:
-            seen += o.operands
-        affected = [v.op for v in seen if v.op is not None and len({u.op for u in v.uses} - {op}) <= 1]
+        gone: set[Op] = set()
+        affected: list[Op] = []
+        for o in [*reversed(inner[1:]), op]:  # in the order in which they go, so that uses grow fewer
+            gone.add(o)
+            affected += [v.op for v in o.operands if v.op is not None and len({u.op for u in v.uses} - gone) <= 1]
         self.log.removed(op, any(self._slot[v.index] in self._held for o in inner for v in o.results))
         op.parent.ops.remove(op)
         erase(op)
@@ -270,6 +271,23 @@ class Driver:
         for func, places in self._result_slots.items():
             self.shardings.results[func] = [table[p] for p in places]
 
+    def _last_visits(self):
+        """(operation, rule or None, shardings of its operands and results, what a visit decides) as things stand."""
+        for node in self.nodes:
+            op = node.op
+            if op.parent is None or not op.results or op.name == "sdy.data_flow_edge":
+                continue
+            places = [self._slot[v.index] for v in (*op.operands, *op.results) if v.index < len(self._slot)]
+            shardings = tuple([self.table[p] for p in places])
+            if len(shardings) < len(op.operands) + len(op.results) or (node.rule is None and is_data_flow_op(op)):
+                continue
+            decision = None
+            if node.rule is not None:
+                mode = node.group.mode or schedule.ALL
+                directions = schedule.directions(node.rule, mode)
+                decision = decide(node.rule, directions, self.strategy, self._is_conservative(node), shardings)
+            yield op, node.rule, shardings, decision
+
     def _due(self) -> list[int]:
         """The operations that have something to do in this round, the first one last."""
         nodes = self.nodes
@@ -341,6 +359,7 @@ class Driver:
             self._write(index, place, new, stack, on_stack)
             for other in self._group_of.get(place, ()):
                 if other != place and table[other] is not new:
+                    self.log.group(node.op, place, other, table[other], new, self._round)
                     self._write(index, other, new, stack, on_stack)
 
     def _set(self, place: int, new: TensorSharding) -> None:
@@ -423,15 +442,17 @@ class Driver:
             if decision is None:
                 decision = decide(group.rule, directions, self.strategy, self.conservative, shardings)
                 memo[shardings] = decision
+            if decision.changes:
+                self.log.result(self.program.main, number, (source, place), decision, shardings, self._round)
             for t, new in decision.changes:
                 if t == 0 and source != self._nowhere:
                     self._set(source, new)
                     for other in self._group_of.get(source, ()):
-                        self._set(other, new)
+                        if other != source:
+                            self.log.group(self.program.main, source, other, table[other], new, self._round)
+                            self._set(other, new)
                 elif t == 1:
                     table[place] = new
-            if decision.changes:
-                self.log.result(self.program.main, number, (source, place), decision, shardings, self._round)
 
 
 def _result_view(manual, table, place):

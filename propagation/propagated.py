@@ -8,7 +8,7 @@ import hashlib
 from jaxlib.mlir import ir
 
 from .annotations import Shardings
-from .log import Log, Step
+from .log import Log, Missing, Step
 from .model import TensorSharding
 from .pipeline import Options, Run, run_stage
 from .program import Program, Value, read
@@ -48,8 +48,18 @@ class Propagated:
         return list(self.shardings.results[self.program.main])
 
     def explain(self, value: Value, dim: int) -> list[list[Step]]:
-        """Why dimension `dim` of `value` is sharded: per axis, the steps back to an annotation. Empty if it is not."""
-        return self.log.explain(value, dim)
+        """Why dimension `dim` of `value` is sharded: per axis, the steps back to an annotation. Empty if it is not, and
+        for reshards that were inserted after the decisions (their operands and users say why)."""
+        sharding = self.shardings.get(value)
+        if sharding is None or dim >= len(sharding.dims):
+            return []
+        stands_for = (value.op.data or {}).get("stands_for") if value.op is not None else None
+        return self.log.explain(stands_for[value.number] if stands_for else value, dim, sharding.dims[dim].axes)
+
+    def missing(self) -> list[Missing]:
+        """The values that stayed replicated though an operand of their operation is sharded, and what stopped it: a
+        conflict, an axis that does not divide, a closed dimension, an operation without a rule."""
+        return self.log.missing()
 
     def as_text(self, debug_info: bool = False) -> str:
         """The annotated module as MLIR text, with source locations if `debug_info`."""
