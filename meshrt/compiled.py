@@ -154,8 +154,9 @@ class Entry:
         self.kept = program.kept
         self.consts = loaded.const_buffers
         offset = len(program.consts)
+        # What has to be brought into place: position, signature there, whether equal scalars may share a buffer.
         self.moves = [
-            (k, signature(record.closed.in_avals[i], loaded.arg_shardings[offset + k]))
+            (k, signature(record.closed.in_avals[i], loaded.arg_shardings[offset + k]), not request.donated[i])
             for k, i in enumerate(program.kept) if not _in_place(leaves[i], loaded.arg_shardings[offset + k])
         ]  # fmt: skip
         self.donated = (
@@ -258,8 +259,8 @@ class Entry:
     def _buffers(self, leaves: Sequence[Any]) -> list[Any]:
         """What the program takes: captured arrays, then the arguments that it uses, moved to their places."""
         kept = [leaves[i] for i in self.kept]
-        for k, sig in self.moves:
-            kept[k] = _place(kept[k], sig)
+        for k, sig, shared in self.moves:
+            kept[k] = _place(kept[k], sig, shared)
         return self.consts + list(map(_buf, kept))
 
     def _explained(self, e: Exception, leaves: Sequence[Any]) -> errors.MeshrtError:
@@ -297,10 +298,12 @@ class Entry:
                     x._buf.delete()
 
 
-def _place(x: Any, sig: Signature) -> Array:
+def _place(x: Any, sig: Signature, shared: bool) -> Array:
     """An argument laid out as the program wants it."""
     if type(x) is Array:
         return reshard(x, sig.sharding)
+    if shared and isinstance(x, transfer.SCALARS):
+        return transfer.scalar(x, sig)
     return Array(transfer.buffer_of(x, sig), sig)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from meshrt import config
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import EvalTrace
+from meshrt.runtime.array import Array
+from meshrt.runtime.transfer import SCALARS, scalar_beside
 
 __all__ = ["evaluate"]
 
@@ -25,6 +27,7 @@ _lock = threading.Lock()
 
 def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
     """Runs a primitive on arrays, NumPy values and Python scalars."""
+    args = _on_one_device(args)
     key = (primitive, tuple(params.items()))
     table = _functions if primitive.cache_types else _over_jaxprs
     function = table.get(key)
@@ -44,6 +47,21 @@ def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) 
         with config.override(disable_jit=False):
             return function(*args)
     return function(*args)
+
+
+def _on_one_device(args: Sequence[Any]) -> Sequence[Any]:
+    """Scalars beside an array of one device as arrays there, so that the call takes the short way."""
+    for a in args:
+        if isinstance(a, SCALARS):
+            break
+    else:
+        return args
+    for a in args:
+        if type(a) is Array:
+            if a._sig.sharding.num_devices > 1:
+                return args
+            return [scalar_beside(x, a) if isinstance(x, SCALARS) else x for x in args]
+    return args
 
 
 def _compiled(primitive: Primitive, params: dict[str, Any]) -> Any:

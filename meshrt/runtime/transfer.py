@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors, tree_util
+from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime import backend, jaxlib_api, reshard
@@ -18,6 +20,7 @@ from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 
 __all__ = [
+    "SCALARS",
     "block_until_ready",
     "buffer_of",
     "copy_to_host_async",
@@ -27,6 +30,8 @@ __all__ = [
     "make_array_from_callback",
     "make_array_from_process_local_data",
     "make_array_from_single_device_arrays",
+    "scalar",
+    "scalar_beside",
 ]
 
 
@@ -85,6 +90,42 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False) -> Any:
         return jaxlib_api.put(physical, sig.native, [host], devices, may_alias=may_alias)
     parts = shard_slices(host, sharding, sig.shape)
     return jaxlib_api.put(physical, sig.native, parts, sig.local_devices, may_alias=may_alias)
+
+
+# Scalars whose value and type are a key. Complex ones have two zeros each way and are left out.
+SCALARS = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+def scalar(value: Any, sig: Signature) -> Array:
+    """One of SCALARS laid out as `sig` says, kept for the next time: most are constants of a script.
+
+    Nobody may donate it.
+    """
+    return _scalar(value, _sign(value), sig)
+
+
+def scalar_beside(value: Any, neighbour: Array) -> Array:
+    """One of SCALARS as an array on the one device of `neighbour`, kept as `scalar` is; not committed."""
+    return _beside(value, _sign(value), neighbour._sig.sharding, config.trace_key())
+
+
+def _sign(value: Any) -> float:
+    """Tells 0.0 from -0.0, which are equal."""
+    return 1.0 if value else math.copysign(1.0, value)
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _scalar(value: Any, sign: float, sig: Signature) -> Array:
+    return Array(buffer_of(value, sig), sig)
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _beside(value: Any, sign: float, sharding: Any, settings: tuple) -> Array:
+    return scalar(value, signature(aval_of(value), sharding, False))
+
+
+backend.on_clear(_scalar.cache_clear)
+backend.on_clear(_beside.cache_clear)
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -168,3 +168,28 @@ def test_donation_on_the_short_way():
         f(before)
     with pytest.raises(meshrt.errors.ArgumentValueError, match="cannot be used twice"):
         f({"a": t["a"], "b": t["a"]})
+
+
+def test_scalars_beside_arrays_keep_sign_type_and_weakness():
+    x = jnp.arange(3.0)
+    for _ in range(3):
+        zeros = (0.0 * x, -0.0 * x, False * x, 0 * x, np.float32(0) * x)
+        assert [bool(np.signbit(z[1])) for z in zeros] == [False, True, False, False, False]
+        assert (2 * jnp.arange(3)).dtype == np.int32 and (2.0 * jnp.arange(3)).dtype == np.float32
+        assert (True + jnp.arange(3)).tolist() == [1, 2, 3] and (1.5 + jnp.asarray(1)).weak_type
+        assert (np.float16(2) * x).dtype == np.float32 and (jnp.bfloat16(2) * x).dtype == np.float32
+    nan = float("nan")
+    assert np.isnan(np.asarray(nan * x)).all() and np.isnan(np.asarray(nan * x)).all()
+    on_seven = meshrt.device_put(x, meshrt.devices()[7])
+    assert (2 * on_seven).devices() == {meshrt.devices()[7]} and (2 * x).devices() == {meshrt.devices()[0]}
+    with meshrt.config.override(enable_x64=True):
+        wide = jnp.arange(3, dtype="int64")
+        assert (2 * wide).dtype == np.int64 and (2**40 * wide).tolist() == [0, 2**40, 2**41]
+    with pytest.raises(OverflowError):
+        2**40 * jnp.arange(3)
+
+
+def test_a_donated_scalar_is_not_shared():
+    f = meshrt.jit(lambda s, x: (s + 1, x * s), donate_argnums=0)
+    for _ in range(3):
+        assert float(f(2.0, jnp.ones(2))[0]) == 3.0 and float((2.0 * jnp.ones(1))[0]) == 2.0
