@@ -35,11 +35,12 @@ from meshrt.contexts import (
     log_compiles,
     numpy_dtype_promotion,
 )
-from meshrt.core.source import named_scope
+from meshrt.core.source import named_call, named_scope
 from meshrt.core.types import aval_of as typeof
+from meshrt.dtypes import float0
 from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
-from meshrt.jit import jit
-from meshrt.runtime.array import Array
+from meshrt.jit import clear_caches, jit
+from meshrt.runtime.array import Array, Shard
 from meshrt.runtime.backend import (
     clear_backends,
     default_backend,
@@ -50,8 +51,10 @@ from meshrt.runtime.backend import (
     process_count,
     process_index,
 )
+from meshrt.runtime.jaxlib_api import Device
 from meshrt.runtime.transfer import (
     block_until_ready,
+    copy_to_host_async,
     device_get,
     device_put,
     make_array_from_callback,
@@ -69,17 +72,18 @@ from meshrt.transforms.custom_derivatives import closure_convert, custom_gradien
 from meshrt.transforms.vmap import vmap
 
 __all__ = [
-    "Array", "NamedSharding", "P", "ShapeDtypeStruct", "ad_checkpoint", "block_until_ready", "checkpoint",
-    "checkpoint_policies", "clear_backends", "closure_convert", "config", "custom_derivatives", "custom_gradient",
-    "custom_jvp", "custom_vjp", "debug_infs", "debug_nans", "default_backend", "default_device",
-    "default_matmul_precision", "default_prng_impl", "device_count", "device_get", "device_put", "devices",
-    "disable_jit", "distributed", "dtypes", "enable_x64", "errors", "eval_shape", "grad", "hessian", "jacfwd",
-    "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count",
-    "local_devices", "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
-    "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "named_scope", "nn", "numpy",
-    "numpy_dtype_promotion", "process_count", "process_index", "random", "remat", "set_mesh", "sharding", "stages",
-    "tree", "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
-]  # fmt: skip
+    "Array", "Device", "NamedSharding", "P", "ShapeDtypeStruct", "Shard", "ad_checkpoint", "block_until_ready",
+    "checkpoint", "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert", "config",
+    "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug_infs",
+    "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl",
+    "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dtypes", "enable_x64",
+    "errors", "eval_shape", "float0", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax",
+    "linear_transpose", "linearize", "local_device_count", "local_devices", "log_compiles",
+    "make_array_from_callback", "make_array_from_process_local_data", "make_array_from_single_device_arrays",
+    "make_jaxpr", "make_mesh", "named_call", "named_scope", "nn", "numpy", "numpy_dtype_promotion", "process_count",
+    "process_index", "random", "remat", "set_mesh", "sharding", "stages", "tree", "tree_util", "typeof",
+    "value_and_grad", "vjp", "vmap",
+]  # fmt: skip  # fmt: skip
 
 __version__ = "0.1.0"
 

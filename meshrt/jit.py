@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from meshrt import config, errors, tree_util
+from meshrt import config, dispatch, errors, tree_util
 from meshrt.calling import OTHER_STRUCTURE, reader, unread
 from meshrt.compiled import Call, Entry, make_entry
 from meshrt.config import settings
@@ -27,7 +27,7 @@ from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.placement import Placement, resolve
 from meshrt.primitives.call import jit_p
-from meshrt.runtime import backend, events
+from meshrt.runtime import backend, compile_cache, events
 from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
@@ -37,7 +37,7 @@ from meshrt.staging import abstract
 from meshrt.transforms.arguments import StaticValue, argument_paths, as_tuple, fun_name, resolve_argnums, signature_of
 from meshrt.transforms.tools import hoist_consts
 
-__all__ = ["JitFunction", "jit"]
+__all__ = ["JitFunction", "clear_caches", "jit"]
 
 _flatten = pytree_registry.flatten
 _overrides = settings.overrides
@@ -79,6 +79,14 @@ def _forget_devices() -> None:
         function._direct.clear()
         for record in function._records.values():
             record.forget_devices()
+
+
+def clear_caches() -> None:
+    """Forgets every trace, program and loaded executable of this process; what is compiled on disk stays."""
+    for function in list(_alive):
+        function.clear_cache()
+    dispatch.clear()
+    compile_cache.clear()
 
 
 class JitFunction:

@@ -6,12 +6,14 @@ up and asking a dictionary of code objects; the line number is computed only whe
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["Source", "capture", "named_scope", "replayed", "user_stacklevel"]
 
@@ -136,3 +138,15 @@ def named_scope(name: str):
         yield name
     finally:
         _state.scope = saved
+
+
+def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:
+    """`fun` with its equations in the scope `name` (by default its own name), as `jax.named_call`."""
+    label = name if name is not None else getattr(fun, "__name__", type(fun).__name__)
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with named_scope(label):
+            return fun(*args, **kwargs)
+
+    return call

@@ -205,3 +205,14 @@ def test_compile_goes_through_the_compiler_at_once():
     with events.count("compile") as n:
         compiled(jnp.ones(7))
     assert n["compile"] == 0
+
+
+def test_clear_caches_forgets_every_function():
+    f = meshrt.jit(lambda x: x * 17)
+    for _ in range(3):
+        f(jnp.ones(2))
+    meshrt.clear_caches()
+    x = jnp.ones(2)
+    with events.count("trace", "compile") as n:
+        f(x)
+    assert (n["trace"], n["compile"]) == (1, 1)

@@ -1,0 +1,27 @@
+"""Names of the top level that scripts use beside the transformations."""
+
+import jax
+import pytest
+
+import meshrt
+
+
+def test_named_call_names_the_operations():
+    for J in (jax, meshrt):
+        f = J.named_call(lambda x: x + 1, name="block")
+        text = J.jit(f).lower(J.numpy.ones(2)).as_text(debug_info=True)
+        assert "block/add" in text
+    assert float(meshrt.named_call(lambda x: x + 1)(meshrt.numpy.float32(1))) == 2
+
+
+def test_types_of_devices_and_shards():
+    assert all(isinstance(d, meshrt.Device) for d in meshrt.devices())
+    assert all(isinstance(s, meshrt.Shard) for s in meshrt.numpy.ones(2).addressable_shards)
+    assert meshrt.float0 == jax.dtypes.float0
+
+
+@pytest.mark.parametrize("name", meshrt.__all__)
+def test_every_public_name_exists_in_jax_or_is_ours(name):
+    assert hasattr(meshrt, name)
+    if name not in ("ad_checkpoint", "clear_backends", "errors"):  # the first is a module there that one must import
+        assert hasattr(jax, name), f"meshrt.{name} has no counterpart"
