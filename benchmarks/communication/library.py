@@ -1,0 +1,10 @@
+"""All programs, in the order of the table."""
+
+from __future__ import annotations
+
+from . import attention, models, operators, training
+from .base import PROGRAMS
+
+__all__ = ["PROGRAMS"]
+
+_ = attention, models, operators, training  # importing them registers their programs
