@@ -72,6 +72,11 @@ class Context:
             self._wants[value] = found
         return found
 
+    def goal(self, value: Value) -> Dims:
+        """The layout in which a value is needed in the end, if it is only returned; else what propagation decided."""
+        end = self.ends.get(value) if len(value.uses) == 1 else None
+        return self.want(value) if end is None else end[0]
+
     def state(self, value: Value) -> State:
         return self.env[value]
 

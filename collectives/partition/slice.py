@@ -48,6 +48,10 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of, within, spread) -> 
     flat = [a for d in dims for a in d]
     if len(set(flat)) != len(flat):
         dims = ctx.want(result)
+    elif dims != ctx.goal(result) and result.type.size > value.type.size:  # moved before it grows, or after
+        before = ctx.move_cost(value, ctx.goal(result))
+        if before < ctx.move_cost(value, dims) + ctx.later_cost(result, dims):
+            dims = ctx.goal(result)
     if op.name == "stablehlo.slice" and _narrow(ctx, op, dims, changed, runs_of, within):
         return
     ref, shape = ctx.get(value, dims), list(value.type.shape)

@@ -196,7 +196,59 @@ def _cond(rng, x, values):
     return jax.lax.cond(jnp.sum(jnp.abs(x)) > 3.7, lambda a: a * 2, lambda a: a - jnp.mean(a), x)
 
 
+def _pool(rng, x, values):
+    d = _dim(rng, x)
+    if d is None or x.shape[d] < 4:
+        return None
+    window = [1] * x.ndim
+    strides = list(window)
+    window[d], strides[d] = int(rng.integers(2, 4)), int(rng.integers(1, 4))
+
+    def total(v):
+        y = jax.lax.reduce_window(v, -jnp.inf, jax.lax.max, window, strides, "SAME" if window[d] > 2 else "VALID")
+        return jnp.sum(y * y)
+
+    return jax.grad(total)(jnp.round(x)) * 0.3
+
+
+def _convolve(rng, x, values):
+    if x.ndim != 2:
+        return None
+    stride, taps = int(rng.integers(1, 3)), int(rng.integers(1, 4))
+    w = jnp.asarray(rng.standard_normal((taps, 1, 2)), x.dtype)
+    dims = ("NHC", "HIO", "NHC")
+    y = jax.lax.conv_general_dilated(x[..., None], w, (stride,), "SAME", dimension_numbers=dims)
+    return y[..., 0] + y[..., 1] * 0.5
+
+
+def _interior(rng, x, values):
+    if not x.ndim or math.prod(x.shape) > 4000:
+        return None
+    config = [tuple(int(v) for v in (rng.integers(-1, 3), rng.integers(-1, 3), rng.integers(0, 3))) for _ in x.shape]
+    return jax.lax.pad(x, jnp.asarray(0.25, x.dtype), config)
+
+
+def _top_k(rng, x, values):
+    return jax.lax.top_k(x, int(rng.integers(1, x.shape[-1] + 1)))[int(rng.integers(2))] * 1.0 if x.ndim else None
+
+
+def _argsort(rng, x, values):
+    return jnp.argsort(jnp.round(x), axis=_dim(rng, x)).astype(x.dtype) * 0.1 if x.ndim else None
+
+
+def _associative(rng, x, values):
+    return (
+        jax.lax.associative_scan(jnp.maximum, x, reverse=bool(rng.integers(2)), axis=_dim(rng, x)) if x.ndim else None
+    )
+
+
 OPS = {
+    "pool": _pool,
+    "convolve": _convolve,
+    "interior": _interior,
+    "top_k": _top_k,
+    "argsort": _argsort,
+    "associative": _associative,
     "add": lambda rng, x, values: x + _like(rng, x, values),
     "multiply": lambda rng, x, values: x * _like(rng, x, values) * 0.5,
     "tanh": lambda rng, x, values: jnp.tanh(x),

@@ -134,4 +134,4 @@ PADS = {
 
 @pytest.mark.parametrize("name", PADS)
 def test_pads_along_a_split_dimension(name):
-    check(Case({"x": 8}, lambda constrain: PADS[name], (normal(16, 4),), (P("x"),)), rtol=0, above_xla=True)
+    check(Case({"x": 8}, lambda constrain: PADS[name], (normal(16, 4),), (P("x"),)), rtol=1e-6, above_xla=True)
