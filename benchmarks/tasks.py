@@ -79,6 +79,13 @@ class Tasks:
             step.trace(*arguments).lower(lowering_platforms=("cpu",))
             return time.perf_counter() - start
 
+    def lowered_text(self, model: dict[str, Any], mesh: dict[str, int]) -> str:
+        """The lowered step as MLIR text."""
+        built, arguments, context = self._staged(model, mesh)
+        with context:
+            lowered = built.jitted_step().trace(*arguments).lower(lowering_platforms=("cpu",))
+            return lowered.module.text if self.is_meshrt else lowered.as_text()
+
     def propagate_partition(self, model: dict[str, Any], mesh: dict[str, int]) -> float:
         """Seconds from lowered StableHLO to the text of one device's program; meshrt only."""
         built, arguments, context = self._staged(model, mesh)

@@ -270,6 +270,12 @@ class Driver:
                 store_argument(edge, table[edge.owner.index])
         for func, places in self._result_slots.items():
             self.shardings.results[func] = [table[p] for p in places]
+        # The log keeps this driver for `missing`, which needs none of what follows.
+        self._notified.clear()
+        self._index.clear()
+        self._edge_of_source.clear()
+        for node in self.nodes:
+            node.look = node.view = None
 
     def _last_visits(self):
         """(operation, rule or None, shardings of its operands and results, what a visit decides) as things stand."""

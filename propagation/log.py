@@ -38,7 +38,7 @@ class Step:
     """One link of an explanation: `axis` came to dimension `dim` of `value` through `op` along `factor` from
     dimension `source_dim` of `source`, by `strategy` in `round`. For the user's own annotation `op` is None; `factor`
     is None there and between members of a sharding group. `conflicts` are what competed in this visit, and why it
-    lost. `number` is the event's place in the log. `constraint` is the operation whose sharding `value` started with."""
+    lost. `number` is the event's place in the log. `constraint` is the operation whose sharding `value` began with."""
 
     value: Value | None
     dim: int

@@ -176,7 +176,8 @@ def run_export(run: Run) -> None:
     calls.note_returned(program, shardings)
     if run.options.rules.is_newest:
         results = shardings.results[program.main]
-        results[:] = [s or shardings.get(v) for s, v in zip(results, program.main.returned)]
+        found = [shardings.get(v) for v in program.main.returned]
+        results[:] = [s or (None if f is not None and f.mesh.is_maximal else f) for s, f in zip(results, found)]
     sink_edges(program, shardings, run.edges)
     run.edges = []
     calls.outline_calls(program, shardings, run.options.rules.is_newest)

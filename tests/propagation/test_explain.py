@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 import propagation
@@ -53,7 +55,7 @@ def _replay(result) -> int:
                     assert chain[0].axis is axis
                     numbers = [s.number for s in chain[:-1]]
                     assert numbers == sorted(numbers, reverse=True)
-                    for step, following in zip(chain, chain[1:]):
+                    for step, following in itertools.pairwise(chain):
                         _replay_step(log, step, following)
                     last = chain[-1]
                     assert last.op is None
@@ -111,7 +113,8 @@ def test_missing_names_what_stopped_an_axis():
     (found,) = _missing(unknown)
     assert "no sharding rule" in found
     blocked = """%c = stablehlo.constant dense<0> : tensor<i32>
-    %1 = stablehlo.dynamic_slice %0, %c, %c, sizes = [4, 32] : (tensor<8x32xf32>, tensor<i32>, tensor<i32>) -> tensor<4x32xf32>
+    %1 = stablehlo.dynamic_slice %0, %c, %c, sizes = [4, 32]
+         : (tensor<8x32xf32>, tensor<i32>, tensor<i32>) -> tensor<4x32xf32>
     %2 = stablehlo.reshape %1 : (tensor<4x32xf32>) -> tensor<128xf32>
     return %0 : tensor<8x32xf32>"""
     assert _missing(blocked) == []  # removed: nothing uses it
