@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, random
-from meshrt.numpy import creation
+from meshrt.numpy import filled
 from meshrt.numpy.names import missing
 from meshrt.numpy.operands import ShapeError, shape_tuple
 
@@ -28,19 +28,19 @@ def _dtype(dtype: Any, name: str) -> Any:
 
 def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
     """Zeros."""
-    return creation.zeros(shape, _dtype(dtype, "zeros"), out_sharding=out_sharding)
+    return filled.zeros(shape, _dtype(dtype, "zeros"), out_sharding=out_sharding)
 
 
 def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
     """Ones."""
-    return creation.ones(shape, _dtype(dtype, "ones"), out_sharding=out_sharding)
+    return filled.ones(shape, _dtype(dtype, "ones"), out_sharding=out_sharding)
 
 
 def constant(value: Any, dtype: Any = None) -> Initializer:
     """An initializer that fills with ``value``."""
 
     def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
-        return creation.full(shape, value, _dtype(dtype, "constant"), out_sharding=out_sharding)
+        return filled.full(shape, value, _dtype(dtype, "constant"), out_sharding=out_sharding)
 
     return init
 

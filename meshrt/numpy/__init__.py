@@ -1,7 +1,7 @@
 # ruff: noqa: F401  (names are collected below)
 """NumPy's functions over arrays of ours. Names, signatures and dtype rules are JAX's ``jax.numpy``.
 
-Rooms: creation, ufuncs, selection, reductions, shapes, contractions (matmul, einsum), indexing (and ``.at``),
+Rooms: creation, filled, ufuncs, selection, reductions, shapes, contractions (matmul, einsum), indexing (and ``.at``),
 sorting, linalg. What is missing raises an AttributeError that says so.
 """
 
@@ -21,8 +21,8 @@ from meshrt.numpy.names import missing
 from meshrt.numpy.scalar_types import SCALAR_TYPES
 
 _ROOMS = (
-    "creation", "pointwise", "ufuncs", "transcendental", "selection", "reductions", "nan_reductions", "shapes",
-    "padding", "contractions", "indexing", "sorting",
+    "creation", "filled", "pointwise", "ufuncs", "transcendental", "selection", "reductions", "nan_reductions",
+    "shapes", "padding", "contractions", "indexing", "sorting",
 )  # fmt: skip
 
 attach_all()

@@ -11,7 +11,8 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray, ones_like
+from meshrt.numpy.creation import asarray
+from meshrt.numpy.filled import ones_like
 from meshrt.numpy.index_plan import GatherPlan, StaticSlicePlan, plan_update, tokenize
 from meshrt.numpy.indexing import gather_indices, getitem, static_slice
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape

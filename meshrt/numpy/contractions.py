@@ -10,8 +10,9 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray, zeros_like
+from meshrt.numpy.creation import asarray
 from meshrt.numpy.einsum_plan import EinsumPlan, Pair, Reduce, contraction_path, from_sublists, parse, plan_einsum
+from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.operands import ShapeError, canonical_axes, canonical_axis, operand, unsupported_argument
 from meshrt.primitives.contract import canonical_precision, dot_general_p
 from meshrt.primitives.reduce import reduce_or_p, reduce_sum_p

@@ -17,7 +17,6 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.operands import (
     PYTHON_SCALARS,
     ShapeError,
-    aval_for,
     broadcast_to_shape,
     canonical_axis,
     common_shape,
@@ -25,20 +24,13 @@ from meshrt.numpy.operands import (
     shape_tuple,
     static_int,
 )
-from meshrt.primitives.reshape import (
-    broadcast_in_dim_p,
-    canonical_shape,
-    expand_dims,
-    iota_p,
-    reshape_p,
-    sharding_like,
-)
+from meshrt.primitives.reshape import broadcast_in_dim_p, expand_dims, iota_p, reshape_p
 from meshrt.primitives.reshape import full as lax_full
+from meshrt.primitives.reshape import full_like as lax_full_like
 
 __all__ = [
-    "arange", "array", "asarray", "ascontiguousarray", "copy", "empty", "empty_like", "eye", "from_dlpack",
-    "fromfunction", "full", "full_like", "identity", "indices", "linspace", "logspace", "meshgrid", "ones",
-    "ones_like", "tri", "tril", "tril_indices", "triu", "triu_indices", "vander", "zeros", "zeros_like",
+    "arange", "array", "asarray", "ascontiguousarray", "copy", "eye", "from_dlpack", "fromfunction", "identity",
+    "indices", "linspace", "logspace", "meshgrid", "tri", "tril", "tril_indices", "triu", "triu_indices", "vander",
 ]  # fmt: skip
 
 
@@ -74,10 +66,10 @@ def array(
     out = _make(object, dtype, copy)
     if ndmin > out.ndim:
         out = reshape_p.bind(out, new_sizes=(1,) * (ndmin - out.ndim) + out.shape)
-    return _placed(out, device, out_sharding)
+    return placed(out, device, out_sharding)
 
 
-def _placed(out: Any, device: Any, out_sharding: Any) -> Any:
+def placed(out: Any, device: Any, out_sharding: Any) -> Any:
     where = device if device is not None else out_sharding
     if device is not None and out_sharding is not None:
         raise errors.ArgumentTypeError("give either device or out_sharding, not both")
@@ -193,96 +185,6 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Arrays of one value.
-
-
-def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of ``shape`` filled with ``fill_value``, a scalar or an array that broadcasts to it."""
-    return _full("full", shape, fill_value, dtype, device, out_sharding)
-
-
-def _full(name: str, shape: Any, fill_value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
-    if type(dtype) is int:
-        raise dtypes.DTypeError(
-            f"{name}: dtype={dtype} is not a dtype; if it is a size, write the shape as one tuple, as in "
-            f"jnp.{name}({(*shape_tuple(shape), dtype)})"
-        )
-    dtype = None if dtype is None else dtypes.check_user_dtype(dtype, name)
-    shape = shape_tuple(shape, name)
-    if isinstance(fill_value, PYTHON_SCALARS):
-        return _fill(shape, fill_value, dtype, device, out_sharding)
-    fill_value = operand(name, fill_value, 1)
-    own = aval_of(fill_value).shape
-    if not own:
-        return _fill(shape, fill_value, dtype, device, out_sharding)
-    if len(own) > len(shape) or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1])):
-        raise ShapeError(f"{name}: a fill_value of shape {own} does not broadcast to the shape {shape}; pass a scalar")
-    return _placed(broadcast_to_shape(asarray(fill_value, dtype), shape), device, out_sharding)
-
-
-def _fill(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
-    if device is not None and out_sharding is not None:
-        raise errors.ArgumentTypeError("give either device or out_sharding, not both")
-    return lax_full(shape, value, dtype, sharding=device if device is not None else out_sharding)
-
-
-def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of zeros, float32 unless ``dtype`` is given."""
-    return _full("zeros", shape, 0, float if dtype is None else dtype, device, out_sharding)
-
-
-def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of ones, float32 unless ``dtype`` is given."""
-    return _full("ones", shape, 1, float if dtype is None else dtype, device, out_sharding)
-
-
-def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of zeros: uninitialised memory does not exist here."""
-    return _full("empty", shape, 0, float if dtype is None else dtype, device, out_sharding)
-
-
-def full_like(
-    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
-) -> Any:
-    """An array of the shape and dtype of ``a`` filled with ``fill_value``."""
-    return _full_like("full_like", a, fill_value, dtype, shape, device, out_sharding)
-
-
-def _full_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, device: Any, out_sharding: Any) -> Any:
-    if not (hasattr(a, "shape") and hasattr(a, "dtype")):  # whatever describes an array will do
-        aval_for(name, a)
-    own_shape = a.shape if hasattr(a, "shape") else ()
-    weak = False
-    if dtype is None:
-        dtype, weak = dtypes.dtype_and_weak_type(a)
-    shape = own_shape if shape is None else shape
-    if device is None and out_sharding is None and canonical_shape(shape) == own_shape:
-        device = sharding_like(a)
-    if weak and isinstance(fill_value, PYTHON_SCALARS) and shape == own_shape:
-        scalar = dtypes.scalar_type_of(dtype)(fill_value)
-        if aval_of(scalar).dtype == dtype:
-            return _fill(own_shape, scalar, None, device, out_sharding)
-    return _full(name, shape, fill_value, dtype, device, out_sharding)
-
-
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """Zeros of the shape and dtype of ``a``."""
-    return _full_like("zeros_like", a, 0, dtype, shape, device, out_sharding)
-
-
-def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """Ones of the shape and dtype of ``a``."""
-    return _full_like("ones_like", a, 1, dtype, shape, device, out_sharding)
-
-
-def empty_like(
-    prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
-) -> Any:
-    """As :func:`zeros_like`."""
-    return _full_like("empty_like", prototype, 0, dtype, shape, device, out_sharding)
-
-
-# ----------------------------------------------------------------------------------------------------------
 # Ranges.
 
 
@@ -305,7 +207,7 @@ def arange(
     if stride == 0:
         raise errors.ArgumentTypeError("arange: step must not be zero")
     size = max(0, math.ceil((end - begin) / (1 if stride is None else stride)))
-    return _placed(_ramp(begin, stride, size, dtype), device, out_sharding)
+    return placed(_ramp(begin, stride, size, dtype), device, out_sharding)
 
 
 def _static_scalar(name: str, value: Any) -> Any:
@@ -356,7 +258,7 @@ def linspace(
     out, delta = _interpolated(start, stop, num, endpoint, work, shape, axis)
     if dtypes.issubdtype(dtype, np.integer):
         out = el.floor_p.bind(out)
-    out = _placed(el.convert_element_type(out, dtype), device, None)
+    out = placed(el.convert_element_type(out, dtype), device, None)
     return (out, delta) if retstep else out
 
 
@@ -423,7 +325,7 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
     out = [iota_p.bind(dtype=dtype, shape=s, dimension=i) for i, s in enumerate(shapes)]
     if sparse:
         return tuple(out)
-    return stack(out, 0) if out else zeros((0,), dtype)
+    return stack(out, 0) if out else lax_full((0,), 0, dtype)
 
 
 def fromfunction(function: Any, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
@@ -449,7 +351,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "eye")
     n = static_int(N, "eye: N")
     m = n if M is None else static_int(M, "eye: M")
-    return _placed(el.convert_element_type(_diagonal_mask(n, m, k, el.eq_p), dtype), device, None)
+    return placed(el.convert_element_type(_diagonal_mask(n, m, k, el.eq_p), dtype), device, None)
 
 
 def identity(n: Any, dtype: Any = None) -> Any:
@@ -472,7 +374,7 @@ def _triangle(name: str, m: Any, k: int, lower: bool) -> Any:
     rows, columns = m.shape[-2:]
     mask = _diagonal_mask(rows, columns, k if lower else k - 1, el.ge_p)
     mask = broadcast_to_shape(mask, m.shape)
-    zero = zeros_like(m)
+    zero = lax_full_like(m, 0)
     return el.select_n_p.bind(mask, zero, m) if lower else el.select_n_p.bind(mask, m, zero)
 
 

@@ -12,7 +12,8 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray, full_like, zeros
+from meshrt.numpy.creation import asarray
+from meshrt.numpy.filled import full_like, zeros
 from meshrt.numpy.index_plan import (
     DynamicSlicePlan,
     GatherPlan,

@@ -12,7 +12,8 @@ from meshrt import errors, lax
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray, zeros
+from meshrt.numpy.creation import asarray
+from meshrt.numpy.filled import zeros
 from meshrt.numpy.operands import (
     ShapeError,
     broadcast_to_shape,

@@ -16,7 +16,8 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray, full
+from meshrt.numpy.creation import asarray
+from meshrt.numpy.filled import full
 from meshrt.numpy.operands import (
     PYTHON_SCALARS,
     ShapeError,

@@ -13,7 +13,8 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray, full_like
+from meshrt.numpy.creation import asarray
+from meshrt.numpy.filled import full_like
 from meshrt.numpy.operands import (
     operand,
     promote,

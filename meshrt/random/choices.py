@@ -11,7 +11,8 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.types import aval_of
 from meshrt.numpy import ufuncs as uf
-from meshrt.numpy.creation import arange, asarray, zeros
+from meshrt.numpy.creation import arange, asarray
+from meshrt.numpy.filled import zeros
 from meshrt.numpy.operands import ShapeError, canonical_axis, promote_inexact, shape_tuple, static_int
 from meshrt.primitives import random as rn
 from meshrt.random.keys import typed

@@ -13,13 +13,12 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, register_aval
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.signature import Signature, local_positions, shard_slices, signature
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
@@ -267,8 +266,8 @@ class Array(ArrayOperators):
     def _shard_numpy(self, local: int) -> np.ndarray:
         """The physical value of this process's `local`-th part, read-only."""
         dtype = self._sig.physical.dtype
-        if dtype in _SUB_BYTE:
-            narrow = _widened(self)._shard_numpy(local).astype(dtype)
+        if dtype in sub_byte.WIDER:
+            narrow = sub_byte.widened(self)._shard_numpy(local).astype(dtype)
             narrow.flags.writeable = False
             return narrow
         try:
@@ -463,31 +462,6 @@ def deleted_error(array: Array) -> errors.DeletedArrayError:
         "donate "
         "it (donate_argnums), or use the result in its place."
     )
-
-
-# XLA stores these packed, and hands them over only after a conversion.
-_SUB_BYTE = {
-    np.dtype(ml_dtypes.int2): "int8", np.dtype(ml_dtypes.uint2): "uint8", np.dtype(ml_dtypes.int4): "int8",
-    np.dtype(ml_dtypes.uint4): "uint8", np.dtype(ml_dtypes.float4_e2m1fn): "float32",
-}  # fmt: skip
-
-
-def _widened(array: Array) -> Array:
-    """The values of an array of a type below a byte in the next type that NumPy shares with XLA, converted on "
-    "device."""
-    from meshrt.lowering.types import mlir_type  # lowering and executables stand above arrays
-    from meshrt.runtime.executable import ResultPlan, compile_program
-
-    sharding = array.sharding
-    wide = ShapedArray(array.shape, np.dtype(_SUB_BYTE[array.dtype]))
-    part = sharding.shard_shape(array.shape)
-    before, after = mlir_type(array.aval.with_shape(part)), mlir_type(wide.with_shape(part))
-    text = f"""module @widen {{ func.func public @main(%x: {before}) -> {after} {{
-      %y = stablehlo.convert %x : ({before}) -> {after}
-      return %y : {after} }} }}"""
-    devices = sharding.device_assignment
-    program = compile_program(text, num_devices=len(devices), backend=devices[0].platform)
-    return program.load(devices).execute([array._buf], ResultPlan([signature(wide, sharding)]))[0]
 
 
 def copy_array(array: Array) -> Array:

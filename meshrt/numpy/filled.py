@@ -1,0 +1,100 @@
+"""Arrays of one value: full, zeros, ones, and those like another array, which lie where that one lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshrt import dtypes, errors
+from meshrt.core.types import aval_of
+from meshrt.numpy.creation import asarray, placed
+from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, aval_for, broadcast_to_shape, operand, shape_tuple
+from meshrt.primitives.reshape import canonical_shape, sharding_like
+from meshrt.primitives.reshape import full as lax_full
+
+__all__ = ["empty", "empty_like", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like"]
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of ``shape`` filled with ``fill_value``, a scalar or an array that broadcasts to it."""
+    return _full("full", shape, fill_value, dtype, device, out_sharding)
+
+
+def _full(name: str, shape: Any, fill_value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
+    if type(dtype) is int:
+        raise dtypes.DTypeError(
+            f"{name}: dtype={dtype} is not a dtype; if it is a size, write the shape as one tuple, as in "
+            f"jnp.{name}({(*shape_tuple(shape), dtype)})"
+        )
+    dtype = None if dtype is None else dtypes.check_user_dtype(dtype, name)
+    shape = shape_tuple(shape, name)
+    if isinstance(fill_value, PYTHON_SCALARS):
+        return _fill(shape, fill_value, dtype, device, out_sharding)
+    fill_value = operand(name, fill_value, 1)
+    own = aval_of(fill_value).shape
+    if not own:
+        return _fill(shape, fill_value, dtype, device, out_sharding)
+    if len(own) > len(shape) or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1])):
+        raise ShapeError(f"{name}: a fill_value of shape {own} does not broadcast to the shape {shape}; pass a scalar")
+    return placed(broadcast_to_shape(asarray(fill_value, dtype), shape), device, out_sharding)
+
+
+def _fill(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
+    if device is not None and out_sharding is not None:
+        raise errors.ArgumentTypeError("give either device or out_sharding, not both")
+    return lax_full(shape, value, dtype, sharding=device if device is not None else out_sharding)
+
+
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of zeros, float32 unless ``dtype`` is given."""
+    return _full("zeros", shape, 0, float if dtype is None else dtype, device, out_sharding)
+
+
+def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of ones, float32 unless ``dtype`` is given."""
+    return _full("ones", shape, 1, float if dtype is None else dtype, device, out_sharding)
+
+
+def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of zeros: uninitialised memory does not exist here."""
+    return _full("empty", shape, 0, float if dtype is None else dtype, device, out_sharding)
+
+
+def full_like(
+    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
+    """An array of the shape and dtype of ``a`` filled with ``fill_value``."""
+    return _full_like("full_like", a, fill_value, dtype, shape, device, out_sharding)
+
+
+def _full_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, device: Any, out_sharding: Any) -> Any:
+    if not (hasattr(a, "shape") and hasattr(a, "dtype")):  # whatever describes an array will do
+        aval_for(name, a)
+    own_shape = a.shape if hasattr(a, "shape") else ()
+    weak = False
+    if dtype is None:
+        dtype, weak = dtypes.dtype_and_weak_type(a)
+    shape = own_shape if shape is None else shape
+    if device is None and out_sharding is None and canonical_shape(shape) == own_shape:
+        device = sharding_like(a)
+    if weak and isinstance(fill_value, PYTHON_SCALARS) and shape == own_shape:
+        scalar = dtypes.scalar_type_of(dtype)(fill_value)
+        if aval_of(scalar).dtype == dtype:
+            return _fill(own_shape, scalar, None, device, out_sharding)
+    return _full(name, shape, fill_value, dtype, device, out_sharding)
+
+
+def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """Zeros of the shape and dtype of ``a``."""
+    return _full_like("zeros_like", a, 0, dtype, shape, device, out_sharding)
+
+
+def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """Ones of the shape and dtype of ``a``."""
+    return _full_like("ones_like", a, 1, dtype, shape, device, out_sharding)
+
+
+def empty_like(
+    prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
+    """As :func:`zeros_like`."""
+    return _full_like("empty_like", prototype, 0, dtype, shape, device, out_sharding)
