@@ -49,7 +49,8 @@ def is_strict_prefix(a: AxisRef, b: AxisRef) -> bool:
 
 
 def overlaps(a: AxisRef, b: AxisRef) -> bool:
-    return a.name == b.name and a.pre < b.end and b.pre < a.end
+    """Whether the two share a part of an axis; an axis of size one overlaps itself."""
+    return a is b or (a.name == b.name and a.pre < b.end and b.pre < a.end)
 
 
 def can_coexist(a: AxisRef, b: AxisRef) -> bool:
@@ -147,7 +148,7 @@ def difference(axes: Sequence[AxisRef], removed: Sequence[AxisRef]) -> Axes:
     """The parts of `axes` that overlap nothing in `removed`, in the order of `axes`."""
     out: list[AxisRef] = []
     for axis in axes:
-        rest: AxisRef | None = None if axis in removed else axis  # an axis of size one overlaps nothing
+        rest: AxisRef | None = axis
         while rest is not None:
             cut = min((b for b in removed if overlaps(rest, b)), key=lambda b: b.pre, default=None)
             if cut is None:

@@ -125,6 +125,9 @@ def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: 
     edits.before(op, call)
     for old, value, sharding in zip(op.results, call.results, filled(returned, op.results)):
         wanted = shardings.get(old)
+        unsharded = wanted is not None and wanted.is_fully_replicated and not wanted.unreduced
+        if sharding is None and unsharded and not wanted.mesh.is_maximal:
+            wanted = TensorSharding.replicated_on(wanted.mesh, value.type.rank)  # as the function returns it
         differs = wanted is not None and sharding is not None and not _same_axes(wanted, sharding)
         own = keep_own and not differs and wanted is not None
         own = own and (sharding is None or sharding.unreduced != wanted.unreduced)
