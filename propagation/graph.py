@@ -121,7 +121,7 @@ class Op:
         self.name: str = name
         self.operands: list[Value] = operands
         self.results: list[Value] = []
-        self.regions: list[Block] = regions
+        self.regions: Sequence[Block] = regions  # a list if there are any
         self.parent: Block | None = None
         self.data: dict | None = None
         self._ir = ir_op

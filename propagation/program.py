@@ -244,7 +244,7 @@ class _Reader:
         ops = block.ops
         for view in source.operations:
             raw = view.operation
-            regions = [self.region(r, raw) for r in raw.regions] if len(raw.regions) else []
+            regions = [self.region(r, raw) for r in raw.regions] if len(raw.regions) else ()
             try:
                 operands = [known[v] for v in raw.operands]
             except KeyError:
