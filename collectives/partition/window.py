@@ -16,7 +16,7 @@ from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
 from .intervals import bordered, neighbours
-from .reduce import identity_literal, reduction_kind
+from .reduce import identity_literal, is_identity, reduction_kind
 
 _WHY = "a window moves over this dimension"
 
@@ -126,7 +126,9 @@ def reduce_window(ctx: Context, op: Op) -> None:
     kind = reduction_kind(op.regions[0]) if count == 1 else None
     plans = {d: _own_outputs(axes[d], ctx.atoms.product(dims[d])) for d in moving if d not in running}
     fill = None if kind is None else identity_literal(kind, op.results[0].type.dtype)
-    if None in plans.values() or len(running) > 1 or (running and (fill is None or len(moving) > 1)):
+    start = scalar_constant(op.operands[count])  # every position of the padding adds it, so it must not change anything
+    unknown = running and (fill is None or len(moving) > 1 or not is_identity(kind, op.results[0].type.dtype, start))
+    if None in plans.values() or len(running) > 1 or unknown:
         kinds = tuple(PASS if _trivial(a, p) else WHOLE for a, p in zip(axes, padding))
         apply(ctx, op, factors._replace(kinds=kinds), _WHY)
         return

@@ -6,7 +6,7 @@ import math
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import collectives
@@ -44,6 +44,7 @@ def test_a_mesh_axis_covers_digits_of_the_hardware():
     assert [cube.places[n] for n in "abc"] == [(Digit(d, 1, 8),) for d in range(3)]
 
 
+@settings(deadline=None)
 @given(st.permutations([2, 2, 4, 4, 4]), st.integers(1, 4))
 def test_the_digits_number_the_chips_as_the_mesh_does(sizes, joined):
     sizes = [math.prod(sizes[:joined]), *sizes[joined:]]
@@ -71,6 +72,7 @@ def test_rings_lines_and_shared_links():
     assert math.isclose(seconds("all_to_all", 16, 1e9, ring) / everything, 1 / 4, rel_tol=1e-3)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute"]),
     st.integers(1, 64), st.floats(0, 1e9), st.floats(1e6, 1e12), st.floats(1, 8),

@@ -135,3 +135,12 @@ PADS = {
 @pytest.mark.parametrize("name", PADS)
 def test_pads_along_a_split_dimension(name):
     check(Case({"x": 8}, lambda constrain: PADS[name], (normal(16, 4),), (P("x"),)), rtol=1e-6, above_xla=True)
+
+
+@pytest.mark.parametrize("start", [0.0, 1.0])
+def test_running_totals_from_any_start(start):
+    def f(x):
+        return jax.lax.reduce_window(x, start, jax.lax.add, (32, 1), (1, 1), ((31, 0), (0, 0)))
+
+    result, _ = check(Case({"x": 8}, lambda constrain: f, (normal(32, 4),), (P("x"),), P("x")))
+    assert start or result.plan.counts == {"collective_permute": 3}
