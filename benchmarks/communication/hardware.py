@@ -21,7 +21,7 @@ from ..tasks import Tasks
 __all__ = ["compare"]
 
 DEFAULT = ("v5e:16x16", "v5p:8x8x8")
-MODEL = {"width": 2048, "heads": 16, "hidden": 8192, "context": 512, "vocabulary": 32768, "layers": 4, "unrolled": True}
+MODEL = {"width": 2048, "heads": 16, "hidden": 8192, "context": 512, "vocabulary": 32768, "layers": 8}
 
 
 def compare(spec: str) -> dict[str, Any]:
