@@ -211,6 +211,9 @@ class Shardings:
     def get(self, value: Value) -> TensorSharding | None:
         return self.table[value.index] if value.index < len(self.table) else None
 
+    def __getitem__(self, value: Value) -> TensorSharding | None:
+        return self.get(value)
+
     def set(self, value: Value, sharding: TensorSharding | None) -> None:
         missing = value.index + 1 - len(self.table)
         if missing > 0:

@@ -147,3 +147,32 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     assert cli.main([]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert cli.main(["closed", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.smoke
+def test_text_bytecode_and_modules_are_alike():
+    text = propagation.run(MLP).as_text()
+    module = propagation.program.parse(MLP)
+    bytecode = io.BytesIO()
+    module.operation.write_bytecode(bytecode)
+    assert propagation.run(bytecode.getvalue()).as_text() == text
+    result = propagation.run(module)
+    assert result.as_text() == text
+    value = result.program.main.args[2]
+    assert result.shardings[value] is result.sharding(value)
+    assert "sdy.sharding" not in str(module.body.operations[1].body.blocks[0].operations[0])
+
+
+def test_command_line_of_reshards_and_debug_attributes(tmp_path, capsys):
+    file = tmp_path / "m.mlir"
+    file.write_text(MLP)
+    assert cli.main(["pipeline", str(file)]) == 0
+    assert "sdy.mesh" in capsys.readouterr().out
+    assert cli.main(["closed", str(file), "--origins", "--edges"]) == 0
+    out = capsys.readouterr().out
+    assert 'sdy.sharding_origins = {data = "self"}' in out and "step-0 = " in out
+    file.write_text(propagation.run(MLP).as_text())
+    assert cli.main(["insert_reshards", str(file)]) == 0
+    assert 'sdy.all_reduce {"model"}' in capsys.readouterr().out
+    assert cli.main(["rules", str(file)]) == 0
+    assert "reduction={k}" in capsys.readouterr().out
