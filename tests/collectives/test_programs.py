@@ -212,8 +212,11 @@ def test_sequence_parallel_block():
     assert result.plan.counts == {"all_gather": 1, "reduce_scatter": 1}
 
 
-def test_mixture_of_experts_moves_tokens_twice():
+@pytest.mark.parametrize("constrained", [False, True])
+def test_mixture_of_experts_moves_tokens_twice(constrained):
     def build(constrain):
+        experts = (lambda v: constrain(v, "x", None, None, None)) if constrained else (lambda v: v)
+
         def f(x, wg, w1, w2):
             gates = jax.nn.softmax(x @ wg, axis=-1)
             m = jax.nn.one_hot(jnp.argmax(gates, axis=-1), 8, dtype=x.dtype)
@@ -221,15 +224,16 @@ def test_mixture_of_experts_moves_tokens_twice():
             keep = m * (pos < 16)
             disp = keep[..., None] * jax.nn.one_hot(pos.astype(jnp.int32), 16, dtype=x.dtype)
             comb = disp * jnp.sum(gates * m, -1)[..., None, None]
-            xe = jnp.einsum("gtec,gtd->egcd", disp, x)
+            xe = experts(jnp.einsum("gtec,gtd->egcd", disp, x))
             h = jnp.maximum(jnp.einsum("egcd,edf->egcf", xe, w1), 0)
-            return jnp.einsum("gtec,egcd->gtd", comb, jnp.einsum("egcf,efd->egcd", h, w2))
+            return jnp.einsum("gtec,egcd->gtd", comb, experts(jnp.einsum("egcf,efd->egcd", h, w2)))
 
         return f
 
     args = (normal(8, 64, 32), normal(32, 8), normal(8, 32, 64, scale=0.2), normal(8, 64, 32, scale=0.2))
     case = Case({"x": 8}, build, args, (P("x"), P(), P("x"), P("x")), P("x"))
-    check(case)
+    result, _ = check(case)
+    assert not constrained or result.plan.counts == {"all_to_all": 2}
 
 
 def test_global_norm_is_one_scalar():
@@ -262,6 +266,14 @@ def test_layer_norm_over_a_split_dimension():
     args = (normal(32, 64), normal(64), normal(64), normal(32, 64, seed=1))
     specs = (P(None, "x"), P("x"), P("x"))
     check(Case({"x": 8}, build, args, (*specs, P(None, "x")), (P(None, "x"), specs)))
+
+
+def test_a_sum_that_is_written_twice_is_reduced_once():
+    def build(constrain):
+        return lambda x: (x - jnp.mean(x, -1, keepdims=True), jnp.var(x, -1, keepdims=True))
+
+    result, _ = check(Case({"x": 8}, build, (normal(32, 64),), (P(None, "x"),), (P(None, "x"), P())))
+    assert result.plan.counts == {"all_reduce": 2}
 
 
 MOVES = {
