@@ -87,7 +87,7 @@ class Realiser:
     def pad(
         self, region: Region, x: Ref, dim: int, low: int, high: int, fill: Ref | None = None, loc="", inner: int = 0
     ) -> Ref:
-        """`x` with `low` and `high` elements of `fill` (zero by default) added at the ends of `dim`, and `inner` between
+        """`x` with `low` and `high` elements of `fill` (zero by default) added to the ends of `dim`, `inner` between
         neighbours; negative amounts at the ends cut."""
         if not low and not high and not inner:
             return x

@@ -141,7 +141,7 @@ class Op:
         if self._attrs is not None:
             return self._attrs.get(name)
         attributes = self._ir.attributes
-        return attributes[name] if name in attributes else None  # noqa: SIM401 (no get in older bindings)
+        return _attribute(attributes, name) if name in attributes else None
 
     def has_attr(self, name: str) -> bool:
         """Whether there is an attribute `name`, without fetching the others."""
@@ -184,11 +184,31 @@ class Op:
         return f"<{self.name}({ins}) -> ({outs})>"
 
 
+@dataclass(frozen=True, slots=True)
+class TextAttribute:
+    """An attribute for which the bindings have no class (dense complex elements): its text."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def attribute_items(attributes):
-    # The newest bindings iterate over names and offer items(); older ones iterate over NamedAttributes.
-    if hasattr(attributes, "items"):
+    """The names and values of an operation's attributes."""
+    try:
         return attributes.items()
-    return [(a.name, a.attr) for a in attributes]
+    except TypeError:
+        return [(name, _attribute(attributes, name)) for name in attributes]
+
+
+def _attribute(attributes, name: str):
+    try:
+        return attributes[name]
+    except TypeError:
+        # Asking the named attribute for its value would end the process; its description holds the text.
+        number = list(attributes).index(name)
+        return TextAttribute(repr(attributes[number]).removeprefix(f"NamedAttribute({name}=").removesuffix(")"))
 
 
 class Block:

@@ -6,6 +6,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from propagation.attributes import integer
+from propagation.graph import TextAttribute
 from propagation.program import Op, Value
 
 from ..emit import Ref
@@ -41,7 +42,9 @@ def _type(shape, dtype) -> str:
     return "tensor<" + "".join(f"{n}x" for n in shape) + f"{dtype}>"
 
 
-def _is_splat(attr: ir.Attribute) -> bool:
+def _is_splat(attr: ir.Attribute | TextAttribute) -> bool:
+    if isinstance(attr, TextAttribute):  # complex elements: dense<(1.0,2.0)> is a splat, dense<[(1.0,2.0), ...]> is not
+        return attr.text.startswith("dense<(")
     return isinstance(attr, ir.DenseElementsAttr) and ir.DenseElementsAttr(attr).is_splat
 
 
@@ -53,7 +56,7 @@ def scalar_constant(value: Value) -> float | int | bool | None:
     if op is None or op.name not in ("stablehlo.constant", "sdy.constant"):
         return None
     attr = op.attrs["value"]
-    if not _is_splat(attr):
+    if isinstance(attr, TextAttribute) or not _is_splat(attr):
         return None
     try:
         return np.array(ir.DenseElementsAttr(attr)).reshape(-1)[0].item()

@@ -1,0 +1,30 @@
+"""Complex values, and their constants, for which MLIR's bindings have no class."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from .jax_side import Case, check
+
+X = (np.arange(48) + 1j * np.arange(48)[::-1]).reshape(16, 3).astype(np.complex64)
+
+FUNCTIONS = {
+    "a splat": lambda x: x * (1 + 2j),
+    "a table": lambda x: x + jnp.asarray(X[::-1]),
+    "padding": lambda x: jnp.pad(x, ((1, 2), (0, 0)), constant_values=1j),
+    "sum": lambda x: x.sum(0) * 1j,
+    "roll": lambda x: jnp.roll(x, 3, 0) - 2j,
+    "parts": lambda x: (x.real, jnp.abs(x), jnp.conj(x)),
+    "dot": lambda x: x.T @ x,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("axes", [{"x": 8}, {"x": 3, "y": 2}])
+def test_complex_values(name, axes):
+    x = X if axes == {"x": 8} else X[:15]
+    f = FUNCTIONS[name] if len(x) == 16 else {**FUNCTIONS, "a table": lambda x: x + jnp.asarray(X[:15])}[name]
+    check(Case(axes, lambda constrain: f, (x,), (P("x"),)), above_xla=True)
