@@ -216,6 +216,9 @@ def call(ctx: Context, op: Op) -> None:
 
 def _inline(ctx: Context, op: Op, callee) -> None:
     outer = ctx.env
+    for v, arg in zip(op.operands, callee.args):
+        # The call is one use, which stands for all uses of the callee's argument.
+        ctx.state(v).uses += max(0, len(arg.uses) - 1)
     ctx.env = {arg: outer[v] for arg, v in zip(callee.args, op.operands)}
     if ctx.calls(callee.name) > 1:
         ctx.forget_estimates()  # those of the callee's values were made for another call
