@@ -10,9 +10,11 @@ from propagation.program import Block, Op, Value, source
 from ..emit import Ref, Region
 from ..errors import UnsupportedOpError, UnsupportedShardingError
 from ..layout import Dims, replicated
+from . import linear
 from .constant import scalar_constant
 from .context import Context
 
+LOOKS = 3  # how often a loop's body is written before the layouts of what it carries are final
 INLINE_LIMIT = 40  # operations of a callee that is written out at every call rather than called
 
 
@@ -22,11 +24,15 @@ INLINE_LIMIT = 40  # operations of a callee that is written out at every call ra
 @dataclass(slots=True)
 class _Carry:
     """How a loop carries a value: in layout `dims`, complete or (`pending`) as a sum still to be reduced over axes.
-    A `fixed` value is returned unchanged by the body: it is not carried but used from outside."""
+    A `fixed` value is returned unchanged by the body: it is not carried but used from outside. A pending sum is
+    `refused` if the body, seen again, does not return it as such; a `settled` carry is not changed any more."""
 
     dims: Dims
     fixed: bool
     pending: tuple[int, ...] = ()
+    masked: bool = False
+    refused: bool = False
+    settled: bool = False
 
 
 def while_(ctx: Context, op: Op) -> None:
@@ -39,32 +45,24 @@ def while_(ctx: Context, op: Op) -> None:
         carries.append(_Carry(ctx.want(r), ret is arg))
         if ret is arg:  # each run of the body uses it: a partial sum must not be carried on inside
             ctx.state(v).uses += 2
-    trips = trip_count(op)
-    for _ in range(3):
-        marks = len(ctx.findings)
-        regions = _loop_regions(ctx, op, carries, trips)
-        better = _reconsider(ctx, op, carries)
-        if better is None:
-            break
+    trips, marks = trip_count(op), len(ctx.findings)
+    regions, looks = _loop_regions(ctx, op, carries, trips), 1
+    # After LOOKS only what was refused changes, each carry once.
+    while (better := _reconsider(ctx, op, carries, looks < LOOKS)) is not None:
         carries = better
         del ctx.findings[marks:]
+        regions, looks = _loop_regions(ctx, op, carries, trips), looks + 1
     moving = [i for i, c in enumerate(carries) if not c.fixed]
-    inits = [_initial(ctx, op.operands[i], carries[i]) for i in moving]
-    refs = _emit_loop(ctx, op, inits, regions)
+    starts = [_initial(ctx, op.operands[i], carries[i]) for i in moving]
+    refs = _emit_loop(ctx, op, [ref for ref, _ in starts], regions)
     for r, v, c in zip(op.results, op.operands, carries):
         if c.fixed:
             ctx.env[r] = ctx.env[v]
             ctx.env[r].uses += len(r.uses)
-    for i, ref in zip(moving, refs):
+    for i, ref, (_, rest) in zip(moving, refs, starts):
         r, c = op.results[i], carries[i]
         ref.type_text = None if r.type.is_tensor else r.type.text
-        if not c.pending:
-            ctx.bind(r, c.dims, ref)
-            continue
-        parts = {c.pending: ref}
-        if scalar_constant(op.operands[i]) != 0:
-            parts[()] = ctx.get(op.operands[i], c.dims)
-        ctx.bind_partial(r, c.dims, parts)
+        ctx.bind_partial(r, c.dims, {c.pending: ref, **rest}, masked=c.masked)
 
 
 def _emit_loop(ctx: Context, op: Op, inits, regions) -> list[Ref]:
@@ -73,11 +71,22 @@ def _emit_loop(ctx: Context, op: Op, inits, regions) -> list[Ref]:
     return ctx.region.op(op.name, inits, types, extra=text, regions=regions, loc=ctx.loc)
 
 
-def _initial(ctx: Context, value: Value, carry: _Carry) -> Ref:
-    """The first value of a carried argument; a pending sum starts at zero on every device."""
-    if carry.pending:
-        return ctx.realiser.zero(ctx.region, ctx.piece_shape(value, carry.dims), value.type.dtype)
-    return ctx.get(value, carry.dims)
+def _initial(ctx: Context, value: Value, carry: _Carry) -> tuple[Ref, dict[tuple[int, ...], Ref]]:
+    """The first value of a carried argument, and the parts to be added to what the loop returns. A pending sum starts
+    at what is pending over the same axes already (in an outer loop, its own sum so far), else at zero."""
+    if not carry.pending:
+        return ctx.get(value, carry.dims), {}
+    rest: dict[tuple[int, ...], Ref] = {}
+    partial = ctx.state(value).partial
+    if linear.deferred(ctx, value) and partial.dims == carry.dims:
+        rest = dict(partial.parts)
+        carry.masked |= partial.masked
+    elif scalar_constant(value) != 0:
+        rest[()] = ctx.get(value, carry.dims)
+    start = rest.pop(carry.pending, None)
+    if start is None:
+        start = ctx.realiser.zero(ctx.region, ctx.piece_shape(value, carry.dims), value.type.dtype)
+    return start, rest
 
 
 def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None):
@@ -93,7 +102,7 @@ def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None
             text = None if arg.type.is_tensor else arg.type.text
             ref = Ref(ctx.piece_shape(arg, carry.dims), arg.type.dtype, text)
             region.args.append(ref)
-            ctx.bind_partial(arg, carry.dims, {carry.pending: ref})
+            ctx.bind_partial(arg, carry.dims, {carry.pending: ref}, masked=carry.masked)
         if is_body:
             ctx.ends.update((v, (c.dims, 1.0)) for v, c in zip(block.terminator.operands, carries) if not c.pending)
         ctx.block(block.ops[:-1])
@@ -109,24 +118,30 @@ def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None
 
 
 def _returned(ctx: Context, value: Value, carry: _Carry) -> Ref:
-    state = ctx.state(value)
     if carry.pending:
-        return state.partial.parts[carry.pending]
+        partial = ctx.state(value).partial
+        sums = partial is not None and (partial.kind, partial.dims) == ("add", carry.dims)
+        if sums and set(partial.parts) == {carry.pending}:
+            return partial.parts[carry.pending]
+        carry.refused = True
     return ctx.get(value, carry.dims)
 
 
-def _reconsider(ctx: Context, op: Op, carries: list[_Carry]) -> list[_Carry] | None:
-    """Better carries, now that the body has been seen once; None if there are none."""
-    body = op.regions[1]
+def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list[_Carry] | None:
+    """Better carries, now that the body has been seen, or (without `look`) such that it allows; None if there are
+    none."""
+    cond, body = op.regions
     out, changed = [], False
-    for arg, ret, v, c in zip(body.args, body.terminator.operands, op.operands, carries):
+    for i, (arg, ret, v, c) in enumerate(zip(body.args, body.terminator.operands, op.operands, carries)):
         state, end = ctx.state(arg), ctx.state(ret)
         new = c
-        if c.fixed or c.pending:
+        if c.refused:
+            new = _Carry(ctx.want(op.results[i]), False, settled=True)
+        elif c.fixed or c.pending or c.settled or not look:
             pass
-        elif _accumulates(state, end):
+        elif not cond.args[i].uses and _accumulates(state, end):
             (pending,) = [p for p in end.partial.parts if p]
-            new = _Carry(end.partial.dims, False, pending)
+            new = _Carry(end.partial.dims, False, pending, end.partial.masked)
         elif state.hint is not None and ctx.state(v).make is not None and state.hint != c.dims:
             new = _Carry(state.hint, False)
         changed |= new is not c
@@ -310,7 +325,8 @@ def constraint(ctx: Context, op: Op) -> None:
 def same(ctx: Context, op: Op) -> None:
     """Operations that only speak to propagation."""
     for v, r in zip(op.operands, op.results):
-        ctx.env[r] = ctx.env[v]
+        ctx.env[r] = state = ctx.env[v]
+        state.uses += max(0, len(r.uses) - 1)
 
 
 def nothing(ctx: Context, op: Op) -> None:

@@ -43,3 +43,35 @@ def test_a_sum_that_nothing_reads_inside(wrapper):
 
     args = (normal(3, 6, 16), normal(3, 16, 5, seed=1))
     check(Case({"x": 8}, build, args, (P(None, None, "x"), P(None, "x"))))
+
+
+@pytest.mark.parametrize("start", [0.0, 1.0])
+@pytest.mark.parametrize("more", [False, True], ids=["inner", "inner and outer"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_sum_carried_through_two_loops(wrapper, more, start):
+    def build(constrain):
+        inner = WRAPPERS[wrapper](
+            lambda total, a, b: jax.lax.scan(lambda t, x: (t + x[0] @ x[1], None), total, (a, b))[0]
+        )
+
+        def outer(total, ab):
+            total = inner(total, *ab)
+            return (total - ab[0][0] @ ab[1][1] if more else total), None
+
+        return lambda a, b: jax.lax.scan(outer, jnp.full((6, 5), np.float32(start)), (a, b))[0]
+
+    args = (normal(3, 2, 6, 16), normal(3, 2, 16, 5, seed=1))
+    result, _ = check(Case({"x": 8}, build, args, (P(None, None, None, "x"), P(None, None, "x"))), above_xla=True)
+    assert result.plan.counts == {"all_reduce": 1}
+
+
+def test_a_sum_that_the_condition_reads_is_complete_in_every_round():
+    def build(constrain):
+        def run(a, b):
+            step = lambda s: (s[0] + 1, s[1] + a @ b)
+            return jax.lax.while_loop(lambda s: (s[0] < 9) & (jnp.sum(s[1]) < 100.0), step, (0, jnp.ones((6, 5))))
+
+        return run
+
+    args = (np.full((6, 16), 0.25, np.float32), np.full((16, 5), 0.25, np.float32))
+    check(Case({"x": 8}, build, args, (P(None, "x"), P("x"))), above_xla=True)
