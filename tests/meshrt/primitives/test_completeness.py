@@ -24,6 +24,7 @@ REASONS = {
     "copy": "the identity; no public function of lax makes one",
     "jit": "a call; tests of jit judge it",
     "linear_zero": "made by linearization of loops only; tests of control flow judge it",
+    "device_put": "the identity on one device; test_places judges it",
     "sharding_constraint": "the identity on one device; tests of sharding judge it",
 }
 
