@@ -43,4 +43,5 @@ def _needed(item: Item, live: set) -> bool:
 
 
 def _effects(region: Region) -> bool:
-    return any(i.effect or any(map(_effects, i.regions)) for i in region.items)
+    """Whether a region may do more than compute its results; functions are not looked into."""
+    return any(i.effect or i.name == "func.call" or any(map(_effects, i.regions)) for i in region.items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from propagation.attributes import symbol
@@ -257,15 +258,18 @@ def _inline(ctx: Context, op: Op, callee) -> None:
 def _call(ctx: Context, op: Op, callee) -> None:
     layouts = tuple(ctx.want(a) for a in callee.args)
     outs = tuple(ctx.want(v) for v in callee.returned)
-    key = (callee.name, layouts, outs)
+    key = (callee.name, layouts, outs, ctx.manual)
     function = ctx.callees.get(key)
     if function is None:
-        function = ctx.callees[key] = ctx.function(callee, layouts, outs, f"{callee.name}_{len(ctx.callees)}", False)
+        # A bare identifier, also for names like "<lambda>"; functions are counted before those that they call.
+        name = re.sub(r"^\d|[^\w.$]", "_", callee.name, flags=re.ASCII) + f"_{len(ctx.builder.functions)}"
+        function = ctx.callees[key] = ctx.function(callee, layouts, outs, name, False)
         ctx.op = op
     operands = [ctx.get(v, dims) for v, dims in zip(op.operands, layouts)]
     types = [(ref.shape, ref.dtype) for ref in function.results]
     refs = ctx.region.op("func.call", operands, types, f"callee = @{function.name}", loc=ctx.loc)
     for r, dims, ref in zip(op.results, outs, refs):
+        ref.type_text = None if r.type.is_tensor else r.type.text
         ctx.bind(r, dims, ref)
 
 

@@ -75,3 +75,18 @@ def test_a_sum_that_the_condition_reads_is_complete_in_every_round():
 
     args = (np.full((6, 16), 0.25, np.float32), np.full((16, 5), 0.25, np.float32))
     check(Case({"x": 8}, build, args, (P(None, "x"), P("x"))), above_xla=True)
+
+
+def test_large_functions_without_a_proper_name_are_called():
+    def build(constrain):
+        def long(x, a):
+            for _ in range(30):
+                x = jnp.tanh(x) + 0.5 * x
+            return x + jnp.tanh(x @ a) @ a.T
+
+        inner = jax.jit(lambda x, a: long(x, a) * 0.5)
+        return lambda x, a: inner(inner(x, a), a) + inner(x, a)
+
+    case = Case({"x": 8}, build, (normal(8, 16), normal(16, 16, seed=1)), (P(), P(None, "x")))
+    result, _ = check(case, above_xla=True)
+    assert result.as_text().count("func.call") == 3
