@@ -101,6 +101,7 @@ class JitFunction:
         # The short way: code for the structure of the last calls, and functions that run calls of known signatures.
         self._read: Callable[[tuple, Any, Any], tuple] = unread
         self._direct: dict[Any, Callable[[list[Any], Sequence[Any]], Any]] = {}
+        self._version = settings.version
         self._records: dict[Any, TraceRecord] = {}
         self._nested: dict[Any, Any] = {}
         _alive.add(self)
@@ -138,21 +139,31 @@ class JitFunction:
         entry = self._lookup(key)
         if entry is not None:
             if plain and not self._has_static:
-                self._shorten(args, leaves, entry)
+                self._shorten(args, leaves, entry, key)
         elif settings.disable_jit:
             return self.fun(*given[0], **given[1])
         else:
+            self._drop_stale()
             entry = self._miss(key, leaves, tree, static)
         return entry.result(leaves)
 
-    def _shorten(self, args: tuple, leaves: list[Any], entry: Entry) -> None:
+    def _drop_stale(self) -> None:
+        """Drops the calls known under settings that were changed since: no key says the same again."""
+        if self._version != settings.version:
+            self._version = settings.version
+            self._entries.clear()
+            self._direct.clear()
+
+    def _shorten(self, args: tuple, leaves: list[Any], entry: Entry, key: tuple) -> None:
         """Lets the next call like this second one take the short way: with code for its structure."""
         if _overrides() is not None or not all(type(x) is Array for x in leaves):
             return
         read = reader(_flatten(args)[1])
         if read is not None:
             self._read = read
-            self._direct[read(args, settings.version, mesh_context.concrete)[0]] = entry.direct
+            # The version under which the entry was found: another thread may have changed a setting since.
+            version, mesh = key[2:4]
+            self._direct[read(args, version, mesh)[0]] = entry.direct
 
     def _lookup(self, key: Any) -> Entry | None:
         try:

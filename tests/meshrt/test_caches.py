@@ -216,3 +216,16 @@ def test_clear_caches_forgets_every_function():
     with events.count("trace", "compile") as n:
         f(x)
     assert (n["trace"], n["compile"]) == (1, 1)
+
+
+def test_calls_known_under_former_settings_are_dropped():
+    f, x = meshrt.jit(lambda x: x + 1), jnp.ones(3)
+    before = meshrt.config.debug_nans
+    try:
+        for i in range(12):
+            meshrt.config.update("debug_nans", not i % 2)
+            for _ in range(3):
+                f(x)
+            assert len(f._entries) == len(f._direct) == 1
+    finally:
+        meshrt.config.update("debug_nans", before)
