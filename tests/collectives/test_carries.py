@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import collectives
+import propagation
+
+from . import harness
 from .jax_side import Case, check
 
 
@@ -90,3 +94,40 @@ def test_large_functions_without_a_proper_name_are_called():
     case = Case({"x": 8}, build, (normal(8, 16), normal(16, 16, seed=1)), (P(), P(None, "x")))
     result, _ = check(case, above_xla=True)
     assert result.as_text().count("func.call") == 3
+
+
+BARRIER = """
+sdy.mesh @mesh = <["x"=8]>
+func.func public @main(
+    %a: tensor<4x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>},
+    %b: tensor<16x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<4x4xf32> {
+  %first = stablehlo.constant dense<1.0> : tensor<4x4xf32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %out:2 = stablehlo.while(%i = %zero, %t = %first) : tensor<i32>, tensor<4x4xf32>
+  cond {
+    %n = stablehlo.constant dense<3> : tensor<i32>
+    %more = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %more : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %s = sdy.propagation_barrier %t allowed_direction=NONE : tensor<4x4xf32>
+    %h = stablehlo.tanh %s : tensor<4x4xf32>
+    %m = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+      : (tensor<4x16xf32>, tensor<16x4xf32>) -> tensor<4x4xf32>
+    %p = stablehlo.multiply %m, %h : tensor<4x4xf32>
+    %u = stablehlo.add %s, %p : tensor<4x4xf32>
+    %j = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %j, %u : tensor<i32>, tensor<4x4xf32>
+  }
+  return %out#1 : tensor<4x4xf32>
+}
+"""
+
+
+def test_a_sum_read_behind_a_propagation_barrier():
+    a, b = normal(4, 16), normal(16, 4, seed=1)
+    total = np.ones((4, 4), np.float32)
+    for _ in range(3):
+        total = total + (a @ b) * np.tanh(total)
+    got, _ = harness.run_partitioned(collectives.partition(propagation.run(BARRIER)), [a, b], [(4, 4)])
+    np.testing.assert_allclose(got[0], total, rtol=1e-5)
