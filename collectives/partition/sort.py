@@ -8,14 +8,16 @@ two all-to-alls and an exchange of half pieces between neighbours.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from propagation.attributes import flag, integer
-from propagation.program import Block, Op
+from propagation.program import Block, Op, Value
 
 from ..emit import Ref, Region
 from ..layout import Dims
 from .batch import apply, by_rule
+from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, WHOLE, Factors, choose
 from .intervals import neighbours
@@ -136,10 +138,10 @@ def _columnsort(ctx: Context, op: Op, d: int, have: Dims) -> bool:
     if p == 1 or shape[d] % p or rows % p or rows % 2 or rows < 2 * (p - 1) ** 2:
         return False
     # Equal elements change their order on the way, so a stable sort takes their positions along; a column of
-    # positions that the program sorts along anyway serves as well. A lone operand's equals cannot be told apart.
+    # positions that the program sorts along anyway serves as well, and equals that are the same number need none.
     tied = _positions_operand(op, d)
     stable = "is_stable" in op.attrs and flag(op.attrs["is_stable"])
-    extra = stable and len(op.operands) > 1 and tied is None
+    extra = stable and tied is None and not (len(op.operands) == 1 and _equals_are_same(op.regions[0]))
     bits = sum(map(ctx.bits, op.operands)) + (4 if extra else 0)
     held = ctx.elements(shape, have) * bits
     cost = held * (2 * (p - 1) / p + 1) + sum(ctx.move_cost(v, have) for v in op.operands)
@@ -174,6 +176,24 @@ def _positions_operand(op: Op, d: int) -> int | None:
             if v.type.dtype in ("i32", "i64", "ui32", "ui64"):
                 return i
     return None
+
+
+def _equals_are_same(block: Block) -> bool:
+    """Whether a comparator of one operand compares the elements themselves, up to the signs of zeros and NaNs."""
+    test = block.terminator.operands[0].op
+    if test is None or test.name != "stablehlo.compare":
+        return False
+    return {_element(v) for v in test.operands} == set(block.args)
+
+
+def _element(value: Value) -> Value:
+    """What is compared, but for selections of one zero for both zeros and one NaN for all NaNs."""
+    while value.op is not None and value.op.name == "stablehlo.select":
+        number = scalar_constant(value.op.operands[1])
+        if number is None or (number != 0 and not math.isnan(number)):
+            break
+        value = value.op.operands[2]
+    return value
 
 
 class _Columns:

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import collectives
+import propagation
+
+from . import harness
 from .jax_side import Case, check
 
 
@@ -68,3 +72,27 @@ def test_sort_of_floats_with_special_values():
 def test_an_approximate_top_k_keeps_its_comparator():
     f = lambda x: jax.lax.approx_max_k(x, 3)
     check(Case({"x": 8}, lambda constrain: f, (numbers(4, 64),), (P(None, "x"),)), rtol=0)
+
+
+BY_SIZE = """
+sdy.mesh @mesh = <["x"=8]>
+func.func public @main(%x: tensor<1600xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>})
+    -> (tensor<1600xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) {
+  %y = "stablehlo.sort"(%x) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+    %c = stablehlo.abs %a : tensor<i32>
+    %d = stablehlo.abs %b : tensor<i32>
+    %e = stablehlo.compare LT, %c, %d : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %e : tensor<i1>
+  }) : (tensor<1600xi32>) -> tensor<1600xi32>
+  return %y : tensor<1600xi32>
+}
+"""
+
+
+def test_different_numbers_that_compare_as_equal_keep_their_order():
+    x = integers(99, 1600) - 49
+    result = collectives.partition(propagation.run(BY_SIZE))
+    assert not result.findings
+    got, _ = harness.run_partitioned(result, [x], [(1600,)])
+    np.testing.assert_array_equal(got[0], x[np.argsort(abs(x), kind="stable")])
