@@ -25,7 +25,7 @@ from .layout import Dims
 __all__ = ["DEVICE_LIMIT", "ROUND_LIMIT", "Pieces", "pieces_between"]
 
 DEVICE_LIMIT = 256  # devices that differ in the atoms of either layout; beyond them the search takes too long
-ROUND_LIMIT = 16 # more messages than this cost more time than their bytes save
+ROUND_LIMIT = 16  # more messages than this cost more time than their bytes save
 
 
 class Round(NamedTuple):
