@@ -86,9 +86,12 @@ class Loaded:
         self.program, self.devices = program, devices
         self.loaded = program.executable.load(devices)
         if mesh is not None:
-            concrete = lambda s: NamedSharding(mesh, s.spec)
+            concrete = lambda s: NamedSharding(mesh.reshaped(s.mesh), s.spec)
             self.arg_shardings = [concrete(s) for s in program.arg_shardings]
-            self.out_shardings = [concrete(s) for s in program.out_shardings]
+            outs, request = program.out_shardings, program.lowered.request
+            if request.views:
+                outs = [request.as_asked(i, s) for i, s in enumerate(outs)]
+            self.out_shardings = [concrete(s) for s in outs]
         else:
             single = SingleDeviceSharding(devices[0])
             self.arg_shardings = [single] * (len(program.consts) + len(program.kept))

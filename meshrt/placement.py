@@ -1,7 +1,8 @@
 """Where a jitted call runs: one mesh and one list of devices, gathered from everything that names one.
 
 Arguments, `in_shardings`, `out_shardings`, constraints inside the function and the mesh in context must agree on the
-mesh shape; those that are concrete must agree on the devices. An AbstractMesh agrees with any Mesh of its shape.
+devices and their order where they name any. Meshes of several shapes over them have a common mesh that the program is
+written for (`meshrt.sharding.common`). An AbstractMesh agrees with any Mesh of its shape.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from meshrt.primitives.sharding import abstract_sharding
 from meshrt.runtime import backend
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.common import common_mesh
 from meshrt.sharding.context import context_source
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
@@ -51,14 +53,19 @@ class Wanted:
 
     def __init__(self, function: Any, tree: Any, avals: Sequence[ShapedArray]):
         self.function, self.tree, self.avals = function, tree, avals
-        self.mesh: AbstractMesh | None = None
-        self.mesh_origin = ""
+        # Every mesh that was named, with where it was; concrete ones over the same devices may differ in shape.
+        self.meshes: dict[AbstractMesh, Any] = {}
         self.concrete: Mesh | None = None
         self.concrete_origin = ""
         self.device: Any = None
         self.device_origin = ""
         self.arg_shardings: list[NamedSharding | None] = []
         self._paths: list[str] | None = None
+
+    @property
+    def mesh(self) -> AbstractMesh | None:
+        """The mesh that was named first."""
+        return next(iter(self.meshes), None)
 
     def path(self, i: int) -> str:
         if self._paths is None:
@@ -75,20 +82,33 @@ class Wanted:
                 "the mesh with axis_types=(AxisType.Auto, ...)"
             )
         abstract = mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
-        if self.mesh is None:
-            self.mesh, self.mesh_origin = abstract, origin
-        elif self.mesh is not abstract:
-            first, second = _text(self.mesh_origin), _text(origin)
-            raise errors.MeshMismatchError(
-                f"{second} uses {abstract}, but {first} uses {self.mesh}: one program runs on one mesh. "
-                f"{_way_out(first, second)}"
-            )
-        if not isinstance(mesh, Mesh):
+        if isinstance(mesh, Mesh):
+            if self.concrete is None:
+                self.concrete, self.concrete_origin = mesh, origin
+            elif self.concrete is not mesh and self.concrete.flat_devices != mesh.flat_devices:
+                raise self._incompatible(self.concrete_origin, self.concrete.flat_devices, origin, mesh.flat_devices)
+        if abstract in self.meshes:
             return
-        if self.concrete is None:
-            self.concrete, self.concrete_origin = mesh, origin
-        elif self.concrete is not mesh and self.concrete.flat_devices != mesh.flat_devices:
-            raise self._incompatible(self.concrete_origin, self.concrete.flat_devices, origin, mesh.flat_devices)
+        if self.meshes and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
+            raise self._mismatch(abstract, origin, "an AbstractMesh names no devices, so how the two relate is unknown")
+        self.meshes[abstract] = origin
+
+    def _mismatch(self, mesh: AbstractMesh, origin: Any, why: str) -> errors.MeshMismatchError:
+        first, second = _text(next(iter(self.meshes.values()))), _text(origin)
+        return errors.MeshMismatchError(
+            f"{second} uses {mesh}, but {first} uses {self.mesh}: {why}. {_way_out(first, second)}"
+        )
+
+    def _common(self) -> AbstractMesh | None:
+        """The mesh of the program: the one that was named, or one in which all those named can be written."""
+        found: AbstractMesh | None = None
+        for i, (mesh, origin) in enumerate(self.meshes.items()):
+            found = common_mesh(list(self.meshes)[: i + 1]) if i else mesh
+            if found is None:
+                sizes = " and ".join("x".join(map(str, m.axis_sizes)) for m in self.meshes)
+                why = f"the sizes {sizes} have no common refinement that the axes of both are made of"
+                raise self._mismatch(mesh, origin, why)
+        return found
 
     def add_device(self, device: Any, origin: Any) -> None:
         if self.device is None:
@@ -206,19 +226,23 @@ class Wanted:
                 raise self._incompatible(
                     self.device_origin, (self.device,), self.concrete_origin, self.concrete.flat_devices
                 )
-        placement = self._placement()
+        mesh = self._common()
+        placement = self._placement(mesh)
         platform = self.function.options.backend or (
             placement.devices[0].platform if placement.devices else backend.default_backend()
         )
         request = LoweringRequest(
-            self.mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused
-        )
+            mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
+            tuple(self.meshes) if len(self.meshes) > 1 else (),
+        )  # fmt: skip
         return placement, request
 
-    def _placement(self) -> Placement:
-        if self.mesh is not None:
-            mesh = self.concrete
-            return Placement(mesh, None, mesh.flat_devices if mesh is not None else None)
+    def _placement(self, mesh: AbstractMesh | None) -> Placement:
+        if mesh is not None:
+            concrete = self.concrete
+            if concrete is None:
+                return Placement(None, None, None)
+            return Placement(concrete.reshaped(mesh), None, concrete.flat_devices)
         device = self.device if self.device is not None else backend.default_device()
         return Placement(None, device, (device,))
 

@@ -20,6 +20,7 @@ from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import events, shardy
 from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding.common import as_seen_on
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
@@ -151,7 +152,10 @@ class Traced(_Stage):
 
 
 class LoweringRequest(NamedTuple):
-    """The key of lowering: everything that decides its text, beside the trace. No device stands in it."""
+    """The key of lowering: everything that decides its text, beside the trace. No device stands in it.
+
+    `views` are the meshes that the shardings are over where they are several: `mesh` is their common mesh then.
+    """
 
     mesh: AbstractMesh | None
     arg_shardings: tuple[NamedSharding | None, ...]
@@ -159,6 +163,16 @@ class LoweringRequest(NamedTuple):
     donated: tuple[bool, ...]
     platform: str
     keep_unused: bool = False
+    views: tuple[AbstractMesh, ...] = ()
+
+    def as_asked(self, out: int, sharding: NamedSharding) -> NamedSharding:
+        """The sharding of a result, which is over the common mesh, over a mesh that the user named, if that can be."""
+        asked = self.out_shardings[out]
+        for mesh in (*([asked.mesh] if asked is not None else []), *self.views):
+            seen = as_seen_on(sharding, mesh)
+            if seen is not None:
+                return seen
+        return sharding
 
 
 def _module_name(fun_name: str) -> str:

@@ -39,7 +39,6 @@ def _without_several_hosts(command: click.Command) -> click.Command:
     return command
 
 
-
 # What follows TARGET belongs to the script, options included.
 @_without_several_hosts
 @click.command(name="launch", epilog=_EPILOG, context_settings={"allow_interspersed_args": False})

@@ -7,7 +7,8 @@ A primitive is declared in one place, in `meshrt/primitives/<family>.py`, with
     jvp         pushes tangents forward (None stands for a zero tangent)
     linearize   optional, for primitives with Jaxprs in their parameters: see `meshrt.transforms.linearize`
     transpose   pulls cotangents back through a linear use
-    batch       maps it over a leading or other dimension
+    batch       maps it over a leading or other dimension: takes (size, args, dims, params), and with `batch_axis=True`
+                the `MappedAxis` of `meshrt.transforms.batching` instead of its size (to map Jaxprs in parameters)
 
 How it is sharded follows from the StableHLO it lowers to: `propagation.rules` and `collectives.partition` hold that
 for its family under the same stem.
@@ -38,6 +39,7 @@ class Primitive:
     __slots__ = (
         "_types",
         "batch",
+        "batch_axis",
         "cache_types",
         "dce",
         "effects_rule",
@@ -64,13 +66,14 @@ class Primitive:
         linearize: Callable[..., Any] | None = None,
         transpose: Callable[..., Any] | None = None,
         batch: Callable[..., Any] | None = None,
+        batch_axis: bool = False,
         multiple_results: bool = False,
         cache_types: bool = True,
     ):
         self.name = name
         self.infer_rule = infer
         self.lower, self.jvp, self.linearize = lower, jvp, linearize
-        self.transpose, self.batch = transpose, batch
+        self.transpose, self.batch, self.batch_axis = transpose, batch, batch_axis
         self.multiple_results = multiple_results
         self.cache_types = cache_types
         self._types: dict[Any, tuple[ShapedArray, ...]] = {}

@@ -187,9 +187,7 @@ def _blame(
     assert incident is not None
     known = next((f for f in incident.failures if f.rank == rank), None)
     if known is not None:
-        merged = replace(
-            known, status=known.status or status, error=known.error or error, tail=known.tail or tail
-        )
+        merged = replace(known, status=known.status or status, error=known.error or error, tail=known.tail or tail)
         failures = tuple(merged if f is known else f for f in incident.failures)
     else:
         echo = echo_of(status, error, tail) if rank is not None else None

@@ -108,7 +108,7 @@ def check_variable(name: object, value: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"env: {name!r} is not the name of an environment variable")
     if not isinstance(value, str) or "\0" in value:
-        raise ConfigError(f"env: {name} = {value!r}: expected text, as in {name} = \"{value}\"")
+        raise ConfigError(f'env: {name} = {value!r}: expected text, as in {name} = "{value}"')
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:

@@ -17,6 +17,10 @@ from meshrt.core.jaxpr import Jaxpr, Literal, Var
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import dense, mlir_type, splat
+from meshrt.sharding.common import over
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.sdy import to_sdy_text
 from propagation.asm import Body, ModuleWriter, Ref, quote
 
 __all__ = ["LoweringContext", "ModuleLowering"]
@@ -28,15 +32,16 @@ _NOT_IN_SYMBOLS = re.compile(r"[^A-Za-z0-9_.$]")
 class ModuleLowering:
     """What all functions of a module share: the writer, outlined functions, source locations, the target platform.
 
-    `mesh_names` maps an AbstractMesh to its `sdy.mesh` symbol; `is_export` asks for the forms that older consumers
-    understand.
+    `mesh` is the mesh of the program, None where no value has a sharding; `meshes` maps each AbstractMesh to its
+    `sdy.mesh` symbol; `is_export` asks for the forms that older consumers understand.
     """
 
     def __init__(self, name: str, platform: str = "cpu", is_export: bool = False):
         self.writer = ModuleWriter(name)
         self.platform = platform
         self.is_export = is_export
-        self.meshes: dict[Any, str] = {}
+        self.mesh: AbstractMesh | None = None
+        self.meshes: dict[AbstractMesh, str] = {}
         self._functions: dict[Any, str] = {}
         self._names: dict[str, int] = {}
         self._locations: dict[Source, str] = {}
@@ -59,7 +64,14 @@ class ModuleLowering:
             alias = self._locations[key] = self.writer.location(text)
         return alias
 
-    def mesh_symbol(self, mesh: Any) -> str:
+    def sharding_text(self, sharding: NamedSharding, ndim: int) -> str:
+        """The attribute for a value of `ndim` dimensions, over the mesh of the module if it has one."""
+        mesh = self.mesh or sharding.mesh.abstract_mesh
+        if mesh is not sharding.mesh.abstract_mesh:
+            sharding = over(sharding, mesh)
+        return to_sdy_text(sharding, ndim, self.mesh_symbol(mesh))
+
+    def mesh_symbol(self, mesh: AbstractMesh) -> str:
         """The `sdy.mesh` symbol of an AbstractMesh, declared on first use."""
         symbol = self.meshes.get(mesh)
         if symbol is None:

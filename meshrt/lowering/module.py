@@ -14,7 +14,6 @@ from meshrt.core.types import aval_of
 from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.named import NamedSharding
-from meshrt.sharding.sdy import to_sdy_text
 from propagation.asm import quote
 
 __all__ = ["LoweredModule", "lower_module"]
@@ -51,11 +50,13 @@ def lower_module(
     """Lowers a program to global StableHLO annotated with `sdy` shardings.
 
     `jaxpr` is free of dead code, `needed` flags the arguments that it uses, and `consts` are the values of its
-    constvars. `mesh` is the AbstractMesh of the computation (None for a single device); arguments that nothing uses
+    constvars. `mesh` is the AbstractMesh of the computation (None for a single device), in which the meshes of
+    all shardings can be written (see `meshrt.sharding.common`); arguments that nothing uses
     are dropped unless `keep_unused`.
     """
     kept = [i for i, n in enumerate(needed) if n or keep_unused]
     lowering = ModuleLowering(name, platform, is_export)
+    lowering.mesh = mesh
     symbol = lowering.mesh_symbol(mesh) if mesh is not None else None
     partitions = mesh.size if mesh is not None else 1
     lowering.writer.attributes = f"mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32"
@@ -73,12 +74,12 @@ def lower_module(
     aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings)
     offset = len(passed)
     for k, i in enumerate(kept):
-        attrs = _sharding_attr(arg_shardings[i], jaxpr.invars[i].aval, symbol)
+        attrs = _sharding_attr(arg_shardings[i], jaxpr.invars[i].aval, lowering)
         if donated[i]:
             attrs.append(f"tf.aliasing_output = {aliases[i]} : i32" if i in aliases else "jax.buffer_donor = true")
         function.arg_attrs[offset + k] = ", ".join(attrs)
     function.result_attrs = [
-        ", ".join([f"jax.result_info = {quote(path)}", *_sharding_attr(s, v.aval, symbol)])
+        ", ".join([f"jax.result_info = {quote(path)}", *_sharding_attr(s, v.aval, lowering)])
         for path, s, v in zip(out_paths, out_shardings, jaxpr.outvars)
     ]
     function.ret(results)
@@ -94,10 +95,10 @@ def _is_embedded(const: Any) -> bool:
     )
 
 
-def _sharding_attr(sharding: NamedSharding | None, aval: Any, symbol: str | None) -> list[str]:
-    if sharding is None or symbol is None:
+def _sharding_attr(sharding: NamedSharding | None, aval: Any, lowering: ModuleLowering) -> list[str]:
+    if sharding is None or lowering.mesh is None:
         return []
-    return [f"sdy.sharding = {to_sdy_text(sharding, aval.physical().ndim, symbol)}"]
+    return [f"sdy.sharding = {lowering.sharding_text(sharding, aval.physical().ndim)}"]
 
 
 def _aliases(jaxpr: Jaxpr, kept, donated, arg_shardings, out_shardings) -> dict[int, int]:

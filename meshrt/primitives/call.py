@@ -7,7 +7,7 @@ from typing import Any
 
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import Primitive
-from meshrt.transforms.batching import batch_jaxpr, move_dim
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr, move_dim
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
@@ -58,9 +58,9 @@ def _transpose(cts, *args, jaxpr, name):
     return [(next(pulled) if next(flags) else None) if lin else None for lin in linear]
 
 
-def _batch(size: int, args: list[Any], dims: list[int | None], params: dict[str, Any]):
+def _batch(axis: MappedAxis, args: list[Any], dims: list[int | None], params: dict[str, Any]):
     moved = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
-    closed, flags = batch_jaxpr(params["jaxpr"], size, tuple(d is not None for d in dims))
+    closed, flags = batch_jaxpr(params["jaxpr"], axis, tuple(d is not None for d in dims))
     outs = jit_p.bind(*closed.consts, *moved, jaxpr=closed.jaxpr, name=params["name"])
     return outs, [0 if f else None for f in flags]
 
@@ -80,7 +80,7 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 
 jit_p = Primitive(
-    "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
+    "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     multiple_results=True, cache_types=False,
 )  # fmt: skip
 jit_p.dce = _dce

@@ -211,20 +211,20 @@ def _transpose(cts, index, *operands, branches):
 # Batching
 
 
-def _batch(size, args, dims, params):
+def _batch(axis, args, dims, params):
     branches = params["branches"]
     index, *operands = args
     batched = tuple(d is not None for d in dims[1:])
     operands = [x if d is None else move_dim(x, d, 0) for x, d in zip(operands, dims[1:])]
     if dims[0] is None:
-        union = _union([batch_jaxpr(b, size, batched)[1] for b in branches])
-        jaxprs, consts = _joined([batch_jaxpr(b, size, batched, union)[0] for b in branches])
+        union = _union([batch_jaxpr(b, axis, batched)[1] for b in branches])
+        jaxprs, consts = _joined([batch_jaxpr(b, axis, batched, union)[0] for b in branches])
         outs = cond_p.bind(index, *consts, *operands, branches=jaxprs)
         return outs, [0 if b else None for b in union]
-    return _select(size, index, operands, batched, branches), [0] * len(branches[0].outvars)
+    return _select(axis, index, operands, batched, branches), [0] * len(branches[0].outvars)
 
 
-def _select(size, index, operands, batched, branches):
+def _select(axis, index, operands, batched, branches):
     """Each member of the batch has a branch of its own: runs all branches and selects."""
     from meshrt.primitives.elementwise import select_n_p
     from meshrt.primitives.reshape import broadcast_in_dim
@@ -236,7 +236,7 @@ def _select(size, index, operands, batched, branches):
         )
     columns = []
     for b in branches:
-        closed, _ = batch_jaxpr(b, size, batched, True)
+        closed, _ = batch_jaxpr(b, axis, batched, True)
         columns.append(eval_jaxpr(closed.jaxpr, (), [*closed.consts, *operands]))
     outs = []
     for cases in zip(*columns):
@@ -267,7 +267,7 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 
 cond_p = Primitive(
-    "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
+    "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     multiple_results=True, cache_types=False,
 )  # fmt: skip
 cond_p.dce = _dce

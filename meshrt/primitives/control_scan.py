@@ -238,14 +238,14 @@ def _ranges(start: int, counts: Sequence[int]) -> list[range]:
 # Batching
 
 
-def _batch(size, args, dims, params):
+def _batch(axis, args, dims, params):
     jaxpr, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
     batched = [d is not None for d in dims]
     b_consts, b_carry, b_xs = split3(batched, num_consts, num_carry)
     num_ys = len(jaxpr.outvars) - num_carry
 
     def step(carry):
-        closed, flags = batch_jaxpr(jaxpr, size, (*b_consts, *carry, *b_xs), (*carry, *[False] * num_ys))
+        closed, flags = batch_jaxpr(jaxpr, axis, (*b_consts, *carry, *b_xs), (*carry, *[False] * num_ys))
         return (closed, flags), flags[:num_carry]
 
     (closed, flags), b_carry = carry_fixpoint(b_carry, step)
@@ -253,7 +253,7 @@ def _batch(size, args, dims, params):
     operands = [
         *closed.consts,
         *[x if d is None else move_dim(x, d, 0) for x, d in consts],
-        *[bring_to_front(size, x, d) if b else x for (x, d), b in zip(carry, b_carry)],
+        *[bring_to_front(axis.size, x, d) if b else x for (x, d), b in zip(carry, b_carry)],
         *[x if d is None else move_dim(x, d, 1) for x, d in xs],
     ]
     outs = scan_p.bind(*operands, **{**params, "jaxpr": closed.jaxpr, "num_consts": len(closed.consts) + num_consts})
@@ -303,6 +303,8 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     return eqn.replace(invars, outvars, {**p, "jaxpr": body, "num_consts": sum(consts), "num_carry": sum(carry)})
 
 
-scan_p = Primitive("scan", _infer, lower=_lower, jvp=_jvp, batch=_batch, multiple_results=True, cache_types=False)
+scan_p = Primitive(
+    "scan", _infer, lower=_lower, jvp=_jvp, batch=_batch, batch_axis=True, multiple_results=True, cache_types=False
+)
 scan_p.dce = _dce
 scan_p.effects_rule = lambda *avals, jaxpr, **_: body_effects(jaxpr)

@@ -135,7 +135,7 @@ def _transpose(cts, *operands, **params):
 # Batching
 
 
-def _batch(size, args, dims, params):
+def _batch(axis, args, dims, params):
     """With an unbatched condition the body alone is batched; otherwise every member carries on until the last one is
     done, and a member that is done keeps its carry.
     """
@@ -144,19 +144,19 @@ def _batch(size, args, dims, params):
     b_cond, b_body, b_carry = split3([d is not None for d in dims], cond_n, body_n)
 
     def step(carry):
-        closed, flags = batch_jaxpr(body, size, (*b_body, *carry), carry)
+        closed, flags = batch_jaxpr(body, axis, (*b_body, *carry), carry)
         return closed, flags
 
     closed, carry_b = carry_fixpoint(b_carry, step)
-    test, (batched_test,) = batch_jaxpr(cond, size, (*b_cond, *carry_b))
+    test, (batched_test,) = batch_jaxpr(cond, axis, (*b_cond, *carry_b))
     if batched_test:
         carry_b = (True,) * len(carry_b)
-        closed, _ = batch_jaxpr(body, size, (*b_body, *carry_b), carry_b)
-        test, _ = batch_jaxpr(cond, size, (*b_cond, *carry_b), True)
+        closed, _ = batch_jaxpr(body, axis, (*b_body, *carry_b), carry_b)
+        test, _ = batch_jaxpr(cond, axis, (*b_cond, *carry_b), True)
     consts, body_consts, carry = split3(list(zip(args, dims)), cond_n, body_n)
     consts = [*test.consts, *[x if d is None else move_dim(x, d, 0) for x, d in consts]]
     body_consts = [*closed.consts, *[x if d is None else move_dim(x, d, 0) for x, d in body_consts]]
-    carry = [bring_to_front(size, x, d) if b else x for (x, d), b in zip(carry, carry_b)]
+    carry = [bring_to_front(axis.size, x, d) if b else x for (x, d), b in zip(carry, carry_b)]
     new = {
         "cond_jaxpr": test.jaxpr, "cond_nconsts": len(consts),
         "body_jaxpr": closed.jaxpr, "body_nconsts": len(body_consts),
@@ -247,7 +247,7 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 
 while_p = Primitive(
-    "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
+    "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     multiple_results=True, cache_types=False,
 )  # fmt: skip
 while_p.dce = _dce

@@ -29,19 +29,27 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
-from meshrt.sharding.sdy import to_sdy_text
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.tools import WeakCache
 
 __all__ = ["with_sharding_constraint"]
 
 
-def _batch(size, args, dims, params, *, primitive):
+def _batch(axis, args, dims, params, *, primitive):
+    """The mapped dimension stays open, or is laid along the axes that `vmap(spmd_axis_name=...)` names."""
     (x,), (d,) = args, dims
     sharding = params["sharding"]
     if isinstance(sharding, NamedSharding):
         entries = list(sharding.spec.padded(aval_of(x).ndim - 1))
-        entries.insert(d, PartitionSpec.UNCONSTRAINED)
+        along = axis.mesh_axes if primitive is sharding_constraint_p else ()
+        twice = [a for a in along if a in sharding.spec.axes]
+        if twice:
+            raise errors.DuplicateAxisError(
+                f"vmap spmd_axis_name {along} cannot appear in with_sharding_constraint spec, but got spec "
+                f"{sharding.spec} at {capture()}: the mapped dimension is split over {', '.join(map(repr, twice))} "
+                "already; split the other dimensions over other axes, or drop spmd_axis_name"
+            )
+        entries.insert(d, along or PartitionSpec.UNCONSTRAINED)
         sharding = NamedSharding(sharding.mesh, PartitionSpec(*entries))
     return primitive.bind(x, **{**params, "sharding": sharding}), d
 
@@ -50,10 +58,8 @@ def _lower(ctx, eqn, x):
     sharding = eqn.params["sharding"]
     if isinstance(sharding, SingleDeviceSharding) or eqn.params.get("advice"):
         return x  # the program runs there: see Wanted.finish in meshrt.placement
-    sharding = abstract_sharding(sharding)
-    symbol = ctx.module.mesh_symbol(sharding.mesh)
     aval = eqn.outvars[0].aval
-    text = to_sdy_text(sharding, aval.physical().ndim, symbol)
+    text = ctx.module.sharding_text(sharding, aval.physical().ndim)
     return ctx.op("sdy.sharding_constraint", [x], aval, f"sharding = {text}")
 
 
@@ -67,7 +73,7 @@ def _jvp(primals, tangents, *, primitive, **params):
 
 def _annotation(name: str) -> Primitive:
     # No table of types: it would keep the devices of the shardings alive.
-    made = Primitive(name, lambda x, **_: x, lower=_lower, cache_types=False)
+    made = Primitive(name, lambda x, **_: x, lower=_lower, batch_axis=True, cache_types=False)
     made.jvp, made.batch = functools.partial(_jvp, primitive=made), functools.partial(_batch, primitive=made)
     return made
 

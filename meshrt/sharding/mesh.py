@@ -327,6 +327,12 @@ class Mesh(BaseMesh):
             )
         return Mesh(self._devices[block], self.axis_names, self.axis_types)
 
+    def reshaped(self, axes: AbstractMesh) -> Mesh:
+        """The same devices in the same order along other axes."""
+        if axes is self._abstract:
+            return self
+        return Mesh(self._devices.reshape(axes.axis_sizes), axes.axis_names, axes.axis_types)
+
     def update(self, devices: Any = None, axis_names: Any = None, axis_types: Any = None) -> Mesh:
         """A mesh with some of these replaced."""
         return Mesh(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.primitive import Primitive, missing_rule
@@ -11,7 +11,14 @@ from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, se
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
-__all__ = ["BatchTrace", "BatchTracer", "batch_flat", "batch_jaxpr", "bring_to_front", "move_dim"]
+__all__ = ["BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr", "bring_to_front", "move_dim"]
+
+
+class MappedAxis(NamedTuple):
+    """A dimension that is mapped over: its size, and the mesh axes that `vmap(spmd_axis_name=...)` lays it along."""
+
+    size: int
+    mesh_axes: tuple[str, ...] = ()
 
 
 class BatchTracer(Tracer):
@@ -26,13 +33,12 @@ class BatchTracer(Tracer):
 
 
 class BatchTrace(Trace):
-    """Applies batching rules in `parent`. Rules take (size, args, dims, params) with None for unbatched operands."""
+    """Applies batching rules in `parent`. `dims` has None for unbatched operands."""
 
-    __slots__ = ("axis_name", "parent", "size", "spmd_axis_name")
+    __slots__ = ("axis", "parent")
 
-    def __init__(self, parent: Trace, size: int, axis_name: Any = None, spmd_axis_name: Any = None):
-        self.parent, self.size = parent, size
-        self.axis_name, self.spmd_axis_name = axis_name, spmd_axis_name
+    def __init__(self, parent: Trace, axis: MappedAxis):
+        self.parent, self.axis = parent, axis
 
     @property
     def requires_low(self) -> bool:
@@ -47,7 +53,7 @@ class BatchTrace(Trace):
         return value, None
 
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        values, dims, active = [], [], False
+        values, dims, active, axis = [], [], False, self.axis
         for a in args:
             if type(a) is BatchTracer and a._trace is self:
                 values.append(a.value)
@@ -63,7 +69,7 @@ class BatchTrace(Trace):
                 return self.parent.process_primitive(primitive, values, params)
             if primitive.batch is None:
                 raise missing_rule(primitive, "batching", "cannot be used under vmap")
-            out, out_dims = primitive.batch(self.size, values, dims, params)
+            out, out_dims = primitive.batch(axis if primitive.batch_axis else axis.size, values, dims, params)
         finally:
             context.trace = saved
         if not primitive.multiple_results:
@@ -94,14 +100,12 @@ def bring_to_front(size: int, value: Any, dim: int | None) -> Any:
 
 def batch_flat(
     fun: Callable[..., Sequence[Any]],
-    size: int,
+    axis: MappedAxis,
     args: Sequence[Any],
     dims: Sequence[int | None],
-    axis_name: Any = None,
-    spmd_axis_name: Any = None,
 ) -> tuple[list[Any], list[int | None]]:
     """Maps a flat function in the current trace; returns values and the position of each one's batch dimension."""
-    trace = BatchTrace(context.trace, size, axis_name, spmd_axis_name)
+    trace = BatchTrace(context.trace, axis)
     wrapped = [trace.wrap(a, d) for a, d in zip(args, dims)]
     with set_trace(trace):
         outs = fun(*wrapped)
@@ -117,24 +121,24 @@ def batched_aval(size: int, aval: ShapedArray) -> ShapedArray:
 
 
 def batch_jaxpr(
-    jaxpr: Jaxpr, size: int, batched: tuple[bool, ...], force_out: tuple[bool, ...] | bool = False
+    jaxpr: Jaxpr, axis: MappedAxis, batched: tuple[bool, ...], force_out: tuple[bool, ...] | bool = False
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-    """The batched Jaxpr: flagged arguments get a leading dimension of `size`, and so do the results it returns flags
+    """The batched Jaxpr: flagged arguments get a leading dimension `axis`, and so do the results it returns flags
     for (all that `force_out` names). Cached by `jaxpr`.
     """
-    return _cache.get(jaxpr, (size, batched, force_out), lambda: _batch_jaxpr(jaxpr, size, batched, force_out))
+    return _cache.get(jaxpr, (axis, batched, force_out), lambda: _batch_jaxpr(jaxpr, axis, batched, force_out))
 
 
-def _batch_jaxpr(jaxpr, size, batched, force_out):
+def _batch_jaxpr(jaxpr, axis, batched, force_out):
     if isinstance(force_out, bool):
         force_out = (force_out,) * len(jaxpr.outvars)
     trace = JaxprTrace(jaxpr.name)
-    args = [trace.argument(batched_aval(size, a) if b else a) for a, b in zip(jaxpr.in_avals, batched)]
+    args = [trace.argument(batched_aval(axis.size, a) if b else a) for a, b in zip(jaxpr.in_avals, batched)]
     with set_trace(trace):
         dims = [0 if b else None for b in batched]
-        outs, out_dims = batch_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), size, args, dims)
+        outs, out_dims = batch_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), axis, args, dims)
         outs = [
-            bring_to_front(size, o, d) if d is not None or force else o
+            bring_to_front(axis.size, o, d) if d is not None or force else o
             for o, d, force in zip(outs, out_dims, force_out)
         ]
         closed = trace.close(args, outs)

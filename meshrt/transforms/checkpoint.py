@@ -243,9 +243,9 @@ def _transpose(cts, *operands, jaxpr, **params):
     return [(next(outs) if next(flags) else None) if lin else None for lin in linear]
 
 
-def _batch(size, args, dims, params):
+def _batch(axis, args, dims, params):
     args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
-    closed, flags = batch_jaxpr(params["jaxpr"], size, tuple(d is not None for d in dims))
+    closed, flags = batch_jaxpr(params["jaxpr"], axis, tuple(d is not None for d in dims))
     outs = checkpoint_p.bind(*closed.consts, *args, **{**params, "jaxpr": closed.jaxpr})
     return outs, [0 if f else None for f in flags]
 
@@ -262,7 +262,7 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 checkpoint_p = Primitive(
     "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
-    transpose=_transpose, batch=_batch, multiple_results=True, cache_types=False,
+    transpose=_transpose, batch=_batch, batch_axis=True, multiple_results=True, cache_types=False,
 )  # fmt: skip
 checkpoint_p.dce = _dce
 checkpoint_p.effects_rule = lambda *avals, jaxpr, **_: jaxpr.effects

@@ -12,6 +12,7 @@ from meshrt import dtypes, errors, tree_util
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import StaticValue, signature_of
+from meshrt.transforms.batching import MappedAxis
 from meshrt.transforms.tools import zeros
 
 __all__ = [
@@ -54,15 +55,15 @@ class MappableRule:
 
     batched_class: Any
 
-    def mapped(self, size: int, batched: tuple[bool, ...]) -> Any:
-        """The rule over a leading dimension of `size` in the flagged arguments."""
+    def mapped(self, axis: MappedAxis, batched: tuple[bool, ...]) -> Any:
+        """The rule over a leading dimension `axis` in the flagged arguments."""
         try:
             forms = self._batched_forms
         except AttributeError:
             forms = self._batched_forms = {}
-        found = forms.get((size, batched))
+        found = forms.get((axis, batched))
         if found is None:
-            found = forms[size, batched] = self.batched_class(self, size, batched)
+            found = forms[axis, batched] = self.batched_class(self, axis, batched)
         return found
 
 

@@ -16,7 +16,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.trace import context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.batching import BatchTrace, batch_jaxpr, bring_to_front, move_dim
+from meshrt.transforms.batching import BatchTrace, MappedAxis, batch_jaxpr, bring_to_front, move_dim
 from meshrt.transforms.custom_arguments import (
     MappableRule,
     SymbolicZero,
@@ -197,20 +197,20 @@ def _live_tangent(t: Any) -> Any:
 class BatchedJvpRule(MappableRule):
     """A rule mapped over a leading dimension of the flagged arguments; all results have it."""
 
-    __slots__ = ("batched", "rule", "size")
+    __slots__ = ("axis", "batched", "rule")
 
-    def __init__(self, rule: Any, size: int, batched: tuple[bool, ...]):
-        self.rule, self.size, self.batched = rule, size, batched
+    def __init__(self, rule: Any, axis: MappedAxis, batched: tuple[bool, ...]):
+        self.rule, self.axis, self.batched = rule, axis, batched
 
     def __repr__(self) -> str:
         return f"vmap({self.rule})"
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        trace = BatchTrace(context.trace, self.size)
+        trace = BatchTrace(context.trace, self.axis)
         wrap = lambda values: [trace.wrap(v, 0) if b and v is not None else v for v, b in zip(values, self.batched)]
         with set_trace(trace):
             outs, t_outs = self.rule(wrap(primals), wrap(tangents))
-        front = lambda v: bring_to_front(self.size, *trace.unwrap(v))
+        front = lambda v: bring_to_front(self.axis.size, *trace.unwrap(v))
         return [front(o) for o in outs], [None if t is None else _live_tangent(front(t)) for t in t_outs]
 
 
@@ -227,13 +227,13 @@ def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
     return rule(primals[num_consts:], tangents[num_consts:])
 
 
-def _batch(size, args, dims, params):
+def _batch(axis, args, dims, params):
     args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
     batched = tuple(d is not None for d in dims)
-    closed, _ = batch_jaxpr(params["jaxpr"], size, batched, True)
+    closed, _ = batch_jaxpr(params["jaxpr"], axis, batched, True)
     num_consts, rule = params["num_consts"], params["rule"]
     flags = batched[num_consts:]
-    mapped = rule.mapped(size, flags)
+    mapped = rule.mapped(axis, flags)
     outs = custom_jvp_call_p.bind(
         *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
     )
@@ -244,6 +244,6 @@ custom_jvp_call_p = Primitive(
     "custom_jvp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
-    jvp=_jvp, batch=_batch, multiple_results=True, cache_types=False,
+    jvp=_jvp, batch=_batch, batch_axis=True, multiple_results=True, cache_types=False,
 )  # fmt: skip
 custom_jvp_call_p.effects_rule = lambda *avals, jaxpr, num_consts, rule: jaxpr.effects

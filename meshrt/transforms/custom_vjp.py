@@ -18,7 +18,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.trace import context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.batching import BatchTrace, batch_jaxpr, bring_to_front, move_dim
+from meshrt.transforms.batching import BatchTrace, MappedAxis, batch_jaxpr, bring_to_front, move_dim
 from meshrt.transforms.custom_arguments import (
     MappableRule,
     SymbolicZero,
@@ -262,23 +262,23 @@ def _checked(ct: Any, aval: ShapedArray, title: str) -> Any:
 class BatchedVjpRule(MappableRule):
     """A VjpRule mapped over a leading dimension of the flagged arguments; all results have it."""
 
-    __slots__ = ("batched", "rule", "size")
+    __slots__ = ("axis", "batched", "rule")
 
-    def __init__(self, rule: Any, size: int, batched: tuple[bool, ...]):
-        self.rule, self.size, self.batched = rule, size, batched
+    def __init__(self, rule: Any, axis: MappedAxis, batched: tuple[bool, ...]):
+        self.rule, self.axis, self.batched = rule, axis, batched
 
     def __repr__(self) -> str:
         return f"vmap({self.rule})"
 
     def __call__(self, primals: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], list[Any], Any]:
-        trace = BatchTrace(context.trace, self.size)
+        trace = BatchTrace(context.trace, self.axis)
         with set_trace(trace):
             wrapped = [trace.wrap(p, 0 if b else None) for p, b in zip(primals, self.batched)]
             outs, residuals, backward = self.rule(wrapped, nonzeros)
         pairs = [trace.unwrap(r) for r in residuals]
         dims = tuple(d for _, d in pairs)
-        outs = [bring_to_front(self.size, *trace.unwrap(o)) for o in outs]
-        return outs, [v for v, _ in pairs], BatchedBackward(backward, self.size, dims, self.batched)
+        outs = [bring_to_front(self.axis.size, *trace.unwrap(o)) for o in outs]
+        return outs, [v for v, _ in pairs], BatchedBackward(backward, self.axis, dims, self.batched)
 
 
 VjpRule.batched_class = BatchedVjpRule.batched_class = BatchedVjpRule
@@ -288,14 +288,14 @@ class BatchedBackward(NamedTuple):
     """A backward rule mapped over a dimension; the cotangents of arguments that all members share are summed."""
 
     backward: Any
-    size: int
+    axis: MappedAxis
     residual_dims: tuple[int | None, ...]
     batched: tuple[bool, ...]
 
     def __call__(self, residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         from meshrt.primitives.reduce import reduce_sum_p
 
-        trace = BatchTrace(context.trace, self.size)
+        trace = BatchTrace(context.trace, self.axis)
         with set_trace(trace):
             wrapped = [trace.wrap(r, d) for r, d in zip(residuals, self.residual_dims)]
             pulled = self.backward(wrapped, [None if c is None else trace.wrap(c, 0) for c in cts])
@@ -304,7 +304,7 @@ class BatchedBackward(NamedTuple):
             if ct is None:
                 out.append(None)
                 continue
-            front = bring_to_front(self.size, *trace.unwrap(ct))
+            front = bring_to_front(self.axis.size, *trace.unwrap(ct))
             out.append(front if batched else reduce_sum_p.bind(front, axes=(0,)))
         return out
 
@@ -351,13 +351,13 @@ def _linear_transpose(cts, *operands, backward, num_residuals, nonzeros, out_ava
     return [None] * num_residuals + [ct if is_undefined(t) else None for ct, t in zip(pulled, tangents)]
 
 
-def _batch(size, args, dims, params):
+def _batch(axis, args, dims, params):
     args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
     batched = tuple(d is not None for d in dims)
-    closed, _ = batch_jaxpr(params["jaxpr"], size, batched, True)
+    closed, _ = batch_jaxpr(params["jaxpr"], axis, batched, True)
     num_consts, rule = params["num_consts"], params["rule"]
     flags = batched[num_consts:]
-    mapped = rule.mapped(size, flags)
+    mapped = rule.mapped(axis, flags)
     outs = custom_vjp_call_p.bind(
         *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
     )
@@ -368,7 +368,7 @@ custom_vjp_call_p = Primitive(
     "custom_vjp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
-    jvp=_no_forward_mode, linearize=_linearize, batch=_batch, multiple_results=True, cache_types=False,
+    jvp=_no_forward_mode, linearize=_linearize, batch=_batch, batch_axis=True, multiple_results=True, cache_types=False,
 )  # fmt: skip
 custom_vjp_call_p.effects_rule = lambda *avals, jaxpr, num_consts, rule: jaxpr.effects
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.types import aval_of
-from meshrt.transforms.arguments import argument_paths, fun_name
-from meshrt.transforms.batching import batch_flat, bring_to_front, move_dim
+from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
+from meshrt.transforms.batching import MappedAxis, batch_flat, bring_to_front, move_dim
 from meshrt.tree_util import tree_flatten, tree_unflatten
 
 __all__ = ["vmap"]
@@ -23,7 +23,12 @@ def vmap(
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
 ) -> Callable[..., Any]:
-    """Maps `fun` over dimensions `in_axes` of its arguments (an int or None, or a pytree prefix of them)."""
+    """Maps `fun` over dimensions `in_axes` of its arguments (an int or None, or a pytree prefix of them).
+
+    `spmd_axis_name` names the mesh axis, or axes, that the mapped dimension is laid along wherever the function
+    constrains a sharding.
+    """
+    mesh_axes = as_tuple(spmd_axis_name)
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
 
@@ -33,7 +38,7 @@ def vmap(
         dims = _in_dims(fun, in_axes, args, kwargs, leaves)
         size = _mapped_size(fun, leaves, dims, axis_size, tree)
         dims = [d if d is None else d % aval_of(x).ndim for d, x in zip(dims, leaves)]
-        out_tree: list[Any] = []
+        axis, out_tree = MappedAxis(size, mesh_axes), []
 
         def flat(*values: Any) -> list[Any]:
             inner_args, inner_kwargs = tree_unflatten(tree, values)
@@ -41,7 +46,7 @@ def vmap(
             out_tree.append(structure)
             return out
 
-        outs, out_dims = batch_flat(flat, size, leaves, dims, axis_name, spmd_axis_name)
+        outs, out_dims = batch_flat(flat, axis, leaves, dims)
         wanted = _out_dims(fun, out_axes, out_tree[-1], outs)
         placed = [_place(size, o, d, w, fun) for o, d, w in zip(outs, out_dims, wanted)]
         return tree_unflatten(out_tree[-1], placed)
