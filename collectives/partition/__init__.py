@@ -13,7 +13,18 @@ from collections.abc import Callable
 
 __all__ = ["rules"]
 
-_PLUMBING = {"context", "factors", "intervals", "linear", "lookahead", "numbering", "state", "structure"}
+_PLUMBING = {
+    "context",
+    "factors",
+    "intervals",
+    "linear",
+    "lookahead",
+    "numbering",
+    "recompute",
+    "state",
+    "structure",
+    "trade",
+}
 
 
 @functools.cache

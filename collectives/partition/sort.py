@@ -102,7 +102,10 @@ def _top(ctx: Context, op: Op, x: Ref, k: int) -> list[Ref]:
     types = [(shape, r.type.dtype) for r in op.results]
     text = ctx.attr_text(op, skip=("k",))
     attrs = f"k = {k} : i64" + (f", {text}" if text else "")
-    return ctx.region.op(op.name, [x], types, extra=attrs, loc=ctx.loc)
+    top = ctx.region.op(op.name, [x], types, extra=attrs, loc=ctx.loc)
+    # Compilers know a selection by the slices that cut its results off a sort. Exchanges slice them further, and slices
+    # of slices become one: without a barrier the whole sort would run.
+    return ctx.region.op("stablehlo.optimization_barrier", top, types, loc=ctx.loc)
 
 
 def _pick(ctx: Context, x: Ref, positions: Ref) -> Ref:

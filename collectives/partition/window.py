@@ -11,12 +11,14 @@ from propagation.program import Op
 
 from ..emit import Ref
 from ..realise import REDUCERS
+from . import trade
 from .batch import apply
 from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
 from .intervals import bordered, neighbours
 from .reduce import identity_literal, is_identity, reduction_kind
+from .trade import padding_text
 
 _WHY = "a window moves over this dimension"
 
@@ -98,11 +100,6 @@ def _padding(op: Op, rank: int) -> tuple[tuple[int, int], ...]:
     return pairs(op.attrs["padding"]) if "padding" in op.attrs else ((0, 0),) * rank
 
 
-def _padding_text(padding) -> str:
-    rows = ", ".join(f"[{a}, {b}]" for a, b in padding)
-    return f"padding = dense<[{rows}]> : tensor<{len(padding)}x2xi64>"
-
-
 # -- reduce_window --------------------------------------------------------------------------------------------
 
 
@@ -144,7 +141,7 @@ def reduce_window(ctx: Context, op: Op) -> None:
         result = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, fill)
         ctx.bind(op.results[0], dims, result)
         return
-    text = f"{ctx.attr_text(op, skip=('padding',))}, {_padding_text(new_padding)}"
+    text = f"{ctx.attr_text(op, skip=('padding',))}, {padding_text(new_padding)}"
     for r, ref in zip(op.results, ctx.local_copy(op, refs, shapes, attrs=text)):
         ctx.bind(r, dims, ref)
 
@@ -173,7 +170,7 @@ def _running_total(ctx: Context, op: Op, refs, d: int, dims, axis: _Axis, paddin
     taps[d] = piece
     padding[d] = (piece - 1, 0) if forward else (0, piece - 1)
     dims_text = f"window_dimensions = array<i64: {', '.join(map(str, taps))}>"
-    text = f"{ctx.attr_text(op, skip=('padding', 'window_dimensions'))}, {dims_text}, {_padding_text(padding)}"
+    text = f"{ctx.attr_text(op, skip=('padding', 'window_dimensions'))}, {dims_text}, {padding_text(padding)}"
     mine = ctx.local_copy(op, [x, init], [x.shape], attrs=text)[0]
     last = piece - 1 if forward else 0
     total = ctx.realiser.cut(ctx.region, mine, d, last, last + 1, ctx.loc)
@@ -259,10 +256,13 @@ def convolution(ctx: Context, op: Op) -> None:
             d.input_spatial, d.output_spatial, d.kernel_spatial, spread, step, base, (low for low, _ in padding)
         )
     ]
-    reversed_ = "window_reversal" in op.attrs and "true" in str(op.attrs["window_reversal"])
-    spatial = tuple("out" if a.out >= a.taps else "" if reversed_ else "kernel" for a in axes)
+    spatial = tuple("out" if a.out >= a.taps else "" if _is_reversed(op) else "kernel" for a in axes)
     if not _convolve(ctx, op, d, axes, padding, shapes, spatial):
         _convolve(ctx, op, d, axes, padding, shapes, ("",) * rank)
+
+
+def _is_reversed(op: Op) -> bool:
+    return "window_reversal" in op.attrs and "true" in str(op.attrs["window_reversal"])
 
 
 def _convolve(ctx: Context, op: Op, d, axes, padding, shapes, spatial) -> bool:
@@ -298,13 +298,16 @@ def _convolve(ctx: Context, op: Op, d, axes, padding, shapes, spatial) -> bool:
         for ref, v, dims, which in zip(operands, (lhs, rhs), choice.operands, contracted)
     ]
     around = {**plans, **kernel}
-    new_padding = [(around[j].low, around[j].high) if j in around else pad for j, pad in enumerate(padding)]
-    text = f"{ctx.attr_text(op, skip=(*groups, 'padding'))}, {_padding_text(new_padding)}"
-    for name, count in groups.items():
-        if count > 1:
-            count //= ctx.atoms.product(choice.results[0][d.output_feature])
-        text += f", {name} = {count} : i64"
-    ref = ctx.local_copy(op, operands, [ctx.piece_shape(result, choice.results[0])], attrs=text)[0]
+    local = trade.Local(
+        d,
+        [a.step for a in axes],
+        [a.base for a in axes],
+        [a.spread for a in axes],
+        [(around[j].low, around[j].high) if j in around else pad for j, pad in enumerate(padding)],
+        {k: n if n == 1 else n // ctx.atoms.product(choice.results[0][d.output_feature]) for k, n in groups.items()},
+        not _is_reversed(op),
+    )
+    ref = trade.convolve(ctx, op, local, operands, ctx.piece_shape(result, choice.results[0]))
     ctx.bind_partial(result, choice.results[0], {choice.pending: ref})
     return True
 
