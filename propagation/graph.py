@@ -336,7 +336,8 @@ class Program:
         """A copy of `op` (regions included), with operands replaced through `mapping`; results are added to it."""
         operands = [mapping.get(v, v) for v in op.operands]
         new = self.new_op(op.name, operands, [v.type for v in op.results], op.attrs, (), op)
-        new.data = None if op.data is None else dict(op.data)
+        # Lists of shardings are changed in place; the copy has its own.
+        new.data = None if op.data is None else {k: v[:] if type(v) is list else v for k, v in op.data.items()}
         mapping.update(zip(op.results, new.results))
         for block in op.regions:
             new.regions.append(self.clone_block(block, mapping, new))

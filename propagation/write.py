@@ -83,9 +83,11 @@ class _Writer:
             attrs.append("arg_attrs = [" + ", ".join(f"{{{a}}}" for a in arg_attrs) + "]")
         if any(result_attrs):
             attrs.append("res_attrs = [" + ", ".join(f"{{{a}}}" for a in result_attrs) + "]")
-        attrs += [f"{k} = {self.attr(v)}" for k, v in func.attrs.items() if k != "sym_visibility"]
-        body = self._block(func.body)
-        return f'"func.func"() <{{{", ".join(attrs)}}}> ({body}) : () -> (){self._location(func.loc)}'
+        if "no_inline" in func.attrs:
+            attrs.append("no_inline")
+        others = self._dict({k: v for k, v in func.attrs.items() if k not in ("sym_visibility", "no_inline")})
+        body = self._block(func.body) + (f") {{{others}}}" if others else ")")
+        return f'"func.func"() <{{{", ".join(attrs)}}}> ({body} : () -> (){self._location(func.loc)}'
 
     def _with_sharding(self, attrs: dict[str, ir.Attribute], sharding: TensorSharding | None) -> str:
         text = self._dict({k: v for k, v in attrs.items() if k != "sdy.sharding"})
