@@ -6,12 +6,11 @@ functions of them again, one per distinct (original function, argument and resul
 
 from __future__ import annotations
 
-from jaxlib.mlir import ir
-
 from .annotations import Shardings
-from .importing import callee_of, filled
+from .functions import Symbols, callee_of, drop_unreachable_functions, original_name, set_callee
+from .importing import filled
 from .model import TensorSharding
-from .program import Block, Edits, Func, Op, Program, Use, replace_all_uses
+from .program import Block, Edits, Func, Op, Program, Use, Value, replace_all_uses
 
 __all__ = ["inline_calls", "note_returned", "outline_calls"]
 
@@ -36,9 +35,6 @@ class _Inliner:
         self.program, self.shardings = program, shardings
         self.edits = Edits()
         self.made: list[Op] = []
-        self.names = set(program.funcs)
-        self.called: set[str] = set()
-        self.count = 0
 
     def block(self, block: Block) -> None:
         for op in list(block.ops):
@@ -61,112 +57,130 @@ class _Inliner:
         for old, copy in mapping.items():
             shardings.set(copy, shardings.get(old))
         ins = [shardings.get(a) for a in callee.args]
-        new.data = {"name": callee.name, "in_shardings": filled(ins, callee.args), "callee": callee}
+        new.data = {"name": original_name(callee), "in_shardings": filled(ins, callee.args), "callee": callee}
         for old, value in zip(op.results, new.results):
             shardings.set(value, shardings.get(old))
             replace_all_uses(old, value)
         self.edits.before(op, new)
         self.edits.erase(op)
         self.block(body)
-        new.data["symbol"] = self.symbol(callee.name)
         self.made.append(new)
 
-    def symbol(self, name: str) -> str:
-        """A name for this copy of function `name`, of which the first has the function's own; the numbers of all
-        functions' copies are counted together, as Shardy does."""
-        symbol = name
-        if name in self.called:
-            while symbol in self.names:
-                symbol, self.count = f"{name}_{self.count}", self.count + 1
-        self.called.add(name)
-        self.names.add(symbol)
-        return symbol
 
-
-def note_returned(program: Program, shardings: Shardings) -> None:
+def note_returned(program: Program, shardings: Shardings, is_newest: bool) -> None:
     """Notes what named computations return, as long as edges hold the shardings of loops' and branches' values: an
-    edge without one says nothing, although its operation may later list it as open."""
+    edge without one says nothing, although its operation may later list it as open. A value on one device says nothing
+    about the function's result, either, in the newest version."""
     if "sdy.named_computation" not in program.names:
         return
     for op in program.ops():
         if op.name == "sdy.named_computation":
-            op.data["returned"] = [shardings.get(v) for v in op.regions[0].terminator.operands]
+            found = [shardings.get(v) for v in op.regions[0].terminator.operands]
+            op.data["returned"] = [None if s is not None and s.mesh.is_maximal and is_newest else s for s in found]
             op.data["returned_values"] = [*op.regions[0].terminator.operands]
 
 
 def outline_calls(program: Program, shardings: Shardings, keep_own: bool) -> None:
-    """Makes functions and calls of the named computations. Calls of one function with equal shardings share one; a
-    call whose results are sharded otherwise than the function returns them gets reshards behind it. Where the axes
-    agree, the call keeps its own sharding (`keep_own`) or takes the function's; they can differ in unreduced axes."""
+    """Makes functions and calls of the named computations. Calls of one function with equal shardings share one, the
+    first that a call names in program order. A call whose results are sharded otherwise than the function returns them
+    gets reshards behind it, the last result's first; but if they are unreduced over other axes, it keeps its own
+    (`keep_own`)."""
     if "sdy.named_computation" not in program.names:
         return
-    made: dict[tuple, Func] = {}
+    symbols = Symbols(program)
     edits = Edits()
+    calls: list[tuple[Op, Op]] = []
+    keys: dict[str, tuple] = {}
     for func in list(program.funcs.values()):
         for op in func.body.walk_inside_out():
             if op.name == "sdy.named_computation":
-                _outline(program, shardings, op, made, edits, keep_own)
+                calls.append((_outline(program, shardings, op, symbols, keys, edits), op))
     edits.apply()
+    _share_functions(program, keys)
+    for call, op in calls:
+        _settle_results(program, shardings, call, op, keep_own, edits)
+    edits.apply()
+    drop_unreachable_functions(program)
 
 
-def _outline(program: Program, shardings: Shardings, op: Op, made: dict, edits: Edits, keep_own) -> None:
-    returned = op.data["returned"]
-    ins = tuple(op.data["in_shardings"])
-    key = (op.data["name"], ins, tuple(returned))
-    func = made.get(key)
-    if func is None:
-        func = made[key] = _new_function(program, shardings, op, ins, returned)
+def _outline(program: Program, shardings: Shardings, op: Op, symbols: Symbols, keys: dict, edits: Edits) -> Op:
+    """The call that stands for a named computation, and a function of its body. What the computation was is kept for
+    `_settle_results`."""
+    func = _new_function(program, shardings, op, symbols)
+    keys[func.name] = (op.data["name"], tuple(op.data["in_shardings"]), tuple(op.data["returned"]))
     attrs = {k: v for k, v in op.attrs.items() if k not in ("name", "in_shardings", "out_shardings", "sdy.sharding")}
-    with program.context:
-        attrs["callee"] = ir.FlatSymbolRefAttr.get(func.name)
     call = program.new_op("func.call", op.operands, [v.type for v in op.results], attrs, (), op)
+    set_callee(program, call, func.name)
+    for old, value in zip(op.results, call.results):
+        replace_all_uses(old, value)
+    edits.before(op, call)
+    edits.erase(op)
+    return call
+
+
+def _share_functions(program: Program, keys: dict[str, tuple]) -> None:
+    first: dict[tuple, str] = {}
+    for op in program.ops():
+        if op.name == "func.call":
+            name = callee_of(op)
+            shared = first.setdefault(keys[name], name) if name in keys else name
+            if shared != name:
+                set_callee(program, op, shared)
+
+
+def _settle_results(program: Program, shardings: Shardings, call: Op, op: Op, keep_own: bool, edits: Edits) -> None:
+    """The shardings of a call's results: those that the function returns, with reshards to those that the named
+    computation `op` had."""
     stands_for = [*op.results]  # whose sharding each result has, for explanations
     call.data = {"stands_for": stands_for}
-    edits.before(op, call)
-    for old, value, sharding in zip(op.results, call.results, filled(returned, op.results)):
-        wanted = shardings.get(old)
-        unsharded = wanted is not None and wanted.is_fully_replicated and not wanted.unreduced
-        if sharding is None and unsharded and not wanted.mesh.is_maximal:
-            wanted = TensorSharding.replicated_on(wanted.mesh, value.type.rank)  # as the function returns it
-        differs = wanted is not None and sharding is not None and not _same_axes(wanted, sharding)
-        own = keep_own and not differs and wanted is not None
-        own = own and (sharding is None or sharding.unreduced != wanted.unreduced)
-        shardings.set(value, wanted if own else sharding or wanted)
-        if not own and sharding is not None:
-            stands_for[old.number] = op.data["returned_values"][old.number]
-        replace_all_uses(old, value)
-        if differs:
-            _reshard(program, shardings, value, wanted, call, op, edits)
-    edits.erase(op)
+    given = filled(op.data["returned"], op.results)
+    for number in range(len(op.results)):
+        value, returns, wanted = call.results[number], given[number], shardings.get(op.results[number])
+        if returns is None and wanted is not None and not wanted.mesh.is_maximal:
+            returns = TensorSharding.replicated_on(wanted.mesh, value.type.rank)
+        if wanted is None and returns is not None and not returns.mesh.is_maximal:
+            wanted = TensorSharding.replicated_on(returns.mesh, value.type.rank)
+        if returns is None or wanted is None:
+            shardings.set(value, returns or wanted)
+        elif keep_own and returns.unreduced != wanted.unreduced:
+            shardings.set(value, wanted)
+            continue
+        else:
+            shardings.set(value, returns)
+            if not _is_placed_alike(returns, wanted):
+                _reshard(program, shardings, value, wanted, call, edits)
+        if given[number] is not None:
+            stands_for[number] = op.data["returned_values"][number]
 
 
-def _same_axes(a: TensorSharding, b: TensorSharding) -> bool:
-    return [d.axes for d in a.dims] == [d.axes for d in b.dims]
+def _is_placed_alike(a: TensorSharding, b: TensorSharding) -> bool:
+    """Whether two shardings split their value alike; axes over which it is unreduced do not count."""
+    if a.is_fully_replicated and b.is_fully_replicated:
+        return True
+    return a.mesh is b.mesh and [d.axes for d in a.dims] == [d.axes for d in b.dims]
 
 
-def _reshard(program, shardings, value, wanted: TensorSharding, call: Op, anchor: Op, edits: Edits) -> None:
+def _reshard(program: Program, shardings: Shardings, value: Value, wanted: TensorSharding, call: Op, edits) -> None:
     reshard = program.new_op("sdy.reshard", [], [value.type], {}, (), call)
     replace_all_uses(value, reshard.results[0])
     reshard.operands.append(value)
     value.uses.append(Use(reshard, 0))
     shardings.set(reshard.results[0], wanted)
-    edits.before(anchor, reshard)
+    edits.after(call, reshard)
 
 
-def _new_function(program: Program, shardings: Shardings, op: Op, ins, returned) -> Func:
+def _new_function(program: Program, shardings: Shardings, op: Op, symbols: Symbols) -> Func:
     original: Func | None = op.data.get("callee")
-    base, name, count = op.data["name"], op.data.get("symbol", op.data["name"]), 0
-    while name in program.funcs:
-        name, count = f"{base}_{count}", count + 1
+    name = symbols.unique(op.data["name"])
     body = op.regions[0]
     op.regions = []
     body.terminator.name = "func.return"
     func = Func(name, "private", body, [v.type for v in body.terminator.operands])
     func._ir = original._ir if original is not None else op._ir
     func.arg_attrs = [dict(a) for a in original.arg_attrs] if original else [{} for _ in body.args]
-    func.result_attrs = [dict(a) for a in original.result_attrs] if original else [{} for _ in returned]
+    func.result_attrs = [dict(a) for a in original.result_attrs] if original else [{} for _ in op.results]
     program.funcs[name] = func
-    for value, sharding in zip(body.args, ins):
+    for value, sharding in zip(body.args, op.data["in_shardings"]):
         shardings.set(value, sharding)
-    shardings.results[func] = list(returned)
+    shardings.results[func] = list(op.data["returned"])
     return func

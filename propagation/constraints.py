@@ -20,12 +20,13 @@ _CONSTRAINT, _MANUAL = "sdy.sharding_constraint", "sdy.manual_computation"
 
 
 def apply_constraints(
-    program: Program, shardings: Shardings, edge_values: set[Value], is_newest: bool = True
+    program: Program, shardings: Shardings, edge_values: dict[Value, Value], is_newest: bool = True
 ) -> list[tuple[Op, Value]]:
     """Applies constraints, and manual computations' input shardings, to the values that they constrain.
 
-    `edge_values` are the owners and targets of data-flow edges: for these all uses go through the constraint instead,
-    because the edge's sharding belongs to more than this value. A value annotated as open and nothing else counts as
+    `edge_values` are the owners and targets of data-flow edges, each with the value that has the edge's sharding: for
+    these all uses go through the constraint instead, because that sharding belongs to more than this value. A value
+    annotated as open and nothing else counts as
     not annotated by the newest version (`is_newest`), as annotated by the older one.
 
     Returns the operations whose sharding was put on an operand, with the operand.
@@ -37,7 +38,7 @@ def apply_constraints(
     for func in program.funcs.values():
         for op in func.body.walk_inside_out():
             if op.name == _CONSTRAINT:
-                _redirect_chain(op, annotated)
+                _redirect_chain(op, annotated, edge_values)
                 _apply(program, annotated, edge_values, op, 0, shardings.get(op.results[0]), applied)
             elif op.name == _MANUAL:
                 for number, sharding in enumerate(op.data["in_shardings"]):
@@ -54,14 +55,14 @@ class _Annotated:
 
     def get(self, value: Value) -> TensorSharding | None:
         found = self.shardings.get(value)
-        if found is not None and found is TensorSharding.open_on(found.mesh, found.rank):
-            return None
-        return found
+        if found is None or found.mesh.is_maximal or found is not TensorSharding.open_on(found.mesh, found.rank):
+            return found
+        return None
 
 
 def _apply(program, shardings, edge_values, op: Op, number: int, sharding: TensorSharding, applied: list) -> None:
     value = op.operands[number]
-    if not _is_shardable(value) or _sharding_of(value, shardings) is not None:
+    if not _is_shardable(value) or _sharding_of(value, shardings, edge_values) is not None:
         return
     if not sharding.is_fully_closed or _is_constrained_otherwise(value, sharding, shardings):
         return
@@ -78,7 +79,8 @@ def _apply(program, shardings, edge_values, op: Op, number: int, sharding: Tenso
         shardings.set(constraint.results[0], sharding)
     if sharding.unreduced:
         opened = TensorSharding.open_on(sharding.mesh, value.type.rank)
-        shardings.set(value, TensorSharding(sharding.mesh, opened.dims, (), sharding.unreduced))
+        unreduced = TensorSharding(sharding.mesh, opened.dims, (), sharding.unreduced)
+        shardings.set(edge_values.get(value, value), unreduced)
     _insert_behind(value, constraint)
     replace_all_uses(value, constraint.results[0], lambda use: use.op is not constraint)
 
@@ -112,8 +114,10 @@ def _is_shardable(value: Value) -> bool:
     return not isinstance(owner, Op) or is_data_flow_op(owner)
 
 
-def _sharding_of(value: Value, shardings: Shardings) -> TensorSharding | None:
-    """Looks through to the edge of a value that is an edge's only use."""
+def _sharding_of(value: Value, shardings: Shardings, edge_values: dict[Value, Value]) -> TensorSharding | None:
+    """Looks through to the edge of a value that is an edge's only use, or a target of an edge."""
+    if value in edge_values:
+        return shardings.get(edge_values[value])
     if len(value.uses) == 1 and value.uses[0].op.name == "sdy.data_flow_edge":
         return shardings.get(value.uses[0].op.results[0])
     return shardings.get(value)
@@ -132,13 +136,13 @@ def _is_constrained(value: Value, excluded: Op | None = None) -> bool:
     return any(u.op is not excluded and u.op.name in (_CONSTRAINT, _MANUAL) for u in value.uses)
 
 
-def _redirect_chain(head: Op, shardings: Shardings) -> None:
+def _redirect_chain(head: Op, shardings: Shardings, edge_values: dict[Value, Value]) -> None:
     """Constraints that follow each other are a sequence of reshards; later users of the first one's input then use
     the last one's result."""
     value = head.operands[0]
     if value.op is not None and value.op.name == _CONSTRAINT:
         return
-    if _sharding_of(value, shardings) is not None or _is_constrained(value, head):
+    if _sharding_of(value, shardings, edge_values) is not None or _is_constrained(value, head):
         return
     tail = head
     while len(tail.results[0].uses) == 1 and tail.results[0].uses[0].op.name == _CONSTRAINT:

@@ -33,7 +33,8 @@ _BARRIER_MODES = {"NONE": (0, 0), "FORWARD": (1, 1), "BACKWARD": (2, 2), "BOTH":
 class Driver:
     """Propagates shardings over a program until nothing changes. `shardings` is updated in place.
 
-    `edges` are the data-flow edges in the program, `groups` lists of values to be sharded alike.
+    `edges` are the data-flow edges in the program, `groups` lists of values to be sharded alike. With `faults`, what
+    Shardy gets wrong is copied.
     """
 
     def __init__(
@@ -45,10 +46,12 @@ class Driver:
         strategy: str = "aggressive",
         groups: list[list[Value]] | None = None,
         log: Log | None = None,
+        faults: bool = False,
     ):
         self.program, self.shardings, self.rules, self.strategy = program, shardings, rules, strategy
         self.log = log if log is not None else Log(program)
         self.conservative = rules.options.conservative
+        self._faults = faults
         self._groups: dict[tuple, Group] = {}
         self._notified: dict[int, tuple[int, ...]] = {}
         self._round = (0, 0)
@@ -351,11 +354,16 @@ class Driver:
         if decision.changes:
             if node.view is not None:
                 last = len(node.slots) - 1
+                inside = dict(decision.changes)
                 changes = tuple((t, from_source(s) if t == last else s) for t, s in decision.changes)
                 decision = Decision(changes, decision.sources, decision.conflicts)
+                if self._faults:
+                    # Shardy gives the other members of a sharding group the view from the side of the sources.
+                    self._apply(index, node, decision, shardings, stack, on_stack, inside)
+                    return
             self._apply(index, node, decision, shardings, stack, on_stack)
 
-    def _apply(self, index, node, decision: Decision, shardings, stack, on_stack) -> None:
+    def _apply(self, index, node, decision: Decision, shardings, stack, on_stack, for_group=None) -> None:
         table, slots = self.table, node.slots
         self.log.visit(node, decision, shardings, self._round)
         for t, new in decision.changes:
@@ -363,6 +371,8 @@ class Driver:
             if place == self._nowhere:
                 continue
             self._write(index, place, new, stack, on_stack)
+            if for_group is not None:
+                new = for_group[t]
             for other in self._group_of.get(place, ()):
                 if other != place and table[other] is not new:
                     self.log.group(node.op, place, other, table[other], new, self._round)

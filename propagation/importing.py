@@ -11,6 +11,7 @@ import re
 from jaxlib.mlir import ir
 
 from .annotations import Shardings
+from .functions import Symbols, callee_of, copy_function, set_callee
 from .model import AxisRef, DimSharding, Mesh, TensorSharding, quote, quote_symbol
 from .program import Edits, Func, Op, Program, Use, Value
 from .schedule import is_elementwise
@@ -18,7 +19,6 @@ from .schedule import is_elementwise
 __all__ = [
     "clean_manual_axes",
     "drop_unit_axes",
-    "drop_unreachable_functions",
     "filled",
     "func_to_call",
     "split_constants",
@@ -111,36 +111,6 @@ def drop_unit_axes(program: Program, shardings: Shardings) -> None:
             op.data["manual_axes"] = tuple(a for a in op.data["manual_axes"] if sizes.get(a) != 1)
 
 
-def callee_of(op: Op) -> str:
-    return ir.FlatSymbolRefAttr(op.attrs["callee"]).value
-
-
-def drop_unreachable_functions(program: Program) -> None:
-    """Removes private functions that no reachable operation names."""
-    if len(program.funcs) == 1:
-        return
-    todo = [f for f in program.funcs.values() if f.visibility == "public"]
-    reached = {f.name for f in todo}
-    while todo:
-        for op in todo.pop().body.walk():
-            for name in _named_functions(op):
-                if name in program.funcs and name not in reached:
-                    reached.add(name)
-                    todo.append(program.funcs[name])
-    for name in [n for n in program.funcs if n not in reached]:
-        del program.funcs[name]
-
-
-def _named_functions(op: Op) -> list[str]:
-    if op.name == "func.call":
-        return [callee_of(op)]
-    if op.name == "stablehlo.composite":
-        return [ir.FlatSymbolRefAttr(op.attrs["decomposition"]).value]
-    if op.name == "stablehlo.custom_call" and "called_computations" in op.attrs:
-        return [ir.FlatSymbolRefAttr(a).value for a in ir.ArrayAttr(op.attrs["called_computations"])]
-    return []
-
-
 def func_to_call(program: Program, shardings: Shardings) -> None:
     """A call without shardings gets those of its callee's results."""
     if "func.call" not in program.names:
@@ -154,8 +124,8 @@ def func_to_call(program: Program, shardings: Shardings) -> None:
 
 
 def filled(shardings: list[TensorSharding | None], values: list[Value]) -> list[TensorSharding | None]:
-    """Missing ones become open if any is given."""
-    mesh = next((s.mesh for s in shardings if s is not None), None)
+    """Missing ones become open on the first mesh; all are missing if there is no mesh but of a single device."""
+    mesh = next((s.mesh for s in shardings if s is not None and not s.mesh.is_maximal), None)
     if mesh is None:
         return [None] * len(values)
     return [s or TensorSharding.open_on(mesh, v.type.rank) for s, v in zip(shardings, values)]
@@ -194,17 +164,22 @@ _PRESERVING = {"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.sli
 def split_constants(program: Program, shardings: Shardings) -> None:
     """Gives every user that is not itself constant its own copy of the constant expression (constants, iotas, and
     pure broadcasts, reshapes, slices and pointwise operations of them), and of broadcast scalars. Scalars are shared.
+    A call that is part of such an expression calls a copy of its function, too.
 
     Constants become `sdy.constant`, which nothing merges again by accident.
     """
     preserving: dict[str, bool] = {}
-    for func in program.funcs.values():
-        _Splitter(program, shardings, preserving).run(func)
+    symbols = Symbols(program)
+    done: set[Func] = set()
+    while todo := [f for f in program.funcs.values() if f not in done]:  # copies of functions come behind the others
+        for func in todo:
+            _Splitter(program, shardings, preserving, symbols).run(func)
+            done.add(func)
 
 
 class _Splitter:
-    def __init__(self, program: Program, shardings: Shardings, preserving: dict[str, bool]):
-        self.program, self.shardings = program, shardings
+    def __init__(self, program: Program, shardings: Shardings, preserving: dict[str, bool], symbols: Symbols):
+        self.program, self.shardings, self.symbols = program, shardings, symbols
         self.preserving = preserving  # by function: whether calls of it are constant for constant operands
         self.edits = Edits()
         self.constants: dict[Op, None] = {}
@@ -286,6 +261,9 @@ class _Splitter:
 
     def _clone(self, op: Op, value: Value, mapping: dict[Value, Value]) -> None:
         copy = self.program.clone(op, mapping)
+        if op.name == "func.call":
+            callee = self.program.funcs[callee_of(op)]
+            set_callee(self.program, copy, copy_function(self.program, self.shardings, callee, self.symbols).name)
         self.edits.before(op, copy)
         for old, new in zip(op.results, copy.results):
             self.shardings.set(new, self.shardings.get(old))

@@ -114,7 +114,7 @@ def check_calls(program: Any) -> None:
     too long or that would inline to too many operations. `program` is a `propagation.program.Program`."""
     if "func.call" not in program.names:
         return
-    from .importing import callee_of
+    from .functions import callee_of
     from .program import source
 
     sizes: dict[str, int] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from jaxlib.mlir import ir
 
-from . import calls, constraints, debug, exporting, importing
+from . import calls, constraints, debug, exporting, functions, importing
 from .annotations import Shardings, read_shardings
 from .dataflow import Edge, add_edges, sink_edges
 from .driver import Driver
@@ -99,12 +99,12 @@ def _where(value: Value) -> str | None:
 
 def run_import(run: Run) -> None:
     program, shardings = run.program, run.shardings
-    importing.drop_unreachable_functions(program)
+    functions.drop_unreachable_functions(program)
     importing.unify_meshes(program, shardings)
     importing.drop_unit_axes(program, shardings)
     importing.func_to_call(program, shardings)
     importing.split_constants(program, shardings)
-    importing.drop_unreachable_functions(program)
+    functions.drop_unreachable_functions(program)
     importing.clean_manual_axes(program, shardings)
     run.edges = add_edges(program, shardings)
 
@@ -128,11 +128,11 @@ def run_prepare(run: Run) -> None:
 def _apply_constraints(run: Run) -> None:
     """Values that flow between functions count as values of data-flow edges, inlined or not."""
     program = run.program
-    values = {v for e in run.edges for v in (e.owner, *e.targets)}
+    values = {v: e.node.results[0] for e in run.edges if e.node is not None for v in (e.owner, *e.targets)}
     if "func.call" in program.names:
         main = program.main
-        values |= {v for f in program.funcs.values() if f is not main for v in f.args}
-        values |= {v for op in program.ops() if op.name == "func.call" for v in op.results}
+        values.update((v, v) for f in program.funcs.values() if f is not main for v in f.args)
+        values.update((v, v) for op in program.ops() if op.name == "func.call" for v in op.results)
     run.log.applied = constraints.apply_constraints(program, run.shardings, values, run.options.rules.is_newest)
 
 
@@ -155,7 +155,10 @@ def _edges_in(program: Program) -> list[Edge]:
 def run_propagation(run: Run, kind: str = "user_priority") -> None:
     """One of the propagation strategies on the program as it stands."""
     groups = constraints.settle_groups(run.program, run.shardings, run.groups)
-    driver = Driver(run.program, run.shardings, run.edges, run.rules, run.options.strategy, groups, run.log)
+    options = run.options
+    driver = Driver(
+        run.program, run.shardings, run.edges, run.rules, options.strategy, groups, run.log, options.shardy_faults
+    )
     if kind == "user_priority":
         driver.run_priorities()
     elif kind == "op_priority":
@@ -173,7 +176,7 @@ def run_export(run: Run) -> None:
     """Back to the module's own structure: functions and calls, merged constants, no edges."""
     program, shardings = run.program, run.shardings
     sink_edges(program, shardings, [e for e in run.edges if e.op.name == "sdy.named_computation"])
-    calls.note_returned(program, shardings)
+    calls.note_returned(program, shardings, run.options.rules.is_newest)
     if run.options.rules.is_newest:
         results = shardings.results[program.main]
         found = [shardings.get(v) for v in program.main.returned]

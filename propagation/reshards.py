@@ -18,7 +18,8 @@ from .annotations import Shardings
 from .axes import STRICT_PREFIX, Axes, difference, list_prefix, merged, overlaps
 from .common_axes import common_axes
 from .dataflow import edges_of, initial_sharding, is_data_flow_op, remove_manual
-from .importing import callee_of, filled
+from .functions import callee_of
+from .importing import filled
 from .model import DimSharding, FactorType, Mesh, OpRule, TensorSharding
 from .overflow import overflow_alike, spread_reshape
 from .partial_sums import combiners, shardys_combiners

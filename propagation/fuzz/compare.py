@@ -8,7 +8,7 @@ import jaxlib.version
 
 from .. import errors
 from ..annotations import Shardings, read_shardings
-from ..importing import callee_of
+from ..functions import callee_of
 from ..program import Func, Program, read
 from ..propagated import run
 
@@ -78,10 +78,10 @@ def _reached(program: Program) -> list[Func]:
 
 def compare(module: str, expected: str | None, stage: str = "closed", **options) -> Comparison:
     """Our decision on `module` beside the oracle's answer `expected`. `options` are those of `propagation.run`;
-    CHLO operations get no rules unless asked for, as in Shardy."""
+    CHLO operations get no rules and faults are copied unless asked for otherwise, as in Shardy."""
     ours = problem = None
     try:
-        ours = run(module, stage, **{"version": VERSION, "chlo": False, **options})
+        ours = run(module, stage, **{"version": VERSION, "chlo": False, "shardy_faults": True, **options})
     except errors.PropagationError as e:
         problem = e
     if ours is not None and ours.log.stale_priorities:

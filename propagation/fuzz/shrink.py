@@ -198,7 +198,7 @@ def _drop_argument(c: _Copy, number: int) -> bool:
 
 
 def _drop_functions(c: _Copy) -> bool:
-    from ..importing import drop_unreachable_functions
+    from ..functions import drop_unreachable_functions
 
     before = len(c.program.funcs)
     drop_unreachable_functions(c.program)

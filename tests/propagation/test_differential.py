@@ -30,12 +30,13 @@ def _compare_all(jobs, stage="closed") -> Tally:
     return tally
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
-def test_shrunk_cases(path):
+@pytest.mark.smoke
+@pytest.mark.parametrize("stage", ["import", "closed"])
+def test_shrunk_cases(stage):
     """Minimal modules on which we once differed."""
-    tally = _compare_all([path.read_text()])
-    _check(tally)
-    assert tally.compared == 1
+    tally = _compare_all([path.read_text() for path in CASES], stage)
+    _check(tally, stage)
+    assert tally.compared == len(CASES)
 
 
 def test_programs_from_jax():

@@ -16,9 +16,8 @@ RULE = re.compile(r"sdy\.sharding_rule = #sdy\.op_sharding_rule<[^>]*->[^>]*>(, 
 
 
 def normal(text: str) -> str:
-    """Without the numbers of copied functions, and without the rules that the passes keep on operations."""
-    text = re.sub(r"@(\w+?)(_\d+)*(?=\()", r"@\1", RULE.sub("", text))
-    return text.replace(" {}", "").replace(", }", "}").strip()
+    """Without the rules that the passes keep on operations."""
+    return RULE.sub("", text).replace(" {}", "").replace(", }", "}").strip()
 
 
 def check(stage: str, jobs: list[str], normalise) -> int:
