@@ -54,6 +54,7 @@ class Context:
         self._rules = rules()
         self._wants: dict[Value, Dims] = {}
         self._extra: dict[tuple[Value, Dims], float] = {}
+        self.estimates: dict[tuple[Value, Dims, int], float] = {}  # of `lookahead`
         self._attr_text: dict = {}
         self._loc_of: Op | None = None
         self._loc_alias: dict = {}
@@ -119,7 +120,10 @@ class Context:
 
     def get(self, value: Value, dims: Dims) -> Ref:
         """`value` complete and laid out as `dims`; collectives are written if no such version is visible."""
-        state = self.env[value]
+        return self.get_state(self.env[value], dims)
+
+    def get_state(self, state: State, dims: Dims) -> Ref:
+        """The same for the state of a value."""
         if state.view is not None and not state.versions:
             self._cut(state)
         ref = state.versions.get(dims)
@@ -157,6 +161,11 @@ class Context:
     def cost(self, value: Value, dims: Dims) -> float:
         """Bytes that `get(value, dims)` would send."""
         state = self.env[value]
+        move = self.move_bytes(state, dims)
+        return move if state.recipe is None or not move else _recompute().cost(self, state, dims, move)
+
+    def move_bytes(self, state: State, dims: Dims) -> float:
+        """Bytes that moving a version of `state` would send."""
         if state.make is not None or dims in state.versions:
             return 0.0
         found = self._sources(state, self.region)
@@ -193,11 +202,9 @@ class Context:
         return SOFT * self._extra_cost(value, dims)
 
     def _extra_cost(self, value: Value, dims: Dims) -> float:
-        """What `value` costs its users more in `dims` than in the layout that propagation chose."""
+        """What `value` costs its users in `dims`."""
         from . import lookahead  # it needs the context's type
 
-        if dims == self.want(value):
-            return 0.0
         key = (value, dims)
         found = self._extra.get(key)
         if found is None:
@@ -207,6 +214,7 @@ class Context:
     def forget_estimates(self) -> None:
         """Drops what was estimated about users of values."""
         self._extra.clear()
+        self.estimates.clear()
 
     def _sources(self, state: State, region: Region) -> list[tuple]:
         """(dims, parts) of the versions visible in `region`."""
@@ -234,6 +242,11 @@ class Context:
                 return ref
             sources = self._sources(state, region)
             have, parts = min(sources, key=lambda s: self._source_cost(state, s, dims))
+            move = 0.0 if state.recipe is None else self._source_cost(state, (have, parts), dims)
+            if move and _recompute().pays(self, state, dims, move):
+                ref = _recompute().write(self, state, dims)
+                self._remember(state, region, dims, ref)
+                return ref
             kind = state.partial.kind if state.partial is not None else "add"
             total = None
             for pending, ref in parts.items():
@@ -437,6 +450,12 @@ class Context:
 
     def elements(self, shape: Sequence[int], dims: Dims) -> int:
         return math.prod(local_shape(shape, dims, self.sizes))
+
+
+def _recompute():
+    from . import recompute  # it needs the context's type
+
+    return recompute
 
 
 def _plain(name: str) -> bool:

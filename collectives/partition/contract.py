@@ -7,8 +7,12 @@ import functools
 from propagation.attributes import dot_dims
 from propagation.program import Op
 
+from ..emit import Ref
+from ..layout import Dims
+from . import linear
 from .context import Context
-from .factors import PASS, REDUCE, Factors, choose
+from .factors import PASS, REDUCE, Factors, choose, layout_of, work_of
+from .state import Partial
 
 
 @functools.lru_cache(maxsize=4096)
@@ -45,12 +49,63 @@ def dot_general(ctx: Context, op: Op) -> None:
     dims = dot_dims(op.attrs["dot_dimension_numbers"])
     factors = _dot_factors(dims, a.type.shape, b.type.shape)
     choice = choose(ctx, factors, (a, b), (result,), 2 * ctx.byte_per_flop)
+    if _carry_on(ctx, op, factors, dims, choice.bytes):
+        return
     operands = []
     for v, layout, contract in zip((a, b), choice.operands, (dims.lhs_contract, dims.rhs_contract)):
         operands.append(ctx.masked(ctx.get(v, layout), v.type.shape, layout, contract))
     out = choice.results[0]
     ref = ctx.local_copy(op, operands, [ctx.piece_shape(result, out)])[0]
     ctx.bind_partial(result, out, {choice.pending: ref})
+
+
+def _carry_on(ctx: Context, op: Op, factors: Factors, dims, limit: float) -> bool:
+    """Contracts the parts of an operand that is still to be reduced, so that only the result is, if that costs less
+    than `limit`: the product of a sum is the sum of products."""
+    best, plan = limit - 1e-6, None
+    for position, v in enumerate(op.operands):
+        other = op.operands[1 - position]
+        if other is v or not linear.deferred(ctx, v) or ctx.state(other).pending or ctx.state(v).partial.masked:
+            continue
+        partial = ctx.state(v).partial
+        assigned = _assigned(ctx, factors, position, partial, ctx.state(other).dims or ctx.want(other))
+        more = tuple(a for f, k in enumerate(factors.kinds) if k == REDUCE for a in assigned[f])
+        theirs = layout_of(factors.operands[1 - position], assigned)
+        out = layout_of(factors.results[0], assigned)
+        work = work_of(ctx, factors, assigned) * len(partial.parts)
+        cost = 2 * ctx.byte_per_flop * work + ctx.move_cost(other, theirs)
+        for atoms in partial.parts:
+            cost += ctx.later_cost(op.results[0], out, tuple(sorted({*atoms, *more})))
+        if cost < best:
+            best, plan = cost, (position, theirs, out, more)
+    if plan is None:
+        return False
+    position, theirs, out, more = plan
+    v, other = op.operands[position], op.operands[1 - position]
+    contracted = (dims.lhs_contract, dims.rhs_contract)
+    mine = ctx.state(v).partial.dims
+    factor = ctx.masked(ctx.get(other, theirs), other.type.shape, theirs, contracted[1 - position])
+
+    def local(ref: Ref) -> Ref:
+        ref = ctx.masked(ref, v.type.shape, mine, contracted[position])
+        refs = (ref, factor) if position == 0 else (factor, ref)
+        return ctx.local_copy(op, refs, [ctx.piece_shape(op.results[0], out)])[0]
+
+    linear.apply(ctx, op, v, out, local, more)
+    return True
+
+
+def _assigned(ctx: Context, factors: Factors, position: int, partial: Partial, have: Dims) -> list[tuple[int, ...]]:
+    """Axes per factor: those of the unreduced operand, and at the other operand's own factors what it has of the axes
+    that are neither used nor pending."""
+    assigned: list[tuple[int, ...]] = [()] * len(factors.sizes)
+    for f, atoms in zip(factors.operands[position], partial.dims):
+        assigned[f] = atoms
+    used = {a for atoms in (*partial.dims, *partial.parts) for a in atoms}
+    for f, atoms in zip(factors.operands[1 - position], have):
+        if f not in factors.operands[position] and not used & set(atoms):
+            assigned[f] = atoms
+    return assigned
 
 
 PARTITION = {"stablehlo.dot_general": dot_general}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from propagation.program import Op
 
 from ..layout import Dims
-from . import linear
+from . import linear, recompute
 from .context import Context
 
 
@@ -18,15 +18,20 @@ def pointwise(ctx: Context, op: Op) -> None:
         return
     dims = layout(ctx, op, rank)
     ctx.bind(result, dims, _compute(ctx, op, dims))
+    again = lambda refs, dims: ctx.local_copy(op, refs, [ctx.piece_shape(result, dims)])[0]
+    recompute.note(ctx, op, op.operands, lambda dims: _operand_layouts(op, dims), again)
 
 
 def _all_lazy(ctx: Context, op: Op) -> bool:
     return all(ctx.state(v).make is not None for v in op.operands)
 
 
+def _operand_layouts(op: Op, dims: Dims) -> tuple[Dims, ...]:
+    return tuple(dims if len(v.type.shape) == len(dims) else () for v in op.operands)
+
+
 def _compute(ctx: Context, op: Op, dims: Dims):
-    rank = len(dims)
-    operands = [ctx.get(v, dims if len(v.type.shape) == rank else ()) for v in op.operands]
+    operands = [ctx.get(v, wanted) for v, wanted in zip(op.operands, _operand_layouts(op, dims))]
     return ctx.local_copy(op, operands, [ctx.piece_shape(op.results[0], dims)])[0]
 
 

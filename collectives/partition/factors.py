@@ -19,7 +19,7 @@ from ..layout import Dims
 from ..reshard import runs_of
 from .context import Context
 
-__all__ = ["PASS", "REDUCE", "WHOLE", "Choice", "Factors", "choose"]
+__all__ = ["PASS", "REDUCE", "WHOLE", "Choice", "Factors", "choose", "layout_of", "work_of"]
 
 PASS, REDUCE, WHOLE = 0, 1, 2
 CHOICE_LIMIT = 600
@@ -67,6 +67,8 @@ def choose(
     )
     local = tuple(tuple(r) for s in states for r in _local_versions(ctx, s))
     key = (*key, local)
+    if any(s.recipe is not None for s in states):  # what they cost depends on what they are made of
+        return _choose(ctx, factors, operands, results, states, wants, byte_per_work)
     found = ctx.decisions.get(key)
     if found is None:
         found = ctx.decisions[key] = _choose(ctx, factors, operands, results, states, wants, byte_per_work)
@@ -168,11 +170,16 @@ def layout_of(dims_factors: Sequence[int], assigned) -> Dims:
     return tuple([assigned[f] if f >= 0 else () for f in dims_factors])
 
 
-def _cost(ctx, factors: Factors, assigned, operands, results, byte_per_work, limit) -> Choice | None:
+def work_of(ctx: Context, factors: Factors, assigned) -> int:
+    """Elements of the factors' product that a device computes."""
     work = 1
     for size, atoms in zip(factors.sizes, assigned):
         work *= -(-size // ctx.atoms.product(atoms)) if atoms else size
-    total = work * byte_per_work
+    return work
+
+
+def _cost(ctx, factors: Factors, assigned, operands, results, byte_per_work, limit) -> Choice | None:
+    total = work_of(ctx, factors, assigned) * byte_per_work
     ins = tuple(layout_of(f, assigned) for f in factors.operands)
     outs = tuple(layout_of(f, assigned) for f in factors.results)
     pending = tuple(sorted(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms))

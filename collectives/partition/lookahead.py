@@ -1,8 +1,9 @@
 """What a layout other than the one propagation chose would cost later, seen from the operations that use the value.
 
 Propagation gives every value one sharding; where it conflicts with how the value is made, moving the value is not the
-only way: a pointwise operation can work in the other layout, and a contraction may rather move its result. The estimate
-follows uses through such operations for a few steps; everything else is taken to need what propagation chose.
+only way: a pointwise operation can work in the other layout, one that renames positions carries it on, and a
+contraction may rather move its result. The estimate follows uses through such operations for a few steps; everything
+else is taken to need what propagation chose.
 """
 
 from __future__ import annotations
@@ -13,40 +14,93 @@ from propagation.program import Op, Value
 from ..layout import Dims
 from .context import Context
 from .elementwise import PARTITION
+from .reshape import renamed
 
 __all__ = ["extra_cost"]
 
-DEPTH = 6
+DEPTH = 8
 USES = 3
 
 
 def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = DEPTH) -> float:
-    """Bytes that the users of `value` would send more if it stayed in `dims` than in the layout propagation chose."""
+    """Bytes that the users of `value` would send if it stayed in `dims`, more than they do in any case."""
     want = ctx.want(value)
+    if not 0 < len(value.uses) <= USES:
+        return 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.bits(value), dims, want)
     if dims == want:
-        return 0.0
+        return _conflicts(ctx, value, depth)
     move = ctx.planner.cost(value.type.shape, ctx.bits(value), dims, want)
-    if not depth or not move or not 0 < len(value.uses) <= USES:
+    if not depth or not move:
         return move
-    total = 0.0
-    for use in value.uses:
-        total += max(0.0, _by(ctx, use.op, value, dims, depth - 1) - _by(ctx, use.op, value, want, depth - 1))
-        if total >= move:
-            return move
-    return total
+    key = (value, dims, depth)
+    found = ctx.estimates.get(key)
+    if found is None:
+        found, settled = 0.0, 0.0
+        for use in value.uses:
+            already = _conflict(ctx, use.op, value, depth - 1)
+            settled += already
+            more = _by(ctx, use.op, value, dims, depth - 1) - _by(ctx, use.op, value, want, depth - 1)
+            found += max(0.0, already + more)
+        found = ctx.estimates[key] = min(found, move + settled)
+    return found
+
+
+def _conflicts(ctx: Context, value: Value, depth: int) -> float:
+    """Bytes that the users of `value` send although it is laid out as propagation chose, because propagation chose
+    something else for their results."""
+    if not depth or not 0 < len(value.uses) <= USES:
+        return 0.0
+    key = (value, (), depth)
+    found = ctx.estimates.get(key)
+    if found is None:
+        found = ctx.estimates[key] = sum(_conflict(ctx, use.op, value, depth - 1) for use in value.uses)
+    return found
+
+
+def _conflict(ctx: Context, op: Op, value: Value, depth: int) -> float:
+    """The same for one of them."""
+    want = ctx.want(value)
+    if op.name == "func.return" and value in ctx.returned_as:
+        return _conflicts(ctx, ctx.returned_as[value], depth)
+    if op.name in PARTITION and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
+        result, after = op.results[0], want
+    else:
+        after = renamed(op, want, ctx.sizes)
+        if after is None or op.results[0].type.size != value.type.size:
+            return 0.0
+        result = op.results[0]
+    wanted = ctx.want(result)
+    if after == wanted:
+        return _conflicts(ctx, result, depth)
+    return ctx.planner.cost(result.type.shape, ctx.bits(result), after, wanted)
 
 
 def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     """What one operation has to send if it finds `value` in `dims`, with what follows from its result."""
     move = ctx.planner.cost(value.type.shape, ctx.bits(value), dims, ctx.want(value))
     if op.name in PARTITION and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
-        others = sum(reach(ctx, v, dims, depth) for v in op.operands if v is not value)
-        return min(move, others + extra_cost(ctx, op.results[0], dims, depth))
+        others = [v for v in op.operands if v is not value]
+        stay = sum(reach(ctx, v, dims, depth) for v in others) + extra_cost(ctx, op.results[0], dims, depth)
+        wanted = ctx.want(op.results[0])
+        if wanted == ctx.want(value):
+            return min(move, stay)
+        go = ctx.planner.cost(value.type.shape, ctx.bits(value), dims, wanted)
+        return min(go + sum(reach(ctx, v, wanted, 0) for v in others), stay)
+    if (after := renamed(op, dims, ctx.sizes)) is not None:
+        return min(move, extra_cost(ctx, op.results[0], _filled(ctx, op.results[0], after), depth))
     if op.name == "func.return" and value in ctx.returned_as:
         return min(move, extra_cost(ctx, ctx.returned_as[value], dims, depth))
     if op.name == "stablehlo.dot_general":
         return min(move + _dot(ctx, op, value, ctx.want(value)), _dot(ctx, op, value, dims))
     return move
+
+
+def _filled(ctx: Context, result: Value, dims: Dims) -> Dims:
+    """`dims` with what propagation gave the dimensions that they leave whole (a broadcast makes any part of those)."""
+    if result.op.name != "stablehlo.broadcast_in_dim":
+        return dims
+    used = {a for d in dims for a in d}
+    return tuple(d or tuple(a for a in w if a not in used) for d, w in zip(dims, ctx.want(result)))
 
 
 def reach(ctx: Context, value: Value, dims: Dims, depth: int) -> float:

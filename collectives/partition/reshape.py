@@ -27,7 +27,7 @@ def transpose(ctx: Context, op: Op) -> None:
     def local(ref: Ref, before, after) -> Ref:
         return ctx.local_copy(op, [ref], [ctx.piece_shape(op.results[0], after)])[0]
 
-    rearrange(ctx, op, op.operands[0], forward, backward, local)
+    rearrange(ctx, op, op.operands[0], forward, backward, local, again=True)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -91,7 +91,24 @@ def reshape(ctx: Context, op: Op) -> None:
         assert math.prod(ref.shape) == math.prod(new), (shape, before, new_shape, after)
         return ctx.local_copy(op, [ref], [new])[0]
 
-    rearrange(ctx, op, value, forward, backward, local)
+    rearrange(ctx, op, value, forward, backward, local, again=True)
+
+
+def renamed(op: Op, dims: Dims, sizes: tuple[int, ...]) -> Dims | None:
+    """The layout that a transpose, reshape or broadcast gives its result if its operand is laid out as `dims` and
+    nothing moves; None if something would have to, and for other operations."""
+    if op.name == "stablehlo.transpose":
+        return tuple(dims[i] for i in integers(op.attrs["permutation"]))
+    if op.name == "stablehlo.reshape":
+        kept, out = carried(op.operands[0].type.shape, dims, op.results[0].type.shape, sizes)
+        return out if kept == dims else None
+    if op.name == "stablehlo.broadcast_in_dim":
+        shape, new_shape = op.operands[0].type.shape, op.results[0].type.shape
+        out: list[tuple[int, ...]] = [()] * len(new_shape)
+        for d, n, j in zip(dims, shape, integers(op.attrs["broadcast_dimensions"]) if shape else ()):
+            out[j] = d if new_shape[j] == n else ()
+        return tuple(out)
+    return None
 
 
 def broadcast_in_dim(ctx: Context, op: Op) -> None:
@@ -119,7 +136,7 @@ def broadcast_in_dim(ctx: Context, op: Op) -> None:
     if not shape:  # a scalar can be repeated into any layout
         ctx.bind_lazy(result, lambda dims: local(ctx.get(value, ()), (), dims))
     else:
-        rearrange(ctx, op, value, forward, backward, local, is_linear=not grows)
+        rearrange(ctx, op, value, forward, backward, local, is_linear=not grows, again=True)
 
 
 def bitcast_convert(ctx: Context, op: Op) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from ..cost import item_bytes
 from ..emit import Ref, Region
 from ..layout import Dims
 
-__all__ = ["Partial", "State", "View"]
+__all__ = ["Partial", "Recipe", "State", "View"]
 
 
 @dataclass(slots=True)
@@ -59,6 +60,21 @@ class Partial:
     masked: bool = False
 
 
+@dataclass(slots=True)
+class Recipe:
+    """How to make a value once more, in another layout, from smaller ones.
+
+    Masks, one-hot rows and broadcasts are large tensors made of small ones by pointwise work: moving the small ones and
+    repeating the work sends less than moving the result. `operands(dims)` are the layouts of the sources for a layout
+    of the value, or None; `write(refs, dims)` writes the work; `bytes` is the size of all that it is made of.
+    """
+
+    sources: tuple[State, ...]
+    operands: Callable[[Dims], tuple[Dims, ...] | None]
+    write: Callable[[list[Ref], Dims], Ref]
+    bytes: float
+
+
 class State:
     """One value of the global program.
 
@@ -68,11 +84,14 @@ class State:
     make      for values that every device can compute in any layout (constants, positions, ...): the function
               that does, called with the layout
     view      for a stretch of another tensor that has not been cut out: where it is
+    recipe    for a large value made of small ones: how to make it in another layout
     uses      number of uses of the value
     hint      for a value carried by a loop: a layout in which the body would rather have it
     """
 
-    __slots__ = ("bits", "dtype", "hint", "home", "make", "partial", "shape", "type_text", "uses", "versions", "view")
+    __slots__ = (
+        "bits", "dtype", "hint", "home", "make", "partial", "recipe", "shape", "type_text", "uses", "versions", "view",
+    )  # fmt: skip
 
     def __init__(self, shape: tuple[int, ...], dtype: str, home: Region, uses: int, type_text: str | None = None):
         self.shape = shape
@@ -86,6 +105,12 @@ class State:
         self.type_text = type_text
         self.hint: Dims | None = None
         self.view: View | None = None
+        self.recipe: Recipe | None = None
+
+    @property
+    def bytes(self) -> float:
+        """Of the whole value."""
+        return math.prod(self.shape) * self.bits
 
     @property
     def pending(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from propagation.program import Op, Value
 
 from ..emit import Ref
 from ..layout import Dims
-from . import linear
+from . import linear, recompute
 from .context import Context
 
 __all__ = ["rearrange"]
@@ -22,12 +22,14 @@ def rearrange(
     backward: Callable[[Dims], tuple[Dims, Dims]],
     local: Callable[[Ref, Dims, Dims], Ref],
     is_linear: bool = True,
+    again: bool = False,
 ) -> None:
     """Partitions an operation whose result holds elements of `value`.
 
     `forward(dims)` returns the part of an operand layout that the operation can keep and the result layout it
     gives; `backward(dims)` returns, for a wanted result layout, the operand layout and the part of the wanted layout it
-    gives. `local(ref, before, after)` writes the operation on one piece.
+    gives. `local(ref, before, after)` writes the operation on one piece. `again` says that repeating the operation on a
+    smaller operand may replace moving its result.
     """
     result = op.results[0]
     state = ctx.state(value)
@@ -65,3 +67,13 @@ def rearrange(
         best = min(candidates, key=cost)
     before, after = best
     ctx.bind(result, after, local(ctx.get(value, before), before, after))
+    if again:
+
+        def layouts(dims: Dims) -> tuple[Dims, ...] | None:
+            before, after = backward(dims)
+            return (before,) if after == dims else None
+
+        def work(refs: list[Ref], dims: Dims) -> Ref:
+            return local(refs[0], backward(dims)[0], dims)
+
+        recompute.note(ctx, op, (value,), layouts, work)
