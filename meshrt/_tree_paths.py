@@ -58,10 +58,40 @@ def _at(title: str, path: KeyPath, text: str) -> errors.TreeError:
 
 
 def _describe(tree: Any) -> str:
+    if tree is None:
+        return "None"
     kind = type(tree).__name__
+    if isinstance(tree, TypedLeaf):
+        return str(tree)
     if default_registry.flatten_one_level(tree) is None:
         return f"a leaf of type {kind}"
-    return f"a {kind} of {len(list(flatten_one_level(tree)[0]))} children"
+    if isinstance(tree, dict):
+        keys = [repr(_simple_key(k)) for k, _ in flatten_one_level_with_keys(tree)[0]]
+        return f"a {kind} with {_listed(keys)}"
+    return f"a {kind} of {_counted(len(list(flatten_one_level(tree)[0])))}"
+
+
+def _counted(children: int) -> str:
+    return "1 child" if children == 1 else f"{children} children"
+
+
+def _listed(keys: list[str]) -> str:
+    if not keys:
+        return "no keys"
+    shown = ", ".join(keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+    return f"the key{'s' if len(keys) > 1 else ''} {shown}"
+
+
+class TypedLeaf:
+    """A leaf that messages show as the type it stands for."""
+
+    __slots__ = ("type",)
+
+    def __init__(self, type: Any):
+        self.type = type
+
+    def __str__(self) -> str:
+        return str(self.type)
 
 
 def _prefix_errors(path: KeyPath, prefix: Any, full: Any, is_leaf: IsLeaf):
@@ -90,7 +120,7 @@ def _children_text(node: Any, first: list, second: list) -> str:
     kind = type(node).__name__
     a, b = [_simple_key(k) for k, _ in first], [_simple_key(k) for k, _ in second]
     only_a, only_b = [k for k in a if k not in b], [k for k in b if k not in a]
-    text = f"the first has a {kind} of {len(a)} children, the second one of {len(b)}"
+    text = f"the first has a {kind} of {_counted(len(a))}, the second one of {len(b)}"
     if isinstance(node, dict):
         text += "".join(f"; only the {which} has {', '.join(map(repr, keys[:8]))}"
                         for which, keys in (("first", only_a), ("second", only_b)) if keys)  # fmt: skip
@@ -111,6 +141,9 @@ def _equality_errors(path: KeyPath, a: Any, b: Any, is_leaf: IsLeaf):
     (pairs_a, aux_a), (pairs_b, aux_b) = flatten_one_level_with_keys(a), flatten_one_level_with_keys(b)
     if len(pairs_a) != len(pairs_b):
         yield path, _describe(a), _describe(b), "their numbers of children differ"
+        return
+    if isinstance(a, dict) and [k for k, _ in pairs_a] != [k for k, _ in pairs_b]:
+        yield path, _describe(a), _describe(b), "their keys differ"
         return
     if aux_a != aux_b or [k for k, _ in pairs_a] != [k for k, _ in pairs_b]:
         yield (

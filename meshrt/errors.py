@@ -75,7 +75,7 @@ class MeshError(MeshrtError, ValueError):
     """A mesh that cannot be built or used as asked."""
 
 
-class MeshContextError(MeshError):
+class MeshContextError(MeshError, RuntimeError):
     """A mesh context is missing, or set or read where it may not be."""
 
 

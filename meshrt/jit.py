@@ -299,15 +299,24 @@ class JitFunction:
             args, kwargs, static = self._split(args, kwargs)
         leaves, tree = tree_util.tree_flatten((args, kwargs))
         avals = tuple(aval_of(x) for x in leaves)
-        leaves = _constrain_all(leaves, self.options.in_shardings, tree, len(args))
+        leaves = self._constrain_arguments(leaves, tree)
         jaxpr, consts, out_tree = self._nested_jaxpr(avals, tree, static)
         outs = jit_p.bind(*consts, *leaves, jaxpr=jaxpr, name=self.name)
         result = out_tree.unflatten(outs)
         if self.options.out_shardings is None:
             return result
-        from meshrt.primitives.sharding import with_sharding_constraint
+        from meshrt.primitives.sharding import constrain
 
-        return with_sharding_constraint(result, self.options.out_shardings)
+        return constrain(result, self.options.out_shardings, f"result of {self.name}", f"out_shardings of {self.name}")
+
+    def _constrain_arguments(self, leaves: list[Any], tree: Any) -> list[Any]:
+        if self.options.in_shardings is None:
+            return leaves
+        from meshrt.primitives.sharding import constrain
+
+        args, kwargs = tree.unflatten(leaves)
+        args = constrain(args, self.options.in_shardings, f"args of {self.name}", f"in_shardings of {self.name}")
+        return tree_util.tree_leaves((args, kwargs))
 
     def _nested_jaxpr(self, avals: tuple[ShapedArray, ...], tree: Any, static: _Static) -> Any:
         """The function's Jaxpr without constvars, its constants, and the result structure.
@@ -324,16 +333,6 @@ class JitFunction:
             if not any(isinstance(c, Tracer) for c in hoisted.consts):
                 self._nested[key] = found
         return found
-
-
-def _constrain_all(leaves: list[Any], shardings: Any, tree: Any, count: int) -> list[Any]:
-    if shardings is None:
-        return leaves
-    from meshrt.primitives.sharding import with_sharding_constraint
-
-    args, kwargs = tree.unflatten(leaves)
-    args = with_sharding_constraint(args, shardings)
-    return tree_util.tree_leaves((args, kwargs))
 
 
 def _signature(x: Any) -> Any:

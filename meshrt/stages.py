@@ -258,12 +258,13 @@ class Lowered(_Stage):
             import propagation
 
             events.record("propagate")
-            text = self.module.text
-            if config.propagator == "shardy":
-                # The C++ passes decide and close everything; ours then only read what they wrote.
-                text = shardy.propagate(text)
             with collector_paused():
-                self._shared[key] = Propagated(self.record, self, propagation.run(text, "closed", whole_axes=True))
+                if config.propagator == "shardy":
+                    # The C++ passes decide and close everything; ours then only read what they wrote.
+                    given = shardy.propagate(self.module.text)
+                else:
+                    given = self.module.program()
+                self._shared[key] = Propagated(self.record, self, propagation.run(given, "closed", whole_axes=True))
         return self._shared[key]
 
     def partition(self, **options: Any) -> Partitioned:
@@ -320,7 +321,7 @@ class Propagated(_Stage):
         `query` is VALUE:DIM: an argument (`x:0`, `state['w']:1`), a result (`result[0]:1`) or, for what is computed
         there, a source line (`train.py:57:0`). InspectError if it names nothing.
         """
-        from meshrt.inspect.model import explain
+        from meshrt.inspect.explain import explain
         from meshrt.inspect.program import names_of
 
         return "\n".join(explain(self.result, query, *names_of(self.lowered)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import click
 
@@ -45,10 +46,12 @@ def command(
     with the sdy dialect, or FILE.py:FUNCTION with --mesh: a jitted function and a function example_arguments(mesh)
     beside it. Nothing is compiled or run.
     """
-    from meshrt.inspect.guard import Limits, inspect_file
+    from meshrt.inspect.guard import Limits, inspect_file, open_regular
     from meshrt.inspect.model import InspectError, Report
     from meshrt.inspect.target import parse_mesh, split_target
 
+    if topology is not None and os.path.exists(topology):
+        open_regular(topology, "a file as in configs/topologies, or a name such as v5e:4x4").close()
     python = split_target(target)
     if python is not None:
         if mesh is None:

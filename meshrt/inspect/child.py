@@ -16,7 +16,8 @@ import propagation
 from collectives.errors import CollectivesError
 from collectives.topology import load
 from meshrt.errors import MeshrtError
-from meshrt.inspect.model import argument_names, explain, output_names, report_of
+from meshrt.inspect.explain import explain
+from meshrt.inspect.model import argument_names, output_names, report_of
 from propagation.errors import PropagationError
 
 

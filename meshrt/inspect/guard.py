@@ -8,16 +8,17 @@ partitioned in a child process with limits on memory and time; whatever happens 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from meshrt.inspect.model import InspectError
 
-__all__ = ["Limits", "inspect_file"]
+__all__ = ["Limits", "inspect_file", "open_regular"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,32 @@ def inspect_file(
     return reply
 
 
+def open_regular(path: str, wanted: str = "a StableHLO file or FILE.py:FUNCTION") -> BinaryIO:
+    """Opens a file for reading. InspectError for what is none, such as a pipe that may never have a writer.
+
+    A pipe that a shell has opened (`<(...)`) is read: its name lies in /dev/fd.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as e:
+        raise InspectError(f"{path}: {e.strerror or e}") from None
+    mode = os.fstat(descriptor).st_mode
+    kind = next((text for is_kind, text in _KINDS if is_kind(mode)), None)
+    if kind is not None and not (stat.S_ISFIFO(mode) and path.startswith(("/dev/fd/", "/proc/self/fd/"))):
+        os.close(descriptor)
+        raise InspectError(f"{path}: is {kind}, not a file; give {wanted}")
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode), "a device"),
+)
+
+
 def _read(path: str, limits: Limits) -> bytes:
     if not path:
         raise InspectError("no file was named; give a StableHLO file or FILE.py:FUNCTION")
@@ -75,9 +102,7 @@ def _read(path: str, limits: Limits) -> bytes:
         if path == "-":
             data = sys.stdin.buffer.read(limits.file_bytes + 1)
         else:
-            if Path(path).is_dir():
-                raise InspectError(f"{path}: is a directory; give a StableHLO file or FILE.py:FUNCTION")
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 data = file.read(limits.file_bytes + 1)
     except OSError as e:
         raise InspectError(f"{path}: {e.strerror or e}") from None

@@ -12,7 +12,8 @@ from collectives.plan import CommunicationPlan
 from meshrt.errors import MeshrtError
 from propagation import Propagated
 from propagation.model import TensorSharding
-from propagation.program import Value, location_text
+from propagation.program import Value
+from propagation.program import argument_names as argument_names_of
 
 __all__ = [
     "CollectiveRow",
@@ -23,6 +24,7 @@ __all__ = [
     "collective_rows",
     "report_of",
     "spec_text",
+    "type_text",
 ]
 
 
@@ -171,15 +173,21 @@ def _place(where: str | None, name: str) -> str | None:
 def _value_row(name: str, value: Value, sharding: TensorSharding | None) -> ValueRow:
     kind = value.type
     if not kind.is_tensor or not kind.is_static:
-        return ValueRow(name, kind.text, "-", 0.0, 0.0)
+        return ValueRow(name, type_text(value), "-", 0.0, 0.0)
     size = item_bytes(kind.dtype)
     local = kind.shape if sharding is None else sharding.shard_shape(kind.shape)
     count = 1
     for n in local:
         count *= n
-    return ValueRow(
-        name, f"{kind.dtype}[{','.join(map(str, kind.shape))}]", spec_text(sharding), kind.size * size, count * size
-    )
+    return ValueRow(name, type_text(value), spec_text(sharding), kind.size * size, count * size)
+
+
+def type_text(value: Value) -> str:
+    """`f32[128,256]`; what is no tensor of known sizes as MLIR writes it."""
+    kind = value.type
+    if not kind.is_tensor or not kind.is_static:
+        return kind.text
+    return f"{kind.dtype}[{','.join(map(str, kind.shape))}]"
 
 
 def spec_text(sharding: TensorSharding | None) -> str:
@@ -192,14 +200,8 @@ def spec_text(sharding: TensorSharding | None) -> str:
 
 def argument_names(propagated: Propagated) -> list[str]:
     """The names that the module's locations give its arguments (as JAX writes them), else `arg0`, `arg1` ..."""
-    main = propagated.program.main
-    names = [f"arg{i}" for i in range(len(main.args))]
-    if main._ir is None:
-        return names
-    for i, argument in enumerate(main._ir.regions[0].blocks[0].arguments):
-        found = getattr(argument.location, "name_str", None)
-        names[i] = found or names[i]
-    return names
+    found = argument_names_of(propagated.program.main)
+    return [name or f"arg{i}" for i, name in enumerate(found)]
 
 
 def output_names(propagated: Propagated) -> list[str]:
@@ -210,55 +212,3 @@ def output_names(propagated: Propagated) -> list[str]:
         text = "" if info is None else str(info).strip('"')
         names.append(text if text.startswith("result") else f"result{i}{text}")
     return names
-
-
-def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
-    """Why a dimension is sharded as it is: one line per step, from the value back to the user's annotation.
-
-    `query` is VALUE:DIM, with VALUE the name of an argument or result, or a source line FILE:LINE, which stands for
-    what is computed there for other lines.
-    """
-    what, separator, number = query.rpartition(":")
-    if not separator or not number.isdigit():
-        raise InspectError(
-            f"--explain {query}: expected VALUE:DIM, such as {arg_names[0] if arg_names else 'arg0'}:0 or train.py:57:0"
-        )
-    dim, values = int(number), _values_named(propagated, what, arg_names, result_names)
-    lines: list[str] = []
-    fitting = [v for v in values if dim < v.type.rank]
-    if not fitting:
-        raise InspectError(
-            f"--explain {query}: {what} has rank {max(v.type.rank for v in values)}, so no dimension {dim}"
-        )
-    for value in fitting:
-        chains = propagated.explain(value, dim)
-        if not chains:
-            lines.append(f"dimension {dim} of {value} is not sharded: no annotation reaches it")
-        for chain in chains:
-            lines += [("" if i == 0 else "  ") + str(step) for i, step in enumerate(chain)]
-    return lines
-
-
-def _values_named(
-    propagated: Propagated, what: str, arg_names: Sequence[str], result_names: Sequence[str]
-) -> list[Value]:
-    program = propagated.program
-    named = {f"result{i}": v for i, v in enumerate(program.main.returned)}
-    named |= {f"arg{i}": v for i, v in enumerate(program.main.args)}
-    named |= {**dict(zip(result_names, program.main.returned)), **dict(zip(arg_names, program.main.args))}
-    if what in named:
-        return [named[what]]
-    found = [
-        v
-        for op in program.ops()
-        if (location_text(op.loc) or "").endswith(what)
-        for v in op.results
-        if v.type.is_tensor
-    ]
-    if not found or ":" not in what:
-        some = ", ".join([*arg_names[:4], *result_names[:2]])
-        raise InspectError(
-            f"--explain: nothing is called {what!r}, and no operation comes from such a line; try one of {some} ... "
-            f"or FILE:LINE"
-        )
-    return found

@@ -7,7 +7,8 @@ from typing import Any
 
 from collectives.errors import CollectivesError
 from collectives.topology import load
-from meshrt.inspect.model import InspectError, explain, report_of
+from meshrt.inspect.explain import explain
+from meshrt.inspect.model import InspectError, report_of
 from meshrt.inspect.target import lower_target
 from propagation.errors import PropagationError
 

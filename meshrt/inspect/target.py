@@ -72,7 +72,7 @@ def _attribute(module: ModuleType, path: Path, name: str) -> Any:
 
 def _import(path: Path) -> ModuleType:
     if not path.is_file():
-        raise InspectError(f"{path}: no such file")
+        raise InspectError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

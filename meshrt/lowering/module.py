@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +15,10 @@ from meshrt.core.types import aval_of
 from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.named import NamedSharding
-from propagation.asm import quote
+from propagation.asm import ModuleWriter, quote
+
+if TYPE_CHECKING:
+    from propagation.program import Program
 
 __all__ = ["LoweredModule", "lower_module"]
 
@@ -22,14 +26,25 @@ __all__ = ["LoweredModule", "lower_module"]
 _EMBEDDED_BYTES = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoweredModule:
-    """The text and what the caller must pass: first `consts`, then the arguments numbered by `kept`."""
+    """What was written and what the caller must pass: first `consts`, then the arguments numbered by `kept`."""
 
-    text: str
+    writer: ModuleWriter
     consts: tuple[Any, ...]
     kept: tuple[int, ...]
     mesh_symbol: str | None
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The module as MLIR text, formatted when first asked for."""
+        return self.writer.text()
+
+    def program(self) -> Program:
+        """The module as a new `Program`, which the caller may change; no text is made."""
+        from propagation.written import program_of
+
+        return program_of(self.writer)
 
 
 def lower_module(
@@ -86,7 +101,7 @@ def lower_module(
     for v, const in passed:
         if getattr(const, "is_deleted", bool)():
             raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
-    return LoweredModule(lowering.writer.text(), tuple(c for _, c in passed), tuple(kept), symbol)
+    return LoweredModule(lowering.writer, tuple(c for _, c in passed), tuple(kept), symbol)
 
 
 def _is_embedded(const: Any) -> bool:

@@ -73,7 +73,7 @@ def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll
     def stage_body() -> Staged:
         staged = body.stage(in_tree, [*[aval_of(c) for c in carry], *slices])
         check_pair(staged, body.what)
-        check_carry_tree(body, carry_tree, tree_util.treedef_children(staged.out_tree)[0])
+        check_carry_tree(body, carry_tree, carry, tree_util.treedef_children(staged.out_tree)[0], staged.out_avals)
         return staged
 
     staged = stage_body()

@@ -118,8 +118,14 @@ def _branch(index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[
     for s, name in zip(staged[1:], names[1:]):
         if s.out_tree != staged[0].out_tree:
             raise errors.ArgumentTypeError(
-                f"{what} branch outputs must have the same pytree structure, but {names[0]} and {name} differ "
-                f"({names[0]} against {name}):\n{tree_difference(staged[0].out_tree, s.out_tree, 'the result')}"
+                f"{what} branch outputs must have the same pytree structure, but {names[0]} and {name} differ:\n"
+                + tree_difference(
+                    (staged[0].out_tree, staged[0].out_avals),
+                    (s.out_tree, s.out_avals),
+                    "the result",
+                    [f"from {names[0]}", f"from {name}"],
+                )
+                + "\nMake the branches return the same structure"
             )
     staged = _same_types(staged, names, what)
     jaxprs, consts = with_common_consts(staged)

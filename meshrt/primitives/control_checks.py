@@ -62,17 +62,26 @@ def _users_part(body: Body, tree: Any) -> tuple[str, int | None]:
     return "carry", None
 
 
-def check_carry_tree(body: Body, expected: Any, got: Any) -> None:
-    if expected == got:
+def check_carry_tree(body: Body, tree: Any, carry: Sequence[Any], out_tree: Any, out_avals: Sequence[Any]) -> None:
+    """`out_avals` are the types of the body's results, the carry first."""
+    if tree == out_tree:
         return
-    root, at = _users_part(body, expected)
+    expected, got = (tree, [aval_of(c) for c in carry]), (out_tree, list(out_avals)[: out_tree.num_leaves])
+    root, at = _users_part(body, tree)
     if at is not None:
-        expected, got = (tree_util.treedef_children(t)[at] for t in (expected, got))
+        expected, got = _child(*expected, at), _child(*got, at)
     raise errors.ArgumentTypeError(
-        f"{body.what} body function carry input and carry output must have the same pytree structure, but they differ "
-        f"(input against output):\n{tree_difference(expected, got, root)}\n"
+        f"{body.what} body function carry input and carry output must have the same pytree structure, but they "
+        f"differ:\n{tree_difference(expected, got, root, ('in', 'out'))}\n"
         f"Make {function_name(body.owner)} return a carry of the structure that it takes"
     )
+
+
+def _child(tree: Any, avals: Sequence[Any], at: int) -> tuple[Any, Sequence[Any]]:
+    """Structure and types of one child."""
+    children = tree_util.treedef_children(tree)
+    start = sum(c.num_leaves for c in children[:at])
+    return children[at], avals[start : start + children[at].num_leaves]
 
 
 def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: Any) -> None:
@@ -84,8 +93,7 @@ def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: An
             root, at = _users_part(body, tree)
             path = tree_util.tree_leaves_with_path(tree_util.tree_unflatten(tree, range(len(carry))))[i][0]
             lines.append(
-                f"  the input carry {root}{tree_util.keystr(path if at is None else path[1:])} has type {aval} but the "
-                f"corresponding output carry has type {out}, so {why}"
+                f"  {root}{tree_util.keystr(path if at is None else path[1:])}: {aval} in, {out} out, so {why}"
             )
     if lines:
         raise errors.ArgumentTypeError(

@@ -44,7 +44,7 @@ def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
 
     def stage_body() -> Staged:
         staged = loop.stage(in_tree, [aval_of(c) for c in carry])
-        check_carry_tree(loop, tree, staged.out_tree)
+        check_carry_tree(loop, tree, carry, staged.out_tree, staged.out_avals)
         return staged
 
     body = stage_body()

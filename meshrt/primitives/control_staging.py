@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import config, dtypes, errors, tree_util
+from meshrt._tree_paths import TypedLeaf
 from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
@@ -206,17 +207,16 @@ def describe_difference(a: ShapedArray, b: ShapedArray) -> str | None:
     return " and ".join(parts) or None
 
 
-def tree_difference(first: Any, second: Any, root: str) -> str:
-    """Lines that say where the structures `first` and `second` (treedefs) differ, by key path from `root`."""
-    leaf = _Leaf()
-    a = tree_util.tree_unflatten(first, [leaf] * first.num_leaves)
-    b = tree_util.tree_unflatten(second, [leaf] * second.num_leaves)
+def tree_difference(
+    first: tuple[Any, Sequence[ShapedArray]], second: tuple[Any, Sequence[ShapedArray]], root: str, names: Sequence[str]
+) -> str:
+    """Lines that say where two structures differ, by key path from `root`: `c['a']: float32[3] in, None out`.
+
+    Each structure is given as a treedef and the types of its leaves, and called as `names` say.
+    """
+    a, b = (tree_util.tree_unflatten(tree, [TypedLeaf(t) for t in avals]) for tree, avals in (first, second))
     lines = [
-        f"  {root}{tree_util.keystr(path)} is {one} and {other}: {why}"
-        for path, one, other, why in tree_util.equality_errors(a, b)
+        f"  {root}{tree_util.keystr(path)}: {one} {names[0]}, {other} {names[1]}"
+        for path, one, other, _ in tree_util.equality_errors(a, b)
     ]
-    return "\n".join(lines) or f"  {first} and {second}"
-
-
-class _Leaf:
-    """Stands for any leaf when structures are compared."""
+    return "\n".join(lines) or f"  {first[0]} {names[0]}, {second[0]} {names[1]}"

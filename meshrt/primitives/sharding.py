@@ -183,31 +183,39 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """Constrains the sharding of every array in the pytree `x`.
 
     `shardings` is a NamedSharding (over a Mesh or an AbstractMesh), a PartitionSpec of the mesh in context, or a
-    pytree prefix of them; None leaves a subtree alone. Dimensions marked `PartitionSpec.UNCONSTRAINED` stay open.
-    Sizes need not divide. Raises ShardingError for a wrong rank, UnknownAxisError or DuplicateAxisError for wrong
-    axes, MeshContextError when a PartitionSpec is given without a mesh in context.
+    pytree prefix of them. Dimensions marked `PartitionSpec.UNCONSTRAINED` stay open. Sizes need not divide. Raises
+    ShardingError for None or a wrong rank, UnknownAxisError or DuplicateAxisError for wrong axes, MeshContextError
+    when a PartitionSpec is given without a mesh in context.
+    """
+    return constrain(x, shardings, "with_sharding_constraint of x", "the shardings of with_sharding_constraint", False)
+
+
+def constrain(x: Any, shardings: Any, called: str, given: str, optional: bool = True) -> Any:
+    """`with_sharding_constraint` for all who take shardings: `called` and `given` say in messages what did and what it
+    was given. Where they are `optional`, None leaves a subtree alone.
     """
     leaves, tree = tree_util.tree_flatten(x)
     is_leaf = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec | SingleDeviceSharding)
     try:
         specs = tree_util.broadcast_prefix(shardings, x, is_leaf=is_leaf)
     except errors.TreeError as e:
-        raise errors.TreeError(
-            f"the shardings of with_sharding_constraint must be a pytree prefix of its value: {e}"
-        ) from None
+        raise errors.TreeError(f"{given} at {capture()} must be a pytree prefix of its value x: {e}") from None
     out = []
     for i, (leaf, sharding) in enumerate(zip(leaves, specs)):
         try:
-            out.append(_constrain(leaf, sharding))
+            out.append(leaf if sharding is None and optional else _constrain(leaf, sharding))
         except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
             path = tree_util.keystr(tree_util.tree_leaves_with_path(x)[i][0])
-            raise type(e)(f"with_sharding_constraint of x{path} at {capture()}: {e}") from None
+            raise type(e)(f"{called}{path} at {capture()}: {e}") from None
     return tree_util.tree_unflatten(tree, out)
 
 
 def _constrain(x: Any, sharding: Any) -> Any:
     if sharding is None:
-        return x
+        raise errors.ShardingError(
+            "got the sharding None, which is not allowed: leave values that are not constrained out of the tree, or "
+            "give PartitionSpecs of P.UNCONSTRAINED, one for each dimension"
+        )
     if isinstance(sharding, SingleDeviceSharding):
         raise errors.ShardingError("it takes NamedShardings or PartitionSpecs; use device_put for a single device")
     if isinstance(sharding, PartitionSpec):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
+from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime import backend, jaxlib_api, reshard
@@ -180,7 +181,12 @@ def _is_target(t: Any) -> bool:
 def _targets(device: Any, x: Any, n: int) -> Sequence[Any]:
     if _is_target(device):
         return [device] * n
-    return tree_util.broadcast_prefix(device, x, is_leaf=_is_target)
+    try:
+        return tree_util.broadcast_prefix(device, x, is_leaf=_is_target)
+    except errors.TreeError as e:
+        raise errors.TreeError(
+            f"the targets of device_put at {capture()} must be a pytree prefix of its value x: {e}"
+        ) from None
 
 
 def _sharding_of(target: Any) -> Sharding | None:

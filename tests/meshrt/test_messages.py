@@ -9,7 +9,7 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt import errors
+from meshrt import errors, lax
 from meshrt.dtypes import DTypeError
 from meshrt.sharding import NamedSharding
 from meshrt.sharding import PartitionSpec as P
@@ -92,3 +92,31 @@ def test_an_error_of_a_first_call_is_not_chained_to_the_look_up_of_its_program()
     with pytest.raises(ValueError, match="mine") as e:
         meshrt.jit(f)(jnp.ones(3))
     assert e.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("put", "called"),
+    [(lax.with_sharding_constraint, "the shardings of with_sharding_constraint"),
+     (meshrt.device_put, "the targets of device_put")],
+)  # fmt: skip
+@pytest.mark.parametrize("wrap", [lambda f: f, meshrt.jit])
+def test_trees_of_shardings_that_do_not_fit(mesh, put, called, wrap):
+    s, x = NamedSharding(mesh, P("data")), {"a": jnp.ones(8), "b": [jnp.ones(8)] * 2}
+    for shardings, text in [({"a": s, "b": [s]}, r"\['b'\]: .*a list of 1 child, the second one of 2"),
+                            ({"a": s, "c": s}, "only the first has 'c'; only the second has 'b'"),
+                            ([s, s], "a list of 2 children, the second a dict with the keys 'a', 'b'")]:  # fmt: skip
+        with pytest.raises(errors.TreeError, match=rf"{called} at .*test_messages.py.*{text}"):
+            wrap(lambda x, s=shardings: put(x, s))(x)
+
+
+def test_none_among_shardings(mesh):
+    """device_put leaves it where it is; a constraint that says nothing is refused, as JAX does."""
+    s, x = NamedSharding(mesh, P("data")), {"a": jnp.ones(8), "b": jnp.ones(8), "c": None}
+    shardings = {"a": s, "b": None, "c": None}
+    out = meshrt.device_put(x, shardings)
+    assert out["a"].sharding is s and out["b"].sharding == x["b"].sharding and out["c"] is None
+    for wrap in (lambda f: f, meshrt.jit):
+        with pytest.raises(errors.ShardingError, match=r"of x\['b'\] at .*got the sharding None.*P.UNCONSTRAINED"):
+            wrap(lambda x: lax.with_sharding_constraint(x, shardings))(x)
+    out = meshrt.jit(lambda x: meshrt.jit(lambda x: x, in_shardings=(shardings,), out_shardings=shardings)(x))(x)
+    assert out["a"].sharding.is_equivalent_to(s, 1)

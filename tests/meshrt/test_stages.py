@@ -209,9 +209,7 @@ def test_the_real_shardy_propagates_the_same(name, mesh):
     program = PROGRAMS[name]
     rng = np.random.default_rng(0)
     w, x = rng.normal(size=(8, 8)).astype(np.float32), rng.normal(size=(8, 8)).astype(np.float32)
-    args = [
-        meshrt.device_put(a, NamedSharding(mesh, P(*s))) for a, s in ((w, (None, "model")), (x, ("data",)))
-    ]
+    args = [meshrt.device_put(a, NamedSharding(mesh, P(*s))) for a, s in ((w, (None, "model")), (x, ("data",)))]
     f = meshrt.jit(lambda w, x: program(meshrt, jnp, w, x))
     ours, ours_plan = f(*args), f.lower(*args).partition()
     with meshrt.config.override(propagator="shardy"):
@@ -269,6 +267,9 @@ def test_propagated_explains_a_dimension(mesh):
     x = meshrt.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
     propagated = meshrt.jit(lambda x: {"y": x.T * 2}).lower(x).propagate()
     text = propagated.explain("result['y']:1")
+    assert text.startswith("dimension 1 of result['y'] (f32[4,8]) got axis 'data' through multiply (")
+    assert "from dimension 1 of f32[4,8] of transpose (" in text and "of x (f32[8,4]) is annotated" in text
+    assert "<%" not in text and "tensor<" not in text
     assert "got axis 'data' through" in text.splitlines()[0] and "annotated with axis 'data' by the user" in text
     assert "is not sharded" in propagated.explain("x:1")
     with pytest.raises(errors.MeshrtError, match="nothing is called 'z'"):

@@ -13,17 +13,17 @@ CASES = {
     "carry type": (
         lambda: lax.scan(lambda c, x: ({"a": c["a"], "b": jnp.sum(c["b"])}, x), {"a": 1.0, "b": ONES}, ONES),
         TypeError,
-        ["scan body function carry input", "c['b']", "float32[3]", "float32[]", "shapes do not match"],
+        ["scan body function carry input", "  c['b']: float32[3] in, float32[] out, so the shapes do not match"],
     ),
     "carry dtype": (
         lambda: lax.scan(lambda c, x: (c.astype(jnp.bfloat16), x), ONES, ONES),
         TypeError,
-        ["carry c has type float32[3]", "bfloat16[3]", "dtypes do not match", "astype"],
+        ["  c: float32[3] in, bfloat16[3] out, so the dtypes do not match", "astype"],
     ),
     "carry structure": (
         lambda: lax.scan(lambda c, x: ({"a": c["a"]}, x), {"a": 1.0, "b": ONES}, ONES),
         TypeError,
-        ["same pytree structure", "dict of 2 children", "dict of 1 children"],
+        ["same pytree structure", "  c: a dict with the keys 'a', 'b' in, a dict with the key 'a' out"],
     ),
     "no pair": (lambda: lax.scan(lambda c, x: c, 1.0, ONES), TypeError, ["scan body output must be a pair"]),
     "sizes": (
@@ -82,27 +82,27 @@ CASES = {
     "while carry": (
         lambda: lax.while_loop(lambda c: c < 3, lambda c: (c, 1), 1),
         TypeError,
-        ["while_loop body function carry", "same pytree structure", "their Python types differ"],
+        ["while_loop body function carry", "same pytree structure", "  c: ~int32[] in, a tuple of 2 children out"],
     ),
     "fori carry": (
         lambda: lax.fori_loop(0, 3, lambda i, c: jnp.stack([c, c]), ONES),
         TypeError,
-        ["fori_loop body function carry", "the input carry c has type float32[3]", "float32[2,3]"],
+        ["fori_loop body function carry", "  c: float32[3] in, float32[2,3] out"],
     ),
     "fori carry path": (
         lambda: lax.fori_loop(0, 3, lambda i, state: {"w": state["w"].astype(np.int32)}, {"w": ONES}),
         TypeError,
-        ["the input carry state['w'] has type float32[3]", "int32[3]", "dtypes do not match", "astype"],
+        ["  state['w']: float32[3] in, int32[3] out, so the dtypes do not match", "astype"],
     ),
     "fori carry path, traced bounds": (
         lambda: lax.fori_loop(0, jnp.int32(3), lambda i, state: {"w": state["w"][:2]}, {"w": ONES}),
         TypeError,
-        ["the input carry state['w'] has type float32[3]", "float32[2]", "shapes do not match"],
+        ["  state['w']: float32[3] in, float32[2] out, so the shapes do not match"],
     ),
     "fori carry structure": (
         lambda: lax.fori_loop(0, 3, lambda i, state: {"v": state["w"]}, {"w": ONES}),
         TypeError,
-        ["same pytree structure", "state is dict with ('w',) and dict with ('v',)"],
+        ["same pytree structure", "  state: a dict with the key 'w' in, a dict with the key 'v' out"],
     ),
     "fori bounds": (
         lambda: lax.fori_loop(0.0, 3, lambda i, c: c, 1.0),
@@ -123,7 +123,10 @@ CASES = {
     "branch structure": (
         lambda: lax.cond(True, lambda x: {"a": x, "b": x}, lambda x: {"a": x}, 1),
         TypeError,
-        ["cond branch outputs must have the same pytree structure", "the result is a dict"],
+        [
+            "cond branch outputs must have the same pytree structure",
+            "the result: a dict with the key 'a' from false_fun",
+        ],
     ),
     "branch types": (
         lambda: lax.cond(True, lambda x: {"a": 1.0}, lambda x: {"a": ONES}, 1),

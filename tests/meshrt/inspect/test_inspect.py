@@ -1,6 +1,7 @@
 """`meshrt inspect`: reports of good input, one line and exit code 2 for bad input."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from meshrt.inspect.guard import Limits, inspect_file
 from meshrt.inspect.model import InspectError, Report
-from meshrt.inspect.target import parse_mesh, split_target
+from meshrt.inspect.target import lower_target, parse_mesh, split_target
 
 ROOT = Path(__file__).resolve().parents[3]
 MATMUL = """sdy.mesh @mesh = <["data"=4, "model"=2]>
@@ -81,8 +82,8 @@ def _line_of(text: str) -> int:
 
 def test_explain_names_the_chain_to_the_annotation(matmul):
     lines = inspect_file(matmul, explain="result0:0")["report"]["explanations"]
-    assert "got axis 'data' through stablehlo.dot_general" in lines[0]
-    assert "annotated with axis 'data' by the user" in lines[-1]
+    assert lines[0].startswith("dimension 0 of result0 (f32[") and "got axis 'data' through dot_general" in lines[0]
+    assert "dimension 0 of arg0 (f32[" in lines[-1] and "annotated with axis 'data' by the user" in lines[-1]
     with pytest.raises(InspectError, match="nothing is called 'nonsense'"):
         inspect_file(matmul, explain="nonsense:0")
     with pytest.raises(InspectError, match="expected VALUE:DIM"):
@@ -123,6 +124,40 @@ def test_limits_of_size_time_and_kind(tmp_path, matmul):
         inspect_file(matmul, limits=Limits(seconds=0.01))
     with pytest.raises(InspectError, match="is a directory"):
         inspect_file(str(tmp_path))
+
+
+def test_what_is_no_file_does_not_block(tmp_path, matmul):
+    pipe, module = tmp_path / "pipe", tmp_path / "pipe.py"
+    for path in (pipe, module):
+        os.mkfifo(path)
+    for path, message in [(str(pipe), "is a pipe"), ("/dev/zero", "is a device"), ("/dev/null", "is a device")]:
+        with pytest.raises(InspectError, match=message):
+            inspect_file(path)
+    with pytest.raises(InspectError, match="is not a file"):
+        lower_target(module, "step", {"data": 2})
+    done = inspect(matmul, "--topology", str(pipe))
+    assert done.returncode == 2 and b"is a pipe, not a file; give a file as in configs" in done.stderr
+
+
+def test_a_pipe_that_a_shell_opened(matmul):
+    command = f"{sys.executable} -m meshrt inspect <(cat {matmul})"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, cwd=ROOT)
+    assert done.returncode == 0 and b"all_reduce" in done.stdout, done.stderr.decode()
+
+
+def test_functions_that_call_each_other_too_often(tmp_path):
+    """Each of 40 functions calls the next one twice."""
+    call = "func.call @f{0}({1}) : (tensor<8xf32>) -> tensor<8xf32>"
+    body = (
+        "func.func private @f{0}(%a: tensor<8xf32>) -> tensor<8xf32> {{ %b = {1} %c = {2} return %c : tensor<8xf32> }}"
+    )
+    text = [body.format(i, call.format(i + 1, "%a"), call.format(i + 1, "%b")) for i in range(40)]
+    text[0] = text[0].replace("private @f0", "public @main")
+    text.append("func.func private @f40(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }")
+    path = tmp_path / "calls.mlir"
+    path.write_text("\n".join(text))
+    with pytest.raises(InspectError, match="operations with its calls inlined"):
+        inspect_file(str(path))
 
 
 @pytest.mark.parametrize(

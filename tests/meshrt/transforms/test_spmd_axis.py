@@ -1,4 +1,4 @@
-"""`vmap(spmd_axis_name=...)`: the mapped dimension lies along the axis wherever a sharding is constrained, as in JAX."""
+"""`vmap(spmd_axis_name=...)`: the mapped dimension lies along the axis where shardings are constrained, as in JAX."""
 
 import re
 
