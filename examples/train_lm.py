@@ -123,7 +123,7 @@ def batches(mesh, seed=0):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--devices", type=int, default=8, help="CPU devices, unless a launcher gives them")
+    parser.add_argument("--devices", type=int, choices=(1, 2, 4, 8, 16, 32), default=8, help="CPU devices")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="type of activations")
     args = parser.parse_args()
     if "MESHRT_COORDINATOR_ADDRESS" in os.environ or "JAX_COORDINATOR_ADDRESS" in os.environ:

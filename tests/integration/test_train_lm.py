@@ -91,10 +91,11 @@ def test_example_is_short():
     assert len(EXAMPLE.read_text().splitlines()) < 150
 
 
-def test_devices_that_the_example_cannot_use_are_one_clear_message():
-    done = finished([str(EXAMPLE), "--devices", "3"])
+@pytest.mark.parametrize("devices", ["3", "0", "-1", "1000000000"])
+def test_devices_that_the_example_cannot_use_are_one_clear_message(devices):
+    done = finished([str(EXAMPLE), "--devices", devices])
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "error: a mesh of data=3, model=1: BATCH = 16 and WIDTH = 128 must divide by 3" in done.stderr
+    assert f"argument --devices: invalid choice: {devices} (choose from 1, 2, 4, 8, 16, 32)" in done.stderr
 
 
 def test_example_runs_unchanged_under_jax(example_losses, tmp_path):
