@@ -12,9 +12,10 @@ from propagation.program import Program, read
 
 from . import errors
 from .annotations import Annotated, Propagation
-from .module import Options, Partitioned, mesh_of, partition_program
+from .module import Partitioned, mesh_of, partition_program
 from .network import Link, Network
-from .plan import CommunicationPlan, Finding, PlanEntry
+from .options import Options
+from .plan import CommunicationPlan, Finding, Origin, PlanEntry
 from .reshard import ReshardPlan, plan_reshard
 from .topology import Topology, load
 
@@ -24,6 +25,7 @@ __all__ = [
     "Link",
     "Network",
     "Options",
+    "Origin",
     "Partitioned",
     "PlanEntry",
     "ReshardPlan",
@@ -49,5 +51,5 @@ def partition(propagated, topology: Topology | str | None = None, **options) -> 
     known = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
     if isinstance(topology, str):
         topology = load(topology)
-    machine = Topology() if topology is None else topology.on(mesh_of(known.program))
-    return partition_program(known.program, known, machine, Options(**options))
+    given = None if topology is None else topology.on(mesh_of(known.program))
+    return partition_program(known.program, known, given, Options(**options))

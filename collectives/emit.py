@@ -40,6 +40,7 @@ class Collective(NamedTuple):
     op      the operation of the global program that caused it
     cause   why, in words
     senders the devices that send; None if all do
+    members those that it stands for, if a pass combined several
     """
 
     kind: str
@@ -49,6 +50,7 @@ class Collective(NamedTuple):
     op: object
     cause: str
     senders: np.ndarray | None = None
+    members: tuple = ()
 
 
 class Ref:

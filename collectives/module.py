@@ -8,31 +8,21 @@ from dataclasses import dataclass, field
 from jaxlib.mlir import ir
 
 from propagation.model import Mesh, TensorSharding
-from propagation.program import Func, Op, Program, Value, parse, source
+from propagation.program import Func, Op, Program, Value, parse, paused_collection, source
 
 from .annotations import Source
 from .emit import FunctionItem, ModuleBuilder, Ref
 from .errors import MeshMismatchError, UnreducedResultError, UnsupportedShardingError
 from .layout import Atoms, Dims
 from .optimize import optimize
+from .options import Options
 from .partition.context import Context
+from .passes.machine import Machine
 from .plan import CommunicationPlan, Finding, plan_of
+from .reshard import Planner, step_cost
 from .topology import Topology
 
-__all__ = ["Options", "Partitioned", "partition_program"]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to partition.
-
-    allow_full_gather  whether an operation that cannot stay sharded may gather its operand (recorded as a finding);
-                       if False that is a `FullGatherError`
-    optimize           whether `optimize.py` runs over the result
-    """
-
-    allow_full_gather: bool = True
-    optimize: bool = True
+__all__ = ["Partitioned", "partition_program"]
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +47,8 @@ class Partitioned:
     def as_text(self) -> str:
         """The module as StableHLO text."""
         if self._text is None:
-            self._text = self._builder.text()
+            with paused_collection():
+                self._text = self._builder.text()
         return self._text
 
     @property
@@ -78,8 +69,9 @@ class Partitioned:
 class Module(Context):
     """The context, and what it takes to partition functions."""
 
-    def __init__(self, program: Program, known: Source, atoms, builder, topology, options):
-        super().__init__(program, known.sharding, atoms, builder, topology, options)
+    def __init__(self, program: Program, known: Source, atoms, builder, given: Topology | None, options):
+        super().__init__(program, known.sharding, atoms, builder, given or Topology(), options)
+        self.planner = Planner(atoms, step_cost(given))
         self.known = known
         self._calls: dict[str, int] | None = None
 
@@ -131,16 +123,16 @@ class Module(Context):
         return self.get(value, dims)
 
 
-def partition_program(program: Program, known: Source, topology: Topology, options: Options) -> Partitioned:
-    """Partitions `program`, whose shardings `known` knows."""
+def partition_program(program: Program, known: Source, given: Topology | None, options: Options) -> Partitioned:
+    """Partitions `program`, whose shardings `known` knows, for a topology that holds its mesh, or for any."""
+    topology = Topology() if given is None else given
     sharding = known.sharding
     main = program.main
     mesh = mesh_of(program)
     atoms = Atoms(mesh, known.used_axes())
     attributes = f"mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {mesh.size} : i32"
-    name = program.module.operation.attributes["sym_name"].value if "sym_name" in program.attrs else "main"
-    builder = ModuleBuilder(name, attributes)
-    ctx = Module(program, known, atoms, builder, topology, options)
+    builder = ModuleBuilder(program.name or "main", attributes)
+    ctx = Module(program, known, atoms, builder, given, options)
     ins = tuple(ctx.want(a) for a in main.args)
     result_shardings = known.results()
     outs = tuple(_result_layout(atoms, s, v) for s, v in zip(result_shardings, main.returned))
@@ -149,7 +141,7 @@ def partition_program(program: Program, known: Source, topology: Topology, optio
     builder.functions.sort(key=lambda f: f is not item)
     item.arg_attrs = _arg_attrs(ctx, main, item)
     if options.optimize:
-        optimize(builder, ctx.realiser)
+        optimize(builder, ctx.realiser, Machine(atoms, topology, topology.memory, given is not None), options)
     functions = {f.name: f for f in builder.functions}
     plan = plan_of(item, functions, atoms, topology)
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)

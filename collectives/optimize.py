@@ -1,47 +1,32 @@
-"""Passes over the built per-device program: dead code and combining of small collectives."""
+"""What is done to a finished per-device program: the passes of `passes`, in order."""
 
 from __future__ import annotations
 
-from .emit import Item, ModuleBuilder, Region
+from .emit import ModuleBuilder
+from .options import Options
+from .passes.combine import combine
+from .passes.dead import remove_dead
+from .passes.hoist import hoist
+from .passes.machine import Machine
+from .passes.memory import Budget
+from .passes.merge import merge
+from .passes.windowed import pipeline
 from .realise import Realiser
 
 __all__ = ["optimize"]
 
 
-def optimize(builder: ModuleBuilder, realiser: Realiser) -> None:
+def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, options: Options) -> None:
     """Runs all passes over every function."""
+    functions = {f.name: f for f in builder.functions}
     for function in builder.functions:
-        remove_dead(function.region, function.results)
-
-
-def remove_dead(region: Region, results) -> None:
-    """Removes items whose results nobody uses, except those with effects. Loops and branches stay whole."""
-    live: set = set(results)
-
-    def sweep(r: Region) -> None:
-        for name in ("items", "prologue"):
-            kept = []
-            for item in reversed(getattr(r, name)):
-                if not _needed(item, live):
-                    continue
-                for inner in item.regions:
-                    sweep(inner)
-                live.update(item.operands)
-                kept.append(item)
-            setattr(r, name, kept[::-1])
-
-    sweep(region)
-
-
-_ENDS = ("stablehlo.return", "func.return", "sdy.return")
-
-
-def _needed(item: Item, live: set) -> bool:
-    if item.effect or item.name in _ENDS or item.name == "func.call":
-        return True
-    return any(r in live for r in item.results) or any(_effects(r) for r in item.regions)
-
-
-def _effects(region: Region) -> bool:
-    """Whether a region may do more than compute its results; functions are not looked into."""
-    return any(i.effect or i.name == "func.call" or any(map(_effects, i.regions)) for i in region.items)
+        remove_dead(function, prologue=False)
+        if options.hoist:
+            hoist(function.region, Budget(function, functions, machine, options.memory_growth))
+        merge(function)
+        wanted = options.collective_matmul
+        if wanted or (wanted is None and machine.chosen):
+            pipeline(function.region, function.results, realiser, machine, bool(wanted))
+        if options.combine:
+            combine(function.region, realiser, machine)
+        remove_dead(function)

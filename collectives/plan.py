@@ -9,11 +9,11 @@ import numpy as np
 from propagation.program import source
 
 from .cost import seconds
-from .emit import FunctionItem, Item, Region
+from .emit import Collective, FunctionItem, Item, Region
 from .layout import Atoms
 from .topology import Topology
 
-__all__ = ["CommunicationPlan", "Finding", "PlanEntry", "plan_of"]
+__all__ = ["CommunicationPlan", "Finding", "Origin", "PlanEntry", "plan_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,15 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What one member of a combined collective came from, and the bytes that the busiest device sends for it."""
+
+    where: str | None
+    cause: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlanEntry:
     """One collective.
 
@@ -42,6 +51,7 @@ class PlanEntry:
     where       source line of the operation that caused it
     cause       that operation, and why
     seconds     predicted time each time
+    members     of a combined collective: what each of its members came from
     """
 
     kind: str
@@ -53,6 +63,7 @@ class PlanEntry:
     where: str | None
     cause: str
     seconds: float
+    members: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +94,14 @@ class CommunicationPlan:
         return [asdict(e) for e in self.entries]
 
     def as_text(self) -> str:
-        """A table, one line per collective."""
+        """A table, one line per collective, and one for each member of a combined one."""
         head = ("kind", "axes", "groups", "bytes", "time", "times", "source", "cause")
-        rows = [
-            (
-                e.kind,
-                e.axes or "-",
-                f"{e.groups}x{e.group_size}",
-                human(e.bytes),
-                human_time(e.seconds),
-                "?" if e.times is None else str(e.times),
-                e.where or "-",
-                e.cause,
-            )
-            for e in self.entries
-        ]
+        rows = []
+        for e in self.entries:
+            times = "?" if e.times is None else str(e.times)
+            sizes = (e.axes or "-", f"{e.groups}x{e.group_size}", human(e.bytes), human_time(e.seconds), times)
+            rows.append((e.kind, *sizes, e.where or "-", e.cause))
+            rows += [("  for", "", "", human(m.bytes), "", "", m.where or "-", m.cause) for m in e.members]
         widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in [head, *rows]]
         counts = ", ".join(f"{n} {k}" for k, n in sorted(self.counts.items())) or "no collectives"
@@ -165,12 +169,22 @@ def _entry(item: Item, times: int | None, atoms: Atoms, topology: Topology) -> P
     groups, size = c.groups
     operand = c.bytes if c.kind == "collective_permute" else _operand_bytes(c.kind, size, c.bytes)
     text = "" if c.atoms is None else atoms.axes_text(c.atoms)
-    where = None if c.op is None else source(c.op)
-    name = "" if c.op is None else getattr(c.op, "name", "")
-    if c.op is not None and not hasattr(c.op, "operands"):
-        name = f"result of @{name}"
-    cause = f"{name}: {c.cause}" if name else c.cause
-    return PlanEntry(c.kind, text, groups, size, c.bytes, times, where, cause, seconds(c.kind, size, operand, link))
+    where, cause = _origin(c)
+    members = tuple(Origin(*_origin(m), m.bytes) for m in c.members)
+    if members:
+        causes = dict.fromkeys(m.cause for m in members)
+        cause = f"{c.cause}: {next(iter(causes))}" + (", ..." if len(causes) > 1 else "")
+    return PlanEntry(
+        c.kind, text, groups, size, c.bytes, times, where, cause, seconds(c.kind, size, operand, link), members
+    )
+
+
+def _origin(c: Collective) -> tuple[str | None, str]:
+    """The source line of what caused a collective, and that with why."""
+    if c.op is None:
+        return None, c.cause
+    name = getattr(c.op, "name", "") if hasattr(c.op, "operands") else f"result of @{c.op.name}"
+    return source(c.op), f"{name}: {c.cause}" if name else c.cause
 
 
 def _operand_bytes(kind: str, n: int, sent: float) -> float:

@@ -24,11 +24,12 @@ from .moves import Step, successors
 from .pieces import pieces_between
 from .topology import Topology, load
 
-__all__ = ["Planner", "ReshardPlan", "Step", "plan_reshard", "runs_of"]
+__all__ = ["Planner", "ReshardPlan", "Step", "plan_reshard", "runs_of", "step_cost"]
 
-STEP_BYTES = 16.0  # what a step costs besides its bytes: only decides between plans of equal bytes
+# What a step, or a message of exact pieces, costs besides its bytes where no topology was chosen: it only decides
+# between plans of about equal bytes.
+STEP_BYTES = 16.0
 NODE_LIMIT = 3000
-PIECE_BYTES = STEP_BYTES  # what a message costs besides its bytes when exact pieces are weighed against collectives
 
 
 class ReshardPlan(NamedTuple):
@@ -59,12 +60,16 @@ class ReshardPlan(NamedTuple):
 
 
 class Planner:
-    """Plans reshards over one mesh and remembers them."""
+    """Plans reshards over one mesh and remembers them.
 
-    __slots__ = ("_abstract", "_plans", "atoms")
+    `step_bytes` is what a step costs besides its bytes, in bytes: see `step_cost`.
+    """
 
-    def __init__(self, atoms: Atoms):
+    __slots__ = ("_abstract", "_plans", "atoms", "step_bytes")
+
+    def __init__(self, atoms: Atoms, step_bytes: float = STEP_BYTES):
         self.atoms = atoms
+        self.step_bytes = step_bytes
         self._plans: dict[tuple, ReshardPlan] = {}
         self._abstract: dict[tuple, ReshardPlan] = {}
 
@@ -101,12 +106,12 @@ class Planner:
 
     def _by_pieces(self, shape, bits: float, plan: ReshardPlan) -> ReshardPlan:
         """Exact pieces instead of `plan`, where they save more than their messages cost."""
-        if plan.bytes - plan.bound <= PIECE_BYTES or not _even(shape, plan.source, plan.target, self.atoms.sizes):
+        if plan.bytes - plan.bound <= self.step_bytes or not _even(shape, plan.source, plan.target, self.atoms.sizes):
             return plan
         pieces = pieces_between(plan.source, plan.target, self.atoms.sizes)
         if pieces is None or any(n % k for n, k in zip(shape, pieces.units)):
             return plan
-        if (len(pieces.rounds) - len(plan.steps)) * PIECE_BYTES >= plan.bytes - plan.bound:
+        if (len(pieces.rounds) - len(plan.steps)) * self.step_bytes >= plan.bytes - plan.bound:
             return plan
         step = Step("pieces", pieces.atoms, -1, (), plan.target, ())
         ends = [_piece(shape, bits, dims, self.atoms.sizes) for dims in (plan.source, plan.target)]
@@ -124,9 +129,16 @@ class Planner:
         key = (shape, bits, src, dst, pending, products)
         found = self._abstract.get(key)
         if found is None:
-            found = self._abstract[key] = search(shape, bits, src, dst, pending, products)
+            found = search(shape, bits, src, dst, pending, products, self.step_bytes)
+            self._abstract[key] = found
         steps = tuple(s.rename(lambda i: runs[i]) for s in found.steps)
         return found._replace(source=source, target=target, unreduced=unreduced, steps=steps)
+
+
+def step_cost(topology: Topology | None) -> float:
+    """What a step costs besides its bytes, in bytes: those that a device could send meanwhile. Without a topology bytes
+    decide alone."""
+    return STEP_BYTES if topology is None else max(STEP_BYTES, topology.default.latency * topology.default.bandwidth)
 
 
 def runs_of(lists: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -161,9 +173,16 @@ def runs_of(lists: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def search(
-    shape: tuple[int, ...], bits: float, source: Dims, target: Dims, unreduced: tuple[int, ...], sizes: Sequence[int]
+    shape: tuple[int, ...],
+    bits: float,
+    source: Dims,
+    target: Dims,
+    unreduced: tuple[int, ...],
+    sizes: Sequence[int],
+    step_cost: float = STEP_BYTES,
 ) -> ReshardPlan:
     """A* from (source, unreduced) to (target, nothing), by layouts whose pieces are no larger than the larger end's.
+    A step costs its bytes and `step_cost`.
 
     Where no such way is found (dimensions that do not divide, or a search that grew too large) all is gathered.
     """
@@ -183,7 +202,7 @@ def search(
         cost = best[state]
         for step in successors(shape, state[0], state[1], target, sizes):
             new = (step.after, step.unreduced)
-            g = cost + step_bytes(step, shape, bits, state[0], sizes) + (0.01 if step.kind == "slice" else STEP_BYTES)
+            g = cost + step_bytes(step, shape, bits, state[0], sizes) + (0.01 if step.kind == "slice" else step_cost)
             if g < best.get(new, math.inf) - 1e-9 and _piece(shape, bits, step.after, sizes) <= limit:
                 best[new] = g
                 came[new] = (state, step)
@@ -336,10 +355,10 @@ def plan_reshard(
     if taken:
         raise UnsupportedShardingError(f"{target.to_text()} uses an axis both as unreduced and in a dimension")
     bits = item_bytes(dtype)
-    plan = Planner(atoms).plan(
+    machine = None if topology is None else (load(topology) if isinstance(topology, str) else topology).on(mesh)
+    plan = Planner(atoms, step_cost(machine)).plan(
         shape, bits, atoms.dims(source), atoms.dims(target), tuple(a for a in pending if a not in kept)
     )
-    if topology is None:
+    if machine is None:
         return plan
-    machine = (load(topology) if isinstance(topology, str) else topology).on(mesh)
     return plan._replace(seconds=plan_seconds(plan, shape, bits, atoms, machine))

@@ -1,0 +1,96 @@
+"""What passes know about the machine: how long collectives and other items take there, and what memory it has."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from ..cost import item_bytes, seconds, sent_bytes
+from ..emit import Collective, Item, Ref
+from ..layout import Atoms
+from ..network import Link
+from ..topology import Topology
+
+__all__ = ["Machine", "dot_dimensions", "flops", "ref_bytes"]
+
+_FREE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.return",
+         "stablehlo.replica_id", "stablehlo.optimization_barrier", "stablehlo.bitcast_convert",
+         "stablehlo.get_tuple_element", "stablehlo.tuple"}  # fmt: skip
+
+
+def ref_bytes(ref: Ref) -> float:
+    """Bytes of a value; of what is no tensor, none."""
+    return 0.0 if ref.type_text is not None else math.prod(ref.shape) * item_bytes(ref.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A topology with the mesh's atoms laid over it.
+
+    memory  bytes that a device may use; None when unknown
+    chosen  whether somebody chose the topology; the embedded default only compares plans
+    """
+
+    atoms: Atoms
+    topology: Topology
+    memory: float | None
+    chosen: bool
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether collectives run beside computing: those of virtual CPU devices are computing."""
+        return self.topology.compiler != "cpu"
+
+    def link(self, atoms: tuple[int, ...] | None) -> Link:
+        """The link of a group that differs in `atoms`."""
+        axes = () if atoms is None else self.atoms.axes(atoms)
+        return self.topology.link(a.name for a in axes)
+
+    def collective(self, c: Collective, bytes_sent: float | None = None) -> float:
+        """Predicted time of a collective, or of one of its kind in which a device sends `bytes_sent`."""
+        sent = c.bytes if bytes_sent is None else bytes_sent
+        n = c.groups[1]
+        unit = sent_bytes(c.kind, n, 1.0)
+        return seconds(c.kind, n, sent / unit if unit else 0.0, self.link(c.atoms))
+
+    def copy(self, n: float) -> float:
+        """Time to read and write `n` bytes."""
+        return 2 * n / self.topology.memory_bandwidth
+
+    def compute(self, item: Item, functions: dict | None = None) -> float:
+        """Predicted time of an item's computing (not of its communication): arithmetic of contractions, for the rest
+        the memory that it reads and writes. Loops count their trips, of unknown length as one."""
+        if item.name in _FREE or item.collective is not None:
+            return 0.0
+        inner = [(r, r.trips or 1) for r in item.regions if r.kind != "body"]
+        if inner:
+            return sum(trips * sum(self.compute(i, functions) for i in r.items) for r, trips in inner)
+        if functions is not None and item.name == "func.call":
+            return sum(self.compute(i, functions) for i in functions[item.attrs.partition("@")[2]].region.items)
+        moved = sum(map(ref_bytes, item.operands)) + sum(map(ref_bytes, item.results))
+        return max(flops(item) / self.topology.flops, moved / self.topology.memory_bandwidth)
+
+
+def dot_dimensions(item: Item) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """(lhs batch, rhs batch, lhs contracting, rhs contracting) of a `dot_general`."""
+    text = item.attrs or item.extra
+    found = []
+    for name in ("lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting"):
+        m = re.search(rf"{name}_dimensions = \[([\d, ]*)\]", text)
+        found.append(tuple(int(n) for n in m[1].split(",")) if m and m[1].strip() else ())
+    return tuple(found)
+
+
+def flops(item: Item) -> float:
+    """Multiplications and additions of a contraction or convolution; of other items none are counted."""
+    if item.name == "stablehlo.dot_general":
+        lhs = item.operands[0].shape
+        return 2.0 * math.prod(item.results[0].shape) * math.prod(lhs[d] for d in dot_dimensions(item)[2])
+    if item.name == "stablehlo.convolution":
+        kernel, out = item.operands[1].shape, item.results[0].shape
+        # Each output element sums over the kernel without its output features, which are its largest common factor
+        # with the result in every layout that the dialect allows.
+        features = max((k for k in kernel if k in out), default=1)
+        return 2.0 * math.prod(out) * math.prod(kernel) / features
+    return 0.0

@@ -1,0 +1,61 @@
+"""Merging equal collectives.
+
+While a program is built, a value asked for twice in a layout is brought there once. What remains is made equal later:
+collectives that left two loops, or whose operands were computed twice. Those with equal operands, found by numbering
+what is computed, become one.
+"""
+
+from __future__ import annotations
+
+from ..emit import FunctionItem, Item, Ref, Region
+from .graph import replace
+from .packing import one_reducer
+
+__all__ = ["merge"]
+
+
+def merge(function: FunctionItem) -> int:
+    """Merges equal collectives of a function's own region; how many fewer there are."""
+    region = function.region
+    if not _any_alike(region):
+        return 0
+    numbers: dict[Ref, object] = {}
+    known: dict[tuple, int] = {}
+    found: dict[int, Item] = {}
+    new: dict[Ref, Ref] = {}
+    for items in (region.prologue, region.items):
+        for item in items:
+            key = _key(item, numbers)
+            if key is None:
+                continue
+            number = known.setdefault(key, len(known))
+            if item.collective is not None:
+                first = found.setdefault(number, item)
+                if first is not item:
+                    new.update(zip(item.results, first.results))
+            numbers.update((r, (number, i)) for i, r in enumerate(item.results))
+    if new:
+        region.items = [i for i in region.items if not (i.results and i.results[0] in new)]
+        replace(function, new)
+    return len(new)
+
+
+def _any_alike(region: Region) -> bool:
+    """Whether two collectives look the same but for their operands' names."""
+    seen: set[tuple] = set()
+    for item in region.items:
+        if item.collective is not None:
+            key = (item.name, item.attrs, item.extra, item.results[0].shape, item.results[0].dtype, one_reducer(item))
+            if key in seen:
+                return True
+            seen.add(key)
+    return False
+
+
+def _key(item: Item, numbers: dict[Ref, object]) -> tuple | None:
+    """What an item computes, equal for items that compute the same; None if it cannot be told."""
+    if item.effect or item.name == "func.call" or (item.regions and item.collective is None):
+        return None
+    reducer = one_reducer(item) if item.collective is not None else ""
+    types = tuple((r.shape, r.dtype, r.type_text) for r in item.results)
+    return (item.name, tuple([numbers.get(r, r) for r in item.operands]), item.attrs, item.extra, types, reducer)

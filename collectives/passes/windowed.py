@@ -1,0 +1,353 @@
+"""Collective matmul: contractions pipelined with the collective that feeds or drains them.
+
+An all-gather whose result only contractions use becomes a ring of permutes: while a piece travels on, the contraction
+works on the piece that is here, and puts its part of the result in place (or adds it up, where the gathered dimension
+is contracted). A reduce-scatter of a contraction becomes the same ring the other way round: a sum travels, and each
+device adds its part of the piece at hand. Bytes are the same; what the network does hides behind arithmetic, and the
+gathered or unreduced tensor never exists whole (Wang et al., ASPLOS 2023). The order of summation changes.
+
+It pays where computing a piece takes about as long as sending one, which `_gain` asks the topology.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cost import item_bytes, seconds
+from ..emit import Collective, Item, Ref, Region
+from ..realise import Realiser
+from .graph import Scratch, captured, contract, inputs, walk
+from .machine import Machine, dot_dimensions, flops, ref_bytes
+from .packing import dimension_of, one_reducer
+
+__all__ = ["pipeline"]
+
+MOST = 32  # devices of a ring, each of which is a copy of the contraction in the program
+WORTH = 0.95  # the share of the time as it was that the pipeline may take
+DOT = "stablehlo.dot_general"
+_RENAMING = {"stablehlo.transpose", "stablehlo.reshape", "stablehlo.broadcast_in_dim"}
+_WIDE = {"bf16": "f32", "f16": "f32"}  # in which type pieces of a contraction are added up
+
+
+@dataclass(slots=True)
+class _Ring:
+    """A collective and the contractions to be pipelined with it.
+
+    dim    the dimension that it gathers, or in which the contraction's result is scattered
+    chain  what renames dimensions between a contraction and its reduce-scatter, with the scattered dimension after each
+    """
+
+    collective: Item
+    dots: list[Item]
+    dim: int
+    chain: tuple[tuple[Item, int], ...] = ()
+
+    @property
+    def last(self) -> list[Item]:
+        """The items in whose place the pipeline is written."""
+        return self.dots if self.collective.collective.kind == "all_gather" else [self.collective]
+
+
+def pipeline(region: Region, results: list[Ref], realiser: Realiser, machine: Machine, always: bool) -> int:
+    """Pipelines contractions of a region and those inside, where it pays or (`always`) wherever it can be done.
+
+    `results` are the values that the function returns. How many collectives became pipelines.
+    """
+    worth: Callable[[_Ring], bool] = (lambda ring: True) if always else (lambda ring: _gain(ring, machine) < WORTH)
+    done = 0
+    for r in list(walk(region)):
+        rings = [ring for ring in _apart(r, _rings(r, results)) if worth(ring)]
+        if rings:
+            of = {item: ring.last for ring in rings for item in ring.last}
+            by = {id(ring.last[0]): ring for ring in rings}
+            r.items = contract(r.items, of, lambda g, r=r, by=by: _write(r, realiser, by[id(g[0])]))
+            gone = {i for ring in rings for i in (ring.collective, *ring.dots)}
+            r.items = [i for i in r.items if i not in gone]
+            done += len(rings)
+    return done
+
+
+# -- finding ----------------------------------------------------------------------------------------------------
+
+
+def _rings(region: Region, results: list[Ref]) -> list[_Ring]:
+    """Candidates of a region, in order."""
+    gathers = {i.results[0]: i for i in region.items if _fits(i, "all_gather")}
+    scatters = [i for i in region.items if _fits(i, "reduce_scatter") and one_reducer(i) == "stablehlo.add"]
+    if not gathers and not scatters:
+        return []
+    users: dict[Ref, list[Item] | None] = {r: [] for r in gathers}
+    for item in scatters:
+        users.update((r, []) for r in _renamed(item))
+    for r in results:
+        users[r] = None
+    for item in region.items:
+        for r in item.operands:
+            found = users.get(r)
+            if found is not None:
+                found.append(item)
+        for r in captured(item) if item.regions else ():
+            users[r] = None
+    rings = []
+    for r, item in gathers.items():
+        dots = users[r]
+        dim = dimension_of(item)
+        if dots and all(d.name == DOT and d.operands.count(r) == 1 and not _batched(d, r, dim) for d in dots):
+            rings.append(_Ring(item, dots, dim))
+    return rings + [ring for item in scatters if (ring := _scatter_ring(item, users)) is not None]
+
+
+def _renamed(item: Item) -> list[Ref]:
+    """The operand of a reduce-scatter, and what it is before its dimensions are renamed, back to a contraction."""
+    out = [item.operands[0]]
+    while len(out) < 4 and out[-1].item is not None and out[-1].item.name in _RENAMING:
+        out.append(out[-1].item.operands[0])
+    return out
+
+
+def _scatter_ring(item: Item, users: dict[Ref, list[Item] | None]) -> _Ring | None:
+    """The contraction in front of a reduce-scatter, if the reduce-scatter alone uses it."""
+    dim, user = dimension_of(item), item
+    chain: list[tuple[Item, int]] = []
+    for r in _renamed(item):
+        if r.item is None or r.item.region is not item.region or users.get(r) != [user]:
+            return None
+        if r.item.name == DOT:
+            return _Ring(item, [r.item], dim, tuple(reversed(chain)))
+        chain.append((r.item, dim))
+        before = _dim_before(r.item, dim)
+        if before is None:
+            return None
+        dim, user = before, r.item
+    return None
+
+
+def _dim_before(item: Item, dim: int) -> int | None:
+    """What dimension `dim` of an item's result is in its operand, if the item only renames dimensions."""
+    (x,), (out,) = item.operands, item.results
+    numbers = re.search(r"(?:permutation|broadcast_dimensions) = array<i64(?:: ([\d, ]+))?>", item.attrs or item.extra)
+    if item.name == "stablehlo.transpose":
+        return int(numbers[1].split(",")[dim])
+    wide, narrow = ([(d, n) for d, n in enumerate(r.shape) if n > 1] for r in (out, x))
+    if [n for _, n in wide] != [n for _, n in narrow]:
+        return None  # it repeats elements, or regroups dimensions
+    if item.name == "stablehlo.broadcast_in_dim":
+        places = _places(item)
+        return places.index(dim) if dim in places else None
+    return next(d for d, (place, _) in zip([d for d, _ in narrow], wide) if place == dim)
+
+
+def _places(item: Item) -> list[int]:
+    """The permutation of a transpose; where a broadcast puts its operand's dimensions."""
+    found = re.search(r"(?:permutation|broadcast_dimensions) = array<i64: ([\d, ]+)>", item.attrs or item.extra)
+    return [int(n) for n in found[1].split(",")] if found else []
+
+
+def _fits(item: Item, kind: str) -> bool:
+    c = item.collective
+    return c is not None and c.kind == kind and c.atoms is not None and not c.members and 1 < c.groups[1] <= MOST
+
+
+def _batched(dot: Item, r: Ref, dim: int) -> bool:
+    side = dot.operands.index(r)
+    return dim in dot_dimensions(dot)[side]
+
+
+def _apart(region: Region, rings: list[_Ring]) -> list[_Ring]:
+    """Those that can all be written: no item is in two, contractions of one do not depend on each other, and between
+    the contractions of one there is nothing of another."""
+    place = {item: i for i, item in enumerate(region.items)}
+    spans = sorted((min(place[d] for d in r.last), max(place[d] for d in r.last), i) for i, r in enumerate(rings))
+    out: list[_Ring] = []
+    used: set[Item] = set()
+    end = -1
+    for low, high, i in spans:
+        ring = rings[i]
+        mine = {ring.collective, *ring.dots}
+        if low > end and not mine & used and _independent(region.items[low : high + 1], ring):
+            out.append(ring)
+            used |= mine
+            end = high
+    return out
+
+
+def _independent(items: list[Item], ring: _Ring) -> bool:
+    if len(ring.last) == 1:
+        return True
+    after: set[Ref] = set()
+    for item in items:
+        depends = any(r in after for r in inputs(item))
+        if item in ring.dots:
+            if depends:
+                return False
+            after.update(item.results)
+        elif depends:
+            after.update(item.results)
+    return True
+
+
+# -- deciding ---------------------------------------------------------------------------------------------------
+
+
+def _gain(ring: _Ring, machine: Machine) -> float:
+    """Predicted time of the pipeline, over that of the collective followed (or preceded) by its contractions."""
+    c = ring.collective.collective
+    n = c.groups[1]
+    sent = c.bytes / (n - 1)
+    step = seconds("collective_permute", 2, sent, machine.link(c.atoms))
+    whole = sum(machine.compute(d) for d in ring.dots)
+    part = sum(_part_seconds(d, ring, machine) for d in ring.dots)
+    now = machine.collective(c) + whole
+    # Without a network that works by itself nothing overlaps.
+    each = max(step, part) if machine.overlaps else step + part
+    return (part + (n - 1) * each) / now
+
+
+def _part_seconds(dot: Item, ring: _Ring, machine: Machine) -> float:
+    """Time of one piece of a contraction, with putting its result in place."""
+    n = ring.collective.collective.groups[1]
+    gathers = ring.collective.collective.kind == "all_gather"
+    split = ring.collective.results[0] if gathers else None
+    moved = sum(ref_bytes(r) / (n if r is split else 1) for r in dot.operands) + ref_bytes(dot.results[0]) / n
+    # Compilers let a contraction write its piece in place. What is added up is read and written once more.
+    out = ref_bytes(dot.results[0])
+    free = gathers and _result_dim(dot, dot.operands.index(split), ring.dim) is not None
+    added = 0.0 if free else out if gathers else out / n
+    return max(flops(dot) / n / machine.topology.flops, moved / machine.topology.memory_bandwidth) + machine.copy(added)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------
+
+
+def _write(region: Region, realiser: Realiser, ring: _Ring) -> list[Item]:
+    scratch = Scratch(region)
+    if ring.collective.collective.kind == "all_gather":
+        _write_gather(scratch, realiser, ring)
+    else:
+        _write_scatter(scratch, realiser, ring)
+    return scratch.take(region)
+
+
+def _send(scratch: Region, realiser: Realiser, x: Ref, ring: _Ring, step: int) -> Ref:
+    """`x` from the neighbour `step` further in the ring."""
+    item = ring.collective
+    c = item.collective
+    groups = realiser.atoms.groups(c.atoms)
+    n = groups.shape[1]
+    pairs = np.array([(g[(i + step) % n], g[i]) for g in groups for i in range(n)], np.int64)
+    attrs = "source_target_pairs = " + realiser.builder.dense(("ring", c.atoms, step), lambda: pairs)
+    (out,) = scratch.op("stablehlo.collective_permute", (x,), [(x.shape, x.dtype)], attrs, loc=item.loc)
+    sent = math.prod(x.shape) * item_bytes(x.dtype)
+    cause = f"{c.cause}, pipelined with a contraction"
+    out.item.collective = Collective("collective_permute", c.atoms, c.groups, sent, c.op, cause)
+    return out
+
+
+def _start(scratch: Region, realiser: Realiser, ring: _Ring, shift: int, piece: int) -> Ref:
+    """Where the piece of the member `shift` further in the ring starts (i32 scalar)."""
+    n = ring.collective.collective.groups[1]
+    at = realiser.coordinate(scratch, ring.collective.collective.atoms)
+    if shift:
+        at = scratch.entry("stablehlo.add", (at, realiser.index(scratch, shift)), (), "i32")
+        at = scratch.entry("stablehlo.remainder", (at, realiser.index(scratch, n)), (), "i32")
+    return scratch.entry("stablehlo.multiply", (at, realiser.index(scratch, piece)), (), "i32")
+
+
+def _dot(scratch: Region, dot: Item, operands: list[Ref], shape: tuple[int, ...], dtype: str) -> Ref:
+    return scratch.op(DOT, operands, [(shape, dtype)], dot.attrs, dot.extra, loc=dot.loc)[0]
+
+
+def _put(scratch: Region, realiser: Realiser, out: Ref, part: Ref, dim: int, start: Ref, loc: str) -> Ref:
+    zero = realiser.index(scratch, 0)
+    starts = [start if d == dim else zero for d in range(len(out.shape))]
+    types = [(out.shape, out.dtype)]
+    return scratch.op("stablehlo.dynamic_update_slice", (out, part, *starts), types, loc=loc)[0]
+
+
+def _sum(scratch: Region, a: Ref | None, b: Ref, loc: str) -> Ref:
+    return b if a is None else scratch.op("stablehlo.add", (a, b), [(b.shape, b.dtype)], loc=loc)[0]
+
+
+def _result_dim(dot: Item, side: int, dim: int) -> int | None:
+    """The dimension of the result that a free dimension of an operand becomes; None for a contracted one."""
+    batch, contracting = dot_dimensions(dot)[side], dot_dimensions(dot)[side + 2]
+    if dim in contracting:
+        return None
+    place = sum(1 for d in range(dim) if d not in batch and d not in contracting)
+    left = len(dot.operands[0].shape) - len(contracting) if side else len(batch)
+    return left + place
+
+
+def _write_gather(scratch: Region, realiser: Realiser, ring: _Ring) -> None:
+    x = ring.collective.operands[0]
+    gathered = ring.collective.results[0]
+    n, piece = ring.collective.collective.groups[1], x.shape[ring.dim]
+    totals: list[Ref | None] = [None] * len(ring.dots)
+    for step in range(n):
+        start = _start(scratch, realiser, ring, step, piece)
+        coming = _send(scratch, realiser, x, ring, 1) if step < n - 1 else x
+        for k, dot in enumerate(ring.dots):
+            totals[k] = _gather_step(scratch, realiser, dot, gathered, x, ring.dim, start, totals[k])
+        x = coming
+    for dot, total in zip(ring.dots, totals):
+        (result,) = dot.results
+        name = "stablehlo.reshape" if total.dtype == result.dtype else "stablehlo.convert"
+        scratch.add(Item(name, (total,), [result], loc=dot.loc))
+
+
+def _gather_step(scratch, realiser, dot: Item, gathered: Ref, x: Ref, dim: int, start: Ref, total: Ref | None) -> Ref:
+    """One piece of a contraction, added to or put into what there is of its result."""
+    side = dot.operands.index(gathered)
+    out = dot.results[0]
+    at = _result_dim(dot, side, dim)
+    operands = list(dot.operands)
+    operands[side] = x
+    if at is not None:
+        shape = (*out.shape[:at], x.shape[dim], *out.shape[at + 1 :])
+        part = _dot(scratch, dot, operands, shape, out.dtype)
+        total = realiser.zero(scratch, out.shape, out.dtype) if total is None else total
+        return _put(scratch, realiser, total, part, at, start, dot.loc)
+    lhs, rhs = dot_dimensions(dot)[2:]
+    mine, other = (lhs, rhs) if side == 0 else (rhs, lhs)
+    across = other[mine.index(dim)]
+    operands[1 - side] = realiser.window(scratch, operands[1 - side], across, start, x.shape[dim], dot.loc)
+    part = _dot(scratch, dot, operands, out.shape, _WIDE.get(out.dtype, out.dtype))
+    return _sum(scratch, total, part, dot.loc)
+
+
+def _write_scatter(scratch: Region, realiser: Realiser, ring: _Ring) -> None:
+    (dot,) = ring.dots
+    item, n = ring.collective, ring.collective.collective.groups[1]
+    (out,) = item.results
+    whole = dot.results[0].shape
+    piece = whole[ring.dim] // n
+    shape = (*whole[: ring.dim], piece, *whole[ring.dim + 1 :])
+    cut = [(side, d) for side in (0, 1) for d in range(len(dot.operands[side].shape))
+           if _source_of(dot, side, d) == ring.dim]  # fmt: skip
+    total: Ref | None = None
+    for step in range(n):
+        # The sum that arrives here belongs to the member that it still has to pass n - 1 - step others to reach.
+        start = _start(scratch, realiser, ring, n - 1 - step, piece)
+        operands = list(dot.operands)
+        for side, d in cut:
+            operands[side] = realiser.window(scratch, operands[side], d, start, piece, dot.loc)
+        coming = None if total is None else _send(scratch, realiser, total, ring, -1)
+        total = _sum(scratch, coming, _dot(scratch, dot, operands, shape, out.dtype), item.loc)
+    for renaming, dim in ring.chain:
+        if renaming.name == "stablehlo.transpose":
+            total = realiser.transpose(scratch, total, _places(renaming), item.loc)
+        else:
+            whole = renaming.results[0].shape
+            total = realiser.reshape(scratch, total, (*whole[:dim], piece, *whole[dim + 1 :]), item.loc)
+    scratch.add(Item("stablehlo.reshape", (total,), [out], loc=item.loc))
+
+
+def _source_of(dot: Item, side: int, dim: int) -> int | None:
+    """The dimension of the result that a dimension of an operand is; None for a contracted one."""
+    batch = dot_dimensions(dot)[side]
+    return batch.index(dim) if dim in batch else _result_dim(dot, side, dim)

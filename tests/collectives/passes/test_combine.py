@@ -1,0 +1,144 @@
+"""Small collectives over the same devices become one: same results bit for bit, same bytes, fewer messages."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import collectives
+import propagation
+from collectives.topology import Link, Topology
+
+from .. import harness
+from ..jax_side import Case, check
+
+
+def normal(*shape, seed=0, dtype="float32"):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def both(case: Case, **options):
+    """The plan without and with combining, after checking that results and bytes are the same."""
+    plans, results = [], []
+    for combine in (False, True):
+        result = collectives.partition(propagation.run(case.text), combine=combine, **options)
+        flat = [np.asarray(a) for a in jax.tree.leaves(case.args)]
+        got, compiled = harness.run_partitioned(result, flat, [e.shape for e in case.expected()])
+        assert harness.hlo_bytes(compiled.hlo(), case.mesh.size)[0] <= result.plan.bytes * 1.0001
+        plans.append(result.plan)
+        results.append(got)
+    for a, b in zip(*results):
+        np.testing.assert_array_equal(a, b)
+    assert plans[0].bytes == plans[1].bytes
+    return plans
+
+
+def sums(constrain):
+    return lambda x: (jnp.sum(x, 0), jnp.max(x, 0), jnp.sum(x * x, (0, 1)), jnp.sum(x[:, :3].astype(jnp.int32), 0))
+
+
+@pytest.mark.smoke
+def test_sums_of_one_type_and_kind_become_one_and_keep_their_origins():
+    case = Case({"x": 8}, sums, (normal(64, 16),), P("x", None), (P(),) * 4)
+    before, after = both(case)
+    assert before.counts == {"all_reduce": 4} and after.counts == {"all_reduce": 3}
+    (one,) = [e for e in after if e.members]
+    assert sum(m.bytes for m in one.members) == one.bytes == 2 * 7 / 8 * (16 + 1) * 4
+    assert {m.where for m in one.members} == {e.where for e in before} and "2 combined" in one.cause
+    assert after.as_text().count("  for ") == 2
+    assert [len(e["members"]) for e in after.as_json() if e["members"]] == [2]
+    assert after.seconds < before.seconds
+    check(case)
+
+
+def test_each_kind_of_collective_is_packed():
+    def build(constrain):
+        def f(a, b, c, d):
+            gathers = constrain(jnp.sin(a), None, None), constrain(jnp.cos(b), None, None, None)
+            moves = constrain(jnp.tan(a), None, "x"), constrain(jnp.exp(b), None, None, "x")
+            return gathers, moves, (jnp.roll(c, 1, 0), jnp.roll(d, 1, 0))
+
+        return f
+
+    args = (normal(16, 8), normal(8, 3, 8), normal(16), normal(24, 5))
+    ins = (P("x", None), P("x", None, None), P("x"), P("x", None))
+    outs = ((P(), P()), (P(None, "x"), P(None, None, "x")), (P("x"), P("x", None)))
+    before, after = both(Case({"x": 8}, build, args, ins, outs))
+    assert before.counts == {"all_gather": 2, "all_to_all": 2, "collective_permute": 2}
+    assert after.counts == {"all_gather": 1, "all_to_all": 1, "collective_permute": 1}
+
+
+def test_scattered_sums_and_gathers_along_minor_dimensions():
+    def build(constrain):
+        def f(a, b, ids):
+            totals = [jax.ops.segment_sum(v, ids, num_segments=16) for v in (a, b)]
+            return [constrain(t, "x", None) for t in totals], [constrain(t.T * 2, "x", None) for t in (a.T, b.T)]
+
+        return f
+
+    args = (normal(64, 4), normal(64, 6), np.random.default_rng(0).integers(0, 16, 64).astype("int32"))
+    case = Case({"x": 8}, build, args, (P("x", None), P("x", None), P("x")), None)
+    _, after = both(case)
+    assert after.counts["reduce_scatter"] == 1
+
+    def gather(constrain):
+        return lambda a, b: (constrain(a + 1, None, None), constrain(b * 2, None, None, None))
+
+    args = (normal(3, 16), normal(2, 8, 5))
+    before, after = both(Case({"x": 8}, gather, args, (P(None, "x"), P(None, "x", None)), (P(), P())))
+    assert (len(before), len(after)) == (2, 1)
+
+
+def test_what_depends_on_another_waits_and_groups_do_not_wait_for_each_other():
+    def build(constrain):
+        def f(x, y):
+            a = jnp.sum(x, 0)  # over x
+            b = jnp.sum(y * a[0], 1)  # over y, needs a
+            c = jnp.sum(y, 1)
+            d = jnp.sum(x * c[0], 0)  # over x, needs c
+            return a, b, c, d, jnp.sum(x * d[1] + x * b[1], 0)
+
+        return f
+
+    case = Case({"x": 4, "y": 2}, build, (normal(16, 6), normal(6, 16)), (P("x", None), P(None, "y")), (P(),) * 5)
+    before, after = both(case)
+    assert before.counts == {"all_reduce": 5}
+    # a with d would need c, which may then not be with b.
+    assert after.counts == {"all_reduce": 4}
+
+
+def test_gradients_of_many_layers_go_together_and_loops_have_their_own():
+    def build(constrain):
+        def f(ws, x):
+            def loss(ws):
+                h = x
+                for w in ws:
+                    h = jnp.tanh(h @ w)
+
+                def body(c, _):
+                    return (c[0] + jnp.sum(h * c[1]), c[1] + jnp.mean(h * h)), None
+
+                return jax.lax.scan(body, (0.0, 1.0), None, length=3)[0][0]
+
+            return jax.grad(loss)(ws)
+
+        return f
+
+    ws = [normal(8, 8, seed=i) for i in range(6)]
+    before, after = both(Case({"x": 8}, build, (ws, normal(32, 8)), ([P()] * 6, P("x", None)), [P()] * 6))
+    assert len(before) >= 7 and len(after) < len(before) - 4
+    assert max(len(e.members) for e in after) == 6
+
+
+def test_large_ones_stay_alone_and_the_topology_says_what_is_large():
+    build = lambda constrain: lambda x, y: (jnp.sum(x, 0), jnp.sum(y, 0))
+    case = Case({"x": 8}, build, (normal(8, 65536), normal(8, 65536)), (P("x", None),) * 2, (P(), P()))
+    assert [len(p) for p in both(case)] == [2, 2]
+    slow_start = Topology(default=Link(latency=1.0, bandwidth=1e9))
+    assert [len(p) for p in both(case, topology=slow_start)] == [2, 1]
+    small = Case({"x": 8}, build, (normal(8, 64), normal(8, 64)), (P("x", None),) * 2, (P(), P()))
+    no_latency = Topology(default=Link(latency=0.0, bandwidth=1e9))
+    assert [len(p) for p in both(small, topology=no_latency)] == [2, 2]
