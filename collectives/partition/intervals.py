@@ -3,10 +3,14 @@
 A result along a dimension is described as runs: positions [to, to + length) of the result come from positions
 [start, start + length) of an operand. Every device's part of every run is cut at the borders of the operand's pieces,
 and the cut parts travel in rounds of collective permutes; in a round each device sends and receives at most once.
+
+Where all devices put what they get in the same places, as in borders between pieces of equal size, the result is the
+concatenation of what arrives; else parts are laid over each other under masks.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -63,15 +67,9 @@ def assemble(
     for operand, length in enumerate(sizes):
         parts = _parts([r for r in runs if r.operand == operand], p, -(-length // p), piece, length)
         rounds += _rounds(operand, parts, p)
-    covered = _covers_all(rounds, [max(0, min(piece, size - c * piece)) for c in range(p)])
+    counts = [max(0, min(piece, size - c * piece)) for c in range(p)]
     shape = (*refs[0].shape[:dim], piece, *refs[0].shape[dim + 1 :])
-    out = None
-    if not covered:
-        fill = ctx.realiser.zero(ctx.region, (), refs[0].dtype) if fill is None else fill
-        out = ctx.realiser.splat(ctx.region, fill, shape)
-    for r in rounds:
-        out = _apply(ctx, dim, atoms, refs[r.operand], r, shape, out, p)
-    return out
+    return _lay(ctx, dim, atoms, refs, rounds, shape, fill, counts)
 
 
 def windows(
@@ -82,11 +80,7 @@ def windows(
     p, have = ctx.atoms.product(atoms), ref.shape[dim]
     parts = _window_parts(starts, length, size, have)
     shape = (*ref.shape[:dim], length, *ref.shape[dim + 1 :])
-    rounds = _rounds(0, parts, p)
-    out = None if _covers_all(rounds, [length] * p) else ctx.realiser.splat(ctx.region, fill, shape)
-    for r in rounds:
-        out = _apply(ctx, dim, atoms, ref, r, shape, out, p)
-    return out
+    return _lay(ctx, dim, atoms, [ref], _rounds(0, parts, p), shape, fill, [length] * p)
 
 
 def bordered(
@@ -121,7 +115,11 @@ def fold(ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, star
     zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
     total = None
     for r in _rounds(0, parts, p):
-        mine = _apply(ctx, dim, atoms, ref, r, shape, zero, p)
+        exact = len({part.length for part in r.parts}) == 1 and (not r.local or len(r.parts) == p)
+        if exact:  # who gets nothing in a round gets zeros
+            mine = _payload(ctx, dim, atoms, ref, r, 0, have, p)
+        else:
+            mine = _apply(ctx, dim, atoms, ref, r, shape, zero, p)
         total = mine if total is None else ctx.emit("stablehlo.add", (total, mine), shape, ref.dtype)
     return zero if total is None else total
 
@@ -192,6 +190,105 @@ def _rounds(operand: int, parts: list[_Part], p: int) -> list[_Round]:
     return [_Round(operand, m, True) for m in local] + [_Round(operand, m, False) for m in remote]
 
 
+def _lay(
+    ctx: Context, dim: int, atoms, refs: Sequence[Ref], rounds: list[_Round], shape, fill: Ref | None,
+    counts: Sequence[int],
+) -> Ref:  # fmt: skip
+    """The parts of all rounds in their places, `fill` (zero if None) elsewhere; of the positions of coordinate c only
+    the first counts[c] matter."""
+    p = len(counts)
+    fill = ctx.realiser.zero(ctx.region, (), refs[0].dtype) if fill is None else fill
+    stretches = _stretches(rounds, counts, shape[dim])
+    if stretches is None:
+        out = None if _covers_all(rounds, counts) else ctx.realiser.splat(ctx.region, fill, shape)
+        for r in rounds:
+            out = _apply(ctx, dim, atoms, refs[r.operand], r, shape, out, p)
+        return out
+    if not rounds:
+        return ctx.realiser.splat(ctx.region, fill, shape)
+    joined = []
+    for at, length, members in stretches:
+        piece = (*shape[:dim], length, *shape[dim + 1 :])
+        if members:
+            reach = [c for c in range(p) if counts[c] > at]
+            joined.append(_stretch(ctx, dim, atoms, refs, members, at, piece, fill, set(reach), p))
+        else:
+            joined.append(ctx.realiser.splat(ctx.region, fill, piece))
+    if len(joined) == 1:
+        return joined[0]
+    attrs = f"dimension = {dim} : i64"
+    return ctx.region.shared("stablehlo.concatenate", joined, shape, joined[0].dtype, attrs, ctx.loc)
+
+
+def _stretches(rounds: list[_Round], counts: Sequence[int], want: int) -> list[tuple[int, int, list[_Round]]] | None:
+    """(start, length, rounds) of consecutive stretches that together are the `want` positions of a result, each either
+    filled by whole parts or by none; None if devices put parts of a round into different places."""
+    found: dict[tuple[int, int], list[_Round]] = {}
+    for r in rounds:
+        length = max(part.length for part in r.parts)
+        to = r.parts[0].to
+        for part in r.parts:
+            short = part.length < length and part.to + part.length < counts[part.target]
+            if part.to != to or short:
+                return None
+        found.setdefault((to, length), []).append(r)
+    out: list[tuple[int, int, list[_Round]]] = []
+    at = 0
+    for (to, length), members in sorted(found.items(), key=lambda item: item[0]):
+        if to < at or to + length > want:
+            return None
+        if to > at:
+            out.append((at, to - at, []))
+        out.append((to, length, members))
+        at = to + length
+    if at < want:
+        out.append((at, want - at, []))
+    return out
+
+
+def _stretch(
+    ctx: Context, dim: int, atoms, refs: Sequence[Ref], rounds: list[_Round], at: int, shape, fill: Ref,
+    reach: set[int], p: int,
+) -> Ref:  # fmt: skip
+    """One stretch, from position `at`, of which each device of the coordinates `reach` gets at most one part."""
+    targets = [{part.target for part in r.parts} for r in rounds]
+    payloads = [_payload(ctx, dim, atoms, refs[r.operand], r, at, shape[dim], p) for r in rounds]
+    # What the first part holds on devices that it is not for does not matter where all get another part; and whoever
+    # gets nothing from the others gets zeros.
+    base = 0 if reach <= set().union(*targets) else None
+    if base is None and _is_zero(fill):
+        base = next((i for i, r in enumerate(rounds) if not r.local), None)
+    out = ctx.realiser.splat(ctx.region, fill, shape) if base is None else payloads[base]
+    for i, payload in enumerate(payloads):
+        if i != base:
+            mine = ctx.realiser.splat(ctx.region, _member(ctx, atoms, targets[i], p), shape)
+            out = ctx.region.shared("stablehlo.select", (mine, payload, out), shape, payload.dtype, loc=ctx.loc)
+    return out
+
+
+def _is_zero(scalar: Ref) -> bool:
+    """Whether a scalar is known to be the zero that devices receive when nobody sends to them."""
+    if scalar.item is None or scalar.item.name != "stablehlo.constant":
+        return False
+    literal = re.search(r"dense<([^<>]*)>", f"{scalar.item.attrs} {scalar.item.extra}")
+    return literal is not None and re.fullmatch(r"0|0\.0+(e\+00)?|false|0x0+", literal[1]) is not None
+
+
+def _member(ctx: Context, atoms, coordinates: set[int], p: int) -> Ref:
+    """Whether this device's coordinate is one of `coordinates` (i1 scalar)."""
+    flags = np.array([c in coordinates for c in range(p)], np.int64)
+    if flags.all():
+        return ctx.realiser.constant(ctx.region, (), "i1", "true")
+    changes = np.flatnonzero(np.diff(flags)) + 1
+    if len(changes) == 1:  # all from a coordinate on, or all before one
+        where, bound = ctx.realiser.coordinate(ctx.region, atoms), int(changes[0])
+        direction = "LT" if flags[0] else "GE"
+    else:
+        where, bound, direction = _table(ctx, atoms, flags), 0, "NE"
+    attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+    return ctx.region.entry("stablehlo.compare", (where, ctx.realiser.index(ctx.region, bound)), (), "i1", attrs)
+
+
 def _covers_all(rounds: list[_Round], counts: Sequence[int]) -> bool:
     """Whether the first round alone writes every position that counts (then no fill is needed below it)."""
     first = next(iter(rounds), None)
@@ -201,35 +298,59 @@ def _covers_all(rounds: list[_Round], counts: Sequence[int]) -> bool:
     return all(lengths.get(c, 0) >= n for c, n in enumerate(counts))
 
 
-def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref | None, p: int) -> Ref:
-    """Writes the parts of one round over `out`."""
-    have, want = ref.shape[dim], shape[dim]
+def _payload(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, at: int, want: int, p: int) -> Ref:
+    """What each device gets in a round, as `want` positions from position `at` of its result, around it zeros. Who gets
+    nothing has zeros, unless the round is local."""
+    have = ref.shape[dim]
     length = max(part.length for part in r.parts)
     stride = r.parts[0].stride
     span = (length - 1) * stride + 1
     if stride > 1:  # a window that starts late may run over the end of the piece; nobody looks at what it finds there
         ref = ctx.realiser.pad(ctx.region, ref, dim, 0, max(0, max(q.start for q in r.parts) + span - have))
         have = ref.shape[dim]
-    start, to = np.zeros(p, np.int64), np.full(p, want, np.int64)
-    shift, stop = np.zeros(p, np.int64), np.full(p, want, np.int64)
+    start, shift = {}, {}
     for part in r.parts:
         first = min(part.start, have - span)  # the window that is sent must lie inside the piece
         start[part.source] = first
-        shift[part.target] = part.to - (part.start - first)
-        to[part.target], stop[part.target] = part.to, part.to + part.length
-    payload = _window(ctx, ref, dim, atoms, start, span)
+        shift[part.target] = part.to - at - (part.start - first)
+    payload = _window(ctx, ref, dim, atoms, _completed(start, p), span)
     if stride > 1:
         payload = ctx.realiser.cut(ctx.region, payload, dim, 0, span, ctx.loc, stride)
     if not r.local:
         pairs = _pairs(ctx, atoms, r.parts, p)
         payload = ctx.realiser.send(ctx.region, payload, pairs, atoms, ctx.op, "interval move", ctx.loc)
-    everywhere = bool((to == 0).all() and (stop == want).all())
-    if length != want or shift.any():
-        before = max(0, int(shift.max()))
-        after = max(0, want - length - int(shift.min()))
-        padded = ctx.realiser.pad(ctx.region, payload, dim, before, after)
-        payload = _window(ctx, padded, dim, atoms, before - shift, want)
-    if out is None or everywhere:
+    if length == want and not any(shift.values()):
+        return payload
+    before = max(0, *shift.values())
+    after = max(0, want - length - min(shift.values()))
+    padded = ctx.realiser.pad(ctx.region, payload, dim, before, after)
+    return _window(ctx, padded, dim, atoms, before - _completed(shift, p), want)
+
+
+def _completed(values: dict[int, int], p: int) -> np.ndarray:
+    """i64[p] with `values`, which are {coordinate: value}; the others are free, and chosen so that all are equal or
+    linear in the coordinate if they can be."""
+    at = np.array(sorted(values))
+    known = np.array([values[c] for c in at.tolist()], np.int64)
+    if (known == known[0]).all():
+        return np.full(p, known[0])
+    step, rest = divmod(int(known[1] - known[0]), int(at[1] - at[0]))
+    line = known[0] + step * (np.arange(p) - at[0])
+    if not rest and (line[at] == known).all():
+        return line
+    out = np.zeros(p, np.int64)
+    out[at] = known
+    return out
+
+
+def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref | None, p: int) -> Ref:
+    """Writes the parts of one round over `out`."""
+    want = shape[dim]
+    payload = _payload(ctx, dim, atoms, ref, r, 0, want, p)
+    to, stop = np.full(p, want, np.int64), np.full(p, want, np.int64)
+    for part in r.parts:
+        to[part.target], stop[part.target] = part.to, part.to + part.length
+    if out is None or bool((to == 0).all() and (stop == want).all()):
         return payload
     where = ctx.region.shared("stablehlo.iota", (), shape, "i32", f"iota_dimension = {dim} : i64")
     mask = _compare(ctx, where, _table(ctx, atoms, to), "GE")
