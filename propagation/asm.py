@@ -1,8 +1,9 @@
-"""A writer of StableHLO assembly: the generic MLIR syntax, one string per operation.
+"""A writer of StableHLO: operations are recorded, and become text in the generic MLIR syntax when somebody asks.
 
 Building operations through MLIR's Python bindings costs 10-20 µs each; formatting a line and letting MLIR's
 C++ parser read the whole module costs a tenth of that, so every producer of programs in this project
-(the lowering in `meshrt`, the partitioner in `collectives`) writes text through this module.
+(the lowering in `meshrt`, the partitioner in `collectives`) writes through this module. What was recorded can also
+become a `Program` at once, without text and parser: see `propagation.written`.
 
 >>> module = ModuleWriter("example")
 >>> f = module.function("main", ["tensor<4xf32>"], public=True)
@@ -17,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-__all__ = ["Body", "FunctionWriter", "ModuleWriter", "Ref", "quote"]
+__all__ = ["Body", "FunctionWriter", "Item", "ModuleWriter", "Ref", "quote"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,6 +34,10 @@ class Ref:
         return self.name
 
 
+# name, operands, results, attributes, regions, location, discardable attributes; see `Body.ops`
+Item: TypeAlias = "tuple[str, Sequence[Ref], tuple[Ref, ...], str, Sequence[Body], str, str]"
+
+
 def quote(text: str) -> str:
     """`text` as an MLIR string literal (non-printable bytes become \\HH escapes)."""
     out = []
@@ -42,14 +48,14 @@ def quote(text: str) -> str:
 
 
 class Body:
-    """The lines of one region with a single block. Values of enclosing bodies are visible in it."""
+    """The operations of one region with a single block. Values of enclosing bodies are visible in it."""
 
-    __slots__ = ("_function", "args", "lines")
+    __slots__ = ("_function", "args", "items")
 
     def __init__(self, function: FunctionWriter, arg_types: Sequence[str]):
         self._function = function
         self.args = [Ref(function.fresh(), t) for t in arg_types]
-        self.lines: list[str] = []
+        self.items: list[Item] = []
 
     def op(
         self,
@@ -74,31 +80,20 @@ class Body:
         loc: str = "",
         discardable: str = "",
     ) -> tuple[Ref, ...]:
-        """Writes an operation in generic form and returns its results.
+        """Writes an operation and returns its results.
 
         `attrs` are the inherent attributes (`a = 1 : i64, b = ...`, without braces), `discardable` the
-        others (such as `sdy.sharding`), `loc` a reference made by `ModuleWriter.location`.
+        others (such as `sdy.sharding`), `loc` a reference made by `ModuleWriter.location`. The sequences must not
+        change afterwards.
         """
         count = len(result_types)
+        results: tuple[Ref, ...] = ()
         if count == 1:
+            results = (Ref(self._function.fresh(), result_types[0]),)
+        elif count:
             base = self._function.fresh()
-            results: tuple[Ref, ...] = (Ref(base, result_types[0]),)
-            head = f"{base} = "
-            types = result_types[0]
-        elif count == 0:
-            results, head, types = (), "", "()"
-        else:
-            base = self._function.fresh()
-            results = tuple(Ref(f"{base}#{i}", t) for i, t in enumerate(result_types))
-            head = f"{base}:{count} = "
-            types = f"({', '.join(result_types)})"
-        names = ", ".join([r.name for r in operands])
-        in_types = ", ".join([r.type for r in operands])
-        attr_text = f" <{{{attrs}}}>" if attrs else ""
-        region_text = f" ({', '.join([r.text() for r in regions])})" if regions else ""
-        other = f" {{{discardable}}}" if discardable else ""
-        location = f" loc({loc})" if loc else ""
-        self.lines.append(f'{head}"{name}"({names}){attr_text}{region_text}{other} : ({in_types}) -> {types}{location}')
+            results = tuple([Ref(f"{base}#{i}", t) for i, t in enumerate(result_types)])
+        self.items.append((name, operands, results, attrs, regions, loc, discardable))
         return results
 
     def body(self, arg_types: Sequence[str]) -> Body:
@@ -112,7 +107,26 @@ class Body:
     def text(self) -> str:
         args = ", ".join([f"{a.name}: {a.type}" for a in self.args])
         head = f"^bb0({args}):\n" if self.args else ""
-        return "{\n" + head + "\n".join(self.lines) + "\n}"
+        return "{\n" + head + "\n".join([_line(*item) for item in self.items]) + "\n}"
+
+
+def _line(name, operands, results, attrs, regions, loc, discardable) -> str:
+    """An operation in the generic syntax."""
+    count = len(results)
+    if count == 1:
+        head, types = f"{results[0].name} = ", results[0].type
+    elif count == 0:
+        head, types = "", "()"
+    else:
+        head = f"{results[0].name.removesuffix('#0')}:{count} = "
+        types = f"({', '.join([r.type for r in results])})"
+    names = ", ".join([r.name for r in operands])
+    in_types = ", ".join([r.type for r in operands])
+    attr_text = f" <{{{attrs}}}>" if attrs else ""
+    region_text = f" ({', '.join([r.text() for r in regions])})" if regions else ""
+    other = f" {{{discardable}}}" if discardable else ""
+    location = f" loc({loc})" if loc else ""
+    return f'{head}"{name}"({names}){attr_text}{region_text}{other} : ({in_types}) -> {types}{location}'
 
 
 class FunctionWriter(Body):
@@ -180,6 +194,11 @@ class ModuleWriter:
         if alias is None:
             alias = self._locations[text] = f"#loc{len(self._locations) + 1}"
         return alias
+
+    @property
+    def locations(self) -> dict[str, str]:
+        """The text of each location by its alias."""
+        return {alias: text for text, alias in self._locations.items()}
 
     def text(self) -> str:
         attributes = f" attributes {{{self.attributes}}}" if self.attributes else ""

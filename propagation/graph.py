@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -288,9 +288,11 @@ class Func:
 @dataclass(slots=True, eq=False)
 class Program:
     """A module. `values` lists every value by its index, `funcs` is in module order, `names` has the name of every
-    operation that is or was in it (so that a pass can see that it has nothing to do)."""
+    operation that is or was in it (so that a pass can see that it has nothing to do). `read` gives the `ir.Module` from
+    which it was made; `context` is the MLIR context of its attributes."""
 
-    module: ir.Module
+    context: ir.Context
+    read: Callable[[], ir.Module]
     attrs: dict[str, ir.Attribute]
     meshes: dict[str, Mesh]
     mesh_attrs: dict[str, dict[str, ir.Attribute]]
@@ -313,8 +315,15 @@ class Program:
         )
 
     @property
-    def context(self) -> ir.Context:
-        return self.module.context
+    def module(self) -> ir.Module:
+        """The module as it was read."""
+        return self.read()
+
+    @property
+    def name(self) -> str | None:
+        """The module's name, if it has one."""
+        name = self.attrs.get("sym_name")
+        return None if name is None else ir.StringAttr(name).value
 
     def new_value(self, type: TensorType | OtherType, owner: Op | Block, number: int) -> Value:
         value = Value(len(self.values), type, owner, number)

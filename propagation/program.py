@@ -38,6 +38,7 @@ __all__ = [
     "TensorType",
     "Use",
     "Value",
+    "argument_names",
     "context",
     "erase",
     "location_text",
@@ -164,8 +165,8 @@ def paused_collection():
 
 
 def _read(module: ir.Module) -> Program:
-    operation = module.operation
-    program = Program(module, dict(attribute_items(operation.attributes)), {}, {}, {}, [], set())
+    attrs = dict(attribute_items(module.operation.attributes))
+    program = Program(module.context, lambda: module, attrs, {}, {}, {}, [], set())
     reader = _Reader(program)
     for view in module.body.operations:
         op = view.operation
@@ -173,10 +174,7 @@ def _read(module: ir.Module) -> Program:
         if name == "func.func":
             reader.func(op)
         elif name == "sdy.mesh":
-            attrs = dict(attribute_items(op.attributes))
-            symbol = ir.StringAttr(attrs.pop("sym_name")).value
-            program.meshes[symbol] = mesh_of(attrs.pop("mesh"), symbol)
-            program.mesh_attrs[symbol] = attrs
+            read_mesh(program, op)
         else:
             raise errors.UnsupportedModuleError(
                 f"{name} at the top of a module is not supported; only func.func and sdy.mesh are",
@@ -184,6 +182,24 @@ def _read(module: ir.Module) -> Program:
             )
     limits.check_calls(program)
     return program
+
+
+def read_mesh(program: Program, op: ir.Operation) -> None:
+    """Adds the mesh that an `sdy.mesh` operation defines."""
+    attrs = dict(attribute_items(op.attributes))
+    symbol = ir.StringAttr(attrs.pop("sym_name")).value
+    program.meshes[symbol] = mesh_of(attrs.pop("mesh"), symbol)
+    program.mesh_attrs[symbol] = attrs
+
+
+def type_of(t: ir.Type) -> TensorType | OtherType:
+    """Our type for one of MLIR's."""
+    if not isinstance(t, ir.RankedTensorType):
+        return OtherType(str(t))
+    shape = [-1 if n == DYNAMIC else n for n in t.shape]
+    if len(shape) > limits.MAX_RANK:
+        raise errors.LimitError(f"a tensor has {len(shape)} dimensions; at most {limits.MAX_RANK} are read")
+    return TensorType(shape, str(t.element_type), str(t) if t.encoding is not None else None)
 
 
 class _Reader:
@@ -201,15 +217,7 @@ class _Reader:
     def type(self, t: ir.Type) -> TensorType | OtherType:
         found = self.types.get(t)
         if found is None:
-            if isinstance(t, ir.RankedTensorType):
-                shape = [-1 if n == DYNAMIC else n for n in t.shape]
-                text = str(t) if t.encoding is not None else None
-                if len(shape) > limits.MAX_RANK:
-                    raise errors.LimitError(f"a tensor has {len(shape)} dimensions; at most {limits.MAX_RANK} are read")
-                found = TensorType(shape, str(t.element_type), text)
-            else:
-                found = OtherType(str(t))
-            self.types[t] = found
+            found = self.types[t] = type_of(t)
         return found
 
     def func(self, op: ir.Operation) -> None:
@@ -320,3 +328,11 @@ def location_text(loc: ir.Location | None) -> str | None:
 def source(op: Op | Func) -> str | None:
     """Where the user wrote `op`: `file:line`, or None if the module does not say."""
     return location_text(op.loc)
+
+
+def argument_names(func: Func) -> list[str | None]:
+    """The names that the locations of a function's arguments give them, as JAX writes them; None for those without."""
+    if not isinstance(func._ir, ir.Operation):
+        return [None] * len(func.args)
+    arguments = func._ir.regions[0].blocks[0].arguments
+    return [getattr(a.location, "name_str", None) for a in arguments]

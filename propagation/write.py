@@ -42,9 +42,8 @@ class _Writer:
 
     def module(self) -> str:
         program = self.program
-        name = program.attrs.get("sym_name")
         attrs = self._dict({k: v for k, v in program.attrs.items() if k != "sym_name"})
-        head = "module" + (f" @{quote_symbol(ir.StringAttr(name).value)}" if name is not None else "")
+        head = "module" + (f" @{quote_symbol(program.name)}" if program.name is not None else "")
         parts = [head + (f" attributes {{{attrs}}}" if attrs else "") + " {"]
         parts += [self._mesh(n, m) for n, m in program.meshes.items()]
         parts += [self._func(f) for f in program.funcs.values()]

@@ -1,0 +1,171 @@
+"""A `Program` from what a `ModuleWriter` recorded, without text and MLIR's parser between.
+
+Only attributes, types and locations are read by MLIR: each distinct text once, when somebody asks. The program is the
+one that `program.read` would make of the writer's text; what MLIR's verifier would say of an operation is found when
+the text is parsed, by the compiler at the latest.
+"""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+
+from . import errors, limits
+from .asm import Body, FunctionWriter, ModuleWriter
+from .graph import Block, Func, Op, OtherType, Program, TensorType, Use, Value
+from .program import context, parse, paused_collection, read_mesh, type_of
+
+__all__ = ["program_of"]
+
+
+def program_of(writer: ModuleWriter) -> Program:
+    """The program that `writer` recorded. The writer must not be used to write more.
+
+    Raises `LimitError` for regions nested too deeply or tensors of too many dimensions, and the errors of
+    `program.parse` for attributes and types that are none.
+    """
+    with paused_collection():
+        return _Recorded(writer).program()
+
+
+class _Origin:
+    """What operations that were written alike have besides their places: the part of an `ir.Operation` that `Op` and
+    `Func` look at."""
+
+    __slots__ = ("_attributes", "_known", "_loc", "_text")
+
+    def __init__(self, known: _Known, text: str, loc: str):
+        self._known, self._text, self._loc = known, text, loc
+        self._attributes: dict[str, ir.Attribute] | None = None
+
+    @property
+    def attributes(self) -> dict[str, ir.Attribute]:
+        if self._attributes is None:
+            self._attributes = self._known.attributes(self._text)
+        return self._attributes
+
+    @property
+    def location(self) -> ir.Location:
+        return self._known.location(self._loc)
+
+
+class _Known:
+    """Attributes, types and locations by their text."""
+
+    def __init__(self, writer: ModuleWriter):
+        self.writer = writer
+        self._types: dict[str, TensorType | OtherType] = {}
+        self._dicts: dict[str, dict[str, ir.Attribute]] = {"": {}}
+        self._locations: dict[str, ir.Location] | None = None
+
+    def attributes(self, text: str) -> dict[str, ir.Attribute]:
+        """`a = 1 : i64, b = ...` as a dictionary in the order of the names. It is shared: copy it to change it."""
+        found = self._dicts.get(text)
+        if found is None:
+            with context():
+                parsed = ir.DictAttr(_parsed(ir.Attribute, f"{{{text}}}"))
+            found = self._dicts[text] = {parsed[i].name: parsed[i].attr for i in range(len(parsed))}
+        return found
+
+    def type(self, text: str) -> TensorType | OtherType:
+        found = self._types.get(text)
+        if found is None:
+            with context():
+                found = self._types[text] = type_of(_parsed(ir.Type, text))
+        return found
+
+    def location(self, alias: str) -> ir.Location:
+        """The location that an alias stands for; the empty text is the unknown location."""
+        if self._locations is None:
+            texts = self.writer.locations
+            lines = [f'"written.at"() : () -> () loc({text})' for text in texts.values()]
+            module = parse("\n".join(lines), trusted=True)
+            self._locations = dict(zip(texts, [view.operation.location for view in module.body.operations]))
+            with context():
+                self._locations[""] = ir.Location.unknown()
+        return self._locations[alias]
+
+
+def _parsed(kind, text: str):
+    try:
+        return kind.parse(text)
+    except ir.MLIRError as e:
+        raise errors.ModuleParseError(f"{' '.join(str(e).split())[:200]} in {text[:200]}") from None
+
+
+class _Recorded:
+    """The walk of `program_of`."""
+
+    def __init__(self, writer: ModuleWriter):
+        self.writer = writer
+        self.known = _Known(writer)
+        self.origins: dict[tuple[str, str, str], _Origin] = {}
+        self.depth = 0
+
+    def program(self) -> Program:
+        writer, known = self.writer, self.known
+        attrs = dict(known.attributes(writer.attributes))
+        with context():
+            attrs["sym_name"] = ir.StringAttr.get(writer.name)
+        read = lambda: parse(writer.text(), trusted=True)
+        self.made = program = Program(context(), read, attrs, {}, {}, {}, [], set())
+        if writer.preamble:
+            for view in parse("\n".join(writer.preamble), trusted=True).body.operations:
+                read_mesh(program, view.operation)
+        for function in writer.functions:
+            self.func(function)
+        limits.check_calls(program)
+        return program
+
+    def func(self, writer: FunctionWriter) -> None:
+        known = self.known
+        visibility = "public" if writer.public else "private"
+        func = Func(writer.name, visibility, Block(), [known.type(t) for t in writer.result_types])
+        func.arg_attrs = [dict(known.attributes(t)) for t in writer.arg_attrs]
+        func.result_attrs = [dict(known.attributes(t)) for t in writer.result_attrs]
+        with context():
+            func.attrs = {"sym_visibility": ir.StringAttr.get(visibility)}
+        func._ir = self.origin("", "", writer.loc)
+        self.made.funcs[writer.name] = func
+        self.block(writer, func.body, {})
+
+    def origin(self, attrs: str, discardable: str, loc: str) -> _Origin:
+        key = (attrs, discardable, loc)
+        found = self.origins.get(key)
+        if found is None:
+            text = f"{attrs}, {discardable}" if attrs and discardable else attrs or discardable
+            found = self.origins[key] = _Origin(self.known, text, loc)
+        return found
+
+    def block(self, body: Body, block: Block, known: dict[str, Value]) -> None:
+        """`known` maps the names of values that are visible to the values."""
+        program, type_of_text, origin = self.made, self.known.type, self.origin
+        values, names = program.values, program.names
+        for i, arg in enumerate(body.args):
+            known[arg.name] = value = program.new_value(type_of_text(arg.type), block, i)
+            block.args.append(value)
+        ops = block.ops
+        for name, refs, results, attrs, regions, loc, discardable in body.items:
+            blocks = [self.region(r, known) for r in regions] if regions else ()
+            operands = [known[r.name] for r in refs]
+            names.add(name)
+            op = Op(name, operands, blocks, origin(attrs, discardable, loc))
+            op.parent = block
+            for inner in blocks:
+                inner.owner = op
+            for i, v in enumerate(operands):
+                v.uses.append(Use(op, i))
+            for i, r in enumerate(results):
+                value = Value(len(values), type_of_text(r.type), op, i)
+                values.append(value)
+                known[r.name] = value
+                op.results.append(value)
+            ops.append(op)
+
+    def region(self, body: Body, known: dict[str, Value]) -> Block:
+        self.depth += 1
+        if self.depth > limits.MAX_DEPTH:
+            raise errors.LimitError(f"regions are nested more than {limits.MAX_DEPTH} deep")
+        block = Block()
+        self.block(body, block, known)
+        self.depth -= 1
+        return block

@@ -1,0 +1,98 @@
+"""Programs made straight from what a writer recorded are those that reading the writer's text makes."""
+
+import pytest
+
+from propagation import read, run
+from propagation.annotations import read_shardings
+from propagation.asm import ModuleWriter
+from propagation.errors import LimitError, ModuleParseError
+from propagation.program import source
+from propagation.write import write_text
+from propagation.written import program_of
+
+T, S = "tensor<8x16xf32>", "tensor<f32>"
+SHARDED = '#sdy.sharding<@mesh, [{"x"}, {?}]>'
+
+
+def _writer() -> ModuleWriter:
+    """A loop, a reduction, a call, several results, constants, locations, annotations."""
+    writer = ModuleWriter("example", "mhlo.num_partitions = 4 : i32")
+    writer.preamble.append('sdy.mesh @mesh = <["x"=4]>')
+    here = writer.location('"sum"("f.py":3:1)')
+    inner = writer.function("inner", [T])
+    inner.ret([inner.op("stablehlo.tanh", inner.args, [T], loc=here)])
+    f = writer.function("main", [T, T], public=True, loc=here)
+    f.arg_attrs = [f"sdy.sharding = {SHARDED}", "tf.aliasing_output = 0 : i32"]
+    zero = f.op("stablehlo.constant", (), [S], "value = dense<0.0> : tensor<f32>")
+    add = f.body([S, S])
+    add.ret([add.op("stablehlo.add", add.args, [S])])
+    f.op("stablehlo.reduce", [f.args[0], zero], ["tensor<8xf32>"], "dimensions = array<i64: 1>", [add], here)
+    called = f.ops("func.call", [f.args[1]], [T], "callee = @inner", loc=here)
+    both = f.ops("stablehlo.optimization_barrier", [f.args[0], called[0]], [T, T])
+    marked = f.op("sdy.sharding_constraint", [both[1]], [T], f"sharding = {SHARDED}")
+    tags = 'sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"x"}]>]>, mhlo.frontend_attributes = {a = "b"}'
+    total = f.op("stablehlo.add", [both[0], marked], [T], loc=here, discardable=tags)
+    f.result_attrs = ['jax.result_info = "[0]"', ""]
+    f.ret([total, called[0]])
+    return writer
+
+
+def test_the_program_is_that_of_the_text():
+    writer = _writer()
+    made, parsed = program_of(writer), read(writer.text())
+    assert write_text(made, read_shardings(made), False) == write_text(parsed, read_shardings(parsed), False)
+    assert made.names == parsed.names and list(made.funcs) == list(parsed.funcs) and made.name == "example"
+    assert [(v.type, v.number) for v in made.values] == [(v.type, v.number) for v in parsed.values]
+    assert [source(o) for o in made.ops() if source(o)] == [source(o) for o in parsed.ops() if source(o)[0] != "-"]
+
+
+def test_propagation_decides_alike():
+    writer = _writer()
+    made, parsed = run(program_of(writer)), run(writer.text())
+    assert made.as_text() == parsed.as_text()
+    assert [e.__class__ for e in made.log.events] == [e.__class__ for e in parsed.log.events]
+    assert made.program.module.operation.get_asm() == parsed.program.module.operation.get_asm()
+
+
+def test_programs_of_one_writer_are_independent():
+    writer = _writer()
+    first = run(program_of(writer)).as_text()
+    assert run(program_of(writer)).as_text() == first
+
+
+def test_a_lowered_step_is_alike():
+    meshrt = pytest.importorskip("meshrt")
+
+    def step(w, x):
+        def loss(w):
+            return meshrt.lax.fori_loop(0, 3, lambda i, v: meshrt.numpy.tanh(v @ w), x).sum()
+
+        return meshrt.grad(loss)(w)
+
+    w = meshrt.ShapeDtypeStruct((8, 8), meshrt.numpy.float32)
+    module = meshrt.jit(step).lower(w, w).module
+    made, parsed = module.program(), read(module.text)
+    assert write_text(made, read_shardings(made), False) == write_text(parsed, read_shardings(parsed), False)
+
+
+def test_what_mlir_cannot_read_has_an_error():
+    for attrs, kind in (("value = dense<", T), ("", "tensor<8xnonsense>")):
+        writer = ModuleWriter("m")
+        f = writer.function("main", [], public=True)
+        f.ret([f.op("stablehlo.constant", (), [kind], attrs)])
+        with pytest.raises(ModuleParseError):
+            program_of(writer).main.body.ops[0].attrs  # noqa: B018 - attributes are read when asked for
+
+
+def test_deep_regions_have_an_error():
+    writer = ModuleWriter("m")
+    f = writer.function("main", [], public=True)
+    body = f.body([])
+    f.ops("test.op", [], [], regions=[body])
+    for _ in range(200):
+        inner = body.body([])
+        body.ops("test.op", [], [], regions=[inner])
+        body = inner
+    f.ret([])
+    with pytest.raises(LimitError):
+        program_of(writer)
