@@ -5,7 +5,7 @@ from __future__ import annotations
 from .emit import ModuleBuilder
 from .options import Options
 from .passes.combine import combine
-from .passes.dead import remove_dead
+from .passes.dead import remove_dead, remove_dead_start
 from .passes.hoist import hoist
 from .passes.machine import Machine
 from .passes.memory import Budget
@@ -20,13 +20,13 @@ def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, optio
     """Runs all passes over every function."""
     functions = {f.name: f for f in builder.functions}
     for function in builder.functions:
-        remove_dead(function, prologue=False)
-        if options.hoist:
-            hoist(function.region, Budget(function, functions, machine, options.memory_growth))
-        merge(function)
+        live = remove_dead(function)
+        changed = 0
+        if options.hoist and hoist(function.region, Budget(function, functions, machine, options.memory_growth)):
+            changed += 1 + merge(function)
         wanted = options.collective_matmul
         if wanted or (wanted is None and machine.chosen):
-            pipeline(function.region, function.results, realiser, machine, bool(wanted))
+            changed += pipeline(function.region, function.results, realiser, machine, bool(wanted))
         if options.combine:
             combine(function.region, realiser, machine)
-        remove_dead(function)
+        remove_dead_start(function, remove_dead(function) if changed else live)

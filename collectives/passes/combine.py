@@ -37,10 +37,13 @@ def _combine_in(region: Region, realiser: Realiser, machine: Machine) -> int:
     saved = 0
     for members in classes.values():
         if len(members) > 1:
-            groups = _groups(region, members, machine)
+            wanted = set(members)
+            places = [i for i, item in enumerate(region.items) if item in wanted]
+            between = slice(places[0], places[-1] + 1)
+            groups = _groups(region.items[between], wanted, machine)
             if groups:
                 of = {item: g for g in groups for item in g}
-                region.items = contract(region.items, of, lambda g: pack(region, realiser, g))
+                region.items[between] = contract(region.items[between], of, lambda g: pack(region, realiser, g))
                 saved += sum(len(g) - 1 for g in groups)
     return saved
 
@@ -58,13 +61,12 @@ def _small(item: Item, machine: Machine) -> bool:
     return machine.collective(c) <= 2 * latency and machine.copy(copied) <= SHARE * latency
 
 
-def _groups(region: Region, members: list[Item], machine: Machine) -> list[list[Item]]:
+def _groups(items: list[Item], wanted: set[Item], machine: Machine) -> list[list[Item]]:
     """Members that may become one: of the same depth, no more than MOST latencies' worth of bytes."""
-    wanted = set(members)
     depth: dict[Item, int] = {}
     levels: dict[int, list[list[Item]]] = {}
     weights: dict[int, float] = {}
-    for item in region.items:
+    for item in items:
         deep = 0
         for r in inputs(item):
             d = depth.get(r.item)

@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from ..emit import FunctionItem, Item, Region
+from collections.abc import Callable
+
+from ..emit import FunctionItem, Item, Ref, Region
 from .graph import effects
 
-__all__ = ["remove_dead"]
+__all__ = ["remove_dead", "remove_dead_start"]
 
 _ENDS = ("stablehlo.return", "func.return", "sdy.return")
 
 
-def remove_dead(function: FunctionItem, prologue: bool = True) -> None:
+def remove_dead(function: FunctionItem) -> set[Ref]:
     """Removes items whose results nobody uses, except those with effects. Loops and branches stay whole.
 
-    Without `prologue` what stands at the start of the function stays, for passes that may still ask for it.
+    What stands at the start of the function stays, for passes that may still ask for it: see `remove_dead_start`, which
+    takes what this returns, the values that are used.
     """
-    live: set = set(function.results)
+    live: set[Ref] = set(function.results)
 
     def sweep(region: Region) -> None:
-        for name in ("items", "prologue") if prologue else ("items",):
-            kept = []
-            for item in reversed(getattr(region, name)):
-                if not _needed(item, live):
-                    continue
-                for inner in item.regions:
-                    sweep(inner)
-                live.update(item.operands)
-                kept.append(item)
-            setattr(region, name, kept[::-1])
+        region.items = _sweep(region.items, live, sweep)
 
     sweep(function.region)
+    return live
 
 
-def _needed(item: Item, live: set) -> bool:
-    if item.name in _ENDS or any(r in live for r in item.results):
+def remove_dead_start(function: FunctionItem, live: set[Ref]) -> None:
+    """Removes from the start of a function what nobody uses."""
+    function.region.prologue = _sweep(function.region.prologue, live, lambda region: None)
+
+
+def _sweep(items: list[Item], live: set[Ref], into: Callable[[Region], None]) -> list[Item]:
+    kept = []
+    for item in reversed(items):
+        if _needed(item, live):
+            for inner in item.regions:
+                into(inner)
+            live.update(item.operands)
+            kept.append(item)
+    kept.reverse()
+    return kept
+
+
+def _needed(item: Item, live: set[Ref]) -> bool:
+    for r in item.results:
+        if r in live:
+            return True
+    if item.effect or item.name in _ENDS:
         return True
-    return (item.effect or item.regions or item.name == "func.call") and effects(item)
+    return bool(item.regions or item.name == "func.call") and effects(item)

@@ -116,12 +116,17 @@ def contract(items: Iterable[Item], groups: dict[Item, list[Item]], make: Callab
                         ready.append(w)
 
     for item in items:
-        needs = {r.item for r in inputs(item) if r.item in held} if held else set()
-        if item.effect or item.regions or item.name == "func.call":
-            if effects(item):
-                if last_effect in held:
-                    needs.add(last_effect)
-                last_effect = item
+        if not held:
+            if item in groups:
+                write(item)
+            else:
+                out.append(item)
+            continue
+        needs = {r.item for r in inputs(item) if r.item in held}
+        if (item.effect or item.regions or item.name == "func.call") and effects(item):
+            if last_effect in held:
+                needs.add(last_effect)
+            last_effect = item
         if needs:
             held.add(item)
             missing[item] = len(needs)

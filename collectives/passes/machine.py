@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..cost import item_bytes, seconds, sent_bytes
 from ..emit import Collective, Item, Ref
@@ -36,6 +36,7 @@ class Machine:
     topology: Topology
     memory: float | None
     chosen: bool
+    _links: dict = field(default_factory=dict, repr=False)
 
     @property
     def overlaps(self) -> bool:
@@ -44,8 +45,11 @@ class Machine:
 
     def link(self, atoms: tuple[int, ...] | None) -> Link:
         """The link of a group that differs in `atoms`."""
-        axes = () if atoms is None else self.atoms.axes(atoms)
-        return self.topology.link(a.name for a in axes)
+        found = self._links.get(atoms)
+        if found is None:
+            axes = () if atoms is None else self.atoms.axes(atoms)
+            found = self._links[atoms] = self.topology.link(a.name for a in axes)
+        return found
 
     def collective(self, c: Collective, bytes_sent: float | None = None) -> float:
         """Predicted time of a collective, or of one of its kind in which a device sends `bytes_sent`."""

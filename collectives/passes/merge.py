@@ -1,8 +1,8 @@
 """Merging equal collectives.
 
-While a program is built, a value asked for twice in a layout is brought there once. What remains is made equal later:
-collectives that left two loops, or whose operands were computed twice. Those with equal operands, found by numbering
-what is computed, become one.
+While a program is built, a value asked for twice in a layout is brought there once, and operations that repeat another
+are written once. What remains is made equal later: collectives that left two loops. Those with equal operands, found by
+numbering what is computed, become one.
 """
 
 from __future__ import annotations

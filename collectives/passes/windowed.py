@@ -130,15 +130,14 @@ def _scatter_ring(item: Item, users: dict[Ref, list[Item] | None]) -> _Ring | No
 def _dim_before(item: Item, dim: int) -> int | None:
     """What dimension `dim` of an item's result is in its operand, if the item only renames dimensions."""
     (x,), (out,) = item.operands, item.results
-    numbers = re.search(r"(?:permutation|broadcast_dimensions) = array<i64(?:: ([\d, ]+))?>", item.attrs or item.extra)
     if item.name == "stablehlo.transpose":
-        return int(numbers[1].split(",")[dim])
+        return _places(item)[dim]
     wide, narrow = ([(d, n) for d, n in enumerate(r.shape) if n > 1] for r in (out, x))
     if [n for _, n in wide] != [n for _, n in narrow]:
         return None  # it repeats elements, or regroups dimensions
     if item.name == "stablehlo.broadcast_in_dim":
         places = _places(item)
-        return places.index(dim) if dim in places else None
+        return places.index(dim) if dim in places and places == sorted(places) else None
     return next(d for d, (place, _) in zip([d for d, _ in narrow], wide) if place == dim)
 
 
