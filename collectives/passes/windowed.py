@@ -129,6 +129,8 @@ def _scatter_ring(item: Item, users: dict[Ref, list[Item] | None]) -> _Ring | No
 
 def _dim_before(item: Item, dim: int) -> int | None:
     """What dimension `dim` of an item's result is in its operand, if the item only renames dimensions."""
+    if len(item.operands) != 1 or len(item.results) != 1:
+        return None
     (x,), (out,) = item.operands, item.results
     if item.name == "stablehlo.transpose":
         return _places(item)[dim]
