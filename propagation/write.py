@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Collection, Sequence
+
 from jaxlib.mlir import ir
 
 from .annotations import OWN_ATTRIBUTE, WITH_IN_SHARDINGS, Shardings
@@ -27,32 +30,46 @@ def write_text(program: Program, shardings: Shardings, debug_info: bool = True) 
     return _Writer(program, shardings, debug_info).module()
 
 
+_LONG = 32  # characters; attributes from this length on have names
+
+
 class _Writer:
     def __init__(self, program: Program, shardings: Shardings, debug_info: bool):
         self.program, self.shardings, self.debug_info = program, shardings, debug_info
         self.attr_texts: dict[ir.Attribute, str] = {}
-        self.locations: dict[ir.Location, str] = {}
+        # By attribute: locations themselves compare, but are hashed, by where they lie in memory.
+        self.locations: dict[ir.Attribute, tuple[str, ir.Location]] = {}
         self.names: dict[Value, str] = {}
+        self.own_texts: dict[TensorSharding, str] = {}
+        self.aliases: dict[str, str] = {}
 
     def attr(self, attr: ir.Attribute) -> str:
         text = self.attr_texts.get(attr)
         if text is None:
-            text = self.attr_texts[attr] = str(attr)
+            text = self.attr_texts[attr] = self._short(str(attr))
         return text
+
+    def _short(self, text: str) -> str:
+        """A name for a long attribute, which is then written, and read by MLIR, once."""
+        if len(text) < _LONG:
+            return text
+        alias = self.aliases.get(text)
+        if alias is None:
+            alias = self.aliases[text] = f"#a{len(self.aliases)}"
+        return alias
 
     def module(self) -> str:
         program = self.program
         attrs = self._dict({k: v for k, v in program.attrs.items() if k != "sym_name"})
         head = "module" + (f" @{quote_symbol(program.name)}" if program.name is not None else "")
-        parts = [head + (f" attributes {{{attrs}}}" if attrs else "") + " {"]
+        parts = [""]  # for the aliases, which must stand before their uses
+        parts.append(head + (f" attributes {{{attrs}}}" if attrs else "") + " {")
         parts += [self._mesh(n, m) for n, m in program.meshes.items()]
         parts += [self._func(f) for f in program.funcs.values()]
         parts.append("}")
-        parts += [f"{alias} = {text}" for text, alias in self._aliases()]
+        parts += [f"{alias} = {loc}" for alias, loc in self.locations.values()]
+        parts[0] = "\n".join([f"{alias} = {text}" for text, alias in self.aliases.items()])
         return "\n".join(parts) + "\n"
-
-    def _aliases(self):
-        return [(str(loc), alias) for loc, alias in self.locations.items()]
 
     def _mesh(self, name: str, mesh: Mesh) -> str:
         extra = self._dict(self.program.mesh_attrs.get(name, {}))
@@ -64,10 +81,11 @@ class _Writer:
     def _location(self, loc: ir.Location | None) -> str:
         if loc is None or not self.debug_info:
             return ""
-        alias = self.locations.get(loc)
-        if alias is None:
-            alias = self.locations[loc] = f"#loc{len(self.locations) + 1}"
-        return f" loc({alias})"
+        key = loc.attr
+        found = self.locations.get(key)
+        if found is None:
+            found = self.locations[key] = (f"#loc{len(self.locations) + 1}", loc)
+        return f" loc({found[0]})"
 
     def _func(self, func: Func) -> str:
         results = self.shardings.results[func]
@@ -108,46 +126,66 @@ class _Writer:
 
     def _op(self, op: Op) -> str:
         results, names = op.results, self.names
-        regions = [self._block(b) for b in op.regions]
-        head = ""
+        regions = [self._block(b) for b in op.regions] if op.regions else ()
+        head = outs = ""
         if len(results) == 1:
-            names[results[0]] = head = f"%{results[0].index}"
-            head += " = "
+            names[results[0]] = name = f"%{results[0].index}"
+            head, outs = name + " = ", results[0].type.text
         elif results:
             base = f"%{results[0].index}"
             for i, value in enumerate(results):
                 names[value] = f"{base}#{i}"
-            head = f"{base}:{len(results)} = "
+            head, outs = f"{base}:{len(results)} = ", ", ".join([v.type.text for v in results])
         operands = ", ".join([names[v] for v in op.operands])
         region_text = f" ({', '.join(regions)})" if regions else ""
-        attrs = self._attributes(op)
         ins = ", ".join([v.type.text for v in op.operands])
-        outs = ", ".join([v.type.text for v in results])
         loc = self._location(op.loc)
-        return f'{head}"{op.name}"({operands}){region_text}{attrs} : ({ins}) -> ({outs}){loc}'
+        return f'{head}"{op.name}"({operands}){region_text}{self._attributes(op)} : ({ins}) -> ({outs}){loc}'
 
     def _attributes(self, op: Op) -> str:
-        name, shardings = op.name, self.shardings
+        name = op.name
         own = OWN_ATTRIBUTE.get(name)
-        written = {"sdy.sharding", own, "in_shardings", "out_shardings", "manual_axes", "group_id"}
-        if name not in WITH_IN_SHARDINGS and name != "sdy.sharding_group":
-            written = {"sdy.sharding", own} if op.results else {own}
-        if name == "sdy.named_computation":
-            written.add("name")
-        parts = [f"{k if _is_bare(k) else quote(k)} = {self.attr(v)}" for k, v in op.attrs.items() if k not in written]
         if name in WITH_IN_SHARDINGS:
-            parts += self._computation(op)
+            written = {"in_shardings", "out_shardings", "manual_axes", "sdy.sharding"}
+            if name == "sdy.named_computation":
+                written.add("name")
+            parts = self._kept(op, written) + self._computation(op)
         elif name == "sdy.sharding_group":
-            parts.append(f"group_id = {op.data['group']} : i64")
+            parts = [*self._kept(op, {"group_id"}), f"group_id = {op.data['group']} : i64"]
         elif own is not None:
-            sharding = shardings.get(op.results[0])
+            parts = self._kept(op, {own, "sdy.sharding"})
+            sharding = self.shardings.get(op.results[0])
             if sharding is not None:
                 parts.append(f"{own} = {sharding.to_text()}")
-        else:
-            text = _per_value([shardings.get(v) for v in op.results], op.results)
+        elif op.results:
+            parts = self._kept(op, {"sdy.sharding"})
+            text = self._results(op.results)
             if text:
-                parts.append(f"sdy.sharding = {text}")
+                parts.append(text)
+        else:
+            parts = self._kept(op, ())
         return f" {{{', '.join(parts)}}}" if parts else ""
+
+    def _kept(self, op: Op, written: Collection[str]) -> list[str]:
+        """The attributes that are not `written` anew."""
+        attrs = op.attrs
+        if not attrs:
+            return []
+        return [f"{k if _is_bare(k) else quote(k)} = {self.attr(v)}" for k, v in attrs.items() if k not in written]
+
+    def _results(self, results: Sequence[Value]) -> str:
+        """The attribute with the shardings of an operation's results."""
+        get = self.shardings.get
+        if len(results) > 1:
+            text = _per_value([get(v) for v in results], results)
+            return f"sdy.sharding = {self._short(text)}" if text else ""
+        sharding = get(results[0])
+        if sharding is None:
+            return ""
+        text = self.own_texts.get(sharding, "")
+        if not text:
+            text = self.own_texts[sharding] = f"sdy.sharding = {self._short(_per_value([sharding], results))}"
+        return text
 
     def _computation(self, op: Op) -> list[str]:
         ins = _per_value(op.data["in_shardings"], op.operands, always=op.name == "sdy.manual_computation")
@@ -175,5 +213,6 @@ def _per_value(shardings, values, always: bool = False) -> str:
     return f"#sdy.sharding_per_value<[{', '.join(s.body_text() for s in found)}]>"
 
 
+@functools.lru_cache(maxsize=1024)
 def _is_bare(name: str) -> bool:
     return name.replace("_", "a").replace(".", "a").replace("$", "a").isalnum() and not name[0].isdigit()
