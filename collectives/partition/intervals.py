@@ -69,7 +69,8 @@ def assemble(
         rounds += _rounds(operand, parts, p)
     counts = [max(0, min(piece, size - c * piece)) for c in range(p)]
     shape = (*refs[0].shape[:dim], piece, *refs[0].shape[dim + 1 :])
-    return _lay(ctx, dim, atoms, refs, rounds, shape, fill, counts)
+    # Compilers work out masks along the innermost dimension in the loop that uses the result, but not concatenations.
+    return _lay(ctx, dim, atoms, refs, rounds, shape, fill, counts, join=dim != len(shape) - 1)
 
 
 def windows(
@@ -192,13 +193,13 @@ def _rounds(operand: int, parts: list[_Part], p: int) -> list[_Round]:
 
 def _lay(
     ctx: Context, dim: int, atoms, refs: Sequence[Ref], rounds: list[_Round], shape, fill: Ref | None,
-    counts: Sequence[int],
+    counts: Sequence[int], join: bool = True,
 ) -> Ref:  # fmt: skip
     """The parts of all rounds in their places, `fill` (zero if None) elsewhere; of the positions of coordinate c only
-    the first counts[c] matter."""
+    the first counts[c] matter. `join` says whether to concatenate what can be."""
     p = len(counts)
     fill = ctx.realiser.zero(ctx.region, (), refs[0].dtype) if fill is None else fill
-    stretches = _stretches(rounds, counts, shape[dim])
+    stretches = _stretches(rounds, counts, shape[dim]) if join else None
     if stretches is None:
         out = None if _covers_all(rounds, counts) else ctx.realiser.splat(ctx.region, fill, shape)
         for r in rounds:
