@@ -157,8 +157,8 @@ def window(q, k, v):
 STATE = Array((2, 1024, 64, 8), (None, "x", None, None), 0.1)
 
 
-@program("state-space scan over a sharded sequence", eight, [STATE] * 2, SEQUENCE, 2 * 3 * 2 * 64 * 8 * F32,
-         "a scan of the shards' totals in 3 permutes")  # fmt: skip
+@program("state-space scan over a sharded sequence", eight, [STATE] * 2, SEQUENCE, 5 * 2 * 64 * 8 * F32,
+         "a scan of the shards' totals in 3 permutes, the last of the drive alone")  # fmt: skip
 def selective_scan(decay, drive):
     join = lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])
     return lax.associative_scan(join, (jax.nn.sigmoid(decay), drive), axis=1)[1]

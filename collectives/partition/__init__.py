@@ -1,7 +1,8 @@
 """The partitioner: one file per family of operations, mirroring `propagation.rules`.
 
 A family file exports `PARTITION = {"stablehlo.name": function}`; the functions take the `Context` and the operation
-and bind every result. Files are collected by walking this package, so adding a family edits no list.
+and bind every result. A file without one is plumbing. Files are collected by walking this package, so adding a family
+edits no list.
 """
 
 from __future__ import annotations
@@ -13,29 +14,14 @@ from collections.abc import Callable
 
 __all__ = ["rules"]
 
-_PLUMBING = {
-    "context",
-    "factors",
-    "intervals",
-    "linear",
-    "lookahead",
-    "numbering",
-    "recompute",
-    "state",
-    "structure",
-    "trade",
-}
-
 
 @functools.cache
 def rules() -> dict[str, Callable]:
     """Operation name to the function that partitions it."""
     table: dict[str, Callable] = {}
     for info in pkgutil.iter_modules(__path__):
-        if info.name in _PLUMBING:
-            continue
         family = importlib.import_module(f"{__name__}.{info.name}")
-        for name, function in family.PARTITION.items():
+        for name, function in getattr(family, "PARTITION", {}).items():
             if name in table:
                 raise RuntimeError(f"{name} has partitioning rules in two families; remove the one in {info.name}")
             table[name] = function

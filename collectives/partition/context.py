@@ -59,6 +59,7 @@ class Context:
         self._loc_of: Op | None = None
         self._loc_alias: dict = {}
         self._loc = ""
+        self._scans: dict[Block, object] = {}
         self.manual: tuple[int, ...] = ()
 
     # -- what is wanted ---------------------------------------------------------------------------------------
@@ -399,10 +400,19 @@ class Context:
 
     def block(self, ops: Iterable[Op]) -> None:
         """Partitions operations in order (terminators are the caller's)."""
-        from . import numbering  # it needs the context's type
+        from . import associative, numbering  # they need the context's type
 
         table = self._rules
+        scans, skipped = None, set()
         for op in ops:
+            if scans is None:
+                scans = self._scans.get(op.parent)
+                if scans is None:
+                    scans = self._scans[op.parent] = associative.Scans(op.parent)
+            if scans.starts:
+                scans.enter(self, op, skipped)
+                if op in skipped:
+                    continue
             self.op = op
             rule = table.get(op.name)
             if rule is None:

@@ -13,7 +13,7 @@ from propagation.program import Op, Value
 
 from ..layout import Dims
 from .context import Context
-from .elementwise import PARTITION
+from .elementwise import PARTITION as POINTWISE
 from .reshape import renamed
 
 __all__ = ["extra_cost"]
@@ -62,7 +62,7 @@ def _conflict(ctx: Context, op: Op, value: Value, depth: int) -> float:
     want = ctx.want(value)
     if op.name == "func.return" and value in ctx.returned_as:
         return _conflicts(ctx, ctx.returned_as[value], depth)
-    if op.name in PARTITION and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
+    if op.name in POINTWISE and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
         result, after = op.results[0], want
     else:
         after = renamed(op, want, ctx.sizes)
@@ -78,7 +78,7 @@ def _conflict(ctx: Context, op: Op, value: Value, depth: int) -> float:
 def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     """What one operation has to send if it finds `value` in `dims`, with what follows from its result."""
     move = ctx.planner.cost(value.type.shape, ctx.bits(value), dims, ctx.want(value))
-    if op.name in PARTITION and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
+    if op.name in POINTWISE and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
         others = [v for v in op.operands if v is not value]
         stay = sum(reach(ctx, v, dims, depth) for v in others) + extra_cost(ctx, op.results[0], dims, depth)
         wanted = ctx.want(op.results[0])
@@ -110,7 +110,7 @@ def reach(ctx: Context, value: Value, dims: Dims, depth: int) -> float:
     op = value.op
     shape = value.type.shape
     if op is not None and depth:
-        if op.name in PARTITION:
+        if op.name in POINTWISE:
             return sum(reach(ctx, v, dims if v.type.shape == shape else (), depth - 1) for v in op.operands)
         if op.name == "stablehlo.broadcast_in_dim":
             inner = op.operands[0]

@@ -1,0 +1,196 @@
+"""Associative scans along a split dimension: a scan of each device's piece, a scan of the pieces' totals over the
+devices, and one more combination of every position with what lies before its piece.
+
+The local scan is the recursion over even and odd positions (Blelloch, "Prefix sums and their applications", 1990); the
+totals take as many exchanges as the number of devices has bits (Kogge and Stone, 1973).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from propagation.attributes import integers
+from propagation.program import Block, Op, Value
+
+from ..emit import Ref
+from ..layout import Dims
+from .context import Context
+from .intervals import neighbours
+from .trees import Node, Tree, find
+
+__all__ = ["Scans", "before"]
+
+Refs = list[Ref]
+Combine = Callable[[Refs, Refs], Refs]
+
+
+class Scans:
+    """The scans of a block: which operations they replace, once it is known whether their dimension is split."""
+
+    def __init__(self, block: Block):
+        self.starts: dict[Op, list[Tree]] = {}
+        for tree in find(block):
+            self.starts.setdefault(tree.first, []).append(tree)
+
+    def enter(self, ctx: Context, op: Op, skipped: set[Op]) -> None:
+        """Called before each operation: writes the scans that begin there and adds what they replace to `skipped`."""
+        for tree in self.starts.get(op, ()):
+            skipped |= _write(ctx, tree)
+
+
+def _write(ctx: Context, tree: Tree) -> set[Op]:
+    """Binds the results of a scan; the operations that need not be written (none if it does not run over a split
+    dimension)."""
+    turned = _turned(tree)
+    elements = [v.op.operands[0] for v in tree.elements] if turned else tree.elements
+    d = tree.axis
+    dims = _layout(ctx, elements, d)
+    if dims is None or (turned and elements[0].type.shape[d] % ctx.atoms.product(dims[d])):
+        return set()
+    outer, ctx.op = ctx.op, next(iter(tree.results.values())).op
+    pieces = [ctx.get(v, dims) for v in elements]
+    if turned:
+        pieces = [_flip(ctx, x, d) for x in pieces]
+    combine = lambda a, b: _apply(ctx, tree.combine, a, b)
+    local = _scan(ctx, pieces, d, combine)
+    last = pieces[0].shape[d] - 1
+    totals = [ctx.realiser.cut(ctx.region, x, d, last, last + 1, ctx.loc) for x in local]
+    earlier = [_repeat(ctx, x, local[0].shape) for x in before(ctx, totals, dims[d], not turned, combine)]
+    joined = combine(earlier, local)
+    first = _is_first(ctx, dims[d], turned, local[0].shape)
+    for c, value in tree.results.items():
+        x = ctx.emit("stablehlo.select", (first, local[c], joined[c]), local[c].shape, local[c].dtype)
+        if turned:
+            for use in value.uses:
+                ctx.bind(use.op.results[0], dims, _flip(ctx, x, d))
+        else:
+            ctx.bind(value, dims, x)
+    ctx.op = outer
+    return tree.ops | {use.op for v in tree.results.values() for use in v.uses} if turned else tree.ops
+
+
+def _turned(tree: Tree) -> bool:
+    """Whether the scan runs from the end: of reversed tensors, with reversed results."""
+
+    def reverses(op: Op | None) -> bool:
+        return (
+            op is not None and op.name == "stablehlo.reverse" and list(integers(op.attrs["dimensions"])) == [tree.axis]
+        )
+
+    block = tree.first.parent
+    used = [use.op for v in tree.results.values() for use in v.uses]
+    return all(reverses(v.op) for v in tree.elements) and all(reverses(op) and op.parent is block for op in used)
+
+
+def _layout(ctx: Context, elements: Sequence[Value], d: int) -> Dims | None:
+    """The layout to scan in; None if the dimension is not split in it."""
+    made = [ctx.state(v) for v in elements if ctx.state(v).make is None]
+    dims = next((s.dims for s in made if s.dims[d]), None)
+    return None if dims is None or any(s.pending for s in made) else dims
+
+
+def _scan(ctx: Context, x: Refs, d: int, combine: Combine) -> Refs:
+    """All prefixes of the tensors `x` along `d`, on one device."""
+    n = x[0].shape[d]
+    if n < 2:
+        return x
+    cut = lambda refs, start, stop, stride=1: [
+        ctx.realiser.cut(ctx.region, r, d, start, stop, ctx.loc, stride) for r in refs
+    ]
+    odd = _scan(ctx, combine(cut(x, 0, n - 1, 2), cut(x, 1, n, 2)), d, combine)
+    first = cut(x, 0, 1)
+    if n == 2:
+        even = first
+    else:
+        rest = combine(cut(odd, 0, (n - 1) // 2), cut(x, 2, n, 2))
+        even = [_concatenate(ctx, a, b, d) for a, b in zip(first, rest)]
+    return [_interleave(ctx, a, b, d) for a, b in zip(even, odd)]
+
+
+def _concatenate(ctx: Context, a: Ref, b: Ref, d: int) -> Ref:
+    shape = (*a.shape[:d], a.shape[d] + b.shape[d], *a.shape[d + 1 :])
+    return ctx.emit("stablehlo.concatenate", (a, b), shape, a.dtype, f"dimension = {d} : i64")
+
+
+def _interleave(ctx: Context, even: Ref, odd: Ref, d: int) -> Ref:
+    """even[0], odd[0], even[1], ..."""
+    n = even.shape[d] + odd.shape[d]
+    a = ctx.realiser.pad(ctx.region, even, d, 0, n - (2 * even.shape[d] - 1), loc=ctx.loc, inner=1)
+    b = ctx.realiser.pad(ctx.region, odd, d, 1, n - 2 * odd.shape[d], loc=ctx.loc, inner=1)
+    return ctx.emit("stablehlo.or" if even.dtype == "i1" else "stablehlo.add", (a, b), a.shape, a.dtype)
+
+
+def before(ctx: Context, totals: Refs, atoms: Sequence[int], forward: bool, combine: Combine) -> Refs:
+    """`totals` of all devices before this one along `atoms` (behind it, if not `forward`) combined in their order; of
+    no meaning on the first device. Each round exchanges what twice as many devices have together."""
+    n, shape = ctx.atoms.product(atoms), totals[0].shape
+    place = ctx.realiser.coordinate(ctx.region, atoms)
+    out, distance = totals, 1
+    while distance < n:
+        step = distance if forward else -distance
+        got = [neighbours(ctx, x, atoms, step, "totals of the pieces") for x in totals]
+        inside = _compare(ctx, place, distance if forward else n - distance, "GE" if forward else "LT", shape)
+        if distance == 1:
+            out = got
+        else:
+            out = _select(ctx, inside, combine(got, out), out)
+        distance *= 2
+        if distance < n:
+            totals = _select(ctx, inside, combine(got, totals), totals)
+    return out
+
+
+def _is_first(ctx: Context, atoms: Sequence[int], turned: bool, shape) -> Ref:
+    place = ctx.realiser.coordinate(ctx.region, atoms)
+    return _compare(ctx, place, ctx.atoms.product(atoms) - 1 if turned else 0, "EQ", shape)
+
+
+def _compare(ctx: Context, place: Ref, number: int, direction: str, shape) -> Ref:
+    attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+    bound = ctx.realiser.index(ctx.region, number)
+    return ctx.realiser.splat(ctx.region, ctx.region.entry("stablehlo.compare", (place, bound), (), "i1", attrs), shape)
+
+
+def _select(ctx: Context, test: Ref, yes: Refs, no: Refs) -> Refs:
+    return [ctx.emit("stablehlo.select", (test, a, b), a.shape, a.dtype) for a, b in zip(yes, no)]
+
+
+def _repeat(ctx: Context, x: Ref, shape) -> Ref:
+    kept = ", ".join(map(str, range(len(shape))))
+    return ctx.emit("stablehlo.broadcast_in_dim", (x,), shape, x.dtype, f"broadcast_dimensions = array<i64: {kept}>")
+
+
+def _flip(ctx: Context, x: Ref, d: int) -> Ref:
+    return ctx.emit("stablehlo.reverse", (x,), x.shape, x.dtype, f"dimensions = array<i64: {d}>")
+
+
+def _apply(ctx: Context, functions: Sequence[Node], a: Refs, b: Refs) -> Refs:
+    """The combining functions applied to tensors of any length."""
+    made: dict[tuple, Ref] = {}
+
+    def write(node: Node) -> Ref:
+        if node.key[0] == "side":
+            return (a, b)[node.key[1]][node.key[2]]
+        ref = made.get(node.key)
+        if ref is None:
+            if node.op is None:
+                ref = ctx.realiser.constant(ctx.region, a[0].shape, node.value.type.dtype, _literal(ctx, node.value))
+            else:
+                refs = [write(x) for x in node.args]
+                dtype = node.op.results[0].type.dtype
+                ref = ctx.region.op(
+                    node.op.name, refs, [(a[0].shape, dtype)], extra=ctx.attr_text(node.op), loc=ctx.loc
+                )[0]
+            made[node.key] = ref
+        return ref
+
+    return [write(f) for f in functions]
+
+
+def _literal(ctx: Context, value: Value) -> str:
+    """The number that a tensor holds everywhere, as MLIR writes it."""
+    op = value.op
+    while op.name == "stablehlo.broadcast_in_dim":
+        op = op.operands[0].op
+    text = ctx.text_of(op.attrs["value"])
+    return text[text.index("<") + 1 : text.rindex("> :")]
