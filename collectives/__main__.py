@@ -21,17 +21,29 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print plan and findings as JSON")
     parser.add_argument("--topology", help="a name as v5e:16x16, or a file; see configs/topologies")
     parser.add_argument("--no-full-gather", action="store_true", help="fail where a tensor must be gathered whole")
+    for name in ("combine", "hoist", "collective-matmul", "order"):
+        parser.add_argument(
+            f"--{name}", action=argparse.BooleanOptionalAction, help=f"option {name.replace('-', '_')} of partition"
+        )
+    parser.add_argument("--keep-gathered", action="store_true", help="never gather a value again to save memory")
+    parser.add_argument("--memory", type=int, metavar="BYTES", help="memory of a device; default: the topology's")
+    parser.add_argument("--memory-growth", type=float, metavar="SHARE", help="memory that passes may add; default 0.25")
     args = parser.parse_args(argv)
+    names = ("combine", "hoist", "collective_matmul", "order", "memory", "memory_growth")
+    options = {name: value for name in names if (value := getattr(args, name)) is not None}
     try:
         data = sys.stdin.buffer.read() if args.file == "-" else _read(args.file)
         topology = load(args.topology) if args.topology else None
-        result = partition(data, topology, allow_full_gather=not args.no_full_gather)
+        result = partition(
+            data, topology, allow_full_gather=not args.no_full_gather, keep_gathered=args.keep_gathered, **options
+        )
     except (CollectivesError, PropagationError, OSError) as e:
         print(f"{args.file}: {e}", file=sys.stderr)
         return 2
     if args.json:
         findings = [{"kind": f.kind, "message": f.message, "where": f.where, "bytes": f.bytes} for f in result.findings]
-        print(json.dumps({"bytes": result.plan.bytes, "collectives": result.plan.as_json(), "findings": findings}))
+        plan = {"bytes": result.plan.bytes, "seconds": result.plan.seconds, "exposed": result.plan.exposed}
+        print(json.dumps({**plan, "collectives": result.plan.as_json(), "findings": findings}))
     elif args.plan:
         print(result.plan.as_text())
         for finding in result.findings:

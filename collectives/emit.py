@@ -15,6 +15,8 @@ import numpy as np
 from propagation.asm import Body, FunctionWriter, ModuleWriter
 from propagation.asm import Ref as TextRef
 
+from .layout import Dims
+
 __all__ = ["Collective", "Item", "ModuleBuilder", "Ref", "Region", "tensor_text"]
 
 _TYPES: dict[tuple, str] = {}
@@ -225,14 +227,18 @@ def _dense_text(array: np.ndarray) -> str:
 
 
 class FunctionItem:
-    """A function being built. `results` are set by `ret`; the attribute texts stand beside arguments and results."""
+    """A function being built. `results` are set by `ret`; the attribute texts stand beside arguments and results.
 
-    __slots__ = ("arg_attrs", "loc", "name", "public", "region", "result_attrs", "results")
+    `layouts` are those of the arguments, as far as they are known.
+    """
+
+    __slots__ = ("arg_attrs", "layouts", "loc", "name", "public", "region", "result_attrs", "results")
 
     def __init__(self, name: str, region: Region, public: bool, loc: str):
         self.name, self.region, self.public, self.loc = name, region, public, loc
         self.results: list[Ref] = []
         self.arg_attrs = [""] * len(region.args)
+        self.layouts: Sequence[Dims] = ()
         self.result_attrs: list[str] = []
 
     def write(self, writer: ModuleWriter) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 __all__ = [
     "CollectivesError",
+    "DeviceMemoryError",
     "FullGatherError",
     "MeshMismatchError",
+    "OptionError",
     "ReshardError",
     "TopologyError",
     "UnreducedResultError",
@@ -49,3 +51,11 @@ class FullGatherError(CollectivesError, RuntimeError):
 
 class TopologyError(CollectivesError, ValueError):
     """A topology that cannot hold the mesh, or a topology file that cannot be read."""
+
+
+class DeviceMemoryError(CollectivesError, MemoryError):
+    """A program whose arguments and results alone need more memory than a device has."""
+
+
+class OptionError(CollectivesError, ValueError):
+    """An option of `partition` with a value that it cannot have."""

@@ -12,13 +12,14 @@ from propagation.program import Func, Op, Program, Value, parse, paused_collecti
 
 from .annotations import Source
 from .emit import FunctionItem, ModuleBuilder, Ref
-from .errors import MeshMismatchError, UnreducedResultError, UnsupportedShardingError
+from .errors import DeviceMemoryError, MeshMismatchError, UnreducedResultError, UnsupportedShardingError
 from .layout import Atoms, Dims
 from .optimize import optimize
 from .options import Options
 from .partition.context import Context
-from .passes.machine import Machine
-from .plan import CommunicationPlan, Finding, plan_of
+from .passes.machine import machine_of, ref_bytes
+from .passes.memory import boundary
+from .plan import CommunicationPlan, Finding, human, plan_of
 from .reshard import Planner, step_cost
 from .topology import Topology
 
@@ -107,6 +108,7 @@ class Module(Context):
         types = [(self.piece_shape(a, dims), a.type.dtype) for a, dims in zip(func.args, ins)]
         self.op = func
         item = self.builder.function(name, types, public, self.loc)
+        item.layouts = ins
         self.region, self.env = item.region, {}
         for arg, ref, dims in zip(func.args, item.region.args, ins):
             ref.type_text = None if arg.type.is_tensor else arg.type.text
@@ -125,7 +127,6 @@ class Module(Context):
 
 def partition_program(program: Program, known: Source, given: Topology | None, options: Options) -> Partitioned:
     """Partitions `program`, whose shardings `known` knows, for a topology that holds its mesh, or for any."""
-    topology = Topology() if given is None else given
     sharding = known.sharding
     main = program.main
     mesh = mesh_of(program)
@@ -140,10 +141,13 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
     item = ctx.function(main, ins, outs, "main", True)
     builder.functions.sort(key=lambda f: f is not item)
     item.arg_attrs = _arg_attrs(ctx, main, item)
+    machine = machine_of(atoms, given, options.memory)
+    limit = machine.topology.memory if options.memory is None else options.memory
+    if limit is not None and boundary(item) > limit:
+        raise _too_large(ctx, main, item, machine.topology, limit)
     if options.optimize:
-        optimize(builder, ctx.realiser, Machine(atoms, topology, topology.memory, given is not None), options)
-    functions = {f.name: f for f in builder.functions}
-    plan = plan_of(item, functions, atoms, topology)
+        optimize(builder, ctx.realiser, machine, options)
+    plan = plan_of(item, {f.name: f for f in builder.functions}, machine)
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     results = tuple(_sharding(s, mesh, v) for s, v in zip(result_shardings, main.returned))
     return Partitioned(builder, plan, tuple(ctx.findings), mesh, arg_shardings, results)
@@ -188,6 +192,23 @@ def _check_boundary(atoms: Atoms, main: Func, ins, outs) -> None:
                         f"({atoms.product(split)} devices) does not divide; pad it or shard another dimension",
                         source(main),
                     )
+
+
+def _too_large(ctx: Module, main: Func, item: FunctionItem, topology: Topology, limit: float) -> DeviceMemoryError:
+    """What no compiler can help: arguments and results that do not fit. Of what lives between them it knows more."""
+    sized = [(ref_bytes(ref), "argument", i, v) for i, (ref, v) in enumerate(zip(item.region.args, main.args))]
+    sized += [(ref_bytes(ref), "result", i, v) for i, (ref, v) in enumerate(zip(item.results, main.returned))]
+    sized.sort(key=lambda s: -s[0])
+    largest = ", ".join(
+        f"{what} {i} ({ctx.atoms.text(v.type.shape, v.type.dtype, ctx.want(v))}) {human(n)}"
+        for n, what, i, v in sized[:3]
+    )
+    return DeviceMemoryError(
+        f"the program does not fit {topology.spec}: a device needs {human(boundary(item))} for its arguments and "
+        f"results alone and has {human(limit)}; the largest are {largest}. Shard them over more axes (what is "
+        "replicated is whole on every device), use a larger topology, or donate arguments that are replaced",
+        source(main),
+    )
 
 
 def _arg_attrs(ctx: Module, main: Func, item: FunctionItem) -> list[str]:

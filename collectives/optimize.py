@@ -10,6 +10,8 @@ from .passes.hoist import hoist
 from .passes.machine import Machine
 from .passes.memory import Budget
 from .passes.merge import merge
+from .passes.release import release
+from .passes.schedule import order
 from .passes.windowed import pipeline
 from .realise import Realiser
 
@@ -22,11 +24,16 @@ def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, optio
     for function in builder.functions:
         live = remove_dead(function)
         changed = 0
-        if options.hoist and hoist(function.region, Budget(function, functions, machine, options.memory_growth)):
+        budget = Budget(function, functions, machine, options.memory_growth)
+        if options.hoist and hoist(function.region, budget):
             changed += 1 + merge(function)
+        if not options.keep_gathered:
+            changed += release(function, functions, machine)
         wanted = options.collective_matmul
         if wanted or (wanted is None and machine.chosen):
-            changed += pipeline(function.region, function.results, realiser, machine, bool(wanted))
+            changed += pipeline(function, realiser, machine, bool(wanted))
         if options.combine:
             combine(function.region, realiser, machine)
+        if options.order or (options.order is None and machine.chosen):
+            order(function, functions, machine, budget)
         remove_dead_start(function, remove_dead(function) if changed else live)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from .errors import OptionError
 
 __all__ = ["Options"]
 
@@ -19,6 +22,11 @@ class Options:
     collective_matmul  whether contractions are pipelined with the all-gather before or the reduce-scatter after them:
                        None where the cost model of the topology says that it pays (never without a topology), True
                        wherever it can be done
+    order              whether items are put in an order in which messages travel while others are computed: None where
+                       a topology was chosen whose network works by itself
+    keep_gathered      whether what was gathered once is kept for later users even where the program would then not fit
+                       in memory; if False it is gathered again there
+    memory             bytes that a device may use; None: what the topology says, less what compilers need themselves
     memory_growth      share of its estimated memory by which passes may raise a program's, where a device's memory is
                        unknown
     """
@@ -28,4 +36,19 @@ class Options:
     combine: bool = True
     hoist: bool = True
     collective_matmul: bool | None = None
+    order: bool | None = None
+    keep_gathered: bool = False
+    memory: int | None = None
     memory_growth: float = 0.25
+
+    def __post_init__(self) -> None:
+        switches = ("allow_full_gather", "optimize", "combine", "hoist", "keep_gathered")
+        for name in (*switches, "collective_matmul", "order"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (value is None and name not in switches):
+                raise OptionError(f"option {name} is True or False{'' if name in switches else ', or None'}: {value!r}")
+        if self.memory is not None and (type(self.memory) is not int or self.memory < 1):
+            raise OptionError(f"option memory is a positive number of bytes, or None: {self.memory!r}")
+        growth = self.memory_growth
+        if isinstance(growth, bool) or not isinstance(growth, int | float) or not 0 <= growth < math.inf:
+            raise OptionError(f"option memory_growth is a share of a program's memory, 0 or more: {growth!r}")

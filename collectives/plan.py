@@ -11,6 +11,8 @@ from propagation.program import source
 from .cost import seconds
 from .emit import Collective, FunctionItem, Item, Region
 from .layout import Atoms
+from .passes.machine import Machine
+from .passes.schedule import simulate
 from .topology import Topology
 
 __all__ = ["CommunicationPlan", "Finding", "Origin", "PlanEntry", "plan_of"]
@@ -71,11 +73,13 @@ class CommunicationPlan:
     """All collectives of a program, in program order.
 
     `bytes` are those that the busiest device sends per run of the program; it need not be the busiest of every
-    collective. Collectives in loops of unknown length count once.
+    collective. Collectives in loops of unknown length count once. `exposed` is the predicted time that no computing
+    hides in the order of the program; None without a topology.
     """
 
     entries: tuple[PlanEntry, ...]
     bytes: float
+    exposed: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -105,7 +109,10 @@ class CommunicationPlan:
         widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in [head, *rows]]
         counts = ", ".join(f"{n} {k}" for k, n in sorted(self.counts.items())) or "no collectives"
-        return "\n".join([*lines, f"{counts}; {human(self.bytes)} sent per device, {human_time(self.seconds)}"])
+        time = human_time(self.seconds)
+        if self.exposed is not None:
+            time += f", {human_time(self.exposed)} of it not hidden behind computing"
+        return "\n".join([*lines, f"{counts}; {human(self.bytes)} sent per device, {time}"])
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -135,8 +142,9 @@ def human_time(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def plan_of(main: FunctionItem, functions: dict[str, FunctionItem], atoms: Atoms, topology: Topology):
+def plan_of(main: FunctionItem, functions: dict[str, FunctionItem], machine: Machine) -> CommunicationPlan:
     """The plan of a built program, read off its items: what is written is what is counted."""
+    atoms, topology = machine.atoms, machine.topology
     entries: list[PlanEntry] = []
     everyone, some = 0.0, np.zeros(atoms.count)
 
@@ -159,7 +167,11 @@ def plan_of(main: FunctionItem, functions: dict[str, FunctionItem], atoms: Atoms
                     visit(functions[item.attrs.partition("@")[2]].region, times)
 
     visit(main.region, 1)
-    return CommunicationPlan(tuple(entries), everyone + float(some.max()))
+    exposed = None
+    if machine.chosen:
+        total, computing = simulate(main.region.items, machine, functions)
+        exposed = total - computing
+    return CommunicationPlan(tuple(entries), everyone + float(some.max()), exposed)
 
 
 def _entry(item: Item, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from collectives.errors import TopologyError
+from collectives.errors import DeviceMemoryError, TopologyError
 from collectives.topology import Topology
 from meshrt import config, errors
 from meshrt.compiled import _boundary
@@ -103,7 +103,10 @@ def compile_for_topology(
         if config.partitioner == "xla":
             (_, text), mode = _boundary(lowered), "spmd"
         else:
-            partitioned = lowered.partition(topology=topology)
+            try:
+                partitioned = lowered.partition(topology=topology)
+            except DeviceMemoryError as e:
+                raise errors.DeviceMemoryError(str(e)) from None
             text = partitioned.result.as_text()
     events.record("compile_topology")
     return TopologyCompiled(lowered, topology, partitioned, compile_for(topology, text, mode=mode, options=options))

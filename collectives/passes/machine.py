@@ -12,7 +12,9 @@ from ..layout import Atoms
 from ..network import Link
 from ..topology import Topology
 
-__all__ = ["Machine", "dot_dimensions", "flops", "ref_bytes"]
+__all__ = ["Machine", "dot_dimensions", "flops", "machine_of", "ref_bytes"]
+
+USABLE = 0.92  # the share of a device's memory that programs get; compilers and runtimes take the rest
 
 _FREE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.return",
          "stablehlo.replica_id", "stablehlo.optimization_barrier", "stablehlo.bitcast_convert",
@@ -62,18 +64,21 @@ class Machine:
         """Time to read and write `n` bytes."""
         return 2 * n / self.topology.memory_bandwidth
 
-    def compute(self, item: Item, functions: dict | None = None) -> float:
-        """Predicted time of an item's computing (not of its communication): arithmetic of contractions, for the rest
-        the memory that it reads and writes. Loops count their trips, of unknown length as one."""
+    def compute(self, item: Item) -> float:
+        """Predicted time of computing an item without regions: arithmetic of contractions, or the memory that it reads
+        and writes."""
         if item.name in _FREE or item.collective is not None:
             return 0.0
-        inner = [(r, r.trips or 1) for r in item.regions if r.kind != "body"]
-        if inner:
-            return sum(trips * sum(self.compute(i, functions) for i in r.items) for r, trips in inner)
-        if functions is not None and item.name == "func.call":
-            return sum(self.compute(i, functions) for i in functions[item.attrs.partition("@")[2]].region.items)
         moved = sum(map(ref_bytes, item.operands)) + sum(map(ref_bytes, item.results))
         return max(flops(item) / self.topology.flops, moved / self.topology.memory_bandwidth)
+
+
+def machine_of(atoms: Atoms, given: Topology | None, memory: int | None) -> Machine:
+    """The machine of a topology, or of none; `memory` overrides what the topology says of a device's."""
+    topology = Topology() if given is None else given
+    if memory is None and topology.memory is not None:
+        memory = int(topology.memory * USABLE)
+    return Machine(atoms, topology, memory, given is not None)
 
 
 def dot_dimensions(item: Item) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

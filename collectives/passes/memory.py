@@ -13,14 +13,16 @@ from ..emit import FunctionItem, Item, Ref, Region
 from .graph import inputs
 from .machine import Machine, ref_bytes
 
-__all__ = ["Budget", "boundary", "last_uses", "peak"]
+__all__ = ["Budget", "boundary", "crest", "last_uses", "need_of", "peak"]
 
 _NO_BUFFER = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.reshape",
               "stablehlo.replica_id", "stablehlo.optimization_barrier"}  # fmt: skip
+_SAME_BUFFER = {"stablehlo.reshape", "stablehlo.optimization_barrier"}
 _BUFFER = {"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.reduce", "stablehlo.sort", "stablehlo.scatter",
            "stablehlo.gather", "stablehlo.concatenate", "stablehlo.dynamic_update_slice", "stablehlo.custom_call",
            "stablehlo.fft", "stablehlo.cholesky", "stablehlo.triangular_solve", "stablehlo.reduce_window",
            "stablehlo.select_and_scatter", "func.call"}  # fmt: skip
+FLOOR = float(1 << 20)  # bytes that nobody misses
 
 
 def boundary(function: FunctionItem) -> float:
@@ -31,9 +33,6 @@ def boundary(function: FunctionItem) -> float:
     return arguments + max(0.0, results - given)
 
 
-FLOOR = float(1 << 20)  # bytes that nobody misses
-
-
 class Budget:
     """How many bytes a pass may keep for longer than the program as built kept them: what a device has left, or where
     that is unknown a share of what the program is estimated to need. The estimate is made when somebody asks."""
@@ -42,16 +41,21 @@ class Budget:
         self._function, self._functions, self._machine, self._growth = function, functions, machine, growth
         self._left: float | None = None
 
-    def take(self, n: float) -> bool:
-        """Whether `n` bytes were left; if so they are taken."""
+    @property
+    def left(self) -> float:
+        """Bytes that nobody has taken yet; none if the program does not fit as it is."""
         if self._left is None:
             need = need_of(self._function, self._functions)
             limit = self._machine.memory
             free = max(need * self._growth, FLOOR) if self._growth else 0.0
-            self._left = free if limit is None else limit - need
-        if n > self._left:
+            self._left = free if limit is None else max(0.0, limit - need)
+        return self._left
+
+    def take(self, n: float) -> bool:
+        """Whether `n` bytes were left; if so they are taken."""
+        if n > self.left:
             return False
-        self._left -= n
+        self._left = self.left - n
         return True
 
 
@@ -60,54 +64,60 @@ def need_of(function: FunctionItem, functions: dict[str, FunctionItem]) -> float
     return boundary(function) + peak(function.region, function.results, functions)
 
 
-def last_uses(items: Sequence[Item], results: Sequence[Ref] = ()) -> tuple[dict[Ref, int], dict[Ref, int]]:
-    """(position of the last use, number of users) of each value; what `results` names is used after all items."""
+def last_uses(items: Sequence[Item]) -> tuple[dict[Ref, int], dict[Ref, int]]:
+    """(position of the last use, number of users) of each value."""
     last: dict[Ref, int] = {}
     users: dict[Ref, int] = {}
     for i, item in enumerate(items):
         for r in set(inputs(item)):
             last[r] = i
             users[r] = users.get(r, 0) + 1
-    for r in results:
-        last[r] = len(items)
-        users[r] = users.get(r, 0) + 1
     return last, users
 
 
-def buffer_bytes(item: Item, users: dict[Ref, int]) -> float:
-    """Bytes that an item's results take, as far as they become buffers."""
-    if item.name in _NO_BUFFER:
-        return 0.0
-    kept = item.collective is not None or item.regions or item.name in _BUFFER
-    return sum(ref_bytes(r) for r in item.results if kept or users.get(r, 0) > 1)
-
-
 def peak(region: Region, results: Sequence[Ref] = (), functions: dict[str, FunctionItem] | None = None) -> float:
-    """The most bytes that live at once in a region, without its arguments and what it uses from outside.
+    """The most bytes that live at once in a region: see `crest`."""
+    return crest(region, results, functions)[0]
 
+
+def crest(
+    region: Region, results: Sequence[Ref] = (), functions: dict[str, FunctionItem] | None = None
+) -> tuple[float, int]:
+    """The most bytes that live at once in a region, and at which of its items.
+
+    The region's arguments, what it uses from outside and what `results` names do not count: they are the boundary.
     `functions` are those that calls may name; without them calls cost their results alone.
     """
     items = region.items
-    last, users = last_uses(items, results)
-    dying: list[float] = [0.0] * (len(items) + 2)
+    last, users = last_uses(items)
+    for item in reversed(items):
+        if item.name in _SAME_BUFFER:
+            end = max((last.get(r, 0) for r in item.results), default=0)
+            last.update((r, max(last[r], end)) for r in item.operands)
+    returned = set(results)
+    dying: list[float] = [0.0] * (len(items) + 1)
     live = most = 0.0
+    at = 0
     for i, item in enumerate(items):
-        size = buffer_bytes(item, users)
-        live += size
+        for r, n in _buffers(item, users):
+            if r not in returned:
+                live += n
+                dying[last.get(r, i)] += n
         inner = max((_inside(r, functions) for r in item.regions), default=0.0)
         if functions is not None and item.name == "func.call":
             inner = _inside(functions[item.attrs.partition("@")[2]].region, functions)
-        most = max(most, live + inner)
-        if size:
-            for r in item.results:
-                if ref_bytes(r):
-                    dying[last.get(r, i)] += ref_bytes(r) if _counted(item, r, users) else 0.0
+        if live + inner > most:
+            most, at = live + inner, i
         live -= dying[i]
-    return most
+    return most, at
 
 
-def _counted(item: Item, r: Ref, users: dict[Ref, int]) -> bool:
-    return bool(item.collective is not None or item.regions or item.name in _BUFFER or users.get(r, 0) > 1)
+def _buffers(item: Item, users: dict[Ref, int]) -> list[tuple[Ref, float]]:
+    """An item's results that become buffers, with their bytes."""
+    if item.name in _NO_BUFFER:
+        return []
+    kept = item.collective is not None or item.regions or item.name in _BUFFER
+    return [(r, ref_bytes(r)) for r in item.results if kept or users.get(r, 0) > 1]
 
 
 def _inside(region: Region, functions: dict[str, FunctionItem] | None) -> float:

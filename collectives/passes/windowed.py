@@ -4,7 +4,9 @@ An all-gather whose result only contractions use becomes a ring of permutes: whi
 works on the piece that is here, and puts its part of the result in place (or adds it up, where the gathered dimension
 is contracted). A reduce-scatter of a contraction becomes the same ring the other way round: a sum travels, and each
 device adds its part of the piece at hand. Bytes are the same; what the network does hides behind arithmetic, and the
-gathered or unreduced tensor never exists whole (Wang et al., ASPLOS 2023). The order of summation changes.
+gathered or unreduced tensor never exists whole (Wang et al., ASPLOS 2023). The order of summation changes, and where a
+gathered dimension is contracted, each device has an order of its own: copies of one value would come to differ in their
+last bits, so that is only done where no device holds the result of another (`varying`).
 
 It pays where computing a piece takes about as long as sending one, which `_gain` asks the topology.
 """
@@ -19,11 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..cost import item_bytes, seconds
-from ..emit import Collective, Item, Ref, Region
+from ..emit import Collective, FunctionItem, Item, Ref, Region
 from ..realise import Realiser
 from .graph import Scratch, captured, contract, inputs, walk
 from .machine import Machine, dot_dimensions, flops, ref_bytes
 from .packing import dimension_of, one_reducer
+from .varying import varying
 
 __all__ = ["pipeline"]
 
@@ -53,15 +56,19 @@ class _Ring:
         return self.dots if self.collective.collective.kind == "all_gather" else [self.collective]
 
 
-def pipeline(region: Region, results: list[Ref], realiser: Realiser, machine: Machine, always: bool) -> int:
-    """Pipelines contractions of a region and those inside, where it pays or (`always`) wherever it can be done.
+def pipeline(function: FunctionItem, realiser: Realiser, machine: Machine, always: bool) -> int:
+    """Pipelines contractions of a function, where it pays or (`always`) wherever it can be done.
 
-    `results` are the values that the function returns. How many collectives became pipelines.
+    How many collectives became pipelines.
     """
+    differs: dict[Ref, frozenset[int]] | None = None
     worth: Callable[[_Ring], bool] = (lambda ring: True) if always else (lambda ring: _gain(ring, machine) < WORTH)
     done = 0
-    for r in list(walk(region)):
-        rings = [ring for ring in _apart(r, _rings(r, results)) if worth(ring)]
+    for r in list(walk(function.region)):
+        found = _rings(r, function.results)
+        if found and differs is None:
+            differs = varying(function)
+        rings = _apart(r, [ring for ring in found if _own_order(ring, differs) and worth(ring)])
         if rings:
             of = {item: ring.last for ring in rings for item in ring.last}
             by = {id(ring.last[0]): ring for ring in rings}
@@ -157,6 +164,19 @@ def _fits(item: Item, kind: str) -> bool:
 def _batched(dot: Item, r: Ref, dim: int) -> bool:
     side = dot.operands.index(r)
     return dim in dot_dimensions(dot)[side]
+
+
+def _own_order(ring: _Ring, differs: dict[Ref, frozenset[int]] | None) -> bool:
+    """Whether each device may add up in an order of its own, if the pipeline does that."""
+    c = ring.collective.collective
+    gathered = ring.collective.results[0]
+    for dot in ring.dots if c.kind == "all_gather" else ():
+        side = dot.operands.index(gathered)
+        if _result_dim(dot, side, ring.dim) is None:
+            other = (differs or {}).get(dot.operands[1 - side], frozenset())
+            if not other.issuperset(c.atoms):
+                return False
+    return True
 
 
 def _apart(region: Region, rings: list[_Ring]) -> list[_Ring]:

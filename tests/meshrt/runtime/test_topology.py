@@ -139,7 +139,7 @@ def test_a_whole_pod_compiles_and_needs_no_more_memory_than_xlas_partitioner():
 @pytest.mark.tpu
 @needs_tpu
 def test_a_program_that_does_not_fit_a_tpu():
-    with pytest.raises(errors.DeviceMemoryError, match=r"does not fit v5e:2x2: a device needs .* and has 16\.00 GiB"):
+    with pytest.raises(errors.DeviceMemoryError, match=r"does not fit v5e:2x2: a device needs .* has 16(\.00)? GiB"):
         lowered(batch=2**18, width=32768, hidden=32768).compile(topology="v5e:2x2")
 
 
