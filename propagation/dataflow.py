@@ -22,6 +22,7 @@ _DATA_FLOW = {
     "sdy.manual_computation",
     "sdy.named_computation",
     "stablehlo.case",
+    "stablehlo.if",
     "stablehlo.optimization_barrier",
     "stablehlo.while",
 }
@@ -44,7 +45,9 @@ class Edge:
 
 
 def is_data_flow_op(op: Op) -> bool:
-    return op.name in _DATA_FLOW
+    """Whether values that flow through `op` are sharded alike. Marked ones (`data["no_edges"]`) are not: versions
+    before 0.12 let nothing through `stablehlo.if`."""
+    return op.name in _DATA_FLOW and not (op.data is not None and op.data.get("no_edges"))
 
 
 def edges_of(op: Op) -> list[Edge]:
@@ -56,7 +59,7 @@ def edges_of(op: Op) -> list[Edge]:
         for i, result in enumerate(op.results):
             sources = [Use(op, i), Use(body.terminator, i)]
             edges.append(Edge(op, result, sources, [cond.args[i], body.args[i]]))
-    elif name == "stablehlo.case":
+    elif name in ("stablehlo.case", "stablehlo.if"):
         for i, result in enumerate(op.results):
             edges.append(Edge(op, result, [Use(b.terminator, i) for b in op.regions], []))
     elif name == "stablehlo.optimization_barrier":
@@ -73,7 +76,7 @@ def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = Non
     if ops is None and program.names.isdisjoint(_DATA_FLOW):
         return []
     if ops is None:
-        ops = [op for func in program.funcs.values() for op in func.body.walk_inside_out() if op.name in _DATA_FLOW]
+        ops = [op for func in program.funcs.values() for op in func.body.walk_inside_out() if is_data_flow_op(op)]
     edits = Edits()
     added = []
     for op in ops:
@@ -83,8 +86,7 @@ def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = Non
             node = program.new_op("sdy.data_flow_edge", [], [owner.type], like=op)
             out = node.results[0]
             replace_all_uses(owner, out)
-            node.operands.append(owner)
-            owner.uses.append(Use(node, 0))
+            node.add_operand(owner)
             node.data = {"edge": edge}
             edge.node = node
             shardings.set(out, initial_sharding(edge, shardings))

@@ -79,6 +79,10 @@ class Run:
 
 def start(program: Program, options: Options) -> Run:
     _check_types(program)
+    if not options.rules.is_newest and "stablehlo.if" in program.names:
+        for op in program.ops():
+            if op.name == "stablehlo.if":
+                op.data = {**(op.data or {}), "no_edges": True}
     return Run(program, options, read_shardings(program), RuleCache(options.rules), Log(program))
 
 

@@ -27,6 +27,7 @@ _IMPURE = frozenset(
         "stablehlo.all_gather",
         "stablehlo.all_reduce",
         "stablehlo.all_to_all",
+        "stablehlo.async_done",
         "stablehlo.collective_broadcast",
         "stablehlo.collective_permute",
         "stablehlo.composite",

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-__all__ = ["SIZES", "Generator", "Step", "array", "module", "reducer", "steps", "tensor"]
+__all__ = ["SIZES", "Callee", "Generator", "Step", "array", "module", "reducer", "steps", "tensor"]
 
 Shape = tuple[int, ...]
 Step = Callable[["Generator"], None]
@@ -47,6 +48,17 @@ def reducer(name: str = "add", dtype: str = "f32", count: int = 1) -> str:
     return f"{{ ^bb0({args}):\n" + "\n".join(lines) + f"\nstablehlo.return {names} : {types} }}"
 
 
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """A function that can be called: the shapes of its arguments and results, and the axes that it does not use
+    because they were manual where it was made."""
+
+    name: str
+    args: tuple[Shape, ...]
+    results: tuple[Shape, ...]
+    manual: tuple[str, ...]
+
+
 class Generator:
     """Grows one module. `pool` are the f32 values in scope as (name, shape), `lines` the body under construction,
     `used` the features that have appeared."""
@@ -59,7 +71,7 @@ class Generator:
         self.lines: list[str] = []
         self.pool: list[tuple[str, Shape]] = []
         self.functions: list[str] = []
-        self.callees: list[tuple[str, list[Shape], Shape]] = []
+        self.callees: list[Callee] = []
         self.called: set[str] = set()
         self.manual: tuple[str, ...] = ()
         self.index = "%index"
@@ -88,13 +100,15 @@ class Generator:
                 name = rng.choice(["mesh", "other"])
                 self._meshes[name] = self._mesh_text(f", device_ids=[{', '.join(map(str, order))}]")
                 self.used.add("device ids")
-        if rng.random() < 0.08:
+        if rng.random() < 0.12:
             self._meshes["one_device"] = "<[], device_ids=[1]>"
+        if rng.random() < 0.08:
+            self._meshes["line"] = f'<["all"={_product(k for _, k in self.axes)}]>'
 
     def mesh(self) -> str:
         """The mesh of the next sharding, as it is written there."""
         rng = self.rng
-        names = [n for n in self._meshes if n != "one_device"]
+        names = [n for n in self._meshes if n not in ("one_device", "line")]
         if len(names) > 1 and rng.random() < 0.3:
             name = rng.choice(names[1:])
             self.used.add("several meshes")
@@ -191,6 +205,12 @@ class Generator:
         """`<@mesh, [...]>` for a value of `shape`. `closed` forces all dimensions; `extras` allows replicated and
         unreduced axes."""
         rng, parts = self.rng, self.parts()
+        if "line" in self._meshes and shape and not self.manual and rng.random() < 0.15:
+            self.used.add("mesh of other axes")
+            at = rng.randrange(len(shape))
+            end = "" if closed or (closed is None and rng.random() < 0.5) else "?"
+            texts = ["{" + ", ".join(['"all"'] * (d == at) + [end] * bool(end)) + "}" for d in range(len(shape))]
+            return f"<@line, [{', '.join(texts)}]>"
         dims: list[list[str]] = [[] for _ in shape]
         for part, size in list(parts):
             if shape and rng.random() < 0.55:
@@ -213,21 +233,36 @@ class Generator:
             kind = rng.choice(["replicated", "replicated", "unreduced"])
             out += f", {kind}={{{parts[0][0]}}}"
             self.used.add(f"{kind} axis")
+            if kind == "replicated" and len(parts) > 1 and rng.random() < 0.3:
+                out += f", unreduced={{{parts[1][0]}}}"
+                self.used.add("unreduced axis")
         return out + ">"
 
     def annotate(self, shape, chance: float) -> str:
         """With probability `chance`, the attribute of a pretty-printed operation of one result."""
         if self.rng.random() >= chance or not shape:
             return ""
-        if "one_device" in self._meshes and self.rng.random() < 0.3:
+        if "one_device" in self._meshes and self.rng.random() < 0.5:
             self.used.add("maximal mesh")
             return " {sdy.sharding = #sdy.sharding_per_value<[<@one_device, []>]>}"
         return f" {{sdy.sharding = #sdy.sharding_per_value<[{self.sharding(shape)}]>}}"
+
+    def annotate_all(self, shapes: Sequence[Sequence[int]], chance: float) -> str:
+        """The same for an operation of several results; scalars stay open."""
+        if len(shapes) == 1:
+            return self.annotate(shapes[0], chance)
+        if self.rng.random() >= chance:
+            return ""
+        texts = [self.sharding(s) if s else "<@mesh, []>" for s in shapes]
+        return f" {{sdy.sharding = #sdy.sharding_per_value<[{', '.join(texts)}]>}}"
 
     def argument(self, name: str, shape, chance: float) -> str:
         """A function argument or, without a name, result: type and perhaps annotation."""
         note = ""
         if shape and self.rng.random() < chance:
+            if name and "one_device" in self._meshes and self.rng.random() < 0.15:
+                self.used.add("maximal mesh")
+                return f"{name}: {tensor(shape)} {{sdy.sharding = #sdy.sharding<@one_device, []>}}"
             note = f" {{sdy.sharding = #sdy.sharding{self.sharding(shape)}}}"
         return f"{name}: {tensor(shape)}{note}" if name else tensor(shape) + note
 
@@ -286,10 +321,10 @@ def _adjacent(first: str, second: str) -> bool:
 
 
 def steps() -> tuple[list[Step], list[Step]]:
-    """All steps: plain operations, and those with structure or `sdy` semantics (which need `features`)."""
-    from . import elementary, numerics, structure  # they build on this module
+    """All steps: plain operations, and those with structure, effects or `sdy` semantics (which need `features`)."""
+    from . import elementary, numerics, others, structure  # they build on this module
 
-    return elementary.STEPS + numerics.STEPS, structure.STEPS
+    return elementary.STEPS + numerics.STEPS, 2 * structure.STEPS + others.STEPS
 
 
 def module(seed: int, count: int | None = None, features: bool = True) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .generator import Generator, Shape, Step, tensor
+from .generator import Callee, Generator, Shape, Step, tensor
 
 __all__ = ["STEPS"]
 
@@ -16,7 +16,7 @@ def loop(g: Generator) -> None:
     cond_args = ", ".join(f"{g.name()}: {tensor(v[1])}" for v in values)
     body_args = ", ".join(f"{n}: {tensor(s)}" for n, s in args)
     name, count = g.name(), len(values)
-    note = g.annotate(values[0][1], 0.1) if count == 1 else ""
+    note = g.annotate_all([v[1] for v in values], 0.1)
     g.lines.append(
         f'{name}:{count} = "stablehlo.while"({", ".join(v[0] for v in values)}) ({{ ^bb0({cond_args}):\n'
         f"%true{name[1:]} = stablehlo.constant dense<true> : tensor<i1>\n"
@@ -29,13 +29,14 @@ def loop(g: Generator) -> None:
 
 
 def case(g: Generator) -> None:
-    v = g.pick()
-    branches = []
+    values = [g.pick() for _ in range(g.rng.choice([1, 1, 2]))]
+    types, branches = [tensor(v[1]) for v in values], []
     for _ in range(2):
         inner, scope = g.nested(g.rng.randint(0, 3), [])
-        result = g.matching([v, *scope], v[1])
-        branches.append("{\n" + "\n".join(inner) + f"\nstablehlo.return {result} : {tensor(v[1])} }}")
-    g.emit(f'"stablehlo.case"({g.index}) ({", ".join(branches)}) : (tensor<i32>) -> {tensor(v[1])}', v[1])
+        results = [g.matching([v, *scope], v[1]) for v in values]
+        branches.append("{\n" + "\n".join(inner) + f"\nstablehlo.return {', '.join(results)} : {', '.join(types)} }}")
+    for name, v in zip(g.op("stablehlo.case", [g.index], ["tensor<i32>"], types, "", ", ".join(branches)), values):
+        g.keep(name, v[1])
     g.used.add("case")
 
 
@@ -69,7 +70,7 @@ def chain(g: Generator) -> None:
 
 def group(g: Generator) -> None:
     v = g.pick(lambda s: len(s) > 0)
-    if g.depth or v is None:
+    if v is None:
         return
     others = [u for u in g.pool if u[1] == v[1] and u is not v]
     if others:
@@ -87,44 +88,52 @@ def stop(g: Generator) -> None:
 
 
 def call(g: Generator) -> None:
-    if g.callees and g.rng.random() < 0.5:
-        name, shapes, out = g.rng.choice(g.callees)
+    # Functions made where axes were manual use none of these, so that they can be called where fewer are.
+    known = [c for c in g.callees if set(g.manual) <= set(c.manual)]
+    if known and g.rng.random() < 0.5:
+        callee = g.rng.choice(known)
     else:
-        shapes = [g.pick()[1] for _ in range(g.rng.randint(1, 2))]
-        name, out = _function(g, shapes)
-    operands = ", ".join(g.like(s) for s in shapes)
-    types = ", ".join(tensor(s) for s in shapes)
-    note = g.annotate(out, 0.15)
-    g.emit(f"func.call @{name}({operands}){note} : ({types}) -> {tensor(out)}", out)
-    g.used |= {"call", "repeated call"} if name in g.called else {"call"}
-    g.called.add(name)
+        callee = _function(g, [g.pick()[1] for _ in range(g.rng.randint(1, 2))])
+    operands = [g.like(s) for s in callee.args]
+    note = g.annotate_all(callee.results, 0.15)
+    name, count = g.name(), len(callee.results)
+    ins, outs = (", ".join(tensor(s) for s in shapes) for shapes in (callee.args, callee.results))
+    left = f"{name}:{count}" if count > 1 else name
+    g.lines.append(f"{left} = func.call @{callee.name}({', '.join(operands)}){note} : ({ins}) -> ({outs})")
+    for i, shape in enumerate(callee.results):
+        g.keep(f"{name}#{i}" if count > 1 else name, shape)
+    g.used |= {"call", "repeated call"} if callee.name in g.called else {"call"}
+    if g.manual:
+        g.used.add("call in manual computation")
+    g.called.add(callee.name)
 
 
-def _function(g: Generator, shapes: list[Shape]) -> tuple[str, Shape]:
+def _function(g: Generator, shapes: list[Shape]) -> Callee:
     name = g.symbol("f")
     args = [(g.name(), s) for s in shapes]
     outer, g.index = g.index, "%index"
     inner, scope = g.nested(g.rng.randint(1, 4), args, isolated=True)
     g.index = outer
-    value, shape = scope[-1]
+    returned = [scope[-1]] + ([g.rng.choice(scope)] if g.rng.random() < 0.25 else [])
     params = ", ".join(g.argument(n, s, 0.1) for n, s in args)
+    results = ", ".join(g.argument("", s, 0.05) for _, s in returned)
     g.functions.append(
-        f"func.func private @{name}({params}) -> {tensor(shape)} {{\n"
-        "%index = stablehlo.constant dense<0> : tensor<i32>\n" + "\n".join(inner) + f"\nreturn {value} : "
-        f"{tensor(shape)} }}"
+        f"func.func private @{name}({params}) -> ({results}) {{\n"
+        "%index = stablehlo.constant dense<0> : tensor<i32>\n" + "\n".join(inner) + "\nreturn "
+        f"{', '.join(n for n, _ in returned)} : {', '.join(tensor(s) for _, s in returned)} }}"
     )
-    g.callees.append((name, list(shapes), shape))
-    return name, shape
+    callee = Callee(name, tuple(shapes), tuple(s for _, s in returned), g.manual)
+    g.callees.append(callee)
+    return callee
 
 
 def _computation(g: Generator, args):
-    """The lines and the result of a body that sees only `args`, of the type of the first."""
-    callees, g.callees = g.callees, []
+    """The lines and the results of a body that sees only `args`, of their types."""
     outer, g.index = g.index, g.name()
     inner, scope = g.nested(g.rng.randint(1, 4), args, isolated=True)
     inner.insert(0, f"{g.index} = stablehlo.constant dense<0> : tensor<i32>")
-    g.index, g.callees = outer, callees
-    return inner, g.matching([*args, *scope], args[0][1])
+    g.index = outer
+    return inner, [g.matching([*args, *scope], shape) for _, shape in args]
 
 
 def named_computation(g: Generator) -> None:
@@ -132,7 +141,7 @@ def named_computation(g: Generator) -> None:
         return  # rare, because the real pipelines refuse most of them (they add data-flow edges twice)
     values = [g.pick() for _ in range(g.rng.randint(1, 2))]
     args = [(g.name(), v[1]) for v in values]
-    inner, result = _computation(g, args)
+    inner, results = _computation(g, args)
     note = ""
     if g.rng.random() < 0.3:
         ins = ", ".join(g.sharding(s) for _, s in values)
@@ -140,7 +149,7 @@ def named_computation(g: Generator) -> None:
     types, out = ", ".join(tensor(s) for _, s in values), tensor(values[0][1])
     g.emit(
         f'sdy.named_computation<"{g.symbol("part")}">({", ".join(n for n, _ in values)}){note} '
-        f"({', '.join(f'{n}: {tensor(s)}' for n, s in args)}) {{\n" + "\n".join(inner) + f"\nsdy.return {result} : "
+        f"({', '.join(f'{n}: {tensor(s)}' for n, s in args)}) {{\n" + "\n".join(inner) + f"\nsdy.return {results[0]} : "
         f"{out} }} : ({types}) -> {out}",
         values[0][1],
     )
@@ -156,37 +165,52 @@ def manual_computation(g: Generator) -> None:
     factor = 1
     for _, k in split:
         factor *= k
-    v = g.pick(lambda s: len(s) > 0 and s[0] % factor == 0)
-    if v is None:
-        return
+    values = []
+    for _ in range(g.rng.choice([1, 1, 2])):
+        v = g.pick(lambda s: any(n % factor == 0 for n in s))
+        if v is None:
+            return
+        at = g.rng.choice([d for d, n in enumerate(v[1]) if n % factor == 0])
+        local = tuple(n // factor if d == at else n for d, n in enumerate(v[1]))
+        values.append((v[0], v[1], at, (g.name(), local)))
     if g.manual:
         g.used.add("nested manual computation")
-    local = (v[1][0] // factor, *v[1][1:])
     outer = g.manual
     g.manual = (*outer, *(n for n, _ in chosen))
     free = [f'"{n}"' for n, k in g.axes if k > 1 and n not in g.manual]
-    arg = (g.name(), local)
-    inner, result = _computation(g, [arg])
+    args = [arg for *_, arg in values]
+    inner, results = _computation(g, args)
     g.manual = outer
     manual = ", ".join(f'"{n}"' for n, _ in chosen)
-    left, right = (_manual_sharding(g, v[1], split, free) for _ in range(2))
-    g.emit(
-        f"sdy.manual_computation({v[0]}) in_shardings=[{left}] out_shardings=[{right}] "
-        f"manual_axes={{{manual}}} ({arg[0]}: {tensor(local)}) {{\n"
-        + "\n".join(inner)
-        + f"\nsdy.return {result} : {tensor(local)} }} : ({tensor(v[1])}) -> {tensor(v[1])}",
-        v[1],
+    left, right = (
+        ", ".join(_manual_sharding(g, shape, at, split, free) for _, shape, at, _ in values) for _ in range(2)
     )
+    types, local_types = (", ".join(tensor(s) for s in shapes) for shapes in zip(*((v[1], v[3][1]) for v in values)))
+    name, count = g.name(), len(values)
+    g.lines.append(
+        f"{name}:{count} = sdy.manual_computation({', '.join(v[0] for v in values)}) in_shardings=[{left}] "
+        f"out_shardings=[{right}] manual_axes={{{manual}}} ({', '.join(f'{n}: {tensor(s)}' for n, s in args)}) {{\n"
+        + "\n".join(inner)
+        + f"\nsdy.return {', '.join(results)} : {local_types} }} : ({types}) -> ({types})"
+    )
+    for i, v in enumerate(values):
+        g.keep(f"{name}#{i}", v[1])
     g.used.add("manual_computation")
 
 
-def _manual_sharding(g: Generator, shape: Shape, split, free: list[str]) -> str:
-    """Manual axes lead the first dimension; free axes may follow anywhere."""
-    first = [f'"{n}"' for n, _ in split]
-    dims = [first] + [[] for _ in shape[1:]]
+def _manual_sharding(g: Generator, shape: Shape, at: int, split, free: list[str]) -> str:
+    """Manual axes lead dimension `at`; free axes may follow anywhere, and a dimension may have a priority."""
+    dims: list[list[str]] = [[] for _ in shape]
+    dims[at] = [f'"{n}"' for n, _ in split]
     if free and g.rng.random() < 0.3:
         g.rng.choice(dims).append(g.rng.choice(free))
-    texts = ["{" + ", ".join(axes + (["?"] if g.rng.random() < 0.5 else [])) + "}" for axes in dims]
+    texts = []
+    for axes in dims:
+        end = ["?"] if g.rng.random() < 0.5 else []
+        rank = f"p{g.rng.randrange(3)}" if (axes or end) and g.rng.random() < 0.05 else ""
+        texts.append("{" + ", ".join(axes + end) + "}" + rank)
+        if rank:
+            g.used.add("priority")
     return f"<@mesh, [{', '.join(texts)}]>"
 
 

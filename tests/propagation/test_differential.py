@@ -104,10 +104,11 @@ def test_the_generator_covers_the_dialects():
     missing = {n for n in table() if n.startswith("stablehlo.")} - names - {"stablehlo.cross-replica-sum"}
     assert not missing
     assert features == {
-        "call", "case", "closed dimension", "constraint", "constraint chain", "device ids", "inlined mesh",
-        "manual_computation", "maximal mesh", "named_computation", "nested manual computation", "open dimension",
-        "optimization_barrier", "priority", "propagation barrier", "repeated call", "replicated axis", "several meshes",
-        "sharding group", "size-one axis", "sub-axis", "unreduced axis", "while",
+        "asynchronous operation", "call", "call in manual computation", "case", "closed dimension", "constraint",
+        "constraint chain", "device ids", "inlined mesh", "manual_computation", "maximal mesh", "mesh of other axes",
+        "named_computation", "nested manual computation", "open dimension", "optimization_barrier", "priority",
+        "propagation barrier", "repeated call", "replicated axis", "rule of the user", "several meshes",
+        "sharding group", "size-one axis", "sub-axis", "token", "unreduced axis", "while",
     }  # fmt: skip
 
 
