@@ -10,7 +10,7 @@ from .annotations import Shardings
 from .functions import Symbols, callee_of, drop_unreachable_functions, original_name, set_callee
 from .importing import filled
 from .model import TensorSharding
-from .program import Block, Edits, Func, Op, Program, Use, Value, replace_all_uses
+from .program import Block, Edits, Func, Op, Program, Value, replace_all_uses
 
 __all__ = ["inline_calls", "note_returned", "outline_calls"]
 
@@ -163,8 +163,7 @@ def _is_placed_alike(a: TensorSharding, b: TensorSharding) -> bool:
 def _reshard(program: Program, shardings: Shardings, value: Value, wanted: TensorSharding, call: Op, edits) -> None:
     reshard = program.new_op("sdy.reshard", [], [value.type], {}, (), call)
     replace_all_uses(value, reshard.results[0])
-    reshard.operands.append(value)
-    value.uses.append(Use(reshard, 0))
+    reshard.add_operand(value)
     shardings.set(reshard.results[0], wanted)
     edits.after(call, reshard)
 

@@ -18,8 +18,8 @@ from .attributes import integer
 from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, source_view, store_argument
 from .log import Log
 from .model import OpRule, TensorSharding
-from .nodes import Group, Node
-from .program import Func, Op, Program, Value, erase
+from .nodes import Group, Node, has_one_user
+from .program import Block, Func, Op, Program, Value, erase
 from .purity import is_removable
 from .rules import RuleCache
 from .rules.parse import parse_printed
@@ -53,11 +53,11 @@ class Driver:
         self.conservative = rules.options.conservative
         self._faults = faults
         self._groups: dict[tuple, Group] = {}
-        self._notified: dict[int, tuple[int, ...]] = {}
         self._round = (0, 0)
         self._held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
         self._lay_out(edges)
         self._build_nodes()
+        self._visited: list[tuple[Op, Group | None]] = []
         self.log.start(self._slot, self.table, self._result_slots, strategy, self._last_visits)
         self._group_of: dict[int, list[int]] = {}
         for group in groups or ():
@@ -75,7 +75,7 @@ class Driver:
         table = shardings.table
         table.extend([None] * (count - len(table)))
         self.table = table[:]
-        self._slot = slot = list(range(count))
+        self._slot = slot = [v.index for v in program.values]
         self._result_slots: dict[Func, list[int]] = {}
         for func in program.funcs.values():
             results = shardings.results[func]
@@ -125,8 +125,9 @@ class Driver:
 
     def _build_nodes(self) -> None:
         self.nodes: list[Node] = []
-        self._index: dict[Op, int] = {}
         self._dead: set[int] = set()
+        self._gone: set[Op] = set()  # removed, but for the blocks of `_thinned` not yet from the lists
+        self._thinned: dict[Block, None] = {}
         for func in self.program.funcs.values():
             self._build_block(func.body.ops, ())
         self._returns = self._find_returns()
@@ -136,7 +137,7 @@ class Driver:
         for op in ops:
             node = Node(op)
             index = len(self.nodes)
-            self._index[op] = index
+            op.place = index
             self.nodes.append(node)
             node.above = above
             self._prepare(node)
@@ -187,24 +188,24 @@ class Driver:
 
     def _remove(self, index: int, stack: list[int], on_stack: bytearray) -> None:
         op = self.nodes[index].op
-        inner = [*op.walk()]
+        inner = [o for o in op.walk() if o not in self._gone]
         gone: set[Op] = set()
         affected: list[Op] = []
         for o in [*reversed(inner[1:]), op]:  # in the order in which they go, so that uses grow fewer
             gone.add(o)
-            affected += [v.op for v in o.operands if v.op is not None and len({u.op for u in v.uses} - gone) <= 1]
+            affected += [v.op for v in o.operands if v.op is not None and has_one_user(v, gone)]
         self.log.removed(op, any(self._slot[v.index] in self._held for o in inner for v in o.results))
-        op.parent.ops.remove(op)
+        self._thinned[op.parent] = None
+        self._gone.update(inner)
         erase(op)
-        self._notified.clear()
         for o in inner:
-            self.nodes[self._index[o]].rule = None
-            self._dead.discard(self._index[o])
+            self.nodes[o.place].rule = None
+            self._dead.discard(o.place)
             if o.name == "sdy.data_flow_edge" and o.data is not None:
                 o.data["edge"].node = None
         for definition in affected:
-            where = self._index.get(definition)
-            if where is None or definition.parent is None:
+            where = definition.place
+            if definition.parent is None or definition in gone:
                 continue
             if not any(v.uses for v in definition.results) and is_removable(definition):
                 self._dead.add(where)
@@ -240,7 +241,11 @@ class Driver:
             if decision is None:
                 decision = self._decide(node, node.group.mode, shardings)
             if decision.changes:
-                self._apply(index, node, decision, shardings, stack, on_stack)
+                self._apply(index, node, decision, decision.before, stack, on_stack)
+        for block in self._thinned:
+            block.ops = [op for op in block.ops if op not in self._gone]
+        self._thinned.clear()
+        self._gone.clear()
         self._return_values()
 
     def run_rounds(self, priority: int = 0) -> None:
@@ -273,29 +278,26 @@ class Driver:
                 store_argument(edge, table[edge.owner.index])
         for func, places in self._result_slots.items():
             self.shardings.results[func] = [table[p] for p in places]
-        # The log keeps this driver for `missing`, which needs none of what follows.
-        self._notified.clear()
-        self._index.clear()
-        self._edge_of_source.clear()
-        for node in self.nodes:
-            node.look = node.view = None
+        # The log keeps this driver for `missing`, which needs only this much of the nodes.
+        self._visited = [(n.op, n.group if n.rule is not None else None) for n in self.nodes if n.op.results]
+        for unneeded in (self.nodes, self._alive, self._edge_of_source):
+            unneeded.clear()
 
     def _last_visits(self):
         """(operation, rule or None, shardings of its operands and results, what a visit decides) as things stand."""
-        for node in self.nodes:
-            op = node.op
-            if op.parent is None or not op.results or op.name == "sdy.data_flow_edge":
+        for op, group in self._visited:
+            if op.parent is None or op.name == "sdy.data_flow_edge":
                 continue
             places = [self._slot[v.index] for v in (*op.operands, *op.results) if v.index < len(self._slot)]
             shardings = tuple([self.table[p] for p in places])
-            if len(shardings) < len(op.operands) + len(op.results) or (node.rule is None and is_data_flow_op(op)):
+            if len(shardings) < len(op.operands) + len(op.results) or (group is None and is_data_flow_op(op)):
                 continue
-            decision = None
-            if node.rule is not None:
-                mode = node.group.mode or schedule.ALL
-                directions = schedule.directions(node.rule, mode)
-                decision = decide(node.rule, directions, self.strategy, self._is_conservative(node), shardings)
-            yield op, node.rule, shardings, decision
+            rule = decision = None
+            if group is not None:
+                rule = group.rule
+                directions = schedule.directions(rule, group.mode or schedule.ALL)
+                decision = decide(rule, directions, self.strategy, self.conservative, shardings)
+            yield op, rule, shardings, decision
 
     def _due(self) -> list[int]:
         """The operations that have something to do in this round, the first one last."""
@@ -361,7 +363,9 @@ class Driver:
                     # Shardy gives the other members of a sharding group the view from the side of the sources.
                     self._apply(index, node, decision, shardings, stack, on_stack, inside)
                     return
-            self._apply(index, node, decision, shardings, stack, on_stack)
+                self._apply(index, node, decision, shardings, stack, on_stack)
+            else:
+                self._apply(index, node, decision, decision.before, stack, on_stack)
 
     def _apply(self, index, node, decision: Decision, shardings, stack, on_stack, for_group=None) -> None:
         table, slots = self.table, node.slots
@@ -387,53 +391,50 @@ class Driver:
         table[place] = new
 
     def _write(self, index: int, place: int, new: TensorSharding, stack, on_stack) -> None:
+        """Stores a sharding that operation `index` decided and pushes the operations to visit because of it."""
         self._set(place, new)
-        affected = self._notified.get(place)
-        if affected is None:
-            affected = self._notified[place] = self._affected_by(place)
-        for other in affected:
-            if other != index and not on_stack[other]:
-                on_stack[other] = 1
-                stack.append(other)
+        if place >= len(self.program.values):
+            return
+        value = self.program.values[place]
+        waiting = on_stack[index]
+        on_stack[index] = 1  # it need not see its own change
+        edge = self._edge_by_slot.get(place)
+        if edge is not None:
+            for target in edge.targets:
+                self._push_users(target, stack, on_stack)
+        owner = value.owner
+        self._push_ruled(owner if isinstance(owner, Op) else owner.owner, stack, on_stack)
+        self._push_users(value, stack, on_stack)
+        on_stack[index] = waiting
+
+    def _push_users(self, value: Value, stack, on_stack) -> None:
+        for use in reversed(value.uses):
+            edge = self._edge_of_source.get(use) if self._edge_of_source else None
+            if edge is not None and edge.node is not None:
+                self._push_ruled(edge.node, stack, on_stack)
+            elif use.op.name in ("stablehlo.return", "sdy.return"):
+                self._push_ruled(use.op.parent_op, stack, on_stack)
+            else:
+                self._push_ruled(use.op, stack, on_stack)
+
+    def _push_ruled(self, op: Op | Func | None, stack, on_stack) -> None:
+        """Pushes an operation and those around it, as far as they have rules."""
+        if not isinstance(op, Op):
+            return
+        nodes, index = self.nodes, op.place
+        if not on_stack[index] and nodes[index].rule is not None:
+            on_stack[index] = 1
+            stack.append(index)
+        for i in nodes[index].above:
+            if not on_stack[i] and nodes[i].rule is not None:
+                on_stack[i] = 1
+                stack.append(i)
 
     def _push(self, index: int, stack, on_stack) -> None:
         for i in (index, *self.nodes[index].above):
             if not on_stack[i]:
                 on_stack[i] = 1
                 stack.append(i)
-
-    def _affected_by(self, place: int) -> tuple[int, ...]:
-        """The operations to visit after the value at `place` changed, in the order in which they are pushed."""
-        if place >= len(self.program.values):
-            return ()
-        out: dict[int, None] = {}
-
-        def push(op: Op | Func | None) -> None:
-            if not isinstance(op, Op):
-                return
-            index = self._index[op]
-            for i in (index, *self.nodes[index].above):
-                if self.nodes[i].rule is not None:
-                    out.setdefault(i)
-
-        def push_users(value: Value) -> None:
-            for use in reversed(value.uses):
-                edge = self._edge_of_source.get(use)
-                if edge is not None and edge.node is not None:
-                    push(edge.node)
-                elif use.op.name in ("stablehlo.return", "sdy.return"):
-                    push(use.op.parent_op)
-                else:
-                    push(use.op)
-
-        value = self.program.values[place]
-        edge = self._edge_by_slot.get(place)
-        if edge is not None:
-            for target in edge.targets:
-                push_users(target)
-        push(value.op if value.op is not None else value.owner.owner)
-        push_users(value)
-        return tuple(out)
 
     def _find_returns(self) -> list[tuple[int, Group, int, int]]:
         """(number, group, place of the value, place of the result) of what the entry function returns."""

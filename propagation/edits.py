@@ -16,7 +16,7 @@ def replace_all_uses(old: Value, new: Value, where=None) -> None:
     for use in reversed(old.uses):
         (moved if where is None or where(use) else kept).append(use)
     for op, number in moved:
-        op.operands[number] = new
+        op.replace_operand(number, new)
     if old is new:
         new.uses = kept[::-1] + moved
         return
@@ -29,7 +29,7 @@ def erase(op: Op) -> None:
     for inner in op.walk():
         for i, v in enumerate(inner.operands):
             v.uses.remove((inner, i))
-        inner.operands = []
+        inner.operands = ()
     op.parent = None
 
 
@@ -77,8 +77,18 @@ class Edits:
                 else:
                     ops.append(op)
             block.ops = ops
+        self._drop_uses()
+
+    def _drop_uses(self) -> None:
+        """What `erase` does, for all erased operations at once: a value that many of them use is looked at once."""
+        dead = {inner for op in self._erased for inner in op.walk()}
+        used = dict.fromkeys(v for op in dead for v in op.operands)
+        for value in used:
+            value.uses[:] = [u for u in value.uses if u.op not in dead]
+        for op in dead:
+            op.operands = ()
         for op in self._erased:
-            erase(op)
+            op.parent = None
 
     def _place(self, op: Op, ops: list[Op]) -> None:
         for other in self._before.get(op, ()):

@@ -113,17 +113,20 @@ class Value:
 
 class Op:
     """An operation. `attrs` maps names to `ir.Attribute`. `data` holds decoded or derived facts of passes
-    (`in_shardings`, `manual_axes`, `sharding_rule`, ...), None until one is stored."""
+    (`in_shardings`, `manual_axes`, `sharding_rule`, ...), None until one is stored. `operands` is a tuple until one is
+    replaced: tuples take half the memory of lists, and few operations ever change. `place` is its number in a pass that
+    numbers operations."""
 
-    __slots__ = ("_attrs", "_ir", "data", "name", "operands", "parent", "regions", "results")
+    __slots__ = ("_attrs", "_ir", "data", "name", "operands", "parent", "place", "regions", "results")
 
     def __init__(self, name, operands, regions, ir_op=None, attrs=None):
         self.name: str = name
-        self.operands: list[Value] = operands
-        self.results: list[Value] = []
+        self.operands: Sequence[Value] = operands
+        self.results: Sequence[Value] = ()
         self.regions: Sequence[Block] = regions  # a list if there are any
         self.parent: Block | None = None
         self.data: dict | None = None
+        self.place = -1
         self._ir = ir_op
         self._attrs = attrs
 
@@ -166,10 +169,21 @@ class Op:
 
     def set_operand(self, number: int, value: Value) -> None:
         """Replaces one operand; the use becomes the newest of `value`."""
-        old = self.operands[number]
-        old.uses.remove((self, number))
-        self.operands[number] = value
+        self.operands[number].uses.remove((self, number))
+        self.replace_operand(number, value)
         value.uses.append(Use(self, number))
+
+    def replace_operand(self, number: int, value: Value) -> None:
+        """Replaces one operand and leaves the uses to the caller."""
+        operands = self.operands
+        if not isinstance(operands, list):
+            operands = self.operands = list(operands)
+        operands[number] = value
+
+    def add_operand(self, value: Value) -> None:
+        """Appends an operand; the use becomes the newest of `value`."""
+        value.uses.append(Use(self, len(self.operands)))
+        self.operands = (*self.operands, value)
 
     def walk(self) -> list[Op]:
         """This operation, then those in its regions, in program order."""
@@ -273,7 +287,7 @@ class Func:
         return self.body.args
 
     @property
-    def returned(self) -> list[Value]:
+    def returned(self) -> Sequence[Value]:
         """The values the function returns."""
         return self.body.terminator.operands
 
@@ -333,10 +347,10 @@ class Program:
     def new_op(self, name, operands, result_types, attrs=None, regions=(), like: Op | None = None) -> Op:
         """A new operation, not yet in a block. `like` lends its source location."""
         self.names.add(name)
-        op = Op(name, list(operands), list(regions), like._ir if like is not None else None, dict(attrs or {}))
+        op = Op(name, tuple(operands), list(regions), like._ir if like is not None else None, dict(attrs or {}))
         for i, v in enumerate(op.operands):
             v.uses.append(Use(op, i))
-        op.results = [self.new_value(t, op, i) for i, t in enumerate(result_types)]
+        op.results = tuple([self.new_value(t, op, i) for i, t in enumerate(result_types)])
         for block in op.regions:
             block.owner = op
         return op

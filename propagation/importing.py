@@ -279,4 +279,4 @@ class _Splitter:
                 self.edits.erase(dead)
                 for number, value in enumerate(dead.operands):
                     value.uses.remove(Use(dead, number))
-                dead.operands = []
+                dead.operands = ()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from . import schedule
 from .model import OpRule
-from .program import Op
+from .program import Op, Value
 
-__all__ = ["Group", "Node"]
+__all__ = ["Group", "Node", "has_one_user"]
 
 
 class Node:
@@ -44,3 +44,15 @@ class Group:
         if found is None:
             found = self.memos[mode] = (schedule.directions(self.rule, mode), {})
         return found
+
+
+def has_one_user(value: Value, gone: set[Op]) -> bool:
+    """Whether one operation, or none, uses `value`, those that are gone not counted."""
+    user: Op | None = None
+    for use in value.uses:
+        if use.op is user or use.op in gone:
+            continue
+        if user is not None:
+            return False
+        user = use.op
+    return True

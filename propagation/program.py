@@ -254,7 +254,7 @@ class _Reader:
             raw = view.operation
             regions = [self.region(r, raw) for r in raw.regions] if len(raw.regions) else ()
             try:
-                operands = [known[v] for v in raw.operands]
+                operands = tuple([known[v] for v in raw.operands])
             except KeyError:
                 raise errors.UnsupportedModuleError(
                     f"{raw.name} uses a value before its definition", location_text(raw.location)
@@ -267,15 +267,14 @@ class _Reader:
                 region.owner = op
             for i, v in enumerate(operands):
                 v.uses.append(Use(op, i))
-            results = raw.results
-            for i in range(len(results)):
-                r = results[i]
+            made = []
+            for r in raw.results:
                 t = r.type
-                known_type = types.get(t)
-                value = Value(len(values), known_type or self.type(t), op, i)
+                value = Value(len(values), types.get(t) or self.type(t), op, len(made))
                 values.append(value)
                 known[r] = value
-                op.results.append(value)
+                made.append(value)
+            op.results = tuple(made)
             ops.append(op)
 
     def region(self, region: ir.Region, raw: ir.Operation) -> Block:

@@ -187,8 +187,7 @@ class _Inserter:
         """A new operation between a value and all its uses."""
         new = self._new(name, [], value, attrs, sharding, value.op)
         replace_all_uses(value, new.results[0])
-        new.operands.append(value)
-        value.uses.append(Use(new, 0))
+        new.add_operand(value)
         self.behind.append(new)
         return new.results[0]
 

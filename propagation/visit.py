@@ -27,11 +27,13 @@ class Conflict:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`changes` are (tensor, new sharding), operands first. `sources` gives, per changed tensor and factor that grew,
-    the tensor that the new axes came from."""
+    the tensor that the new axes came from. `before` are the shardings that were visited; they are kept here, once for
+    all visits that met the same, rather than with every event of the log."""
 
     changes: tuple[tuple[int, TensorSharding], ...]
     sources: tuple[tuple[int, int, int], ...] = ()
     conflicts: tuple[Conflict, ...] = ()
+    before: tuple[TensorSharding | None, ...] = ()
 
 
 _NOTHING = Decision(())
@@ -81,7 +83,7 @@ def decide(rule: OpRule, directions, strategy: str, conservative: bool, sharding
             changes.append((t, new))
     if not changes and not conflicts:
         return _NOTHING
-    return Decision(tuple(changes), _sources(changes, states, before), tuple(conflicts))
+    return Decision(tuple(changes), _sources(changes, states, before), tuple(conflicts), tuple(shardings))
 
 
 def _tensor_sizes(rule: OpRule, mappings) -> list[int]:

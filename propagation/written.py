@@ -146,7 +146,7 @@ class _Recorded:
         ops = block.ops
         for name, refs, results, attrs, regions, loc, discardable in body.items:
             blocks = [self.region(r, known) for r in regions] if regions else ()
-            operands = [known[r.name] for r in refs]
+            operands = tuple([known[r.name] for r in refs])
             names.add(name)
             op = Op(name, operands, blocks, origin(attrs, discardable, loc))
             op.parent = block
@@ -154,11 +154,13 @@ class _Recorded:
                 inner.owner = op
             for i, v in enumerate(operands):
                 v.uses.append(Use(op, i))
-            for i, r in enumerate(results):
-                value = Value(len(values), type_of_text(r.type), op, i)
+            made = []
+            for r in results:
+                value = Value(len(values), type_of_text(r.type), op, len(made))
                 values.append(value)
                 known[r.name] = value
-                op.results.append(value)
+                made.append(value)
+            op.results = tuple(made)
             ops.append(op)
 
     def region(self, body: Body, known: dict[str, Value]) -> Block:

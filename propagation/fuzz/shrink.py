@@ -130,7 +130,8 @@ def _drop_result(c: _Copy, number: int) -> bool:
     terminator = func.body.terminator
     for i, value in enumerate(terminator.operands):
         value.uses.remove(Use(terminator, i))
-    del terminator.operands[number], func.result_types[number], c.shardings.results[func][number]
+    terminator.operands = [v for i, v in enumerate(terminator.operands) if i != number]
+    del func.result_types[number], c.shardings.results[func][number]
     if func.result_attrs:
         del func.result_attrs[number]
     for i, value in enumerate(terminator.operands):
