@@ -254,6 +254,9 @@ class Realiser:
         groups = self.groups(step.atoms)
         if len(moves) == 1 and before[moves[0].source][-len(moves[0].atoms) :] == moves[0].atoms:
             d, e = moves[0].source, moves[0].target
+            if e == len(x.shape) - 1:
+                x = self._exchange_innermost(region, x, d, n, step, groups, op, cause, loc)
+                return self.cut(region, x, d, 0, after[d], loc)
             shape = _with(_with(x.shape, e, x.shape[e] // n), d, x.shape[d] * n)
             attrs = f"split_dimension = {e} : i64, concat_dimension = {d} : i64, split_count = {n} : i64, {groups}"
             x = self.collective(region, step.kind, step.atoms, x, shape, attrs, op, cause, loc)
@@ -262,6 +265,16 @@ class Realiser:
         for m in moves:
             x = self.cut(region, x, m.source, 0, after[m.source], loc)
         return x
+
+    def _exchange_innermost(self, region, x: Ref, d: int, n: int, step: Step, groups, op, cause, loc) -> Ref:
+        """Splits the innermost dimension and joins dimension `d`. The parts get a dimension of their own first: what
+        arrives is put together along the dimension that was split, which takes a copy if that is the innermost one."""
+        e = len(x.shape) - 1
+        x = self.reshape(region, x, (*x.shape[:e], n, x.shape[e] // n), loc)
+        attrs = f"split_dimension = {e} : i64, concat_dimension = {e} : i64, split_count = {n} : i64, {groups}"
+        x = self.collective(region, step.kind, step.atoms, x, x.shape, attrs, op, cause, loc)
+        x = self.transpose(region, x, [*range(d), e, *range(d, e), e + 1], loc)
+        return self.reshape(region, x, (*x.shape[:d], n * x.shape[d + 1], *x.shape[d + 2 :]), loc)
 
     def _exchange_many(self, region, x: Ref, before: Dims, step: Step, groups, op, cause, loc) -> Ref:
         moves, sizes = step.moves, self.sizes
