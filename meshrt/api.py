@@ -161,8 +161,8 @@ def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
 
 def _pull_back(linear: LinearFunction, cts: Sequence[Any]) -> list[Any]:
     """Cotangents of the inputs (None for zero)."""
-    outs = [t.var if type(t) is LinearTracer else None for t in linear.outs]
-    pulled = iter(backward(linear.trace.tape, outs, cts, [t.var for t in linear.inputs if t is not None]))
+    outs = [t._var if type(t) is LinearTracer else None for t in linear.outs]
+    pulled = iter(backward(linear.trace.tape, outs, cts, [t._var for t in linear.inputs if t is not None]))
     return [None if t is None else next(pulled) for t in linear.inputs]
 
 

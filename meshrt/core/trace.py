@@ -202,10 +202,10 @@ def literal_value(value: Any, aval: ShapedArray) -> Any:
 class JaxprTracer(Tracer):
     """Stands for a variable of the Jaxpr being built."""
 
-    __slots__ = ("source", "var")
+    __slots__ = ("_var", "source")
 
     def __init__(self, trace: JaxprTrace, var: Var, where: Any):
-        self._trace, self.aval, self.var, self.source = trace, var.aval, var, where
+        self._trace, self.aval, self._var, self.source = trace, var.aval, var, where
 
     def origin(self) -> str:
         if isinstance(self.source, str):
@@ -233,7 +233,7 @@ class JaxprTrace(Trace):
     def atom(self, value: Any) -> Atom:
         """The variable or literal for an operand."""
         if type(value) is JaxprTracer and value._trace is self:
-            return value.var
+            return value._var
         if isinstance(value, Tracer):
             trace = value._trace
             if trace is self:
@@ -268,7 +268,7 @@ class JaxprTrace(Trace):
             raise leaked(next(a for a in args if isinstance(a, Tracer)), primitive)
         atoms = []
         for a in args:
-            atoms.append(a.var if type(a) is JaxprTracer and a._trace is self else self.atom(a))
+            atoms.append(a._var if type(a) is JaxprTracer and a._trace is self else self.atom(a))
         avals = tuple([a.aval for a in atoms])
         types = primitive.infer(avals, params)
         where = source.capture()
@@ -284,7 +284,7 @@ class JaxprTrace(Trace):
         atoms = [self.atom(o) for o in outs]
         self.closed = True
         entries = list(self.consts.values())
-        jaxpr = Jaxpr([v for v, _ in entries], [t.var for t in args], atoms, self.eqns, self.name, None, self.is_high)
+        jaxpr = Jaxpr([v for v, _ in entries], [t._var for t in args], atoms, self.eqns, self.name, None, self.is_high)
         return ClosedJaxpr(jaxpr, [value for _, value in entries])
 
 

@@ -8,6 +8,7 @@ sorting, linalg. What is missing raises an AttributeError that says so.
 from __future__ import annotations
 
 import importlib
+import operator as _operator
 from typing import Any
 
 import numpy as _np
@@ -63,7 +64,7 @@ def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
 
 def isscalar(element: Any) -> bool:
     """Whether ``element`` is a Python or NumPy scalar, or an array of no dimensions."""
-    return bool(_np.isscalar(element)) or (isinstance(element, ndarray) and element.ndim == 0)
+    return _operator.truth(_np.isscalar(element)) or (isinstance(element, ndarray | _np.ndarray) and element.ndim == 0)
 
 
 def iscomplexobj(x: Any) -> bool:
@@ -78,7 +79,7 @@ def isrealobj(x: Any) -> bool:
 
 def iterable(y: Any) -> bool:
     """Whether ``y`` can be iterated over."""
-    return bool(_np.iterable(y))
+    return _operator.truth(_np.iterable(y))
 
 
 def save(file: Any, arr: Any, *args: Any, **kwargs: Any) -> None:

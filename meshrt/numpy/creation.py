@@ -216,11 +216,11 @@ def _static_scalar(name: str, value: Any) -> Any:
     else:
         concrete = np.asarray(value)  # a tracer raises ConcretizationError here
         if concrete.ndim:
-            raise errors.ArgumentTypeError(f"{name}: the arguments must be scalars, got shape {concrete.shape}")
+            raise errors.ArgumentValueError(f"{name}: the arguments must be scalars, got shape {concrete.shape}")
         _held(name, value, concrete)
         scalar = concrete[()]
     if isinstance(scalar, (complex, np.complexfloating)):
-        raise errors.ArgumentTypeError(f"{name}: the arguments must be real, got {scalar}")
+        raise errors.ArgumentValueError(f"{name}: the arguments must be real, got {scalar}")
     return scalar
 
 

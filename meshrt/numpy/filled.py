@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from meshrt import dtypes, errors
+from meshrt._keytypes import KeyType
 from meshrt.core.types import aval_of
 from meshrt.numpy.creation import asarray, placed
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, aval_for, broadcast_to_shape, operand, shape_tuple
+from meshrt.primitives.random import random_wrap
 from meshrt.primitives.reshape import canonical_shape, sharding_like
 from meshrt.primitives.reshape import full as lax_full
 
@@ -74,6 +78,8 @@ def _full_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, devic
     if dtype is None:
         dtype, weak = dtypes.dtype_and_weak_type(a)
     shape = own_shape if shape is None else shape
+    if isinstance(dtype, KeyType) and fill_value == 0:
+        return random_wrap(_full(name, (*shape, *dtype.physical_suffix), 0, np.uint32, None, None), dtype.impl)
     if device is None and out_sharding is None and canonical_shape(shape) == own_shape:
         device = sharding_like(a)
     if weak and isinstance(fill_value, PYTHON_SCALARS) and shape == own_shape:

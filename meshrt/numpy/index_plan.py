@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.numpy.index_tokens import FULL, IndexingError, IndexTypeError, Token, expand, tokenize
+from meshrt.numpy.index_tokens import FULL, IndexingError, IndexShapeError, IndexTypeError, Token, expand, tokenize
 
 __all__ = [
     "DynamicSlicePlan",
@@ -290,7 +290,7 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         return np.broadcast_shapes(*shapes)
     except ValueError as e:
         listed = ", ".join(map(str, shapes))
-        raise IndexingError(f"index arrays of shapes {listed} cannot be broadcast together") from e
+        raise IndexShapeError(f"index arrays of shapes {listed} cannot be broadcast together") from e
 
 
 def _gather_plan(tokens: Sequence[Token], shape: tuple[int, ...], contiguous: bool, wrap: bool) -> GatherPlan:

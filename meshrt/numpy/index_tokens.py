@@ -25,6 +25,10 @@ class IndexingError(MeshrtError, IndexError):
     """An index that does not fit the array."""
 
 
+class IndexShapeError(IndexingError, ValueError):
+    """Indices whose shapes do not go together."""
+
+
 class IndexTypeError(IndexingError, TypeError):
     """An index of a type that cannot index."""
 

@@ -20,6 +20,8 @@ from meshrt.numpy.operands import PYTHON_SCALARS
 __all__ = ["attach_all"]
 
 _ACCEPTED = (ArrayOperators, np.ndarray, np.generic, *PYTHON_SCALARS)
+# Not left to the other side, which would compare them unequal without a word.
+_CONTAINERS = (list, tuple, set, dict)
 
 
 def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -28,6 +30,11 @@ def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def method(self, other):
         if isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
             return function(self, other)
+        if isinstance(other, _CONTAINERS):
+            raise errors.ArgumentTypeError(
+                f"{function.__name__} of an array and a {type(other).__name__}: make the {type(other).__name__} an "
+                "array with meshrt.numpy.asarray first"
+            )
         return NotImplemented
 
     method.__name__ = function.__name__
@@ -60,6 +67,13 @@ def _power(self, other, modulo=None):
     if modulo is not None:
         raise errors.UnsupportedError("pow with a modulus is not supported for arrays")
     return ufuncs.power(self, other) if isinstance(other, _ACCEPTED) else NotImplemented
+
+
+def _round(self, ndigits: int | None = None):
+    """`round(x)` gives integers, `round(x, n)` elements of the same dtype, as for Python's numbers."""
+    if ndigits is None:
+        return _astype(selection.round(self), int)
+    return selection.round(self, ndigits)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -148,6 +162,13 @@ def _swapaxes(self, axis1: int, axis2: int):
     return shapes.swapaxes(self, axis1, axis2)
 
 
+def _argsort(
+    self, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False
+):
+    """The positions that sort the array along ``axis``."""
+    return sorting.argsort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
+
+
 def _clip(self, min=None, max=None):
     """The array limited to [min, max]."""
     return selection.clip(self, min, max)
@@ -186,7 +207,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
         reductions.all, reductions.any, reductions.argmax, reductions.argmin, reductions.cumprod, reductions.cumsum,
         reductions.max, reductions.mean, reductions.min, reductions.prod, reductions.ptp, reductions.std,
         reductions.sum, reductions.var, shapes.ravel, padding.repeat, shapes.squeeze, contractions.diagonal,
-        contractions.dot, contractions.trace, indexing.take, indexing.nonzero, sorting.argsort, sorting.sort,
+        contractions.dot, contractions.trace, indexing.take, indexing.nonzero, sorting.sort,
         sorting.searchsorted, selection.round, ufuncs.conj, ufuncs.conjugate, creation.copy,
     )
 }  # fmt: skip
@@ -202,7 +223,7 @@ def attach_all() -> None:
         methods[f"__{name}__"] = _operator(function)
     methods |= {
         "__pow__": _power, "__neg__": ufuncs.negative, "__pos__": ufuncs.positive, "__abs__": ufuncs.absolute,
-        "__invert__": ufuncs.invert, "__round__": lambda self, n=0: selection.round(self, n or 0),
+        "__invert__": ufuncs.invert, "__round__": _round,
         "__getitem__": _choose_getitem, "__setitem__": _no_setitem, "__iter__": _iterate,
         "__len__": _contains_length,
     }  # fmt: skip
@@ -211,6 +232,7 @@ def attach_all() -> None:
     methods |= {
         "astype": _astype, "reshape": _reshape, "transpose": _transpose, "view": _view, "item": _item,
         "tolist": lambda self: np.asarray(self).tolist(), "flatten": _flatten, "swapaxes": _swapaxes, "clip": _clip,
+        "argsort": _argsort,
         "compress": lambda self, condition, axis=None: indexing.compress(condition, self, axis),
         "T": property(shapes.transpose), "mT": property(_matrix_transpose),
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),

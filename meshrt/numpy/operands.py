@@ -107,15 +107,19 @@ def unsupported_argument(name: str, argument: str, value: Any) -> None:
 
 
 def cast(x: Any, aval: ShapedArray, dtype: Any, weak: bool) -> Any:
-    """``x``, of type ``aval``, as ``dtype``. Scalars and NumPy arrays are converted here and now."""
+    """``x``, of type ``aval``, as ``dtype``. Scalars and NumPy arrays are converted here and now where they can be."""
     if isinstance(x, ArrayOperators):
         if aval.dtype == dtype and aval.weak_type <= weak:
             return x
         return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=weak)
     if aval.dtype == dtype:
         return x if type(x) not in PYTHON_SCALARS or (weak and aval.weak_type) else np.asarray(x, dtype)[()]
-    if weak and type(x) in PYTHON_SCALARS:
-        return dtypes.scalar_type_of(dtype)(x)
+    if weak and aval.ndim:
+        return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=True)
+    if weak:
+        scalar = dtypes.scalar_type_of(dtype)(x)
+        if aval_of(scalar).dtype == dtype:
+            return scalar
     return np.asarray(x).astype(dtype)[()] if aval.ndim == 0 else x.astype(dtype)
 
 
@@ -158,17 +162,17 @@ def _promote_dtypes(name: str, args: Sequence[Any], adjust: Any) -> list[Any]:
 
 def promote(name: str, *args: Any) -> list[Any]:
     """The operands with one dtype and shapes that a primitive takes together."""
-    return _fit_shapes(name, _promote_dtypes(name, args, None))
+    return fit_shapes(name, _promote_dtypes(name, args, None))
 
 
 def promote_inexact(name: str, *args: Any) -> list[Any]:
     """As :func:`promote`; integers and bool become floating."""
-    return _fit_shapes(name, _promote_dtypes(name, args, _inexact))
+    return fit_shapes(name, _promote_dtypes(name, args, _inexact))
 
 
 def promote_numeric(name: str, *args: Any) -> list[Any]:
     """As :func:`promote`; bool becomes int32."""
-    return _fit_shapes(name, _promote_dtypes(name, args, _numeric))
+    return fit_shapes(name, _promote_dtypes(name, args, _numeric))
 
 
 def _inexact(dtype: Any) -> np.dtype:
@@ -257,7 +261,7 @@ def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
     return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=dims)
 
 
-def _fit_shapes(name: str, args: list[Any]) -> list[Any]:
+def fit_shapes(name: str, args: list[Any]) -> list[Any]:
     shapes = [aval_of(a).shape for a in args]
     common = None
     for s in shapes:

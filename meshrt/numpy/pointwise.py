@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.operands import promote_inexact, promote_numeric, promote_pair
 from meshrt.numpy.selection import where
+from meshrt.primitives.random import random_unwrap
 
 __all__ = [
     "acos", "acosh", "add", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
@@ -80,13 +82,28 @@ def _binary(name: str, p: Primitive, doc: str, on_bool: Primitive | None = None)
     return named(function, name, doc)
 
 
+def _equality(name: str, p: Primitive, joined: Primitive, doc: str) -> Callable[[Any, Any], Any]:
+    """A comparison of numbers, or of keys; ``joined`` makes one of those of the words of two keys."""
+
+    def function(x, y, /):
+        if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators):
+            if x.aval.is_key and x.aval.dtype == y.aval.dtype:
+                x, y, _ = promote_pair(name, random_unwrap(x), random_unwrap(y))
+                words = p.bind(x, y)
+                return reduce(joined.bind, [words[..., i] for i in range(words.shape[-1])])
+        x, y, _ = promote_pair(name, x, y)
+        return p.bind(x, y)
+
+    return named(function, name, doc)
+
+
 add = _binary("add", el.add_p, "Sum (of booleans: or)", el.or_p)
 subtract = _binary("subtract", el.sub_p, "Difference")
 multiply = _binary("multiply", el.mul_p, "Product (of booleans: and)", el.and_p)
 maximum = _binary("maximum", el.max_p, "The larger of two values; NaN if either is")
 minimum = _binary("minimum", el.min_p, "The smaller of two values; NaN if either is")
-equal = _binary("equal", el.eq_p, "x == y")
-not_equal = _binary("not_equal", el.ne_p, "x != y")
+equal = _equality("equal", el.eq_p, el.and_p, "x == y")
+not_equal = _equality("not_equal", el.ne_p, el.or_p, "x != y")
 bitwise_and = _binary("bitwise_and", el.and_p, "Bitwise and")
 bitwise_or = _binary("bitwise_or", el.or_p, "Bitwise or")
 bitwise_xor = _binary("bitwise_xor", el.xor_p, "Bitwise exclusive or")

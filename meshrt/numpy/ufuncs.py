@@ -16,6 +16,7 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.creation import asarray
 from meshrt.numpy.filled import full_like
 from meshrt.numpy.operands import (
+    fit_shapes,
     operand,
     promote,
     promote_inexact,
@@ -265,7 +266,7 @@ def _nonzero_divisor(y):
     if not dtypes.issubdtype(aval_of(y).dtype, np.integer):
         return y
     if not isinstance(y, ArrayOperators):
-        return np.where(y == 0, np.ones_like(y), y)[()]
+        return y if np.all(y) else np.where(y == 0, np.ones_like(y), y)[()]
     return where(el.eq_p.bind(y, scalar_like(y, 0)), scalar_like(y, 1), y)
 
 
@@ -278,8 +279,13 @@ def fmod(x, y, /):
 
 def power(x, y, /):
     """x to the power of y, elementwise. An exponent that is a static integer becomes repeated products."""
+    if isinstance(y, np.ndarray) and y.ndim == 0:
+        y = y[()]
     if isinstance(y, (int, np.integer)) and not isinstance(y, (bool, np.bool_)):
         return _integer_power(x, operator.index(y))
+    x, y = operand("power", x), operand("power", y, 1)
+    if dtypes.issubdtype(aval_of(y).dtype, np.integer) and dtypes.issubdtype(aval_of(x).dtype, np.inexact):
+        return el.pow_p.bind(*fit_shapes("power", [x, y]))
     x, y = promote_numeric("power", x, y)
     dtype = aval_of(x).dtype
     if dtypes.issubdtype(dtype, np.integer):

@@ -14,7 +14,7 @@ from meshrt import dtypes, errors
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.pointwise import binary_operands, nary, reduce_to, spread
+from meshrt.primitives.pointwise import binary_operands, has_kind, nary, reduce_to, same_dtype, spread
 from meshrt.primitives.selection import select_n, select_n_p
 from meshrt.transforms.tools import is_undefined
 
@@ -301,7 +301,27 @@ def _extremum(name: str, op: str) -> Primitive:
     return nary(name, op, 2, kinds="biufc", derivatives=[side(0), side(1)])
 
 
+def _is_integer(aval: ShapedArray) -> bool:
+    return has_kind(aval.dtype, "iu")
+
+
+def _check_pow(name: str, avals) -> None:
+    if not (_is_integer(avals[1]) and has_kind(avals[0].dtype, "fc")):
+        same_dtype(name, avals)
+
+
+def _lower_pow(ctx, eqn, x, y):
+    """An integer exponent becomes one of the base's dtype."""
+    out, (a, b) = eqn.outvars[0].aval, [v.aval for v in eqn.invars]
+    y, b = ctx.convert(y, b, out.dtype), ShapedArray(b.shape, out.dtype)
+    return ctx.op("stablehlo.power", [ctx.broadcast(x, a, out), ctx.broadcast(y, b, out)], out)
+
+
 def _pow_x(t, o, x, y):
+    if _is_integer(aval_of(y)):
+        # x**0 is constant, at zero and at infinity too: its power is taken to be 0, and not -1, there.
+        lower = sub_p.bind(y, convert_element_type(ne_p.bind(y, _scalar(y, 0)), aval_of(y).dtype))
+        return mul_p.bind(t, mul_p.bind(convert_element_type(y, aval_of(x).dtype), pow_p.bind(x, lower)))
     return mul_p.bind(t, mul_p.bind(y, pow_p.bind(x, sub(y, 1))))
 
 
@@ -313,7 +333,7 @@ def _pow_y(t, o, x, y):
 
 max_p = _extremum("max", "stablehlo.maximum")
 min_p = _extremum("min", "stablehlo.minimum")
-pow_p = nary("pow", "stablehlo.power", 2, derivatives=[_pow_x, _pow_y])
+pow_p = nary("pow", "", 2, derivatives=[_pow_x, _pow_y], lower=_lower_pow, check=_check_pow)
 rem_p = nary(
     "rem", "stablehlo.remainder", 2, kinds="iuf",
     derivatives=[

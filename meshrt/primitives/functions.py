@@ -135,9 +135,8 @@ def pow(x: Any, y: Any) -> Any:
     """Elementwise x**y; a Python int exponent becomes `integer_pow`."""
     if isinstance(y, int) and not isinstance(y, bool):
         return integer_pow(x, y)
-    x_aval, y_aval = aval_of(x), aval_of(y)
-    if dtypes.issubdtype(y_aval.dtype, np.integer) and dtypes.issubdtype(x_aval.dtype, np.inexact):
-        y = convert_element_type(y, x_aval.dtype, y_aval.weak_type)
+    if dtypes.issubdtype(aval_of(y).dtype, np.integer) and dtypes.issubdtype(aval_of(x).dtype, np.inexact):
+        return e.pow_p.bind(x, y)
     return e.pow_p.bind(*binary_operands(x, y))
 
 

@@ -59,7 +59,7 @@ class GatherScatterMode(enum.Enum):
         try:
             return _MODES[mode]
         except (KeyError, TypeError):
-            raise errors.ArgumentTypeError(
+            raise errors.ArgumentValueError(
                 f"unknown mode {mode!r} for out-of-bounds indices; known: {', '.join(map(repr, _MODES))}"
             ) from None
 

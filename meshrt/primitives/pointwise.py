@@ -119,17 +119,19 @@ def nary(
     jvp: Callable[..., Any] | None = None,
     transpose: Callable[..., Any] | None = None,
     lower: Callable[..., Any] | None = None,
+    check: Callable[[str, Sequence[ShapedArray]], None] = same_dtype,
 ) -> Primitive:
     """Declares an elementwise primitive lowering to the StableHLO operation `op`.
 
     `derivatives[i](t, out, *operands, **params)` is the tangent contributed by operand i with tangent t (None if the
-    function is constant in it almost everywhere). `out_dtype(*avals, **params)` defaults to the operands' dtype.
+    function is constant in it almost everywhere). `out_dtype(*avals, **params)` defaults to the first operand's dtype.
+    `check(name, avals)` raises for dtypes that do not go together; by default all have to be one.
     """
 
     def infer(*avals, **params):
         shape = _check(name, avals, kinds)
         if arity > 1:
-            same_dtype(name, avals)
+            check(name, avals)
         weak = all(a.weak_type for a in avals)
         return ShapedArray(shape, avals[0].dtype if out_dtype is None else out_dtype(*avals, **params), weak)
 

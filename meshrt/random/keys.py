@@ -59,7 +59,7 @@ def typed(name: str, keys: Any, batched: bool = False) -> tuple[Any, bool]:
             )
         keys = rn.random_wrap(keys, impl)
     if keys.ndim and not batched:
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentValueError(
             f"{name} takes a single key, got an array of keys of shape {keys.shape}; use vmap over the keys"
         )
     return keys, raw

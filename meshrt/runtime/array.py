@@ -386,9 +386,11 @@ class Array(ArrayOperators):
         return bool((self == value).any())
 
     def __format__(self, spec: str) -> str:
-        return (
-            format(self.__array__()[()], spec) if self.ndim == 0 and not self.aval.is_key else format(repr(self), spec)
-        )
+        if self.ndim == 0 and not self.aval.is_key:
+            return format(self.__array__()[()], spec)
+        if spec:
+            raise TypeError(f"the format {spec!r} is for scalars, not for an array of type {self.aval}")
+        return str(self)
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""

@@ -26,10 +26,10 @@ __all__ = ["LinearTrace", "LinearTracer", "backward", "backward_jaxpr", "transpo
 class LinearTracer(Tracer):
     """A tangent: known only to be a linear function of the inputs of its trace."""
 
-    __slots__ = ("var",)
+    __slots__ = ("_var",)
 
     def __init__(self, trace: LinearTrace, var: Var):
-        self._trace, self.var, self.aval = trace, var, var.aval
+        self._trace, self._var, self.aval = trace, var, var.aval
 
 
 class Step:
@@ -91,7 +91,7 @@ class LinearTrace(Trace):
         step_args, avals = [], []
         for a in args:
             if type(a) is LinearTracer and a._trace is self:
-                step_args.append(a.var)
+                step_args.append(a._var)
                 avals.append(a.aval)
             else:
                 step_args.append(a)
@@ -106,7 +106,7 @@ class LinearTrace(Trace):
         self, inputs: Sequence[LinearTracer], outs: Sequence[LinearTracer], name: str = ""
     ) -> tuple[Jaxpr, list[Any]]:
         """The live part of the tape as a Jaxpr whose arguments are the residuals, then `inputs`; and the residuals."""
-        live = {o.var for o in outs}
+        live = {o._var for o in outs}
         steps = []
         for step in reversed(self.tape):
             if any(v in live for v in step.outvars):
@@ -121,8 +121,8 @@ class LinearTrace(Trace):
                 atoms.append(a if type(a) is Var else _residual(a, residuals))
             eqns.append(Eqn(step.primitive, atoms, step.outvars, step.params, step.source))
         entries = list(residuals.values())
-        invars = [*(v for v, _ in entries), *(t.var for t in inputs)]
-        return Jaxpr((), invars, [o.var for o in outs], eqns, name), [value for _, value in entries]
+        invars = [*(v for v, _ in entries), *(t._var for t in inputs)]
+        return Jaxpr((), invars, [o._var for o in outs], eqns, name), [value for _, value in entries]
 
 
 def _residual(value: Any, residuals: dict[int, tuple[Var, Any]]) -> Var | Literal:

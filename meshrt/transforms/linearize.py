@@ -90,12 +90,12 @@ def _linearize(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[
         where: dict[int, tuple[str, int]] = {}
         for k, o in enumerate(outs):
             if isinstance(o, JaxprTracer):
-                where[id(o.var)] = ("out", k)
+                where[id(o._var)] = ("out", k)
         for k, a in enumerate(args):
-            where[id(a.var)] = ("arg", k)
+            where[id(a._var)] = ("arg", k)
         sources, new = [], []
         for r in residuals:
-            place = where.get(id(r.var)) if type(r) is JaxprTracer and r._trace is trace else None
+            place = where.get(id(r._var)) if type(r) is JaxprTracer and r._trace is trace else None
             if place is None:
                 place = ("res", len(new))
                 new.append(r)

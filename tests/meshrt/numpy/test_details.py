@@ -1,0 +1,74 @@
+"""Details that programs meet, beside JAX: values, dtypes, weak types, kinds of errors. One row, one difference once."""
+
+import jax
+import jax.numpy
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy
+
+I8 = np.int8
+ROWS = {
+    # an integer exponent that is not static: the base's dtype, strong; the derivative at zero
+    "decay": lambda l: 0.9 ** l.numpy.arange(3),
+    "weak base": lambda l: l.numpy.asarray(0.9) ** l.numpy.arange(3),
+    "half base": lambda l: l.numpy.ones((2, 3), "bfloat16") ** l.numpy.arange(3),
+    "complex base": lambda l: 1j ** l.numpy.arange(3),
+    "static array": lambda l: l.numpy.power(2.0, np.array(2)),
+    "x**0 at 0": lambda l: l.jit(l.grad(lambda x, n: x**n))(np.float32(0), 0),
+    "x**n at 0": lambda l: l.grad(lambda x: (x ** l.numpy.array([0, 2, -1])).sum())(np.float32(0)),
+    "x**n at -2": lambda l: l.grad(lambda x: (x ** l.numpy.array([0, 2, 3])).sum())(np.float32(-2)),
+    "x**n at inf": lambda l: l.vmap(l.grad(lambda x, n: x**n), (None, 0))(np.float32(np.inf), np.arange(3)),
+    "x**n mapped": lambda l: l.vmap(lambda x, n: x**n)(l.numpy.arange(3.0), l.numpy.arange(3)),
+    "x**n twice": lambda l: l.hessian(lambda x: x ** l.numpy.int32(3))(2.0),
+    "lax.pow": lambda l: l.lax.pow(l.numpy.arange(3.0), l.numpy.arange(3)),
+    # a Python scalar beside a NumPy one of a lower kind
+    "weak and int8": lambda l: l.numpy.add(2.5, I8(3)),
+    "weak and bool": lambda l: l.numpy.add(3, np.bool_(1)),
+    "weak and vector": lambda l: l.numpy.asarray(2.5) + np.ones(2, I8),
+    "bool % 3": lambda l: l.numpy.ones(2, bool) % 3,
+    "int % 0": lambda l: l.numpy.arange(3) % 0,
+    # Python's protocols
+    "round": lambda l: round(l.numpy.arange(3) / 2.0),
+    "round to 2": lambda l: round(l.numpy.arange(3) / 7, 2),
+    "equal to a list": lambda l: l.numpy.ones(3) == [1, 2, 3],
+    "list times": lambda l: [1, 2, 3] * l.numpy.ones(3),
+    "tuple plus": lambda l: l.numpy.ones(3) + (1, 2, 3),
+    "equal to None": lambda l: l.numpy.ones(3) is not None and (l.numpy.ones(3) != None),  # noqa: E711
+    "format": lambda l: f"{l.numpy.ones(()):.3f}",
+    "format of many": lambda l: f"{l.numpy.ones(3):.3f}",
+    "format of none": lambda l: f"{l.numpy.ones(3)}",
+    "isscalar": lambda l: [l.numpy.isscalar(v) for v in (1, "a", np.array(1.0), l.numpy.ones(()), [1])],
+    "iterable": lambda l: [l.numpy.iterable(v) for v in (1, [1])],
+    # arguments
+    "argmax of axes": lambda l: l.numpy.ones((2, 3)).argmax((0, 1)),
+    "argsort method": lambda l: l.numpy.arange(3).argsort(descending=True),
+    "argsort dtype": lambda l: l.numpy.ones(3).argsort(dtype=np.float32),
+    "indices": lambda l: l.numpy.ones((3, 3))[np.array([0, 1]), np.array([0, 1, 2])],
+    "index mode": lambda l: l.numpy.ones(3).at[5].get(mode="wrap"),
+    "arange complex": lambda l: l.numpy.arange(1j),
+    "arange of many": lambda l: l.numpy.arange(np.ones(2)),
+    # keys
+    "keys equal": lambda l: l.random.split(l.random.key(1), 2) == l.random.key(1),
+    "keys differ": lambda l: l.vmap(lambda k: k != l.random.key(0))(l.random.split(l.random.key(0), 2)),
+    "zeros like keys": lambda l: l.random.key_data(l.numpy.zeros_like(l.random.split(l.random.key(3), 2))),
+    "one key": lambda l: l.random.normal(l.random.split(l.random.key(0), 2), (2,)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_as_in_jax(name):
+    try:
+        theirs = ROWS[name](jax)
+    except Exception as e:
+        kinds = tuple(k for k in type(e).__mro__ if k.__module__ == "builtins" and k not in (Exception, BaseException))
+        with pytest.raises(kinds[:-1]):
+            ROWS[name](meshrt)
+        return
+    ours = ROWS[name](meshrt)
+    if not hasattr(theirs, "dtype"):
+        assert (type(ours), ours) == (type(theirs), theirs)
+        return
+    assert (ours.dtype, ours.weak_type, ours.shape) == (theirs.dtype, theirs.weak_type, theirs.shape)
+    np.testing.assert_allclose(np.asarray(ours, np.complex64), np.asarray(theirs, np.complex64), rtol=1e-5)
