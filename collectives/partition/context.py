@@ -21,7 +21,7 @@ from ..realise import REDUCERS, Realiser, zero_literal
 from ..reshard import Planner, ReshardPlan
 from ..topology import Topology
 from . import rules
-from .state import Partial, State, View
+from .state import TRANSPARENT, Partial, State, View
 
 __all__ = ["Context"]
 
@@ -87,6 +87,8 @@ class Context:
     def new_state(self, value: Value) -> State:
         t = value.type
         state = State(t.shape, t.dtype, self.region, len(value.uses), None if t.is_tensor else t.text)
+        if value.op is self.op and self.op.name in TRANSPARENT:
+            state.origin = (self.op, tuple([self.env[v] for v in self.op.operands]))
         self.env[value] = state
         return state
 
@@ -231,7 +233,21 @@ class Context:
 
     def _source_cost(self, state: State, source_: tuple, dims: Dims) -> float:
         have, parts = source_
-        return sum(self.planner.cost(state.shape, state.bits, have, dims, pending) for pending in parts)
+        if len(parts) == 1:
+            (pending,) = parts
+            return self.planner.cost(state.shape, state.bits, have, dims, pending)
+        return self._meeting(state, have, parts, dims)[0]
+
+    def _meeting(self, state: State, have: Dims, parts, dims: Dims) -> tuple[float, Dims]:
+        """(bytes, layout) of the cheapest way to `dims` that combines the parts of a sum in one layout."""
+        cost = lambda before, after, pending=(): self.planner.cost(state.shape, state.bits, before, after, pending)
+        layouts = [dims, have]
+        for pending in parts:
+            layouts += [step.after for step in self.planner.plan(state.shape, state.bits, have, dims, pending).steps]
+        return min(
+            ((sum(cost(have, x, p) for p in parts) + cost(x, dims), x) for x in dict.fromkeys(layouts)),
+            key=lambda found: found[0],
+        )
 
     def _materialise(self, state: State, dims: Dims) -> Ref:
         region = self._landing(state)
@@ -249,11 +265,15 @@ class Context:
                 self._remember(state, region, dims, ref)
                 return ref
             kind = state.partial.kind if state.partial is not None else "add"
-            total = None
+            total, meet = None, dims if len(parts) == 1 else self._meeting(state, have, parts, dims)[1]
             for pending, ref in parts.items():
-                plan = self.planner.plan(state.shape, state.bits, have, dims, pending)
+                plan = self.planner.plan(state.shape, state.bits, have, meet, pending)
                 ref = self._follow(state, region, plan, ref, kind, alone=len(parts) == 1)
                 total = ref if total is None else self.combine(kind, total, ref)
+            if meet != dims:
+                self._remember(state, region, meet, total)
+                plan = self.planner.plan(state.shape, state.bits, meet, dims, ())
+                total = self._follow(state, region, plan, total, kind, alone=True)
             self._remember(state, region, dims, total)
             return total
         finally:

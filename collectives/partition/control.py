@@ -324,6 +324,7 @@ def constraint(ctx: Context, op: Op) -> None:
         return
     dims = ctx.want(result)
     ctx.bind(result, dims, ctx.get(value, dims))
+    ctx.state(result).recipe = state.recipe
 
 
 def same(ctx: Context, op: Op) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from propagation.attributes import symbol
 from propagation.program import Op, Value
 
 from ..emit import Ref
@@ -16,13 +17,57 @@ from ..layout import Dims
 from .constant import scalar_constant
 from .context import Context
 
-__all__ = ["add", "apply", "deferred", "scale"]
+__all__ = ["add", "apply", "deferred", "saves", "scale"]
+
+STEPS = 16
+_SAME_SIZE = frozenset(
+    f"stablehlo.{name}"
+    for name in ("broadcast_in_dim", "divide", "multiply", "negate", "reduce", "reshape", "transpose")
+)
+_MERGING = frozenset(
+    f"{name if '.' in name else 'stablehlo.' + name}"
+    for name in (
+        "add", "concatenate", "dot_general", "dynamic_slice", "dynamic_update_slice", "pad",
+        "reduce", "return", "slice", "subtract", "while",
+    )
+)  # fmt: skip
 
 
 def deferred(ctx: Context, value: Value) -> bool:
     """Whether `value` is a pending sum that its only consumer may carry on."""
     state = ctx.state(value)
-    return bool(state.pending) and state.partial.kind == "add" and state.uses == 1
+    return bool(state.pending) and state.partial.kind == "add" and state.uses == 1 and saves(ctx, value, state.pending)
+
+
+def saves(ctx: Context, value: Value, pending: tuple[int, ...]) -> bool:
+    """Whether it may save anything to reduce a sum later: if what follows adds, shrinks or splits it. Reduced at once,
+    it can serve an equal sum elsewhere."""
+    for _ in range(STEPS):
+        if len(value.uses) != 1:
+            return False
+        op = value.uses[0].op
+        if op.name == "func.call":
+            callee = ctx.program.funcs.get(symbol(op.attrs["callee"]))
+            if callee is None:
+                return True
+            value = callee.args[value.uses[0].number]
+            continue
+        if op.name == "func.return":
+            if value not in ctx.returned_as:
+                end = ctx.ends.get(value)
+                return _split_by(ctx.want(value) if end is None else end[0], pending)
+            value = ctx.returned_as[value]
+            continue
+        if op.name not in _SAME_SIZE or op.results[0].type.size != value.type.size:
+            return op.name in _MERGING
+        value = op.results[0]
+        if _split_by(ctx.want(value), pending):
+            return True
+    return True
+
+
+def _split_by(dims: Dims, axes: tuple[int, ...]) -> bool:
+    return any(a in axes for atoms in dims for a in atoms)
 
 
 def apply(ctx: Context, op: Op, value: Value, dims: Dims, local, more: tuple[int, ...] = ()) -> None:

@@ -10,10 +10,10 @@ from propagation.program import Block, Op
 
 from ..cost import item_bytes
 from ..emit import Ref
-from . import linear
+from . import factored, linear
 from .constant import scalar_constant
 from .context import Context
-from .factors import PASS, REDUCE, Factors, choose
+from .factors import PASS, REDUCE, Choice, Factors, choose
 
 __all__ = ["identity_literal", "is_identity", "reduction_kind"]
 
@@ -33,7 +33,7 @@ def reduction_kind(block: Block) -> str | None:
     if len(block.args) != 2 or len(block.ops) != 2:
         return None
     op, end = block.ops
-    if set(op.operands) != set(block.args) or list(end.operands) != op.results:
+    if set(op.operands) != set(block.args) or list(end.operands) != list(op.results):
         return None
     return _KINDS.get(op.name)
 
@@ -123,6 +123,11 @@ def reduce(ctx: Context, op: Op) -> None:
     bits = sum(item_bytes(v.type.dtype) for v in inputs)
     choice = choose(ctx, factors, inputs, op.results, bits * ctx.redundancy)
     dims, out = choice.operands[0], choice.results[0]
+    summed = None
+    if kind == "add" and neutral and choice.pending and not linear.saves(ctx, op.results[0], choice.pending):
+        summed = factored.product(ctx.state(inputs[0]), tuple(reduced))
+    if summed is not None and _factored(ctx, op, summed, choice, local):
+        return
     refs = local([ctx.get(v, dims) for v in inputs], dims)
     if kind and fill is not None:
         parts = {choice.pending: refs[0]}
@@ -132,11 +137,29 @@ def reduce(ctx: Context, op: Op) -> None:
                 (): ctx.combine(kind, init, refs[0])
             }  # fmt: skip
         ctx.bind_partial(op.results[0], out, parts, kind)
+        if summed is not None:
+            factored.note(ctx, summed, tuple(reduced), ctx.state(op.results[0]))
         return
     if choice.pending:
         refs = _merge(ctx, op, refs, choice.pending, [ctx.get(v, ()) for v in inits])
     for r, ref in zip(op.results, refs):
         ctx.bind(r, out, ref)
+
+
+def _factored(ctx: Context, op: Op, summed: factored.Product, choice: Choice, local) -> bool:
+    """The sum as a multiple of one that is known, or that others may be multiples of. False if it is not written."""
+    reduced = tuple(integers(op.attrs["dimensions"]))
+    dims, out = choice.operands[0], choice.results[0]
+    total = factored.known_sum(ctx, summed, reduced, out)
+    if total is None:
+        if not summed.is_scaled or not factored.applies(ctx, summed, dims):
+            return False
+        first, *more = [ctx.get_state(s, dims) for s in summed.varying]
+        for x in more:
+            first = ctx.emit("stablehlo.multiply", (first, x), first.shape, first.dtype)
+        total = factored.bound(ctx, op, summed, out, choice.pending, local([first], dims)[0])
+    ctx.bind(op.results[0], out, factored.scaled(ctx, summed, reduced, total, out))
+    return True
 
 
 def _merge(ctx: Context, op: Op, refs, atoms, inits) -> list[Ref]:

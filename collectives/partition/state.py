@@ -10,7 +10,13 @@ from ..cost import item_bytes
 from ..emit import Ref, Region
 from ..layout import Dims
 
-__all__ = ["Partial", "Recipe", "State", "View"]
+__all__ = ["TRANSPARENT", "Partial", "Recipe", "State", "View"]
+
+# Operations whose results remember what they were made of.
+TRANSPARENT = frozenset(
+    [f"stablehlo.{n}" for n in ("broadcast_in_dim", "divide", "multiply", "negate", "reduce", "reshape", "subtract")]
+    + ["chlo.square"]
+)
 
 
 @dataclass(slots=True)
@@ -84,13 +90,15 @@ class State:
     make      for values that every device can compute in any layout (constants, positions, ...): the function
               that does, called with the layout
     view      for a stretch of another tensor that has not been cut out: where it is
+    origin    the operation that made it and the states of its operands, if `factored` may look into it
     recipe    for a large value made of small ones: how to make it in another layout
     uses      number of uses of the value
     hint      for a value carried by a loop: a layout in which the body would rather have it
     """
 
     __slots__ = (
-        "bits", "dtype", "hint", "home", "make", "partial", "recipe", "shape", "type_text", "uses", "versions", "view",
+        "bits", "dtype", "hint", "home", "make", "origin", "partial", "recipe", "shape", "type_text", "uses",
+        "versions", "view",
     )  # fmt: skip
 
     def __init__(self, shape: tuple[int, ...], dtype: str, home: Region, uses: int, type_text: str | None = None):
@@ -106,6 +114,7 @@ class State:
         self.hint: Dims | None = None
         self.view: View | None = None
         self.recipe: Recipe | None = None
+        self.origin: tuple | None = None
 
     @property
     def bytes(self) -> float:

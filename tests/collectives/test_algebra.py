@@ -1,0 +1,152 @@
+"""Sums, contractions and masks that need less communication than one operation after the other: sums that are multiples
+of each other, sums through contractions, large values made of small ones."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from .jax_side import Case, check
+
+
+def normal(*shape, seed=0, scale=1.0):
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def normalised(dims):
+    def norm(x, gamma, beta):
+        centred = x - jnp.mean(x, dims, keepdims=True)
+        return centred * lax.rsqrt(jnp.var(x, dims, keepdims=True) + 1e-5) * gamma + beta
+
+    def build(constrain):
+        def f(x, gamma, beta, ct):
+            y, back = jax.vjp(norm, x, gamma, beta)
+            return y, back(ct)
+
+        return f
+
+    return build
+
+
+@pytest.mark.smoke
+def test_batch_norm_reduces_four_vectors():
+    args = (normal(16, 4, 4, 6) * 3 + 1, normal(6), normal(6), normal(16, 4, 4, 6, seed=1))
+    data = P("x", None, None, None)
+    case = Case({"x": 8}, normalised((0, 1, 2)), args, (data, P(), P(), data), (data, (data, P(), P())))
+    _, sent = check(case, rtol=1e-4)
+    assert sent == 4 * 2 * 7 / 8 * 6 * 4
+
+
+def test_layer_norm_over_a_split_dimension_reduces_four_columns():
+    args = (normal(12, 64) * 3 + 1, normal(64), normal(64), normal(12, 64, seed=1))
+    rows, row = P(None, "x"), P("x")
+    case = Case({"x": 8}, normalised((1,)), args, (rows, row, row, rows), (rows, (rows, row, row)))
+    _, sent = check(case, rtol=1e-4)
+    assert sent == 4 * 2 * 7 / 8 * 12 * 4
+
+
+def test_sums_of_scaled_products_are_one_sum():
+    def build(constrain):
+        def f(x, y, a, b):
+            one = jnp.sum(x * a * y, 0)
+            two = jnp.sum(-(y * b) * x / a, 0)
+            three = jnp.sum(x * y, 0)
+            return one, two, three, jnp.sum(jnp.square(x) * b, 0), jnp.sum(x * x, 0)
+
+        return f
+
+    args = (normal(64, 6), normal(64, 6, seed=1), np.abs(normal(6, seed=2)) + 1, normal(6, seed=3))
+    case = Case({"x": 8}, build, args, (P("x", None), P("x", None), P(), P()), (P(),) * 5)
+    _, sent = check(case, rtol=1e-4)
+    assert sent == 2 * 2 * 7 / 8 * 6 * 4
+
+
+def test_a_large_mean_does_not_drown_the_sum():
+    args = (normal(64, 6) + 1e4, normal(6), normal(6), normal(64, 6, seed=1))
+    data = P("x", None)
+    case = Case({"x": 8}, normalised((0,)), args, (data, P(), P(), data), (data, (data, P(), P())))
+    check(case, rtol=2e-2)
+
+
+def test_extreme_factors():
+    def build(constrain):
+        return lambda x, a: (jnp.sum(x * a, 0), jnp.sum(x, 0))
+
+    a = np.array([0.0, 1e-38, -1.0, np.nan, 2.0, 1e30], np.float32)
+    check(Case({"x": 8}, build, (normal(64, 6), a), (P("x", None), P()), (P(), P())), rtol=1e-4)
+
+
+@pytest.mark.smoke
+def test_a_sum_passes_a_contraction():
+    def build(constrain):
+        def f(x, low, high, ct):
+            _, back = jax.vjp(lambda low, high: x @ low @ high, low, high)
+            return back(ct)
+
+        return f
+
+    args = (normal(64, 32), normal(32, 4), normal(4, 64), normal(64, 64, seed=1))
+    specs = (P("x", None), P(), P(None, "y"), P("x", "y"))
+    case = Case({"x": 2, "y": 4}, build, args, specs, (P(), P(None, "y")))
+    result, sent = check(case, rtol=1e-4)
+    assert sent == 2 * 7 / 8 * 32 * 4 * 4 + 2 * 1 / 2 * 4 * 16 * 4
+    assert result.plan.counts == {"all_reduce": 2}
+
+
+def test_uneven_sums_through_contractions():
+    def build(constrain):
+        def f(x, a, b):
+            h = constrain(x, "x", "y") @ constrain(a, "y", None)
+            return h.T @ constrain(b, "x", None)
+
+        return f
+
+    case = Case({"x": 3, "y": 2}, build, (normal(7, 9), normal(9, 4), normal(7, 5)), (P(), P(), P()), P())
+    check(case, rtol=1e-4, above_xla=True)
+
+
+@pytest.mark.parametrize("order", ["tokens", "experts"])
+def test_a_dispatch_mask_is_made_where_it_is_needed(order):
+    groups, tokens, experts, width, capacity = 8, 32, 8, 16, 8
+
+    def build(constrain):
+        def f(x, gate, w):
+            probability = jax.nn.softmax(x @ gate, -1)
+            if order == "experts":
+                weights, chosen = lax.top_k(probability.transpose(0, 2, 1), capacity)
+                dispatch = jax.nn.one_hot(chosen, tokens).transpose(0, 3, 1, 2)
+                combine = dispatch * weights[:, None]
+            else:
+                wanted = jax.nn.one_hot(jnp.argmax(probability, -1), experts)
+                place = (jnp.cumsum(wanted, 1) - 1) * wanted
+                dispatch = (wanted * (place < capacity))[..., None] * jax.nn.one_hot(place.astype(jnp.int32), capacity)
+                combine = dispatch * jnp.sum(probability * wanted, -1)[..., None, None]
+            sent = constrain(jnp.einsum("gtec,gtd->egcd", dispatch, x), "x", None, None, None)
+            done = constrain(jnp.tanh(jnp.einsum("egcd,edf->egcf", sent, w)), "x", None, None, None)
+            return jnp.einsum("gtec,egcd->gtd", combine, done)
+
+        return f
+
+    args = (normal(groups, tokens, width), normal(width, experts), normal(experts, width, width, scale=0.3))
+    tokens_split = P("x", None, None)
+    case = Case({"x": 8}, build, args, (tokens_split, P(), P("x", None, None)), tokens_split)
+    _, sent = check(case, rtol=1e-4)
+    exchange = 7 / 8 * experts * capacity * width * 4
+    assert sent <= 2.2 * exchange
+
+
+def test_a_broadcast_bias_is_moved_before_it_grows():
+    def build(constrain):
+        def f(bias, x):
+            grown = constrain(jnp.tanh(bias[:, None] + jnp.zeros((64, 128))), "x", None)
+            return grown * 2, constrain(grown.T, "x", None) + x
+
+        return f
+
+    case = Case({"x": 8}, build, (normal(64), normal(128, 64)), (P("x"), P("x", None)), (P("x", None), P("x", None)))
+    _, sent = check(case)
+    assert sent <= 7 / 8 * 64 * 4 + 1
