@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from . import harness
 from .jax_side import Case, check
 
 
@@ -144,3 +145,73 @@ def test_running_totals_from_any_start(start):
 
     result, _ = check(Case({"x": 8}, lambda constrain: f, (normal(32, 4),), (P("x"),), P("x")))
     assert start or result.plan.counts == {"collective_permute": 3}
+
+
+KERNELS = [
+    # input, taps, stride, input dilation, kernel dilation, padding: a kernel with more positions than the input
+    ((6, 5), (9, 5), (1, 1), (1, 1), (1, 1), ((4, 3), (2, 0))),
+    ((4, 6), (7, 6), (2, 1), (2, 1), (1, 1), ((3, 2), (1, 1))),
+    ((5, 3), (4, 7), (1, 3), (1, 2), (2, 1), ((2, 5), (6, 4))),
+    ((8, 4), (9, 4), (1, 1), (1, 1), (1, 1), ((0, 2), (-1, 1))),
+]
+
+
+@pytest.mark.parametrize("size, taps, stride, base, spread, padding", KERNELS)
+def test_kernels_larger_than_their_input_trade_places_with_it(size, taps, stride, base, spread, padding):
+    def conv(x, w):
+        dims = ("NCHW", "HWIO", "HWNC")
+        return jax.lax.conv_general_dilated(x, w, stride, padding, base, spread, dimension_numbers=dims)
+
+    x, w = normal(8, 3, *size), normal(*taps, 3, 4, seed=1)
+    case = Case({"x": 8}, lambda constrain: conv, (x, w), (P("x"), P()))
+    result, _ = check(case)
+    (line,) = [line for line in result.as_text().splitlines() if "stablehlo.convolution" in line]
+    assert line.index("x".join(map(str, (*taps, 3, 4)))) < line.index("x".join(map(str, (1, 3, *size))))
+
+
+def test_local_convolutions_reverse_no_windows():
+    """The weight gradient of an image convolution is one whose kernel, with its borders, is larger than its input."""
+
+    def build(constrain):
+        def f(x, w, ct):
+            conv = lambda x, w: jax.lax.conv_general_dilated(
+                x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            return jax.vjp(conv, x, w)[1](ct)
+
+        return f
+
+    spec = P(None, "x")
+    args = (normal(2, 32, 16, 4), normal(3, 3, 4, 4), normal(2, 32, 16, 4, seed=1))
+    result, _ = check(Case({"x": 8}, build, args, (spec, P(), spec), (spec, P())))
+    optimised = harness.Compiled(result.as_text(), 8).hlo()
+    assert "convolution(" in optimised and "rhs_reversal" not in optimised
+
+
+def test_borders_between_pieces_of_equal_size_are_concatenated():
+    def conv(x, w):
+        return jax.lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+
+    spec = P(None, "x")
+    result, _ = check(Case({"x": 8}, lambda constrain: conv, (normal(2, 32, 4), normal(3, 4, 4)), (spec, P()), spec))
+    text = result.as_text()
+    assert "stablehlo.concatenate" in text and "stablehlo.select" not in text and "dynamic_slice" not in text
+
+
+MOVES = {
+    "where nobody sends there is the pad's number": lambda x: jnp.pad(x, ((2, 1), (0, 0)), constant_values=3.0) * 2,
+    "and negative zero is not zero": lambda x: 1 / jnp.pad(x, ((2, 3), (0, 0)), constant_values=-0.0),
+    "pieces of two tensors": lambda x: jnp.concatenate([x[3:], -x, x[:5]], axis=0),
+    "longer than a piece": lambda x: jnp.roll(x, 7, axis=0) + x,
+    "along the innermost dimension": lambda x: jnp.roll(x.T, 5, axis=1) * jnp.flip(x.T, 1),
+    "wide windows": lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (9, 1), (1, 1), "SAME"),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize("axes, n", [({"x": 8}, 32), ({"a": 3, "b": 2}, 20), ({"x": 5}, 18)])
+def test_pieces_arrive_in_their_places(name, axes, n):
+    def build(constrain):
+        return lambda x: constrain(MOVES[name](constrain(x, tuple(axes))), None)
+
+    check(Case(axes, build, (normal(n, 3) + 5,), (P(),)), above_xla=True)
