@@ -27,8 +27,8 @@ def replace_all_uses(old: Value, new: Value, where=None) -> None:
 def erase(op: Op) -> None:
     """Drops the uses made by `op` and its regions. The caller removes it from its block's list."""
     for inner in op.walk():
-        for i, v in enumerate(inner.operands):
-            v.uses.remove((inner, i))
+        for i, v in reversed([*enumerate(inner.operands)]):
+            v.drop_use(inner, i)
         inner.operands = ()
     op.parent = None
 

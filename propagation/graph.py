@@ -106,6 +106,16 @@ class Value:
         """The defining operation; None for a block argument."""
         return None if isinstance(self.owner, Block) else self.owner
 
+    def drop_use(self, op: Op, number: int) -> None:
+        """Forgets that operand `number` of `op` is this value. Uses go in the order of the program or against it, so
+        the newest few are looked at first, then all from the oldest on."""
+        uses = self.uses
+        for i in range(len(uses) - 1, max(len(uses) - 5, -1), -1):
+            if uses[i].op is op and uses[i].number == number:
+                del uses[i]
+                return
+        uses.remove(Use(op, number))
+
     def __repr__(self) -> str:
         what = "argument" if isinstance(self.owner, Block) else f"result of {self.owner.name}"
         return f"<%{self.index} {self.type.text}, {what} {self.number}>"
@@ -169,7 +179,7 @@ class Op:
 
     def set_operand(self, number: int, value: Value) -> None:
         """Replaces one operand; the use becomes the newest of `value`."""
-        self.operands[number].uses.remove((self, number))
+        self.operands[number].drop_use(self, number)
         self.replace_operand(number, value)
         value.uses.append(Use(self, number))
 

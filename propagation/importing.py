@@ -184,6 +184,8 @@ class _Splitter:
         self.edits = Edits()
         self.constants: dict[Op, None] = {}
         self.expansions: dict[Op, None] = {}
+        self.left: dict[Value, None] = {}  # values whose uses went to copies
+        self.grouping: dict[Value, list[Op]] = {}
 
     def run(self, func: Func) -> None:
         ops = func.body.walk()
@@ -200,6 +202,8 @@ class _Splitter:
                 self._process(op)
         while inside:
             self._process(inside.pop())
+        for value in self.left:  # once for all users: there may be as many as operations
+            value.uses[:] = [u for u in value.uses if u.op.operands[u.number] is value]
         self._erase_unused([*self.expansions, *reversed(self.constants)])
         self.edits.apply()
 
@@ -215,7 +219,10 @@ class _Splitter:
             for number, value in enumerate(op.operands):
                 source = value.owner
                 if (source in self.constants or source in self.expansions) and value.type.shape:
-                    op.set_operand(number, self._copy(value))
+                    copy = self._copy(value)
+                    op.replace_operand(number, copy)
+                    copy.uses.append(Use(op, number))
+                    self.left[value] = None
 
     def _is_constant(self, op: Op) -> bool:
         constants = self.constants
@@ -267,8 +274,18 @@ class _Splitter:
         self.edits.before(op, copy)
         for old, new in zip(op.results, copy.results):
             self.shardings.set(new, self.shardings.get(old))
-        for use in [u for u in reversed(value.uses) if u.op.name == "sdy.sharding_group"]:
-            self.edits.before(op, self.program.clone(use.op, mapping))
+        for group in self._groups_of(value):
+            self.edits.before(op, self.program.clone(group, mapping))
+
+    def _groups_of(self, value: Value) -> list[Op]:
+        """The operations that make `value` a member of sharding groups, newest first."""
+        if "sdy.sharding_group" not in self.program.names:
+            return []
+        found = self.grouping.get(value)
+        if found is None:
+            found = [u.op for u in reversed(value.uses) if u.op.name == "sdy.sharding_group"]
+            self.grouping[value] = found
+        return found
 
     def _erase_unused(self, ops: list[Op]) -> None:
         for op in ops:
