@@ -35,10 +35,11 @@ def apply_constraints(
     if program.names.isdisjoint((_CONSTRAINT, _MANUAL)):
         return applied
     annotated = _Annotated(shardings) if is_newest else shardings
+    main = program.main
     for func in program.funcs.values():
         for op in func.body.walk_inside_out():
             if op.name == _CONSTRAINT:
-                _redirect_chain(op, annotated, edge_values)
+                _redirect_chain(op, annotated, edge_values, func is main)
                 _apply(program, annotated, edge_values, op, 0, shardings.get(op.results[0]), applied)
             elif op.name == _MANUAL:
                 for number, sharding in enumerate(op.data["in_shardings"]):
@@ -136,9 +137,9 @@ def _is_constrained(value: Value, excluded: Op | None = None) -> bool:
     return any(u.op is not excluded and u.op.name in (_CONSTRAINT, _MANUAL) for u in value.uses)
 
 
-def _redirect_chain(head: Op, shardings: Shardings, edge_values: dict[Value, Value]) -> None:
-    """Constraints that follow each other are a sequence of reshards; later users of the first one's input then use
-    the last one's result."""
+def _redirect_chain(head: Op, shardings: Shardings, edge_values: dict[Value, Value], is_main: bool) -> None:
+    """Constraints that follow each other are a sequence of reshards; later users of the first one's input, but the
+    return of the entry function (`is_main`), then use the last one's result."""
     value = head.operands[0]
     if value.op is not None and value.op.name == _CONSTRAINT:
         return
@@ -153,7 +154,8 @@ def _redirect_chain(head: Op, shardings: Shardings, edge_values: dict[Value, Val
     behind = order[tail]
 
     def is_later(use: Use) -> bool:
-        return use.op is not head and use.op.name != "func.return" and order.get(use.op, -1) > behind
+        is_result = is_main and use.op.name == "func.return"
+        return use.op is not head and not is_result and order.get(use.op, -1) > behind
 
     replace_all_uses(value, tail.results[0], is_later)
 
@@ -218,15 +220,19 @@ def _unite(members: dict[Value, list[Op]], about: dict[int, tuple]) -> dict[int,
     return {group: find(group) for group in leader}
 
 
-def settle_groups(program: Program, shardings: Shardings, groups: list[list[Value]]) -> list[list[Value]]:
+def settle_groups(
+    program: Program, shardings: Shardings, groups: list[list[Value]], edge_values: dict[Value, Value]
+) -> list[list[Value]]:
     """Gives the members of each group one sharding to start from. Where the user's shardings disagree, open
-    constraints behind the members form the group instead. Returns the groups to propagate."""
+    constraints behind the members form the group instead. `edge_values` are as for `apply_constraints`. Returns the
+    groups to propagate."""
     out = []
     for group in groups:
-        found = {s for s in (shardings.get(v) for v in group) if s is not None and not _says_nothing(s)}
+        places = [edge_values.get(v, v) for v in group]
+        found = {s for s in (shardings.get(v) for v in places) if s is not None and not _says_nothing(s)}
         if len(found) == 1:
             (sharding,) = found
-            for value in group:
+            for value in places:
                 _set(value, sharding, shardings)
         elif len(found) > 1:
             _log.warning("a sharding group starts with different shardings: %s", ", ".join(s.to_text() for s in found))

@@ -288,16 +288,26 @@ class Driver:
         for op, group in self._visited:
             if op.parent is None or op.name == "sdy.data_flow_edge":
                 continue
-            places = [self._slot[v.index] for v in (*op.operands, *op.results) if v.index < len(self._slot)]
-            shardings = tuple([self.table[p] for p in places])
-            if len(shardings) < len(op.operands) + len(op.results) or (group is None and is_data_flow_op(op)):
+            places = [self._decided(v) for v in (*op.operands, *op.results)]
+            if None in places or (group is None and is_data_flow_op(op)):
                 continue
+            shardings = tuple([self.table[p] for p in places])
             rule = decision = None
             if group is not None:
                 rule = group.rule
                 directions = schedule.directions(rule, group.mode or schedule.ALL)
                 decision = decide(rule, directions, self.strategy, self.conservative, shardings)
             yield op, rule, shardings, decision
+
+    def _decided(self, value: Value | None) -> int | None:
+        """The place of a value, of the value that a result of a call stands for, or of what a reshard behind it
+        reshards; None for another value that was made after the decisions."""
+        while value is not None and value.index >= len(self._slot):
+            op = value.op
+            stands_for = None if op is None or op.data is None else op.data.get("stands_for")
+            is_reshard = op is not None and op.name == "sdy.reshard"
+            value = stands_for[value.number] if stands_for else op.operands[0] if is_reshard else None
+        return None if value is None else self._slot[value.index]
 
     def _due(self) -> list[int]:
         """The operations that have something to do in this round, the first one last."""

@@ -158,6 +158,7 @@ def _with_manual(s: TensorSharding, value: Value, manual, mesh: Mesh) -> TensorS
     return TensorSharding(mesh if s.mesh.is_empty else s.mesh, s.dims, replicated, s.unreduced)
 
 
+_CONSTANT_INSIDE = {"sdy.constant", "stablehlo.constant", "stablehlo.iota", "sdy.sharding_group"}
 _PRESERVING = {"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"}
 
 
@@ -246,7 +247,7 @@ class _Splitter:
         return name in _PRESERVING or (is_elementwise(op) and name != "sdy.sharding_constraint")
 
     def _is_constant_inside(self, op: Op) -> bool:
-        return op.name in ("sdy.constant", "stablehlo.constant", "stablehlo.iota") or self._preserves(op)
+        return op.name in _CONSTANT_INSIDE or self._preserves(op)
 
     def _copy(self, root: Value) -> Value:
         """A copy of the expression that computes `root`, each operation right before its original."""

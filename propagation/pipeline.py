@@ -132,12 +132,17 @@ def run_prepare(run: Run) -> None:
 def _apply_constraints(run: Run) -> None:
     """Values that flow between functions count as values of data-flow edges, inlined or not."""
     program = run.program
-    values = {v: e.node.results[0] for e in run.edges if e.node is not None for v in (e.owner, *e.targets)}
+    values = _edge_values(run)
     if "func.call" in program.names:
         main = program.main
         values.update((v, v) for f in program.funcs.values() if f is not main for v in f.args)
         values.update((v, v) for op in program.ops() if op.name == "func.call" for v in op.results)
     run.log.applied = constraints.apply_constraints(program, run.shardings, values, run.options.rules.is_newest)
+
+
+def _edge_values(run: Run) -> dict[Value, Value]:
+    """The owners and targets of data-flow edges, each with the value that has the edge's sharding."""
+    return {v: e.node.results[0] for e in run.edges if e.node is not None for v in (e.owner, *e.targets)}
 
 
 def _edges_in(program: Program) -> list[Edge]:
@@ -158,7 +163,7 @@ def _edges_in(program: Program) -> list[Edge]:
 
 def run_propagation(run: Run, kind: str = "user_priority") -> None:
     """One of the propagation strategies on the program as it stands."""
-    groups = constraints.settle_groups(run.program, run.shardings, run.groups)
+    groups = constraints.settle_groups(run.program, run.shardings, run.groups, _edge_values(run))
     options = run.options
     driver = Driver(
         run.program, run.shardings, run.edges, run.rules, options.strategy, groups, run.log, options.shardy_faults

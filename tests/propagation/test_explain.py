@@ -62,6 +62,8 @@ def _replay(result) -> int:
                     by = last.constraint
                     if by is not None and by.name == "sdy.manual_computation" and by.data:
                         ins = [*by.data["in_shardings"], *(result.sharding(v) for v in by.results)]
+                        # What does not divide is cut at boundaries afterwards; the driver started from all of it.
+                        ins += [log._initial[log._slot[last.value.index]]] if last.value is not None else []
                         assert any(_has(s, last.dim, last.axis) for s in ins)
                     elif last.value is not None:
                         assert _has(log._initial[log._slot[last.value.index]], last.dim, last.axis), (value, chain)

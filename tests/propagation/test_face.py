@@ -142,11 +142,47 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     assert cli.main(["closed", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["main"]["ops"][0]["op"] == "stablehlo.dot_general"
     assert cli.main(["closed", str(file), "--explain"]) == 0
-    assert "argument 2, dimension 0:" in capsys.readouterr().out
+    assert "@main argument 2 (%arg2), dimension 0, axis 'model':" in capsys.readouterr().out
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\x00")))
     assert cli.main([]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert cli.main(["closed", str(tmp_path / "none")]) == 2
+
+
+UNKNOWN = """
+sdy.mesh @mesh = <["a"=2, "b"=4]>
+func.func public @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}) -> tensor<8x16xf32> {
+  %0 = call @f(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  %1 = stablehlo.custom_call @what(%0) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %1 : tensor<8x16xf32> }
+func.func private @f(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
+  %0 = stablehlo.tanh %x : tensor<8x16xf32>
+  return %0 : tensor<8x16xf32> }
+"""
+
+
+@pytest.mark.smoke
+def test_command_line_explains_values(tmp_path, capsys):
+    file = tmp_path / "m.mlir"
+    file.write_text(UNKNOWN)
+
+    def said(*args: str) -> str:
+        assert cli.main(["closed", str(file), *args]) == 0
+        return capsys.readouterr().out
+
+    whole = said("--explain")
+    assert "@main argument 0 (%arg0), dimension 0, axis 'a':" in whole and "is annotated with axis 'a' by" in whole
+    assert "@main %1 stayed replicated:" in whole and "no sharding rule" in whole
+    assert said("--value", "%0:0").startswith("@main %0, dimension 0, axis 'a':")
+    assert "stayed replicated" in said("--value", "1")
+    assert "through stablehlo.tanh" in said("--function", "f", "--value", "%0:0")
+    found = json.loads(said("--json", "--value", "%0:0", "--value", "%1"))
+    (chain,) = found["explained"]
+    assert chain["value"] == "%0" and chain["steps"][-1]["operation"] is None
+    assert found["missing"][0]["operation"] == "stablehlo.custom_call" and found["missing"][0]["reasons"]
+    for wrong in (["%7"], ["%1:2"], ["%1:x"], ["%1", "--function", "g"]):
+        assert cli.main(["closed", str(file), "--value", *wrong]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.smoke
