@@ -134,8 +134,18 @@ class TopologyExecutable:
             ) from None
 
     def hlo_text(self) -> str:
-        """The optimised, scheduled HLO of one device."""
-        return jaxlib_api.hlo_text(self._executable)
+        """The optimised, scheduled HLO of one device.
+
+        UnsupportedError where the compiler is newer than jaxlib and uses what that cannot read.
+        """
+        try:
+            return jaxlib_api.hlo_text(self._executable)
+        except jaxlib_api.XlaError as e:
+            raise errors.UnsupportedError(
+                f"the program that the compiler for {self.topology.spec} made cannot be read by this jaxlib "
+                f"({str(e).partition(chr(10))[0][:200]}); install a compiler of jaxlib's age. memory_analysis() and "
+                "cost_analysis() tell of it nevertheless"
+            ) from None
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ import meshrt
 import meshrt.numpy as jnp
 from collectives.topology import load
 from meshrt import errors
-from meshrt.runtime import backend
-from meshrt.runtime.topology import explained, topology_of
+from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime.topology import TopologyExecutable, explained, topology_of
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 
@@ -94,11 +94,27 @@ def test_a_gpu_is_described_in_full(monkeypatch, tmp_path):
     monkeypatch.setattr(backend, "cuda_library", lambda: "somewhere")
     path = tmp_path / "mine.toml"
     path.write_text(
-        'compiler = "cuda"\nmemory = 1000\n[network]\nkind = "switch"\nlimits = [8]\nlatency = 1e-6\nbandwidth = 1e9\n'
+        'compiler = "cuda"\nmemory = 1e9\n[network]\nkind = "switch"\nlimits = [8]\nlatency = 1e-6\nbandwidth = 1e9\n'
         '[device]\nname = "mine"\n'
     )
     with pytest.raises(errors.ArgumentValueError, match=r"\[device\] lacks clock_ghz, compute_capability, cores"):
         lowered().compile(topology=f"{path}:4")
+
+
+def test_a_program_whose_arguments_alone_do_not_fit_needs_no_compiler(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text('base = "v5e"\nmemory = 100000\n')
+    with pytest.raises(errors.DeviceMemoryError, match=r"does not fit v5e:2x2: a device needs .* and has .*argument"):
+        lowered().compile(topology=f"{path}:2x2")
+
+
+def test_a_program_that_jaxlib_cannot_read(monkeypatch):
+    def unreadable(executable):
+        raise jaxlib_api.XlaError("INTERNAL: an instruction of a newer compiler")
+
+    monkeypatch.setattr(jaxlib_api, "hlo_text", unreadable)
+    with pytest.raises(errors.UnsupportedError, match=r"for v5e:2x2 made cannot be read .*newer compiler"):
+        TopologyExecutable(None, load("v5e:2x2")).hlo_text()
 
 
 # ----------------------------------------------------------------------------------------------------------
