@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
+from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.runtime.transfer import from_numpy
@@ -60,6 +61,7 @@ def value_and_grad(
     """
     single = isinstance(argnums, int | np.integer)
 
+    @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nums = check_argnums(fun, argnums, len(args))
@@ -104,6 +106,7 @@ def grad(
     """A function that returns the gradient of `fun`, which must return a scalar; see `value_and_grad`."""
     with_value = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
+    @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         value, gradient = with_value(*args, **kwargs)
@@ -116,7 +119,7 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
     paths = None
     for i, leaf in enumerate(leaves):
         aval = aval_of(leaf)
-        if aval.is_differentiable and (aval.dtype.kind == "c") == holomorphic:
+        if aval.is_differentiable and (aval.dtype.kind == "c" or not holomorphic):
             continue
         if not aval.is_differentiable and allow_int:
             continue
@@ -124,10 +127,6 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
             _, full_tree = tree_flatten((tuple(args), {}))
             every = tree_unflatten(full_tree, argument_paths(fun, full_tree))[0]
             paths = tree_flatten(tuple(every[n] for n in nums))[0]
-        if aval.dtype.kind == "c":
-            raise errors.ArgumentTypeError(
-                f"grad of {fun_name(fun)}: {paths[i]} is complex ({aval.str_short()}); pass holomorphic=True"
-            )
         if holomorphic:
             raise errors.ArgumentTypeError(
                 f"grad with holomorphic=True requires inputs with complex dtype, but {paths[i]} is {aval.str_short()}"
@@ -190,6 +189,7 @@ def _float0(x: Any) -> np.ndarray:
     return np.zeros(aval_of(x).shape, dtypes.float0)
 
 
+@boundary
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """(fun(*primals), pullback) where `pullback(ct)` is the tuple of cotangents of the primals."""
     leaves, tree = tree_flatten(primals)
@@ -246,6 +246,7 @@ def _flat_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], fun: Call
 # Forward mode
 
 
+@boundary
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
     """(fun(*primals), tangents of the result), the directional derivative along `tangents`."""
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
@@ -309,6 +310,7 @@ def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:
     return out
 
 
+@boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """(fun(*primals), push) where `push(*tangents)` is the derivative at `primals`, without running `fun` again."""
     leaves, tree = tree_flatten(primals)
@@ -343,6 +345,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     return (result, partial, _drop_tangents(aux[-1], linear)) if has_aux else (result, partial)
 
 
+@boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()) -> Callable[..., Any]:
     """The transpose of a linear function, given example arguments (only their types matter)."""
     leaves, tree = tree_flatten(primals)

@@ -121,6 +121,8 @@ FIELDS: dict[str, Field] = {
         Field("disable_jit", bool, False, "trace", "run jitted functions operation by operation"),
         Field("debug_nans", bool, False, "compile", "raise when a program returns a NaN"),
         Field("debug_infs", bool, False, "compile", "raise when a program returns an infinity"),
+        Field("traceback_filtering", str, "remove_frames", "none", "leave our own frames out of tracebacks",
+              ("remove_frames", "off")),
         Field("log_compiles", bool, False, "none", "log each compilation"),
         Field("partitioner", str, "meshrt", "compile", "who partitions programs", ("meshrt", "xla")),
         Field("propagator", str, "meshrt", "compile", "who propagates shardings", ("meshrt", "shardy")),

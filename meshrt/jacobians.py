@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import tree_util
 from meshrt.api import jvp, vjp
+from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.reshape import reshape
 from meshrt.primitives.slice import slice_in_dim
@@ -25,6 +26,7 @@ def jacfwd(
 ) -> Callable[..., Any]:
     """The Jacobian by forward mode: one pass per input element, batched."""
 
+    @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nums = check_argnums(fun, argnums, len(args))
@@ -61,6 +63,7 @@ def jacrev(
 ) -> Callable[..., Any]:
     """The Jacobian by reverse mode: one pass per output element, batched."""
 
+    @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nums = check_argnums(fun, argnums, len(args))

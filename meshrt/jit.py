@@ -24,6 +24,7 @@ from meshrt.config import settings
 from meshrt.core.pause import collector_paused
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, set_trace
 from meshrt.core.trace import leaked as leaked_error
+from meshrt.core.tracebacks import boundary, strip
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.placement import Placement, resolve
 from meshrt.primitives.call import jit_p
@@ -115,18 +116,22 @@ class JitFunction:
     # -- calling -------------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if current_trace() is not EVAL:
-            return self._call_traced(args, kwargs)
-        if kwargs or _overrides() is not None:
-            return self._call_general(args, kwargs)
-        try:
-            key, buffers, leaves = self._read(args, settings.version, mesh_context.concrete)
-            direct = self._direct[key]
-        except OTHER_STRUCTURE:
-            direct = None  # what the call below raises must not be chained to this
-        if direct is None:
-            return self._call_general(args, kwargs)
-        return direct(buffers, leaves)
+        try:  # costs nothing where nothing is raised
+            if current_trace() is not EVAL:
+                return self._call_traced(args, kwargs)
+            if kwargs or _overrides() is not None:
+                return self._call_general(args, kwargs)
+            try:
+                key, buffers, leaves = self._read(args, settings.version, mesh_context.concrete)
+                direct = self._direct[key]
+            except OTHER_STRUCTURE:
+                direct = None  # what the call below raises must not be chained to this
+            if direct is None:
+                return self._call_general(args, kwargs)
+            return direct(buffers, leaves)
+        except Exception as e:
+            strip(e)
+            raise
 
     def _call_general(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The call with static or keyword arguments, values that are not our arrays, or types not seen before."""
@@ -199,6 +204,7 @@ class JitFunction:
 
     # -- staging -------------------------------------------------------------------------------------------------------
 
+    @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Stages the function at the types of these arguments (arrays or ShapeDtypeStructs)."""
         static = _NO_STATIC
@@ -207,10 +213,12 @@ class JitFunction:
         leaves, tree = tree_util.tree_flatten((args, kwargs))
         return self._stage(leaves, tree, static)[0]
 
+    @boundary
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """`trace(*args, **kwargs).lower()`."""
         return self.trace(*args, **kwargs).lower()
 
+    @boundary
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The types of the results."""
         return self.trace(*args, **kwargs).out_info

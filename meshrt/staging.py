@@ -9,6 +9,7 @@ from typing import Any
 from meshrt import dtypes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.trace import trace_to_jaxpr
+from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.transforms.arguments import as_tuple, fun_name
@@ -21,6 +22,7 @@ def make_jaxpr(fun: Callable[..., Any], static_argnums: Any = (), return_shape: 
     """A function that returns the ClosedJaxpr of `fun` at its arguments' types."""
     static = as_tuple(static_argnums)
 
+    @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         closed, out_tree = _stage(fun, args, kwargs, static)
@@ -60,6 +62,7 @@ def abstract(x: Any) -> ShapedArray:
         raise
 
 
+@boundary
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The types of the results of `fun` as ShapeDtypeStructs, without computing anything."""
     closed, out_tree = _stage(fun, args, kwargs)

@@ -4,6 +4,7 @@ import os
 
 # Workers of pytest-xdist share two cores, so each XLA client gets as few threads as it can run with.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MESHRT_TRACEBACK_FILTERING", "off")
 os.environ.setdefault("MESHRT_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

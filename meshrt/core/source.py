@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Source", "capture", "named_scope", "replayed", "user_stacklevel"]
+__all__ = ["Source", "capture", "is_internal", "named_scope", "replayed", "user_stacklevel"]
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Code that belongs to the system although it stands outside the package directory.
@@ -69,6 +69,12 @@ class _State(threading.local):
 
 
 _state = _State()
+
+
+def is_internal(code: CodeType) -> bool:
+    """Whether code belongs to the system and not to the user's program."""
+    found = _internal.get(code)
+    return _is_internal(code) if found is None else found
 
 
 def _is_internal(code: CodeType) -> bool:

@@ -82,7 +82,8 @@ def lower_module(
     function = lowering.writer.function("main", types, public=True)
     ctx = LoweringContext(lowering, function)
     env = {v: a for (v, _), a in zip(passed, function.args)}
-    env.update({v: ctx.array(np.asarray(c)) for v, c in hoisted if v not in env})
+    # Of the variable's dtype: a captured NumPy array may be wider than arrays are here.
+    env.update({v: ctx.array(np.asarray(c).astype(v.aval.dtype)) for v, c in hoisted if v not in env})
     arguments = dict(zip(kept, function.args[len(passed) :]))
     program = Jaxpr((), (*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]), jaxpr.outvars, jaxpr.eqns, jaxpr.name)
     results = ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *[arguments[i] for i in kept]])

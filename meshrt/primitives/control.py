@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from meshrt import config, errors, tree_util
+from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives import control_scan_reverse as control_scan_reverse  # completes the primitive
 from meshrt.primitives.control_checks import (
@@ -29,6 +30,7 @@ __all__ = ["map", "scan"]
 Carry = TypeVar("Carry")
 
 
+@boundary
 def scan(
     f: Callable[[Carry, Any], tuple[Carry, Any]],
     init: Carry,
@@ -190,6 +192,7 @@ def _scan_in_python(f, init, xs, length, reverse):
     return carry, tree_util.tree_map(lambda *rows: concatenate([expand_dims(r, (0,)) for r in rows], 0), *ys)
 
 
+@boundary
 def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """Applies `f` to each slice of `xs` along its first dimension, one after another, and stacks the results.
 

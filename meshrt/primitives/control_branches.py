@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.trace import Tracer
+from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_checks import any_tracer, need_callable
 from meshrt.primitives.control_cond import cond_p
@@ -26,6 +27,7 @@ __all__ = ["cond", "switch"]
 _MISSING: Any = object()
 
 
+@boundary
 def cond(
     pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any, operand: Any = _MISSING
 ) -> Any:
@@ -68,6 +70,7 @@ def _predicate_index(pred: Any, aval: ShapedArray) -> Any:
     return convert_element_type(pred, np.int32)
 
 
+@boundary
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _MISSING) -> Any:
     """`branches[index](*operands)`, with `index` (an integer scalar) clamped to the branches there are."""
     from meshrt.primitives.elementwise import clamp, convert_element_type

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.trace import Tracer
+from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.control import scan_body, unroll_factor
 from meshrt.primitives.control_checks import Body, any_tracer, check_carry_tree, check_carry_types, need_callable
@@ -20,6 +21,7 @@ __all__ = ["fori_loop", "while_loop"]
 T = TypeVar("T")
 
 
+@boundary
 def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_val: T) -> T:
     """Applies `body_fun` to the carry (a pytree) as long as `cond_fun` of it is true.
 
@@ -70,6 +72,7 @@ def _check_condition(cond: Staged) -> None:
         )
 
 
+@boundary
 def fori_loop(
     lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val: T, *, unroll: int | bool | None = None
 ) -> T:

@@ -200,7 +200,8 @@ def _abs_derivative(t, o, x):
     if dtypes.issubdtype(aval_of(x).dtype, np.complexfloating):
         unit = div_p.bind(conj(x), complex(_where_zero(o), None))
         return real_p.bind(mul_p.bind(t, unit))
-    return mul_p.bind(t, sign_p.bind(x))
+    # At zero the slope is one, as in JAX.
+    return select_n_p.bind(ge_p.bind(x, _scalar(x, 0)), neg_p.bind(t), t)
 
 
 def _where_zero(o):

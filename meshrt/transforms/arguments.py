@@ -153,7 +153,7 @@ def check_argnums(fun: Callable[..., Any], argnums: Any, count: int) -> tuple[in
     nums = as_tuple(int(argnums) if isinstance(argnums, np.integer) else argnums)
     for n in nums:
         if not -count <= n < count:
-            raise errors.ArgumentValueError(
+            raise errors.ArgumentTypeError(
                 f"differentiating {fun_name(fun)} with respect to argnums={argnums} needs at least {n + 1} positional "
                 f"arguments, but it was called with {count}"
             )

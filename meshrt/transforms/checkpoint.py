@@ -19,6 +19,7 @@ from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, set_trace
+from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums
 from meshrt.transforms.batching import batch_jaxpr, move_dim
@@ -66,6 +67,7 @@ def checkpoint(
     names = tuple([static_argnames] if isinstance(static_argnames, str) else static_argnames)
     nums, names = resolve_argnums(fun, as_tuple(static_argnums), names)
 
+    @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         from meshrt.primitives.control_staging import stage

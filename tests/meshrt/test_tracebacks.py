@@ -1,0 +1,68 @@
+"""Errors of traced functions show the user's frames only."""
+
+import traceback
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors
+
+X = np.ones((3, 4), np.float32)
+
+
+def mistake(x):
+    return jnp.dot(x, np.ones((5, 6)))
+
+
+def users_mistake(x):
+    return x / (1 // 0)
+
+
+def through_scan(f):
+    return lambda x: meshrt.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0].sum()
+
+
+CALLS = {
+    "jit": lambda f: meshrt.jit(lambda x: f(x))(X),
+    "jit of grad of scan": lambda f: meshrt.jit(meshrt.grad(through_scan(f)))(X),
+    "vmap": lambda f: meshrt.vmap(lambda x: f(x))(X),
+    "value_and_grad": lambda f: meshrt.value_and_grad(lambda x: f(x).sum())(X),
+    "jvp": lambda f: meshrt.jvp(lambda x: f(x), (X,), (X,)),
+    "vjp": lambda f: meshrt.vjp(lambda x: f(x), X),
+    "checkpoint": lambda f: meshrt.checkpoint(lambda x: f(x))(X),
+    "cond": lambda f: meshrt.lax.cond(X[0, 0] > 0, lambda x: f(x), lambda x: x, X),
+    "while_loop": lambda f: meshrt.lax.while_loop(lambda x: x.sum() < 1, lambda x: f(x), X),
+    "fori_loop": lambda f: meshrt.lax.fori_loop(0, 2, lambda i, x: f(x), X),
+    "lower": lambda f: meshrt.jit(lambda x: f(x)).lower(X),
+    "eval_shape": lambda f: meshrt.eval_shape(lambda x: f(x), X),
+    "make_jaxpr": lambda f: meshrt.make_jaxpr(lambda x: f(x))(X),
+}
+
+
+def raised(call, f, filtering):
+    with meshrt.config.override(traceback_filtering=filtering), pytest.raises(Exception) as caught:
+        call(f)
+    return caught.value, [(e.filename, e.name) for e in traceback.extract_tb(caught.value.__traceback__)]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_only_the_users_frames(name):
+    for f, kind in ((mistake, errors.MeshrtError), (users_mistake, ZeroDivisionError)):
+        error, frames = raised(CALLS[name], f, "remove_frames")
+        assert isinstance(error, kind)
+        assert {file for file, _ in frames} == {__file__}
+        assert frames[-1] == (__file__, f.__name__)
+
+
+def test_all_frames_on_demand():
+    _, frames = raised(CALLS["jit"], mistake, "off")
+    assert any(file.endswith("meshrt/jit.py") for file, _ in frames) and frames[-1][0] != __file__
+
+
+def test_failures_of_ours_keep_their_frames():
+    def internal(x):
+        raise errors.InternalError("a bug")
+
+    assert len(raised(CALLS["jit"], internal, "remove_frames")[1]) > 4
