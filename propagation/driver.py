@@ -89,8 +89,10 @@ class Driver:
             if op.regions:
                 for block in op.regions:
                     for i, arg in enumerate(block.args):
-                        is_async = op.name == "stablehlo.async_start"
-                        slot[arg.index] = slot[op.operands[i].index] if is_async else nowhere
+                        # An asynchronous body sees its operand, but not through an edge.
+                        seen = op.operands[i] if op.name == "stablehlo.async_start" else None
+                        is_plain = seen is not None and (seen.op is not None or isinstance(seen.owner.owner, Func))
+                        slot[arg.index] = slot[seen.index] if is_plain else nowhere
                 if is_data_flow_op(op):
                     self._lay_out_data_flow(op)
             if len(op.results) > 1:

@@ -225,7 +225,7 @@ class _Inserter:
         own = self.shardings.get(op.results[0])
         kept = own.unreduced if own is not None else ()
         for number, value in enumerate(op.operands):
-            source = self._source(value)
+            source = self.shardings.get(value)
             if source is not None and source.unreduced and difference(source.unreduced, kept):
                 target = TensorSharding(source.mesh, source.dims, source.replicated, kept)
                 self._reduced(Use(op, number), source, target)

