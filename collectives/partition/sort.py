@@ -127,7 +127,8 @@ def _pick(ctx: Context, x: Ref, positions: Ref) -> Ref:
 
 def sort(ctx: Context, op: Op) -> None:
     """Along whole rows where another dimension can take the split, else by columnsort if the pieces are long enough."""
-    d = integer(op.attrs["dimension"])
+    given = op.attr("dimension")  # counted from the end if negative; the last one if there is none
+    d = (-1 if given is None else integer(given)) % max(len(op.operands[0].type.shape), 1)
     have = next((s.dims for s in map(ctx.state, op.operands) if s.dims is not None), None)
     if have is None or not have[d] or not _columnsort(ctx, op, d, have):
         by_rule(ctx, op, "a sort needs its whole dimension")

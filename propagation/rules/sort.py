@@ -10,7 +10,8 @@ from .builder import NEED_REPLICATION, PASS_THROUGH, RuleBuilder, signature
 def sort(op, options):
     """The sorted dimension must be whole. It blocks propagation if no other dimension could be sharded instead."""
     shape = op.operands[0].type.shape
-    sorted_dim = integer(op.attrs["dimension"]) % max(len(shape), 1)
+    dimension = op.attr("dimension")
+    sorted_dim = (-1 if dimension is None else integer(dimension)) % max(len(shape), 1)
     alone = all(n == 1 for dim, n in enumerate(shape) if dim != sorted_dim)
     builder = RuleBuilder.of(op)
     for dim, size in enumerate(shape):

@@ -166,3 +166,31 @@ def test_unknown_operations_stop_propagation():
     result = propagation.run(text)
     assert result.result_shardings[0] is None
     assert "my.op" in str(result.missing()[0])
+
+
+def _main(t: str, body: str) -> str:
+    """A module whose function takes %x0, split over its first dimension, and returns a tensor like it."""
+    argument = f'%x0: {t} {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}}'
+    return f'sdy.mesh @mesh = <["x"=2]>\nfunc.func @main({argument}) -> {t} {{\n{body} : {t} }}'
+
+
+def test_attributes_with_defaults_may_be_missing():
+    t = "tensor<8x4xf32>"
+    body = f"""%0 = "stablehlo.sort"(%x0) ({{ ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %c = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        stablehlo.return %c : tensor<i1> }}) : ({t}) -> {t}
+        return %0"""
+    result = propagation.run(_main(t, body))
+    assert result.result_shardings[0].to_text() == '#sdy.sharding<@mesh, [{"x"}, {}]>'
+
+
+def test_values_with_very_many_users():
+    """One constant with thousands of users, thousands of dead operations on one value: uses are bookkept rightly."""
+    t, n = "tensor<64x128xf32>", 2000
+    users = "\n".join(f"%x{k + 1} = stablehlo.multiply %x{k}, %c : {t}" for k in range(n))
+    result = propagation.run(_main(t, f"%c = stablehlo.constant dense<1.5> : {t}\n{users}\nreturn %x{n}"))
+    assert result.result_shardings[0].to_text() == '#sdy.sharding<@mesh, [{"x"}, {}]>'
+    dead = "\n".join(f"%y{k + 1} = stablehlo.multiply %y{k}, %x0 : {t}" for k in range(n))
+    result = propagation.run(_main(t, f"%y0 = stablehlo.tanh %x0 : {t}\n{dead}\nreturn %x0"))
+    assert [op.name for op in result.program.main.body.ops] == ["func.return"]
+    assert [u.op.name for u in result.program.main.args[0].uses] == ["func.return"]
