@@ -20,7 +20,7 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.common import common_mesh
 from meshrt.sharding.context import context_source
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
-from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
+from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.stages import LoweringRequest, TraceRecord
 from meshrt.transforms.arguments import argument_paths
@@ -197,6 +197,10 @@ class Wanted:
                 f"applied to {_text(origin)}, a value of rank {aval.ndim}. Give at most one entry per dimension, as in "
                 f"{PartitionSpec(*sharding.spec.partitions[: aval.ndim])}"
             )
+        try:
+            refuse_manual(sharding)
+        except errors.ShardingError as e:
+            raise errors.ShardingError(f"{_text(origin)} cannot be sharded so: {e}") from None
         try:
             sharding.shard_shape(aval.shape)
         except errors.IndivisibleError as e:

@@ -28,7 +28,7 @@ from meshrt.core.types import aval_of
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
-from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
+from meshrt.sharding.named import NamedSharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.tools import WeakCache
 
@@ -235,7 +235,7 @@ def _constrain(x: Any, sharding: Any) -> Any:
 
 
 def require_fit(x: Any, sharding: NamedSharding, called: str) -> None:
-    """RankMismatchError if `x` has too few dimensions, UnsupportedError for axes that are Explicit."""
+    """RankMismatchError if `x` has too few dimensions, an error for axes that are not Auto."""
     aval = aval_of(x)
     spec = sharding.spec
     if len(spec.partitions) > aval.ndim:
@@ -245,6 +245,7 @@ def require_fit(x: Any, sharding: NamedSharding, called: str) -> None:
             f"rank {aval.ndim} ({aval.str_short()}). Give at most one entry per dimension, as in {fitting}, or "
             "constrain the value before the dimension is removed"
         )
+    refuse_manual(sharding)
     types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types))
     for axis in spec.axes:
         if types.get(axis) is AxisType.Explicit:

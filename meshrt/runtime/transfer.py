@@ -17,7 +17,7 @@ from meshrt.runtime import backend, jaxlib_api, reshard
 from meshrt.runtime.array import Array, Signature, local_positions, shard_slices, signature
 from meshrt.sharding.context import get_abstract_mesh, get_mesh
 from meshrt.sharding.mesh import AbstractMesh
-from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
+from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 
 __all__ = [
@@ -190,6 +190,8 @@ def _targets(device: Any, x: Any, n: int) -> Sequence[Any]:
 
 
 def _sharding_of(target: Any) -> Sharding | None:
+    if isinstance(target, NamedSharding):
+        refuse_manual(target)
     if target is None or isinstance(target, Sharding):
         if isinstance(target, NamedSharding) and isinstance(target.mesh, AbstractMesh):
             mesh = get_mesh()

@@ -290,6 +290,17 @@ def check_spec(mesh: Any, spec: Any) -> None:
             )
 
 
+def refuse_manual(sharding: NamedSharding) -> None:
+    """ShardingError if the spec names Manual axes: there each device's part is a value of its own, with no whole."""
+    manual = [a for a in sharding.spec.axes if sharding.mesh._types[a] is AxisType.Manual]
+    if manual:
+        raise errors.ShardingError(
+            f"{sharding.spec!r} can only refer to Auto axes of the mesh, but {', '.join(map(repr, manual))} "
+            f"{'is' if len(manual) == 1 else 'are'} Manual in {sharding.mesh!r}: Manual axes have a meaning inside "
+            "shard_map only; build the mesh with axis_types=(AxisType.Auto, ...)"
+        )
+
+
 class SingleDeviceSharding(Sharding):
     """The whole value on one device."""
 

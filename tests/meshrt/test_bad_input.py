@@ -100,6 +100,25 @@ def test_indivisible_device_put_names_its_path(mesh):
     check(e.value, ValueError, "['a']", "6")
 
 
+@pytest.mark.parametrize("kind", [AxisType.Manual, AxisType.Explicit])
+def test_axes_that_are_not_auto(kind):
+    """No mode that JAX has and we have not is taken for Auto."""
+    other = meshrt.make_mesh((4, 2), ("data", "model"), axis_types=(kind, AxisType.Auto))
+    sharding, x = NamedSharding(other, P("data")), np.ones((8, 8), np.float32)
+    on = lambda: meshrt.device_put(x, sharding)
+    calls = [
+        lambda: meshrt.jit(lambda x: x * 2)(on()),
+        lambda: on() + 1,
+        lambda: meshrt.jit(lambda x: meshrt.lax.with_sharding_constraint(x, sharding))(x),
+        lambda: meshrt.jit(lambda x: x, in_shardings=sharding)(x),
+        lambda: meshrt.jit(lambda x: x, out_shardings=sharding)(x),
+        lambda: meshrt.jit(lambda x: meshrt.jit(lambda x: x, in_shardings=sharding)(x))(x),
+    ]
+    for call in calls if kind is AxisType.Explicit else [*calls, on]:
+        with pytest.raises(errors.MeshrtError, match=rf"{kind!r}.*axis_types=\(AxisType.Auto, \.\.\.\)"):
+            call()
+
+
 def test_mesh_mismatch_names_both_sides(mesh):
     small = meshrt.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
     with pytest.raises(errors.MeshMismatchError) as e:
