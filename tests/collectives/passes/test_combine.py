@@ -96,10 +96,10 @@ def test_what_depends_on_another_waits_and_groups_do_not_wait_for_each_other():
     def build(constrain):
         def f(x, y):
             a = jnp.sum(x, 0)  # over x
-            b = jnp.sum(y * a[0], 1)  # over y, needs a
-            c = jnp.sum(y, 1)
-            d = jnp.sum(x * c[0], 0)  # over x, needs c
-            return a, b, c, d, jnp.sum(x * d[1] + x * b[1], 0)
+            b = jnp.sum(jnp.sin(y + a[0]), 1)  # over y, needs a
+            c = jnp.sum(jnp.cos(y), 1)
+            d = jnp.sum(jnp.sin(x + c[0]), 0)  # over x, needs c
+            return a, b, c, d, jnp.sum(jnp.tanh(x + d[1] + b[1]), 0)
 
         return f
 
