@@ -17,12 +17,14 @@ from propagation.program import Value
 
 from ..layout import Dims
 from ..reshard import runs_of
+from . import linear
 from .context import Context
 
 __all__ = ["PASS", "REDUCE", "WHOLE", "Choice", "Factors", "choose", "layout_of", "work_of"]
 
 PASS, REDUCE, WHOLE = 0, 1, 2
 CHOICE_LIMIT = 600
+MUCH = 0.8  # what a choice against propagation's may cost at most, as a part of the best one with it
 
 
 class Factors(NamedTuple):
@@ -97,7 +99,7 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
     runs = [r for r in runs if r]
     places = [_places(ctx, run, tensors, factors) for run in runs]
     work = byte_per_work
-    best = None
+    best, chosen = None, ()
     options = [p if len(p) == 1 and _agreed(run, p[0], tensors) else [*p, -1] for run, p in zip(runs, places)]
     if math.prod(map(len, options)) > CHOICE_LIMIT:
         options = [o[:2] for o in options]
@@ -107,10 +109,39 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
             continue
         choice = _cost(ctx, factors, assigned, operands, results, work, None if best is None else best.bytes)
         if choice is not None and (best is None or choice.bytes < best.bytes - 1e-6):
-            best = choice
+            best, chosen = choice, picks
+    if best is not None and best.bytes > _heaviest(ctx, states) and not _waits(ctx, results, best):
+        best = _elsewhere(ctx, factors, runs, places, chosen, tensors, operands, results, work, best)
     if best is None:
         none = ((),) * len(factors.sizes)
         best = _cost(ctx, factors, none, operands, results, work, None)
+    return best
+
+
+def _heaviest(ctx, states) -> float:
+    """Bytes of a device's piece of the largest operand."""
+    return max((s.bits * ctx.elements(s.shape, s.dims) for s in states if s.dims is not None), default=0.0)
+
+
+def _waits(ctx, results, best: Choice) -> bool:
+    """Whether a choice leaves a sum that may be reduced together with others, for less than it is charged."""
+    return bool(best.pending) and any(linear.saves(ctx, v, best.pending) for v in results)
+
+
+def _elsewhere(ctx, factors: Factors, runs, places, chosen, tensors, operands, results, work, best: Choice) -> Choice:
+    """A better choice in which one run of axes goes to a factor at which it stands nowhere yet, if there is one: where
+    all places cost a gather, an exchange to a free dimension and back may cost less."""
+    for r, run in enumerate(runs):
+        n = ctx.atoms.product(run)
+        for factor in tensors[0][0]:
+            if factor < 0 or factor in places[r] or factor in chosen or factors.kinds[factor] != PASS:
+                continue
+            if factors.sizes[factor] % n:
+                continue
+            assigned = _assign(ctx, factors, runs, (*chosen[:r], factor, *chosen[r + 1 :]), tensors)
+            choice = assigned and _cost(ctx, factors, assigned, operands, results, work, MUCH * best.bytes)
+            if choice is not None and choice.bytes < MUCH * best.bytes:
+                best = choice
     return best
 
 
