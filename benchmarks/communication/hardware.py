@@ -34,7 +34,7 @@ def compare(spec: str) -> dict[str, Any]:
         lowered = built.jitted_step().trace(*arguments).lower(lowering_platforms=(topology.compiler,))
         sides = {name: _side(lowered, spec, name) for name in ("meshrt", "xla")}
     ours, theirs = sides["meshrt"], sides["xla"]
-    # The compiler counts a loop's body once, so XLA's contractions in loops (a step for each device of a ring) hide most
+    # The compiler counts a loop's body once, so XLA's contractions in loops (a turn per device of a ring) hide most
     # of their arithmetic: "flops" and "bytes accessed" of the two sides do not compare. For the same reason its time
     # estimate may come out negative: then it says nothing.
     told = [k for k in ("peak bytes", "optimal seconds", "bytes sent") if min(ours[k] or 0, theirs[k] or 0) > 0]
