@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from meshrt.inspect.guard import Limits, inspect_file
 from meshrt.inspect.model import InspectError, Report
-from meshrt.inspect.target import lower_target, parse_mesh, split_target
+from meshrt.inspect.target import parse_mesh, split_target
 
 ROOT = Path(__file__).resolve().parents[3]
 MATMUL = """sdy.mesh @mesh = <["data"=4, "model"=2]>
@@ -133,8 +133,8 @@ def test_what_is_no_file_does_not_block(tmp_path, matmul):
     for path, message in [(str(pipe), "is a pipe"), ("/dev/zero", "is a device"), ("/dev/null", "is a device")]:
         with pytest.raises(InspectError, match=message):
             inspect_file(path)
-    with pytest.raises(InspectError, match="is not a file"):
-        lower_target(module, "step", {"data": 2})
+    done = inspect(f"{module}:step", "--mesh", "data=2")
+    assert done.returncode == 2 and b"is not a file" in done.stderr
     done = inspect(matmul, "--topology", str(pipe))
     assert done.returncode == 2 and b"is a pipe, not a file; give a file as in configs" in done.stderr
 
