@@ -28,6 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.getLogger("propagation").setLevel(logging.ERROR)
     tallies = {s: sweep(range(args.cases if s == "closed" else args.others), s) for s in STAGES}
+    for stage, tally in tallies.items():
+        for case in tally.failures:
+            print(f"stage {stage}, seed {case.seed}: {case.found.verdict}: {case.found.detail}", file=sys.stderr)
     with open(args.file) as f:
         page = f.read()
     pattern = rf"(<!-- agreement jaxlib {re.escape(VERSION)} -->\n).*?(<!-- end -->)"
