@@ -24,6 +24,9 @@ MAX_RANK = 256
 MAX_OPERATIONS = 10_000_000  # with every call inlined
 
 _QUOTED = re.compile(rb'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
+_STRING = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
+_HIGH = re.compile(rb"\\[89A-Fa-f][0-9A-Fa-f]|[\x80-\xff]")
+_ESCAPE = re.compile(rb"\\\\|\\([0-9A-Fa-f]{2})")
 _COUNT = re.compile(rb"(?:%[\w.$-]+\s*:|#)\s*\d{7}")
 _ALIAS = re.compile(rb"([#!][\w.$-]+)\s*=")
 _REFERENCE = re.compile(rb"[#!][\w.$-]+")
@@ -42,10 +45,15 @@ _WORDS = bytes(ord("a") if _CLASSES[c] in b"9a" else ord(" ") for c in range(256
 
 
 def check_text(text: str | bytes) -> None:
-    """Raises `LimitError` for text that MLIR's parser should not be given."""
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    """Raises `LimitError`, or `ModuleParseError`, for text that MLIR's parser should not be given."""
+    try:
+        data = text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError:
+        raise errors.ModuleParseError("the module's text has lone surrogates, which UTF-8 cannot say") from None
     if len(data) > MAX_BYTES:
         raise errors.LimitError(f"the module has {len(data):,} bytes; at most {MAX_BYTES:,} are read")
+    if _HIGH.search(data):
+        _check_names(data)
     bare = _without_strings(data)
     _check_depth(bare)
     if b"a" * (MAX_TOKEN + 1) in bare.translate(_WORDS):
@@ -59,6 +67,22 @@ def check_text(text: str | bytes) -> None:
             raise errors.LimitError("a result number or count has more than six digits", _place(bare, found.start()))
     if bare.count(b"#") + bare.count(b"!") > MAX_ALIAS_DEPTH:
         _check_aliases(bare)
+
+
+def _check_names(data: bytes) -> None:
+    """Raises `ModuleParseError` for strings that stand where names do and are not UTF-8: MLIR's bindings end the
+    process when they make Python text of some of them. Values may hold any bytes."""
+    for found in _STRING.finditer(data):
+        text = found[0]
+        if not _HIGH.search(text):
+            continue
+        try:
+            _ESCAPE.sub(lambda m: bytes([int(m[1] or b"5C", 16)]), text).decode()
+        except UnicodeDecodeError:
+            before = data[max(found.start() - 64, 0) : found.start()].rstrip()[-1:]
+            after = data[found.end() : found.end() + 64].lstrip()[:1]
+            if before in (b"{", b",", b"@") or after in (b"=", b"("):
+                raise errors.ModuleParseError("a name is not UTF-8", _place(data, found.start())) from None
 
 
 def _without_strings(data: bytes) -> bytes:

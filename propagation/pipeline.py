@@ -20,7 +20,7 @@ from .errors import BadOptionError, UnsupportedModuleError
 from .factors import STRATEGIES
 from .log import Log
 from .model import OpRule
-from .program import Program, Value, paused_collection, source
+from .program import Program, Value, paused_collection, source, utf8_errors
 from .reshards import insert_reshards
 from .rules import RuleCache, RuleOptions
 
@@ -231,7 +231,7 @@ def run_stage(program: Program, stage: str, options: Options) -> Run:
     """Runs `stage` on `program`, which is changed. Raises `BadOptionError` for an unknown stage."""
     if stage not in STAGES:
         raise BadOptionError(f"unknown stage {stage!r}; choose from {', '.join(STAGES)}")
-    with paused_collection():
+    with paused_collection(), utf8_errors():
         return _run_stage(program, stage, options)
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "read",
     "replace_all_uses",
     "source",
+    "utf8_errors",
 ]
 
 DYNAMIC = -(2**63)
@@ -143,9 +144,16 @@ def read(module: str | bytes | ir.Module) -> Program:
     several blocks or values used before they are defined.
     """
     module = parse(module)
+    with paused_collection(), utf8_errors():
+        return _read(module)
+
+
+@contextlib.contextmanager
+def utf8_errors():
+    """What MLIR's bindings raise for text that is not UTF-8 as a `ModuleParseError`. Attributes are read when first
+    asked for, so this is around every pass, not only around `read`."""
     try:
-        with paused_collection():
-            return _read(module)
+        yield
     except (UnicodeDecodeError, RuntimeError) as e:
         if isinstance(e, RuntimeError) and "conversion error" not in str(e):
             raise

@@ -9,14 +9,15 @@ from jaxlib.mlir import ir
 
 from .annotations import OWN_ATTRIBUTE, WITH_IN_SHARDINGS, Shardings
 from .model import Mesh, TensorSharding, quote, quote_symbol
-from .program import Block, Func, Op, Program, Value, parse
+from .program import Block, Func, Op, Program, Value, parse, utf8_errors
 
 __all__ = ["write", "write_text"]
 
 
 def write(program: Program, shardings: Shardings) -> ir.Module:
     """The program as a new `ir.Module` in the context it was read in."""
-    text = write_text(program, shardings)
+    with utf8_errors():
+        text = write_text(program, shardings)
     with program.context:
         return parse_in(text)
 

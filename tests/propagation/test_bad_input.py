@@ -194,3 +194,28 @@ def test_values_with_very_many_users():
     result = propagation.run(_main(t, f"%y0 = stablehlo.tanh %x0 : {t}\n{dead}\nreturn %x0"))
     assert [op.name for op in result.program.main.body.ops] == ["func.return"]
     assert [u.op.name for u in result.program.main.args[0].uses] == ["func.return"]
+
+
+NOT_UTF8 = {
+    "an operation's name": '"stab.t\\E0y"() : () -> ()',
+    "an attribute's name": '"a.b"() {"s\\E0y" = 1 : i32} : () -> ()',
+    "a unit attribute's name": '"a.b"() {a, "s\\E0y"} : () -> ()',
+    "a target": '%0 = "stablehlo.custom_call"() {call_target_name = "f\\E0y"} : () -> tensor<4xf32>',
+}
+
+
+@pytest.mark.parametrize("name", NOT_UTF8)
+def test_names_that_are_not_utf8(name):
+    with pytest.raises(errors.ModuleParseError, match="not UTF-8"):
+        propagation.run(f"func.func @main() {{ {NOT_UTF8[name]}\nreturn }}")
+
+
+def test_names_of_modules_and_texts_that_are_not_utf8():
+    for text in ('module @"m\\E0y" {}', 'module attributes {"s\\E0y" = 1 : i32} {}', "\ud800"):
+        with pytest.raises(errors.ModuleParseError):
+            propagation.run(text)
+
+
+def test_values_may_hold_any_bytes():
+    text = 'func.func @main() { "a.b"() {a = "\\E0y\\FF", b = "\\\\E0"} : () -> ()\nreturn }'
+    assert '"\\E0y\\FF"' in propagation.run(text).as_text()
