@@ -1,9 +1,9 @@
 """Ordering for overlap: collectives start as early as they can, and what needs them comes as late as it can.
 
-Machines with a network of their own compute while messages travel. A list scheduler goes through the items by the longest chain of work that hangs on each,
-on two resources: one that computes, one that sends. Its order is taken where a simulation of both orders says that it
-is faster and the estimate of memory stays within its bound; if it needs too much memory, fewer messages may be ahead of
-their users.
+Machines with a network of their own compute while messages travel. A list scheduler goes through the items by the
+longest chain of work that hangs on each, on two resources: one that computes, one that sends. Its order is taken where
+a simulation of both orders says that it is faster and the estimate of memory stays within its bound; if it needs too
+much memory, fewer messages may be ahead of their users.
 """
 
 from __future__ import annotations
