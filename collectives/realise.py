@@ -11,6 +11,7 @@ from .cost import item_bytes, sent_bytes
 from .emit import Collective, ModuleBuilder, Ref, Region
 from .layout import Atoms, Dims, local_shape
 from .moves import Step
+from .realise_order import from_ordered, is_ordered, to_ordered
 from .realise_pieces import send_pieces
 
 __all__ = ["REDUCERS", "Realiser"]
@@ -187,8 +188,12 @@ class Realiser:
 
     def step(self, region: Region, x: Ref, shape, before: Dims, step: Step, reduction: str, op, cause, loc) -> Ref:
         """Realises one step of a plan on `x`, the piece of a tensor of global `shape` laid out as `before`."""
-        after = local_shape(shape, step.after, self.sizes)
         kind, atoms, d = step.kind, step.atoms, step.dim
+        if kind in ("all_reduce", "reduce_scatter") and is_ordered(reduction, x.dtype):
+            key = to_ordered(self, region, x, reduction)
+            key = self.step(region, key, shape, before, step, reduction, op, cause, loc)
+            return from_ordered(self, region, key, x.dtype)
+        after = local_shape(shape, step.after, self.sizes)
         n = self.atoms.product(atoms)
         if kind == "slice":
             x = self.pad(region, x, d, 0, after[d] * n - x.shape[d], loc=loc)

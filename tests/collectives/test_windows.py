@@ -215,3 +215,22 @@ def test_pieces_arrive_in_their_places(name, axes, n):
         return lambda x: constrain(MOVES[name](constrain(x, tuple(axes))), None)
 
     check(Case(axes, build, (normal(n, 3) + 5,), (P(),)), above_xla=True)
+
+
+EXTREMES = {
+    "everywhere": (lambda x: (x.max(axis=0), x.min(axis=0)), P()),
+    "split": (lambda x: (x.max(axis=0), x.min(axis=0)), P("x")),  # by a reduce-scatter
+    "pooled": (lambda x: (jax.lax.cummax(x, axis=0)[-1:], jax.lax.cummin(x, axis=0)), None),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_over_devices_keep_nan(name, dtype):
+    """XLA's own collectives on CPUs lose NaN here, so the judge is one device."""
+    f, spec = EXTREMES[name]
+    x = normal(16, 8)
+    x[3, 1], x[0, 2], x[15, 3], x[7, 4], x[9, 5] = np.nan, np.nan, -np.nan, np.inf, -np.inf
+    x[:, 6], x[:, 7] = -np.inf, np.abs(x[:, 7])
+    case = Case({"x": 8}, lambda constrain: f, (jnp.asarray(x, dtype),), (P("x"),), spec and (spec, spec))
+    check(case, rtol=0, above_xla=True)
