@@ -44,7 +44,7 @@ def _write(ctx: Context, tree: Tree) -> set[Op]:
     turned = _turned(tree)
     elements = [v.op.operands[0] for v in tree.elements] if turned else tree.elements
     d = tree.axis
-    dims = _layout(ctx, elements, d)
+    dims = _layout(ctx, tree, elements)
     if dims is None or (turned and elements[0].type.shape[d] % ctx.atoms.product(dims[d])):
         return set()
     outer, ctx.op = ctx.op, next(iter(tree.results.values())).op
@@ -53,13 +53,10 @@ def _write(ctx: Context, tree: Tree) -> set[Op]:
         pieces = [_flip(ctx, x, d) for x in pieces]
     combine = lambda a, b: _apply(ctx, tree.combine, a, b)
     local = _scan(ctx, pieces, d, combine)
-    last = pieces[0].shape[d] - 1
-    totals = [ctx.realiser.cut(ctx.region, x, d, last, last + 1, ctx.loc) for x in local]
-    earlier = [_repeat(ctx, x, local[0].shape) for x in before(ctx, totals, dims[d], not turned, combine)]
-    joined = combine(earlier, local)
-    first = _is_first(ctx, dims[d], turned, local[0].shape)
+    if dims[d]:
+        local = _joined(ctx, local, d, dims[d], turned, combine)
     for c, value in tree.results.items():
-        x = ctx.emit("stablehlo.select", (first, local[c], joined[c]), local[c].shape, local[c].dtype)
+        x = local[c]
         if turned:
             for use in value.uses:
                 ctx.bind(use.op.results[0], dims, _flip(ctx, x, d))
@@ -67,6 +64,14 @@ def _write(ctx: Context, tree: Tree) -> set[Op]:
             ctx.bind(value, dims, x)
     ctx.op = outer
     return tree.ops | {use.op for v in tree.results.values() for use in v.uses} if turned else tree.ops
+
+
+def _joined(ctx: Context, local: Refs, d: int, atoms: Sequence[int], turned: bool, combine: Combine) -> Refs:
+    """The scans of pieces, combined with what lies before each piece."""
+    last = local[0].shape[d] - 1
+    totals = [ctx.realiser.cut(ctx.region, x, d, last, last + 1, ctx.loc) for x in local]
+    earlier = [_repeat(ctx, x, local[0].shape) for x in before(ctx, totals, atoms, not turned, combine)]
+    return _select(ctx, _is_first(ctx, atoms, turned, local[0].shape), local, combine(earlier, local))
 
 
 def _turned(tree: Tree) -> bool:
@@ -82,11 +87,28 @@ def _turned(tree: Tree) -> bool:
     return all(reverses(v.op) for v in tree.elements) and all(reverses(op) and op.parent is block for op in used)
 
 
-def _layout(ctx: Context, elements: Sequence[Value], d: int) -> Dims | None:
-    """The layout to scan in; None if the dimension is not split in it."""
+def _layout(ctx: Context, tree: Tree, elements: Sequence[Value]) -> Dims | None:
+    """The layout to scan in; None if the dimension is not split. Short pieces may rather be made whole by an exchange
+    with another dimension."""
+    d, shape = tree.axis, elements[0].type.shape
     made = [ctx.state(v) for v in elements if ctx.state(v).make is None]
-    dims = next((s.dims for s in made if s.dims[d]), None)
-    return None if dims is None or any(s.pending for s in made) else dims
+    split = next((s.dims for s in made if s.dims[d]), None)
+    if split is None or any(s.pending for s in made):
+        return None
+    n = ctx.atoms.product(split[d])
+    options = [split, *(ctx.want(v) for v in tree.results.values())]
+    for e, atoms in enumerate(split):
+        if e != d and not atoms and shape[e] % n == 0:
+            options.append(tuple(split[d] if i == e else () if i == d else a for i, a in enumerate(split)))
+
+    def cost(dims: Dims) -> float:
+        row = ctx.elements([1 if i == d else n for i, n in enumerate(shape)], (*dims[:d], (), *dims[d + 1 :]))
+        rounds = (ctx.atoms.product(dims[d]) - 1).bit_length()
+        total = sum(ctx.bits(v) * row * rounds + ctx.move_cost(v, dims) for v in elements)
+        work = 4 * len(elements) * ctx.bits(elements[0]) * ctx.elements(shape, dims) * ctx.redundancy
+        return total + work + sum(ctx.later_cost(v, dims) for v in tree.results.values())
+
+    return min(options, key=cost)
 
 
 def _scan(ctx: Context, x: Refs, d: int, combine: Combine) -> Refs:

@@ -139,3 +139,11 @@ def test_what_only_looks_like_a_scan_is_left_alone():
         return f
 
     check(Case({"x": 8}, build, (normal(32, 4),), (P("x", None),)))
+
+
+def test_short_pieces_are_exchanged_for_another_dimension():
+    def build(constrain):
+        return lambda a, b: constrain(lax.associative_scan(linear, (jax.nn.sigmoid(a), b), axis=0)[1], None, "x", None)
+
+    args = (normal(16, 32, 8), normal(16, 32, 8, seed=1))
+    check(Case({"x": 8}, build, args, (P("x", None, None),) * 2, P(None, "x", None)))
