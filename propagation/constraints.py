@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from .annotations import Shardings
+from .dataflow import add_manual, remove_manual
 from .errors import UnsupportedModuleError
 from .model import TensorSharding
 from .program import Op, Program, Use, Value, replace_all_uses, source
@@ -228,17 +229,47 @@ def settle_groups(
     groups to propagate."""
     out = []
     for group in groups:
-        places = [edge_values.get(v, v) for v in group]
-        found = {s for s in (shardings.get(v) for v in places) if s is not None and not _says_nothing(s)}
+        places = [_place(v, edge_values) for v in group]
+        found = {s for s in (_started(v, shardings) for v in places) if s is not None and not _says_nothing(s)}
         if len(found) == 1:
             (sharding,) = found
             for value in places:
-                _set(value, sharding, shardings)
+                if _computation(value) is None:
+                    _set(value, sharding, shardings)
+                else:
+                    _start(value, sharding)
         elif len(found) > 1:
             _log.warning("a sharding group starts with different shardings: %s", ", ".join(s.to_text() for s in found))
             group = [_open_constraint(program, shardings, v, next(iter(found)).mesh) for v in group]
         out.append(group)
     return out
+
+
+def _place(value: Value, edge_values: dict[Value, Value]) -> Value:
+    """The value that has the sharding of `value`; without edges, a loop's arguments have that of its results."""
+    loop = value.owner.owner if value.is_argument else None
+    if value not in edge_values and isinstance(loop, Op) and loop.name == "stablehlo.while":
+        return loop.results[value.number]
+    return edge_values.get(value, value)
+
+
+def _computation(value: Value) -> Op | None:
+    """The computation whose argument `value` is; its sharding is one of the computation's input shardings."""
+    owner = value.owner.owner if value.is_argument else None
+    return owner if isinstance(owner, Op) and owner.name in (_MANUAL, "sdy.named_computation") else None
+
+
+def _started(value: Value, shardings: Shardings) -> TensorSharding | None:
+    op = _computation(value)
+    if op is None:
+        return shardings.get(value)
+    return remove_manual(op.data["in_shardings"][value.number], op.data.get("manual_axes", ()))
+
+
+def _start(value: Value, sharding: TensorSharding) -> None:
+    op = _computation(value)
+    outer = op.data["in_shardings"]
+    outer[value.number] = add_manual(sharding, outer[value.number], op.data.get("manual_axes", ()))
 
 
 def _says_nothing(s: TensorSharding) -> bool:

@@ -64,6 +64,7 @@ def test_strategies_alone(stage):
     tally = sweep(range(40), stage, features=False)
     _check(tally, stage)
     assert tally.compared == 40
+    _check(sweep(range(180, 190), stage), stage)  # groups over arguments of manual computations are among them
 
 
 @pytest.mark.smoke
