@@ -17,7 +17,6 @@ from propagation.program import Value
 
 from ..layout import Dims
 from ..reshard import runs_of
-from . import linear
 from .context import Context
 
 __all__ = ["PASS", "REDUCE", "WHOLE", "Choice", "Factors", "choose", "layout_of", "work_of"]
@@ -110,7 +109,7 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
         choice = _cost(ctx, factors, assigned, operands, results, work, None if best is None else best.bytes)
         if choice is not None and (best is None or choice.bytes < best.bytes - 1e-6):
             best, chosen = choice, picks
-    if best is not None and best.bytes > _heaviest(ctx, states) and not _waits(ctx, results, best):
+    if best is not None and best.bytes > _heaviest(ctx, states) and not best.pending:  # one sum is a quick thing
         best = _elsewhere(ctx, factors, runs, places, chosen, tensors, operands, results, work, best)
     if best is None:
         none = ((),) * len(factors.sizes)
@@ -121,11 +120,6 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
 def _heaviest(ctx, states) -> float:
     """Bytes of a device's piece of the largest operand."""
     return max((s.bits * ctx.elements(s.shape, s.dims) for s in states if s.dims is not None), default=0.0)
-
-
-def _waits(ctx, results, best: Choice) -> bool:
-    """Whether a choice leaves a sum that may be reduced together with others, for less than it is charged."""
-    return bool(best.pending) and any(linear.saves(ctx, v, best.pending) for v in results)
 
 
 def _elsewhere(ctx, factors: Factors, runs, places, chosen, tensors, operands, results, work, best: Choice) -> Choice:

@@ -95,7 +95,7 @@ def _never_chosen(block: Block) -> str | None:
     if len(block.ops) != 2 or block.ops[0].name != "stablehlo.compare":
         return None
     compare = block.ops[0]
-    if list(compare.operands) != list(block.args) or list(block.terminator.operands) != compare.results:
+    if list(compare.operands) != list(block.args) or list(block.terminator.operands) != list(compare.results):
         return None
     direction = str(compare.attrs["comparison_direction"])
     if "GE" in direction or "GT" in direction:
