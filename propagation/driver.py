@@ -302,8 +302,7 @@ class Driver:
             yield op, rule, shardings, decision
 
     def _decided(self, value: Value | None) -> int | None:
-        """The place of a value, of the value that a result of a call stands for, or of what a reshard behind it
-        reshards; None for another value that was made after the decisions."""
+        """The place of a value, or of what a call's result or a reshard stands for; None if it was made afterwards."""
         while value is not None and value.index >= len(self._slot):
             op = value.op
             stands_for = None if op is None or op.data is None else op.data.get("stands_for")
