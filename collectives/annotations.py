@@ -51,7 +51,12 @@ class Annotated(Source):
     def results(self) -> list[TensorSharding | None]:
         main = self.program.main
         declared = self.shardings.results[main]
-        return [self.shardings.get(v) if s is None else s for v, s in zip(main.returned, declared)]
+        return [_reduced(self.shardings.get(v)) if s is None else s for v, s in zip(main.returned, declared)]
+
+
+def _reduced(sharding: TensorSharding | None) -> TensorSharding | None:
+    """The sharding of a result that nobody declared unreduced."""
+    return sharding and TensorSharding(sharding.mesh, sharding.dims, sharding.replicated)
 
 
 class Propagation(Source):

@@ -10,7 +10,6 @@ __all__ = [
     "OptionError",
     "ReshardError",
     "TopologyError",
-    "UnreducedResultError",
     "UnsupportedOpError",
     "UnsupportedShardingError",
 ]
@@ -39,10 +38,6 @@ class MeshMismatchError(CollectivesError, ValueError):
 
 class ReshardError(CollectivesError, ValueError):
     """A reshard that has no plan, such as towards unreduced axes the source does not have."""
-
-
-class UnreducedResultError(CollectivesError, ValueError):
-    """A partial sum that would leave the program although nobody declared the result unreduced."""
 
 
 class FullGatherError(CollectivesError, RuntimeError):

@@ -12,10 +12,11 @@ from propagation.program import Func, Op, Program, Value, parse, paused_collecti
 
 from .annotations import Source
 from .emit import FunctionItem, ModuleBuilder, Ref
-from .errors import DeviceMemoryError, MeshMismatchError, UnreducedResultError, UnsupportedShardingError
+from .errors import DeviceMemoryError, MeshMismatchError, UnsupportedShardingError
 from .layout import Atoms, Dims
 from .optimize import optimize
 from .options import Options
+from .partition import unreduced
 from .partition.context import Context
 from .passes.machine import machine_of, ref_bytes
 from .passes.memory import boundary
@@ -102,27 +103,30 @@ class Module(Context):
         mesh = self.atoms.mesh
         return self.atoms.of_axes(mesh.axis(name) for name in self.known.manual_axes(op))
 
-    def function(self, func: Func, ins, outs, name: str, public: bool) -> FunctionItem:
-        """Partitions a function whose arguments and results have the layouts `ins` and `outs`."""
+    def function(self, func: Func, ins, outs, name: str, public: bool, partial=None) -> FunctionItem:
+        """Partitions a function whose arguments and results have the layouts `ins` and `outs`. `partial` has the atoms
+        over which arguments, and those over which results, are sums still to be taken; None if all are complete."""
         saved = self.region, self.env, self.op
         types = [(self.piece_shape(a, dims), a.type.dtype) for a, dims in zip(func.args, ins)]
         self.op = func
         item = self.builder.function(name, types, public, self.loc)
         item.layouts = ins
         self.region, self.env = item.region, {}
-        for arg, ref, dims in zip(func.args, item.region.args, ins):
+        pending, left = partial or (((),) * len(ins), ((),) * len(outs))
+        for arg, ref, dims, atoms in zip(func.args, item.region.args, ins, pending):
             ref.type_text = None if arg.type.is_tensor else arg.type.text
-            self.bind(arg, dims, ref)
+            self.bind_partial(arg, dims, {atoms: ref})
         self.ends.update((v, (dims, 1.0)) for v, dims in zip(func.returned, outs))
+        self.left_partial.update((v, atoms) for v, atoms in zip(func.returned, left) if atoms)
         self.block(func.body.ops[:-1])
-        item.results = [self._result(func, v, dims) for v, dims in zip(func.returned, outs)]
+        item.results = [self._result(func, v, dims, atoms) for v, dims, atoms in zip(func.returned, outs, left)]
         self.region, self.env, self.op = saved
         return item
 
-    def _result(self, func: Func, value: Value, dims: Dims) -> Ref:
+    def _result(self, func: Func, value: Value, dims: Dims, atoms: tuple[int, ...]) -> Ref:
         """A result in its layout; what that sends is charged to the operation that computed it."""
         self.op = value.owner if isinstance(value.owner, Op) else func
-        return self.get(value, dims)
+        return unreduced.addend(self, value, dims, atoms) if atoms else self.get(value, dims)
 
 
 def partition_program(program: Program, known: Source, given: Topology | None, options: Options) -> Partitioned:
@@ -138,7 +142,11 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
     result_shardings = known.results()
     outs = tuple(_result_layout(atoms, s, v) for s, v in zip(result_shardings, main.returned))
     _check_boundary(atoms, main, ins, outs)
-    item = ctx.function(main, ins, outs, "main", True)
+    partial = (
+        tuple(unreduced.atoms_of(ctx, sharding(a)) for a in main.args),
+        tuple(unreduced.atoms_of(ctx, s) for s in result_shardings),
+    )
+    item = ctx.function(main, ins, outs, "main", True, partial)
     builder.functions.sort(key=lambda f: f is not item)
     item.arg_attrs = _arg_attrs(ctx, main, item)
     machine = machine_of(atoms, given, options.memory)
@@ -175,10 +183,6 @@ def _result_layout(atoms: Atoms, sharding: TensorSharding | None, value: Value) 
     rank = len(value.type.shape)
     if sharding is None or len(sharding.dims) != rank:
         return ((),) * rank
-    if sharding.unreduced:
-        raise UnreducedResultError(
-            f"a result of the program is declared unreduced ({sharding.to_text()}); return it reduced or sharded"
-        )
     return atoms.dims(sharding)
 
 

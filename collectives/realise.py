@@ -11,8 +11,8 @@ from .cost import item_bytes, sent_bytes
 from .emit import Collective, ModuleBuilder, Ref, Region
 from .layout import Atoms, Dims, local_shape
 from .moves import Step
-from .realise_order import from_ordered, is_ordered, to_ordered
 from .realise_pieces import send_pieces
+from .realise_reductions import Group, all_reduce, reduce_scatter
 
 __all__ = ["REDUCERS", "Realiser"]
 
@@ -29,12 +29,14 @@ REDUCERS = {
 
 
 class Realiser:
-    """Writes slices and collectives into regions. One per module."""
+    """Writes slices and collectives into regions. One per module. `platform` is whose compiler makes programs of them,
+    if that is known."""
 
-    def __init__(self, atoms: Atoms, builder: ModuleBuilder):
+    def __init__(self, atoms: Atoms, builder: ModuleBuilder, platform: str | None = None):
         self.atoms = atoms
         self.sizes = atoms.sizes
         self.builder = builder
+        self.platform = platform
         self._zero_bits: dict[str, str] = {}
 
     # -- scalars and positions ------------------------------------------------------------------------------
@@ -159,8 +161,16 @@ class Realiser:
         key = ("groups", tuple(atoms))
         return "replica_groups = " + self.builder.dense(key, lambda: self.atoms.groups(atoms))
 
-    def collective(self, region: Region, kind, atoms, x: Ref, shape, attrs, op, cause, loc, reducer=None, sent=None):
-        """One collective over `atoms`, reused if the same one is visible. `sent` overrides the operand's bytes.
+    def group(self, atoms: Sequence[int]) -> Group:
+        """The devices that differ in `atoms`."""
+        n = self.atoms.product(atoms)
+        return Group(self.groups(atoms), tuple(atoms), (self.atoms.count // n, n))
+
+    def collective(
+        self, region: Region, kind, atoms, x: Ref, shape, attrs, op, cause, loc, reducer=None, sent=None, count=None
+    ):
+        """One collective over `atoms`, reused if the same one is visible. `sent` overrides the operand's bytes; `count`
+        is the number of groups and of devices per group, where `atoms` is None.
 
         An array without elements needs none (and XLA refuses some).
         """
@@ -172,10 +182,12 @@ class Realiser:
             return found
         regions = (self.reducer(region, reducer, x.dtype),) if reducer else ()
         (out,) = region.op(f"stablehlo.{kind}", (x,), [(shape, x.dtype)], attrs, regions=regions, loc=loc)
-        n = self.atoms.product(atoms)
         operand = math.prod(x.shape) * item_bytes(x.dtype) if sent is None else sent
-        count = (self.atoms.count // n, n)
-        out.item.collective = Collective(kind, tuple(atoms), count, sent_bytes(kind, n, operand), op, cause)
+        if count is None:
+            n = self.atoms.product(atoms)
+            count = (self.atoms.count // n, n)
+        atoms = None if atoms is None else tuple(atoms)
+        out.item.collective = Collective(kind, atoms, count, sent_bytes(kind, count[1], operand), op, cause)
         region.known[key] = out
         return out
 
@@ -188,12 +200,8 @@ class Realiser:
 
     def step(self, region: Region, x: Ref, shape, before: Dims, step: Step, reduction: str, op, cause, loc) -> Ref:
         """Realises one step of a plan on `x`, the piece of a tensor of global `shape` laid out as `before`."""
-        kind, atoms, d = step.kind, step.atoms, step.dim
-        if kind in ("all_reduce", "reduce_scatter") and is_ordered(reduction, x.dtype):
-            key = to_ordered(self, region, x, reduction)
-            key = self.step(region, key, shape, before, step, reduction, op, cause, loc)
-            return from_ordered(self, region, key, x.dtype)
         after = local_shape(shape, step.after, self.sizes)
+        kind, atoms, d = step.kind, step.atoms, step.dim
         n = self.atoms.product(atoms)
         if kind == "slice":
             x = self.pad(region, x, d, 0, after[d] * n - x.shape[d], loc=loc)
@@ -204,11 +212,10 @@ class Realiser:
             x = self.collective(region, kind, atoms, x, whole, attrs, op, cause, loc)
             return self.cut(region, x, d, 0, after[d], loc)
         if kind == "all_reduce":
-            return self.collective(region, kind, atoms, x, x.shape, self.groups(atoms), op, cause, loc, reduction)
+            return all_reduce(self, region, x, self.group(atoms), reduction, op, cause, loc)
         if kind == "reduce_scatter":
             x = self.pad(region, x, d, 0, after[d] * n - x.shape[d], loc=loc)
-            attrs = f"scatter_dimension = {d} : i64, {self.groups(atoms)}"
-            return self.collective(region, kind, atoms, x, after, attrs, op, cause, loc, reduction)
+            return reduce_scatter(self, region, x, d, self.group(atoms), reduction, op, cause, loc)
         if kind == "collective_permute":
             return self.permute(region, x, before, step, op, cause, loc)
         if kind == "pieces":

@@ -18,7 +18,7 @@ from ..emit import Item, Ref
 from ..errors import UnsupportedOpError
 from ..layout import replicated
 from .context import Context
-from .factors import PASS, WHOLE, Factors, choose
+from .factors import PASS, REDUCE, WHOLE, Factors, choose
 
 __all__ = ["by_rule", "rule_of"]
 
@@ -32,9 +32,11 @@ def rule_of(op: Op) -> OpRule | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def factors_of(rule: OpRule, operands: tuple, results: tuple) -> Factors:
-    """Pass-through factors may be split if every dimension they stand in is one factor of that size."""
-    kinds = [PASS if t == FactorType.PASS_THROUGH else WHOLE for t in rule.types]
+def factors_of(rule: OpRule, operands: tuple, results: tuple, sums: bool = False) -> Factors:
+    """Pass-through factors may be split if every dimension they stand in is one factor of that size; so may factors
+    that are reduced, if the operation `sums` over them."""
+    of_type = {FactorType.PASS_THROUGH: PASS, **({FactorType.REDUCTION: REDUCE} if sums else {})}
+    kinds = [of_type.get(t, WHOLE) for t in rule.types]
     for shapes, tensors in ((operands, rule.operands), (results, rule.results)):
         for shape, dims in zip(shapes, tensors):
             for n, factors in zip(shape, dims):
@@ -45,18 +47,21 @@ def factors_of(rule: OpRule, operands: tuple, results: tuple) -> Factors:
     def flat(tensors):
         return tuple(tuple(f[0] if len(f) == 1 else -1 for f in dims) for dims in tensors)
 
-    for dims in flat(rule.results):  # what a result does not have is not passed through
-        kinds = [k if f in dims else WHOLE for f, k in enumerate(kinds)]
-    return Factors(rule.sizes, tuple(kinds), flat(rule.operands), flat(rule.results))
+    for dims in flat(rule.results):  # what a result does not have is not passed through, what it has is not reduced
+        kinds = [k if (f in dims) == (k == PASS) else WHOLE for f, k in enumerate(kinds)]
+    even = frozenset(f for f, k in enumerate(kinds) if k == REDUCE)  # nothing is known about adding padding
+    return Factors(rule.sizes, tuple(kinds), flat(rule.operands), flat(rule.results), even)
 
 
-def by_rule(ctx: Context, op: Op, why: str = "the operation needs these dimensions whole") -> None:
-    """Partitions along the pass-through factors of the operation's rule, with its attributes as they are."""
+def by_rule(ctx: Context, op: Op, why: str = "the operation needs these dimensions whole", sums: bool = False) -> None:
+    """Partitions along the pass-through factors of the operation's rule, with its attributes as they are; also along
+    reduced factors if the operation `sums` over them: each device makes a partial sum."""
     rule = rule_of(op)
     if rule is None:
         _whole(ctx, op, "nothing is known about its dimensions")
         return
-    factors = factors_of(rule, tuple(v.type.shape for v in op.operands), tuple(v.type.shape for v in op.results))
+    shapes = [tuple([v.type.shape for v in values]) for values in (op.operands, op.results)]
+    factors = factors_of(rule, *shapes, sums)
     apply(ctx, op, factors, why)
 
 
@@ -76,7 +81,7 @@ def apply(ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = 
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
     refs = ctx.local_copy(op, operands, shapes, attrs)
     for r, dims, ref in zip(op.results, choice.results, refs):
-        ctx.bind(r, dims, ref)
+        ctx.bind_partial(r, dims, {choice.pending: ref})
 
 
 def _whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
@@ -101,7 +106,7 @@ def custom_call(ctx: Context, op: Op) -> None:
     for symbol in op.attrs.get("called_computations", ()):
         ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
     if rule_of(op) is not None:
-        by_rule(ctx, op)
+        by_rule(ctx, op, sums=True)
         return
     effect = "has_side_effect" in op.attrs and flag(op.attrs["has_side_effect"])
     if effect and not ctx.manual and ctx.atoms.count > 1:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from propagation.program import Block, Func, Op, Value, source
 
-from ..cost import item_bytes, sent_bytes
-from ..emit import Collective, ModuleBuilder, Ref, Region
+from ..cost import item_bytes
+from ..emit import ModuleBuilder, Ref, Region
 from ..errors import FullGatherError, UnsupportedOpError
 from ..layout import Atoms, Dims, local_shape, replicated
 from ..plan import Finding
@@ -40,7 +40,7 @@ class Context:
         self.topology = topology
         self.options = options
         self.planner = Planner(atoms)
-        self.realiser = Realiser(atoms, builder)
+        self.realiser = Realiser(atoms, builder, topology.compiler)
         self.findings: list[Finding] = []
         self.region: Region = None
         self.op: Op | Func = None
@@ -48,6 +48,7 @@ class Context:
         # For values that are returned: the layout in which they leave their function (or the call, if it is written
         # in place), and how much moving there counts.
         self.ends: dict[Value, tuple[Dims, float]] = {}
+        self.left_partial: dict[Value, tuple[int, ...]] = {}  # what leaves the program unreduced, over which atoms
         self.returned_as: dict[Value, Value] = {}  # from what a callee written in place returns to the call's result
         self.callees: dict = {}
         self.decisions: dict = {}
@@ -411,16 +412,11 @@ class Context:
             self.findings.append(Finding("full-gather", message, where, sent))
         return self.get(value, dims)
 
-    def own_collective(self, ref: Ref, kind: str, groups: tuple[int, int], operand: float, cause: str) -> None:
-        """Records a collective that the program itself contains."""
-        sent = sent_bytes(kind, groups[1], operand)
-        ref.item.collective = Collective(kind, None, groups, sent, self.op, cause)
-
     # -- the walk ---------------------------------------------------------------------------------------------
 
     def block(self, ops: Iterable[Op]) -> None:
         """Partitions operations in order (terminators are the caller's)."""
-        from . import associative, numbering  # they need the context's type
+        from . import associative, bodies, numbering  # they need the context's type
 
         table = self._rules
         scans, skipped = None, set()
@@ -433,6 +429,8 @@ class Context:
                 scans.enter(self, op, skipped)
                 if op in skipped:
                     continue
+            if op.regions:
+                op = bodies.plain(op)
             self.op = op
             rule = table.get(op.name)
             if rule is None:

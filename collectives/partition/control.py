@@ -1,4 +1,4 @@
-"""Control flow: loops, branches, calls, manual computations, constraints and barriers."""
+"""Control flow: loops, branches, calls, constraints and barriers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from propagation.attributes import symbol
 from propagation.program import Block, Op, Value, source
 
 from ..emit import Ref, Region
-from ..errors import UnsupportedOpError, UnsupportedShardingError
+from ..errors import UnsupportedOpError
 from ..layout import Dims, replicated
 from . import linear
 from .constant import scalar_constant
@@ -273,45 +273,6 @@ def _call(ctx: Context, op: Op, callee) -> None:
         ctx.bind(r, dims, ref)
 
 
-# -- manual computations --------------------------------------------------------------------------------------
-
-
-def manual_computation(ctx: Context, op: Op) -> None:
-    """The body is written per device along the manual axes already: it is copied into place, with the other axes
-    partitioned as usual."""
-    ins, outs = ctx.manual_shardings(op)
-    manual = ctx.manual_atoms(op)
-    body = op.regions[0]
-    outer_manual, ctx.manual = ctx.manual, tuple(sorted({*ctx.manual, *manual}))
-    for v, arg, s in zip(op.operands, body.args, ins):
-        dims = ctx.atoms.dims(s)
-        ref = ctx.get(v, dims)
-        ctx.bind(arg, _without(dims, manual, op), ref)
-    ctx.block(body.ops[:-1])
-    ctx.op = body.terminator
-    refs = []
-    for v, s in zip(body.terminator.operands, outs):
-        if s.unreduced:
-            raise UnsupportedShardingError(
-                "a manual computation returns an unreduced value; reduce it inside (psum) first", source(op)
-            )
-        refs.append(ctx.get(v, _without(ctx.atoms.dims(s), manual, op)))
-    ctx.op, ctx.manual = op, outer_manual
-    for r, ref, s in zip(op.results, refs, outs):
-        ctx.bind(r, ctx.atoms.dims(s), ref)
-
-
-def _without(dims: Dims, manual, op: Op) -> Dims:
-    """The layout inside: manual axes are the major ones of each dimension and fall away."""
-    out = []
-    for atoms in dims:
-        free = tuple(a for a in atoms if a not in manual)
-        if atoms[len(atoms) - len(free) :] != free:
-            raise UnsupportedShardingError("manual axes must be major to free axes in every dimension", source(op))
-        out.append(free)
-    return tuple(out)
-
-
 # -- annotations ----------------------------------------------------------------------------------------------
 
 
@@ -323,6 +284,9 @@ def constraint(ctx: Context, op: Op) -> None:
         ctx.env[result] = state
         return
     dims = ctx.want(result)
+    if state.pending and state.partial.dims == dims and ctx.sharding(result).unreduced:
+        same(ctx, op)
+        return
     ctx.bind(result, dims, ctx.get(value, dims))
     ctx.state(result).recipe = state.recipe
 
@@ -365,49 +329,11 @@ def token(ctx: Context, op: Op) -> None:
         ctx.bind(r, replicated(len(r.type.shape)), ref)
 
 
-_MANUAL_COLLECTIVES = [
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "collective_broadcast",
-    "collective_permute",
-    "reduce_scatter",
-]
-
-
-def manual_collective(ctx: Context, op: Op) -> None:
-    """A collective the program wrote itself: its groups are device numbers of the flattened mesh already."""
-    if not ctx.manual:
-        raise UnsupportedOpError(
-            f"{op.name} outside of a manual computation; write it in one (shard_map), or let a sharding ask for it",
-            source(op),
-        )
-    layouts = [replicated(len(v.type.shape)) for v in op.operands]
-    operands = [ctx.gathered(v, dims, "a collective of a manual computation") for v, dims in zip(op.operands, layouts)]
-    text = ctx.attr_text(op, skip=("use_global_device_ids", "channel_handle"))
-    refs = ctx.local_copy(op, operands, [r.type.shape for r in op.results], attrs=text)
-    kind = op.name.removeprefix("stablehlo.")
-    groups = _groups(op)
-    operand = sum(v.type.size * ctx.bits(v) for v in op.operands)
-    ctx.own_collective(refs[0], kind, groups, operand, "written in the program")
-    for r, ref in zip(op.results, refs):
-        ctx.bind(r, replicated(len(r.type.shape)), ref)
-
-
-def _groups(op: Op) -> tuple[int, int]:
-    attr = op.attrs.get("replica_groups")
-    if attr is None:
-        return (1, 2)
-    shape = attr.type.shape
-    return (shape[0], shape[1])
-
-
 PARTITION = {
     "stablehlo.while": while_,
     "stablehlo.case": case,
     "stablehlo.if": case,
     "func.call": call,
-    "sdy.manual_computation": manual_computation,
     "sdy.sharding_constraint": constraint,
     "sdy.reshard": constraint,
     "sdy.propagation_barrier": same,
@@ -415,5 +341,4 @@ PARTITION = {
     "sdy.data_flow_edge": same,
     "stablehlo.optimization_barrier": optimization_barrier,
     **{f"stablehlo.{name}": token for name in ("after_all", "create_token", "infeed", "outfeed", "send", "recv")},
-    **{f"stablehlo.{name}": manual_collective for name in _MANUAL_COLLECTIVES},
 }

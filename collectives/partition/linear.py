@@ -54,6 +54,8 @@ def saves(ctx: Context, value: Value, pending: tuple[int, ...]) -> bool:
             continue
         if op.name == "func.return":
             if value not in ctx.returned_as:
+                if value in ctx.left_partial:
+                    return True
                 end = ctx.ends.get(value)
                 return _split_by(ctx.want(value) if end is None else end[0], pending)
             value = ctx.returned_as[value]

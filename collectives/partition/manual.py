@@ -1,0 +1,158 @@
+"""Manual computations, and the collectives that programs write in them themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from propagation.attributes import integer
+from propagation.program import Op, Value, source
+
+from ..cost import sent_bytes
+from ..emit import Collective
+from ..errors import UnsupportedOpError, UnsupportedShardingError
+from ..layout import Dims, replicated
+from ..realise_reductions import Group, all_reduce, reduce_scatter
+from . import unreduced
+from .context import Context
+from .reduce import reduction_kind
+
+__all__ = ["collective", "manual_computation"]
+
+CAUSE = "written in the program"
+
+# The dimensions that each collective moves along, by attribute; along the others it does the same to every element.
+_MOVED = {
+    "all_gather": ("all_gather_dim",),
+    "all_reduce": (),
+    "all_to_all": ("split_dimension", "concat_dimension"),
+    "collective_broadcast": (),
+    "collective_permute": (),
+    "reduce_scatter": ("scatter_dimension",),
+}
+
+
+def manual_computation(ctx: Context, op: Op) -> None:
+    """The body is written per device along the manual axes already: it is copied into place, with the other axes
+    partitioned as usual. What it takes and returns unreduced are addends there."""
+    ins, outs = ctx.manual_shardings(op)
+    manual = ctx.manual_atoms(op)
+    body = op.regions[0]
+    outer_manual, ctx.manual = ctx.manual, tuple(sorted({*ctx.manual, *manual}))
+    for v, arg, s in zip(op.operands, body.args, ins):
+        dims = ctx.atoms.dims(s)
+        ref = unreduced.addend(ctx, v, dims, _pending(ctx, s, manual))
+        ctx.bind(arg, _without(dims, manual, op), ref)
+    ctx.block(body.ops[:-1])
+    ctx.op = body.terminator
+    refs = [ctx.get(v, _without(ctx.atoms.dims(s), manual, op)) for v, s in zip(body.terminator.operands, outs)]
+    ctx.op, ctx.manual = op, outer_manual
+    for r, ref, s in zip(op.results, refs, outs):
+        ctx.bind_partial(r, ctx.atoms.dims(s), {_pending(ctx, s, manual): ref})
+
+
+def _pending(ctx: Context, sharding, manual: Sequence[int]) -> tuple[int, ...]:
+    """The manual axes over which a value is unreduced. Over free axes values inside are whole ones."""
+    return tuple(a for a in unreduced.atoms_of(ctx, sharding) if a in manual)
+
+
+def _without(dims: Dims, manual, op: Op) -> Dims:
+    """The layout inside: manual axes are the major ones of each dimension and fall away."""
+    out = []
+    for atoms in dims:
+        free = tuple(a for a in atoms if a not in manual)
+        if atoms[len(atoms) - len(free) :] != free:
+            raise UnsupportedShardingError("manual axes must be major to free axes in every dimension", source(op))
+        out.append(free)
+    return tuple(out)
+
+
+# -- collectives ------------------------------------------------------------------------------------------------
+
+
+def collective(ctx: Context, op: Op) -> None:
+    """A collective the program wrote itself: its groups are device numbers of the flattened mesh already. Dimensions
+    along which it does not move anything stay split over free axes."""
+    if not ctx.manual:
+        raise UnsupportedOpError(
+            f"{op.name} outside of a manual computation; write it in one (shard_map), or let a sharding ask for it",
+            source(op),
+        )
+    kind = op.name.removeprefix("stablehlo.")
+    talking = _talking(op)
+    moved = {integer(op.attrs[name]) for name in _MOVED[kind]}
+    layouts = [_kept(ctx, v, moved, talking) for v in op.operands]
+    refs = [_operand(ctx, v, dims) for v, dims in zip(op.operands, layouts)]
+    shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, layouts)]
+    reduction = reduction_kind(op.regions[0]) if op.regions else None
+    group = _group(ctx, talking)
+    if kind == "all_reduce" and reduction:
+        outs = [all_reduce(ctx.realiser, ctx.region, x, group, reduction, op, CAUSE, ctx.loc) for x in refs]
+    elif kind == "reduce_scatter" and reduction:
+        (d,) = moved
+        outs = [reduce_scatter(ctx.realiser, ctx.region, x, d, group, reduction, op, CAUSE, ctx.loc) for x in refs]
+    else:
+        skip = ("use_global_device_ids", "channel_handle", "replica_groups", "source_target_pairs")
+        text = ", ".join(filter(None, (ctx.attr_text(op, skip), group.text)))
+        types = [(shape, r.type.dtype) for shape, r in zip(shapes, op.results)]
+        regions = [ctx.copy_region(block) for block in op.regions]
+        outs = ctx.region.op(op.name, refs, types, text, regions=regions, loc=ctx.loc)
+        operand = sum(ctx.elements(v.type.shape, dims) * ctx.bits(v) for v, dims in zip(op.operands, layouts))
+        sent = sent_bytes(kind, group.count[1], operand)
+        outs[0].item.collective = Collective(kind, group.atoms, group.count, sent, op, CAUSE)
+    for r, dims, ref in zip(op.results, layouts, outs):
+        ctx.bind(r, dims, ref)
+
+
+def _operand(ctx: Context, value: Value, dims: Dims):
+    have = ctx.state(value).dims
+    if have is not None and any(a and a != b for a, b in zip(have, dims)):
+        return ctx.gathered(value, dims, "a collective of a manual computation moves along this dimension")
+    return ctx.get(value, dims)
+
+
+def _talking(op: Op) -> np.ndarray:
+    """i64[groups, members]: the devices that hear of each other. Rows of smaller groups end in -1."""
+    name = "source_target_pairs" if op.name == "stablehlo.collective_permute" else "replica_groups"
+    attr = ir.DenseIntElementsAttr(op.attrs[name])
+    numbers = np.array([int(n) for n in attr], dtype=np.int64)
+    shape = ir.ShapedType(attr.type).shape
+    return np.broadcast_to(numbers, shape) if attr.is_splat else numbers.reshape(shape)
+
+
+def _kept(ctx: Context, value: Value, moved: set[int], talking: np.ndarray) -> Dims:
+    """The layout that a value may keep: what is moved is whole, and devices that talk hold the same part."""
+    have = ctx.state(value).dims
+    if have is None:
+        have = ctx.want(value)
+    first = talking[:, :1]
+    others = np.where(talking < 0, first, talking)
+    out = list(replicated(len(have)))
+    for d, atoms in enumerate(have):
+        if atoms and d not in moved:
+            place = ctx.atoms.coordinate(atoms)
+            if talking.size == 0 or (place[others] == place[first]).all():
+                out[d] = atoms
+    return tuple(out)
+
+
+def _group(ctx: Context, talking: np.ndarray) -> Group:
+    """The groups of a collective; by their atoms if they are those of some."""
+    count = (talking.shape[0], talking.shape[1])
+    if ctx.op.name == "stablehlo.collective_permute":
+        return Group("source_target_pairs = " + ctx.text_of(ctx.op.attrs["source_target_pairs"]), None, (1, 2))
+    if talking.size and talking.min() >= 0:
+        differ = [a for a in range(len(ctx.sizes)) if np.ptp(ctx.atoms.coordinate((a,))[talking[0]])]
+        groups = ctx.atoms.groups(differ)
+        rows = talking[np.argsort(talking[:, 0])]
+        if groups.shape == rows.shape and (groups[np.argsort(groups[:, 0])] == rows).all():
+            return Group(ctx.realiser.groups(differ), tuple(differ), count)
+    return Group("replica_groups = " + ctx.text_of(ctx.op.attrs["replica_groups"]), None, count)
+
+
+PARTITION = {
+    "sdy.manual_computation": manual_computation,
+    **{f"stablehlo.{name}": collective for name in _MOVED},
+}

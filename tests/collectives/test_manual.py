@@ -1,0 +1,107 @@
+"""Manual computations over some axes: what happens to the others, and annotations where they mean nothing."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax, shard_map
+from jax.sharding import PartitionSpec as P
+
+import collectives
+import propagation
+
+from . import harness
+from .jax_side import Case, jax_mesh
+
+AXES = {"data": 4, "model": 2}
+BODIES = {
+    "psum": (lambda x: lax.psum(x, "data"), P(), {"all_reduce"}),
+    "pmax": (lambda x: lax.pmax(x, "data"), P(), {"all_reduce"}),
+    "psum_scatter": (lambda x: lax.psum_scatter(x, "data", tiled=True), P("data"), {"reduce_scatter"}),
+    "all_gather": (lambda x: lax.all_gather(x, "data", tiled=True), P(), {"all_gather"}),
+    "ppermute": (lambda x: lax.ppermute(x, "data", [(0, 1), (1, 2), (2, 0)]), P("data"), {"collective_permute"}),
+    "sort": (lambda x: jnp.sort(x, 0), P("data"), set()),
+    "scatter": (lambda x: x.at[jnp.array([0, 1])].add(1.0), P("data"), set()),
+}
+
+
+def inside(body, mesh, out):
+    map_ = dict(mesh=mesh, in_specs=P("data"), out_specs=out, axis_names={"data"}, check_vma=False)
+    return shard_map(body, **map_)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_free_axes_stay_split(name):
+    """Also: shardings in the bodies of reductions, sorts and scatters, which JAX writes there, are dropped."""
+    body, out, kinds = BODIES[name]
+    x = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)
+    mapped = inside(body, jax_mesh(AXES), out)
+    case = Case(AXES, lambda _: mapped, (x,), (P("data", "model"),), P(*out, *[None] * (1 - len(out)), "model"))
+    result = collectives.partition(propagation.run(case.text), allow_full_gather=False)
+    assert "sdy" not in result.as_text() and set(result.plan.counts) == kinds
+    assert all(entry.axes == "data" for entry in result.plan.entries if entry.kind != "collective_permute")
+    want = np.asarray(jax.jit(mapped)(x))
+    (got,), _ = harness.run_partitioned(result, [x], [want.shape])
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_exchanges_keep_what_they_do_not_move():
+    x = np.random.default_rng(1).normal(size=(16, 8, 6)).astype(np.float32)
+    mesh = jax_mesh(AXES)
+    body = lambda x: lax.all_to_all(x, "data", 1, 0, tiled=True)
+    spec = P(None, "data", "model")
+    map_ = dict(mesh=mesh, in_specs=P("data"), out_specs=P(None, "data"), axis_names={"data"}, check_vma=False)
+    case = Case(AXES, lambda _: shard_map(body, **map_), (x,), (P("data", None, "model"),), spec)
+    result = collectives.partition(propagation.run(case.text), allow_full_gather=False)
+    assert result.plan.counts == {"all_to_all": 1}
+    (got,), _ = harness.run_partitioned(result, [x], [(16, 8, 6)])
+    np.testing.assert_array_equal(got, x)
+
+
+def test_annotations_of_scalars_are_dropped_at_every_level():
+    text = """sdy.mesh @mesh = <["a"=4, "b"=2]>
+func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {"b"}]>}) -> tensor<16xf32> {
+  %c = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = "stablehlo.reduce"(%x, %c) <{dimensions = array<i64: 0>}> ({ ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %1 = sdy.sharding_constraint %p <@mesh, []> : tensor<f32>
+    %2 = stablehlo.add %1, %q : tensor<f32>
+    %3 = sdy.sharding_constraint %2 <@mesh, []> : tensor<f32>
+    stablehlo.return %3 : tensor<f32> }) : (tensor<8x16xf32>, tensor<f32>) -> tensor<16xf32>
+  return %0 : tensor<16xf32> }"""
+    x = np.arange(128, dtype=np.float32).reshape(8, 16)
+    result = collectives.partition(propagation.run(text))
+    assert "sdy" not in result.as_text() and result.plan.counts["all_reduce"] == 1
+    (got,), _ = harness.run_partitioned(result, [x], [(16,)])
+    np.testing.assert_array_equal(got, x.sum(0))
+
+
+@pytest.mark.parametrize("columns, kinds", [(16, {"all_reduce": 1}), (18, {})])
+def test_custom_calls_sum_over_the_reduced_factors_of_their_rules(columns, kinds):
+    """Judged with a contraction in the place of the call. Pieces with padding are not summed."""
+    rule = f"<([i, j], [j, k])->([i, k]) {{i=8, j={columns}, k=4}} reduction={{j}}, custom>"
+    dim = '"a"' if columns == 16 else ""
+    text = f"""sdy.mesh @mesh = <["a"=4, "b"=2]>
+func.func @main(%x: tensor<8x{columns}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"b"}}, {{{dim}}}]>}},
+    %y: tensor<{columns}x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{{dim}}}, {{}}]>}})
+    -> (tensor<8x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"b"}}, {{}}]>}}) {{
+  %0 = stablehlo.custom_call @f(%x, %y) {{sdy.sharding_rule = #sdy.op_sharding_rule{rule}}}
+    : (tensor<8x{columns}xf32>, tensor<{columns}x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32> }}"""
+    result = collectives.partition(propagation.run(text))
+    assert result.plan.counts == kinds and not result.findings
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(8, columns)).astype(np.float32), rng.normal(size=(columns, 4)).astype(np.float32)
+    (line,) = [t for t in result.as_text().splitlines() if "custom_call" in t]
+    dot = (
+        "<{dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]>}>"
+    )
+    head, rest = line.split('"stablehlo.custom_call"')
+    program = result.as_text().replace(
+        line, f'{head}"stablehlo.dot_general"{rest[: rest.index(")") + 1]} {dot}{rest[rest.index(" : (") :]}'
+    )
+    shards = [harness.pieces(a, s) for a, s in zip((x, y), result.arg_shardings)]
+    (out,) = harness.Compiled(program, 8)(shards)
+    got = harness.unshard(out, (8, 4), result.result_shardings[0])
+    np.testing.assert_allclose(got, x @ y, rtol=1e-4, atol=1e-5)
