@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
 
-from propagation.attributes import integer
+from propagation.attributes import integer, unquote
+from propagation.model import AxisRef
 from propagation.program import Op, Value, source
 
 from ..cost import sent_bytes
@@ -22,6 +24,8 @@ from .reduce import reduction_kind
 __all__ = ["collective", "manual_computation"]
 
 CAUSE = "written in the program"
+
+_AXIS = re.compile(r'axis_ref<name = "((?:[^"\\]|\\.)*)"(?:, sub_axis_info = \((\d+)\)(\d+))?')
 
 # The dimensions that each collective moves along, by attribute; along the others it does the same to every element.
 _MOVED = {
@@ -81,7 +85,7 @@ def collective(ctx: Context, op: Op) -> None:
             source(op),
         )
     kind = op.name.removeprefix("stablehlo.")
-    talking = _talking(op)
+    talking = _talking(ctx, op)
     moved = {integer(op.attrs[name]) for name in _MOVED[kind]}
     layouts = [_kept(ctx, v, moved, talking) for v in op.operands]
     refs = [_operand(ctx, v, dims) for v, dims in zip(op.operands, layouts)]
@@ -113,13 +117,31 @@ def _operand(ctx: Context, value: Value, dims: Dims):
     return ctx.get(value, dims)
 
 
-def _talking(op: Op) -> np.ndarray:
+def _talking(ctx: Context, op: Op) -> np.ndarray:
     """i64[groups, members]: the devices that hear of each other. Rows of smaller groups end in -1."""
-    name = "source_target_pairs" if op.name == "stablehlo.collective_permute" else "replica_groups"
-    attr = ir.DenseIntElementsAttr(op.attrs[name])
+    attr = op.attrs["source_target_pairs" if op.name == "stablehlo.collective_permute" else "replica_groups"]
+    if not isinstance(attr, ir.DenseIntElementsAttr):
+        return ctx.atoms.groups(_axes(ctx, op, ctx.text_of(attr)))
     numbers = np.array([int(n) for n in attr], dtype=np.int64)
     shape = ir.ShapedType(attr.type).shape
     return np.broadcast_to(numbers, shape) if attr.is_splat else numbers.reshape(shape)
+
+
+def _axes(ctx: Context, op: Op, text: str) -> tuple[int, ...]:
+    """The atoms of groups that are written as axes of a mesh; the bindings know this attribute as text only."""
+    mesh = ctx.atoms.mesh
+    if not text.startswith("#stablehlo.replica_group_mesh_axes<"):
+        raise UnsupportedOpError(f"{op.name} has groups of a kind that is not known: {text}", source(op))
+    axes = []
+    for name, pre, size in _AXIS.findall(text):
+        name = unquote(name)
+        if name not in dict(mesh.axes):
+            raise UnsupportedOpError(
+                f"{op.name} talks over axis {name!r}, which the program's mesh {mesh.to_text()} does not have",
+                source(op),
+            )
+        axes.append(AxisRef(name, int(pre), int(size)) if pre else mesh.axis(name))
+    return ctx.atoms.of_axes(axes)
 
 
 def _kept(ctx: Context, value: Value, moved: set[int], talking: np.ndarray) -> Dims:
@@ -149,7 +171,8 @@ def _group(ctx: Context, talking: np.ndarray) -> Group:
         rows = talking[np.argsort(talking[:, 0])]
         if groups.shape == rows.shape and (groups[np.argsort(groups[:, 0])] == rows).all():
             return Group(ctx.realiser.groups(differ), tuple(differ), count)
-    return Group("replica_groups = " + ctx.text_of(ctx.op.attrs["replica_groups"]), None, count)
+    text = ctx.builder.dense(("groups of the program", talking.tobytes(), count), lambda: talking)
+    return Group("replica_groups = " + text, None, count)
 
 
 PARTITION = {

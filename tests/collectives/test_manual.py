@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from jax import lax, shard_map
 from jax.sharding import PartitionSpec as P
+from jaxlib.mlir import ir
 
 import collectives
 import propagation
+import propagation.program
 
 from . import harness
 from .jax_side import Case, jax_mesh
@@ -105,3 +107,30 @@ func.func @main(%x: tensor<8x{columns}xf32> {{sdy.sharding = #sdy.sharding<@mesh
     (out,) = harness.Compiled(program, 8)(shards)
     got = harness.unshard(out, (8, 4), result.result_shardings[0])
     np.testing.assert_allclose(got, x @ y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", ["dense<[[0, 4], [1, 5], [2, 6], [3, 7]]> : tensor<4x2xi64>", "axes"])
+def test_groups_as_numbers_and_as_axes(groups):
+    """Groups of a sub-axis; newer frontends write them as axes of a mesh, which older jaxlibs cannot read."""
+    if groups == "axes":
+        axis = '#stablehlo.axis_ref<name = "a", sub_axis_info = (1)2>'
+        groups = f"#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [{axis}]>"
+        with propagation.program.context():
+            try:
+                ir.Attribute.parse(groups)
+            except ir.MLIRError:
+                pytest.skip("this jaxlib has no groups of axes")
+    text = f"""sdy.mesh @mesh = <["a"=4, "b"=2]>
+func.func @main(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {{
+  %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{"a"}}, {{?}}]>] out_shardings=[<@mesh, [{{"a"}}, {{?}}]>]
+    manual_axes={{"a"}} (%z: tensor<2x16xf32>) {{
+    %1 = "stablehlo.all_reduce"(%z) <{{replica_groups = {groups}}}> ({{ ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %2 = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %2 : tensor<f32> }}) : (tensor<2x16xf32>) -> tensor<2x16xf32>
+    sdy.return %1 : tensor<2x16xf32> }} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %0 : tensor<8x16xf32> }}"""
+    x = np.arange(128, dtype=np.float32).reshape(8, 16)
+    result = collectives.partition(propagation.run(text))
+    (got,), _ = harness.run_partitioned(result, [x], [(8, 16)])
+    half = x[:4] + x[4:]
+    np.testing.assert_array_equal(got, np.concatenate([half, half]))
