@@ -13,7 +13,7 @@ _COMPUTATIONS = ("sdy.manual_computation", "sdy.named_computation")
 
 
 def annotated(text: str, seed: int) -> str:
-    """The module `text` with new shardings; inside manual computations the old ones stay."""
+    """The module `text` with new shardings; inside manual computations and bodies of reductions the old ones stay."""
     rng = random.Random(seed)
     p = program.read(text)
     old, new = read_shardings(p), Shardings(p)
@@ -24,8 +24,7 @@ def annotated(text: str, seed: int) -> str:
         new.results[func] = [draw(t.rank) for t in func.result_types]
         for op in func.body.walk():
             kept = _is_inside(op, {"sdy.manual_computation"}) or op.name in _COMPUTATIONS
-            if not kept and _is_inside(op, None):
-                continue  # bodies of reductions
+            kept = kept or _is_inside(op, None)
             for value in op.results:
                 needed = op.name in ("sdy.sharding_constraint", "sdy.reshard")
                 new.set(value, old.get(value) if kept else draw(value.type.rank, needed))
@@ -36,7 +35,7 @@ def _is_inside(op, names: set[str] | None) -> bool:
     """Whether `op` is in a region of an operation of `names` (None: of one that is no loop, branch or computation)."""
     parent = op.parent_op
     while isinstance(parent, program.Op):
-        flow = ("stablehlo.while", "stablehlo.case", *_COMPUTATIONS)
+        flow = ("stablehlo.while", "stablehlo.case", "stablehlo.if", *_COMPUTATIONS)
         if parent.name in names if names is not None else parent.name not in flow:
             return True
         parent = parent.parent_op
