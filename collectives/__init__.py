@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from jaxlib.mlir import ir
 
+from propagation.pipeline import check_types
 from propagation.program import Program, read
 
 from . import errors
@@ -48,6 +49,8 @@ def partition(propagated, topology: Topology | str | None = None, **options) -> 
     """
     if isinstance(propagated, str | bytes | ir.Module):
         propagated = read(propagated)
+    if isinstance(propagated, Program):
+        check_types(propagated)
     known = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
     if isinstance(topology, str):
         topology = load(topology)

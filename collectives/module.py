@@ -21,6 +21,7 @@ from .partition.context import Context
 from .passes.machine import machine_of, ref_bytes
 from .passes.memory import boundary
 from .plan import CommunicationPlan, Finding, human, plan_of
+from .realise import APART
 from .reshard import Planner, step_cost
 from .topology import Topology
 
@@ -103,14 +104,19 @@ class Module(Context):
         mesh = self.atoms.mesh
         return self.atoms.of_axes(mesh.axis(name) for name in self.known.manual_axes(op))
 
-    def function(self, func: Func, ins, outs, name: str, public: bool, partial=None) -> FunctionItem:
+    def function(
+        self, func: Func, ins, outs, name: str, public: bool, partial=None, apart: bool = False
+    ) -> FunctionItem:  # fmt: skip
         """Partitions a function whose arguments and results have the layouts `ins` and `outs`. `partial` has the atoms
-        over which arguments, and those over which results, are sums still to be taken; None if all are complete."""
+        over which arguments, and those over which results, are sums still to be taken; None if all are complete. It is
+        `apart` if only some devices may run it."""
         saved = self.region, self.env, self.op
         types = [(self.piece_shape(a, dims), a.type.dtype) for a, dims in zip(func.args, ins)]
         self.op = func
         item = self.builder.function(name, types, public, self.loc)
         item.layouts = ins
+        if apart:
+            item.region.known[APART] = True
         self.region, self.env = item.region, {}
         pending, left = partial or (((),) * len(ins), ((),) * len(outs))
         for arg, ref, dims, atoms in zip(func.args, item.region.args, ins, pending):
@@ -149,6 +155,7 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
     item = ctx.function(main, ins, outs, "main", True, partial)
     builder.functions.sort(key=lambda f: f is not item)
     item.arg_attrs = _arg_attrs(ctx, main, item)
+    item.result_attrs = [", ".join(_kept(attrs)) for attrs in main.result_attrs]
     machine = machine_of(atoms, given, options.memory)
     limit = machine.topology.memory if options.memory is None else options.memory
     if limit is not None and boundary(item) > limit:
@@ -164,9 +171,15 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
 def mesh_of(program: Program) -> Mesh:
     """The one mesh that the program's shardings are over; a program without any runs on one device.
 
-    Raises `MeshMismatchError` if there are several.
+    Raises `MeshMismatchError` if there are several, or several orders of devices.
     """
-    meshes = {m.axes: m for m in program.meshes.values() if not m.is_empty and not m.is_maximal}
+    found = [m for m in program.meshes.values() if not m.is_empty and not m.is_maximal]
+    meshes = {(m.axes, m.device_ids): m for m in found}
+    if len({m.axes for m in found}) == 1 < len(meshes):
+        texts = ", ".join(m.to_text() for m in meshes.values())
+        raise MeshMismatchError(
+            f"the module has meshes of one shape in several orders of devices ({texts}); use one order"
+        )
     if len(meshes) > 1:
         texts = ", ".join(m.to_text() for m in meshes.values())
         raise MeshMismatchError(f"the module has meshes of different shapes ({texts}); use one mesh shape per program")
@@ -219,7 +232,7 @@ def _arg_attrs(ctx: Module, main: Func, item: FunctionItem) -> list[str]:
     """Donation survives where the local shapes of argument and result still agree."""
     out = []
     for arg, attrs in zip(item.region.args, main.arg_attrs):
-        texts = []
+        texts = _kept(attrs)
         alias = attrs.get("tf.aliasing_output")
         if alias is not None:
             result = item.results[ir.IntegerAttr(alias).value]
@@ -231,3 +244,9 @@ def _arg_attrs(ctx: Module, main: Func, item: FunctionItem) -> list[str]:
             texts.append(f"jax.buffer_donor = {attrs['jax.buffer_donor']}")
         out.append(", ".join(texts))
     return out
+
+
+def _kept(attrs: dict[str, ir.Attribute]) -> list[str]:
+    """Attributes of an argument or result that mean the same for its pieces (the kind of memory, ...)."""
+    own = ("sdy.", "mhlo.sharding", "tf.aliasing_output", "jax.buffer_donor", "jax.result_info")
+    return [name if str(a) == "unit" else f"{name} = {a}" for name, a in attrs.items() if not name.startswith(own)]

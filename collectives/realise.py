@@ -7,14 +7,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from propagation.program import source
+
 from .cost import item_bytes, sent_bytes
 from .emit import Collective, ModuleBuilder, Ref, Region
+from .errors import UnsupportedOpError
 from .layout import Atoms, Dims, local_shape
 from .moves import Step
 from .realise_pieces import send_pieces
 from .realise_reductions import Group, all_reduce, reduce_scatter
 
-__all__ = ["REDUCERS", "Realiser"]
+__all__ = ["APART", "REDUCERS", "Realiser", "zero_literal"]
+
+# Known in regions that devices run or not depending on values which differ between them.
+APART = "apart"
 
 # The operation that combines partial results of each kind.
 REDUCERS = {
@@ -174,8 +180,17 @@ class Realiser:
 
         An array without elements needs none (and XLA refuses some).
         """
+        if reducer == "choose":
+            return self._choose(region, kind, atoms, x, shape, attrs, op, cause, loc)
         if 0 in x.shape:
             return x if x.shape == tuple(shape) else self.zero(region, tuple(shape), x.dtype)
+        if kind == "collective_permute" and region.lookup(APART):
+            raise UnsupportedOpError(
+                f"{getattr(op, 'name', 'a result')} ({cause}) has to exchange pieces between devices inside a branch "
+                "of a manual computation that other devices may not run, where a permute would wait for all of them; "
+                "move it out of the branch, or keep what it uses whole (replicated) along the free axes",
+                source(op),
+            )
         key = ("collective", kind, id(x), attrs, reducer)
         found = region.lookup(key)
         if found is not None:
@@ -190,6 +205,24 @@ class Realiser:
         out.item.collective = Collective(kind, atoms, count, sent_bytes(kind, count[1], operand), op, cause)
         region.known[key] = out
         return out
+
+    def _choose(self, region: Region, kind, atoms, x: Ref, shape, attrs, op, cause, loc) -> Ref:
+        """A sum of which only one device's summand is an element and all others are zeros.
+
+        Floating-point numbers travel as their bits: sums would lose signs of zeros, subnormal numbers, payloads of NaNs
+        and bits that are no numbers."""
+        word = _WORDS.get(x.dtype)
+        if word is None or 0 in x.shape:
+            return self.collective(region, kind, atoms, x, shape, attrs, op, cause, loc, "add")
+        # 16 bits are summed in few places, some of which take 32 for them: they go in pairs.
+        paired = word == "i16" and bool(shape) and shape[-1] % 2 == 0
+        dtype, unit = ("i32", (2,)) if paired else (word, ())
+        half = lambda of: (*of[:-1], of[-1] // 2) if paired else tuple(of)
+        bits = self.reshape(region, x, (*half(x.shape), *unit), loc)
+        bits = region.shared("stablehlo.bitcast_convert", (bits,), half(x.shape), dtype, "", loc)
+        bits = self.collective(region, kind, atoms, bits, half(shape), attrs, op, cause, loc, "add")
+        out = region.shared("stablehlo.bitcast_convert", (bits,), (*half(shape), *unit), x.dtype, "", loc)
+        return self.reshape(region, out, tuple(shape), loc)
 
     def reducer(self, region: Region, kind: str, dtype: str) -> Region:
         """The two-argument scalar body of a reduction."""
@@ -339,6 +372,10 @@ def _with(shape: Sequence[int], dim: int, n: int) -> tuple[int, ...]:
 
 def _list(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
+
+
+# Integers that hold the bits of chosen elements.
+_WORDS = {"bf16": "i16", "f16": "i16", "f32": "i32", "f64": "i64"}
 
 
 def zero_literal(dtype: str) -> str:

@@ -78,7 +78,7 @@ class Run:
 
 
 def start(program: Program, options: Options) -> Run:
-    _check_types(program)
+    check_types(program)
     if not options.rules.is_newest and "stablehlo.if" in program.names:
         for op in program.ops():
             if op.name == "stablehlo.if":
@@ -86,7 +86,8 @@ def start(program: Program, options: Options) -> Run:
     return Run(program, options, read_shardings(program), RuleCache(options.rules), Log(program))
 
 
-def _check_types(program: Program) -> None:
+def check_types(program: Program) -> None:
+    """Raises `UnsupportedModuleError` if a value has no static shape, or is a tuple."""
     for value in program.values:
         t = value.type
         if t.is_tensor and not t.is_static:

@@ -20,7 +20,7 @@ from ..layout import replicated
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
 
-__all__ = ["by_rule", "rule_of"]
+__all__ = ["by_rule", "rule_of", "whole"]
 
 
 def rule_of(op: Op) -> OpRule | None:
@@ -53,21 +53,30 @@ def factors_of(rule: OpRule, operands: tuple, results: tuple, sums: bool = False
     return Factors(rule.sizes, tuple(kinds), flat(rule.operands), flat(rule.results), even)
 
 
-def by_rule(ctx: Context, op: Op, why: str = "the operation needs these dimensions whole", sums: bool = False) -> None:
+def by_rule(
+    ctx: Context,
+    op: Op,
+    why: str = "the operation needs these dimensions whole",
+    sums: bool = False,
+    effect: bool = False,
+) -> None:
     """Partitions along the pass-through factors of the operation's rule, with its attributes as they are; also along
-    reduced factors if the operation `sums` over them: each device makes a partial sum."""
+    reduced factors if the operation `sums` over them: each device makes a partial sum. An `effect` keeps it."""
     rule = rule_of(op)
     if rule is None:
-        _whole(ctx, op, "nothing is known about its dimensions")
+        whole(ctx, op, "nothing is known about its dimensions", effect)
         return
     shapes = [tuple([v.type.shape for v in values]) for values in (op.operands, op.results)]
     factors = factors_of(rule, *shapes, sums)
-    apply(ctx, op, factors, why)
+    apply(ctx, op, factors, why, effect=effect)
 
 
-def apply(ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = None) -> None:
-    """Runs the operation on pieces split as the cheapest assignment of `factors` says."""
-    byte = 4 * ctx.bits(op.results[0]) * ctx.redundancy
+def apply(
+    ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = None, effect: bool = False
+) -> None:  # fmt: skip
+    """Runs the operation on pieces split as the cheapest assignment of `factors` says; an `effect` keeps it although
+    nobody uses its results."""
+    byte = 4 * max(map(ctx.bits, op.results), default=0.0) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
     operands = []
     for v, dims, f in zip(op.operands, choice.operands, factors.operands):
@@ -79,12 +88,12 @@ def apply(ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = 
         )
         operands.append(ctx.gathered(v, dims, why) if lost else ctx.get(v, dims))
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
-    refs = ctx.local_copy(op, operands, shapes, attrs)
+    refs = ctx.local_copy(op, operands, shapes, attrs, effect)
     for r, dims, ref in zip(op.results, choice.results, refs):
         ctx.bind_partial(r, dims, {choice.pending: ref})
 
 
-def _whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
+def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
     """Every device runs the whole operation."""
     operands = [ctx.gathered(v, replicated(len(v.type.shape)), why) for v in op.operands]
     results = [Ref(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text) for r in op.results]
@@ -97,7 +106,6 @@ def _whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
 
 # Libraries of dense linear algebra: all operands and results share their leading (batch) dimensions.
 _BATCHED_LIBRARIES = ("lapack_", "cusolver_", "cublas_", "cu_", "hipsolver_", "hip_", "magma_", "cpu_")
-_PER_DEVICE = ("xla_ffi_python_", "xla_python_")
 
 
 def custom_call(ctx: Context, op: Op) -> None:
@@ -105,10 +113,10 @@ def custom_call(ctx: Context, op: Op) -> None:
     target = string(op.attrs["call_target_name"])
     for symbol in op.attrs.get("called_computations", ()):
         ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
-    if rule_of(op) is not None:
-        by_rule(ctx, op, sums=True)
-        return
     effect = "has_side_effect" in op.attrs and flag(op.attrs["has_side_effect"])
+    if rule_of(op) is not None:
+        by_rule(ctx, op, sums=True, effect=effect)
+        return
     if effect and not ctx.manual and ctx.atoms.count > 1:
         raise UnsupportedOpError(
             f"custom_call @{target} has a side effect and no sharding rule, so it would run once per device; register "
@@ -117,9 +125,9 @@ def custom_call(ctx: Context, op: Op) -> None:
         )
     if target.startswith(_BATCHED_LIBRARIES):
         factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
-        apply(ctx, op, factors, f"@{target} works on whole matrices")
+        apply(ctx, op, factors, f"@{target} works on whole matrices", effect=effect)
         return
-    _whole(ctx, op, f"custom_call @{target} has no sharding rule", effect)
+    whole(ctx, op, f"custom_call @{target} has no sharding rule", effect)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -111,14 +111,15 @@ class Context:
         self.new_state(value).make = at_home
 
     def bind_partial(
-        self, value: Value, dims: Dims, parts: dict[tuple[int, ...], Ref], kind: str = "add", masked: bool = False
-    ) -> None:
+        self, value: Value, dims: Dims, parts: dict[tuple[int, ...], Ref], kind: str = "add", masked: bool = False,
+        chosen: bool = False,
+    ) -> None:  # fmt: skip
         """Binds a value that still has to be reduced; resolves it at once if nothing is pending."""
         state = self.new_state(value)
         if set(parts) == {()}:
             state.versions[dims] = parts[()]
         else:
-            state.partial = Partial(kind, dims, parts, masked)
+            state.partial = Partial(kind, dims, parts, masked, chosen)
 
     # -- asking for values ------------------------------------------------------------------------------------
 
@@ -265,7 +266,9 @@ class Context:
                 ref = _recompute().write(self, state, dims)
                 self._remember(state, region, dims, ref)
                 return ref
-            kind = state.partial.kind if state.partial is not None else "add"
+            kind = "add" if state.partial is None else state.partial.kind
+            if state.partial is not None and state.partial.chosen and len(parts) == 1:
+                kind = "choose" if kind == "add" else kind
             total, meet = None, dims if len(parts) == 1 else self._meeting(state, have, parts, dims)[1]
             for pending, ref in parts.items():
                 plan = self.planner.plan(state.shape, state.bits, have, meet, pending)
@@ -364,12 +367,12 @@ class Context:
             text = self._attr_text[attr] = str(attr)
         return text
 
-    def local_copy(self, op: Op, operands: Sequence[Ref], shapes: Sequence[tuple[int, ...]], attrs=None) -> list[Ref]:
-        """The same operation on local pieces, regions included. `attrs` replaces the attribute text."""
+    def local_copy(self, op: Op, operands: Sequence[Ref], shapes: Sequence[tuple[int, ...]], attrs=None, effect=False):
+        """The same operation on local pieces, regions included. `attrs` replaces the attribute text; -> list[Ref]."""
         types = [(tuple(s), r.type.dtype) for s, r in zip(shapes, op.results)]
         text = self.attr_text(op) if attrs is None else attrs
         regions = [self.copy_region(b) for b in op.regions] if op.regions else ()
-        return self.region.op(op.name, operands, types, extra=text, regions=regions, loc=self.loc)
+        return self.region.op(op.name, operands, types, extra=text, regions=regions, loc=self.loc, effect=effect)
 
     def copy_region(self, block: Block) -> Region:
         """A region of scalars (of a reduction, sort, scatter, ...), copied as it is."""

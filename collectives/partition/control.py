@@ -10,12 +10,22 @@ from propagation.program import Block, Op, Value, source
 
 from ..emit import Ref, Region
 from ..errors import UnsupportedOpError
-from ..layout import Dims, replicated
-from . import linear
+from ..layout import Dims
+from ..realise import APART
+from . import batch, linear
 from .constant import scalar_constant
 from .context import Context
 
 LOOKS = 3  # how often a loop's body is written before the layouts of what it carries are final
+LOOKS_BACK = 12  # operations between a predicate and what it is made of
+# What may differ between devices although its operands do not.
+_OF_DEVICE = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "custom_call", "infeed",
+        "partition_id", "recv", "reduce_scatter", "replica_id", "rng",
+    )
+)  # fmt: skip
 INLINE_LIMIT = 40  # operations of a callee that is written out at every call rather than called
 
 
@@ -176,9 +186,10 @@ def trip_count(op: Op) -> int | None:
         return None
     a, b = step_op.operands
     step = scalar_constant(_outside(op, body, b if a is body.args[i] else a))
-    if step is None or step <= 0 or body.args[i] not in (a, b):
+    # Floating-point steps are rounded: how many it takes is not the quotient.
+    if not all(type(n) is int for n in (start, end, step)) or step <= 0 or body.args[i] not in (a, b):
         return None
-    return max(0, -(-(int(end) - int(start)) // int(step)))
+    return max(0, -(-(end - start) // step))
 
 
 def _outside(op: Op, block: Block, value: Value) -> Value:
@@ -199,8 +210,11 @@ def case(ctx: Context, op: Op) -> None:
     index = ctx.get(op.operands[0], ())
     layouts = [ctx.want(r) for r in op.results]
     outer, regions = ctx.region, []
+    apart = bool(ctx.manual) and not _uniform(op.operands[0], LOOKS_BACK)
     for block in op.regions:
         region = ctx.region = Region("branch", outer)
+        if apart:
+            region.known[APART] = True
         ctx.block(block.ops[:-1])
         ctx.op = block.terminator
         out = [ctx.get(v, dims) for v, dims in zip(block.terminator.operands, layouts)]
@@ -213,6 +227,25 @@ def case(ctx: Context, op: Op) -> None:
     for r, dims, ref in zip(op.results, layouts, refs):
         ref.type_text = None if r.type.is_tensor else r.type.text
         ctx.bind(r, dims, ref)
+
+
+def _uniform(value: Value, depth: int) -> bool:
+    """Whether a value is seen to be the same on all devices of a manual computation: made of constants and counters of
+    loops."""
+    if value.is_argument:
+        loop = value.owner.owner
+        if not isinstance(loop, Op) or loop.name != "stablehlo.while" or depth <= 0:
+            return False
+        step = loop.regions[1].terminator.operands[value.number].op
+        counter = loop.regions[1].args[value.number]
+        if step is None or step.name != "stablehlo.add" or counter not in step.operands:
+            return False
+        others = [v for v in step.operands if v is not counter]
+        return all(_uniform(v, depth - 1) for v in (*others, loop.operands[value.number]))
+    op = value.op
+    if depth <= 0 or op.regions or op.name in _OF_DEVICE:
+        return False
+    return all(_uniform(v, depth - 1) for v in op.operands)
 
 
 # -- calls ----------------------------------------------------------------------------------------------------
@@ -258,12 +291,13 @@ def _inline(ctx: Context, op: Op, callee) -> None:
 def _call(ctx: Context, op: Op, callee) -> None:
     layouts = tuple(ctx.want(a) for a in callee.args)
     outs = tuple(ctx.want(v) for v in callee.returned)
-    key = (callee.name, layouts, outs, ctx.manual)
+    apart = ctx.region.lookup(APART) is not None
+    key = (callee.name, layouts, outs, ctx.manual, apart)
     function = ctx.callees.get(key)
     if function is None:
         # A bare identifier, also for names like "<lambda>"; functions are counted before those that they call.
         name = re.sub(r"^\d|[^\w.$]", "_", callee.name, flags=re.ASCII) + f"_{len(ctx.builder.functions)}"
-        function = ctx.callees[key] = ctx.function(callee, layouts, outs, name, False)
+        function = ctx.callees[key] = ctx.function(callee, layouts, outs, name, False, apart=apart)
         ctx.op = op
     operands = [ctx.get(v, dims) for v, dims in zip(op.operands, layouts)]
     types = [(ref.shape, ref.dtype) for ref in function.results]
@@ -318,15 +352,18 @@ def optimization_barrier(ctx: Context, op: Op) -> None:
 
 def token(ctx: Context, op: Op) -> None:
     """Operations on tokens and tensors without any sharding of their own: run whole on every device."""
-    operands = [ctx.whole(v) for v in op.operands]
-    results = []
-    for r in op.results:
-        results.append(Ref(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text))
-    from ..emit import Item
+    batch.whole(ctx, op, "it has no sharding of its own", effect=True)
 
-    ctx.region.add(Item(op.name, operands, results, extra=ctx.attr_text(op), loc=ctx.loc, effect=True))
-    for r, ref in zip(op.results, results):
-        ctx.bind(r, replicated(len(r.type.shape)), ref)
+
+def message(ctx: Context, op: Op) -> None:
+    """What leaves or enters the program (outfeed, send, ...) does so once on each device of a manual computation."""
+    if not ctx.manual and ctx.atoms.count > 1:
+        raise UnsupportedOpError(
+            f"{op.name} outside of a manual computation would run once per device; write it in one (shard_map), or use "
+            'partitioner="xla"',
+            source(op),
+        )
+    token(ctx, op)
 
 
 PARTITION = {
@@ -340,5 +377,6 @@ PARTITION = {
     "sdy.sharding_group": nothing,
     "sdy.data_flow_edge": same,
     "stablehlo.optimization_barrier": optimization_barrier,
-    **{f"stablehlo.{name}": token for name in ("after_all", "create_token", "infeed", "outfeed", "send", "recv")},
+    **{f"stablehlo.{name}": token for name in ("after_all", "create_token")},
+    **{f"stablehlo.{name}": message for name in ("infeed", "outfeed", "send", "recv")},
 }

@@ -93,7 +93,6 @@ _POINTWISE = [
     "abs",
     "and",
     "atan2",
-    "bitcast_convert",
     "cbrt",
     "ceil",
     "clamp",
@@ -160,7 +159,7 @@ _CHLO = [
 ]
 
 PARTITION = {
-    **{f"stablehlo.{name}": pointwise for name in _POINTWISE if name != "bitcast_convert"},
+    **{f"stablehlo.{name}": pointwise for name in _POINTWISE},
     **{f"chlo.{name}": pointwise for name in _CHLO},
     "stablehlo.add": add,
     "stablehlo.subtract": subtract,

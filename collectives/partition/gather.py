@@ -11,10 +11,11 @@ from propagation.program import Op, Value
 
 from ..emit import Ref
 from ..layout import Dims
+from . import indices as indices_
 from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
-from .reduce import identity_literal, reduction_kind
+from .reduce import identity_literal, is_identity, reduction_kind
 
 
 class _Builder:
@@ -87,7 +88,7 @@ def gather(ctx: Context, op: Op) -> None:
     x, i = ctx.get(table, layout), ctx.get(indices, choice.operands[1])
     split = [d for d in looked_up if layout[d]]
     moved = [d for d, _ in paired if layout[d]]
-    mask = None
+    mask, kind = None, "or" if x.dtype == "i1" else "add"
     if split or moved:
         i, mask = _relative_indices(ctx, table, x, i, layout, dims, sizes, split, moved)
     local = [x.shape[d] if n == table.type.shape[d] else n for d, n in enumerate(sizes)]
@@ -100,7 +101,7 @@ def gather(ctx: Context, op: Op) -> None:
         mask = ctx.emit("stablehlo.broadcast_in_dim", (mask,), shape, "i1", wide)
         zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
         ref = ctx.emit("stablehlo.select", (mask, ref, zero), shape, ref.dtype)
-    ctx.bind_partial(result, out, {choice.pending: ref}, "or" if ref.dtype == "i1" else "add", masked=True)
+    ctx.bind_partial(result, out, {choice.pending: ref}, kind, masked=True, chosen=True)
 
 
 def _note_gathered(ctx: Context, table: Value, factors, layout: Dims) -> None:
@@ -117,20 +118,17 @@ def _relative_indices(ctx: Context, table: Value, x: Ref, i: Ref, layout: Dims, 
     """
     shape = i.shape
     vector = dims.index_vector if dims.index_vector < len(shape) else None
-    if i.dtype != "i32":
-        i = ctx.emit("stablehlo.convert", (i,), shape, "i32")
-    lasts = [table.type.shape[d] - sizes[d] for d in dims.start_index_map]
-    zero, last = ctx.realiser.index(ctx.region, 0), _along(ctx, shape, vector, lasts)
-    i = ctx.emit("stablehlo.clamp", (ctx.realiser.splat(ctx.region, zero, shape), i, last), shape, "i32")
+    i = indices_.starts(ctx, i, vector, [table.type.shape[d] - sizes[d] for d in dims.start_index_map])
+    zero = ctx.realiser.index(ctx.region, 0)
     offsets = [
         ctx.realiser.offset(ctx.region, layout[d], x.shape[d]) if d in split or d in moved else None
         for d in dims.start_index_map
     ]
-    i = ctx.emit("stablehlo.subtract", (i, _along_refs(ctx, shape, vector, offsets)), shape, "i32")
+    i = ctx.emit("stablehlo.subtract", (i, indices_.along_refs(ctx, shape, vector, offsets)), shape, "i32")
     if not split:
         return i, None
     ends = [x.shape[d] if d in split else max(table.type.shape) + 1 for d in dims.start_index_map]
-    end = _along(ctx, shape, vector, ends)
+    end = indices_.along(ctx, shape, vector, ends)
     low = ctx.realiser.splat(ctx.region, zero, shape)
     inside = [
         ctx.emit("stablehlo.compare", (i, bound), shape, "i1", f"comparison_direction = {_direction(name)}")
@@ -152,27 +150,7 @@ def _direction(name: str) -> str:
     return f"#stablehlo<comparison_direction {name}>"
 
 
-def _along(ctx: Context, shape, vector: int | None, values: list[int]) -> Ref:
-    """i32 of `shape` that holds values[k] at position k of dimension `vector`."""
-    if vector is None or len(set(values)) == 1:
-        return ctx.realiser.splat(ctx.region, ctx.realiser.index(ctx.region, values[0]), shape)
-    text = f"value = dense<{list(values)}> : tensor<{len(values)}xi32>"
-    row = ctx.region.entry("stablehlo.constant", (), (len(values),), "i32", text)
-    attrs = f"broadcast_dimensions = array<i64: {vector}>"
-    return ctx.region.shared("stablehlo.broadcast_in_dim", (row,), shape, "i32", attrs)
-
-
-def _along_refs(ctx: Context, shape, vector: int | None, values: list[Ref | None]) -> Ref:
-    """The same for i32 scalars; None stands for zero."""
-    if vector is None or len(values) == 1:
-        return ctx.realiser.splat(ctx.region, values[0] or ctx.realiser.index(ctx.region, 0), shape)
-    parts = []
-    for v in values:
-        v = v or ctx.realiser.index(ctx.region, 0)
-        parts.append(ctx.region.shared("stablehlo.reshape", (v,), (1,), "i32"))
-    row = ctx.emit("stablehlo.concatenate", parts, (len(parts),), "i32", "dimension = 0 : i64")
-    attrs = f"broadcast_dimensions = array<i64: {vector}>"
-    return ctx.emit("stablehlo.broadcast_in_dim", (row,), shape, "i32", attrs)
+_EXACT = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}  # bits of the whole numbers that they hold
 
 
 def _counting_indices(indices: Value, vector: int, index_map) -> _Iotas:
@@ -192,6 +170,18 @@ def _counting_indices(indices: Value, vector: int, index_map) -> _Iotas:
 
 def _counts_along(value: Value, depth: int) -> int | None:
     """The dimension along which `value` is 0, 1, 2, ...; None if it is not known to be."""
+    d = _counts(value, depth)
+    return None if d is None or not _holds(value.type.dtype, value.type.shape[d]) else d
+
+
+def _holds(dtype: str, count: int) -> bool:
+    """Whether a type holds 0, 1, ..., count - 1."""
+    if dtype in _EXACT:
+        return count <= 1 << _EXACT[dtype]
+    return dtype.startswith(("i", "ui")) and count - 1 <= indices_.bounds_of(dtype)[1]
+
+
+def _counts(value: Value, depth: int) -> int | None:
     op = value.op
     if op is None or depth > 12:
         return None
@@ -203,7 +193,10 @@ def _counts_along(value: Value, depth: int) -> int | None:
         return _counts_along(op.operands[2], depth + 1) if _wraps(op) else None
     if op.name == "stablehlo.broadcast_in_dim":
         d = _counts_along(op.operands[0], depth + 1)
-        return None if d is None else integers(op.attrs["broadcast_dimensions"])[d]
+        if d is None:
+            return None
+        to = integers(op.attrs["broadcast_dimensions"])[d]
+        return to if value.type.shape[to] == op.operands[0].type.shape[d] else None  # else it is repeated
     if op.name == "stablehlo.reshape":
         d = _counts_along(op.operands[0], depth + 1)
         if d is None:
@@ -252,7 +245,7 @@ def _scatter_factors(dims, count, target, indices, update, reducible, iotas):
     for d, j in zip(window, dims.update_window):
         if update[j] == target[d]:
             into[d] = new[j] = b.add(target[d], PASS)
-        elif update[j] == 1:
+        elif update[j] == 1 and d in dims.to_operand:  # without an index it is written at position 0
             into[d] = b.add(target[d], PASS)
             shifted.append(d)
     for d in dims.inserted_window:
@@ -288,29 +281,33 @@ def scatter(ctx: Context, op: Op) -> None:
         _note_gathered(ctx, v, [-1 if n < 0 or factors.kinds[n] == WHOLE else n for n in f], dims_v)
     i = ctx.get(indices, choice.operands[count])
     new = [ctx.get(v, choice.operands[count + 1]) for v in updates]
-    if choice.pending:
-        i = _drop_padding(ctx, indices, i, choice.operands[count], dims.index_vector)
+    vector = dims.index_vector if dims.index_vector < len(i.shape) else None
     moved = [d for d in (*shifted, *(d for d, _ in paired)) if layout[d]]
     shape = ctx.piece_shape(targets[0], layout)
+    padded = bool(choice.pending) and _is_padded(ctx, indices, choice.operands[count], vector)
+    # What is sent out of bounds need not stay sorted, nor differ from other such indices.
+    broken = ("indices_are_sorted", "unique_indices") if padded or (moved and not indices_.fits(i.dtype)) else ()
+    if moved or padded:
+        i = indices_.within_reach(ctx, i, vector, [targets[0].type.shape[d] for d in dims.to_operand])
     if moved:
-        if i.dtype != "i32":
-            i = ctx.emit("stablehlo.convert", (i,), i.shape, "i32")
-        vector = dims.index_vector if dims.index_vector < len(i.shape) else None
         offsets = [
             ctx.realiser.offset(ctx.region, layout[d], shape[d]) if d in moved else None for d in dims.to_operand
         ]
-        i = ctx.emit("stablehlo.subtract", (i, _along_refs(ctx, i.shape, vector, offsets)), i.shape, "i32")
+        i = ctx.emit("stablehlo.subtract", (i, indices_.along_refs(ctx, i.shape, vector, offsets)), i.shape, "i32")
+    if choice.pending:
+        i = _drop_padding(ctx, indices, i, choice.operands[count], vector)
+    text = ctx.attr_text(op, skip=broken)
     if not choice.pending:
         base = [ctx.get(v, layout) for v in targets]
         hit, i = _hits(ctx, dims, i, moved, shape) if moved else (None, i)
-        for r, ref, old in zip(op.results, ctx.local_copy(op, [*base, i, *new], [shape] * count), base):
+        for r, ref, old in zip(op.results, ctx.local_copy(op, [*base, i, *new], [shape] * count, text), base):
             if hit is not None:
                 ref = ctx.emit("stablehlo.select", (hit, ref, old), shape, ref.dtype)
             ctx.bind(r, layout, ref)
         return
     base = ctx.realiser.constant(ctx.region, shape, dtype, fill)
-    parts = {choice.pending: ctx.local_copy(op, [base, i, *new], [shape])[0]}
-    if not _is_neutral(targets[0], kind):
+    parts = {choice.pending: ctx.local_copy(op, [base, i, *new], [shape], text)[0]}
+    if not is_identity(kind, dtype, scalar_constant(targets[0])):
         parts[()] = ctx.get(targets[0], layout)
     ctx.bind_partial(op.results[0], layout, parts, kind)
 
@@ -326,8 +323,8 @@ def _hits(ctx: Context, dims, i: Ref, moved: list[int], shape) -> tuple[Ref | No
     count = len(dims.to_operand)
     flat = ctx.realiser.reshape(ctx.region, i, (count,), ctx.loc)
     far = (1 << 31) - 1
-    high = _along(ctx, (count,), 0, [shape[d] - 1 if d in moved else far for d in dims.to_operand])
-    least = _along(ctx, (count,), 0, [0 if d in moved else -far for d in dims.to_operand])
+    high = indices_.along(ctx, (count,), 0, [shape[d] - 1 if d in moved else far for d in dims.to_operand])
+    least = indices_.along(ctx, (count,), 0, [0 if d in moved else -far for d in dims.to_operand])
     inside = [
         ctx.emit("stablehlo.compare", (flat, bound), (count,), "i1", f"comparison_direction = {_direction(name)}")
         for bound, name in ((least, "GE"), (high, "LE"))
@@ -340,20 +337,21 @@ def _hits(ctx: Context, dims, i: Ref, moved: list[int], shape) -> tuple[Ref | No
     return hit, ctx.realiser.reshape(ctx.region, clamped, i.shape, ctx.loc)
 
 
-def _is_neutral(value: Value, kind: str) -> bool:
-    number = scalar_constant(value)
-    return number is not None and ((kind in ("add", "or", "xor") and number == 0) or (kind == "mul" and number == 1))
+def _padded(layout: Dims, vector: int | None) -> list[int]:
+    return [d for d, atoms in enumerate(layout) if atoms and d != vector]
 
 
-def _drop_padding(ctx: Context, indices: Value, i: Ref, layout: Dims, vector: int) -> Ref:
-    """Sends the indices in the padding of an unevenly split batch dimension out of bounds, where scatter drops them."""
-    for d, atoms in enumerate(layout):
-        if d == vector or not atoms:
-            continue
-        inside = ctx.realiser.inside(ctx.region, i.shape, d, atoms, indices.type.shape[d])
+def _is_padded(ctx: Context, indices: Value, layout: Dims, vector: int | None) -> bool:
+    """Whether some split batch dimension of the indices is padded on some device."""
+    return any(indices.type.shape[d] % ctx.atoms.product(layout[d]) for d in _padded(layout, vector))
+
+
+def _drop_padding(ctx: Context, indices: Value, i: Ref, layout: Dims, vector: int | None) -> Ref:
+    """Sends the i32 indices in the padding of an unevenly split batch dimension out of bounds, where scatter drops
+    them."""
+    for d in _padded(layout, vector):
+        inside = ctx.realiser.inside(ctx.region, i.shape, d, layout[d], indices.type.shape[d])
         if inside is not None:
-            if i.dtype != "i32":
-                i = ctx.emit("stablehlo.convert", (i,), i.shape, "i32")
             outside = ctx.realiser.constant(ctx.region, i.shape, "i32", str(-(1 << 31)))
             i = ctx.emit("stablehlo.select", (inside, i, outside), i.shape, "i32")
     return i

@@ -32,6 +32,11 @@ _MERGING = frozenset(
     )
 )  # fmt: skip
 
+# What brings elements to other positions and leaves them as they are.
+_MOVING = frozenset(
+    f"stablehlo.{name}" for name in ("broadcast_in_dim", "dynamic_slice", "reshape", "slice", "transpose")
+)
+
 
 def deferred(ctx: Context, value: Value) -> bool:
     """Whether `value` is a pending sum that its only consumer may carry on."""
@@ -77,7 +82,8 @@ def apply(ctx: Context, op: Op, value: Value, dims: Dims, local, more: tuple[int
     parts: dict[tuple[int, ...], Ref] = {}
     for atoms, ref in ctx.state(value).partial.parts.items():
         _put(ctx, parts, tuple(sorted({*atoms, *more})), local(ref))
-    ctx.bind_partial(op.results[0], dims, parts, masked=ctx.state(value).partial.masked)
+    old = ctx.state(value).partial
+    ctx.bind_partial(op.results[0], dims, parts, masked=old.masked, chosen=old.chosen and op.name in _MOVING)
 
 
 def _put(ctx: Context, parts: dict, atoms: tuple[int, ...], ref: Ref) -> None:
@@ -114,13 +120,15 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
 
 
 def scale(ctx: Context, op: Op, position: int) -> bool:
-    """Multiplies (or divides) the pending operand at `position` by a complete one; masked zeros only by a number that
-    leaves them zeros."""
+    """Multiplies (or divides) the pending operand at `position` by a complete one.
+
+    Floating-point parts only by a number that is known: 1 + 0 over zero is infinite, but 1/0 + 0/0 is not a number.
+    """
     value = op.operands[position]
     other = op.operands[1 - position]
     if other is value or not deferred(ctx, value):
         return False
-    if ctx.state(value).partial.masked:
+    if not value.type.dtype.startswith(("i", "ui")):
         number = scalar_constant(other)
         if number is None or not number or not math.isfinite(abs(number)):
             return False

@@ -83,7 +83,8 @@ def _scatter(
         if here and view.local is not None:
             x = view.local(x)
     padding = ", ".join(f"[{a}, {b}]" for a, b in ((0, 0) if d in moving else w.padding[d] for d in range(len(dims))))
-    text = f"{ctx.attr_text(op, skip=('padding',))}, padding = dense<[{padding}]> : tensor<{len(dims)}x2xi64>"
+    around = f"padding = dense<[{padding}]> : tensor<{len(dims)}x2xi64>"
+    text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), around)))
     out = ctx.local_copy(op, [x, updates, ctx.get(op.operands[2], ())], [x.shape], attrs=text)[0]
     for d in reversed(moving):
         out = fold(ctx, d, dims[d], out, sizes[d], firsts[d])

@@ -258,8 +258,8 @@ def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
         n = v.type.shape[d]
         view = ctx.state(v).view
         direct = view is not None and view.dims == dims and view.dim == d and view.holds(0, view.length)
-        size, first = (view.size, view.start) if direct else (n, 0)
-        have = -(-size // p)
+        base, first = (view.size, view.start) if direct else (n, 0)
+        have = -(-base // p)
         for c in range(p):
             low = max(c * want, at, at - first + c * have)
             high = min((c + 1) * want, at + n, at - first + (c + 1) * have)

@@ -57,13 +57,15 @@ class Partial:
     The value is the combination, by `kind`, of `parts`: for each tuple of atoms a tensor laid out as `dims`
     that must still be reduced over those atoms. The part under `()` is complete already. Keeping several parts
     lets an add of a complete and a partial value wait, so that a chain of adds is reduced once. `masked` parts hold
-    zeros that stand for nothing, which must not meet an infinity.
+    zeros that stand for nothing, which must not meet an infinity. Of `chosen` parts, one device's holds an element and
+    all others nothing: its bits arrive as they are.
     """
 
     kind: str
     dims: Dims
     parts: dict[tuple[int, ...], Ref]
     masked: bool = False
+    chosen: bool = False
 
 
 @dataclass(slots=True)

@@ -11,14 +11,14 @@ from propagation.program import Op, Value
 
 from ..emit import Ref
 from ..layout import Dims
-from . import linear
+from . import indices, linear
 from .context import Context
-from .factors import PASS, REDUCE, WHOLE, Factors, choose
+from .factors import PASS, REDUCE, Factors, choose
 from .reshape import carried
 
 
 @functools.lru_cache(maxsize=4096)
-def _window_factors(shape, window, replicated_ends: bool) -> Factors:
+def _window_factors(shape, window) -> Factors:
     """Dimensions taken whole pass; cut dimensions leave a partial sum (dynamic_slice)."""
     kinds = tuple(PASS if n == m else REDUCE for n, m in zip(shape, window))
     every = tuple(range(len(shape)))
@@ -30,7 +30,7 @@ def dynamic_slice(ctx: Context, op: Op) -> None:
     """A window at a traced position. On a split dimension each device contributes the part that it holds."""
     value, starts, result = op.operands[0], op.operands[1:], op.results[0]
     shape, window = value.type.shape, result.type.shape
-    factors = _window_factors(shape, window, False)
+    factors = _window_factors(shape, window)
     bits = ctx.bits(result)
     if ctx.state(value).make is not None:
         dims = tuple(() if n != m else w for n, m, w in zip(shape, window, ctx.want(result)))
@@ -45,7 +45,7 @@ def dynamic_slice(ctx: Context, op: Op) -> None:
         choice = choose(ctx, factors, (value,), (result,), 2 * bits * ctx.redundancy)
         dims, out, pending = choice.operands[0], choice.results[0], choice.pending
     ref, kind = _slice_piece(ctx, op, ctx.get(value, dims), dims, starts)
-    ctx.bind_partial(result, out, {pending: ref}, kind, masked=True)
+    ctx.bind_partial(result, out, {pending: ref}, kind, masked=True, chosen=True)
 
 
 def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Ref, str]:
@@ -58,8 +58,7 @@ def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Re
             continue
         sizes.append(m)
         if not dims[d]:
-            at = ctx.get(starts[d], ())
-            positions.append(_relative(ctx, starts[d], n - m, (), n) if _is_cut(ref) else at)
+            positions.append(_relative(ctx, starts[d], n - m, (), n) if _is_cut(ref) else ctx.get(starts[d], ()))
             continue
         piece = ref.shape[d]
         ref = ctx.masked(ref, shape, dims, [d])
@@ -67,7 +66,7 @@ def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Re
         at = _relative(ctx, starts[d], n - m, dims[d], piece)
         at = _add(ctx, at, m)
         positions.append(_clamp(ctx, at, 0, piece + m))
-    positions = _one_type(ctx, positions)
+    positions = _one_type(ctx, positions, shape, window)
     out = ctx.emit(op.name, (ref, *positions), sizes, ref.dtype, f"slice_sizes = {_array(sizes)}")
     return out, "or" if ref.dtype == "i1" else "add"
 
@@ -83,10 +82,7 @@ def _is_cut(ref: Ref) -> bool:
 
 def _relative(ctx: Context, start: Value, last: int, atoms, piece: int) -> Ref:
     """A start index clamped to [0, last], relative to this device's piece (i32)."""
-    at = ctx.get(start, ())
-    if at.dtype != "i32":
-        at = ctx.emit("stablehlo.convert", (at,), (), "i32")
-    at = _clamp(ctx, at, 0, last)
+    at = indices.start(ctx, ctx.get(start, ()), last)
     if not atoms:
         return at
     return ctx.emit("stablehlo.subtract", (at, ctx.realiser.offset(ctx.region, atoms, piece)), (), "i32")
@@ -101,11 +97,11 @@ def _clamp(ctx: Context, x: Ref, low: int, high: int) -> Ref:
     return ctx.emit("stablehlo.clamp", (bounds[0], x, bounds[1]), (), "i32")
 
 
-def _one_type(ctx: Context, refs: list[Ref]) -> list[Ref]:
+def _one_type(ctx: Context, refs: list[Ref], shape, window) -> list[Ref]:
     """Start indices must share one element type."""
     if len({r.dtype for r in refs}) <= 1:
         return refs
-    return [r if r.dtype == "i32" else ctx.emit("stablehlo.convert", (r,), (), "i32") for r in refs]
+    return [r if r.dtype == "i32" else indices.start(ctx, r, n - m) for r, n, m in zip(refs, shape, window)]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -116,7 +112,6 @@ def _update_factors(shape, window) -> Factors:
             part.append(i)
         else:  # the update's dimension is another one, and whole
             part.append(-1)
-    assert WHOLE == 2
     return Factors(tuple(sizes), tuple(kinds), (tuple(whole), tuple(part)), (tuple(whole),))
 
 
@@ -153,10 +148,10 @@ def dynamic_update_slice(ctx: Context, op: Op) -> None:
         part = ctx.realiser.window(ctx.region, spread, d, back, piece, ctx.loc)
         positions[d] = at
     if not masks:
-        positions = _one_type(ctx, positions)
+        positions = _one_type(ctx, positions, shape, window)
         ref = ctx.emit(op.name, (base, part, *positions), base.shape, base.dtype)
     else:
-        ref = _masked_update(ctx, op, base, part, positions, masks, window)
+        ref = _masked_update(ctx, op, base, part, positions, masks, shape, window)
     ctx.bind(result, dims, ref)
 
 
@@ -187,12 +182,12 @@ def _natural(ctx: Context, value: Value) -> Dims | None:
     return ctx.state(value).dims
 
 
-def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks, window) -> Ref:
+def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks, shape, window) -> Ref:
     """Selects the update where a split dimension's window covers this piece, and writes that at the traced position
     of the whole dimensions."""
     zero = ctx.realiser.index(ctx.region, 0)
     others = [zero if d in masks else positions[d] for d in range(len(positions))]
-    others = _one_type(ctx, others)
+    others = _one_type(ctx, others, shape, window)
     old = base
     if part.shape != base.shape:
         attrs = f"slice_sizes = {_array(part.shape)}"

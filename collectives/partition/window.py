@@ -123,16 +123,18 @@ def reduce_window(ctx: Context, op: Op) -> None:
     kind = reduction_kind(op.regions[0]) if count == 1 else None
     plans = {d: _own_outputs(axes[d], ctx.atoms.product(dims[d])) for d in moving if d not in running}
     fill = None if kind is None else identity_literal(kind, op.results[0].type.dtype)
-    start = scalar_constant(op.operands[count])  # every position of the padding adds it, so it must not change anything
-    unknown = running and (fill is None or len(moving) > 1 or not is_identity(kind, op.results[0].type.dtype, start))
+    neutral = kind is not None and is_identity(kind, op.results[0].type.dtype, scalar_constant(op.operands[count]))
+    unknown = running and (fill is None or len(moving) > 1 or not neutral)
     if None in plans.values() or len(running) > 1 or unknown:
         kinds = tuple(PASS if _trivial(a, p) else WHOLE for a, p in zip(axes, padding))
         apply(ctx, op, factors._replace(kinds=kinds), _WHY)
         return
     inits = [ctx.get(v, ()) for v in op.operands[count:]]
     needs = {d: (plan.starts, plan.length) for d, plan in plans.items()}
+    # Compilers count a window's initial value once; borders hold it too, so they get what changes nothing.
+    around = None if fill is None else ctx.realiser.constant(ctx.region, (), op.results[0].type.dtype, fill)
     refs = [
-        bordered(ctx, v, dims, needs, init, scalar_constant(w))
+        bordered(ctx, v, dims, needs, around or init, scalar_constant(w) if neutral or around is None else None)
         for v, w, init in zip(op.operands, op.operands[count:], inits)
     ] + inits
     new_padding = [(plans[d].low, plans[d].high) if d in plans else pad for d, pad in enumerate(padding)]
@@ -141,7 +143,7 @@ def reduce_window(ctx: Context, op: Op) -> None:
         result = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, fill)
         ctx.bind(op.results[0], dims, result)
         return
-    text = f"{ctx.attr_text(op, skip=('padding',))}, {padding_text(new_padding)}"
+    text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), padding_text(new_padding))))
     for r, ref in zip(op.results, ctx.local_copy(op, refs, shapes, attrs=text)):
         ctx.bind(r, dims, ref)
 
@@ -170,8 +172,9 @@ def _running_total(ctx: Context, op: Op, refs, d: int, dims, axis: _Axis, paddin
     taps[d] = piece
     padding[d] = (piece - 1, 0) if forward else (0, piece - 1)
     dims_text = f"window_dimensions = array<i64: {', '.join(map(str, taps))}>"
-    text = f"{ctx.attr_text(op, skip=('padding', 'window_dimensions'))}, {dims_text}, {padding_text(padding)}"
-    mine = ctx.local_copy(op, [x, init], [x.shape], attrs=text)[0]
+    own = (ctx.attr_text(op, skip=("padding", "window_dimensions")), dims_text, padding_text(padding))
+    text = ", ".join(filter(None, own))
+    mine = ctx.local_copy(op, [x, init], [ctx.piece_shape(op.results[0], dims)], attrs=text)[0]
     last = piece - 1 if forward else 0
     total = ctx.realiser.cut(ctx.region, mine, d, last, last + 1, ctx.loc)
     offset = _before(ctx, total, d, dims[d], forward, kind, neutral)

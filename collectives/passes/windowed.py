@@ -22,7 +22,7 @@ import numpy as np
 
 from ..cost import item_bytes, seconds
 from ..emit import Collective, FunctionItem, Item, Ref, Region
-from ..realise import Realiser
+from ..realise import APART, Realiser
 from .graph import Scratch, captured, contract, inputs, walk
 from .machine import Machine, dot_dimensions, flops, ref_bytes
 from .packing import dimension_of, one_reducer
@@ -65,6 +65,8 @@ def pipeline(function: FunctionItem, realiser: Realiser, machine: Machine, alway
     worth: Callable[[_Ring], bool] = (lambda ring: True) if always else (lambda ring: _gain(ring, machine) < WORTH)
     done = 0
     for r in list(walk(function.region)):
+        if r.lookup(APART):
+            continue  # rings are of permutes, which would wait for devices that do not run this
         found = _rings(r, function.results)
         if found and differs is None:
             differs = varying(function)

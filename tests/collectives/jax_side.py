@@ -14,7 +14,7 @@ import propagation
 
 from . import harness
 
-__all__ = ["Case", "check", "jax_mesh"]
+__all__ = ["Case", "agree", "check", "jax_mesh"]
 
 
 def jax_mesh(axes: dict[str, int]):
@@ -56,18 +56,32 @@ class Case:
         return harness.hlo_bytes(self.lowered.compile().as_text(), self.mesh.size)
 
 
-def check(case: Case, rtol=2e-5, atol=None, above_xla=False, **options):
-    """Partitions, runs on virtual devices, compares with one device and with XLA's bytes; returns (result, bytes)."""
+def agree(got: np.ndarray, expected: np.ndarray, rtol: float, atol: float | None = None, exact: bool = False) -> None:
+    """Whole numbers agree exactly, others within `rtol` (of the largest, or `atol`) or, if `exact`, to the last bit."""
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    if got.dtype.kind in "biu":
+        np.testing.assert_array_equal(got, expected)
+    elif exact:
+        bits = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (got, expected))
+        np.testing.assert_array_equal(*bits)
+    else:
+        g, e = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (got, expected))
+        sizes = np.abs(e)
+        scale = float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
+        np.testing.assert_allclose(g, e, rtol=rtol, atol=rtol * scale if atol is None else atol)
+
+
+def check(case: Case, rtol=2e-5, atol=None, above_xla=False, exact=False, **options):
+    """Partitions, runs on virtual devices, compares with one device and with XLA's bytes; returns (result, bytes).
+
+    `exact` is for programs that only move elements: every bit is compared.
+    """
     result = collectives.partition(propagation.run(case.text), **options)
     flat = [np.asarray(a) for a in jax.tree.leaves(case.args)]
     expected = case.expected()
     got, compiled = harness.run_partitioned(result, flat, [e.shape for e in expected])
     for g, e in zip(got, expected):
-        assert g.dtype == e.dtype
-        sizes = np.abs(e.astype(np.float64))
-        scale = float(np.max(sizes, where=np.isfinite(sizes), initial=0.0)) if e.dtype != bool else 1.0
-        limit = rtol * scale if atol is None else atol
-        np.testing.assert_allclose(g.astype(np.float64), e.astype(np.float64), rtol=rtol, atol=limit)
+        agree(g, e, rtol, atol, exact)
     sent, _ = harness.hlo_bytes(compiled.hlo(), case.mesh.size)
     if not above_xla:
         theirs, _ = case.xla()
