@@ -33,7 +33,7 @@ def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, optio
         if wanted or (wanted is None and machine.chosen):
             changed += pipeline(function, realiser, machine, bool(wanted))
         if options.combine:
-            combine(function.region, realiser, machine)
+            combine(function, functions, realiser, machine)
         if options.order or (options.order is None and machine.chosen):
             order(function, functions, machine, budget)
         remove_dead_start(function, remove_dead(function) if changed else live)

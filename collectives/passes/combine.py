@@ -3,31 +3,38 @@
 Members of a group are of one kind, over the same devices, of one element type and reduction, and independent of each
 other: each has the same number of such collectives before it, along any chain of dependences, as the others. Groups are
 bounded, so that a first member does not wait long for a last.
+
+Machines with a network of their own reduce several buffers in one operation, which needs no copies. Everything else is
+laid side by side, which changes shapes. TPUs keep arrays in tiles: there another shape moves every element, through
+code of which each element is a part (two matrices of 512 KiB made a megabyte of it), so that only little is.
 """
 
 from __future__ import annotations
 
-from ..emit import Item, Region
+from ..emit import FunctionItem, Item, Region
 from ..realise import Realiser
 from .graph import contract, inputs, walk
 from .machine import Machine, ref_bytes
-from .packing import groups_text, one_reducer, pack
+from .memory import peak
+from .packing import abreast, groups_text, one_reducer, pack
 
 __all__ = ["combine"]
 
 SHARE = 0.5  # of the latency saved that laying data side by side may cost
+GROWTH = 0.01  # the share of a region's estimated memory by which it may grow
 MOST = 16.0  # latencies' worth of bytes in one message
-# The largest member where no topology was chosen: on eight virtual CPU devices, where a rendezvous takes 20 to 100 us,
-# copies of this size cost much less than that, while combining 128 KiB made programs slower.
+# The largest member laid side by side where no topology was chosen: on eight virtual CPU devices, where a rendezvous
+# takes 20 to 100 us, copies of this size cost much less than that, while combining 128 KiB made programs slower. It is
+# also the largest that TPUs lay out anew.
 SMALL = 1 << 15
 
 
-def combine(region: Region, realiser: Realiser, machine: Machine) -> int:
-    """Combines collectives in a region and those inside; how many fewer there are."""
-    return sum(_combine_in(r, realiser, machine) for r in list(walk(region)))
+def combine(function: FunctionItem, functions: dict[str, FunctionItem], realiser: Realiser, machine: Machine) -> int:
+    """Combines collectives in the regions of a function; how many fewer there are."""
+    return sum(_combine_in(r, function, functions, realiser, machine) for r in list(walk(function.region)))
 
 
-def _combine_in(region: Region, realiser: Realiser, machine: Machine) -> int:
+def _combine_in(region: Region, function: FunctionItem, functions, realiser: Realiser, machine: Machine) -> int:
     classes: dict[tuple, list[Item]] = {}
     for item in region.items:
         if item.collective is not None and _small(item, machine):
@@ -35,17 +42,46 @@ def _combine_in(region: Region, realiser: Realiser, machine: Machine) -> int:
             key = (c.kind, c.atoms, groups_text(item), one_reducer(item), item.results[0].dtype)
             classes.setdefault(key, []).append(item)
     saved = 0
+    results = function.results if region is function.region else ()
     for members in classes.values():
         if len(members) > 1:
             wanted = set(members)
             places = [i for i, item in enumerate(region.items) if item in wanted]
             between = slice(places[0], places[-1] + 1)
             groups = _groups(region.items[between], wanted, machine)
-            if groups:
+            if groups and _affordable(region, between, groups, machine, results, functions):
                 of = {item: g for g in groups for item in g}
-                region.items[between] = contract(region.items[between], of, lambda g: pack(region, realiser, g))
+                join = abreast if _no_copies(groups[0][0], machine) else pack
+                region.items[between] = contract(
+                    region.items[between], of, lambda g, join=join: join(region, realiser, g)
+                )
                 saved += sum(len(g) - 1 for g in groups)
     return saved
+
+
+def _affordable(region: Region, between: slice, groups: list[list[Item]], machine: Machine, results, functions) -> bool:
+    """Whether waiting for each other makes members and what hangs on them live no longer than memory allows.
+
+    Without a topology members are so small that nobody misses them.
+    """
+    if not machine.chosen:
+        return True
+    before = region.items
+    most = peak(region, results, functions)
+    of = {item: g for g in groups for item in g}
+    region.items = [*before[: between.start], *contract(before[between], of, list), *before[between.stop :]]
+    grown = peak(region, results, functions) - most
+    region.items = before
+    return grown <= GROWTH * most
+
+
+def _no_copies(item: Item, machine: Machine) -> bool:
+    """Whether the machine takes several such collectives as one operation on buffers that stay where they are.
+
+    Those of all-reduces do; of all-gathers TPUs make two again, and all-to-alls need equal shapes. Virtual CPU devices
+    meet once for each buffer.
+    """
+    return item.collective.kind == "all_reduce" and machine.chosen and machine.overlaps
 
 
 def _small(item: Item, machine: Machine) -> bool:
@@ -54,11 +90,14 @@ def _small(item: Item, machine: Machine) -> bool:
     if c.atoms is None or len(item.operands) != 1 or c.groups[1] < 2:
         return False
     latency = machine.collective(c, 0.0)
-    sizes = ref_bytes(item.operands[0]), ref_bytes(item.results[0])
-    if not machine.chosen and max(sizes) > SMALL:
+    if machine.collective(c) > 2 * latency:
         return False
-    copied = sum(sizes)
-    return machine.collective(c) <= 2 * latency and machine.copy(copied) <= SHARE * latency
+    if _no_copies(item, machine):
+        return latency > 0
+    sizes = ref_bytes(item.operands[0]), ref_bytes(item.results[0])
+    if max(sizes) > SMALL and (not machine.chosen or machine.tiles):
+        return False
+    return machine.copy(sum(sizes)) <= SHARE * latency
 
 
 def _groups(items: list[Item], wanted: set[Item], machine: Machine) -> list[list[Item]]:

@@ -45,6 +45,11 @@ class Machine:
         """Whether collectives run beside computing: those of virtual CPU devices are computing."""
         return self.topology.compiler != "cpu"
 
+    @property
+    def tiles(self) -> bool:
+        """Whether arrays lie in tiles of their last two dimensions, so that most changes of shape move elements."""
+        return self.topology.compiler == "tpu"
+
     def link(self, atoms: tuple[int, ...] | None) -> Link:
         """The link of a group that differs in `atoms`."""
         found = self._links.get(atoms)

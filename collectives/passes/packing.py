@@ -1,8 +1,9 @@
-"""One collective in place of several of the same kind over the same groups, on their data laid side by side.
+"""One collective in place of several of the same kind over the same groups.
 
-Every kind is brought to a form in which what a device holds is a table: a row for each member of the group (one row
-where all members get the same), columns for the elements. Tables of equal rows go side by side, through one collective,
-and are cut apart.
+`abreast` lets one operation work on all their buffers as they are. `pack` lays their data side by side: every kind is
+brought to a form in which what a device holds is a table: a row for each member of the group (one row where all members
+get the same), columns for the elements. Tables of equal rows go side by side, through one collective, and are cut
+apart.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ..emit import Collective, Item, Ref, Region
 from ..realise import Realiser
 from .graph import Scratch
 
-__all__ = ["dimension_of", "groups_text", "one_reducer", "pack"]
+__all__ = ["abreast", "dimension_of", "groups_text", "one_reducer", "pack"]
 
 _NUMBER = re.compile(r"(\w+) = (\d+) : i64")
 
@@ -37,6 +38,17 @@ def pack(region: Region, realiser: Realiser, members: list[Item]) -> list[Item]:
         _finish(scratch, realiser, m, part, n)
         start += width
     return scratch.take(region)
+
+
+def abreast(region: Region, realiser: Realiser, members: list[Item]) -> list[Item]:
+    """One all-reduce of all operands of `members`, which are of one reduction and element type. The results keep their
+    names; elements are added up as before."""
+    first = members[0]
+    operands, results = [m.operands[0] for m in members], [m.results[0] for m in members]
+    one = Item(first.name, operands, results, first.attrs, first.extra, first.regions, first.loc)
+    one.collective = _joined([m.collective for m in members])
+    one.region = region
+    return [one]
 
 
 def groups_text(item: Item) -> str:

@@ -142,3 +142,39 @@ def test_large_ones_stay_alone_and_the_topology_says_what_is_large():
     small = Case({"x": 8}, build, (normal(8, 64), normal(8, 64)), (P("x", None),) * 2, (P(), P()))
     no_latency = Topology(default=Link(latency=0.0, bandwidth=1e9))
     assert [len(p) for p in both(small, topology=no_latency)] == [2, 2]
+
+
+def test_machines_with_a_network_reduce_several_buffers_at_once_where_they_are():
+    case = Case(
+        {"x": 8}, lambda constrain: lambda x, y: (jnp.sum(x, 0), jnp.sum(y, 0)),
+        (normal(8, 64, 128), normal(8, 128, 32)), (P("x"),) * 2, (P(), P()),
+    )  # fmt: skip
+    before, after = both(case, topology="v5e:8x1")
+    assert before.counts == {"all_reduce": 2} and after.counts == {"all_reduce": 1}
+    text = collectives.partition(propagation.run(case.text), topology="v5e:8x1").as_text()
+    assert "(tensor<64x128xf32>, tensor<128x32xf32>) -> (tensor<64x128xf32>, tensor<128x32xf32>)" in text
+    assert "concatenate" not in text
+    assert "concatenate" in collectives.partition(propagation.run(case.text), topology="cpu:8").as_text()
+
+
+def test_large_blocks_are_not_laid_out_anew_on_tpus():
+    def build(constrain):
+        return lambda a, b: (constrain(jnp.sin(a), None, None), constrain(jnp.cos(b), None, None))
+
+    def gathers(rows, topology):
+        args = normal(rows, 32), normal(rows, 16)
+        case = Case({"x": 8}, build, args, (P("x", None),) * 2, (P(), P()))
+        return len(collectives.partition(propagation.run(case.text), topology=topology).plan)
+
+    assert (gathers(64, "v5e:8x1"), gathers(64, "h100:8")) == (1, 1)
+    assert (gathers(4096, "v5e:8x1"), gathers(4096, "h100:8")) == (2, 1)
+
+
+def test_members_do_not_wait_where_what_waits_would_need_memory():
+    def build(constrain):
+        # Each sum over the devices is used up at once; together they would all be there.
+        return lambda x: [jnp.sum(jnp.sin(constrain(jnp.sum(jnp.cos(x * (i + 1)), 0), None))) for i in range(6)]
+
+    case = Case({"x": 8}, build, (normal(8, 65536),), P("x", None), [P()] * 6)
+    slow = Topology(default=Link(latency=1e-3, bandwidth=1e9))
+    assert [len(p) for p in both(case, topology=slow)] == [6, 6]
