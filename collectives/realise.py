@@ -17,7 +17,7 @@ from .moves import Step
 from .realise_pieces import send_pieces
 from .realise_reductions import Group, all_reduce, reduce_scatter
 
-__all__ = ["APART", "REDUCERS", "Realiser", "zero_literal"]
+__all__ = ["APART", "REDUCERS", "Realiser", "array_text", "zero_literal"]
 
 # Known in regions that devices run or not depending on values which differ between them.
 APART = "apart"
@@ -376,6 +376,11 @@ def _list(values: Sequence[int]) -> str:
 
 # Integers that hold the bits of chosen elements.
 _WORDS = {"bf16": "i16", "f16": "i16", "f32": "i32", "f64": "i64"}
+
+
+def array_text(values: Sequence[int]) -> str:
+    """`array<i64: 1, 2>`."""
+    return f"array<i64: {_list(values)}>" if len(values) else "array<i64>"
 
 
 def zero_literal(dtype: str) -> str:

@@ -11,6 +11,7 @@ from propagation.program import Op, Value
 
 from ..emit import Ref
 from ..layout import Dims
+from ..realise import array_text
 from . import indices as indices_
 from .constant import scalar_constant
 from .context import Context
@@ -94,10 +95,10 @@ def gather(ctx: Context, op: Op) -> None:
     local = [x.shape[d] if n == table.type.shape[d] else n for d, n in enumerate(sizes)]
     text = ctx.attr_text(op, skip=("slice_sizes",))
     shape = ctx.piece_shape(result, out)
-    ref = ctx.emit(op.name, (x, i), shape, x.dtype, f"slice_sizes = {_array(local)}", extra=text)
+    ref = ctx.emit(op.name, (x, i), shape, x.dtype, f"slice_sizes = {array_text(local)}", extra=text)
     if mask is not None:
         batch = [d for d in range(len(shape)) if d not in dims.offset]
-        wide = f"broadcast_dimensions = {_array(batch)}"
+        wide = f"broadcast_dimensions = {array_text(batch)}"
         mask = ctx.emit("stablehlo.broadcast_in_dim", (mask,), shape, "i1", wide)
         zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
         ref = ctx.emit("stablehlo.select", (mask, ref, zero), shape, ref.dtype)
@@ -355,10 +356,6 @@ def _drop_padding(ctx: Context, indices: Value, i: Ref, layout: Dims, vector: in
             outside = ctx.realiser.constant(ctx.region, i.shape, "i32", str(-(1 << 31)))
             i = ctx.emit("stablehlo.select", (inside, i, outside), i.shape, "i32")
     return i
-
-
-def _array(values) -> str:
-    return "array<i64: " + ", ".join(map(str, values)) + ">" if len(values) else "array<i64>"
 
 
 PARTITION = {"stablehlo.gather": gather, "stablehlo.scatter": scatter}

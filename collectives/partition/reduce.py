@@ -102,14 +102,7 @@ def reduce(ctx: Context, op: Op) -> None:
         first = [ctx.get(v, ()) for v in inits]
         if start is not None:
             first = [ctx.realiser.constant(ctx.region, (), dtype, start)]
-        masked = []
-        for v, ref, init in zip(inputs, refs, first):
-            for d in reduced:
-                inside = ctx.realiser.inside(ctx.region, ref.shape, d, dims[d], v.type.shape[d]) if dims[d] else None
-                if inside is not None:
-                    other = ctx.realiser.splat(ctx.region, init, ref.shape)
-                    ref = ctx.emit("stablehlo.select", (inside, ref, other), ref.shape, ref.dtype)
-            masked.append(ref)
+        masked = [ctx.masked_with(ref, v.type.shape, dims, reduced, init) for v, ref, init in zip(inputs, refs, first)]
         kept = [n for i, n in enumerate(masked[0].shape) if i not in reduced]
         return ctx.local_copy(op, [*masked, *first], [kept] * count)
 

@@ -9,6 +9,7 @@ from propagation.program import Op, Value
 
 from ..emit import Ref
 from ..layout import Dims
+from ..realise import array_text
 from . import linear
 from .constant import scalar_constant
 from .context import Context
@@ -141,7 +142,9 @@ def slice_(ctx: Context, op: Op) -> None:
     def local(ref: Ref, before, after) -> Ref:
         ends = [n if i not in changed else e for i, (n, e) in enumerate(zip(ref.shape, limits))]
         new = [n if i not in changed else result.type.shape[i] for i, n in enumerate(ref.shape)]
-        text = f"start_indices = {_array(starts)}, limit_indices = {_array(ends)}, strides = {_array(strides)}"
+        text = (
+            f"start_indices = {array_text(starts)}, limit_indices = {array_text(ends)}, strides = {array_text(strides)}"
+        )
         return ctx.emit(op.name, (ref,), new, ref.dtype, text)
 
     def runs_of(d: int):
@@ -298,10 +301,6 @@ def reverse(ctx: Context, op: Op) -> None:
         return ref
 
     rearrange(ctx, op, value, keep, keep, local)
-
-
-def _array(values) -> str:
-    return "array<i64: " + ", ".join(map(str, values)) + ">" if len(values) else "array<i64>"
 
 
 PARTITION = {

@@ -11,6 +11,7 @@ from propagation.program import Op, Value
 
 from ..emit import Ref
 from ..layout import Dims
+from ..realise import array_text
 from . import indices, linear
 from .context import Context
 from .factors import PASS, REDUCE, Factors, choose
@@ -67,7 +68,7 @@ def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Re
         at = _add(ctx, at, m)
         positions.append(_clamp(ctx, at, 0, piece + m))
     positions = _one_type(ctx, positions, shape, window)
-    out = ctx.emit(op.name, (ref, *positions), sizes, ref.dtype, f"slice_sizes = {_array(sizes)}")
+    out = ctx.emit(op.name, (ref, *positions), sizes, ref.dtype, f"slice_sizes = {array_text(sizes)}")
     return out, "or" if ref.dtype == "i1" else "add"
 
 
@@ -190,7 +191,7 @@ def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks,
     others = _one_type(ctx, others, shape, window)
     old = base
     if part.shape != base.shape:
-        attrs = f"slice_sizes = {_array(part.shape)}"
+        attrs = f"slice_sizes = {array_text(part.shape)}"
         old = ctx.emit("stablehlo.dynamic_slice", (base, *others), part.shape, base.dtype, attrs)
     mask = None
     for d in masks:
@@ -205,10 +206,6 @@ def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks,
     if part.shape == base.shape:
         return new
     return ctx.emit(op.name, (base, new, *others), base.shape, base.dtype)
-
-
-def _array(values) -> str:
-    return "array<i64: " + ", ".join(map(str, values)) + ">" if len(values) else "array<i64>"
 
 
 PARTITION = {

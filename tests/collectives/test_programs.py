@@ -297,8 +297,10 @@ MOVES = {
 def test_moves_along_a_split_dimension(name):
     f, count = MOVES[name]
     args = tuple(np.abs(normal(64, 8, seed=i)) for i in range(count))
+    for a in args:
+        a[1::5, 1::3] = -0.0
     case = Case({"x": 8}, lambda constrain: f, args, (P("x", None),) * count)
-    check(case, rtol=0)
+    check(case, exact=True)
 
 
 def test_what_moves_is_exactly_what_is_lacking():
