@@ -17,7 +17,8 @@ from .module import Partitioned, mesh_of, partition_program
 from .network import Link, Network
 from .options import Options
 from .plan import CommunicationPlan, Finding, Origin, PlanEntry
-from .reshard import ReshardPlan, plan_reshard
+from .planning import PlannedReshard, PlannedStep, plan_reshard
+from .spec import as_mesh, as_sharding
 from .topology import Topology, load
 
 __all__ = [
@@ -29,8 +30,11 @@ __all__ = [
     "Origin",
     "Partitioned",
     "PlanEntry",
-    "ReshardPlan",
+    "PlannedReshard",
+    "PlannedStep",
     "Topology",
+    "as_mesh",
+    "as_sharding",
     "errors",
     "partition",
     "plan_reshard",

@@ -73,41 +73,50 @@ def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces
     have = np.stack([position(d) for d in source], axis=1) if source else np.zeros((count, 0), np.int64)
     want = np.stack([position(d) for d in target], axis=1) if target else have
     inside = [n // p for n, p in zip(units, old)]  # boxes per old piece
-    holders: dict[tuple[int, ...], list[int]] = {}
-    for device, tile in enumerate(map(tuple, have.tolist())):
-        holders.setdefault(tile, []).append(device)
-    own: list[Round] = []
-    needs: list[tuple[int, tuple[int, ...], tuple[int, ...], list[int]]] = []  # receiver, put, cut, holders
-    held = [tuple(tile) for tile in have.tolist()]
-    most = 0
-    for device, tile in enumerate(want.tolist()):
-        before = len(needs)
-        for put in itertools.product(*map(range, grid)):
-            box = [t * g + j for t, g, j in zip(tile, grid, put)]
-            wanted = tuple(b // k for b, k in zip(box, inside))
-            cut = tuple(b % k for b, k in zip(box, inside))
-            if wanted != held[device]:
-                needs.append((device, put, cut, holders[wanted]))
-            else:
-                kept = next((r for r in own if r.sender[device] < 0), None)
-                if kept is None:
-                    own.append(kept := _empty(count, len(grid)))
-                kept.sender[device], kept.cut_at[device], kept.put_at[device] = device, cut, put
-        most = max(most, len(needs) - before)
-        if most > ROUND_LIMIT:
-            return None
-    if not most:
+    puts = np.array(list(itertools.product(*map(range, grid))), np.int64).reshape(-1, len(grid))
+    box = want[:, None] * np.array(grid, np.int64) + puts  # i64[devices, boxes, rank], in boxes of the whole tensor
+    wanted, cut = np.divmod(box, np.array(inside, np.int64))
+    kept = (wanted == have[:, None]).all(axis=2)
+    most = int((~kept).sum(axis=1).max())
+    if not 0 < most <= ROUND_LIMIT:
         return None
-    senders = _share([n[3] for n in needs], most, count)
+    holders: dict[int, list[int]] = {}
+    for device, tile in enumerate(_number(have, old).tolist()):
+        holders.setdefault(tile, []).append(device)
+    receivers, at = np.nonzero(~kept)
+    choices = [holders[tile] for tile in _number(wanted[receivers, at], old).tolist()]
+    senders = _share(choices, most, count)
     if senders is None:
         return None
-    colours = _colour([(s, n[0]) for s, n in zip(senders, needs)], most, count)
+    colours = _colour(list(zip(senders, receivers.tolist())), most, count)
     rounds = tuple(_empty(count, len(grid)) for _ in range(most))
-    for (receiver, put, cut, _), sender, colour in zip(needs, senders, colours):
+    for receiver, put, sender, colour in zip(receivers.tolist(), at.tolist(), senders, colours):
         rounds[colour].sender[receiver] = sender
-        rounds[colour].cut_at[sender] = cut
-        rounds[colour].put_at[receiver] = put
-    return Pieces(atoms, grid, units, rounds, tuple(own))
+        rounds[colour].cut_at[sender] = cut[receiver, put]
+        rounds[colour].put_at[receiver] = puts[put]
+    return Pieces(atoms, grid, units, rounds, _own(kept, cut, puts))
+
+
+def _own(kept: np.ndarray, cut: np.ndarray, puts: np.ndarray) -> tuple[Round, ...]:
+    """What devices keep, one box of each at a time: `kept` are flags by device and box."""
+    nth = kept.cumsum(axis=1)
+    own = []
+    for n in range(1, int(nth[:, -1].max()) + 1):
+        devices, at = np.nonzero(kept & (nth == n))
+        round_ = _empty(len(kept), puts.shape[1])
+        round_.sender[devices] = devices
+        round_.cut_at[devices] = cut[devices, at]
+        round_.put_at[devices] = puts[at]
+        own.append(round_)
+    return tuple(own)
+
+
+def _number(tiles: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+    """One number for the position of each tile (the last dimension of `tiles`)."""
+    out = np.zeros(tiles.shape[:-1], np.int64)
+    for d, n in enumerate(counts):
+        out = out * n + tiles[..., d]
+    return out
 
 
 def _empty(count: int, rank: int) -> Round:

@@ -12,19 +12,26 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from propagation.model import Mesh, TensorSharding
-
-from .cost import item_bytes, seconds, sent_bytes
-from .errors import ReshardError, UnsupportedShardingError
+from .cost import sent_bytes
 from .layout import Atoms, Dims, local_shape
 from .moves import Step, successors
 from .pieces import pieces_between
-from .topology import Topology, load
+from .topology import Topology
 
-__all__ = ["Planner", "ReshardPlan", "Step", "plan_reshard", "runs_of", "step_cost"]
+__all__ = [
+    "Planner",
+    "ReshardPlan",
+    "Step",
+    "even",
+    "operand_bytes",
+    "piece_bytes",
+    "runs_of",
+    "step_bytes",
+    "step_cost",
+]
 
 # What a step, or a message of exact pieces, costs besides its bytes where no topology was chosen: it only decides
 # between plans of about equal bytes.
@@ -37,10 +44,9 @@ class ReshardPlan(NamedTuple):
 
     steps    the collectives, each with the layout it ends in
     bytes    sent by the busiest device
-    bound    bytes that the busiest device must receive in any plan
+    bound    bytes that the busiest device must receive in any plan; 0 where sizes do not divide (`tiles` tells those)
     exact    whether the search proved the plan cheapest among its moves
     peak     bytes of the largest piece that a device holds on the way, of the two ends or of a step
-    seconds  predicted time on the topology that was asked for; None if none was
     """
 
     source: Dims
@@ -51,25 +57,26 @@ class ReshardPlan(NamedTuple):
     bound: float
     exact: bool
     peak: float = 0.0
-    seconds: float | None = None
 
     @property
     def ratio(self) -> float:
-        """Sent bytes over the lower bound (1 if nothing must move)."""
+        """Sent bytes over the lower bound (1 if that is 0)."""
         return self.bytes / self.bound if self.bound else 1.0
 
 
 class Planner:
     """Plans reshards over one mesh and remembers them.
 
-    `step_bytes` is what a step costs besides its bytes, in bytes: see `step_cost`.
+    `step_bytes` is what a step costs besides its bytes, in bytes: see `step_cost`. `memory` are the bytes that a
+    device's piece may have on the way; None: those of the larger end's.
     """
 
-    __slots__ = ("_abstract", "_plans", "atoms", "step_bytes")
+    __slots__ = ("_abstract", "_plans", "atoms", "memory", "step_bytes")
 
-    def __init__(self, atoms: Atoms, step_bytes: float = STEP_BYTES):
+    def __init__(self, atoms: Atoms, step_bytes: float = STEP_BYTES, memory: float | None = None):
         self.atoms = atoms
         self.step_bytes = step_bytes
+        self.memory = memory
         self._plans: dict[tuple, ReshardPlan] = {}
         self._abstract: dict[tuple, ReshardPlan] = {}
 
@@ -106,7 +113,7 @@ class Planner:
 
     def _by_pieces(self, shape, bits: float, plan: ReshardPlan) -> ReshardPlan:
         """Exact pieces instead of `plan`, where they save more than their messages cost."""
-        if plan.bytes - plan.bound <= self.step_bytes or not _even(shape, plan.source, plan.target, self.atoms.sizes):
+        if plan.bytes - plan.bound <= self.step_bytes or not even(shape, plan.source, plan.target, self.atoms.sizes):
             return plan
         pieces = pieces_between(plan.source, plan.target, self.atoms.sizes)
         if pieces is None or any(n % k for n, k in zip(shape, pieces.units)):
@@ -114,7 +121,7 @@ class Planner:
         if (len(pieces.rounds) - len(plan.steps)) * self.step_bytes >= plan.bytes - plan.bound:
             return plan
         step = Step("pieces", pieces.atoms, -1, (), plan.target, ())
-        ends = [_piece(shape, bits, dims, self.atoms.sizes) for dims in (plan.source, plan.target)]
+        ends = [piece_bytes(shape, bits, dims, self.atoms.sizes) for dims in (plan.source, plan.target)]
         return plan._replace(steps=(step,), bytes=plan.bound, peak=max(ends))
 
     def _abstract_plan(self, shape, bits, source, target, unreduced, runs, sizes) -> ReshardPlan:
@@ -129,7 +136,7 @@ class Planner:
         key = (shape, bits, src, dst, pending, products)
         found = self._abstract.get(key)
         if found is None:
-            found = search(shape, bits, src, dst, pending, products, self.step_bytes)
+            found = search(shape, bits, src, dst, pending, products, self.step_bytes, self.memory)
             self._abstract[key] = found
         steps = tuple(s.rename(lambda i: runs[i]) for s in found.steps)
         return found._replace(source=source, target=target, unreduced=unreduced, steps=steps)
@@ -180,20 +187,24 @@ def search(
     unreduced: tuple[int, ...],
     sizes: Sequence[int],
     step_cost: float = STEP_BYTES,
+    memory: float | None = None,
 ) -> ReshardPlan:
-    """A* from (source, unreduced) to (target, nothing), by layouts whose pieces are no larger than the larger end's.
-    A step costs its bytes and `step_cost`.
+    """A* from (source, unreduced) to (target, nothing), by layouts whose pieces have no more bytes than `memory`, or
+    than the larger end's. A step costs its bytes and `step_cost`.
 
     Where no such way is found (dimensions that do not divide, or a search that grew too large) all is gathered.
     """
     start, goal = (source, unreduced), (target, ())
-    limit = max(_piece(shape, bits, dims, sizes) for dims in (source, target))
+    larger = max(piece_bytes(shape, bits, dims, sizes) for dims in (source, target))
+    limit = larger if memory is None else memory
     bound = lower_bound(shape, bits, source, target, unreduced, sizes)
     if start == goal:
-        return ReshardPlan(source, target, unreduced, (), 0.0, bound, True, limit)
+        return ReshardPlan(source, target, unreduced, (), 0.0, bound, True, larger)
     best = {start: 0.0}
     came: dict[tuple, tuple] = {}
     queue = [(bound, 0, 0, start)]
+    pieces: dict[Dims, float] = {}
+    left: dict[tuple, float] = {}
     count = 0
     while queue and count < NODE_LIMIT:
         _, _, _, state = heapq.heappop(queue)
@@ -202,17 +213,28 @@ def search(
         cost = best[state]
         for step in successors(shape, state[0], state[1], target, sizes):
             new = (step.after, step.unreduced)
-            g = cost + step_bytes(step, shape, bits, state[0], sizes) + (0.01 if step.kind == "slice" else step_cost)
-            if g < best.get(new, math.inf) - 1e-9 and _piece(shape, bits, step.after, sizes) <= limit:
+            piece = pieces.get(step.after)
+            if piece is None:
+                piece = pieces[step.after] = piece_bytes(shape, bits, step.after, sizes)
+            if piece > limit:
+                continue
+            if step.kind == "slice":
+                g = cost + 0.01
+            else:
+                g = cost + step_bytes(step, shape, bits, state[0], sizes) + step_cost
+            if g < best.get(new, math.inf) - 1e-9:
                 best[new] = g
                 came[new] = (state, step)
                 count += 1
-                h = lower_bound(shape, bits, step.after, target, step.unreduced, sizes)
+                h = left.get(new)
+                if h is None:
+                    h = lower_bound(shape, bits, step.after, target, step.unreduced, sizes)
+                    left[new] = h = h + step_cost if h else h  # bytes take a step at least
                 heapq.heappush(queue, (g + h, -count, count, new))
     return _gather_all(shape, bits, source, target, unreduced, bound, sizes)
 
 
-def _piece(shape, bits: float, dims: Dims, sizes: Sequence[int]) -> float:
+def piece_bytes(shape, bits: float, dims: Dims, sizes: Sequence[int]) -> float:
     """Bytes of one device's piece."""
     return math.prod(local_shape(shape, dims, sizes)) * bits
 
@@ -222,21 +244,21 @@ def step_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int
     if step.kind == "slice":
         return 0.0
     n = math.prod(sizes[a] for a in step.atoms)
-    return sent_bytes(step.kind, n, _operand(step, shape, bits, before, sizes))
+    return sent_bytes(step.kind, n, operand_bytes(step, shape, bits, before, sizes))
 
 
-def _operand(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
-    """Bytes per device that a collective is given."""
-    local = _piece(shape, bits, before, sizes)
+def operand_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
+    """Bytes per device that the collective of `step`, taken from layout `before`, is given."""
+    local = piece_bytes(shape, bits, before, sizes)
     if step.kind == "reduce_scatter":
-        return _piece(shape, bits, step.after, sizes) * math.prod(sizes[a] for a in step.atoms)
-    return max(local, _piece(shape, bits, step.after, sizes)) if step.kind == "all_to_all" else local
+        return piece_bytes(shape, bits, step.after, sizes) * math.prod(sizes[a] for a in step.atoms)
+    return max(local, piece_bytes(shape, bits, step.after, sizes)) if step.kind == "all_to_all" else local
 
 
 def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes) -> float:
     """Bytes the busiest device must receive, whatever the plan."""
-    piece = _piece(shape, bits, target, sizes)
-    if not _even(shape, source, target, sizes):
+    piece = piece_bytes(shape, bits, target, sizes)
+    if not even(shape, source, target, sizes):
         return 0.0
     if unreduced:
         wanted = {a for d in target for a in d}
@@ -252,7 +274,7 @@ def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes
     return max(0.0, piece - overlap * bits)
 
 
-def _even(shape, source: Dims, target: Dims, sizes) -> bool:
+def even(shape, source: Dims, target: Dims, sizes) -> bool:
     """Whether every dimension divides into its pieces in both layouts."""
     return all(n % math.prod(sizes[a] for a in d) == 0 for dims in (source, target) for n, d in zip(shape, dims))
 
@@ -269,7 +291,7 @@ def _rebuild(shape, bits, source, target, unreduced, came, bound, sizes, exact) 
 
 
 def _peak(shape, bits: float, source: Dims, steps: Sequence[Step], sizes) -> float:
-    return max(_piece(shape, bits, dims, sizes) for dims in (source, *[s.after for s in steps]))
+    return max(piece_bytes(shape, bits, dims, sizes) for dims in (source, *[s.after for s in steps]))
 
 
 def _gather_all(shape, bits, source, target, unreduced, bound, sizes) -> ReshardPlan:
@@ -302,63 +324,3 @@ def _gather_all(shape, bits, source, target, unreduced, bound, sizes) -> Reshard
             dims[d] = t
     peak = _peak(shape, bits, source, steps, sizes)
     return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, False, peak)
-
-
-def plan_seconds(plan: ReshardPlan, shape: Sequence[int], bits: float, atoms: Atoms, topology: Topology) -> float:
-    """Predicted time of a plan for a tensor of global `shape`, its steps one after another."""
-    total, before = 0.0, plan.source
-    for step in plan.steps:
-        if step.kind == "slice":
-            pass
-        elif step.kind == "pieces":
-            link = topology.link(a.name for a in atoms.axes(step.atoms))
-            pieces = pieces_between(before, step.after, atoms.sizes)
-            box = _piece(shape, bits, step.after, atoms.sizes) / math.prod(pieces.grid)
-            total += len(pieces.rounds) * seconds("collective_permute", 2, box, link)
-        else:
-            link = topology.link(a.name for a in atoms.axes(step.atoms))
-            n = atoms.product(step.atoms)
-            operand = _operand(step, shape, bits, before, atoms.sizes)
-            total += seconds(step.kind, n, operand, link)
-        before = step.after
-    return total
-
-
-def plan_reshard(
-    shape: Iterable[int],
-    dtype: str,
-    mesh: Mesh,
-    source: TensorSharding,
-    target: TensorSharding,
-    topology: Topology | str | None = None,
-) -> ReshardPlan:
-    """The cheapest plan to bring a tensor of `shape` and MLIR element type `dtype` from `source` to `target`.
-
-    Both shardings are over the axes of `mesh`. The source may be unreduced; unreduced axes of the target must be
-    unreduced in the source, and stay as they are. Raises `ReshardError` otherwise and for rank mismatches. With a
-    `topology` (or what `topology.load` reads) the plan has a predicted time; `TopologyError` if it does not hold the
-    mesh.
-    """
-    shape = tuple(shape)
-    for s in (source, target):
-        if len(s.dims) != len(shape):
-            raise ReshardError(f"{s.to_text()} has {len(s.dims)} dimensions, the tensor has shape {shape}")
-    axes = [a for s in (source, target) for d in s.dims for a in d.axes] + [*source.unreduced, *target.unreduced]
-    atoms = Atoms(mesh, axes)
-    pending, kept = atoms.of_axes(source.unreduced), atoms.of_axes(target.unreduced)
-    if not set(kept) <= set(pending):
-        raise ReshardError(
-            f"the target is unreduced over {atoms.axes_text(kept)}, the source over "
-            f"{atoms.axes_text(pending) or 'nothing'}; a reshard cannot make a partial sum"
-        )
-    taken = set(kept) & {a for d in atoms.dims(target) for a in d}
-    if taken:
-        raise UnsupportedShardingError(f"{target.to_text()} uses an axis both as unreduced and in a dimension")
-    bits = item_bytes(dtype)
-    machine = None if topology is None else (load(topology) if isinstance(topology, str) else topology).on(mesh)
-    plan = Planner(atoms, step_cost(machine)).plan(
-        shape, bits, atoms.dims(source), atoms.dims(target), tuple(a for a in pending if a not in kept)
-    )
-    if machine is None:
-        return plan
-    return plan._replace(seconds=plan_seconds(plan, shape, bits, atoms, machine))

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import plan_reshard
+from collectives.errors import ReshardError
 from collectives.layout import Atoms
 from collectives.pieces import ROUND_LIMIT, pieces_between
 from collectives.reshard import Planner
@@ -157,4 +158,7 @@ def test_large_meshes_plan_on_their_axes_only():
     axes = lambda *dims: TensorSharding(mesh, [DimSharding([mesh.axis(a) for a in d]) for d in dims])
     plan = plan_reshard((8192, 8192), "f32", mesh, axes("a", "b"), axes("ba", ""))
     assert plan.ratio == 1 and plan.steps[0].kind == "pieces"
-    assert plan_reshard((8192, 8192), "f32", mesh, axes("ac", "b"), axes("bac", "")).bytes >= plan.bytes / 64
+    finer = axes("ac", "b"), axes("bac", "")
+    assert plan_reshard((8192, 8192), "f32", mesh, *finer, memory=1 << 28).bytes >= plan.bytes / 64
+    with pytest.raises(ReshardError, match="memory=268435456"):  # 8192 does not divide over 16384 devices
+        plan_reshard((8192, 8192), "f32", mesh, *finer)

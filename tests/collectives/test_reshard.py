@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -34,6 +35,11 @@ def shardings(mesh, rank, longest=2):
         flat = [a for t in choice for a in t]
         if len(set(flat)) == len(flat):
             yield TensorSharding(mesh, [DimSharding([mesh.axis(a) for a in t]) for t in choice])
+
+
+def split(mesh, *dims):
+    """A sharding over axes of one letter each: `split(mesh, "ab", "")`."""
+    return TensorSharding(mesh, [DimSharding([mesh.axis(a) for a in d]) for d in dims])
 
 
 def lacking(shape, source, target):
@@ -164,3 +170,140 @@ def test_errors():
         plan_reshard((8,), "f32", mesh, flat, partial)
     with pytest.raises(collectives.errors.ReshardError, match="1 dimensions"):
         plan_reshard((8, 8), "f32", mesh, flat, flat)
+
+
+def padded(sizes, source, target, ids=None):
+    """Bytes that the busiest device lacks of an i8 tensor; device `ids[i]` is at position i of the target's mesh."""
+    ids = range(source.mesh.size) if ids is None else ids
+    worst = 0
+    for position, device in enumerate(ids):
+        have, want = np.zeros(sizes, bool), np.zeros(sizes, bool)
+        have[harness._box(sizes, source, device)] = True
+        want[harness._box(sizes, target, position)] = True
+        worst = max(worst, int((want & ~have).sum()))
+    return worst
+
+
+@pytest.mark.parametrize("name", ["3x2", "4x2"])
+@pytest.mark.parametrize("shape", [(7, 5), (63, 61), (3, 1)])
+def test_sizes_that_do_not_divide_are_counted_and_stay_within_the_larger_piece(name, shape):
+    mesh = MESHES[name]
+    pieces = lambda s: math.prod(s.shard_shape(shape))
+    for source, target in itertools.product(shardings(mesh, 2), repeat=2):
+        plan = plan_reshard(shape, "i8", mesh, source, target)
+        assert plan.bound == padded(shape, source, target)
+        assert plan.bytes >= plan.bound
+        assert plan.peak <= max(pieces(source), pieces(target))
+        assert (not plan.bytes) == (plan.ratio == 1 and not plan.bound)
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (7, 5)])
+def test_devices_in_another_order(shape):
+    ids = (5, 2, 7, 0, 1, 4, 3, 6)
+    mesh, there = MESHES["4x2"], Mesh("there", (("a", 4), ("b", 2)), ids)
+    for source, target in itertools.product(shardings(mesh, 2), repeat=2):
+        moved = TensorSharding(there, target.dims)
+        plan = plan_reshard(shape, "i8", mesh, source, moved)
+        assert plan.bound == padded(shape, source, target, ids)
+        assert plan.bytes >= plan.bound
+        assert plan.ratio < 3.1 and plan.peak <= max(math.prod(s.shard_shape(shape)) for s in (source, target))
+        if plan.bound:
+            assert plan.steps[-1].after.mesh is there
+
+
+def test_an_order_that_changes_nothing_costs_nothing():
+    mesh = MESHES["4x2"]
+    ids = [i ^ 1 for i in range(8)]
+    text = f'<["a"=4, "b"=2], device_ids={ids}>'
+    plan = plan_reshard((64, 64), "f32", mesh, '[{"a"}, {}]', '[{"a"}, {}]', target_mesh=text)
+    assert (plan.bytes, plan.bound, plan.steps) == (0, 0, ())
+    plan = plan_reshard((64, 64), "f32", mesh, '[{"b"}, {}]', '[{"b"}, {}]', target_mesh=text)
+    assert [s.kind for s in plan.steps] == ["collective_permute"] and plan.ratio == 1
+    assert "in the target's order of devices" in plan.as_text()
+
+
+def test_partial_sums_over_devices_in_another_order():
+    text = '<["a"=4, "b"=2], device_ids=[7, 6, 5, 4, 3, 2, 1, 0]>'
+    plan = plan_reshard((64, 64), "f32", "a=4,b=2", '[{}, {"b"}], unreduced={"a"}', '[{"a"}, {"b"}]', target_mesh=text)
+    assert [s.kind for s in plan.steps] == ["reduce_scatter", "collective_permute"]
+    kept = '[{}, {"b"}], unreduced={"a"}'
+    plan = plan_reshard((64, 64), "f32", "a=4,b=2", kept, kept, target_mesh=text)
+    assert [s.kind for s in plan.steps] == ["collective_permute"] and plan.bytes == 64 * 32 * 4
+
+
+def test_memory_is_what_one_asks_for():
+    ask = lambda **k: plan_reshard((7, 5), "f32", "a=3,b=2", '[{}, {"a"}]', '[{}, {"b"}]', **k)
+    tight, loose = ask(), ask(memory=7 * 5 * 4)
+    assert tight.peak == 7 * 3 * 4 and loose.bytes <= tight.bytes
+    with pytest.raises(collectives.errors.ReshardError, match="larger of the two ends"):
+        ask(memory=10)
+    for bad in (0, -1, "much", True):
+        with pytest.raises(collectives.errors.OptionError):
+            ask(memory=bad)
+
+
+def test_what_may_be_written_for_a_mesh_and_a_sharding():
+    mesh = MESHES["4x2"]
+    plan = plan_reshard((64, 64), "f32", mesh, split(mesh, "a", ""), split(mesh, "", "ab"))
+    for text in ("a=4,b=2", " a = 4, b=2 ", '<["a"=4, "b"=2]>', 'sdy.mesh @m = <["a"=4,"b"=2]>', {"a": 4, "b": 2}):
+        for source in ('[{"a"}, {}]', '#sdy.sharding<@m, [{"a"}, {?}]>', '<@x, [{"a"},{}]>', ("a", None), [("a",), ()]):
+            got = plan_reshard((64, 64), "float32", text, source, (None, ("a", "b")))
+            assert got.as_text() == plan.as_text()
+    axis = collectives.as_sharding('[{"a":(2)2}, {}], unreduced={"b"}', collectives.as_mesh("a=4,b=2"))
+    assert axis.to_text() == '#sdy.sharding<@mesh, [{"a":(2)2}, {}], unreduced={"b"}>'
+    assert 'pieces over a,b in 3 permutes: [{"a"}, {}] -> [{}, {"a", "b"}], 1.5 KiB' in plan.as_text()
+
+
+def test_specs_of_jax():
+    jax = pytest.importorskip("jax")
+    spec = jax.sharding.PartitionSpec
+    plan = plan_reshard((64, 64), np.float32, "a=4,b=2", spec("a", None), spec(None, "a"))
+    assert [s.kind for s in plan.steps] == ["all_to_all"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "item"),
+    [("f32", 4), ("float32", 4), (np.float64, 8), ("bool", 1), ("uint8", 1), ("bfloat16", 2), ("float8_e4m3fn", 1),
+     ("complex64", 8), ("int4", 0.5), ("i64", 8), (np.dtype("int16"), 2)],
+)  # fmt: skip
+def test_element_types_by_any_name(dtype, item):
+    assert plan_reshard((64,), dtype, "a=4", ("a",), (None,)).bytes == 48 * item
+
+
+S, R = collectives.errors.UnsupportedShardingError, collectives.errors.ReshardError
+
+
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [(R, {"dtype": "foo"}), (R, {"dtype": None}), (R, {"dtype": 3}), (R, {"shape": (64, -64)}),
+     (R, {"shape": (64, 64.5)}), (R, {"shape": "xx"}), (R, {"shape": None}), (R, {"shape": (64, True)}),
+     (R, {"shape": (64,)}), (S, {"mesh": "b=2"}), (S, {"mesh": None}), (S, {"mesh": "a=4,,b=2"}), (S, {"mesh": "a"}),
+     (S, {"mesh": "a=4,a=2"}), (S, {"mesh": {"a": "x"}}), (S, {"mesh": "a=0"}), (S, {"mesh": 3}),
+     (S, {"source": '[{"a"}, {"a"}]'}), (S, {"source": ("a", "a")}), (S, {"source": ("z", None)}),
+     (S, {"source": '[{"a"}, {}'}), (S, {"source": '[{"a"}, {}] x'}), (S, {"source": None}), (S, {"source": (1, 2)}),
+     (S, {"source": '[{"a":(3)2}, {}]'}), (S, {"source": '[{"b"}, {}], unreduced={"b"}'}),
+     (S, {"target_mesh": "a=2,b=4"}), (S, {"target_mesh": '<["a"=4, "b"=2], device_ids=[0, 1]>'}),
+     (collectives.errors.TopologyError, {"topology": 3}), (collectives.errors.TopologyError, {"topology": "v5e:4x4"})],
+)  # fmt: skip
+def test_what_cannot_be_planned(error, change):
+    asked = {"shape": (64, 64), "dtype": "f32", "mesh": "a=4,b=2", "source": ("a", None), "target": (None, "a")}
+    with pytest.raises(error) as found:
+        plan_reshard(**{**asked, **change})
+    assert type(found.value) is error
+
+
+def test_planning_for_256_devices_takes_little():
+    """Under 100 ms but for a few in a thousand; what is asked again is remembered."""
+    mesh = Mesh("m", tuple((c, 2) for c in "abcdefgh"))
+    rng = np.random.default_rng(5)
+    took = []
+    for _ in range(30):
+        ends = []
+        for _ in range(2):
+            where = rng.integers(-1, 2, size=8)
+            ends.append(split(mesh, *("".join(c for c, w in zip("abcdefgh", where) if w == d) for d in range(2))))
+        start = time.process_time()
+        plan = plan_reshard((4096, 4096), "f32", mesh, *ends)
+        took.append(time.process_time() - start)
+        assert plan.ratio < 1.5
+    assert sorted(took)[-3] < 0.1
