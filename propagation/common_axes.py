@@ -37,9 +37,15 @@ _PRECEDENCE = {
 }
 
 
-def common_axes(rule: OpRule, states: list[TensorState], counts: list[int], mesh: Mesh) -> list[Axes]:
-    """Axes per factor of `rule`. `states` are the operands and results in factor space, `counts` their numbers of
-    elements."""
+def common_axes(
+    rule: OpRule, states: list[TensorState], counts: list[int], mesh: Mesh, faults: bool = False
+) -> list[Axes]:
+    """Axes per factor of `rule`.
+
+    states   the operands and results in factor space
+    counts   their numbers of elements
+    faults   as Shardy: a candidate of which nothing is left takes from its factor the axes that it already has
+    """
     agreed = _agreed(rule, states)
     if agreed is not None:
         return agreed
@@ -49,7 +55,7 @@ def common_axes(rule: OpRule, states: list[TensorState], counts: list[int], mesh
     replicated = rule.factors_of_type(FactorType.NEED_REPLICATION)
     if len(tensors) == 2 and not replicated and not is_compound:
         return _of_preferred(rule, [(states[t], counts[t]) for t in tensors])
-    axes = _Contest(rule, states, counts, mesh).run()
+    axes = _Contest(rule, states, counts, mesh, faults).run()
     return _moved_to_batch(rule, states, tensors, axes, replicated)
 
 
@@ -116,8 +122,9 @@ class _Candidate:
 class _Contest:
     """Repeatedly assigns the candidate that leaves the most elements where they are."""
 
-    def __init__(self, rule: OpRule, states: list[TensorState], counts: list[int], mesh: Mesh):
+    def __init__(self, rule: OpRule, states: list[TensorState], counts: list[int], mesh: Mesh, faults: bool):
         self.rule, self.states, self.counts, self.mesh = rule, states, counts, mesh
+        self.faults = faults
         self.axes: list[Axes] = [()] * rule.num_factors
         self.before: list[set[int]] = [set() for _ in rule.sizes]
         for mapping in (*rule.operands, *rule.results):
@@ -167,10 +174,10 @@ class _Contest:
             c.size = list_size(c.axes) // list_size(best.axes)
             return True
         c.axes = _without(c.axes, best.axes)
-        if list_prefix(self.axes[c.factor], c.axes) != STRICT_PREFIX:
-            return False
         c.size = list_size(c.axes)
-        return True
+        if self.faults:
+            return self.axes[c.factor] != c.axes
+        return list_prefix(self.axes[c.factor], c.axes) == STRICT_PREFIX
 
 
 def _moved_to_batch(rule: OpRule, states, tensors: list[int], axes: list[Axes], replicated) -> list[Axes]:

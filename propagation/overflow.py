@@ -15,7 +15,7 @@ def spread_reshape(rule: OpRule, states: list[TensorState], mesh: Mesh) -> list[
     """New states of a reshape's operand and result, in which both have the same axes on each factor.
 
     All axes of the side that is split further are spread over the factors of both sides, first axis first; each factor
-    takes what divides it. What both sides then have in common stays.
+    takes what divides it. What both sides then have in common stays, and so does what is open.
     """
     source = 1 if states[1].sharded_size() > states[0].sharded_size() else 0
     axes: list[AxisRef] = []
@@ -30,7 +30,9 @@ def spread_reshape(rule: OpRule, states: list[TensorState], mesh: Mesh) -> list[
         own = [state.axes[f] for state in sides]
         common = own[0] if len(own) == 1 else _common_prefix(*own) if own else ()
         for state in sides:
-            state.axes[f], state.closed[f], state.overflow[f] = common, True, ()
+            state.axes[f], state.overflow[f] = common, ()
+    for state, old in zip(spread, states):
+        state.closed = old.closed
     return spread
 
 

@@ -38,8 +38,8 @@ def insert_reshards(program: Program, shardings: Shardings, rules: RuleCache, fu
     """Inserts reshards into all functions of `program`, whose shardings are final.
 
     full    see the module's text
-    faults  copies what Shardy gets wrong: operations with a user's rule are left as they are, and partial results are
-            summed that are maxima, or cannot be combined at all
+    faults  copies what Shardy gets wrong: operations with a user's rule are left as they are, partial results are
+            summed that are maxima, or cannot be combined at all, and axes without a common refinement undo each other
     """
     inserter = _Inserter(program, shardings, rules, full, faults)
     for func in program.funcs.values():
@@ -268,7 +268,7 @@ class _Inserter:
             counts = [v.type.size for v in (*op.operands, *op.results)]
             if not self.faults and None in combiners(op):
                 rule = _whole_reductions(rule)
-            axes = common_axes(rule, states, counts, mesh)
+            axes = common_axes(rule, states, counts, mesh, self.faults)
             changed = [t for t, state in enumerate(states) if _assign(state, axes)]
         first = next((s.mesh for s in shardings if s is not None), mesh)
         count = len(op.operands)
@@ -388,16 +388,16 @@ def _equivalent(a: TensorSharding | None, b: TensorSharding | None) -> bool:
 
 
 def _mesh_of(shardings) -> Mesh | None:
-    """The mesh that an operation is computed on: all must have the same axes; of several orders of the devices the one
-    that most split tensors have."""
+    """The mesh that an operation is computed on: all must have the same axes; of several names the one that most split
+    tensors have, the first of them if several are as frequent."""
     meshes = [s.mesh for s in shardings if s is not None and not s.mesh.is_empty]
     if not meshes or any(m.axes != meshes[0].axes for m in meshes) or any(m.is_maximal for m in meshes):
         return None
-    split = Counter(s.mesh.layout for s in shardings if s is not None and not s.is_fully_replicated)
+    split = [s.mesh for s in shardings if s is not None and not s.is_fully_replicated]
     if not split:
         return meshes[0]
-    most = max(split.values())
-    return next(m for m in meshes if split.get(m.layout) == most)
+    named = Counter(m.name for m in split)
+    return max(split, key=lambda mesh: named[mesh.name])
 
 
 def _dropped_axes(old: Axes, new: Axes, wanted: Axes) -> Axes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 from propagation.fuzz.generator import tensor
 
@@ -17,9 +18,23 @@ MESHES = [
 SIZES = [12, 24, 36, 48, 60, 72, 96, 144, 240, 16, 64, 180]
 
 
-def module(seed: int) -> str:
-    """One reshape of an annotated argument, with an annotation of its own, by seed."""
-    rng = random.Random(seed)
+def module(seed: int, is_open: bool = False) -> str:
+    """One reshape of an annotated argument, with an annotation of its own, by seed; `is_open`: with dimensions open at
+    random."""
+    text, rng = _closed_module(random.Random(seed)), random.Random(seed)
+    if not is_open:
+        return text
+    head, body = text.split("\n", 1)
+    braces = r"(?<=[\[ ])\{((?:\"[^{}]*)?)\}(?=[\],])"
+
+    def opened(match: re.Match[str]) -> str:
+        axes = match[1]
+        return "{" + (f"{axes}, ?" if axes else "?") + "}" if rng.random() < 0.5 else match[0]
+
+    return head + "\n" + re.sub(braces, opened, body)
+
+
+def _closed_module(rng: random.Random) -> str:
     mesh, size = rng.choice(MESHES), rng.choice(SIZES)
     before, after = _factorization(size, rng), _factorization(size, rng)
     argument = f" {{sdy.sharding = #sdy.sharding{_sharding(before, mesh, rng)}}}" if rng.random() < 0.9 else ""
