@@ -12,6 +12,7 @@ from propagation.attributes import flag, string
 from propagation.model import FactorType, OpRule
 from propagation.program import Op, source
 from propagation.rules import rule_for
+from propagation.rules.custom import is_opaque
 from propagation.rules.parse import parse_printed
 
 from ..emit import Item, Ref
@@ -59,23 +60,26 @@ def by_rule(
     why: str = "the operation needs these dimensions whole",
     sums: bool = False,
     effect: bool = False,
+    row_major: bool = False,
 ) -> None:
     """Partitions along the pass-through factors of the operation's rule, with its attributes as they are; also along
-    reduced factors if the operation `sums` over them: each device makes a partial sum. An `effect` keeps it."""
+    reduced factors if the operation `sums` over them: each device makes a partial sum. An `effect` keeps it. With
+    `row_major` its operands and results are laid out so in memory."""
     rule = rule_of(op)
     if rule is None:
         whole(ctx, op, "nothing is known about its dimensions", effect)
         return
     shapes = [tuple([v.type.shape for v in values]) for values in (op.operands, op.results)]
     factors = factors_of(rule, *shapes, sums)
-    apply(ctx, op, factors, why, effect=effect)
+    apply(ctx, op, factors, why, effect=effect, row_major=row_major)
 
 
 def apply(
-    ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = None, effect: bool = False
+    ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = None, effect: bool = False,
+    row_major: bool = False,
 ) -> None:  # fmt: skip
     """Runs the operation on pieces split as the cheapest assignment of `factors` says; an `effect` keeps it although
-    nobody uses its results."""
+    nobody uses its results. With `row_major` its operands and results are laid out so in memory."""
     byte = 4 * max(map(ctx.bits, op.results), default=0.0) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
     operands = []
@@ -88,9 +92,30 @@ def apply(
         )
         operands.append(ctx.gathered(v, dims, why) if lost else ctx.get(v, dims))
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
+    if row_major:
+        operands = [_row_major(ctx, x) for x in operands]
     refs = ctx.local_copy(op, operands, shapes, attrs, effect)
+    if row_major:
+        refs = [_row_major(ctx, x) for x in refs]
     for r, dims, ref in zip(op.results, choice.results, refs):
         ctx.bind_partial(r, dims, {choice.pending: ref})
+
+
+def _row_major(ctx: Context, x: Ref) -> Ref:
+    """`x`, which compilers keep in memory with its last dimension minor."""
+    rank = len(x.shape)
+    if rank < 2:
+        return x
+    layouts = f"[dense<[{', '.join(map(str, reversed(range(rank))))}]> : tensor<{rank}xindex>]"
+    attrs = f'call_target_name = "LayoutConstraint", operand_layouts = {layouts}, result_layouts = {layouts}'
+    return ctx.region.op("stablehlo.custom_call", (x,), [(x.shape, x.dtype)], attrs, loc=ctx.loc)[0]
+
+
+def fft(ctx: Context, op: Op) -> None:
+    """By its rule. Collectives along a dimension that is not the first make XLA lay it out as the major one, and what
+    is next to them likewise; its transforms on CPU take row-major arrays only and do not say so when layouts are
+    chosen."""
+    by_rule(ctx, op, row_major=ctx.atoms.count > 1)
 
 
 def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
@@ -109,7 +134,8 @@ _BATCHED_LIBRARIES = ("lapack_", "cusolver_", "cublas_", "cu_", "hipsolver_", "h
 
 
 def custom_call(ctx: Context, op: Op) -> None:
-    """By its rule if there is one; linear algebra along its batch dimensions; else whole, with a finding."""
+    """By its rule if there is one; linear algebra along its batch dimensions; callbacks and kernels, which nobody can
+    split, whole, with a finding. What no rule tells anything about takes no sharded operand unless the user says so."""
     target = string(op.attrs["call_target_name"])
     for symbol in op.attrs.get("called_computations", ()):
         ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
@@ -127,7 +153,22 @@ def custom_call(ctx: Context, op: Op) -> None:
         factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
         apply(ctx, op, factors, f"@{target} works on whole matrices", effect=effect)
         return
+    if not is_opaque(target) and not ctx.options.gather_custom_calls:
+        _refuse_sharded(ctx, op, target)
     whole(ctx, op, f"custom_call @{target} has no sharding rule", effect)
+
+
+def _refuse_sharded(ctx: Context, op: Op, target: str) -> None:
+    for i, v in enumerate(op.operands):
+        have = ctx.state(v).dims
+        if have is not None and any(have):
+            raise UnsupportedOpError(
+                f"custom_call @{target} has no sharding rule, and its operand {i} is sharded: "
+                f"{ctx.atoms.text(v.type.shape, v.type.dtype, have)}; register a rule for it "
+                "(register_sharding_rule, or an sdy.sharding_rule attribute), constrain the operand to be replicated, "
+                "or pass gather_custom_calls=True to have it gathered",
+                source(op),
+            )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -158,7 +199,7 @@ def rng_bit_generator(ctx: Context, op: Op) -> None:
 PARTITION = {
     "stablehlo.cholesky": by_rule,
     "stablehlo.triangular_solve": by_rule,
-    "stablehlo.fft": by_rule,
+    "stablehlo.fft": fft,
     "stablehlo.batch_norm_inference": by_rule,
     "stablehlo.rng_bit_generator": rng_bit_generator,
     "stablehlo.custom_call": custom_call,

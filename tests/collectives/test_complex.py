@@ -28,3 +28,20 @@ def test_complex_values(name, axes):
     x = X if axes == {"x": 8} else X[:15]
     f = FUNCTIONS[name] if len(x) == 16 else {**FUNCTIONS, "a table": lambda x: x + jnp.asarray(X[:15])}[name]
     check(Case(axes, lambda constrain: f, (x,), (P("x"),)), above_xla=True)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("after", [P(), P("x"), P(None, None, "x")])
+@pytest.mark.parametrize("transform", [jnp.fft.fft, jnp.fft.rfft, jnp.fft.ifft])
+def test_transforms_between_collectives_that_want_other_layouts(transform, after):
+    """XLA gives collectives along the second dimension layouts that its transforms on CPU refuse."""
+    x = np.random.default_rng(0).standard_normal((8, 32, 16)).astype(np.float32)
+
+    def build(constrain):
+        def f(x):
+            y = constrain(transform(x, n=14), None, "x", None)
+            return jnp.real(constrain(y, None, None, None)), jnp.abs(y[..., :8])
+
+        return f
+
+    check(Case({"x": 8}, build, (x,), (P(None, "x"),), (P(), after)), above_xla=True)
