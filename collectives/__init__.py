@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import os
+
 from jaxlib.mlir import ir
 
+from propagation import Propagated
 from propagation.pipeline import check_types
 from propagation.program import Program, read
 
@@ -41,7 +44,7 @@ __all__ = [
 ]
 
 
-def partition(propagated, topology: Topology | str | None = None, **options) -> Partitioned:
+def partition(propagated, topology: Topology | str | os.PathLike | None = None, **options) -> Partitioned:
     """Turns a propagated program into one device's program.
 
     `propagated` is what `propagation.run` returns, or a module that carries closed `sdy` shardings already (text,
@@ -49,14 +52,28 @@ def partition(propagated, topology: Topology | str | None = None, **options) -> 
     file, or a name as `v5e:16x16`; the mesh is laid over it. `options` are the fields of `Options`.
 
     The result's @main takes and returns one device's pieces; its collectives have `replica_groups` over the device
-    numbers of the flattened mesh. Raises subclasses of `errors.CollectivesError`.
+    numbers of the flattened mesh: replica i is the device at position i of the mesh. Raises subclasses of
+    `errors.CollectivesError`, and for a text or bytecode that is no module those of `propagation.errors`.
     """
     if isinstance(propagated, str | bytes | ir.Module):
         propagated = read(propagated)
+    elif not isinstance(propagated, Program | Propagated):
+        raise errors.InputError(
+            f"a {type(propagated).__name__} is no program; give what propagation.run returned, or a module as text, "
+            "bytecode, ir.Module or propagation.program.Program"
+        )
+    chosen = Options.of(options)
     if isinstance(propagated, Program):
         check_types(propagated)
     known = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
-    if isinstance(topology, str):
-        topology = load(topology)
-    given = None if topology is None else topology.on(mesh_of(known.program))
-    return partition_program(known.program, known, given, Options(**options))
+    machine = _topology(topology)
+    given = None if machine is None else machine.on(mesh_of(known.program))
+    return partition_program(known.program, known, given, chosen)
+
+
+def _topology(topology: Topology | str | os.PathLike | None) -> Topology | None:
+    if isinstance(topology, str | os.PathLike):
+        return load(os.fspath(topology))
+    if topology is None or isinstance(topology, Topology):
+        return topology
+    raise errors.TopologyError(f"{topology!r} is no topology; give one, a file, or a name as v5e:16x16")

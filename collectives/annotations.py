@@ -7,9 +7,11 @@ from collections.abc import Callable
 from propagation import Propagated
 from propagation.annotations import Shardings, read_shardings
 from propagation.model import AxisRef, TensorSharding
-from propagation.program import Op, Program, Value
+from propagation.program import Op, Program, Value, source
 
-__all__ = ["Annotated", "Propagation", "Source"]
+from .plan import Finding
+
+__all__ = ["Annotated", "Propagation", "Source", "unpropagated"]
 
 
 class Source:
@@ -52,6 +54,26 @@ class Annotated(Source):
         main = self.program.main
         declared = self.shardings.results[main]
         return [_reduced(self.shardings.get(v)) if s is None else s for v, s in zip(main.returned, declared)]
+
+
+def unpropagated(known: Source) -> list[Finding]:
+    """A finding where a module that carries its own shardings looks as if nothing had been propagated through it:
+    values without a sharding, which count as replicated, computed from sharded ones."""
+    if not isinstance(known, Annotated):
+        return []
+    bare, first = 0, None
+    for op in known.program.main.body.ops:
+        if op.name.startswith(("stablehlo.", "chlo.")) and any(known.shardings.get(r) is None for r in op.results):
+            given = [known.shardings.get(v) for v in op.operands]
+            if any(s is not None and not s.is_fully_replicated for s in given):
+                bare, first = bare + 1, first or op
+    if first is None:
+        return []
+    message = (
+        f"{bare} operation{'s have' if bare > 1 else ' has'} a sharded operand and a result without a sharding, which "
+        f"counts as replicated (first {first.name}); propagate before partitioning (python -m propagation closed)"
+    )
+    return [Finding("unpropagated", message, source(first), 0.0)]
 
 
 def _reduced(sharding: TensorSharding | None) -> TensorSharding | None:

@@ -6,6 +6,7 @@ __all__ = [
     "CollectivesError",
     "DeviceMemoryError",
     "FullGatherError",
+    "InputError",
     "MeshMismatchError",
     "OptionError",
     "ReshardError",
@@ -49,8 +50,13 @@ class TopologyError(CollectivesError, ValueError):
 
 
 class DeviceMemoryError(CollectivesError, MemoryError):
-    """A program whose arguments and results alone need more memory than a device has."""
+    """A program whose arguments and results alone, or those of one of its collectives, need more memory than a device
+    has."""
 
 
 class OptionError(CollectivesError, ValueError):
-    """An option of `partition` with a value that it cannot have."""
+    """An option that does not exist, or with a value that it cannot have."""
+
+
+class InputError(CollectivesError, TypeError):
+    """What was given as a program is none."""

@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 from propagation.model import Mesh, TensorSharding
 from propagation.program import Func, Op, Program, Value, parse, paused_collection, source
 
-from .annotations import Source
+from .annotations import Source, unpropagated
 from .emit import FunctionItem, ModuleBuilder, Ref
 from .errors import DeviceMemoryError, MeshMismatchError, UnsupportedShardingError
 from .layout import Atoms, Dims
@@ -19,8 +19,8 @@ from .options import Options
 from .partition import unreduced
 from .partition.context import Context
 from .passes.machine import machine_of, ref_bytes
-from .passes.memory import boundary
-from .plan import CommunicationPlan, Finding, human, plan_of
+from .passes.memory import boundary, largest_collective
+from .plan import CommunicationPlan, Finding, human, origin, plan_of
 from .realise import APART
 from .reshard import Planner, step_cost
 from .topology import Topology
@@ -162,6 +162,9 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
         raise _too_large(ctx, main, item, machine.topology, limit)
     if options.optimize:
         optimize(builder, ctx.realiser, machine, options)
+    if limit is not None:
+        _check_collectives(builder.functions, machine.topology, limit)
+    ctx.findings.extend(unpropagated(known))
     plan = plan_of(item, {f.name: f for f in builder.functions}, machine)
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     results = tuple(_sharding(s, mesh, v) for s, v in zip(result_shardings, main.returned))
@@ -225,6 +228,21 @@ def _too_large(ctx: Module, main: Func, item: FunctionItem, topology: Topology, 
         f"results alone and has {human(limit)}; the largest are {largest}. Shard them over more axes (what is "
         "replicated is whole on every device), use a larger topology, or donate arguments that are replaced",
         source(main),
+    )
+
+
+def _check_collectives(functions: list[FunctionItem], topology: Topology, limit: float) -> None:
+    """Raises `DeviceMemoryError` for a collective whose operands and results a device has no room for."""
+    size, item = largest_collective(functions)
+    if item is None or size <= limit:
+        return
+    kind, results = item.collective.kind, ", ".join(r.type for r in item.results)
+    where, cause = origin(item.collective)
+    raise DeviceMemoryError(
+        f"the program does not fit {topology.spec}: the {kind} for {cause} makes {results}, for which a device needs "
+        f"{human(size)} and has {human(limit)}. Shard what is gathered over more axes, annotate its users so that they "
+        "take it sharded, or use a larger topology",
+        where,
     )
 
 

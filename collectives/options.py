@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 from .errors import OptionError
 
@@ -16,6 +19,12 @@ class Options:
 
     allow_full_gather  whether an operation that cannot stay sharded may gather its operand (recorded as a finding);
                        if False that is a `FullGatherError`
+    distribute         whether sums over split dimensions are rewritten by the distributive law where that saves
+                       communication, with factors that are not known numbers: equal up to rounding for finite values;
+                       where such a factor is infinite, NaN or a divisor of zero, what is not finite may come out as
+                       another value that is not (inf for NaN)
+    gather_custom_calls  whether sharded operands of custom calls that nothing is known of are gathered; if False they
+                       are an `UnsupportedOpError`
     optimize           whether the passes run over the result; without them the program is as it was built
     combine            whether small collectives over the same devices become one
     hoist              whether collectives whose operands no iteration changes leave their loops
@@ -32,6 +41,8 @@ class Options:
     """
 
     allow_full_gather: bool = True
+    gather_custom_calls: bool = False
+    distribute: bool = True
     optimize: bool = True
     combine: bool = True
     hoist: bool = True
@@ -41,8 +52,27 @@ class Options:
     memory: int | None = None
     memory_growth: float = 0.25
 
+    @staticmethod
+    def of(options: Mapping[str, Any]) -> Options:
+        """The options of these names. Raises `OptionError` for a name that none has."""
+        known = [f.name for f in fields(Options)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+                raise OptionError(f"there is no option {name}; {hint}")
+        return Options(**options)
+
     def __post_init__(self) -> None:
-        switches = ("allow_full_gather", "optimize", "combine", "hoist", "keep_gathered")
+        switches = (
+            "allow_full_gather",
+            "gather_custom_calls",
+            "distribute",
+            "optimize",
+            "combine",
+            "hoist",
+            "keep_gathered",
+        )
         for name in (*switches, "collective_matmul", "order"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and name not in switches):

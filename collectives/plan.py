@@ -15,7 +15,7 @@ from .passes.machine import Machine
 from .passes.schedule import simulate
 from .topology import Topology
 
-__all__ = ["CommunicationPlan", "Finding", "Origin", "PlanEntry", "plan_of"]
+__all__ = ["CommunicationPlan", "Finding", "Origin", "PlanEntry", "human", "human_time", "origin", "plan_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class PlanEntry:
     cause       that operation, and why
     seconds     predicted time each time
     members     of a combined collective: what each of its members came from
+    mesh_axes   `axes` as (name, pre, size): the whole axis has pre 1, a sub-axis parts of product `pre` to its left
     """
 
     kind: str
@@ -66,6 +67,7 @@ class PlanEntry:
     cause: str
     seconds: float
     members: tuple[Origin, ...] = ()
+    mesh_axes: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +183,17 @@ def _entry(item: Item, times: int | None, atoms: Atoms, topology: Topology) -> P
     groups, size = c.groups
     operand = c.bytes if c.kind == "collective_permute" else _operand_bytes(c.kind, size, c.bytes)
     text = "" if c.atoms is None else atoms.axes_text(c.atoms)
-    where, cause = _origin(c)
-    members = tuple(Origin(*_origin(m), m.bytes) for m in c.members)
+    where, cause = origin(c)
+    members = tuple(Origin(*origin(m), m.bytes) for m in c.members)
     if members:
         causes = dict.fromkeys(m.cause for m in members)
         cause = f"{c.cause}: {next(iter(causes))}" + (", ..." if len(causes) > 1 else "")
-    return PlanEntry(
-        c.kind, text, groups, size, c.bytes, times, where, cause, seconds(c.kind, size, operand, link), members
-    )
+    time = seconds(c.kind, size, operand, link)
+    triples = tuple((a.name, a.pre, a.size) for a in axes)
+    return PlanEntry(c.kind, text, groups, size, c.bytes, times, where, cause, time, members, triples)
 
 
-def _origin(c: Collective) -> tuple[str | None, str]:
+def origin(c: Collective) -> tuple[str | None, str]:
     """The source line of what caused a collective, and that with why."""
     if c.op is None:
         return None, c.cause

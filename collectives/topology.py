@@ -96,9 +96,16 @@ class Topology:
     def on(self, mesh: Mesh) -> Topology:
         """This topology with `mesh` laid over it; itself when it has no shape.
 
-        Raises `TopologyError` if it does not hold exactly the devices of the mesh, or if an axis lies across the
-        hardware in a way that has no digits (as an axis of 6 over two dimensions of 4).
+        Raises `TopologyError` if it does not hold exactly the devices of the mesh, if an axis lies across the hardware
+        in a way that has no digits (as an axis of 6 over two dimensions of 4), or if it has figures for an axis that
+        the mesh lacks.
         """
+        strange = [name for name in self.axes if name not in mesh.axis_names]
+        if strange and not mesh.is_empty:
+            raise TopologyError(
+                f"topology {self.name} has figures for axis {strange[0]!r}, the mesh has {', '.join(mesh.axis_names)}; "
+                f"rename or remove [axes.{strange[0]}]"
+            )
         if not self.shape or mesh.is_empty:
             return self
         if mesh.size != math.prod(self.shape):
@@ -240,6 +247,8 @@ def _read(path: Path, depth: int = 0) -> Topology:
         data = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
         raise TopologyError(f"cannot read topology {path}: {e}") from None
+    if not data:
+        raise TopologyError(f"topology {path} says nothing; give it rows, or base = one of {', '.join(known())}")
     _only(path, "", data, _TOP)
     base = Topology(name=path.stem)
     if "base" in data:

@@ -19,6 +19,7 @@ __all__ = [
     "CollectiveRow",
     "FindingRow",
     "InspectError",
+    "MemberRow",
     "Report",
     "ValueRow",
     "collective_rows",
@@ -45,8 +46,18 @@ class ValueRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One of several that were combined into a collective."""
+
+    where: str | None
+    cause: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class CollectiveRow:
-    """A collective. `bytes` are sent by the busiest device each time, `times` is None in a loop of unknown length."""
+    """A collective. `bytes` are sent by the busiest device each time, `times` is None in a loop of unknown length;
+    `members` are what a combined one was made of."""
 
     kind: str
     axes: str
@@ -57,6 +68,7 @@ class CollectiveRow:
     where: str | None
     cause: str
     seconds: float
+    members: tuple[MemberRow, ...] = ()
 
     @property
     def total(self) -> float:
@@ -117,7 +129,7 @@ class Report:
             tuple((n, int(s)) for n, s in data["mesh"].items()),
             rows(ValueRow, "arguments"),
             rows(ValueRow, "results"),
-            rows(CollectiveRow, "collectives"),
+            tuple(_collective(row) for row in data["collectives"]),
             rows(FindingRow, "findings"),
             tuple(data["explanations"]),
         )
@@ -153,14 +165,21 @@ def report_of(
     )
 
 
+def _collective(row: dict[str, Any]) -> CollectiveRow:
+    values = {f.name: row[f.name] for f in fields(CollectiveRow)}
+    return CollectiveRow(**{**values, "members": tuple(MemberRow(**m) for m in row["members"])})
+
+
 def collective_rows(plan: CommunicationPlan, name: str = "") -> tuple[CollectiveRow, ...]:
     """The entries of a plan. `name` stands for the file in places of a module without locations."""
-    return tuple(
-        CollectiveRow(
-            e.kind, e.axes, e.groups, e.group_size, e.bytes, e.times, _place(e.where, name), e.cause, e.seconds
+    rows = []
+    for e in plan:
+        members = tuple(MemberRow(_place(m.where, name), m.cause, m.bytes) for m in e.members)
+        place = _place(e.where, name)
+        rows.append(
+            CollectiveRow(e.kind, e.axes, e.groups, e.group_size, e.bytes, e.times, place, e.cause, e.seconds, members)
         )
-        for e in plan
-    )
+    return tuple(rows)
 
 
 def _place(where: str | None, name: str) -> str | None:

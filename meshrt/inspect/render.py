@@ -120,7 +120,7 @@ def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -
     merged: dict[CollectiveRow, int] = {}
     for row in rows:
         merged[row] = merged.get(row, 0) + 1
-    wide = [_collective_cells(row, count) for row, count in merged.items()]
+    wide = [cells for row, count in merged.items() for cells in _collective_cells(row, count)]
     runs = str(sum((r.times or 1) * n for r, n in merged.items()))
     total = human(sum(r.total * n for r, n in merged.items()))
     stacked = [(f"{r[0]}\n{r[1]}", *r[3:6], f"{r[6]}\n{r[7]}") for r in wide]
@@ -134,17 +134,14 @@ def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -
     ))  # fmt: skip
 
 
-def _collective_cells(row: CollectiveRow, count: int) -> tuple[str, ...]:
-    return (
-        row.kind,
-        row.axes or "-",
-        f"{row.groups} of {row.group_size}",
-        human(row.bytes),
-        "?" if row.times is None else str(row.times * count),
-        human(row.total * count),
-        shorten(row.where),
-        row.cause.replace("stablehlo.", ""),
-    )
+def _collective_cells(row: CollectiveRow, count: int) -> list[tuple[str, ...]]:
+    """The cells of a collective, and those of each member of a combined one below."""
+    times = "?" if row.times is None else str(row.times * count)
+    sizes = (f"{row.groups} of {row.group_size}", human(row.bytes), times, human(row.total * count))
+    cause = lambda text: text.replace("stablehlo.", "")
+    whole = (row.kind, row.axes or "-", *sizes, shorten(row.where), cause(row.cause))
+    members = [("  of", "", "", human(m.bytes), "", "", shorten(m.where), cause(m.cause)) for m in row.members]
+    return [whole, *members]
 
 
 COLLECTIVES_NOTE = (
