@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from meshrt.inspect.model import CollectiveRow, Report, ValueRow
+from meshrt.inspect.model import CollectiveRow, MemberRow, Report, ValueRow
 from meshrt.inspect.render import collectives_table, console, render, values_table
 
 GATHER = CollectiveRow(
@@ -95,3 +97,16 @@ def test_the_first_line_names_devices_and_mesh(mesh, text):
     render(Report("m.mlir", mesh, (), (), (), ()), out)
     assert lines(out)[0] == text
     assert ("there is one device" in out.file.getvalue()) == ("8 devices" not in text)
+
+
+def test_a_combined_collective_lists_what_it_was_made_of():
+    members = (MemberRow("/x/train_lm.py:9", "stablehlo.reduce: partial sum", 4.0),
+               MemberRow("/x/train_lm.py:11", "stablehlo.add: partial sum", 3.0))  # fmt: skip
+    row = replace(SCATTER, members=members)
+    report = replace(REPORT, collectives=(GATHER, row))
+    assert Report.from_json(json.loads(json.dumps(report.as_json()))) == report
+    for width in (60, 100, 200):
+        out = terminal(width)
+        out.print(collectives_table(out, "Collectives", report.collectives))
+        said = "\n".join(lines(out))
+        assert "train_lm.py:9" in said and "train_lm.py:11" in said and "add: partial sum" in said
