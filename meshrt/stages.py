@@ -318,13 +318,22 @@ class Propagated(_Stage):
     def explain(self, query: str) -> str:
         """Why a dimension is sharded as it is: the steps from it back to the user's annotations, a line each.
 
-        `query` is VALUE:DIM: an argument (`x:0`, `state['w']:1`), a result (`result[0]:1`) or, for what is computed
-        there, a source line (`train.py:57:0`). InspectError if it names nothing.
+        `query` is VALUE:DIM: an argument (`x:0`, `state['w']:1`, `arg[0]:1`), a result (`result[0]:1`), a value by its
+        name in `as_text()` (`%3:0`) or, for what is computed there, a source line (`train.py:57:0`). InspectError if it
+        names nothing.
         """
         from meshrt.inspect.explain import explain
         from meshrt.inspect.program import names_of
 
         return "\n".join(explain(self.result, query, *names_of(self.lowered)))
+
+    def missing(self) -> list[str]:
+        """What stayed whole along a dimension though an operand or result beside it is sharded there, and what stopped
+        the axes: a line each, in the program's names. `.result.missing()` has the same as objects."""
+        from meshrt.inspect.explain import missing
+        from meshrt.inspect.program import names_of
+
+        return missing(self.result, *names_of(self.lowered))
 
     def as_text(self) -> str:
         return self.result.as_text()

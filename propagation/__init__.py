@@ -12,7 +12,7 @@
 '#sdy.sharding<@mesh, [{"data"}, {"model"}]>'
 >>> print(*decided.explain(decided.program.main.returned[0], 1)[0], sep="\\n")  # doctest: +ELLIPSIS
 dimension 1 of <%2 tensor<8x32xf32>, result of stablehlo.dot_general 0> got axis 'model' through ...
-dimension 1 of <%1 tensor<16x32xf32>, argument 1> is annotated with axis 'model' by the user
+dimension 1 of <%1 tensor<16x32xf32>, argument 1> is annotated with axis 'model' by the user (-:4)
 """
 
 from __future__ import annotations

@@ -111,6 +111,7 @@ def _outline(program: Program, shardings: Shardings, op: Op, symbols: Symbols, k
     attrs = {k: v for k, v in op.attrs.items() if k not in ("name", "in_shardings", "out_shardings", "sdy.sharding")}
     call = program.new_op("func.call", op.operands, [v.type for v in op.results], attrs, (), op)
     set_callee(program, call, func.name)
+    func.caller = call
     for old, value in zip(op.results, call.results):
         replace_all_uses(old, value)
     edits.before(op, call)

@@ -286,7 +286,7 @@ class Driver:
             unneeded.clear()
 
     def _last_visits(self):
-        """(operation, rule or None, shardings of its operands and results, what a visit decides) as things stand."""
+        """(operation, rule or None, places and shardings of its tensors, directions, decision) as things stand."""
         for op, group in self._visited:
             if op.parent is None or op.name == "sdy.data_flow_edge":
                 continue
@@ -294,12 +294,12 @@ class Driver:
             if None in places or (group is None and is_data_flow_op(op)):
                 continue
             shardings = tuple([self.table[p] for p in places])
-            rule = decision = None
+            rule = decision = directions = None
             if group is not None:
                 rule = group.rule
                 directions = schedule.directions(rule, group.mode or schedule.ALL)
                 decision = decide(rule, directions, self.strategy, self.conservative, shardings)
-            yield op, rule, shardings, decision
+            yield op, rule, places, shardings, directions, decision
 
     def _decided(self, value: Value | None) -> int | None:
         """The place of a value, or of what a call's result or a reshard stands for; None if it was made afterwards."""

@@ -34,6 +34,11 @@ from .projection import TensorState
 
 __all__ = ["BACKWARD", "BOTH", "FORWARD", "NONE", "STRATEGIES", "aggressive", "basic"]
 
+# Why a tensor takes less than it could have.
+CLOSED = "the dimension is closed"
+USED_ELSEWHERE = "another dimension of this tensor uses the axis"
+LIMITED = "the result of the pointwise operation has no more axes there"
+
 # Directions of propagation. Their numeric order is part of the algorithm (a union takes the larger).
 NONE, FORWARD, BACKWARD, BOTH = 0, 1, 2, 3
 
@@ -89,13 +94,14 @@ def _expand_tensor(rule, per, order, state: TensorState, limits, conservative, m
             continue
         inside = new
         new = _truncate(new, lambda a, _: _across(a, state, f), conservative, mesh)
+        free = new
         if new:
             for result in limits:
                 other = result.axes[f]
                 if other is not None and list_prefix(other, new) == STRICT_PREFIX:
                     new = other
         if watch is not None and new != wanted:
-            why = _why_not_within(state, f) if inside != wanted else "another dimension of this tensor uses the axis"
+            why = _why_not_within(state, f) if inside != wanted else USED_ELSEWHERE if free != inside else LIMITED
             watch(f, wanted, tensor, new, why)
         if new and list_prefix(own, new) == STRICT_PREFIX:
             state.axes[f] = new
@@ -105,7 +111,7 @@ def _expand_tensor(rule, per, order, state: TensorState, limits, conservative, m
 
 def _why_not_within(state: TensorState, f: int) -> str:
     if state.closed[f]:
-        return "the dimension is closed"
+        return CLOSED
     if state.overflow[f]:
         return "an axis on the dimension does not divide its factor"
     if not state.minor_most[f]:

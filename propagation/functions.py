@@ -53,7 +53,7 @@ def copy_function(program: Program, shardings: Shardings, func: Func, symbols: S
             callee = copy_function(program, shardings, program.funcs[callee_of(op)], symbols)
             set_callee(program, op, callee.name)
     copy = Func(symbols.unique(func.name), "private", body, list(func.result_types))
-    copy._ir = func._ir
+    copy._ir, copy.caller = func._ir, func.caller
     copy.attrs = dict(func.attrs)
     with program.context:
         copy.attrs[_ORIGINAL] = ir.StringAttr.get(original_name(func))

@@ -277,9 +277,10 @@ def _collect_inside_out(block: Block, out: list[Op]) -> None:
 
 
 class Func:
-    """A `func.func`. `arg_attrs` and `result_attrs` hold one attribute dictionary per argument and result."""
+    """A `func.func`. `arg_attrs` and `result_attrs` hold one attribute dictionary per argument and result. `caller` is
+    the first call of it, where it is known."""
 
-    __slots__ = ("_ir", "arg_attrs", "attrs", "body", "name", "result_attrs", "result_types", "visibility")
+    __slots__ = ("_ir", "arg_attrs", "attrs", "body", "caller", "name", "result_attrs", "result_types", "visibility")
 
     def __init__(self, name: str, visibility: str, body: Block, result_types):
         self.name = name
@@ -290,6 +291,7 @@ class Func:
         self.arg_attrs: list[dict[str, ir.Attribute]] = []
         self.result_attrs: list[dict[str, ir.Attribute]] = []
         self._ir = None
+        self.caller: Op | None = None
         body.owner = self
 
     @property

@@ -134,8 +134,9 @@ def _check_aliases(bare: bytes) -> None:
 
 
 def check_calls(program: Any) -> None:
-    """Raises `UnsupportedModuleError` for functions that call themselves, and `LimitError` for chains of calls that are
-    too long or that would inline to too many operations. `program` is a `propagation.program.Program`."""
+    """Notes each function's first call. Raises `UnsupportedModuleError` for functions that call themselves, and
+    `LimitError` for chains of calls that are too long or that would inline to too many operations. `program` is a
+    `propagation.program.Program`."""
     if "func.call" not in program.names:
         return
     from .functions import callee_of
@@ -146,6 +147,10 @@ def check_calls(program: Any) -> None:
     active: dict[str, None] = {}
     bodies = {name: func.body.walk() for name, func in program.funcs.items()}
     calls = {name: [op for op in ops if op.name == "func.call"] for name, ops in bodies.items()}
+    for ops in calls.values():
+        for op in ops:
+            callee = program.funcs[callee_of(op)]
+            callee.caller = callee.caller or op
     for start in program.funcs:
         stack = [start]
         while stack:

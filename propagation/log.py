@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .axes import contains, difference
+from .locations import source, value_source
 from .model import AxisRef, TensorSharding
-from .program import Func, Op, Program, Value, source
-from .visit import Conflict, Decision
+from .program import Func, Op, Program, Value
+from .reasons import Missing, Reason, missing_values, obstacles
+from .visit import Decision
 
-__all__ = ["Event", "Log", "Missing", "Step"]
+__all__ = ["Event", "Log", "Missing", "Reason", "Step"]
 
 Round = tuple[int, int | None]
 
@@ -32,13 +35,26 @@ class Event(NamedTuple):
     decision: Decision
     round: Round
 
+    def __str__(self) -> str:
+        name = self.op.name if isinstance(self.op, Op) else f"the return of @{self.op.name}"
+        values = (*self.op.operands, *self.op.results) if isinstance(self.op, Op) else ()
+        changes = []
+        for t, new in self.decision.changes:
+            value = repr(values[t]) if self.rule is not None and t < len(values) else f"tensor {t}"
+            changes.append(f"{value}: {new.to_text()}")
+        where, (priority, number) = source(self.op), self.round
+        rounds = [f"user priority {priority}"] * bool(priority) + [f"round {number}"] * (number is not None)
+        head = name + (f" ({where})" if where else "") + (f" [{', '.join(rounds)}]" if rounds else "")
+        return f"{head}: {'; '.join(changes)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One link of an explanation: `axis` came to dimension `dim` of `value` through `op` along `factor` from
     dimension `source_dim` of `source`, by `strategy` in `round`. For the user's own annotation `op` is None; `factor`
-    is None there and between members of a sharding group. `conflicts` are what competed in this visit, and why it
-    lost. `number` is the event's place in the log. `constraint` is the operation whose sharding `value` began with."""
+    is None there and between members of a sharding group. `conflicts` are the tensors of `op` that did not take the
+    axis in this visit, and what stood against it. `number` is the event's place in the log. `constraint` is the
+    operation whose sharding `value` began with."""
 
     value: Value | None
     dim: int
@@ -48,49 +64,36 @@ class Step:
     round: Round | None
     source: Value | None
     source_dim: int | None
-    conflicts: tuple[Conflict, ...]
+    conflicts: tuple[Reason, ...]
     where: str | None
     strategy: str | None = None
     number: int | None = None
     constraint: Op | None = None
 
-    def __str__(self) -> str:
-        value = "the result" if self.value is None else self.value
+    def text(self, name: Callable[[Value], str] = repr) -> str:
+        """The sentence of this step, with values as `name` calls them."""
+        value = "the result" if self.value is None else name(self.value)
+        place = f" ({self.where})" if self.where else ""
         if self.op is None:
             who = "the user" if self.constraint is None else f"the {self.constraint.name} that uses it"
-            return f"dimension {self.dim} of {value} is annotated with axis {self.axis.name!r} by {who}"
-        name = self.op.name if isinstance(self.op, Op) else f"the return of @{self.op.name}"
-        text = f"dimension {self.dim} of {value} got axis {self.axis.name!r} through {name}"
-        if self.where:
-            text += f" ({self.where})"
-        text += f" from dimension {self.source_dim} of {self.source or 'the result'}"
+            return f"dimension {self.dim} of {value} is annotated with axis {self.axis.name!r} by {who}{place}"
+        through = self.op.name if isinstance(self.op, Op) else f"the return of @{self.op.name}"
+        text = f"dimension {self.dim} of {value} got axis {self.axis.name!r} through {through}{place}"
+        origin = "the result" if self.source is None else name(self.source)
+        text += f" from dimension {self.source_dim} of {origin}"
         text += " as a member of its sharding group" if self.factor is None else f" along factor {self.factor}"
         priority, number = self.round
         text += f", {self.strategy} strategy" + (f", user priority {priority}" if priority else "")
         text += "" if number is None else f", round {number}"
-        for c in self.conflicts:
-            text += f"; there {c.reason}"
-        return text
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """`value`, a result of `op`, stayed replicated although operand `operand` is sharded; `reasons` say what stopped
-    the axes."""
-
-    value: Value
-    op: Op
-    operand: Value
-    reasons: tuple[str, ...]
-    where: str | None
+        return text + "".join(f"; there {c.text(name)}" for c in self.conflicts)
 
     def __str__(self) -> str:
-        place = f" ({self.where})" if self.where else ""
-        return f"{self.value} stayed replicated though {self.operand} is sharded{place}: {'; '.join(self.reasons)}"
+        return self.text()
 
 
 class Log:
-    """Events in the order of decision. `events` grows while the driver runs.
+    """Events in the order of decision: iterate for them, print it for a line per event. `events` grows while the driver
+    runs.
 
     applied            constraints and manual computations whose sharding was put on an operand beforehand
     removed_ops        operations without use or effect that were removed
@@ -110,6 +113,18 @@ class Log:
         self._by_slot: dict[int, list[tuple[int, int]]] = {}
         self._indexed = 0
         self._last_visits = None
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.events))
+
+    def __bool__(self) -> bool:
+        return True  # a log in which nothing was decided is still one
 
     # ---- recording
 
@@ -186,31 +201,74 @@ class Log:
 
     def _chain(self, slot: int, dim: int, axis: AxisRef, value: Value | None) -> list[Step]:
         steps: list[Step] = []
-        before = len(self.events)
+        for at in self._walk(slot, dim, axis, value, len(self.events)):
+            steps.append(self._step(*at))
+        return steps
+
+    def annotation(self, slot: int, dim: int, axis: AxisRef, before: int | None = None) -> Step:
+        """The annotation from which `axis` came to dimension `dim` of the value at `slot` before event `before`."""
+        *_, last = self._walk(slot, dim, axis, self._value(slot), len(self.events) if before is None else before)
+        return self._step(*last)
+
+    def closed_by(self, slot: int, dim: int) -> str | None:
+        """Where the annotation was written that closes a dimension; None if it does not come from one."""
+        sharding = self._initial[slot]
+        if sharding is None or dim >= len(sharding.dims) or sharding.dims[dim].is_open:
+            return None
+        return self._annotated_at(slot)[1]
+
+    def _annotated_at(self, slot: int) -> tuple[Op | None, str | None]:
+        """The constraint whose sharding the value at `slot` began with, and where its annotation was written."""
+        by = next((op for op, v in self.applied if self._slot[v.index] == slot), None)
+        if by is not None:
+            return by, source(by)
+        value = self._value(slot)
+        return None, source(self.program.main) if value is None else value_source(value)
+
+    def _walk(self, slot: int, dim: int, axis: AxisRef, value: Value | None, before: int):
+        """(value, slot, dimension, axis, event number, origin) of each step back; the last has no number: an
+        annotation, or the event's number without origin, where a computation's own sharding names a manual axis."""
         while True:
             found = self._arrival(slot, dim, axis, before)
             if found is None:
-                by = next((op for op, v in self.applied if self._slot[v.index] == slot), None)
-                where = None if by is None else source(by)
-                steps.append(Step(value, dim, axis, None, None, None, None, None, (), where, constraint=by))
-                return steps
+                yield value, slot, dim, axis, None, None
+                return
             before, tensor = found
             event = self.events[before]
             axis, origin = _origin(event, tensor, dim, axis)
-            if origin is None:  # a manual axis, that the computation's own sharding names
-                by = event.op.data["edge"].op
-                steps.append(Step(value, dim, axis, None, None, None, None, None, (), source(by), constraint=by))
-                return steps
-            other, other_dim, factor = origin
-            conflicts = tuple(c for c in event.decision.conflicts if any(a.name == axis.name for a in c.wanted))
-            from_value = self._value(event.slots[other])
-            steps.append(
-                Step(
-                    value, dim, axis, event.op, factor, event.round, from_value, other_dim, conflicts,
-                    source(event.op), self.strategy, before,
-                )
-            )  # fmt: skip
-            slot, dim, value = event.slots[other], other_dim, from_value
+            yield value, slot, dim, axis, before, origin
+            if origin is None:
+                return
+            other, dim, _ = origin
+            slot = event.slots[other]
+            value = self._value(slot)
+
+    def _step(self, value, slot: int, dim: int, axis: AxisRef, number: int | None, origin) -> Step:
+        if origin is None:
+            if number is None:
+                by, where = self._annotated_at(slot)
+            else:
+                by = self.events[number].op.data["edge"].op
+                where = source(by)
+            return Step(value, dim, axis, None, None, None, None, None, (), where, constraint=by)
+        event = self.events[number]
+        other, other_dim, factor = origin
+        return Step(
+            value, dim, axis, event.op, factor, event.round, self._value(event.slots[other]), other_dim,
+            tuple(self._competitors(event, axis, number)), source(event.op), self.strategy, number,
+        )  # fmt: skip
+
+    def _competitors(self, event: Event, axis: AxisRef, number: int) -> Iterator[Reason]:
+        conflicts = [c for c in event.decision.conflicts if any(a.name == axis.name for a in c.wanted)]
+        if not conflicts:
+            return
+        if event.rule is None or isinstance(event.op, Func):
+            mappings = tuple(tuple((d,) for d in range(len(s.dims) if s else 0)) for s in event.before)
+        else:
+            mappings = (*event.rule.operands, *event.rule.results)
+        after = [dict(event.decision.changes).get(t, s) for t, s in enumerate(event.before)]
+        for c in conflicts:
+            yield from obstacles(self, c, mappings, event.slots, after, _count(event.op), number + 1)
 
     def _arrival(self, slot: int, dim: int, axis: AxisRef, before: int) -> tuple[int, int] | None:
         """The last event before number `before` that put `axis` on `dim` of `slot`, and the tensor's number in it."""
@@ -224,25 +282,25 @@ class Log:
     def _value(self, slot: int) -> Value | None:
         return self.program.values[slot] if slot < len(self._slot) else None
 
+    def value_at(self, slot: int) -> Value | None:
+        """The value whose sharding a place of the table holds; None for a function's result."""
+        return self._value(slot)
+
+    def decided(self, value: Value) -> TensorSharding | None:
+        """The sharding of a value when the decisions ended; None if it was made afterwards."""
+        return None if self._slot is None or value.index >= len(self._slot) else self._final(self._slot[value.index])
+
     def missing(self) -> list[Missing]:
-        """The results that stayed replicated though an operand of their operation is sharded and nothing but the
-        reasons given kept the axes from them. A factor that the result does not have (a sum over a sharded dimension)
-        is no reason, but how it should be."""
-        out = []
-        for op, rule, shardings, decision in self._last_visits() if self._last_visits is not None else ():
-            count = len(op.operands)
-            sharded = [t for t in range(count) if shardings[t] is not None and shardings[t].axes]
-            if not sharded:
-                continue
-            for number, value in enumerate(op.results):
-                own = shardings[count + number]
-                if not value.type.shape or (own is not None and own.axes):
-                    continue
-                reasons = _reasons(rule, shardings, decision, sharded, count + number)
-                if reasons:
-                    operand = op.operands[sharded[0]]
-                    out.append(Missing(value, op, operand, reasons, source(op)))
-        return out
+        """The dimensions of values that stayed whole though the visited operation had axes for them (see
+        `propagation.reasons`)."""
+        return missing_values(self, self._last_visits() if self._last_visits is not None else ())
+
+
+def _count(op: Op | Func) -> int:
+    """How many of an event's tensors are operands."""
+    if isinstance(op, Func):
+        return 1
+    return len(op.data["edge"].sources) if op.name == "sdy.data_flow_edge" else len(op.operands)
 
 
 def _covers(sharding: TensorSharding | None, dim: int, axis: AxisRef) -> bool:
@@ -277,26 +335,3 @@ def _source_of(event: Event, tensor: int, dim: int, axis: AxisRef) -> tuple[int,
                 if f in factors and _covers(event.before[t], d, axis):
                     return t, d, f
     return None
-
-
-def _reasons(rule, shardings, decision: Decision | None, sharded: list[int], tensor: int) -> tuple[str, ...]:
-    """What kept the axes of the tensors `sharded` from `tensor`."""
-    if rule is None:
-        return ("the operation has no sharding rule, so nothing passes through it",)
-    mappings = (*rule.operands, *rule.results)
-    reasons: dict[str, None] = {}
-    for t in sharded:
-        for dim, factors in enumerate(mappings[t]):
-            if shardings[t].dims[dim:] and shardings[t].dims[dim].axes:
-                for f in factors:
-                    if f in rule.blocked and any(f in fs for fs in mappings[tensor]):
-                        reasons[f"nothing propagates along factor {f} of the operation"] = None
-    own = {f for fs in mappings[tensor] for f in fs}
-    for c in decision.conflicts if decision is not None else ():
-        if c.tensor in (tensor, -1) and c.factor in own and len(c.granted) < len(c.wanted):
-            names = ", ".join(repr(a.name) for a in c.wanted)
-            reasons[f"axes {names} of factor {c.factor}: {c.reason}"] = None
-    meshes = {s.mesh.layout for s in shardings if s is not None and not s.mesh.is_empty}
-    if len(meshes) > 1:
-        reasons["the operands and results are on different meshes"] = None
-    return tuple(reasons)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import os
 import re
 
 from jaxlib.mlir import ir
@@ -27,6 +28,7 @@ from . import bytecode, errors, limits
 from .attributes import mesh_of
 from .edits import Edits, erase, replace_all_uses
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Use, Value, attribute_items
+from .locations import argument_names, location_text, source
 
 __all__ = [
     "Block",
@@ -68,11 +70,12 @@ def context() -> ir.Context:
     return c
 
 
-def parse(module: str | bytes | ir.Module, trusted: bool = False) -> ir.Module:
+def parse(module: str | bytes | ir.Module, trusted: bool = False, file: str | None = None) -> ir.Module:
     """The `ir.Module` of text or bytecode; an `ir.Module` is returned as it is.
 
     Text is checked against the limits of `propagation.limits` first, bytecode is turned into text by a child process,
-    because MLIR's readers end the process on some malformed input. `trusted` input goes to MLIR at once.
+    because MLIR's readers end the process on some malformed input. `trusted` input goes to MLIR at once. `file` is the
+    file that text was read from: MLIR reads it again, so that operations without a location have their place in it.
     """
     if isinstance(module, ir.Module):
         return module
@@ -86,7 +89,8 @@ def parse(module: str | bytes | ir.Module, trusted: bool = False) -> ir.Module:
         limits.check_text(module)
     try:
         with context():
-            parsed = ir.Module.parse(module)
+            is_text = isinstance(module, str) and file is not None and os.path.isfile(file)
+            parsed = ir.Module.parseFile(file) if is_text else ir.Module.parse(module)
             return _from_portable(parsed, module)
     except ir.MLIRError as e:
         raise _typed(e) from None
@@ -137,13 +141,14 @@ def _typed(error: ir.MLIRError) -> errors.PropagationError:
     return errors.ModuleParseError(message, where)
 
 
-def read(module: str | bytes | ir.Module) -> Program:
-    """Reads StableHLO text, bytecode or an `ir.Module` into a `Program`. The module itself is not changed.
+def read(module: str | bytes | ir.Module, file: str | None = None) -> Program:
+    """Reads StableHLO text, bytecode or an `ir.Module` into a `Program`. The module itself is not changed. `file` is
+    the file that a text was read from: operations without a location have their place in it rather than in "-".
 
     Raises `ModuleParseError` for input that is not a module, and `UnsupportedModuleError` for regions with
     several blocks or values used before they are defined.
     """
-    module = parse(module)
+    module = parse(module, file=file)
     with paused_collection(), utf8_errors():
         return _read(module)
 
@@ -312,34 +317,3 @@ def _attr_dicts(attr, count: int) -> list[dict[str, ir.Attribute]]:
         d = ir.DictAttr(d)
         out.append({d[i].name: d[i].attr for i in range(len(d))})
     return out
-
-
-def location_text(loc: ir.Location | None) -> str | None:
-    """`file:line` of a location: the innermost frame that is a file; the name if there is none, else None."""
-    if loc is None:
-        return None
-    if isinstance(loc, ir.FileLineColLoc):
-        return f"{loc.filename.value if hasattr(loc.filename, 'value') else loc.filename}:{loc.start_line}"
-    if isinstance(loc, ir.CallSiteLoc):
-        return location_text(loc.callee) or location_text(loc.caller)
-    if isinstance(loc, ir.NameLoc):
-        return location_text(loc.child_loc) or loc.name_str
-    if isinstance(loc, ir.FusedLoc):
-        for part in loc.locations:
-            found = location_text(part)
-            if found:
-                return found
-    return None
-
-
-def source(op: Op | Func) -> str | None:
-    """Where the user wrote `op`: `file:line`, or None if the module does not say."""
-    return location_text(op.loc)
-
-
-def argument_names(func: Func) -> list[str | None]:
-    """The names that the locations of a function's arguments give them, as JAX writes them; None for those without."""
-    if not isinstance(func._ir, ir.Operation):
-        return [None] * len(func.args)
-    arguments = func._ir.regions[0].blocks[0].arguments
-    return [getattr(a.location, "name_str", None) for a in arguments]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from typing import SupportsIndex
 
 from jaxlib.mlir import ir
 
+from .addresses import Address, names_in_text, resolve
 from .annotations import Shardings
+from .errors import BadOptionError
 from .log import Log, Missing, Step
 from .model import TensorSharding
 from .pipeline import Options, Run, run_stage
 from .program import Program, Value, read
+from .reasons import missing_at_boundaries
 from .write import write
 
 __all__ = ["Propagated", "run"]
@@ -47,9 +51,31 @@ class Propagated:
         """Shardings of the entry function's results."""
         return list(self.shardings.results[self.program.main])
 
-    def explain(self, value: Value, dim: int) -> list[list[Step]]:
-        """Why dimension `dim` of `value` is sharded: per axis, the steps back to an annotation. Empty if it is not, and
-        for reshards that were inserted after the decisions (their operands and users say why)."""
+    def explain(self, what: Value | str, dim: int | None = None) -> list[list[Step]]:
+        """Why dimension `dim` of a value is sharded: per axis, the steps back to an annotation. Empty if it is not, and
+        for reshards that were inserted after the decisions (their operands and users say why).
+
+        `what` is a value of the program, or the text that addresses one, with or without a dimension: `result[1]:0`,
+        `arg[0]:1`, `%3`, the name of an argument, `train.py:57:0` (see `propagation.addresses`). Without `dim` all
+        dimensions are explained, one after the other. Raises `BadOptionError` for what is not there.
+        """
+        if isinstance(what, Value):
+            dims = range(what.type.rank) if dim is None else (_dimension(dim),)
+            return [chain for d in dims for chain in self._explain_value(what, d)]
+        if isinstance(what, str) and dim is not None:
+            what = f"{what}:{_dimension(dim)}"
+        return [chain for at in resolve(self, what) for d in at.dims for chain in self.explain_address(at, d)]
+
+    def explain_address(self, at: Address, dim: int) -> list[list[Step]]:
+        """The same for one dimension of what was addressed."""
+        sharding = None if at.result is None else self.shardings.results[at.func][at.result]
+        if at.result is None or sharding is self.shardings.get(at.value):
+            return self._explain_value(at.value, dim)
+        if sharding is None or dim >= len(sharding.dims):
+            return []
+        return self.log.explain_result(at.func, at.result, dim, sharding.dims[dim].axes)
+
+    def _explain_value(self, value: Value, dim: int) -> list[list[Step]]:
         sharding = self.shardings.get(value)
         if sharding is None or dim >= len(sharding.dims):
             return []
@@ -57,9 +83,11 @@ class Propagated:
         return self.log.explain(stands_for[value.number] if stands_for else value, dim, sharding.dims[dim].axes)
 
     def missing(self) -> list[Missing]:
-        """The values that stayed replicated though an operand of their operation is sharded, and what stopped it: a
-        conflict, an axis that does not divide, a closed dimension, an operation without a rule."""
-        return self.log.missing()
+        """Every dimension of a value that stayed whole though another operand or result of an operation is sharded
+        along it, and what stopped the axes: operands that disagree, an axis that does not divide, a closed dimension,
+        an operation without a rule; and arguments and results of functions that are whole because tiles are even there.
+        """
+        return self.log.missing() + missing_at_boundaries(self.log, self.shardings)
 
     def as_text(self, debug_info: bool = False) -> str:
         """The annotated module as MLIR text, with source locations if `debug_info`."""
@@ -69,6 +97,11 @@ class Propagated:
     def module(self) -> ir.Module:
         """The annotated module, written when first asked for."""
         return write(self.program, self.shardings)
+
+    @functools.cached_property
+    def value_names(self) -> dict[Value, tuple[str, str]]:
+        """(function, name in `as_text()`) of every value."""
+        return names_in_text(self)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -84,15 +117,24 @@ class Propagated:
         )
 
 
-def run(module: str | bytes | ir.Module | Program, stage: str = "closed", **options) -> Propagated:
+def _dimension(dim: object) -> int:
+    if isinstance(dim, bool) or not isinstance(dim, SupportsIndex) or int(dim) < 0:
+        raise BadOptionError(f"a dimension is a number from 0, got {dim!r}")
+    return int(dim)
+
+
+def run(
+    module: str | bytes | ir.Module | Program, stage: str = "closed", *, file: str | None = None, **options
+) -> Propagated:
     """Propagates the shardings of a module.
 
     module   StableHLO with `sdy` annotations as text, bytecode, an `ir.Module` (not changed), or a `Program` (which
              is taken over and changed)
     stage    one of `propagation.STAGES`; "closed" is what a partitioner wants
+    file     the file that a text was read from, for the places of operations without a location (see `read`)
     options  the fields of `propagation.Options`
 
     Raises the errors of `propagation.errors`.
     """
-    program = module if isinstance(module, Program) else read(module)
+    program = module if isinstance(module, Program) else read(module, file)
     return Propagated(run_stage(program, stage, Options(**options)), stage)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jaxlib.mlir import ir
-
-from .errors import BadOptionError
+from .addresses import Address, function_of, resolve
+from .locations import source
 from .log import Missing, Step
-from .program import Func, Value, source
+from .program import Value
 from .propagated import Propagated
+from .reasons import Reason
 
 __all__ = ["Explanation", "explain", "explained_json", "shardings_json"]
 
@@ -55,11 +56,14 @@ class Explanation:
 
     def said(self, what: Step | Missing) -> str:
         """The sentence of a step or of what is missing, with values by their names in the module's text."""
-        text = str(what)
-        for value in (what.value, what.source if isinstance(what, Step) else what.operand):
-            if value in self.names:
-                text = text.replace(repr(value), f"{self.names[value][1]}: {value.type.text}")
-        return text
+        return what.text(self._name)
+
+    def reason(self, what: Reason) -> str:
+        """The same of a reason."""
+        return what.text(self._name)
+
+    def _name(self, value: Value) -> str:
+        return f"<{self.names[value][1]}: {value.type.text}>" if value in self.names else repr(value)
 
     def as_text(self) -> str:
         lines = []
@@ -71,70 +75,42 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(result: Propagated, wanted: list[str] = (), function: str | None = None) -> Explanation:
-    """Explains the values `wanted`, by the names that they have in `result.as_text()` with or without a dimension
-    (`%3`, `%0#1:2`, `%arg0:1`), of `function` (default: the entry); without any, that function's arguments and results,
-    and every value of the module that stayed replicated though an operand of its operation is sharded.
+def explain(result: Propagated, wanted: Sequence[str] = (), function: str | None = None) -> Explanation:
+    """Explains the values `wanted`, with or without a dimension (`result[0]`, `arg[1]:0`, `%3`, `f.py:7:0`; see
+    `propagation.addresses`), of `function` (default: the entry); without any, that function's arguments and results,
+    and every value of the module that stayed replicated though another tensor of its operation is sharded.
 
     Raises `BadOptionError` for a value, dimension or function that is not there.
     """
-    program = result.program
-    if function is not None and function not in program.funcs:
-        raise BadOptionError(f"there is no function @{function}; there are {', '.join('@' + f for f in program.funcs)}")
-    func = program.main if function is None else program.funcs[function]
-    names = _names(result)
+    names = result.value_names
     out = Explanation(names=names)
-    missing = {m.value: m for m in result.missing()}
     if wanted:
-        for value, dims in (_selected(text, func, names) for text in wanted):
-            _add_chains(out, result, func, names[value][1], value, dims)
-            if value in missing:
-                out.missing.append((func.name, names[value][1], missing[value]))
+        missing = result.missing()
+        for at in (at for text in wanted for at in resolve(result, text, function)):
+            func_name, name = names[at.value]  # a line may stand for values of several functions
+            name = name if at.result is None else f"result {at.result} ({name})"
+            _add_chains(out, result, at, func_name, name)
+            out.missing += [(func_name, name, m) for m in missing if _is_of(m, at)]
         return out
-    for i, value in enumerate(func.args):
-        _add_chains(out, result, func, f"argument {i} ({names[value][1]})", value, range(value.type.rank))
-    for i, value in enumerate(func.returned):
-        _add_chains(out, result, func, f"result {i} ({names[value][1]})", value, range(value.type.rank))
-    out.missing = [(*names[value], m) for value, m in missing.items() if value in names]
+    func = function_of(result, function)
+    sides = [(f"arg[{i}]", "argument", i) for i in range(len(func.args))]
+    sides += [(f"result[{i}]", "result", i) for i in range(len(func.returned))]
+    for text, side, i in sides:
+        (at,) = resolve(result, text, function)
+        _add_chains(out, result, at, func.name, f"{side} {i} ({names[at.value][1]})")
+    out.missing = [(*names[m.value], m) for m in result.missing() if m.value in names]
     return out
 
 
-def _add_chains(out: Explanation, result: Propagated, func: Func, name: str, value: Value, dims) -> None:
-    for dim in dims:
-        out.chains += [(func.name, name, dim, chain) for chain in result.explain(value, dim)]
+def _is_of(m: Missing, at: Address) -> bool:
+    if m.value is not at.value or (m.result is not None and m.result != at.result):
+        return False
+    return m.dim is None or m.dim in at.dims
 
 
-def _names(result: Propagated) -> dict[Value, tuple[str, str]]:
-    """(function, name in the module's text) of every value."""
-    names: dict[Value, tuple[str, str]] = {}
-    funcs = [op for op in result.module.body.operations if op.operation.name == "func.func"]
-    for func, op in zip(result.program.funcs.values(), funcs):
-        state = ir.AsmState(op.operation)
-
-        def note(block, view, func=func, state=state) -> None:
-            for value, printed in zip(block.args, view.arguments):
-                names[value] = (func.name, printed.get_name(state))
-            for ours, theirs in zip(block.ops, view.operations):
-                for value, printed in zip(ours.results, theirs.operation.results):
-                    names[value] = (func.name, printed.get_name(state))
-                for inner, region in zip(ours.regions, theirs.operation.regions):
-                    note(inner, region.blocks[0])
-
-        note(func.body, op.operation.regions[0].blocks[0])
-    return names
-
-
-def _selected(text: str, func: Func, names: dict[Value, tuple[str, str]]) -> tuple[Value, range | tuple[int]]:
-    name, _, number = text.partition(":")
-    name = name if name.startswith("%") else f"%{name}"
-    value = next((v for v, known in names.items() if known == (func.name, name)), None)
-    if value is None:
-        raise BadOptionError(f"@{func.name} has no value {name}; values have their names in the propagated module")
-    if not number:
-        return value, range(value.type.rank)
-    if not number.isdigit() or int(number) >= value.type.rank:
-        raise BadOptionError(f"{name} of type {value.type.text} has no dimension {number}")
-    return value, (int(number),)
+def _add_chains(out: Explanation, result: Propagated, at: Address, function: str, name: str) -> None:
+    for dim in at.dims:
+        out.chains += [(function, name, dim, chain) for chain in result.explain_address(at, dim)]
 
 
 def explained_json(found: Explanation) -> str:
@@ -151,7 +127,7 @@ def explained_json(found: Explanation) -> str:
             "strategy": s.strategy,
             "user_priority": None if s.round is None else s.round[0],
             "round": None if s.round is None else s.round[1],
-            "conflicts": [c.reason for c in s.conflicts],
+            "conflicts": [found.reason(c) for c in s.conflicts],
             "text": found.said(s),
         }
 
@@ -160,7 +136,14 @@ def explained_json(found: Explanation) -> str:
         for func, name, dim, chain in found.chains
     ]
     missing = [
-        {"function": func, "value": name, "operation": m.op.name, "source": m.where, "reasons": list(m.reasons)}
+        {
+            "function": func,
+            "value": name,
+            "operation": m.op.name,
+            "dimension": m.dim,
+            "source": m.where,
+            "reasons": [found.reason(c) for c in m.causes],
+        }
         for func, name, m in found.missing
     ]
     return json.dumps({"explained": chains, "missing": missing}, indent=1)

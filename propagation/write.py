@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from jaxlib.mlir import ir
 
 from .annotations import OWN_ATTRIBUTE, WITH_IN_SHARDINGS, Shardings
+from .locations import argument_locations
 from .model import Mesh, TensorSharding, quote, quote_symbol
 from .program import Block, Func, Op, Program, Value, parse, utf8_errors
 
@@ -121,9 +122,16 @@ class _Writer:
         if block.args:
             for arg in block.args:
                 self.names[arg] = f"%{arg.index}"
-            lines.append("^bb0(" + ", ".join(f"%{a.index}: {a.type.text}" for a in block.args) + "):")
+            lines.append("^bb0(" + ", ".join(self._arguments(block)) + "):")
         lines += [self._op(op) for op in block.ops]
         return "{\n" + "\n".join(lines) + "\n}"
+
+    def _arguments(self, block: Block) -> list[str]:
+        texts = [f"%{a.index}: {a.type.text}" for a in block.args]
+        places = argument_locations(block.owner) if isinstance(block.owner, Func) and self.debug_info else []
+        if len(places) != len(texts):
+            return texts
+        return [text + self._location(loc) for text, loc in zip(texts, places)]
 
     def _op(self, op: Op) -> str:
         results, names = op.results, self.names

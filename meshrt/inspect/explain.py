@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from meshrt.inspect.model import InspectError, type_text
 from propagation import Propagated
-from propagation.log import Step
-from propagation.program import Func, Op, Value, location_text
+from propagation.addresses import Address, resolve
+from propagation.errors import BadOptionError
+from propagation.log import Missing, Step
+from propagation.program import Func, Op, Value, source
 
-__all__ = ["explain"]
+__all__ = ["explain", "missing"]
 
 # Operations that stand for something else than a computation of the user's.
 _NAMES = {"sdy.data_flow_edge": "the loop or branch", "stablehlo.while": "the loop", "stablehlo.case": "the branch"}
@@ -18,54 +21,68 @@ _NAMES = {"sdy.data_flow_edge": "the loop or branch", "stablehlo.while": "the lo
 def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
     """Why a dimension is sharded as it is: one line per step, from the value back to the user's annotation.
 
-    `query` is VALUE:DIM, with VALUE the name of an argument or result, or a source line FILE:LINE, which stands for
-    what is computed there for other lines.
+    `query` is VALUE:DIM, with VALUE the name of an argument or result, `arg[0]`, `result[1]`, a name in the propagated
+    module's text (`%3`), or a source line FILE:LINE, which stands for what is computed there for other lines.
+    InspectError for what is none of these.
     """
+    if not isinstance(query, str):
+        raise InspectError(f"explain takes text such as 'result[0]:1', got {type(query).__name__}")
     what, separator, number = query.rpartition(":")
     if not separator or not number.isdigit():
         raise InspectError(
             f"--explain {query}: expected VALUE:DIM, such as {arg_names[0] if arg_names else 'arg0'}:0 or train.py:57:0"
         )
-    dim, values = int(number), _values_named(propagated, what, arg_names, result_names)
+    dim, found = int(number), _addressed(propagated, what, arg_names, result_names)
     names = _Names(propagated, arg_names, result_names)
     lines: list[str] = []
-    fitting = [v for v in values if dim < v.type.rank]
+    fitting = [at for at in found if dim < at.value.type.rank]
     if not fitting:
         raise InspectError(
-            f"--explain {query}: {what} has rank {max(v.type.rank for v in values)}, so no dimension {dim}"
+            f"--explain {query}: {what} has rank {max(at.value.type.rank for at in found)}, so no dimension {dim}"
         )
-    for value in fitting:
-        chains = propagated.explain(value, dim)
+    for at in fitting:
+        chains = propagated.explain_address(at, dim)
         if not chains:
-            lines.append(f"dimension {dim} of {names.of(value)} is not sharded: no annotation reaches it")
+            lines.append(_why_not(propagated, at, dim, names))
         for chain in chains:
             lines += [("" if i == 0 else "  ") + names.line(step) for i, step in enumerate(chain)]
     return lines
 
 
-def _values_named(
+def missing(propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
+    """A line for every dimension that stayed whole though axes could have come, with what stopped them."""
+    names = _Names(propagated, arg_names, result_names)
+    return [m.text(names.of) for m in propagated.missing()]
+
+
+def _why_not(propagated: Propagated, at: Address, dim: int, names: _Names) -> str:
+    stopped = [m for m in propagated.missing() if _is_of(m, at, dim)]
+    reasons = "; ".join(c.text(names.of) for m in stopped for c in m.causes) or "no annotation reaches it"
+    return f"dimension {dim} of {names.of(at.value)} is not sharded: {reasons}"
+
+
+def _is_of(m: Missing, at: Address, dim: int) -> bool:
+    return m.value is at.value and m.dim in (None, dim) and m.result in (None, at.result)
+
+
+def _addressed(
     propagated: Propagated, what: str, arg_names: Sequence[str], result_names: Sequence[str]
-) -> list[Value]:
-    program = propagated.program
-    named = {f"result{i}": v for i, v in enumerate(program.main.returned)}
-    named |= {f"arg{i}": v for i, v in enumerate(program.main.args)}
-    named |= {**dict(zip(result_names, program.main.returned)), **dict(zip(arg_names, program.main.args))}
-    if what in named:
-        return [named[what]]
-    found = [
-        v
-        for op in program.ops()
-        if (location_text(op.loc) or "").endswith(what)
-        for v in op.results
-        if v.type.is_tensor
-    ]
-    if not found or ":" not in what:
-        some = ", ".join([*arg_names[:4], *result_names[:2]])
-        raise InspectError(
-            f"--explain: nothing is called {what!r}, and no operation comes from such a line; try one of {some} ... "
-            f"or FILE:LINE"
-        )
-    return found
+) -> list[Address]:
+    """What the program calls `what`, else what `propagation.addresses` knows by it."""
+    for names, side in ((arg_names, "arg"), (result_names, "result")):
+        if what in names:
+            what = f"{side}[{list(names).index(what)}]"
+            break
+    try:
+        if re.fullmatch(r"(arg|result)(\[\d+\]|\d+)|%.*|.*:\d+", what):
+            return resolve(propagated, what)
+    except BadOptionError:
+        pass  # answered below, in the names of this program
+    some = ", ".join([*arg_names[:4], *result_names[:2]])
+    raise InspectError(
+        f"--explain: nothing is called {what!r}, and no operation comes from such a line; try one of "
+        f"{some} ... or FILE:LINE"
+    )
 
 
 class _Names:
@@ -91,13 +108,14 @@ class _Names:
         if step.op is None:
             begun = step.constraint
             who = "the user" if begun is None else f"the {_called(begun)} that uses it{_place(begun)}"
-            return f"{head} is annotated with axis {step.axis.name!r} by {who}"
+            place = f" ({step.where})" if step.where and begun is None else ""
+            return f"{head} is annotated with axis {step.axis.name!r} by {who}{place}"
         through = _called(step.op) if isinstance(step.op, Op) else f"the return of {step.op.name}"
         text = f"{head} got axis {step.axis.name!r} through {through}{_place(step.op)}"
         text += f" from dimension {step.source_dim} of {self.of(step.source)}"
         if step.factor is None:
             text += " as a member of its sharding group"
-        return text + "".join(f"; there {c.reason}" for c in step.conflicts) + _order(step)
+        return text + "".join(f"; there {c.text(self.of)}" for c in step.conflicts) + _order(step)
 
 
 def _order(step: Step) -> str:
@@ -115,5 +133,5 @@ def _called(op: Op) -> str:
 
 
 def _place(op: Op | Func) -> str:
-    where = location_text(op.loc)
+    where = source(op)
     return f" ({where})" if where else ""

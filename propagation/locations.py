@@ -1,0 +1,93 @@
+"""Where the user wrote something: the one place that turns MLIR's locations into `file:line`.
+
+A location may be a stack of calls, a name around another location, or several fused into one. What is shown is the
+innermost line of the user's own; lines of installed packages, Python's own among them, stand for it only if there is no
+other. Operations of functions that a compiler wrote (JAX's `jnp.sort` is one) have no file: they stand for the line
+that calls the function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxlib.mlir import ir
+
+if TYPE_CHECKING:
+    from .graph import Func, Op, Value
+
+__all__ = ["argument_locations", "argument_names", "location_text", "source", "value_source"]
+
+_INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d[^/\\]*)[/\\]|^<frozen ")
+
+
+def _frames(loc: ir.Location | None) -> Iterator[tuple[str, int]]:
+    """(file, line) of a location, innermost first."""
+    if isinstance(loc, ir.FileLineColLoc):
+        yield str(getattr(loc.filename, "value", loc.filename)), loc.start_line
+    elif isinstance(loc, ir.CallSiteLoc):
+        yield from _frames(loc.callee)
+        yield from _frames(loc.caller)
+    elif isinstance(loc, ir.NameLoc):
+        yield from _frames(loc.child_loc)
+    elif isinstance(loc, ir.FusedLoc):
+        for part in loc.locations:
+            yield from _frames(part)
+
+
+def _line_text(loc: ir.Location | None) -> str | None:
+    found = list(_frames(loc))
+    own = next((f for f in found if not _INSTALLED.search(f[0])), found[0] if found else None)
+    return None if own is None else f"{own[0]}:{own[1]}"
+
+
+def _name(loc: ir.Location | None) -> str | None:
+    if isinstance(loc, ir.NameLoc):
+        return _name(loc.child_loc) or loc.name_str
+    if isinstance(loc, ir.CallSiteLoc):
+        return _name(loc.callee) or _name(loc.caller)
+    if isinstance(loc, ir.FusedLoc):
+        return next((n for part in loc.locations if (n := _name(part))), None)
+    return None
+
+
+def location_text(loc: ir.Location | None) -> str | None:
+    """`file:line` of a location, the user's innermost own line; the name if there is no file, else None."""
+    return _line_text(loc) or _name(loc)
+
+
+def source(op: Op | Func) -> str | None:
+    """Where the user wrote `op`: `file:line`; of an operation without a file, the line of the operation around it or
+    of the call of its function; else its name, or None if the module says nothing."""
+    place: Op | Func | None = op
+    while place is not None:
+        found = _line_text(place.loc)
+        if found is not None:
+            return found
+        place = place.parent_op if hasattr(place, "parent_op") else place.caller
+    return _name(op.loc)
+
+
+def value_source(value: Value) -> str | None:
+    """Where a value, and so an annotation on it, was written: of an argument of a function its own line, else the
+    function's; of a result the operation's."""
+    if value.op is not None:
+        return source(value.op)
+    owner = value.owner.owner
+    if owner is None:
+        return None
+    own = argument_locations(owner)
+    return (_line_text(own[value.number]) if own else None) or source(owner)
+
+
+def argument_names(func: Func) -> list[str | None]:
+    """The names that the locations of a function's arguments give them, as JAX writes them; None for those without."""
+    return [getattr(loc, "name_str", None) for loc in argument_locations(func)] or [None] * len(func.args)
+
+
+def argument_locations(owner: Op | Func) -> list[ir.Location]:
+    """The locations of a function's arguments; nothing for those that are written rather than read."""
+    if hasattr(owner, "parent_op") or not isinstance(owner._ir, ir.Operation):
+        return []
+    return [a.location for a in owner._ir.regions[0].blocks[0].arguments]
