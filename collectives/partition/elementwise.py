@@ -89,6 +89,15 @@ def negate(ctx: Context, op: Op) -> None:
         pointwise(ctx, op)
 
 
+def convert(ctx: Context, op: Op) -> None:
+    """To the type that a pending sum has already, it stays pending."""
+    value = op.operands[0]
+    if value.type.dtype == op.results[0].type.dtype and linear.deferred(ctx, value):
+        linear.apply(ctx, op, value, ctx.state(value).partial.dims, lambda r: r)
+    else:
+        pointwise(ctx, op)
+
+
 _POINTWISE = [
     "abs",
     "and",
@@ -98,7 +107,6 @@ _POINTWISE = [
     "clamp",
     "compare",
     "complex",
-    "convert",
     "cosine",
     "count_leading_zeros",
     "exponential",
@@ -166,4 +174,5 @@ PARTITION = {
     "stablehlo.multiply": multiply,
     "stablehlo.divide": divide,
     "stablehlo.negate": negate,
+    "stablehlo.convert": convert,
 }

@@ -22,7 +22,7 @@ __all__ = ["add", "apply", "deferred", "saves", "scale"]
 STEPS = 16
 _SAME_SIZE = frozenset(
     f"stablehlo.{name}"
-    for name in ("broadcast_in_dim", "divide", "multiply", "negate", "reduce", "reshape", "transpose")
+    for name in ("broadcast_in_dim", "convert", "divide", "multiply", "negate", "reduce", "reshape", "transpose")
 )
 _MERGING = frozenset(
     f"{name if '.' in name else 'stablehlo.' + name}"
@@ -34,8 +34,8 @@ _MERGING = frozenset(
 
 # What brings elements to other positions and leaves them as they are.
 _MOVING = frozenset(
-    f"stablehlo.{name}" for name in ("broadcast_in_dim", "dynamic_slice", "reshape", "slice", "transpose")
-)
+    f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "dynamic_slice", "reshape", "slice", "transpose")
+)  # of conversions, those to the same type; no other one carries a pending sum on
 
 
 def deferred(ctx: Context, value: Value) -> bool:
@@ -67,6 +67,8 @@ def saves(ctx: Context, value: Value, pending: tuple[int, ...]) -> bool:
             continue
         if op.name not in _SAME_SIZE or op.results[0].type.size != value.type.size:
             return op.name in _MERGING
+        if op.results[0].type.dtype != value.type.dtype:
+            return False  # what is rounded is rounded once, after the sum
         value = op.results[0]
         if _split_by(ctx.want(value), pending):
             return True

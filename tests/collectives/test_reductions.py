@@ -131,3 +131,27 @@ def test_collectives_that_a_program_writes():
     assert result.plan.counts == {"all_reduce": 1} and result.plan.entries[0].axes == "x"
     (got,), _ = harness.run_partitioned(result, [x], [(2, 16)])
     np.testing.assert_array_equal(got, x.reshape(8, 2, 16).max(0))
+
+
+@pytest.mark.parametrize(
+    ("to", "kind", "limit"), [("f32", "stablehlo.reduce", 224), ("bf16", "stablehlo.convert", 3584)]
+)
+def test_conversions_carry_sums_on_to_the_same_type_only(to, kind, limit):
+    text = f"""sdy.mesh @mesh = <["x"=8]>
+func.func @main(%x: tensor<16x64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>}},
+                %y: tensor<64x32xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}})
+    -> (tensor<32x{to}> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}]>}}) {{
+  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+    : (tensor<16x64xf32>, tensor<64x32xf32>) -> tensor<16x32xf32>
+  %1 = stablehlo.convert %0 : (tensor<16x32xf32>) -> tensor<16x32x{to}>
+  %c = stablehlo.constant dense<0.0> : tensor<{to}>
+  %2 = stablehlo.reduce(%1 init: %c) applies stablehlo.add across dimensions = [0]
+    : (tensor<16x32x{to}>, tensor<{to}>) -> tensor<32x{to}>
+  return %2 : tensor<32x{to}> }}"""
+    result = collectives.partition(propagation.run(text))
+    (entry,) = result.plan.entries
+    assert entry.kind == "all_reduce" and entry.cause.startswith(kind) and entry.bytes == limit
+    x, y = (np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate([(16, 64), (64, 32)]))
+    (got,), _ = harness.run_partitioned(result, [x, y], [(32,)])
+    near = {"f32": 1e-4, "bf16": 0.3}[to]
+    np.testing.assert_allclose(got.astype(np.float32), (x @ y).sum(0), atol=near, rtol=near / 10)
