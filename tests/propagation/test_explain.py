@@ -7,10 +7,14 @@ import itertools
 import pytest
 
 import propagation
+from benchmarks.peers import Peer
 from propagation import errors
 from propagation.axes import contains
 from propagation.fuzz import module
 from propagation.program import Func
+
+from . import feature_cases
+from .test_differential import CASES
 
 
 def _has(sharding, dim, axis) -> bool:
@@ -41,7 +45,7 @@ def _replay_step(log, step, following) -> None:
 def _replay(result) -> int:
     """Replays every chain of `result`; the number of chains."""
     log, count = result.log, 0
-    inserted = {"sdy.reshard"}
+    inserted = {"sdy.reshard", "sdy.all_reduce", "sdy.replicated_to_unreduced", "sdy.sharded_to_unreduced"}
     for func in result.program.funcs.values():
         values = [*func.args, *(v for op in func.body.walk() for v in op.results)]
         for value in values:
@@ -49,26 +53,43 @@ def _replay(result) -> int:
             if sharding is None or (value.index >= len(log._slot) and value.op.name in inserted):
                 continue
             for dim, d in enumerate(sharding.dims):
-                chains = result.explain(value, dim)
-                assert len(chains) == len(d.axes), (value, dim)
-                for axis, chain in zip(d.axes, chains):
-                    assert chain[0].axis is axis
-                    numbers = [s.number for s in chain[:-1]]
-                    assert numbers == sorted(numbers, reverse=True)
-                    for step, following in itertools.pairwise(chain):
-                        _replay_step(log, step, following)
-                    last = chain[-1]
-                    assert last.op is None
-                    by = last.constraint
-                    if by is not None and by.name == "sdy.manual_computation" and by.data:
-                        ins = [*by.data["in_shardings"], *(result.sharding(v) for v in by.results)]
-                        # What does not divide is cut at boundaries afterwards; the driver started from all of it.
-                        ins += [log._initial[log._slot[last.value.index]]] if last.value is not None else []
-                        assert any(_has(s, last.dim, last.axis) for s in ins)
-                    elif last.value is not None:
-                        assert _has(log._initial[log._slot[last.value.index]], last.dim, last.axis), (value, chain)
-                    count += 1
+                count += _replay_chains(result, d.axes, result.explain(value, dim), None)
+        for number, sharding in enumerate(result.shardings.results[func] if func in log._results else ()):
+            for dim, d in enumerate(sharding.dims if sharding is not None else ()):
+                chains = log.explain_result(func, number, dim, d.axes)
+                count += _replay_chains(result, d.axes, chains, log._results[func][number])
     return count
+
+
+def _replay_chains(result, axes, chains, slot: int | None) -> int:
+    """Replays the chain of each of `axes`; `slot` is the place of what they start at, if that is a function's result.
+    The number of chains."""
+    assert len(chains) == len(axes)
+    for axis, chain in zip(axes, chains):
+        assert chain[0].axis is axis
+        numbers = [s.number for s in chain[:-1]]
+        assert numbers == sorted(numbers, reverse=True)
+        for step, following in itertools.pairwise(chain):
+            _replay_step(result.log, step, following)
+        start = slot if len(chain) == 1 else result.log.events[chain[-2].number].slots[1]
+        _replay_end(result, chain[-1], start)
+    return len(chains)
+
+
+def _replay_end(result, last, result_slot: int | None) -> None:
+    """A chain ends at an annotation: of the value, of a constraint that was put on it before the decisions, or of a
+    manual computation, whose edges know its manual axes from the start. `result_slot` is the place of a function's
+    result, if that is where it ends."""
+    log, by = result.log, last.constraint
+    assert last.op is None
+    slot = result_slot if last.value is None else log._slot[last.value.index]
+    if _has(log._initial[slot], last.dim, last.axis):
+        if by is not None:
+            assert any(op is by and log._slot[value.index] == slot for op, value in log.applied)
+        return
+    assert by.name == "sdy.manual_computation" and last.axis.name in by.data["manual_axes"], last
+    annotated = [*by.data["in_shardings"], *(result.sharding(v) for v in by.results)]
+    assert any(_has(s, last.dim, last.axis) for s in annotated)
 
 
 @pytest.mark.parametrize("stage", ["propagated", "closed"])
@@ -80,6 +101,25 @@ def test_chains_of_random_modules(stage):
         except errors.UnsupportedModuleError:
             continue
     assert chains > 1000
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("stage", ["user_priority", "propagated", "closed"])
+def test_chains_of_features_and_shrunk_cases(stage):
+    modules = [path.read_text() for path in CASES] + [feature_cases.module(name) for name in feature_cases.CASES]
+    assert sum(_replay(propagation.run(text, stage, chlo=False)) for text in modules) > 140
+
+
+def test_chains_of_programs_from_meshrt():
+    peer, chains = Peer("meshrt", 8), 0
+    try:
+        for unrolled in (False, True):
+            model = {"layers": 2, "width": 32, "heads": 2, "hidden": 64, "context": 32, "batch": 8, "vocabulary": 64}
+            text = peer("lowered_text", model={**model, "unrolled": unrolled}, mesh={"data": 4, "model": 2})
+            chains += _replay(propagation.run(text, whole_axes=True))
+    finally:
+        peer.close()
+    assert chains > 2000
 
 
 def test_chains_of_programs_from_jax():
