@@ -8,7 +8,9 @@ inserts explicit reshards, `rules` only writes the sharding rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from jaxlib.mlir import ir
 
@@ -27,6 +29,8 @@ from .rules import RuleCache, RuleOptions
 __all__ = ["STAGES", "Options", "Run", "run_stage"]
 
 ALONE = ("basic", "aggressive", "op_priority", "user_priority")
+SWITCHES = ("conservative", "chlo", "whole_axes", "shardy_faults", "origins", "edges")
+OLDEST = (0, 10)  # the first version whose rules are known
 STAGES = ("rules", *ALONE, "import", "propagated", "closed", "pipeline", "insert_reshards")
 
 
@@ -52,11 +56,24 @@ class Options:
     edges: bool = False
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
+        for name in SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise BadOptionError(f"option {name} is True or False: {getattr(self, name)!r}")
+        if not isinstance(self.strategy, str) or self.strategy not in STRATEGIES:
             raise BadOptionError(f"unknown strategy {self.strategy!r}; choose from {', '.join(STRATEGIES)}")
         parts = str(self.version).split(".")
-        if len(parts) < 2 or not all(p.isdigit() for p in parts[:2]):
+        known = len(parts) > 1 and all(p.isdecimal() and len(p) < 5 for p in parts[:2])
+        if not known or (int(parts[0]), int(parts[1])) < OLDEST:
             raise BadOptionError(f"unknown version {self.version!r}; write 0.10 or 0.12")
+
+    @staticmethod
+    def of(options: Mapping[str, Any]) -> Options:
+        """The options of these names. Raises `BadOptionError` for a name that none has."""
+        known = [f.name for f in fields(Options)]
+        for name in options:
+            if name not in known:
+                raise BadOptionError(f"there is no option {name}; known are {', '.join(known)}")
+        return Options(**options)
 
     @property
     def rules(self) -> RuleOptions:

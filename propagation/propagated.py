@@ -137,4 +137,4 @@ def run(
     Raises the errors of `propagation.errors`.
     """
     program = module if isinstance(module, Program) else read(module, file)
-    return Propagated(run_stage(program, stage, Options(**options)), stage)
+    return Propagated(run_stage(program, stage, Options.of(options)), stage)

@@ -134,6 +134,16 @@ def test_bad_options():
         propagation.run(MLP, strategy="greedy")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"foo": 1}, {"strategy": ["a"]}, {"strategy": None}, {"version": "0.5"}, {"version": 3}, {"version": "0.x"},
+     {"conservative": "no"}, {"chlo": 1}, {"edges": None}],
+)  # fmt: skip
+def test_options_and_values_that_do_not_exist(options):
+    with pytest.raises(errors.BadOptionError, match=next(iter(options))):
+        propagation.run(MLP, **options)
+
+
 def test_command_line(tmp_path, capsys, monkeypatch):
     file = tmp_path / "m.mlir"
     file.write_text(MLP)
