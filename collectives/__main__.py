@@ -8,6 +8,7 @@ import json
 import os
 import sys
 
+from propagation import read
 from propagation.errors import PropagationError
 
 from . import Partitioned, partition
@@ -37,11 +38,12 @@ def main(argv: list[str] | None = None) -> int:
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     try:
         data = sys.stdin.buffer.read() if args.file == "-" else _read(args.file)
+        program = read(data, None if args.file == "-" else args.file)
         topology = load(args.topology) if args.topology else None
         options["allow_full_gather"] = not args.no_full_gather
         for name in ("keep_gathered", "gather_custom_calls"):
             options[name] = getattr(args, name)
-        text = _output(partition(data, topology, **options), args)
+        text = _output(partition(program, topology, **options), args)
     except (CollectivesError, PropagationError, OSError) as e:
         print(f"{args.file}: {e}", file=sys.stderr)
         return 2

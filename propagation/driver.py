@@ -22,7 +22,7 @@ from .nodes import Group, Node, has_one_user
 from .program import Block, Func, Op, Program, Value, erase
 from .purity import is_removable
 from .rules import RuleCache
-from .rules.parse import parse_printed
+from .rules.parse import written_rule
 from .visit import Decision, decide
 
 __all__ = ["Driver"]
@@ -181,7 +181,7 @@ class Driver:
             return op.data["sharding_rule"]
         attr = op.attr("sdy.sharding_rule")
         if attr is not None:
-            return parse_printed(str(attr))
+            return written_rule(op, attr)
         if op.name == "sdy.propagation_barrier":
             return _identity(op.results[0].type.shape, 1, True)
         return self.rules.rule_for(op)

@@ -81,16 +81,17 @@ def parse(module: str | bytes | ir.Module, trusted: bool = False, file: str | No
         return module
     if not isinstance(module, str | bytes):
         raise errors.ModuleParseError(f"expected text, bytes or an ir.Module, got {type(module).__name__}")
+    is_bytecode = isinstance(module, bytes) and module.startswith(bytecode.MAGIC)
     if not trusted:
-        if isinstance(module, bytes) and module.startswith(bytecode.MAGIC):
+        if is_bytecode:
             if len(module) > limits.MAX_BYTES:
                 raise errors.LimitError(f"{len(module):,} bytes of bytecode; at most {limits.MAX_BYTES:,} are read")
             module = bytecode.to_text(module)
         limits.check_text(module)
     try:
         with context():
-            is_text = isinstance(module, str) and file is not None and os.path.isfile(file)
-            parsed = ir.Module.parseFile(file) if is_text else ir.Module.parse(module)
+            can_reread = not is_bytecode and file is not None and os.path.isfile(file)
+            parsed = ir.Module.parseFile(file) if can_reread else ir.Module.parse(module)
             return _from_portable(parsed, module)
     except ir.MLIRError as e:
         raise _typed(e) from None

@@ -26,7 +26,7 @@ from .partial_sums import combiners, shardys_combiners
 from .program import Edits, Op, Program, Use, Value, replace_all_uses
 from .projection import TensorState, back_project, project
 from .rules import RuleCache
-from .rules.parse import parse_printed
+from .rules.parse import written_rule
 
 __all__ = ["insert_reshards"]
 
@@ -101,7 +101,7 @@ class _Inserter:
 
     def _rule(self, op: Op) -> OpRule | None:
         attr = op.attr("sdy.sharding_rule")
-        return parse_printed(str(attr)) if attr is not None else self.rules.rule_for(op)
+        return written_rule(op, attr) if attr is not None else self.rules.rule_for(op)
 
     def _data_flow(self, op: Op) -> None:
         edges = edges_of(op)

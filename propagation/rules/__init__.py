@@ -14,6 +14,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
+from ..errors import BadRuleError
 from ..model import OpRule
 from .options import RuleOptions
 from .parse import parse_rule
@@ -40,13 +41,22 @@ _user_rules: dict[str, object] = {}
 
 
 def register_sharding_rule(target: str, rule) -> None:
-    """Gives custom calls to `target` a sharding rule: text for `parse_rule`, or a function `op -> OpRule | None`.
+    """Gives custom calls to `target` a sharding rule: text for `parse_rule`, or a function from a call (a
+    `propagation.program.Op`) to an `OpRule`, to such a text, or to None for a call through which nothing passes.
 
-    The text is bound to each call's shapes. Raises `BadRuleError` if the text is malformed; a rule that does not fit
-    a call raises when that call is met. A later registration of the same target replaces the earlier one.
+    The text is bound to each call's shapes. Raises `BadRuleError` for a target or rule of another type and for text
+    that is malformed or that no call can fit; a rule that does not fit a call raises when that call is met. A later
+    registration of the same target replaces the earlier one.
     """
+    if not isinstance(target, str) or not target:
+        raise BadRuleError(f"a sharding rule is registered for the name of a custom call, got {target!r}")
     if isinstance(rule, str):
         parse_rule(rule)
+    elif not callable(rule):
+        raise BadRuleError(
+            f"the sharding rule of {target!r} is text such as 'i j, j k -> i k, reduction={{j}}' or a function of the "
+            f"call, got {type(rule).__name__}"
+        )
     _user_rules[target] = rule
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 from ..attributes import string
+from ..errors import BadRuleError
+from ..locations import source
 from ..model import OpRule
 from .builder import NEED_REPLICATION, PASS_THROUGH, RuleBuilder, pointwise, signature
+from .parse import fitted, parse_rule
 
 _OPAQUE = {
     "sdy_testonly",
@@ -52,7 +55,7 @@ def custom_call(op, options):
     target = target_of(op)
     own = user_rule(target)
     if own is not None:
-        return _bound(own, op)
+        return _bound(target, own, op)
     if not op.results or not all(v.type.is_tensor for v in op.results):
         return None
     if target in _POINTWISE:
@@ -61,14 +64,20 @@ def custom_call(op, options):
     return None if known is None else known(op)
 
 
-def _bound(own, op) -> OpRule | None:
-    from ..program import source
-    from .parse import parse_rule
-
-    if not isinstance(own, str):
-        return own(op)
+def _bound(target: str, own, op) -> OpRule | None:
+    """The rule that was registered for `target`, for this call of it."""
+    rule = own if isinstance(own, str) else own(op)
+    if rule is None:
+        return None
+    what, where = f"the sharding rule registered for {target!r}", source(op)
+    if isinstance(rule, OpRule):
+        return fitted(rule, op, what, where)
+    if not isinstance(rule, str):
+        raise BadRuleError(f"{what} is a function that returned {type(rule).__name__}; return an OpRule or text", where)
+    if not all(v.type.is_tensor for v in (*op.operands, *op.results)):
+        raise BadRuleError(f"{what} is text, which has dimensions for tensors only", where)
     shapes = [v.type.shape for v in op.operands], [v.type.shape for v in op.results]
-    return parse_rule(own).bind(*shapes, where=source(op))
+    return parse_rule(rule).bind(*shapes, where=where)
 
 
 def is_opaque(target: str) -> bool:

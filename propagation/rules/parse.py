@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from math import prod
 
 from ..errors import BadRuleError
+from ..locations import source
 from ..model import FactorType, OpRule, factor_symbol
 
-__all__ = ["RuleText", "parse_printed", "parse_rule"]
+__all__ = ["RuleText", "fitted", "parse_printed", "parse_rule", "written_rule"]
 
 _KINDS = {
     "reduction": FactorType.REDUCTION,
@@ -34,6 +35,28 @@ class RuleText:
     results: tuple[tuple[tuple[str, ...], ...], ...]
     sizes: tuple[tuple[str, int], ...]
     labels: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def check(self) -> None:
+        """Raises `BadRuleError` for what no shapes can make right: a size or label of a factor that no dimension has, a
+        factor twice in one tensor, of two kinds, or a sum that a result still has."""
+        known = {name for tensor in (*self.operands, *self.results) for dim in tensor for name in dim}
+        for what, names in (*(("size", (name,)) for name, _ in self.sizes), *self.labels):
+            for name in names:
+                if name not in known:
+                    raise self._error(f"{what} names factor {name!r}, which no dimension has", None)
+        for tensor in (*self.operands, *self.results):
+            names = [name for dim in tensor for name in dim]
+            for name in names:
+                if names.count(name) > 1:
+                    raise self._error(f"factor {name!r} is twice in one tensor; give each dimension its own", None)
+        kinds = [(name, label) for label, names in self.labels if label in _KINDS for name in names]
+        for i, (name, label) in enumerate(kinds):
+            other = next((k for n, k in kinds[:i] if n == name), label)
+            if other != label:
+                raise self._error(f"factor {name!r} is of two kinds, {other} and {label}; choose one", None)
+        for name, label in kinds:
+            if label == "reduction" and any(name in dim for tensor in self.results for dim in tensor):
+                raise self._error(f"factor {name!r} is summed, so no result has it; take it out of one of them", None)
 
     def bind(self, operand_shapes, result_shapes, where: str | None = None) -> OpRule:
         """The `OpRule` for these shapes. Raises `BadRuleError` if they do not fit."""
@@ -116,7 +139,9 @@ def parse_rule(text: str) -> RuleText:
             raise BadRuleError(f"sharding rule {text!r}: cannot read {part.strip()!r}; labels are {', '.join(_LABELS)}")
     operands = left.split(",") if left.strip() else []
     view = lambda parts: tuple(_dims(p, text) for p in parts)
-    return RuleText(text, view(operands), view(results), tuple(sizes), tuple(labels))
+    rule = RuleText(text, view(operands), view(results), tuple(sizes), tuple(labels))
+    rule.check()
+    return rule
 
 
 def _dims(tensor: str, text: str) -> tuple[tuple[str, ...], ...]:
@@ -159,3 +184,48 @@ def parse_printed(text: str) -> OpRule:
             else:
                 types[index[symbol]] = _KINDS[label]
     return OpRule([int(sizes[s]) for s in index], view(ins), view(outs), types, blocked, custom=custom is not None)
+
+
+def written_rule(op, attr) -> OpRule:
+    """The rule that an operation carries as `sdy.sharding_rule`. Raises `BadRuleError` if it does not fit."""
+    return fitted(parse_printed(str(attr)), op, "the sharding rule written at the operation", source(op))
+
+
+def fitted(rule: OpRule, op, what: str, where: str | None) -> OpRule:
+    """`rule`, if it fits the operands and results of `op`; else `BadRuleError`, in which `what` names the rule.
+
+    Ranks must agree, and each factor must have the size that some dimension gives it: a factor of several dimensions
+    may be larger than one of them (of the operand of a slice and its result, say), but not other than all.
+    """
+    shapes = [v.type.shape if v.type.is_tensor else None for v in (*op.operands, *op.results)]
+    mappings = (*rule.operands, *rule.results)
+    if (len(rule.operands), len(rule.results)) != (len(op.operands), len(op.results)):
+        raise BadRuleError(
+            f"{what} has {len(rule.operands)} operands and {len(rule.results)} results, {op.name} has "
+            f"{len(op.operands)} and {len(op.results)}",
+            where,
+        )
+    if op.name == "stablehlo.convolution" and not rule.custom:
+        return rule  # derived ones give windows sizes of their own
+    fits, seen = set(), {}
+    for i, (mapping, shape) in enumerate(zip(mappings, shapes)):
+        if shape is None or len(mapping) != len(shape):
+            side = f"operand {i}" if i < len(op.operands) else f"result {i - len(op.operands)}"
+            has = "is no tensor" if shape is None else f"has {len(shape)}"
+            if shape is None and not mapping:
+                continue
+            raise BadRuleError(f"{what} gives {side} {len(mapping)} dimensions, which {has}", where)
+        for dim, size in zip(mapping, shape):
+            exact = prod(rule.sizes[f] for f in dim) == size
+            for f in dim:
+                seen[f] = size
+                if exact:
+                    fits.add(f)
+    for f, size in seen.items():
+        if f not in fits:
+            raise BadRuleError(
+                f"{what} gives factor {factor_symbol(f)} the size {rule.sizes[f]}, which fits no dimension of "
+                f"{op.name} (one has {size})",
+                where,
+            )
+    return rule
