@@ -49,7 +49,7 @@ def dot_general(ctx: Context, op: Op) -> None:
     dims = dot_dims(op.attrs["dot_dimension_numbers"])
     factors = _dot_factors(dims, a.type.shape, b.type.shape)
     choice = choose(ctx, factors, (a, b), (result,), 2 * ctx.byte_per_flop)
-    if _carry_on(ctx, op, factors, dims, choice.bytes):
+    if ctx.options.distribute and _carry_on(ctx, op, factors, dims, choice.bytes):
         return
     operands = []
     for v, layout, contract in zip((a, b), choice.operands, (dims.lhs_contract, dims.rhs_contract)):

@@ -117,7 +117,8 @@ def reduce(ctx: Context, op: Op) -> None:
     choice = choose(ctx, factors, inputs, op.results, bits * ctx.redundancy)
     dims, out = choice.operands[0], choice.results[0]
     summed = None
-    if kind == "add" and neutral and choice.pending and not linear.saves(ctx, op.results[0], choice.pending):
+    alone = kind == "add" and neutral and choice.pending and not linear.saves(ctx, op.results[0], choice.pending)
+    if alone and ctx.options.distribute:
         summed = factored.product(ctx.state(inputs[0]), tuple(reduced))
     if summed is not None and _factored(ctx, op, summed, choice, local):
         return

@@ -49,6 +49,17 @@ def test_layer_norm_over_a_split_dimension_reduces_four_columns():
     assert sent == 4 * 2 * 7 / 8 * 12 * 4
 
 
+def test_infinite_factors_stay_where_they_are_unless_sums_may_be_distributed():
+    def build(constrain):
+        return lambda x, c: (jnp.sum(x * c, 0), jnp.sum(x / c, 0))
+
+    x = normal(16, 6)
+    x[3] = 0
+    c = np.array([np.inf, 0, 2, -np.inf, np.nan, 1], np.float32)
+    case = Case({"x": 8}, build, (x, c), (P("x", None), P()), (P(), P()))
+    check(case, distribute=False)
+
+
 def test_sums_of_scaled_products_are_one_sum():
     def build(constrain):
         def f(x, y, a, b):
