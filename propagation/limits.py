@@ -22,6 +22,10 @@ MAX_ALIAS_DEPTH = 512  # of aliases that refer to aliases, as locations do
 MAX_TOKEN = 1 << 14  # characters of one literal or name; parsing a number takes the square of its length
 MAX_RANK = 256
 MAX_OPERATIONS = 10_000_000  # with every call inlined
+# Functions that call others twice, level upon level, are short to write and endless to work on: above this many
+# operations with calls inlined, there may be so many for each that is written.
+MAX_INLINED = 50_000
+MAX_GROWTH = 1000
 
 _QUOTED = re.compile(rb'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
 _STRING = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
@@ -151,6 +155,7 @@ def check_calls(program: Any) -> None:
         for op in ops:
             callee = program.funcs[callee_of(op)]
             callee.caller = callee.caller or op
+    written = sum(map(len, bodies.values()))
     for start in program.funcs:
         stack = [start]
         while stack:
@@ -177,6 +182,11 @@ def check_calls(program: Any) -> None:
             if sizes[name] > MAX_OPERATIONS:
                 raise errors.LimitError(
                     f"@{name} has {sizes[name]:,} operations with its calls inlined; at most {MAX_OPERATIONS:,} are"
+                )
+            if sizes[name] > max(MAX_INLINED, MAX_GROWTH * written):
+                raise errors.LimitError(
+                    f"@{name} has {sizes[name]:,} operations with its calls inlined, of {written:,} that are written; "
+                    f"above {MAX_INLINED:,} there may be {MAX_GROWTH:,} times as many. Write what repeats as a loop"
                 )
             del active[name]
             stack.pop()

@@ -112,6 +112,10 @@ def test_calls():
         propagation.run(_chain(2000))
     with pytest.raises(errors.LimitError, match="with its calls inlined"):
         propagation.run(_chain(30, calls=2))
+    with pytest.raises(errors.LimitError, match="of 57 that are written.*Write what repeats as a loop"):
+        propagation.read(_chain(18, calls=2))
+    propagation.read(_chain(10, calls=2))
+    propagation.read(_chain(2, calls=200))
     loop = "%0 = func.call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>\nreturn %0 : tensor<4xf32>"
     with pytest.raises(errors.UnsupportedModuleError, match="calls itself"):
         propagation.run(_chain(3, last=loop))
