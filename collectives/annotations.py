@@ -56,24 +56,28 @@ class Annotated(Source):
         return [_reduced(self.shardings.get(v)) if s is None else s for v, s in zip(main.returned, declared)]
 
 
+# Operations whose results propagation may leave without a word.
+_UNSAID = ("stablehlo.custom_call", "stablehlo.async_", "stablehlo.composite", "stablehlo.recv", "stablehlo.infeed")
+
+
 def unpropagated(known: Source) -> list[Finding]:
-    """A finding where a module that carries its own shardings looks as if nothing had been propagated through it:
-    values without a sharding, which count as replicated, computed from sharded ones."""
+    """A finding where a module that carries its own shardings looks as if nothing had been propagated through it: no
+    operation's result has one, though operands do. (A module of a few operations may come out of propagation so.)"""
     if not isinstance(known, Annotated):
         return []
-    bare, first = 0, None
-    for op in known.program.main.body.ops:
-        if op.name.startswith(("stablehlo.", "chlo.")) and any(known.shardings.get(r) is None for r in op.results):
-            given = [known.shardings.get(v) for v in op.operands]
-            if any(s is not None and not s.is_fully_replicated for s in given):
-                bare, first = bare + 1, first or op
-    if first is None:
+    ops = [op for op in known.program.main.body.ops if op.name.startswith(("stablehlo.", "chlo."))]
+    sharded = lambda v: (s := known.shardings.get(v)) is not None and not s.is_fully_replicated
+    if any(known.shardings.get(r) is not None for op in ops for r in op.results):
+        return []
+    heard = [op for op in ops if not op.name.startswith(_UNSAID) and any(r.type.is_tensor for r in op.results)]
+    bare = [op for op in heard if any(map(sharded, op.operands))]
+    if not bare:
         return []
     message = (
-        f"{bare} operation{'s have' if bare > 1 else ' has'} a sharded operand and a result without a sharding, which "
-        f"counts as replicated (first {first.name}); propagate before partitioning (python -m propagation closed)"
+        f"no operation's result has a sharding, so that all count as replicated, though {bare[0].name} has a sharded "
+        "operand; if nothing was propagated through this module yet, do so (python -m propagation closed)"
     )
-    return [Finding("unpropagated", message, source(first), 0.0)]
+    return [Finding("unpropagated", message, source(bare[0]), 0.0)]
 
 
 def _reduced(sharding: TensorSharding | None) -> TensorSharding | None:
