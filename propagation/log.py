@@ -54,7 +54,8 @@ class Step:
     dimension `source_dim` of `source`, by `strategy` in `round`. For the user's own annotation `op` is None; `factor`
     is None there and between members of a sharding group. `conflicts` are the tensors of `op` that did not take the
     axis in this visit, and what stood against it. `number` is the event's place in the log. `constraint` is the
-    operation whose sharding `value` began with."""
+    operation whose sharding `value` began with. `is_inserted`: the axis came after the decisions, when explicit
+    reshards were put around the operation of `value`; `op` is None too."""
 
     value: Value | None
     dim: int
@@ -69,11 +70,15 @@ class Step:
     strategy: str | None = None
     number: int | None = None
     constraint: Op | None = None
+    is_inserted: bool = False
 
     def text(self, name: Callable[[Value], str] = repr) -> str:
         """The sentence of this step, with values as `name` calls them."""
         value = "the result" if self.value is None else name(self.value)
         place = f" ({self.where})" if self.where else ""
+        if self.is_inserted:
+            around = f"reshards were put around {self.value.op.name}"
+            return f"dimension {self.dim} of {value} got axis {self.axis.name!r} when {around}{place}"
         if self.op is None:
             who = "the user" if self.constraint is None else f"the {self.constraint.name} that uses it"
             return f"dimension {self.dim} of {value} is annotated with axis {self.axis.name!r} by {who}{place}"
@@ -173,10 +178,15 @@ class Log:
         if self._slot is None or value.index >= len(self._slot):
             return []
         slot = self._slot[value.index]
+        final = self._final(slot)
         if axes is None:
-            final = self._final(slot)
             axes = () if final is None or dim >= len(final.dims) else final.dims[dim].axes
-        return [self._chain(slot, dim, axis, value) for axis in axes]
+        inserted = lambda axis: [Step(value, dim, axis, *[None] * 5, (), source(value.op), is_inserted=True)]
+        found = []
+        for axis in axes:
+            is_decided = value.op is None or _covers(final, dim, axis)
+            found.append(self._chain(slot, dim, axis, value) if is_decided else inserted(axis))
+        return found
 
     def explain_result(self, func: Func, number: int, dim: int, axes: tuple[AxisRef, ...]) -> list[list[Step]]:
         """The same for result `number` of a function, which has a sharding beside that of the value it is."""
