@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from propagation.attributes import symbol
 from propagation.program import Block, Func, Op, Value, source
 
 from ..cost import item_bytes
@@ -384,6 +385,8 @@ class Context:
         """Writes the operations of a region of scalars into `body`, for other arguments; what the region returns."""
         names: dict[Value, Ref] = dict(zip(block.args, args))
         for op in block.ops[:-1]:
+            if op.name == "func.call":
+                self.keep_function(symbol(op.attrs["callee"]))
             operands = [names[v] if v in names else self._captured(v) for v in op.operands]
             types = [(r.type.shape, r.type.dtype) for r in op.results]
             nested = [self.copy_region(b) for b in op.regions] if op.regions else ()

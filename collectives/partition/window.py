@@ -4,14 +4,14 @@ fetches the border it lacks (a halo) and works on its own outputs; running total
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 from propagation.attributes import conv_dims, integer, integers, pairs
 from propagation.program import Op
 
 from ..emit import Ref
-from ..realise import REDUCERS
-from . import trade
+from . import monoid, trade
 from .batch import apply
 from .constant import scalar_constant
 from .context import Context
@@ -124,7 +124,9 @@ def reduce_window(ctx: Context, op: Op) -> None:
     plans = {d: _own_outputs(axes[d], ctx.atoms.product(dims[d])) for d in moving if d not in running}
     fill = None if kind is None else identity_literal(kind, op.results[0].type.dtype)
     neutral = kind is not None and is_identity(kind, op.results[0].type.dtype, scalar_constant(op.operands[count]))
-    unknown = running and (fill is None or len(moving) > 1 or not neutral)
+    if kind is None and count == 1 and monoid.is_neutral(op.regions[0], scalar_constant(op.operands[1])):
+        neutral = bool(running)
+    unknown = running and (len(moving) > 1 or not neutral or (kind is not None and fill is None))
     if None in plans.values() or len(running) > 1 or unknown:
         kinds = tuple(PASS if _trivial(a, p) else WHOLE for a, p in zip(axes, padding))
         apply(ctx, op, factors._replace(kinds=kinds), _WHY)
@@ -140,7 +142,7 @@ def reduce_window(ctx: Context, op: Op) -> None:
     new_padding = [(plans[d].low, plans[d].high) if d in plans else pad for d, pad in enumerate(padding)]
     shapes = [ctx.piece_shape(r, dims) for r in op.results]
     if running:
-        result = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, fill)
+        result = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, around)
         ctx.bind(op.results[0], dims, result)
         return
     text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), padding_text(new_padding))))
@@ -159,12 +161,20 @@ def _is_running(axis: _Axis, padding) -> bool:
     return whole and tuple(padding) in ((n - 1, 0), (0, n - 1))
 
 
-def _running_total(ctx: Context, op: Op, refs, d: int, dims, axis: _Axis, padding, kind: str, fill: str) -> Ref:
-    """Totals within the piece, combined with those of all devices before (or behind) this one."""
+def _running_total(
+    ctx: Context, op: Op, refs, d: int, dims, axis: _Axis, padding, kind: str | None, neutral: Ref | None
+) -> Ref:  # fmt: skip
+    """Totals within the piece, combined with those of all devices before (or behind) this one: by a reduction's
+    operation or, if it has no name, by its function. Without a `neutral` the initial value is one."""
     x, init = refs
     forward = padding[d][0] > 0
     piece, dtype = x.shape[d], x.dtype
-    neutral = ctx.realiser.constant(ctx.region, (), dtype, fill)
+    neutral = init if neutral is None else neutral
+
+    def combine(a: Ref, b: Ref) -> Ref:
+        a, b = (a, b) if forward else (b, a)
+        return monoid.combine(ctx, op.regions[0], a, b) if kind is None else ctx.combine(kind, a, b)
+
     inside = ctx.realiser.inside(ctx.region, x.shape, d, dims[d], axis.size)
     if inside is not None:
         x = ctx.emit("stablehlo.select", (inside, x, ctx.realiser.splat(ctx.region, neutral, x.shape)), x.shape, dtype)
@@ -177,15 +187,15 @@ def _running_total(ctx: Context, op: Op, refs, d: int, dims, axis: _Axis, paddin
     mine = ctx.local_copy(op, [x, init], [ctx.piece_shape(op.results[0], dims)], attrs=text)[0]
     last = piece - 1 if forward else 0
     total = ctx.realiser.cut(ctx.region, mine, d, last, last + 1, ctx.loc)
-    offset = _before(ctx, total, d, dims[d], forward, kind, neutral)
+    offset = _before(ctx, total, dims[d], forward, combine, neutral)
     kept = ", ".join(str(i) for i in range(len(total.shape)))
     offset = ctx.emit(
         "stablehlo.broadcast_in_dim", (offset,), mine.shape, dtype, f"broadcast_dimensions = array<i64: {kept}>"
     )
-    return ctx.emit(REDUCERS[kind], (offset, mine), mine.shape, dtype)
+    return combine(offset, mine)
 
 
-def _before(ctx: Context, total: Ref, d: int, atoms, forward: bool, kind: str, neutral: Ref) -> Ref:
+def _before(ctx: Context, total: Ref, atoms, forward: bool, combine: Callable[[Ref, Ref], Ref], neutral: Ref) -> Ref:
     """The combination of `total` over all devices before (behind) this one, in as many steps as their count has bits:
     in each, devices exchange what twice as many of them have together (Kogge and Stone's scheme)."""
     n, shape, dtype = ctx.atoms.product(atoms), total.shape, total.dtype
@@ -200,10 +210,10 @@ def _before(ctx: Context, total: Ref, d: int, atoms, forward: bool, kind: str, n
         direction = f"comparison_direction = #stablehlo<comparison_direction {'GE' if forward else 'LT'}>"
         inside = ctx.region.shared("stablehlo.compare", (me, edge), shape, "i1", direction)
         got = ctx.emit("stablehlo.select", (inside, got, other), shape, dtype)
-        before = got if before is None else ctx.emit(REDUCERS[kind], (got, before), shape, dtype)
+        before = got if before is None else combine(got, before)
         distance *= 2
         if distance < n:
-            total = ctx.emit(REDUCERS[kind], (got, total), shape, dtype)
+            total = combine(got, total)
     return before
 
 

@@ -234,3 +234,51 @@ def test_extremes_over_devices_keep_nan(name, dtype):
     x[:, 6], x[:, 7] = -np.inf, np.abs(x[:, 7])
     case = Case({"x": 8}, lambda constrain: f, (jnp.asarray(x, dtype),), (P("x"),), spec and (spec, spec))
     check(case, rtol=0, above_xla=True)
+
+
+def larger(a, b):
+    return jax.lax.select(a > b, a, b)
+
+
+def odds(a, b):
+    return a * b + a + b
+
+
+RUNNING = {
+    "log of sum of exponentials": lambda x, **k: jax.lax.cumlogsumexp(x, axis=1, **k),
+    "a function without a name": lambda x, reverse=False: whole_window(x, -np.inf, larger, reverse),
+}
+
+
+def whole_window(x, start, function, reverse):
+    n = x.shape[1]
+    padding = ((0, 0), (0, n - 1) if reverse else (n - 1, 0))
+    return jax.lax.reduce_window(x, np.float32(start), function, (1, n), (1, 1), padding)
+
+
+@pytest.mark.parametrize("name", RUNNING)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("axes", "n"), [({"x": 8}, 40), ({"a": 3, "b": 2}, 40), ({"x": 5}, 15)])
+def test_running_totals_by_other_functions_send_totals_only(name, reverse, axes, n):
+    x = np.random.default_rng(0).standard_normal((4, n)).astype(np.float32) * 0.3
+    x[0, 3], x[1, 7] = -np.inf, 5.0
+    names = tuple(axes) if len(axes) > 1 else "x"
+
+    def build(constrain):
+        return lambda x: RUNNING[name](constrain(x, None, names), reverse=reverse)
+
+    result, _ = check(Case(axes, build, (x,), (P(),), P()), rtol=1e-5, above_xla=True)
+    totals = [e for e in result.plan if e.kind == "collective_permute"]
+    assert len(totals) == 3 and all(e.bytes == 16 for e in totals)
+
+
+@pytest.mark.parametrize(("start", "function"), [(5.0, odds), (0.0, jnp.hypot)])
+def test_running_totals_that_a_start_would_change_are_made_whole(start, function):
+    """Numbers that are not neutral, or not known to be: of functions that call others."""
+    x = np.abs(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))
+
+    def build(constrain):
+        return lambda x: whole_window(x, start, function, False)
+
+    result, _ = check(Case({"x": 8}, build, (x,), (P(None, "x"),), P(None, "x")), above_xla=True)
+    assert {e.kind for e in result.plan} == {"all_to_all"}

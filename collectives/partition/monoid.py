@@ -1,0 +1,68 @@
+"""Reductions by functions without a name: whether a number is neutral, and the function over whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from propagation.program import Block, Op, Value
+
+from ..emit import Ref
+from .constant import scalar_constant
+from .context import Context
+
+__all__ = ["combine", "is_neutral"]
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": np.abs, "add": np.add, "and": np.logical_and, "divide": np.divide, "exponential": np.exp,
+    "exponential_minus_one": np.expm1, "is_finite": np.isfinite, "log": np.log, "log_plus_one": np.log1p,
+    "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply, "negate": np.negative,
+    "not": np.logical_not, "or": np.logical_or, "select": np.where, "subtract": np.subtract,
+}  # fmt: skip
+_COMPARISONS = (np.equal, np.not_equal, np.greater_equal, np.greater, np.less_equal, np.less)
+# Of every sign, size and kind; f32 holds all of them.
+_SAMPLES = np.array([0.0, 1.0, 0.3, 0.7, 2.5, 17.0, 1e3, 6.5e4, 1e-3, 1e-7, 1e-30, 1e30, 3e38, np.inf])
+
+
+def is_neutral(block: Block, number: complex | None) -> bool:
+    """Whether a floating-point function of two scalars gives back the other one beside `number` (None: not known): on
+    either side, as far as numbers of every sign and size can tell. False for functions of anything else."""
+    if number is None or len(block.args) != 2 or len(block.terminator.operands) != 1:
+        return False
+    if any(not a.type.dtype.startswith(("f", "bf")) for a in block.args):
+        return False
+    others = np.concatenate([_SAMPLES, -_SAMPLES])
+    same = np.full_like(others, number.real)
+    with np.errstate(all="ignore"):
+        sides = [_evaluate(block, *pair) for pair in ((same, others), (others, same))]
+    return all(s is not None and np.array_equal(s, others) for s in sides)
+
+
+def _evaluate(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """The function of many pairs of numbers, in double precision; None if an operation is not known."""
+    values: dict[Value, np.ndarray] = dict(zip(block.args, (a, b)))
+    for op in block.ops[:-1]:
+        number = None if op.operands or not op.results else scalar_constant(op.results[0])
+        if number is not None:
+            values[op.results[0]] = np.full_like(a, number.real)
+            continue
+        function = _function(op)
+        if function is None or len(op.results) != 1 or any(v not in values for v in op.operands):
+            return None
+        values[op.results[0]] = function(*[values[v] for v in op.operands])
+    return values.get(block.terminator.operands[0])
+
+
+def _function(op: Op) -> Callable[..., Any] | None:
+    if op.name == "stablehlo.compare":
+        return _COMPARISONS[("EQ", "NE", "GE", "GT", "LE", "LT").index(str(op.attrs["comparison_direction"])[-3:-1])]
+    return _FUNCTIONS.get(op.name.removeprefix("stablehlo."))
+
+
+def combine(ctx: Context, block: Block, a: Ref, b: Ref) -> Ref:
+    """The function of two scalars, of each pair of elements of two tensors."""
+    every = ", ".join(map(str, range(len(a.shape))))
+    attrs = f"dimensions = array<i64: {every}>"
+    return ctx.emit("stablehlo.map", (a, b), a.shape, a.dtype, attrs, regions=[ctx.copy_region(block)])
