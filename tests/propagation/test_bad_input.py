@@ -112,7 +112,7 @@ def test_calls():
         propagation.run(_chain(2000))
     with pytest.raises(errors.LimitError, match="with its calls inlined"):
         propagation.run(_chain(30, calls=2))
-    with pytest.raises(errors.LimitError, match="of 57 that are written.*Write what repeats as a loop"):
+    with pytest.raises(errors.LimitError, match=r"of 57 that are written.*Write what repeats as a loop"):
         propagation.read(_chain(18, calls=2))
     propagation.read(_chain(10, calls=2))
     propagation.read(_chain(2, calls=200))
