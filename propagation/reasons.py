@@ -226,7 +226,7 @@ class _Look:
             found = True
             yield reason
         if not found:
-            yield Reason(("the operation was not visited again after the axes arrived",))
+            yield Reason(("split as it is, that dimension passes no axes on that this one could be written with",))
 
     def _general(self, t: int, f: int) -> Iterator[Reason]:
         direction = self.directions[f]
