@@ -82,7 +82,7 @@ def test_what_mlir_cannot_read_has_an_error():
         f = writer.function("main", [], public=True)
         f.ret([f.op("stablehlo.constant", (), [kind], attrs)])
         with pytest.raises(ModuleParseError):
-            program_of(writer).main.body.ops[0].attrs  # noqa: B018 - attributes are read when asked for
+            program_of(writer).main.body.ops[0].attrs  # attributes are read when asked for
 
 
 def test_deep_regions_have_an_error():
