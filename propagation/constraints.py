@@ -230,7 +230,8 @@ def settle_groups(
     out = []
     for group in groups:
         places = [_place(v, edge_values) for v in group]
-        found = {s for s in (_started(v, shardings) for v in places) if s is not None and not _says_nothing(s)}
+        started = (_started(v, shardings) for v in places)
+        found = dict.fromkeys(s for s in started if s is not None and not _says_nothing(s))  # in the members' order
         if len(found) == 1:
             (sharding,) = found
             for value in places:

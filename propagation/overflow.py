@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd
 
 from .axes import Axes, add_or_merge
@@ -36,25 +37,54 @@ def spread_reshape(rule: OpRule, states: list[TensorState], mesh: Mesh) -> list[
     return spread
 
 
-def overflow_alike(states: list[TensorState]) -> bool:
-    """Whether both sides have the same axes on each factor, dividing it or not. Parts of one axis that follow each
-    other count for the factor of the first."""
-    first, second = map(_joined, states)
+def overflow_alike(rule: OpRule, states: list[TensorState], shapes: list[tuple[int, ...]]) -> bool:
+    """Whether both sides of a reshape, of `shapes`, split the same stretches of the elements, in row-major order, by
+    the same axes, dividing a factor or not."""
+    mappings = (rule.operands[0], rule.results[0])
+    first, second = (_placed(m, state, shape) for m, state, shape in zip(mappings, states, shapes))
     return first == second
 
 
-def _joined(state: TensorState) -> list[tuple[int, list[AxisRef]]]:
-    out: list[tuple[int, list[AxisRef]]] = []
-    for f, (own, over) in enumerate(zip(state.axes, state.overflow)):
-        for axis in (*(own or ()), *over):
-            last = out[-1][1][-1] if out else None
-            if last is not None and last.name == axis.name and last.end == axis.pre:
-                add_or_merge(out[-1][1], axis)
-            elif out and out[-1][0] == f:
-                out[-1][1].append(axis)
-            else:
-                out.append((f, [axis]))
-    return out
+@dataclass(slots=True)
+class _Placed:
+    """An axis that splits what the `start` parts before it leave; `factor` counts along the dimensions."""
+
+    start: int
+    axis: AxisRef
+    dim: int
+    factor: int
+    overflows: bool
+
+    def continues_with(self, other: _Placed) -> bool:
+        """Whether the two are parts of one axis without a gap. Across dimensions, what overflows is not continued, and
+        it only continues the factor right before it."""
+        if self.axis.name != other.axis.name or self.axis.end != other.axis.pre:
+            return False
+        if self.start * self.axis.size != other.start:
+            return False
+        apart = self.overflows or (other.overflows and other.factor != self.factor + 1)
+        return self.dim == other.dim or not apart
+
+
+def _placed(mapping, state: TensorState, shape: tuple[int, ...]) -> list[tuple[int, AxisRef]]:
+    """The axes of one side, each with the number of parts that its place in the row-major order has before it."""
+    out: list[_Placed] = []
+    before, number = 1, 0
+    for dim, (factors, size) in enumerate(zip(mapping, shape)):
+        start = before
+        for f in factors:
+            own = state.axes[f] or ()
+            for i, axis in enumerate((*own, *state.overflow[f])):
+                new = _Placed(start, axis, dim, number, i >= len(own))
+                if out and out[-1].continues_with(new):
+                    last = out[-1]
+                    new.start, new.axis = last.start, AxisRef(axis.name, last.axis.pre, last.axis.size * axis.size)
+                    out.pop()
+                out.append(new)
+                start *= axis.size
+            number += 1
+        before *= size
+    return [(p.start, p.axis) for p in out]
 
 
 def _common_prefix(a: Axes, b: Axes) -> Axes:

@@ -259,7 +259,8 @@ class _Inserter:
         mappings = (*rule.operands, *rule.results)
         if op.name == "stablehlo.reshape" and any(any(s.overflow) for s in states):
             # The newest version leaves a reshape alone whose sides overflow alike.
-            if not (self.rules.options.is_newest and overflow_alike(states)):
+            shapes = [v.type.shape for v in (*op.operands, *op.results)]
+            if not (self.rules.options.is_newest and overflow_alike(rule, states, shapes)):
                 states[:] = spread_reshape(rule, states, mesh)
             new = [back_project(rule, m, s, mesh) for m, s in zip(mappings, states)]
             changed = [t for t, (s, old) in enumerate(zip(new, shardings)) if not _equivalent(s, old)]
