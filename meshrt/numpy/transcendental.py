@@ -13,6 +13,7 @@ from meshrt.numpy.operands import operand, promote_inexact, scalar_like
 from meshrt.numpy.pointwise import arctan2
 from meshrt.numpy.selection import where
 from meshrt.numpy.ufuncs import imag, isposinf, logical_or, real, real_only, strong_scalar
+from meshrt.transforms.custom_derivatives import custom_jvp
 
 __all__ = [
     "angle", "deg2rad", "degrees", "heaviside", "hypot", "log2", "log10", "logaddexp", "logaddexp2",
@@ -36,23 +37,48 @@ def logaddexp(x, y, /):
     """log(exp(x) + exp(y)) without overflow, elementwise."""
     x, y = promote_inexact("logaddexp", x, y)
     real_only("logaddexp", aval_of(x).dtype)
-    return _logaddexp(x, y, el.exp_p, el.log1p_p, 1.0)
+    return _natural(x, y)
 
 
 def logaddexp2(x, y, /):
     """log2(2**x + 2**y) without overflow, elementwise."""
     x, y = promote_inexact("logaddexp2", x, y)
     real_only("logaddexp2", aval_of(x).dtype)
-    return _logaddexp(x, y, el.exp2_p, el.log1p_p, 1 / np.log(2))
+    return _binary(x, y)
 
 
-def _logaddexp(x, y, exponential: Primitive, log_one_plus: Primitive, scale: float):
+def _sum_of_powers(x, y, exponential: Primitive, scale: float):
     """The larger operand plus log(1 + base ** -difference); infinities of one sign have no difference."""
     top = el.max_p.bind(x, y)
     apart = el.sub_p.bind(x, y)
-    near = log_one_plus.bind(exponential.bind(el.neg_p.bind(el.abs_p.bind(apart))))
+    near = el.log1p_p.bind(exponential.bind(el.neg_p.bind(el.abs_p.bind(apart))))
     near = near if scale == 1.0 else el.mul_p.bind(near, scalar_like(near, scale))
     return where(el.ne_p.bind(apart, apart), el.add_p.bind(x, y), el.add_p.bind(top, near))
+
+
+def _with_weights(exponential: Primitive, scale: float):
+    """`_sum_of_powers` of one base, whose derivative is base ** (operand - result): also where operands are equal, where
+    the larger of them and the absolute value of their difference have no derivative."""
+
+    @custom_jvp
+    def function(x, y):
+        return _sum_of_powers(x, y, exponential, scale)
+
+    @function.defjvp
+    def derivative(primals, tangents):
+        out = function(*primals)
+        # An infinite result has no difference from its operand, which has all of the weight.
+        weights = [exponential.bind(el.sub_p.bind(_without_infinity(p), _without_infinity(out))) for p in primals]
+        return out, el.add_p.bind(*(el.mul_p.bind(t, w) for t, w in zip(tangents, weights)))
+
+    return function
+
+
+def _without_infinity(x):
+    return where(isposinf(x), scalar_like(x, 0), x)
+
+
+_natural, _binary = _with_weights(el.exp_p, 1.0), _with_weights(el.exp2_p, 1 / np.log(2))
 
 
 def hypot(x, y, /):

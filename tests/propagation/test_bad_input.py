@@ -156,6 +156,18 @@ def test_bytecode_that_kills_the_reader(monkeypatch):
         propagation.run(b"ML\xefR" + bytes(50))
 
 
+def test_the_reader_of_bytecode_has_bounded_memory():
+    child = """from propagation.bytecode import _bound_memory
+_bound_memory(100 << 20)
+kept = bytes(50 << 20)
+try:
+    bytes(100 << 20)
+except MemoryError:
+    print("bounded")"""
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "bounded"
+
+
 def test_names_that_are_not_text():
     with pytest.raises(errors.ModuleParseError, match="UTF-8"):
         propagation.run('func.func @"a\\FF"() { return }')

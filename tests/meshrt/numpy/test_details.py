@@ -62,12 +62,20 @@ ROWS = {
     "index mode": lambda l: l.numpy.ones(3).at[5].get(mode="wrap"),
     "arange complex": lambda l: l.numpy.arange(1j),
     "arange of many": lambda l: l.numpy.arange(np.ones(2)),
+    # derivatives where operands are equal or infinite
+    "logaddexp slopes": lambda l: _slopes(l, "logaddexp"),
+    "logaddexp2 slopes": lambda l: _slopes(l, "logaddexp2"),
     # keys
     "keys equal": lambda l: l.random.split(l.random.key(1), 2) == l.random.key(1),
     "keys differ": lambda l: l.vmap(lambda k: k != l.random.key(0))(l.random.split(l.random.key(0), 2)),
     "zeros like keys": lambda l: l.random.key_data(l.numpy.zeros_like(l.random.split(l.random.key(3), 2))),
     "one key": lambda l: l.random.normal(l.random.split(l.random.key(0), 2), (2,)),
 }
+
+
+def _slopes(l, name):
+    pairs = np.array([[0, 0], [1, 1], [1, 2], [np.inf, 0], [0, np.inf], [np.inf, np.inf], [-np.inf, 0]], np.float32)
+    return l.numpy.stack([l.vmap(l.grad(getattr(l.numpy, name), n))(*pairs.T) for n in (0, 1)])
 
 
 @pytest.mark.parametrize("name", ROWS)
