@@ -57,7 +57,7 @@ def _sum_of_powers(x, y, exponential: Primitive, scale: float):
 
 
 def _with_weights(exponential: Primitive, scale: float):
-    """`_sum_of_powers` of one base, whose derivative is base ** (operand - result): also where operands are equal, where
+    """`_sum_of_powers` of one base, whose derivative is base ** (operand - result): also for equal operands, where
     the larger of them and the absolute value of their difference have no derivative."""
 
     @custom_jvp
