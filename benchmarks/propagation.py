@@ -26,7 +26,7 @@ from benchmarks.figures import MESH, unrolled
 from benchmarks.peers import Pairs, Peer, alternate
 from propagation import program
 from propagation.fuzz.compare import VERSION
-from propagation.fuzz.oracle import passes
+from propagation.fuzz.oracle import pass_manager, passes
 
 __all__ = ["chain", "cpp", "main", "ours"]
 
@@ -71,8 +71,7 @@ class _Cpp:
         """Seconds of the C++ passes, from text to text."""
         with program.context():
             if stage not in self.managers:
-                names = ",".join(map(_anchored, passes(stage, VERSION == "0.12")))
-                self.managers[stage] = PassManager.parse(f"builtin.module({names})")
+                self.managers[stage] = pass_manager(passes(stage, VERSION == "0.12"))
             start = time.perf_counter()
             module = ir.Module.parse(text)
             self.managers[stage].run(module.operation)
@@ -81,14 +80,6 @@ class _Cpp:
 
 
 cpp = _Cpp()
-
-
-def _anchored(name: str) -> str:
-    try:
-        PassManager.parse(f"builtin.module({name})")
-    except ValueError:
-        return f"func.func({name})"
-    return name
 
 
 def _pairs(text: str, pairs: int) -> Pairs:

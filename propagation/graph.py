@@ -140,6 +140,14 @@ class Op:
         self._ir = ir_op
         self._attrs = attrs
 
+    def link(self, block: Block | None) -> None:
+        """Notes the block that it is in, and with its operands and regions that they are its own; once, when made."""
+        self.parent = block
+        for region in self.regions:
+            region.owner = self
+        for i, v in enumerate(self.operands):
+            v.uses.append(Use(self, i))
+
     @property
     def attrs(self) -> dict[str, ir.Attribute]:
         """All attributes, inherent and discardable, by name."""
@@ -360,11 +368,8 @@ class Program:
         """A new operation, not yet in a block. `like` lends its source location."""
         self.names.add(name)
         op = Op(name, tuple(operands), list(regions), like._ir if like is not None else None, dict(attrs or {}))
-        for i, v in enumerate(op.operands):
-            v.uses.append(Use(op, i))
+        op.link(None)
         op.results = tuple([self.new_value(t, op, i) for i, t in enumerate(result_types)])
-        for block in op.regions:
-            block.owner = op
         return op
 
     def clone(self, op: Op, mapping: dict[Value, Value]) -> Op:

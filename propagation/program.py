@@ -276,11 +276,7 @@ class _Reader:
             name = raw.name
             names.add(name)
             op = Op(name, operands, regions, raw)
-            op.parent = block
-            for region in regions:
-                region.owner = op
-            for i, v in enumerate(operands):
-                v.uses.append(Use(op, i))
+            op.link(block)
             made = []
             for r in raw.results:
                 t = r.type

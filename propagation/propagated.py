@@ -87,6 +87,10 @@ class Propagated:
         along it, and what stopped the axes: operands that disagree, an axis that does not divide, a closed dimension,
         an operation without a rule; and arguments and results of functions that are whole because tiles are even there.
         """
+        return list(self._missing)
+
+    @functools.cached_property
+    def _missing(self) -> list[Missing]:
         return self.log.missing() + missing_at_boundaries(self.log, self.shardings)
 
     def as_text(self, debug_info: bool = False) -> str:

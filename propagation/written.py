@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 
 from . import errors, limits
 from .asm import Body, FunctionWriter, ModuleWriter
-from .graph import Block, Func, Op, OtherType, Program, TensorType, Use, Value
+from .graph import Block, Func, Op, OtherType, Program, TensorType, Value
 from .program import context, parse, paused_collection, read_mesh, type_of
 
 __all__ = ["program_of"]
@@ -149,11 +149,7 @@ class _Recorded:
             operands = tuple([known[r.name] for r in refs])
             names.add(name)
             op = Op(name, operands, blocks, origin(attrs, discardable, loc))
-            op.parent = block
-            for inner in blocks:
-                inner.owner = op
-            for i, v in enumerate(operands):
-                v.uses.append(Use(op, i))
+            op.link(block)
             made = []
             for r in results:
                 value = Value(len(values), type_of_text(r.type), op, len(made))

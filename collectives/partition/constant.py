@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir
 
@@ -49,12 +50,43 @@ def _is_splat(attr: ir.Attribute | TextAttribute) -> bool:
 
 
 def scalar_constant(value: Value) -> float | int | bool | None:
-    """The number a value holds everywhere, if it is a constant that says so."""
+    """The number a value holds everywhere, if it is a constant that says so, or made of one."""
     op = value.op
+    types: list[str] = []  # that it is converted to, the last one first
     while op is not None and op.name in ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"):
+        if op.name == "stablehlo.convert":
+            types.append(op.results[0].type.dtype)
         op = op.operands[0].op
     if op is None or op.name not in ("stablehlo.constant", "sdy.constant"):
         return None
+    number = _number(op)
+    for dtype in reversed(types):
+        number = None if number is None else _converted(number, dtype)
+    return number
+
+
+_FLOATS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
+
+
+def _converted(number: float | int | bool, dtype: str) -> float | int | bool | None:
+    """A number as an element of another type; None where that is not known, or not the same on every platform."""
+    if isinstance(number, complex):
+        return None
+    if dtype in _FLOATS:
+        with np.errstate(all="ignore"):
+            return float(np.asarray(number, _FLOATS[dtype]))
+    if dtype == "i1":
+        return bool(number)
+    width = dtype.removeprefix("u").removeprefix("i")
+    if dtype.startswith(("f", "complex")) or not width.isdigit() or not np.isfinite(number):
+        return None
+    low, bits = (0, int(width)) if dtype.startswith("u") else (-(1 << (int(width) - 1)), int(width) - 1)
+    whole = int(number)
+    return whole if low <= whole < 1 << bits else None
+
+
+def _number(op: Op) -> float | int | bool | None:
+    """The element of a constant, if all are equal."""
     attr = op.attrs["value"]
     if isinstance(attr, TextAttribute) or not _is_splat(attr):
         return None

@@ -33,11 +33,18 @@ def is_neutral(block: Block, number: complex | None) -> bool:
         return False
     if any(not a.type.dtype.startswith(("f", "bf")) for a in block.args):
         return False
-    others = np.concatenate([_SAMPLES, -_SAMPLES])
+    others = np.unique(np.concatenate([_SAMPLES, -_SAMPLES, _around(block)]))
     same = np.full_like(others, number.real)
     with np.errstate(all="ignore"):
         sides = [_evaluate(block, *pair) for pair in ((same, others), (others, same))]
     return all(s is not None and np.array_equal(s, others) for s in sides)
+
+
+def _around(block: Block) -> np.ndarray:
+    """The numbers that a function knows and those beside them in f32: where a comparison may turn."""
+    found = [scalar_constant(r) for op in block.ops if not op.operands for r in op.results]
+    known = np.array([float(n) for n in found if n is not None and not isinstance(n, complex)], np.float32)
+    return np.concatenate([known, *(np.nextafter(known, np.float32(end)) for end in (-np.inf, np.inf))]).astype(float)
 
 
 def _evaluate(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:

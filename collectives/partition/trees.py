@@ -127,14 +127,14 @@ class _Finder:
         component = _components(elements, outs, second)
         if component is None:
             return None
-        combine: list[Node] = [None] * len(elements)  # type: ignore[list-item]
+        of_component: dict[int, Node] = {}
         for (v, node), c in zip(outs, component):
             if v.type.dtype != elements[c].type.dtype:
                 return None
-            combine[c] = node
+            of_component[c] = node
             self.combine[node.key] = c
         ends, tracked = self._follow(elements)
-        return self._made(elements, combine, ends, tracked)
+        return self._made(elements, [of_component[c] for c in range(len(elements))], ends, tracked)
 
     def _made(self, elements, combine, ends: dict[int, Value], tracked: list[Op]) -> Tree | None:
         if not ends:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 from meshrt import errors
 from meshrt.config import settings
@@ -17,7 +17,8 @@ from meshrt.core.source import is_internal
 
 __all__ = ["boundary", "strip"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def strip(error: BaseException) -> None:
@@ -41,15 +42,15 @@ def strip(error: BaseException) -> None:
     error.__traceback__ = users[0] if users else None
 
 
-def boundary(function: F) -> F:
+def boundary(function: Callable[P, R]) -> Callable[P, R]:
     """`function` as a boundary."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except Exception as e:
             strip(e)
             raise
 
-    return call  # type: ignore[return-value]
+    return call

@@ -8,6 +8,7 @@ Run as a program, this file is the child: lines of JSON in, lines of JSON out.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
+from typing import Any
 
 __all__ = ["Oracle", "passes", "run_batch"]
 
@@ -124,7 +126,8 @@ class Oracle:
         if child is not None:
             child.kill()
             child.wait()
-            child.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # what it never read may still be buffered
+                child.stdin.close()
             child.stdout.close()
 
     def _start(self) -> subprocess.Popen:
@@ -158,12 +161,26 @@ def run_batch(jobs: Iterable[tuple[str, str]], timeout: float = 120) -> list[str
         return [oracle(stage, text) for stage, text in jobs]
 
 
+def pass_manager(names: Iterable[str]) -> Any:
+    """The C++ passes of these names, in the current context: on modules, or on each function where a pass is one of
+    functions."""
+    from jaxlib.mlir.passmanager import PassManager
+
+    def anchored(name: str) -> str:
+        try:
+            PassManager.parse(f"builtin.module({name})")
+        except ValueError:
+            return f"func.func({name})"
+        return name
+
+    return PassManager.parse(f"builtin.module({','.join(map(anchored, names))})")
+
+
 def _serve() -> None:
     from jaxlib import version
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import chlo, sdy, stablehlo
-    from jaxlib.mlir.passmanager import PassManager
 
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
@@ -176,21 +193,14 @@ def _serve() -> None:
     context.enable_multithreading(False)
     is_new = tuple(map(int, version.__version__.split(".")[:2])) >= (0, 12)
 
-    def anchored(name: str) -> str:
-        try:
-            PassManager.parse(f"builtin.module({name})")
-        except ValueError:
-            return f"func.func({name})"
-        return name
-
-    managers: dict[str, PassManager] = {}
+    managers: dict[str, Any] = {}
     for line in sys.stdin:
         stage, text = json.loads(line)
         try:
             with context:
                 if stage not in managers:
                     names = stage.split("\n") if stage.startswith("sdy-") else passes(stage, is_new)
-                    managers[stage] = PassManager.parse(f"builtin.module({','.join(map(anchored, names))})")
+                    managers[stage] = pass_manager(names)
                 module = ir.Module.parse(text)
                 managers[stage].run(module.operation)
                 answer = str(module)

@@ -6,6 +6,7 @@ import pytest
 
 import collectives
 import propagation
+from collectives.partition import monoid
 
 from .text_side import MESH, check_text, over, per_value
 
@@ -181,6 +182,28 @@ func.func @main(%x: tensor<4x16xf32> {over("", "x")}, %w: tensor<16x8xf32> {over
     assert partitioned.plan.counts == {"reduce_scatter": 1}
 
 
+@pytest.mark.parametrize(
+    "wide, number, narrow", [("f64", "1.0e-60", "f32"), ("f32", "1.0e-20", "f16"), ("i32", "0", "f32")]
+)
+def test_a_known_number_is_what_its_conversions_leave_of_it(wide, number, narrow):
+    """Here nothing: each device's part divided by it would be NaN where the sum's quotient is infinite."""
+    text = f"""{MESH}
+func.func @main(%x: tensor<4x16x{narrow}> {over("", "x")}, %w: tensor<16x8x{narrow}> {over("x", "")})
+    -> (tensor<4x8x{narrow}> {over("", "x")}) {{
+  %s = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<4x16x{narrow}>, tensor<16x8x{narrow}>) -> tensor<4x8x{narrow}>
+  %c = stablehlo.constant dense<{number}> : tensor<{wide}>
+  %m = stablehlo.convert %c : (tensor<{wide}>) -> tensor<{narrow}>
+  %n = stablehlo.broadcast_in_dim %m, dims = [] : (tensor<{narrow}>) -> tensor<4x8x{narrow}>
+  %q = stablehlo.divide %s, %n : tensor<4x8x{narrow}>
+  return %q : tensor<4x8x{narrow}>
+}}"""
+    kind = F32 if narrow == "f32" else np.float16
+    x = np.zeros((4, 16), kind)
+    x[:, 3] = 1
+    check_text(text, [x, np.ones((16, 8), kind)])
+
+
 # -- windows --------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +242,25 @@ func.func @main(%x: tensor<64xi32> {X}, %z: tensor<i32>) -> (tensor<64xi32> {X})
   return %r : tensor<64xi32>
 }}"""
     check_text(text, [np.arange(64, dtype=np.int32), np.int32(100)])
+
+
+@pytest.mark.parametrize("number, neutral", [("0.0", True), ("1.0", False)])
+@pytest.mark.parametrize("border", [None, "0.3", "-77.125"])
+def test_a_function_that_turns_at_a_number_has_no_neutral_element(number, neutral, border):
+    turn = f"""%c = stablehlo.constant dense<{border}> : tensor<f32>
+      %p = stablehlo.compare EQ, %s, %c : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      %o = stablehlo.select %p, %a, %s : tensor<i1>, tensor<f32>"""
+    text = f"""func.func @main(%x: tensor<16xf32>, %z: tensor<f32>) -> tensor<f32> {{
+  %r = stablehlo.reduce(%x init: %z) across dimensions = [0] : (tensor<16xf32>, tensor<f32>) -> tensor<f32>
+    reducer(%a: tensor<f32>, %b: tensor<f32>) {{
+      %s = stablehlo.add %a, %b : tensor<f32>
+      {turn if border else "%o = stablehlo.add %b, %a : tensor<f32>"}
+      stablehlo.return %o : tensor<f32>
+    }}
+  return %r : tensor<f32>
+}}"""
+    (op, _) = propagation.program.read(text).main.body.ops
+    assert monoid.is_neutral(op.regions[0], float(number)) is (neutral and border is None)
 
 
 # -- loops, branches ------------------------------------------------------------------------------------------
