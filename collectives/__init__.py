@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 
 from propagation import Propagated
 from propagation.pipeline import check_types
-from propagation.program import Program, read
+from propagation.program import Program, paused_collection, read
 
 from . import errors
 from .annotations import Annotated, Propagation
@@ -68,7 +68,8 @@ def partition(propagated, topology: Topology | str | os.PathLike | None = None, 
     known = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
     machine = _topology(topology)
     given = None if machine is None else machine.on(mesh_of(known.program))
-    return partition_program(known.program, known, given, chosen)
+    with paused_collection():  # nearly all that is made here lives on in the result
+        return partition_program(known.program, known, given, chosen)
 
 
 def _topology(topology: Topology | str | os.PathLike | None) -> Topology | None:
