@@ -8,16 +8,15 @@ two all-to-alls and an exchange of half pieces between neighbours.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from propagation.attributes import flag, integer
-from propagation.program import Block, Op, Value
+from propagation.program import Block, Op
 
+from ..cost import item_bytes
 from ..emit import Ref, Region
 from ..layout import Dims
 from .batch import apply, by_rule
-from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, WHOLE, Factors, choose
 from .intervals import neighbours
@@ -141,26 +140,30 @@ def _columnsort(ctx: Context, op: Op, d: int, have: Dims) -> bool:
     rows = shape[d] // p
     if p == 1 or shape[d] % p or rows % p or rows % 2 or rows < 2 * (p - 1) ** 2:
         return False
-    # Equal elements change their order on the way, so a stable sort takes their positions along; a column of
-    # positions that the program sorts along anyway serves as well, and equals that are the same number need none.
+    # Equal elements change their order on the way, so a stable sort takes their places along; a column of positions
+    # that the program sorts along anyway serves as well, and equals that are the same to the last bit need none.
     tied = _positions_operand(op, d)
     stable = "is_stable" in op.attrs and flag(op.attrs["is_stable"])
-    extra = stable and tied is None and not (len(op.operands) == 1 and _equals_are_same(op.regions[0]))
-    bits = sum(map(ctx.bits, op.operands)) + (4 if extra else 0)
-    held = ctx.elements(shape, have) * bits
-    cost = held * (2 * (p - 1) / p + 1) + sum(ctx.move_cost(v, have) for v in op.operands)
+    placed = stable and tied is None and not (len(op.operands) == 1 and _is_total(op.regions[0]))
+    bits, place = sum(map(ctx.bits, op.operands)), 0.0
+    if placed:
+        place = item_bytes(_place_type(shape[d]))
+    cost = ctx.elements(shape, have) * ((2 * bits + place) * (p - 1) / p + bits + place / 2)
+    cost += sum(ctx.move_cost(v, have) for v in op.operands)
     cost += sum(ctx.later_cost(r, have) for r in op.results)
     cost += 4 * 4 * ctx.bits(op.results[0]) * ctx.redundancy * ctx.elements(shape, have)
     if choose_rows(ctx, op, d) <= cost:
         return False
     refs = [ctx.get(v, have) for v in op.operands]
-    if extra:
-        refs.append(ctx.realiser.positions(ctx.region, refs[0].shape, d, have[d], rows))
-        tied = len(refs) - 1
-    sorted_ = _Columns(ctx, op, d, have[d], p, tied).run(refs)
+    sorted_ = _Columns(ctx, op, d, have[d], p, tied, placed).run(refs)
     for r, ref in zip(op.results, sorted_):
         ctx.bind(r, have, ref)
     return True
+
+
+def _place_type(size: int) -> str:
+    """The narrowest integers that count `size` elements and compilers compare quickly."""
+    return "ui16" if size <= 1 << 16 else "i32"
 
 
 def choose_rows(ctx: Context, op: Op, d: int) -> float:
@@ -182,46 +185,77 @@ def _positions_operand(op: Op, d: int) -> int | None:
     return None
 
 
-def _equals_are_same(block: Block) -> bool:
-    """Whether a comparator of one operand compares the elements themselves, up to the signs of zeros and NaNs."""
+def _is_total(block: Block) -> bool:
+    """Whether elements that a comparator of one operand takes for equal are the same to the last bit: if it compares
+    integers, or floats in their total order, as they are."""
     test = block.terminator.operands[0].op
-    if test is None or test.name != "stablehlo.compare":
+    if test is None or test.name != "stablehlo.compare" or set(test.operands) != set(block.args):
         return False
-    return {_element(v) for v in test.operands} == set(block.args)
-
-
-def _element(value: Value) -> Value:
-    """What is compared, but for selections of one zero for both zeros and one NaN for all NaNs."""
-    while value.op is not None and value.op.name == "stablehlo.select":
-        number = scalar_constant(value.op.operands[1])
-        if number is None or (number != 0 and not math.isnan(number)):
-            break
-        value = value.op.operands[2]
-    return value
+    whole_number = test.operands[0].type.dtype.startswith(("i", "ui"))
+    return whole_number or "TOTALORDER" in str(test.attrs.get("compare_type", ""))
 
 
 class _Columns:
-    """Columnsort over the pieces along dimension `d`, split by `atoms` over `p` devices; equals are ordered by operand
-    `tied` unless that is None."""
+    """Columnsort over the pieces along dimension `d`, split by `atoms` over `p` devices.
 
-    def __init__(self, ctx: Context, op: Op, d: int, atoms: tuple[int, ...], p: int, tied: int | None):
-        self.ctx, self.op, self.d, self.atoms, self.p, self.tied = ctx, op, d, atoms, p, tied
+    Equals are ordered by operand `tied`, which counts the elements, or if they are to be `placed` by the place that
+    each has once the pieces are sorted: those of the first piece come first, and within a piece they keep their order.
+    What arrives in the first exchange stands in the order of its places, so these start to travel in the second one.
+    With neither, equals may come in any order.
+    """
+
+    def __init__(
+        self, ctx: Context, op: Op, d: int, atoms: tuple[int, ...], p: int, tied: int | None, placed: bool
+    ):  # fmt: skip
+        self.ctx, self.op, self.d, self.atoms, self.p = ctx, op, d, atoms, p
+        self.tied, self.placed, self.count = tied, placed, len(op.operands)
 
     def run(self, refs: list[Ref]) -> list[Ref]:
-        refs = self.local(refs)
-        refs = self.local([self.deal(x) for x in refs])
-        refs = self.local([self.collect(x) for x in refs])
-        return self.settle(refs)
+        refs = self.local(refs, self.tied)
+        refs = [self.deal(x) for x in refs]
+        if self.placed:
+            refs.append(self.places(refs[0].shape))
+        refs = self.local(refs, self.tied)
+        return self.settle(self.merged([self.collect(x) for x in refs]))
 
-    def local(self, refs: list[Ref]) -> list[Ref]:
-        """Every device sorts what it holds."""
+    def merged(self, refs: list[Ref]) -> list[Ref]:
+        """Every device sorts what it has got from others."""
+        return self.local(refs, self.count if self.placed else self.tied)
+
+    def local(self, refs: list[Ref], tied: int | None) -> list[Ref]:
+        """Every device sorts what it holds, equals by `refs[tied]` if that is given, else stably."""
         types = [(r.shape, r.dtype) for r in refs]
         attrs = f"dimension = {self.d} : i64, is_stable = true"
-        body = _comparator(self.ctx, self.op.regions[0], [r.dtype for r in refs], self.tied)
+        body = _comparator(self.ctx, self.op.regions[0], [r.dtype for r in refs], tied)
         return self.ctx.region.op("stablehlo.sort", refs, types, attrs, regions=(body,), loc=self.ctx.loc)
 
+    def places(self, shape: tuple[int, ...]) -> Ref:
+        """The place of each element that was dealt to this device: number j + k * p of the piece of device s is the
+        k-th of those that device j has from s."""
+        ctx, real, p = self.ctx, self.ctx.realiser, self.p
+        rows = shape[self.d]
+        dtype = _place_type(rows * p)
+        parts = self.shape_of(shape, p, rows // p)
+
+        def count(along: int, step: int) -> Ref:
+            number = ctx.region.shared("stablehlo.iota", (), parts, dtype, f"iota_dimension = {along} : i64")
+            step_ = real.constant(ctx.region, parts, dtype, str(step))
+            return ctx.region.shared("stablehlo.multiply", (number, step_), parts, dtype)
+
+        me = real.coordinate(ctx.region, self.atoms)
+        if dtype != me.dtype:
+            me = ctx.region.shared("stablehlo.convert", (me,), (), dtype)
+        out = real.splat(ctx.region, me, parts)
+        for term in (count(self.d, rows), count(self.d + 1, p)):
+            out = ctx.emit("stablehlo.add", (out, term), parts, dtype)
+        return real.reshape(ctx.region, out, shape, ctx.loc)
+
+    def shape_of(self, shape: Sequence[int], *parts: int) -> tuple[int, ...]:
+        """`shape` with its sorted dimension replaced by `parts`."""
+        return (*shape[: self.d], *parts, *shape[self.d + 1 :])
+
     def shape(self, x: Ref, *parts: int) -> tuple[int, ...]:
-        return (*x.shape[: self.d], *parts, *x.shape[self.d + 1 :])
+        return self.shape_of(x.shape, *parts)
 
     def swap(self, x: Ref) -> Ref:
         order = list(range(len(x.shape)))
@@ -262,7 +296,7 @@ class _Columns:
             before = self.send(high, 1)
             shape = self.shape(low, 2 * half)
             joined.append(ctx.emit("stablehlo.concatenate", (before, low), shape, low.dtype, f"dimension = {d} : i64"))
-        joined = self.local(joined)
+        joined = self.merged(joined)[: self.count]
         first, last = self.is_at(0, lower[0].shape), self.is_at(self.p - 1, lower[0].shape)
         out = []
         for x, low, high in zip(joined, lower, upper):
@@ -288,11 +322,12 @@ class _Columns:
 def _comparator(ctx: Context, block: Block, dtypes: list[str], tied: int | None) -> Region:
     """The comparator of a sort; with `tied`, equal elements are ordered by that operand. `dtypes` may have one more
     operand than the program's comparator knows."""
-    if tied is None:
-        return ctx.copy_region(block)
     body = Region("body", ctx.region, [((), t) for t in dtypes for _ in range(2)])
     known = len(block.args)
     (less,) = ctx.copy_ops(block, body, body.args[:known])
+    if tied is None:
+        body.op("stablehlo.return", (less,), ())
+        return body
     swapped = [body.args[i ^ 1] for i in range(known)]
     (greater,) = ctx.copy_ops(block, body, swapped)
     (same,) = body.op("stablehlo.not", (greater,), [((), "i1")])

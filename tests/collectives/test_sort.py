@@ -69,6 +69,58 @@ def test_sort_of_floats_with_special_values():
     check(Case({"x": 8}, lambda constrain: jnp.sort, (numbers(1600),), (P("x"),), P("x")), rtol=0)
 
 
+def indistinct(dtype, n=1600, seed=0):
+    """Few different values, with zeros of both signs, NaNs of many bits, infinities and subnormals among them."""
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind == "c":
+        real = np.dtype(dtype).type(0).real.dtype
+        return np.stack([indistinct(real, n, seed), indistinct(real, n, seed + 1)], 1).view(dtype)[:, 0]
+    x = rng.integers(-3, 4, n).astype(dtype)
+    x[rng.integers(0, n, n // 8)] = np.asarray(-0.0, dtype)
+    x[rng.integers(0, n, n // 16)] = np.asarray(-np.inf, dtype)
+    bits = x.view(f"u{x.itemsize}")
+    low = rng.integers(1, 50, n // 16).astype(bits.dtype)
+    bits[rng.integers(0, n, n // 16)] = np.asarray(np.nan, dtype).view(bits.dtype) | low
+    bits[rng.integers(0, n, n // 16)] = low | (low << (8 * x.itemsize - 1))
+    return x
+
+
+STABLE = {
+    "values": jnp.sort,
+    "descending": lambda x: jnp.sort(x, descending=True),
+    "carried": lambda x: jax.lax.sort((jnp.round(x), x), num_keys=1),
+    "positions": lambda x: jnp.argsort(x, descending=True),
+}
+
+
+@pytest.mark.parametrize("name", STABLE)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_stable_sort_keeps_equals_in_their_order_to_the_last_bit(name, dtype):
+    x = indistinct(jnp.dtype(dtype))
+    outs = jax.tree.map(lambda _: P("x"), jax.eval_shape(STABLE[name], x))
+    result, _ = check(Case({"x": 8}, lambda constrain: STABLE[name], (x,), (P("x"),), outs), exact=True)
+    gathered = name == "positions" and x.itemsize == 2  # as gathering halves sends less than sorting pairs
+    assert bool(result.findings) == gathered
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "float32"])
+def test_a_stable_sort_of_columns_carries_several_operands(dtype):
+    x = np.stack([indistinct(np.dtype(dtype), 200, seed) for seed in range(2)], 1)
+    f = lambda x, y: jax.lax.sort((x, y, -y), dimension=0, num_keys=1)
+    args = (x, integers(9, 200, 2).astype(np.int8))
+    case = Case({"x": 5}, lambda constrain: f, args, (P("x"), P("x")), (P("x"),) * 3)
+    result, _ = check(case, exact=True)
+    assert not result.findings
+
+
+def test_places_travel_only_where_equals_differ():
+    sent = [
+        check(Case({"x": 8}, lambda constrain: jnp.sort, (x,), (P("x"),), P("x")), exact=True)[1]
+        for x in (integers(50, 1600), indistinct(np.float32))
+    ]
+    assert sent == [200 * 4 * (2 * 7 / 8 + 1), 200 * (4 * (2 * 7 / 8 + 1) + 2 * (7 / 8 + 1 / 2))]
+
+
 def test_an_approximate_top_k_keeps_its_comparator():
     f = lambda x: jax.lax.approx_max_k(x, 3)
     check(Case({"x": 8}, lambda constrain: f, (numbers(4, 64),), (P(None, "x"),)), rtol=0)
