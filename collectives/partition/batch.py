@@ -11,13 +11,14 @@ from jaxlib.mlir import ir
 from propagation.attributes import flag, string
 from propagation.model import FactorType, OpRule
 from propagation.program import Op, source
-from propagation.rules import rule_for
+from propagation.rules import rule_for, user_rule
 from propagation.rules.custom import is_opaque
 from propagation.rules.parse import parse_printed
 
 from ..emit import Item, Ref
 from ..errors import UnsupportedOpError
 from ..layout import replicated
+from . import rules
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
 
@@ -134,15 +135,23 @@ _BATCHED_LIBRARIES = ("lapack_", "cusolver_", "cublas_", "cu_", "hipsolver_", "h
 
 
 def custom_call(ctx: Context, op: Op) -> None:
-    """By its rule if there is one; linear algebra along its batch dimensions; callbacks and kernels, which nobody can
-    split, whole, with a finding. What no rule tells anything about takes no sharded operand unless the user says so."""
+    """As the family does that has `stablehlo.custom_call@target`; by its rule if there is one; linear algebra along its
+    batch dimensions; callbacks and kernels, which nobody can split, whole, with a finding. What no rule tells anything
+    about takes no sharded operand unless the user says so."""
     target = string(op.attrs["call_target_name"])
     for symbol in op.attrs.get("called_computations", ()):
         ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
     effect = "has_side_effect" in op.attrs and flag(op.attrs["has_side_effect"])
-    if rule_of(op) is not None:
+    own = rules().get(f"stablehlo.custom_call@{target}")
+    if own is not None and "sdy.sharding_rule" not in op.attrs and user_rule(target) is None:
+        own(ctx, op)
+    elif rule_of(op) is not None:
         by_rule(ctx, op, sums=True, effect=effect)
-        return
+    else:
+        _without_rule(ctx, op, target, effect)
+
+
+def _without_rule(ctx: Context, op: Op, target: str, effect: bool) -> None:
     if effect and not ctx.manual and ctx.atoms.count > 1:
         raise UnsupportedOpError(
             f"custom_call @{target} has a side effect and no sharding rule, so it would run once per device; register "

@@ -1,9 +1,5 @@
-"""Sorting and selecting along a split dimension: local work and a small merge where that sends less than bringing whole
-rows together.
-
-Top-k: the k largest of a row are among the k largest of each piece, so only those candidates meet. Sort: where no other
-dimension can take the split, Leighton's columnsort (IEEE Trans. Computers C-34, 1985), whose columns are the pieces:
-two all-to-alls and an exchange of half pieces between neighbours.
+"""Sorting along a split dimension. Where no other dimension can take the split, Leighton's columnsort (IEEE Trans.
+Computers C-34, 1985), whose columns are the pieces: two all-to-alls and an exchange of half pieces between neighbours.
 """
 
 from __future__ import annotations
@@ -16,112 +12,10 @@ from propagation.program import Block, Op
 from ..cost import item_bytes
 from ..emit import Ref, Region
 from ..layout import Dims
-from .batch import apply, by_rule
+from .batch import by_rule
 from .context import Context
 from .factors import PASS, WHOLE, Factors, choose
 from .intervals import neighbours
-from .reduce import identity_literal
-
-__all__ = ["meeting"]
-
-
-def meeting(ctx: Context, shape: Sequence[int], bits: float, have: Dims, d: int, later) -> tuple[Dims, float]:
-    """Where the parts of dimension `d`, split as `have`, best come together: (layout with `d` whole, cost).
-
-    Gathered on every device, or dealt out along another dimension that can take the split. `later(dims)` is the cost of
-    going on from there.
-    """
-    without = (*have[:d], (), *have[d + 1 :])
-    n = ctx.atoms.product(have[d])
-    options = [without]
-    for e, size in enumerate(shape):
-        if e != d and size and size % (ctx.atoms.product(have[e]) * n) == 0:
-            options.append((*without[:e], (*have[e], *have[d]), *without[e + 1 :]))
-    costs = [ctx.planner.cost(tuple(shape), bits, have, dims) + later(dims) for dims in options]
-    best = min(range(len(options)), key=costs.__getitem__)
-    return options[best], costs[best]
-
-
-# -- top-k ----------------------------------------------------------------------------------------------------
-
-
-def top_k(ctx: Context, op: Op) -> None:
-    """chlo.top_k selects along the last dimension, larger first, the earlier of equals first."""
-    value = op.operands[0]
-    shape = value.type.shape
-    last = len(shape) - 1
-    every = tuple(range(len(shape)))
-    out = (*every[:-1], -1)
-    factors = Factors(shape, (*[PASS] * last, WHOLE), (every,), (out, out))
-    have = ctx.state(value).dims
-    if have is not None and have[last] and _select_candidates(ctx, op, factors, have):
-        return
-    apply(ctx, op, factors, "top_k selects from whole rows")
-
-
-def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bool:
-    """The largest of each piece, then the largest of those; False if moving whole rows sends less."""
-    value, result = op.operands[0], op.results[0]
-    shape, dtype = value.type.shape, value.type.dtype
-    last, k = len(shape) - 1, integer(op.attrs["k"])
-    p = ctx.atoms.product(have[last])
-    piece = -(-shape[last] // p)
-    few = min(k, piece)
-    fill = identity_literal("max", dtype)
-    if not k or (fill is None and piece * p != shape[last]):
-        return False
-    candidates = (*shape[:last], p * few)
-    bits = ctx.bits(result) + ctx.bits(op.results[1])
-
-    def later(dims: Dims) -> float:
-        return sum(ctx.later_cost(r, dims) for r in op.results)
-
-    target, cost = meeting(ctx, candidates, bits, have, last, later)
-    per_element = 4 * ctx.bits(result) * ctx.redundancy
-    whole = choose(ctx, factors, op.operands, op.results, per_element)
-    if whole.bytes <= cost + ctx.move_cost(value, have) + ctx.elements(shape, have) * per_element:
-        return False
-    x = ctx.masked(ctx.get(value, have), shape, have, [last], fill)
-    values, where = _top(ctx, op, x, few)
-    start = ctx.realiser.offset(ctx.region, have[last], piece)
-    if start.dtype != where.dtype:
-        start = ctx.emit("stablehlo.convert", (start,), (), where.dtype)
-    start = ctx.realiser.splat(ctx.region, start, where.shape)
-    where = ctx.emit("stablehlo.add", (where, start), where.shape, where.dtype)
-    values = ctx.reshard(candidates, values, have, target, cause="candidates")
-    where = ctx.reshard(candidates, where, have, target, cause="candidates")
-    values, chosen = _top(ctx, op, values, k)
-    ctx.bind(op.results[0], target, values)
-    ctx.bind(op.results[1], target, _pick(ctx, where, chosen))
-    return True
-
-
-def _top(ctx: Context, op: Op, x: Ref, k: int) -> list[Ref]:
-    shape = (*x.shape[:-1], k)
-    types = [(shape, r.type.dtype) for r in op.results]
-    text = ctx.attr_text(op, skip=("k",))
-    attrs = f"k = {k} : i64" + (f", {text}" if text else "")
-    top = ctx.region.op(op.name, [x], types, extra=attrs, loc=ctx.loc)
-    # Compilers know a selection by the slices that cut its results off a sort. Exchanges slice them further, and slices
-    # of slices become one: without a barrier the whole sort would run.
-    return ctx.region.op("stablehlo.optimization_barrier", top, types, loc=ctx.loc)
-
-
-def _pick(ctx: Context, x: Ref, positions: Ref) -> Ref:
-    """x[..., positions[..., i]]"""
-    last = len(x.shape) - 1
-    batch = ", ".join(map(str, range(last)))
-    batching = f"operand_batching_dims = [{batch}], start_indices_batching_dims = [{batch}], " if last else ""
-    numbers = (
-        f"#stablehlo.gather<collapsed_slice_dims = [{last}], {batching}start_index_map = [{last}], "
-        f"index_vector_dim = {last + 1}>"
-    )
-    ones = ", ".join(["1"] * len(x.shape))
-    attrs = f"dimension_numbers = {numbers}, slice_sizes = array<i64: {ones}>, indices_are_sorted = false"
-    return ctx.emit("stablehlo.gather", (x, positions), positions.shape, x.dtype, attrs)
-
-
-# -- sort -----------------------------------------------------------------------------------------------------
 
 
 def sort(ctx: Context, op: Op) -> None:
@@ -342,4 +236,4 @@ def _comparator(ctx: Context, block: Block, dtypes: list[str], tied: int | None)
     return body
 
 
-PARTITION = {"stablehlo.sort": sort, "chlo.top_k": top_k}
+PARTITION = {"stablehlo.sort": sort}

@@ -121,9 +121,35 @@ def test_places_travel_only_where_equals_differ():
     assert sent == [200 * 4 * (2 * 7 / 8 + 1), 200 * (4 * (2 * 7 / 8 + 1) + 2 * (7 / 8 + 1 / 2))]
 
 
-def test_an_approximate_top_k_keeps_its_comparator():
+def test_an_approximate_top_k_of_whole_rows_keeps_its_comparator():
     f = lambda x: jax.lax.approx_max_k(x, 3)
-    check(Case({"x": 8}, lambda constrain: f, (numbers(4, 64),), (P(None, "x"),)), rtol=0)
+    check(Case({"x": 8}, lambda constrain: f, (numbers(8, 64),), (P("x", None),)), rtol=0)
+
+
+@pytest.mark.parametrize("select", [jax.lax.approx_max_k, jax.lax.approx_min_k])
+@pytest.mark.parametrize("axes, spec", [({"x": 8}, P(None, "x")), ({"a": 4, "b": 2}, P("b", "a"))])
+def test_only_candidates_of_an_approximate_top_k_meet(select, axes, spec):
+    f = lambda x: tuple(select(x, 4))
+    x = np.random.default_rng(0).standard_normal((8, 1024)).astype(np.float32)
+    result, sent = check(Case(axes, lambda constrain: f, (x,), (spec,), (P(), P())), rtol=0)
+    assert not result.findings and sent < 8 * 1024 * 4 / 8
+
+
+def test_an_approximate_top_k_takes_the_first_of_equals():
+    x = integers(50, 8, 1024).astype(np.float32)
+    f = lambda x: tuple(jax.lax.approx_max_k(x, 100))
+    result = collectives.partition(propagation.run(Case({"x": 8}, lambda constrain: f, (x,), (P(None, "x"),)).text))
+    got, _ = harness.run_partitioned(result, [x], [(8, 100)] * 2)
+    order = np.argsort(-x, axis=1, kind="stable")[:, :100]
+    np.testing.assert_array_equal(got[1], order)
+    np.testing.assert_array_equal(got[0], np.take_along_axis(x, order, 1))
+
+
+def test_an_approximate_top_k_along_the_first_dimension():
+    f = lambda x: jax.lax.approx_max_k(x, 5, reduction_dimension=0)
+    x = np.random.default_rng(0).standard_normal(512).astype(np.float32)
+    result, _ = check(Case({"x": 8}, lambda constrain: f, (x,), (P("x"),)), rtol=0)
+    assert not result.findings
 
 
 BY_SIZE = """

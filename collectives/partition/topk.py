@@ -1,0 +1,185 @@
+"""Selecting the largest along a split dimension: the k largest of a row are among the k largest of each piece, so only
+those candidates meet, where that sends less than bringing whole rows together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from jaxlib.mlir import ir
+
+from propagation.attributes import integer
+from propagation.program import Block, Op
+
+from ..emit import Ref
+from ..layout import Dims
+from .batch import apply, by_rule
+from .context import Context
+from .factors import PASS, WHOLE, Factors, choose
+from .reduce import identity_literal
+
+
+def meeting(ctx: Context, shape: Sequence[int], bits: float, have: Dims, d: int, later) -> tuple[Dims, float]:
+    """Where the parts of dimension `d`, split as `have`, best come together: (layout with `d` whole, cost).
+
+    Gathered on every device, or dealt out along another dimension that can take the split. `later(dims)` is the cost of
+    going on from there.
+    """
+    without = (*have[:d], (), *have[d + 1 :])
+    n = ctx.atoms.product(have[d])
+    options = [without]
+    for e, size in enumerate(shape):
+        if e != d and size and size % (ctx.atoms.product(have[e]) * n) == 0:
+            options.append((*without[:e], (*have[e], *have[d]), *without[e + 1 :]))
+    costs = [ctx.planner.cost(tuple(shape), bits, have, dims) + later(dims) for dims in options]
+    best = min(range(len(options)), key=costs.__getitem__)
+    return options[best], costs[best]
+
+
+def top_k(ctx: Context, op: Op) -> None:
+    """chlo.top_k selects along the last dimension, larger first, the earlier of equals first."""
+    value = op.operands[0]
+    shape = value.type.shape
+    last = len(shape) - 1
+    every = tuple(range(len(shape)))
+    out = (*every[:-1], -1)
+    factors = Factors(shape, (*[PASS] * last, WHOLE), (every,), (out, out))
+    have = ctx.state(value).dims
+    if have is not None and have[last] and _select_candidates(ctx, op, factors, have):
+        return
+    apply(ctx, op, factors, "top_k selects from whole rows")
+
+
+def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bool:
+    """The largest of each piece, then the largest of those; False if moving whole rows sends less."""
+    value, result = op.operands[0], op.results[0]
+    shape, dtype = value.type.shape, value.type.dtype
+    last, k = len(shape) - 1, integer(op.attrs["k"])
+    p = ctx.atoms.product(have[last])
+    piece = -(-shape[last] // p)
+    few = min(k, piece)
+    fill = identity_literal("max", dtype)
+    if not k or (fill is None and piece * p != shape[last]):
+        return False
+    candidates = (*shape[:last], p * few)
+    bits = ctx.bits(result) + ctx.bits(op.results[1])
+
+    def later(dims: Dims) -> float:
+        return sum(ctx.later_cost(r, dims) for r in op.results)
+
+    target, cost = meeting(ctx, candidates, bits, have, last, later)
+    per_element = 4 * ctx.bits(result) * ctx.redundancy
+    whole = choose(ctx, factors, op.operands, op.results, per_element)
+    if whole.bytes <= cost + ctx.move_cost(value, have) + ctx.elements(shape, have) * per_element:
+        return False
+    x = ctx.masked(ctx.get(value, have), shape, have, [last], fill)
+    values, where = _top(ctx, op, x, few)
+    start = ctx.realiser.offset(ctx.region, have[last], piece)
+    if start.dtype != where.dtype:
+        start = ctx.emit("stablehlo.convert", (start,), (), where.dtype)
+    start = ctx.realiser.splat(ctx.region, start, where.shape)
+    where = ctx.emit("stablehlo.add", (where, start), where.shape, where.dtype)
+    values = ctx.reshard(candidates, values, have, target, cause="candidates")
+    where = ctx.reshard(candidates, where, have, target, cause="candidates")
+    values, chosen = _top(ctx, op, values, k)
+    ctx.bind(op.results[0], target, values)
+    ctx.bind(op.results[1], target, _pick(ctx, where, chosen))
+    return True
+
+
+def _top(ctx: Context, op: Op, x: Ref, k: int) -> list[Ref]:
+    shape = (*x.shape[:-1], k)
+    types = [(shape, r.type.dtype) for r in op.results]
+    text = ctx.attr_text(op, skip=("k",))
+    attrs = f"k = {k} : i64" + (f", {text}" if text else "")
+    top = ctx.region.op(op.name, [x], types, extra=attrs, loc=ctx.loc)
+    # Compilers know a selection by the slices that cut its results off a sort. Exchanges slice them further, and slices
+    # of slices become one: without a barrier the whole sort would run.
+    return ctx.region.op("stablehlo.optimization_barrier", top, types, loc=ctx.loc)
+
+
+def _pick(ctx: Context, x: Ref, positions: Ref) -> Ref:
+    """x[..., positions[..., i]]"""
+    last = len(x.shape) - 1
+    batch = ", ".join(map(str, range(last)))
+    batching = f"operand_batching_dims = [{batch}], start_indices_batching_dims = [{batch}], " if last else ""
+    numbers = (
+        f"#stablehlo.gather<collapsed_slice_dims = [{last}], {batching}start_index_map = [{last}], "
+        f"index_vector_dim = {last + 1}>"
+    )
+    ones = ", ".join(["1"] * len(x.shape))
+    attrs = f"dimension_numbers = {numbers}, slice_sizes = array<i64: {ones}>, indices_are_sorted = false"
+    return ctx.emit("stablehlo.gather", (x, positions), positions.shape, x.dtype, attrs)
+
+
+def approx_top_k(ctx: Context, op: Op) -> None:
+    """ApproxTopK(values, positions, least value, its position) selects by a comparator and names how many."""
+    config = str(op.attrs.get("mhlo.backend_config", ""))
+    names = ("aggregate_to_topk", "reduction_dim", "top_k")
+    found = {n: re.search(rf"\b{n} = (-?\d+|true|false)", config) for n in names}
+    number = {n: m[1] for n, m in found.items() if m is not None}
+    if len(number) == len(found) and number["aggregate_to_topk"] == "true":
+        have = ctx.state(op.operands[0]).dims
+        d = int(number["reduction_dim"]) % len(op.operands[0].type.shape)
+        if have is not None and have[d] and _approximate_candidates(ctx, op, config, d, int(number["top_k"]), have):
+            return
+    by_rule(ctx, op, "ApproxTopK selects from whole rows")
+
+
+def _approximate_candidates(ctx: Context, op: Op, config: str, d: int, k: int, have: Dims) -> bool:
+    """A selection from each piece, whose recall is that of one from the row, then the first of what was found in the
+    comparator's order; False if moving whole rows sends less."""
+    values = op.operands[0]
+    shape = values.type.shape
+    p = ctx.atoms.product(have[d])
+    few = min(k, shape[d] // p)
+    if not k or shape[d] % p or op.results[0].type.shape[d] != k:
+        return False
+    candidates = (*shape[:d], p * few, *shape[d + 1 :])
+    bits = ctx.bits(op.results[0]) + ctx.bits(op.results[1])
+    later = lambda dims: sum(ctx.later_cost(r, dims) for r in op.results)
+    target, cost = meeting(ctx, candidates, bits, have, d, later)
+    cost += ctx.move_cost(values, have) + ctx.move_cost(op.operands[1], have)
+    every = tuple(range(len(shape)))
+    kinds = tuple(WHOLE if i == d else PASS for i in every)
+    factors = Factors(shape, kinds, (every, every), (tuple(-1 if i == d else i for i in every),) * 2)
+    work = 4 * bits * ctx.redundancy
+    if choose(ctx, factors, op.operands[:2], op.results, work).bytes <= cost + ctx.elements(shape, have) * work:
+        return False
+    piece = [ctx.get(v, have) for v in op.operands[:2]]
+    refs = _approximate(ctx, op, config, piece, d, few)
+    refs = [ctx.reshard(candidates, x, have, target, cause="candidates") for x in refs]
+    for r, x in zip(op.results, _first(ctx, op, refs, d, k)):
+        ctx.bind(r, target, x)
+    return True
+
+
+def _approximate(ctx: Context, op: Op, config: str, piece: list[Ref], d: int, k: int) -> list[Ref]:
+    """A selection of `k` from each piece. Where it is exact because the machine has no other one, equals keep their
+    order."""
+    if "is_fallback = true" in config:
+        return _first(ctx, op, piece, d, k)
+    config = re.sub(r"\btop_k = \d+", f"top_k = {k}", config)
+    size = op.operands[0].type.shape[d]
+    config = config.replace("reduction_input_size_override = -1", f"reduction_input_size_override = {size}")
+    part = (*piece[0].shape[:d], k, *piece[0].shape[d + 1 :])
+    text = f"{ctx.attr_text(op, skip=('mhlo.backend_config',))}, mhlo.backend_config = {config}"
+    return ctx.local_copy(op, [*piece, *(ctx.whole(v) for v in op.operands[2:])], [part, part], attrs=text)
+
+
+def _first(ctx: Context, op: Op, refs: list[Ref], d: int, k: int) -> list[Ref]:
+    """The first `k` along `d` in the order of the comparator, equals in their order."""
+    body = ctx.copy_region(_comparator(ctx, op))
+    types = [(x.shape, x.dtype) for x in refs]
+    attrs = f"dimension = {d} : i64, is_stable = true"
+    refs = ctx.region.op("stablehlo.sort", refs, types, attrs, regions=(body,), loc=ctx.loc)
+    return [ctx.realiser.cut(ctx.region, x, d, 0, k, ctx.loc) for x in refs]
+
+
+def _comparator(ctx: Context, op: Op) -> Block:
+    """The body of the function that a selection compares by."""
+    (name,) = ir.ArrayAttr(op.attrs["called_computations"])
+    return ctx.program.funcs[ir.FlatSymbolRefAttr(name).value].body
+
+
+PARTITION = {"chlo.top_k": top_k, "stablehlo.custom_call@ApproxTopK": approx_top_k}
