@@ -21,9 +21,12 @@ ITEM_BITS = {
 }  # fmt: skip
 
 
+_ITEM_BYTES = {dtype: bits / 8 for dtype, bits in ITEM_BITS.items()}
+
+
 def item_bytes(dtype: str) -> float:
     """Bytes of one element (below one for packed types). Element types of other dialects count as one byte."""
-    return ITEM_BITS.get(dtype, 8) / 8
+    return _ITEM_BYTES.get(dtype, 1.0)
 
 
 def sent_bytes(kind: str, n: int, operand: float) -> float:

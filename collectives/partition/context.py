@@ -58,6 +58,9 @@ class Context:
         self._extra: dict[tuple[Value, Dims], float] = {}
         self.estimates: dict[tuple[Value, Dims, int], float] = {}  # of `lookahead`
         self._attr_text: dict = {}
+        self._attributes: dict[tuple, tuple[int, str]] = {}
+        self._signatures: dict[tuple, int] = {}
+        self._pieces: dict[tuple[object, Dims], tuple[int, ...]] = {}
         self._loc_of: Op | None = None
         self._loc_alias: dict = {}
         self._loc = ""
@@ -89,7 +92,7 @@ class Context:
     def new_state(self, value: Value) -> State:
         t = value.type
         state = State(t.shape, t.dtype, self.region, len(value.uses), None if t.is_tensor else t.text)
-        if value.op is self.op and self.op.name in TRANSPARENT:
+        if value.owner is self.op and self.op.name in TRANSPARENT:
             state.origin = (self.op, tuple([self.env[v] for v in self.op.operands]))
         self.env[value] = state
         return state
@@ -126,7 +129,9 @@ class Context:
 
     def get(self, value: Value, dims: Dims) -> Ref:
         """`value` complete and laid out as `dims`; collectives are written if no such version is visible."""
-        return self.get_state(self.env[value], dims)
+        state = self.env[value]
+        ref = state.versions.get(dims)
+        return self.get_state(state, dims) if ref is None else ref
 
     def get_state(self, state: State, dims: Dims) -> Ref:
         """The same for the state of a value."""
@@ -162,7 +167,12 @@ class Context:
         return self.get(value, replicated(len(value.type.shape)))
 
     def piece_shape(self, value: Value, dims: Dims) -> tuple[int, ...]:
-        return local_shape(value.type.shape, dims, self.sizes)
+        """The shape of a device's piece of `value`, laid out as `dims`."""
+        key = (value.type, dims)
+        found = self._pieces.get(key)
+        if found is None:
+            found = self._pieces[key] = local_shape(value.type.shape, dims, self.sizes)
+        return found
 
     def cost(self, value: Value, dims: Dims) -> float:
         """Bytes that `get(value, dims)` would send."""
@@ -351,10 +361,31 @@ class Context:
         """Writes an operation with one result."""
         return self.region.op(name, operands, [(tuple(shape), dtype)], attrs, extra, regions, self.loc)[0]
 
+    def signature(self, op: Op) -> int:
+        """A number for the operation's attributes: equal ones have the same. Those that annotate do not count."""
+        attrs = op.attrs
+        return self._decoded(attrs)[0] if attrs else 0
+
     def attr_text(self, op: Op, skip: Iterable[str] = ()) -> str:
         """The operation's attributes as text, without shardings and those in `skip`."""
+        attrs = op.attrs
+        if not attrs:
+            return ""
+        return self._attributes_text(attrs, skip) if skip else self._decoded(attrs)[1]
+
+    def _decoded(self, attrs: dict) -> tuple[int, str]:
+        """The number and the text of attributes, made once for all equal ones."""
+        key = tuple(attrs.items())
+        found = self._attributes.get(key)
+        if found is None:
+            own = tuple([item for item in key if not item[0].startswith(("sdy.", "mhlo."))])
+            number = self._signatures.setdefault(own, len(self._signatures) + 1) if own else 0
+            found = self._attributes[key] = number, self._attributes_text(attrs, ())
+        return found
+
+    def _attributes_text(self, attrs: dict, skip: Iterable[str]) -> str:
         out = []
-        for name, attr in op.attrs.items():
+        for name, attr in attrs.items():
             if name.startswith(("sdy.", "mhlo.sharding")) or name in skip:
                 continue
             text = self.text_of(attr)

@@ -23,11 +23,12 @@ def pointwise(ctx: Context, op: Op) -> None:
 
 
 def _all_lazy(ctx: Context, op: Op) -> bool:
-    return all(ctx.state(v).make is not None for v in op.operands)
+    env = ctx.env
+    return not [v for v in op.operands if env[v].make is None]
 
 
 def _operand_layouts(op: Op, dims: Dims) -> tuple[Dims, ...]:
-    return tuple(dims if len(v.type.shape) == len(dims) else () for v in op.operands)
+    return tuple([dims if len(v.type.shape) == len(dims) else () for v in op.operands])
 
 
 def _compute(ctx: Context, op: Op, dims: Dims):
@@ -39,10 +40,11 @@ def layout(ctx: Context, op: Op, rank: int) -> Dims:
     """Where to compute: the layout of the result, or that of an operand if moving the result later is cheaper."""
     result = op.results[0]
     want = ctx.want(result)
-    candidates = [want]
-    bound = [v for v in op.operands if len(v.type.shape) == rank and ctx.state(v).make is None]
-    if all(want in ctx.state(v).versions for v in bound):
+    env = ctx.env
+    bound = [v for v in op.operands if len(v.type.shape) == rank and env[v].make is None]
+    if not [v for v in bound if want not in env[v].versions]:
         return want
+    candidates = [want]
     for v in bound:
         state = ctx.state(v)
         for dims in [state.dims, *state.versions]:

@@ -40,8 +40,11 @@ _MOVING = frozenset(
 
 def deferred(ctx: Context, value: Value) -> bool:
     """Whether `value` is a pending sum that its only consumer may carry on."""
-    state = ctx.state(value)
-    return bool(state.pending) and state.partial.kind == "add" and state.uses == 1 and saves(ctx, value, state.pending)
+    state = ctx.env[value]
+    if state.partial is None or state.uses != 1 or state.partial.kind != "add":  # most values are nothing to wait for
+        return False
+    pending = state.pending
+    return bool(pending) and saves(ctx, value, pending)
 
 
 def saves(ctx: Context, value: Value, pending: tuple[int, ...]) -> bool:

@@ -6,6 +6,8 @@ operation becomes another name of the first one's results wherever these are vis
 
 from __future__ import annotations
 
+import functools
+
 from propagation.program import Block, Op
 
 from .context import Context
@@ -25,30 +27,34 @@ _OWN = frozenset(
 
 def key_of(ctx: Context, op: Op) -> tuple | None:
     """What makes an operation equal to another; None if it never is."""
-    if op.name in _OWN or not op.name.startswith(("stablehlo.", "chlo.", "sdy.constant")):
+    name, env = op.name, ctx.env
+    if not _is_function(name):
         return None
-    bodies = tuple(map(_body_key, op.regions)) if op.regions else ()
+    bodies = tuple([_body_key(ctx, block) for block in op.regions]) if op.regions else ()
     if None in bodies:
         return None
-    return ("op", op.name, tuple(ctx.env[v] for v in op.operands), _attributes(op), bodies, ctx.manual)
+    # States are equal to themselves only, so that types and operands need no tuples of their own.
+    return (name, ctx.signature(op), bodies, ctx.manual, *[r.type for r in op.results], *[env[v] for v in op.operands])
 
 
-def _attributes(op: Op) -> tuple:
-    attrs = tuple((k, a) for k, a in op.attrs.items() if not k.startswith(("sdy.", "mhlo.")))
-    return (*attrs, *(r.type for r in op.results))
+@functools.cache
+def _is_function(name: str) -> bool:
+    """Whether operations of this name are functions of their operands."""
+    return name not in _OWN and name.startswith(("stablehlo.", "chlo.", "sdy.constant"))
 
 
-def _body_key(block: Block) -> tuple | None:
+def _body_key(ctx: Context, block: Block) -> tuple | None:
     """The operations of a region of scalars by position; None if it uses values from outside."""
     number = {v: i for i, v in enumerate(block.args)}
     rows = []
     for op in block.ops:
-        if op.regions or any(v not in number for v in op.operands):
+        if op.regions or [v for v in op.operands if v not in number]:
             return None
-        rows.append((op.name, tuple(number[v] for v in op.operands), _attributes(op)))
+        types = [r.type for r in op.results]
+        rows.append((op.name, tuple([number[v] for v in op.operands]), ctx.signature(op), *types))
         for r in op.results:
             number[r] = len(number)
-    return (tuple(a.type for a in block.args), tuple(rows))
+    return (tuple([a.type for a in block.args]), tuple(rows))
 
 
 def bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
@@ -64,4 +70,4 @@ def bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
 
 def note(ctx: Context, op: Op, key: tuple) -> None:
     """Remembers the results of an operation for equal ones."""
-    ctx.region.known[key] = tuple(ctx.env[r] for r in op.results)
+    ctx.region.known[key] = tuple([ctx.env[r] for r in op.results])

@@ -35,13 +35,14 @@ def note(
     `layouts(dims)` are the layouts of `operands` for a layout of the result
     (None if they cannot give it), `work(refs, dims)` writes `op` on them.
     """
-    state = ctx.state(op.results[0])
+    env = ctx.env
+    state = env[op.results[0]]
     if state.make is not None or not state.versions or len(state.shape) < 2:
         return
     limit = LIGHT * state.bytes
     sources, total = [], 0.0
     for v in operands:
-        source = ctx.state(v)
+        source = env[v]
         if source.make is None:
             total += source.bytes if source.recipe is None else source.recipe.bytes
             if total > limit or not (source.versions or source.recipe):

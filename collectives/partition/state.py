@@ -86,6 +86,7 @@ class Recipe:
 class State:
     """One value of the global program.
 
+    bytes     of the whole value
     home      the region in which it is defined
     versions  complete versions by layout, visible wherever the value is
     partial   a version that still has to be reduced
@@ -99,7 +100,7 @@ class State:
     """
 
     __slots__ = (
-        "bits", "dtype", "hint", "home", "make", "origin", "partial", "recipe", "shape", "type_text", "uses",
+        "bits", "bytes", "dtype", "hint", "home", "make", "origin", "partial", "recipe", "shape", "type_text", "uses",
         "versions", "view",
     )  # fmt: skip
 
@@ -107,6 +108,7 @@ class State:
         self.shape = shape
         self.dtype = dtype
         self.bits = item_bytes(dtype)
+        self.bytes: float = math.prod(shape) * self.bits
         self.home = home
         self.uses = uses
         self.versions: dict[Dims, Ref] = {}
@@ -117,11 +119,6 @@ class State:
         self.view: View | None = None
         self.recipe: Recipe | None = None
         self.origin: tuple | None = None
-
-    @property
-    def bytes(self) -> float:
-        """Of the whole value."""
-        return math.prod(self.shape) * self.bits
 
     @property
     def pending(self) -> tuple[int, ...]:
