@@ -22,7 +22,7 @@ from . import rules
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
 
-__all__ = ["by_rule", "rule_of", "whole"]
+__all__ = ["apply", "by_rule", "factors_of", "in_row_major", "rule_of", "whole"]
 
 
 def rule_of(op: Op) -> OpRule | None:
@@ -94,15 +94,15 @@ def apply(
         operands.append(ctx.gathered(v, dims, why) if lost else ctx.get(v, dims))
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
     if row_major:
-        operands = [_row_major(ctx, x) for x in operands]
+        operands = [in_row_major(ctx, x) for x in operands]
     refs = ctx.local_copy(op, operands, shapes, attrs, effect)
     if row_major:
-        refs = [_row_major(ctx, x) for x in refs]
+        refs = [in_row_major(ctx, x) for x in refs]
     for r, dims, ref in zip(op.results, choice.results, refs):
         ctx.bind_partial(r, dims, {choice.pending: ref})
 
 
-def _row_major(ctx: Context, x: Ref) -> Ref:
+def in_row_major(ctx: Context, x: Ref) -> Ref:
     """`x`, which compilers keep in memory with its last dimension minor."""
     rank = len(x.shape)
     if rank < 2:
@@ -110,13 +110,6 @@ def _row_major(ctx: Context, x: Ref) -> Ref:
     layouts = f"[dense<[{', '.join(map(str, reversed(range(rank))))}]> : tensor<{rank}xindex>]"
     attrs = f'call_target_name = "LayoutConstraint", operand_layouts = {layouts}, result_layouts = {layouts}'
     return ctx.region.op("stablehlo.custom_call", (x,), [(x.shape, x.dtype)], attrs, loc=ctx.loc)[0]
-
-
-def fft(ctx: Context, op: Op) -> None:
-    """By its rule. Collectives along a dimension that is not the first make XLA lay it out as the major one, and what
-    is next to them likewise; its transforms on CPU take row-major arrays only and do not say so when layouts are
-    chosen."""
-    by_rule(ctx, op, row_major=ctx.atoms.count > 1)
 
 
 def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
@@ -208,7 +201,6 @@ def rng_bit_generator(ctx: Context, op: Op) -> None:
 PARTITION = {
     "stablehlo.cholesky": by_rule,
     "stablehlo.triangular_solve": by_rule,
-    "stablehlo.fft": fft,
     "stablehlo.batch_norm_inference": by_rule,
     "stablehlo.rng_bit_generator": rng_bit_generator,
     "stablehlo.custom_call": custom_call,

@@ -14,6 +14,7 @@ from propagation.program import Op, Value
 from ..layout import Dims
 from .context import Context
 from .elementwise import PARTITION as POINTWISE
+from .fourier import in_place
 from .reshape import renamed
 
 __all__ = ["extra_cost"]
@@ -92,6 +93,8 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
         return min(move, extra_cost(ctx, ctx.returned_as[value], dims, depth))
     if op.name == "stablehlo.dot_general":
         return min(move + _dot(ctx, op, value, ctx.want(value)), _dot(ctx, op, value, dims))
+    if op.name == "stablehlo.fft":
+        return min(move, in_place(ctx, op, dims) + extra_cost(ctx, op.results[0], dims, depth))
     return move
 
 

@@ -1,0 +1,112 @@
+"""Fourier transforms along split dimensions: exchanges in place of gathers, values as one device has them."""
+
+from __future__ import annotations
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import collectives
+import propagation
+
+from . import harness
+from .jax_side import Case, check
+
+PIECE = 64 * 64 * 8 / 8  # bytes of a complex tensor's piece
+
+
+def samples(*shape, dtype=np.complex64):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape)
+    return (x + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    "f, spec, out, exchanges",
+    [
+        (jnp.fft.fft2, P("x"), P("x"), 2),
+        (jnp.fft.ifft2, P("x"), P(None, "x"), 1),
+        (jnp.fft.fft2, P(None, "x"), P("x"), 1),
+    ],
+)
+def test_two_dimensions_exchange_between_their_transforms(f, spec, out, exchanges):
+    result, sent = check(Case({"x": 8}, lambda constrain: f, (samples(64, 64),), (spec,), out), rtol=1e-5)
+    assert sent == exchanges * 7 / 8 * PIECE and not result.findings
+
+
+@pytest.mark.parametrize(
+    "f, x, spec",
+    [
+        (jnp.fft.fftn, samples(16, 8, 12), P("a", "b")),
+        (jnp.fft.fftn, samples(3, 8, 8, 8), P(None, "b", None, "a")),
+        (jnp.fft.rfftn, samples(8, 8, 16, dtype=np.float32), P("b", "a")),
+        (jnp.fft.rfft2, samples(64, 64, dtype=np.float32), P(None, ("a", "b"))),
+        (jnp.fft.irfft2, samples(16, 17), P(("a", "b"))),
+        (jnp.fft.irfftn, samples(8, 16, 9), P("a", "b")),
+    ],
+)
+def test_several_dimensions_and_axes(f, x, spec):
+    out = P("a") if x.shape[0] % 4 == 0 else P()
+    result, _ = check(Case({"a": 4, "b": 2}, lambda constrain: f, (x,), (spec,), out), rtol=1e-5)
+    assert not result.findings
+
+
+@pytest.mark.parametrize("f", [jnp.fft.fft, jnp.fft.ifft])
+@pytest.mark.parametrize("shape, axes", [((4096,), {"x": 8}), ((2, 400), {"x": 5}), ((2, 36), {"x": 2})])
+def test_one_long_dimension_is_transformed_as_two(f, shape, axes):
+    spec = P(*[None] * (len(shape) - 1), "x")
+    result, _ = check(Case(axes, lambda constrain: f, (samples(*shape),), (spec,), spec), rtol=1e-5)
+    if axes["x"] > 3:
+        assert result.plan.counts == {"all_to_all": 3} and not result.findings
+    else:
+        assert [finding.kind for finding in result.findings] == ["full-gather"]
+
+
+TEXT = """
+sdy.mesh @mesh = <["x"=8]>
+func.func public @main(%x: tensor<2x2048xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>},
+                       %h: tensor<2x2048xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>})
+    -> (tensor<2x2048xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
+  %s = stablehlo.fft %x, type = RFFT, length = [2048] : (tensor<2x2048xf32>) -> tensor<2x1025xcomplex<f32>>
+  %t = stablehlo.fft %h, type = RFFT, length = [2048] : (tensor<2x2048xf32>) -> tensor<2x1025xcomplex<f32>>
+  %u = stablehlo.multiply %s, %t : tensor<2x1025xcomplex<f32>>
+  %y = stablehlo.fft %u, type = IRFFT, length = [2048] : (tensor<2x1025xcomplex<f32>>) -> tensor<2x2048xf32>
+  return %y : tensor<2x2048xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("real", ["f32", "f64"])
+def test_a_convolution_by_real_transforms_of_a_long_dimension(real):
+    result = collectives.partition(propagation.run(TEXT.replace("f32", real)))
+    assert not result.findings and "all_gather" not in result.plan.counts
+    x, h = (samples(2, 2048, dtype={"f32": np.float32, "f64": np.float64}[real]) for _ in range(2))
+    h = h[:, ::-1] * np.arange(2048, dtype=h.dtype)
+    spectrum = [np.fft.rfft(v.astype(np.float64)) for v in (x, h)]
+    expected = np.fft.irfft(spectrum[0] * spectrum[1])
+    (got,), compiled = harness.run_partitioned(result, [x, h], [expected.shape])
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(got / scale, expected / scale, atol=1e-6 if real == "f32" else 1e-14)
+    sent, _ = harness.hlo_bytes(compiled.hlo(), 8)
+    assert sent < 2 * 7 / 8 * x.nbytes
+
+
+@pytest.mark.parametrize("f", ["fft", "ifft"])
+def test_double_precision(f):
+    text = re.sub("= I?RFFT", f"= {f.upper()}", TEXT.replace("1025xcomplex<f32>", "2048xf32"))
+    result = collectives.partition(propagation.run(text.replace("xf32", "xcomplex<f64>")))
+    assert list(result.plan.counts) == ["all_to_all"]
+    x = samples(2, 2048, dtype=np.complex128)
+    transform = getattr(np.fft, f)
+    expected = transform(transform(x) * transform(x[:, ::-1]))
+    (got,), _ = harness.run_partitioned(result, [x, x[:, ::-1]], [expected.shape])
+    np.testing.assert_allclose(got, expected, atol=1e-14 * np.abs(expected).max())
+
+
+def test_a_spectrum_that_is_wanted_whole_is_gathered_before():
+    case = Case({"x": 8}, lambda constrain: jnp.fft.fft, (samples(4096),), (P("x"),), P())
+    result, sent = check(case, rtol=1e-5)
+    assert sent == 7 * 4096 and [finding.kind for finding in result.findings] == ["full-gather"]
