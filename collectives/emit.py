@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from propagation.asm import Body, FunctionWriter, ModuleWriter
-from propagation.asm import Ref as TextRef
+from propagation.asm import module_text
 
 from .layout import Dims
 
@@ -209,11 +208,10 @@ class ModuleBuilder:
         return alias
 
     def text(self) -> str:
-        writer = ModuleWriter(self.name, self.attributes)
-        writer._locations.update(self.locations)
-        for f in self.functions:
-            f.write(writer)
-        body = writer.text()
+        from .printing import function_text  # it needs the types of this file
+
+        functions = [function_text(f) for f in self.functions]
+        body = module_text(self.name, self.attributes, (), functions, self.locations)
         aliases = "".join(f"{name} = {text}\n" for text, name in self._aliases.items() if name in body)
         return aliases + body
 
@@ -240,36 +238,3 @@ class FunctionItem:
         self.arg_attrs = [""] * len(region.args)
         self.layouts: Sequence[Dims] = ()
         self.result_attrs: list[str] = []
-
-    def write(self, writer: ModuleWriter) -> None:
-        region = self.region
-        f = writer.function(self.name, [a.type for a in region.args], self.public, self.loc)
-        f.arg_attrs = list(self.arg_attrs)
-        f.result_attrs = list(self.result_attrs)
-        names: dict[Ref, TextRef] = dict(zip(region.args, f.args))
-        _write_items(f, f, region, names)
-        f.ret([names[r] for r in self.results], loc=self.loc)
-
-
-def _write_items(body: Body, function: FunctionWriter, region: Region, names: dict[Ref, TextRef]) -> None:
-    for items in (region.prologue, region.items):
-        for item in items:
-            regions = [_write_region(body, function, r, names) for r in item.regions] if item.regions else ()
-            out = body.ops(
-                item.name,
-                [names[r] for r in item.operands],
-                [r.type for r in item.results],
-                item.attrs,
-                regions,
-                item.loc,
-                item.extra,
-            )
-            for ref, text in zip(item.results, out):
-                names[ref] = text
-
-
-def _write_region(body: Body, function: FunctionWriter, region: Region, names: dict[Ref, TextRef]) -> Body:
-    inner = body.body([a.type for a in region.args])
-    names.update(zip(region.args, inner.args))
-    _write_items(inner, function, region, names)
-    return inner

@@ -20,7 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-__all__ = ["Body", "FunctionWriter", "Item", "ModuleWriter", "Ref", "quote"]
+__all__ = [
+    "Body", "FunctionWriter", "Item", "ModuleWriter", "Ref", "block_text", "function_text", "line", "module_text",
+    "quote",
+]  # fmt: skip
 
 
 @dataclass(slots=True, frozen=True)
@@ -105,13 +108,11 @@ class Body:
         self.ops(name, values, (), loc=loc)
 
     def text(self) -> str:
-        args = ", ".join([f"{a.name}: {a.type}" for a in self.args])
-        head = f"^bb0({args}):\n" if self.args else ""
-        return "{\n" + head + "\n".join([_line(*item) for item in self.items]) + "\n}"
+        return block_text([(a.name, a.type) for a in self.args], [_item_text(*item) for item in self.items])
 
 
-def _line(name, operands, results, attrs, regions, loc, discardable) -> str:
-    """An operation in the generic syntax."""
+def _item_text(name, operands, results, attrs, regions, loc, discardable) -> str:
+    """An operation that was recorded."""
     count = len(results)
     if count == 1:
         head, types = f"{results[0].name} = ", results[0].type
@@ -120,13 +121,66 @@ def _line(name, operands, results, attrs, regions, loc, discardable) -> str:
     else:
         head = f"{results[0].name.removesuffix('#0')}:{count} = "
         types = f"({', '.join([r.type for r in results])})"
-    names = ", ".join([r.name for r in operands])
-    in_types = ", ".join([r.type for r in operands])
-    attr_text = f" <{{{attrs}}}>" if attrs else ""
-    region_text = f" ({', '.join([r.text() for r in regions])})" if regions else ""
-    other = f" {{{discardable}}}" if discardable else ""
+    inner = ", ".join([r.text() for r in regions]) if regions else ""
+    return line(head, name, [(r.name, r.type) for r in operands], types, attrs, inner, loc, discardable)
+
+
+def line(
+    head: str, name: str, operands: Sequence[tuple[str, str]], types: str, attrs: str, regions: str, loc: str,
+    discardable: str,
+) -> str:  # fmt: skip
+    """An operation in the generic syntax.
+
+    `head` names its results (`%3 = `, `%3:2 = ` or nothing), `operands` are names with types, `types` are those of the
+    results, in parentheses unless there is one; `regions` is the text of all; the others as in `Body.ops`.
+    """
+    count = len(operands)
+    if count == 1:
+        ((names, ins),) = operands
+    elif count == 2:
+        (a, b), (c, d) = operands
+        names, ins = f"{a}, {c}", f"{b}, {d}"
+    else:
+        names, ins = ", ".join([n for n, _ in operands]), ", ".join([t for _, t in operands])
+    middle = f" <{{{attrs}}}>" if attrs else ""
+    if regions:
+        middle += f" ({regions})"
+    if discardable:
+        middle += f" {{{discardable}}}"
+    end = f" loc({loc})" if loc else ""
+    return f'{head}"{name}"({names}){middle} : ({ins}) -> {types}{end}'
+
+
+def block_text(args: Sequence[tuple[str, str]], lines: Sequence[str]) -> str:
+    """A region of one block, of arguments with their types and of operations."""
+    names = ", ".join([f"{name}: {t}" for name, t in args])
+    head = f"^bb0({names}):\n" if args else ""
+    return "{\n" + head + "\n".join(lines) + "\n}"
+
+
+def function_text(
+    name: str, ins: Sequence[str], outs: Sequence[str], public: bool, arg_attrs: Sequence[str],
+    result_attrs: Sequence[str], body: str, loc: str,
+) -> str:  # fmt: skip
+    """A `func.func` of types, the text of its attributes (see `FunctionWriter`) and that of its body."""
+    attrs = [f"sym_name = {quote(name)}", f"function_type = ({', '.join(ins)}) -> ({', '.join(outs)})"]
+    attrs.append(f'sym_visibility = "{"public" if public else "private"}"')
+    if any(arg_attrs):
+        attrs.append("arg_attrs = [" + ", ".join("{" + a + "}" for a in arg_attrs) + "]")
+    if any(result_attrs):
+        attrs.append("res_attrs = [" + ", ".join("{" + a + "}" for a in result_attrs) + "]")
     location = f" loc({loc})" if loc else ""
-    return f'{head}"{name}"({names}){attr_text}{region_text}{other} : ({in_types}) -> {types}{location}'
+    return f'"func.func"() <{{{", ".join(attrs)}}}> ({body}) : () -> (){location}'
+
+
+def module_text(
+    name: str, attributes: str, preamble: Sequence[str], functions: Sequence[str], locations: dict[str, str]
+) -> str:
+    """A `builtin.module` of the texts of its parts; `locations` maps texts to aliases."""
+    attributes = f" attributes {{{attributes}}}" if attributes else ""
+    parts = [f"module @{quote_symbol(name)}{attributes} {{", *preamble, *functions, "}"]
+    parts += [f"{alias} = loc({text})" for text, alias in locations.items()]
+    return "\n".join(parts) + "\n"
 
 
 class FunctionWriter(Body):
@@ -157,16 +211,10 @@ class FunctionWriter(Body):
         super().ret(values, name, loc)
 
     def function_text(self) -> str:
-        ins = ", ".join([a.type for a in self.args])
-        outs = ", ".join(self.result_types)
-        attrs = [f"sym_name = {quote(self.name)}", f"function_type = ({ins}) -> ({outs})"]
-        attrs.append(f'sym_visibility = "{"public" if self.public else "private"}"')
-        if any(self.arg_attrs):
-            attrs.append("arg_attrs = [" + ", ".join("{" + a + "}" for a in self.arg_attrs) + "]")
-        if any(self.result_attrs):
-            attrs.append("res_attrs = [" + ", ".join("{" + a + "}" for a in self.result_attrs) + "]")
-        location = f" loc({self.loc})" if self.loc else ""
-        return f'"func.func"() <{{{", ".join(attrs)}}}> ({self.text()}) : () -> (){location}'
+        ins = [a.type for a in self.args]
+        return function_text(
+            self.name, ins, self.result_types, self.public, self.arg_attrs, self.result_attrs, self.text(), self.loc
+        )
 
 
 @dataclass(slots=True)
@@ -201,13 +249,8 @@ class ModuleWriter:
         return {alias: text for text, alias in self._locations.items()}
 
     def text(self) -> str:
-        attributes = f" attributes {{{self.attributes}}}" if self.attributes else ""
-        parts = [f"module @{quote_symbol(self.name)}{attributes} {{"]
-        parts += self.preamble
-        parts += [f.function_text() for f in self.functions]
-        parts.append("}")
-        parts += [f"{alias} = loc({text})" for text, alias in self._locations.items()]
-        return "\n".join(parts) + "\n"
+        functions = [f.function_text() for f in self.functions]
+        return module_text(self.name, self.attributes, self.preamble, functions, self._locations)
 
 
 def quote_symbol(name: str) -> str:
