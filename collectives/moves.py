@@ -31,12 +31,13 @@ class Move(NamedTuple):
 class Step(NamedTuple):
     """One collective (or a local slice).
 
-    kind       slice, all_gather, all_to_all, collective_permute, reduce_scatter, all_reduce
+    kind       slice, all_gather, all_to_all, collective_permute, reduce_scatter, all_reduce, pieces
     atoms      the atoms over which devices talk (for a slice: over which the tensor is cut)
     dim        the dimension sliced, gathered or scattered; -1 if none
     moves      the moves of an all-to-all
     after      the layout it ends in
     unreduced  the atoms unreduced after it
+    rounds     of exact pieces: how many permutes these are
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Step(NamedTuple):
     moves: tuple[Move, ...]
     after: Dims
     unreduced: Unreduced
+    rounds: int = 0
 
     def rename(self, names: Callable[[int], tuple[int, ...]]) -> Step:
         """The same step with every atom replaced by several."""
@@ -59,6 +61,7 @@ class Step(NamedTuple):
             tuple(Move(m.source, m.target, expand(m.atoms)) for m in self.moves),
             tuple(expand(d) for d in self.after),
             expand(self.unreduced),
+            self.rounds,
         )
 
 

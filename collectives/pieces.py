@@ -15,14 +15,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from .layout import Dims
 
-__all__ = ["DEVICE_LIMIT", "ROUND_LIMIT", "Pieces", "pieces_between"]
+__all__ = ["DEVICE_LIMIT", "ROUND_LIMIT", "Pieces", "involved", "pieces_between", "positions"]
 
 DEVICE_LIMIT = 256  # devices that differ in the atoms of either layout; beyond them the search takes too long
 ROUND_LIMIT = 16  # more messages than this cost more time than their bytes save
@@ -61,7 +61,7 @@ class Pieces(NamedTuple):
 @functools.lru_cache(4096)
 def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces | None:
     """The exact exchange between two layouts; None where there is none within the limits. `sizes` are of all atoms."""
-    atoms = tuple(sorted({a for d in (*source, *target) for a in d}))
+    atoms = involved(source, target)
     count = math.prod(sizes[a] for a in atoms)
     old = [math.prod(sizes[a] for a in d) for d in source]
     new = [math.prod(sizes[a] for a in d) for d in target]
@@ -69,7 +69,7 @@ def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces
     grid = tuple(n // q for n, q in zip(units, new))
     if count > DEVICE_LIMIT or math.prod(grid) > 4 * ROUND_LIMIT:
         return None
-    position = _positions(atoms, sizes, count)
+    position = positions(atoms, sizes, count)
     have = np.stack([position(d) for d in source], axis=1) if source else np.zeros((count, 0), np.int64)
     want = np.stack([position(d) for d in target], axis=1) if target else have
     inside = [n // p for n, p in zip(units, old)]  # boxes per old piece
@@ -124,7 +124,15 @@ def _empty(count: int, rank: int) -> Round:
     return Round(np.full(count, -1, np.int64), zeros(), zeros())
 
 
-def _positions(atoms: tuple[int, ...], sizes: Sequence[int], count: int):
+def involved(source: Dims, target: Dims) -> tuple[int, ...]:
+    """The atoms of either layout, in the order in which they stand there: what is found for devices numbered along
+    them does not depend on the atoms' names."""
+    return tuple(dict.fromkeys(a for d in (*source, *target) for a in d))
+
+
+def positions(
+    atoms: tuple[int, ...], sizes: Sequence[int], count: int
+) -> Callable[[Sequence[int]], np.ndarray]:
     """Each device's position along a list of atoms, devices numbered along `atoms`, the first most major."""
     strides, stride = {}, 1
     for a in reversed(atoms):

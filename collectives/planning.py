@@ -1,8 +1,8 @@
 """One reshard, as a user asks for it: from a sharding to another, perhaps over the same devices in another order.
 
 The planner of `reshard.py` works with layouts of one mesh. What it finds is completed here: by a permute where the
-target's mesh has the devices in another order, at the step where that moves least, and by exact boxes (`tiles.py`)
-where those cost less or where sizes that do not divide leave no other way within the bound on memory.
+target's mesh has the devices in another order, at the step where that moves least, or by exact boxes (`tiles.py`) where
+those cost less. Where the order stays, what it finds is what a program does.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding
 
+from .boxes import boxes_between
 from .cost import item_bytes, seconds
 from .errors import OptionError, ReshardError, TopologyError, UnsupportedShardingError
 from .layout import Atoms, Dims
-from .pieces import pieces_between
+from .moves import Step
 from .plan import human, human_time
-from .reshard import Planner, ReshardPlan, Step, even, operand_bytes, piece_bytes, step_bytes, step_cost
+from .reshard import Planner, ReshardPlan, step_cost
+from .search import operand_bytes, piece_bytes, step_bytes
 from .spec import as_element_type, as_mesh, as_shape, as_sharding
 from .tiles import exchange, lacking, summing, tiles
 from .topology import Topology, load
@@ -157,7 +159,7 @@ def plan_reshard(
     planner = _planner(_plain(mesh), frozenset(asked.axes), step_cost(machine), limit if memory is not None else None)
     plan = planner.plan(asked.shape, asked.bits, asked.before, asked.after, asked.pending)
     bound = _bound(asked)
-    routes = [r for r in _routes(asked, plan, bound, planner.step_bytes) if r.peak <= limit]
+    routes = [r for r in _routes(asked, plan) if r.peak <= limit]
     if not routes:
         raise ReshardError(
             f"no plan from {asked.source.to_text()} to {asked.target.to_text()} keeps every piece of "
@@ -287,17 +289,13 @@ def _bound(asked: _Asked) -> float:
     return lacking(asked.tiles(asked.before, asked.kept, False), target) * asked.bits
 
 
-def _routes(asked: _Asked, plan: ReshardPlan, bound: float, step_bytes: float) -> list[_Route]:
-    """Ways to the target: the planner's, with the order of devices changed where that costs least; and exact boxes."""
-    routes = [_reordered(asked, plan) if asked.reordered else _route(asked, plan.steps, None)]
-    sizes = asked.atoms.sizes
-    fits = routes[0].peak <= max(piece_bytes(asked.shape, asked.bits, d, sizes) for d in (asked.before, asked.after))
-    if fits and not asked.reordered and even(asked.shape, asked.before, asked.after, sizes):
-        return routes  # the planner has weighed exact pieces
-    if fits and routes[0].bytes - bound <= step_bytes:
-        return routes
+def _routes(asked: _Asked, plan: ReshardPlan) -> list[_Route]:
+    """Ways to the target: the planner's, which is what programs do. Where the order of devices changes: that with a
+    change of order where it costs least, and exact boxes."""
+    if not asked.reordered:
+        return [_route(asked, plan.steps, None)]
     boxes = _boxes(asked)
-    return routes if boxes is None else [*routes, boxes]
+    return [_reordered(asked, plan), *([] if boxes is None else [boxes])]
 
 
 def _route(asked: _Asked, steps: Iterable[Step], turn: int | None) -> _Route:
@@ -309,10 +307,9 @@ def _route(asked: _Asked, steps: Iterable[Step], turn: int | None) -> _Route:
         after = (step.after, (*step.unreduced, *asked.kept), state[2] or i == turn)
         rounds = 0 if step.kind == "slice" else 1
         if step.kind == "pieces":
-            found = pieces_between(state[0], step.after, asked.atoms.sizes)
+            found = boxes_between(asked.shape, state[0], step.after, asked.atoms.sizes)
             assert found is not None  # the planner has seen it
-            rounds = len(found.rounds)
-            sent = rounds * size(step.after) / math.prod(found.grid)
+            rounds, sent = step.rounds, found.elements * asked.bits
         else:
             sent = step_bytes(step, asked.shape, asked.bits, state[0], asked.atoms.sizes)
         if i == turn and _same(asked, state, after):
@@ -361,11 +358,9 @@ def _boxes(asked: _Asked) -> _Route | None:
     found = exchange(asked.tiles(*start), asked.tiles(*end))
     if found is None:
         return None
-    atoms = tuple(sorted({a for d in (*asked.before, *asked.after) for a in d}))
-    if asked.reordered:
-        atoms = tuple(range(len(asked.atoms.sizes)))
-    step = Step("pieces" if found.rounds else "slice", atoms, -1, (), asked.after, ())
-    steps.append(_RouteStep(step, start, end, found.elements * asked.bits, found.rounds))
+    rounds, atoms = len(found.rounds), tuple(range(len(asked.atoms.sizes)))
+    step = Step("pieces" if rounds else "slice", atoms, -1, (), asked.after, (), rounds)
+    steps.append(_RouteStep(step, start, end, found.elements * asked.bits, rounds))
     return _Route(tuple(steps), sum(s.bytes for s in steps), max(size(asked.before), size(asked.after)))
 
 

@@ -252,7 +252,7 @@ class Realiser:
         if kind == "collective_permute":
             return self.permute(region, x, before, step, op, cause, loc)
         if kind == "pieces":
-            return send_pieces(self, region, x, after, before, step, op, cause, loc)
+            return send_pieces(self, region, x, shape, before, step, op, cause, loc)
         return self.exchange(region, x, after, before, step, op, cause, loc)
 
     def permute(self, region: Region, x: Ref, before: Dims, step: Step, op, cause, loc) -> Ref:

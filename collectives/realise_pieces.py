@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .boxes import Put, boxes_between
 from .emit import Region
-from .layout import Dims
-from .pieces import Round, pieces_between
+from .layout import Dims, local_shape
 
 if TYPE_CHECKING:
     from .emit import Ref
@@ -26,76 +26,97 @@ if TYPE_CHECKING:
 __all__ = ["send_pieces"]
 
 
-def send_pieces(realiser: Realiser, region: Region, x: Ref, after, before: Dims, step: Step, op, cause, loc) -> Ref:
-    """Brings `x`, a piece of layout `before`, to the layout `step.after`, whose pieces have shape `after`."""
-    pieces = pieces_between(before, step.after, realiser.sizes)
-    assert pieces is not None  # the planner has seen it
-    box = tuple(n // g for n, g in zip(after, pieces.grid))
-    me = realiser.coordinate(region, pieces.atoms)
-    groups = realiser.atoms.groups(pieces.atoms)
-    if groups.shape[1] > math.prod(realiser.sizes[a] for d in step.after for a in d):
+def send_pieces(
+    realiser: Realiser, region: Region, x: Ref, global_shape, before: Dims, step: Step, op, cause, loc
+) -> Ref:
+    """Brings `x`, a piece of a tensor of `global_shape` in layout `before`, to the layout `step.after`."""
+    found = boxes_between(tuple(global_shape), before, step.after, realiser.sizes)
+    assert found is not None  # the planner has seen it
+    after = local_shape(global_shape, step.after, realiser.sizes)
+    me = realiser.coordinate(region, found.atoms)
+    groups = realiser.atoms.groups(found.atoms)
+    wide = tuple(n + m for n, m in zip(after, map(sum, zip(found.low, found.high))))
+    every = (*found.rounds, *found.own)
+    copies = groups.shape[1] > math.prod(realiser.sizes[a] for d in step.after for a in d)
+    if copies:
         x = region.shared("stablehlo.optimization_barrier", (x,), x.shape, x.dtype, "", loc)
-        parts = [_cut(realiser, region, x, me, r, box, loc) for r in (*pieces.rounds, *pieces.own)]
-        for i, round_ in enumerate(pieces.rounds):
-            parts[i] = realiser.send(region, parts[i], _pairs(round_, groups), pieces.atoms, op, cause, loc)
-        return _scatter(realiser, region, parts, after, me, (*pieces.rounds, *pieces.own), loc)
-    out = realiser.zero(region, after, x.dtype)
-    for round_ in pieces.rounds:
-        part = _cut(realiser, region, x, me, round_, box, loc)
-        part = realiser.send(region, part, _pairs(round_, groups), pieces.atoms, op, cause, loc)
-        # Whoever receives nothing gets zeros, and puts them where a box of its own will lie in the end: who has none
-        # receives every time.
-        put_at = round_.put_at
-        if pieces.own:
-            put_at = np.where((round_.sender < 0)[:, None], pieces.own[0].put_at, put_at)
-        out = _put(realiser, region, out, part, me, put_at, box, loc)
-    for kept in pieces.own:
-        part = _cut(realiser, region, x, me, kept, box, loc)
-        new = _put(realiser, region, out, part, me, kept.put_at, box, loc)
-        out = _where(realiser, region, kept.sender >= 0, me, new, out, loc)
+    parts = [_cut(realiser, region, x, me, r, loc) for r in every]
+    for i, round_ in enumerate(found.rounds):
+        parts[i] = realiser.send(region, parts[i], _pairs(round_, groups), found.atoms, op, cause, loc)
+    out = realiser.zero(region, wide, x.dtype)
+    if copies:
+        out = _scatter_all(realiser, region, out, parts, me, every, loc)
+    else:
+        own = found.own[0] if found.own else None
+        for i, (part, round_) in enumerate(zip(parts, every)):
+            out = _put(realiser, region, out, part, me, round_, own if i < len(found.rounds) else None, loc)
+    for d, (low, n) in enumerate(zip(found.low, after)):
+        out = realiser.cut(region, out, d, low, low + n, loc)
     return out
 
 
-def _where(realiser: Realiser, region: Region, chosen: np.ndarray, me: Ref, new: Ref, old: Ref, loc) -> Ref:
-    """`new` on the devices `chosen`, `old` on the others."""
-    if chosen.all():
-        return new
-    flag = _table(realiser, region, chosen.astype(np.int64), me)
-    attrs = "comparison_direction = #stablehlo<comparison_direction NE>"
-    flag = region.entry("stablehlo.compare", (flag, realiser.index(region, 0)), (), "i1", attrs)
-    return region.shared("stablehlo.select", (flag, new, old), new.shape, new.dtype, "", loc)
-
-
-def _pairs(round_: Round, groups: np.ndarray) -> np.ndarray:
+def _pairs(round_: Put, groups: np.ndarray) -> np.ndarray:
     """i64[n, 2] over all devices: `groups` are the devices that differ in the atoms involved, in their order."""
     (receivers,) = np.nonzero(round_.sender >= 0)
     senders = round_.sender[receivers]
     return np.stack([groups[:, senders].reshape(-1), groups[:, receivers].reshape(-1)], axis=1)
 
 
-def _cut(realiser: Realiser, region: Region, x: Ref, me: Ref, round_: Round, box, loc) -> Ref:
+def _cut(realiser: Realiser, region: Region, x: Ref, me: Ref, round_: Put, loc) -> Ref:
+    return _window(realiser, region, x, me, round_.cut_at, round_.box, loc)
+
+
+def _window(realiser: Realiser, region: Region, x: Ref, me: Ref, at: np.ndarray, box, loc) -> Ref:
     if x.shape == box:
         return x
-    starts = _starts(realiser, region, me, round_.cut_at, box)
+    starts = _starts(realiser, region, me, at)
     attrs = f"slice_sizes = array<i64: {', '.join(map(str, box))}>"
     return region.shared("stablehlo.dynamic_slice", (x, *starts), box, x.dtype, attrs, loc)
 
 
-def _put(realiser: Realiser, region: Region, out: Ref, part: Ref, me: Ref, at: np.ndarray, box, loc) -> Ref:
-    if out.shape == box:
+def _put(realiser: Realiser, region: Region, out: Ref, part: Ref, me: Ref, round_: Put, later: Put | None, loc) -> Ref:
+    """`out` with `part` in its place, on the devices that have one. The others write what is there, or whatever they
+    have where `later` is put."""
+    at, has = round_.put_at, round_.sender >= 0
+    if not has.all() and later is not None and all(n <= m for n, m in zip(round_.box, later.box)):
+        at = np.where(has[:, None], at, later.put_at)
+        has = has | (later.sender >= 0)
+    if not has.all():
+        part = _where(realiser, region, has, me, part, _window(realiser, region, out, me, at, round_.box, loc), loc)
+    if out.shape == round_.box:
         return part
-    starts = _starts(realiser, region, me, at, box)
+    starts = _starts(realiser, region, me, at)
     return region.shared("stablehlo.dynamic_update_slice", (out, part, *starts), out.shape, out.dtype, "", loc)
 
 
-def _scatter(realiser: Realiser, region: Region, parts: list[Ref], shape, me: Ref, rounds, loc) -> Ref:
-    """All boxes in their places; a device skips those that it neither gets nor keeps."""
-    box, dtype = parts[0].shape, parts[0].dtype
-    if len(parts) == 1:
-        return parts[0]
+def _where(realiser: Realiser, region: Region, chosen: np.ndarray, me: Ref, new: Ref, old: Ref, loc) -> Ref:
+    """`new` on the devices `chosen`, `old` on the others."""
+    flag = _table(realiser, region, chosen.astype(np.int64), me)
+    attrs = "comparison_direction = #stablehlo<comparison_direction NE>"
+    flag = region.entry("stablehlo.compare", (flag, realiser.index(region, 0)), (), "i1", attrs)
+    return region.shared("stablehlo.select", (flag, new, old), new.shape, new.dtype, "", loc)
+
+
+def _scatter_all(realiser: Realiser, region: Region, out: Ref, parts: list[Ref], me: Ref, rounds, loc) -> Ref:
+    """All boxes in their places, by a scatter for each shape of boxes."""
+    by_shape: dict[tuple[int, ...], list[int]] = {}
+    for i, round_ in enumerate(rounds):
+        by_shape.setdefault(round_.box, []).append(i)
+    for at in by_shape.values():
+        chosen = [rounds[i] for i in at]
+        out = _scatter(realiser, region, out, [parts[i] for i in at], me, chosen, len(by_shape) == 1, loc)
+    return out
+
+
+def _scatter(realiser: Realiser, region: Region, out: Ref, parts: list[Ref], me: Ref, rounds, apart: bool, loc) -> Ref:
+    """Boxes of one shape in their places; a device skips those that it neither gets nor keeps. Boxes that lie `apart`
+    do not overlap."""
+    shape, box, dtype = out.shape, parts[0].shape, parts[0].dtype
+    if box == shape and (rounds[-1].sender >= 0).all():
+        return parts[-1]
     rank = len(shape)
     outside = np.array(shape)
-    corners = np.stack([np.where((r.sender < 0)[:, None], outside, r.put_at * box) for r in rounds], axis=1)
+    corners = np.stack([np.where((r.sender < 0)[:, None], outside, r.put_at) for r in rounds], axis=1)
     places = _rows(realiser, region, corners, me)
     attrs = "broadcast_dimensions = array<i64" + (": " if rank else "") + f"{', '.join(map(str, range(1, rank + 1)))}>"
     rows = [region.shared("stablehlo.broadcast_in_dim", (p,), (1, *box), dtype, attrs, loc) for p in parts]
@@ -106,10 +127,10 @@ def _scatter(realiser: Realiser, region: Region, parts: list[Ref], shape, me: Re
     window = ", ".join(map(str, range(1, rank + 1)))
     numbers = f"update_window_dims = [{window}], scatter_dims_to_operand_dims = [{dims}], index_vector_dim = 1"
     attrs = (
-        f"indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<{numbers}>, unique_indices = true"
+        f"indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<{numbers}>, "
+        f"unique_indices = {str(apart).lower()}"
     )
-    operands = (realiser.zero(region, shape, dtype), places, stack)
-    return region.op("stablehlo.scatter", operands, [(shape, dtype)], attrs, regions=[body], loc=loc)[0]
+    return region.op("stablehlo.scatter", (out, places, stack), [(shape, dtype)], attrs, regions=[body], loc=loc)[0]
 
 
 def _rows(realiser: Realiser, region: Region, values: np.ndarray, me: Ref) -> Ref:
@@ -123,8 +144,8 @@ def _rows(realiser: Realiser, region: Region, values: np.ndarray, me: Ref) -> Re
     return region.entry("stablehlo.reshape", (rows,), shape, "i32")
 
 
-def _starts(realiser: Realiser, region: Region, me: Ref, at: np.ndarray, box) -> list[Ref]:
-    return [_table(realiser, region, column * n, me) for column, n in zip(at.T, box)]
+def _starts(realiser: Realiser, region: Region, me: Ref, at: np.ndarray) -> list[Ref]:
+    return [_table(realiser, region, column, me) for column in at.T]
 
 
 def _table(realiser: Realiser, region: Region, values: np.ndarray, me: Ref) -> Ref:

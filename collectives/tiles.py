@@ -15,7 +15,7 @@ import numpy as np
 
 from .layout import Atoms, Dims
 
-__all__ = ["Exchange", "Tiles", "exchange", "lacking", "summing", "tiles"]
+__all__ = ["Exchange", "Round", "Tiles", "exchange", "lacking", "summing", "tiles"]
 
 MESSAGE_LIMIT = 1 << 16  # boxes in all; beyond them planning takes seconds and the latencies more than the bytes
 
@@ -32,15 +32,31 @@ class Tiles(NamedTuple):
         return np.prod(self.high - self.low, axis=1, dtype=np.float64)
 
 
-class Exchange(NamedTuple):
-    """Boxes that travel until everybody has what it lacks.
+class Round(NamedTuple):
+    """Boxes that travel at the same time: nobody sends or receives two of them.
 
-    rounds    number of collective permutes
-    elements  the largest boxes of all rounds, added up: what a device sends where a permute has one size for all
+    box        the least extents that hold each of them
+    senders    i64[boxes]: devices
+    receivers  i64[boxes]: devices
+    low, high  i64[boxes, rank]: positions low <= p < high of each
     """
 
-    rounds: int
-    elements: float
+    box: tuple[int, ...]
+    senders: np.ndarray
+    receivers: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+class Exchange(NamedTuple):
+    """Boxes that travel until everybody has what it lacks."""
+
+    rounds: tuple[Round, ...]
+
+    @property
+    def elements(self) -> int:
+        """What a device sends that takes part in every round, a round's messages all having the extents of its box."""
+        return sum(math.prod(r.box) for r in self.rounds)
 
 
 def tiles(
@@ -83,38 +99,81 @@ def summing(target: Tiles, terms: int) -> float:
     return max((whole * (terms - 2) + held) / len(target.low), float(target.elements.max()))
 
 
-def exchange(source: Tiles, target: Tiles) -> Exchange | None:
+def exchange(source: Tiles, target: Tiles, limit: int | None = None) -> Exchange | None:
     """Boxes that bring every device exactly what it lacks, dealt into rounds in which nobody sends or receives twice.
 
     A device's part of the target is cut along the parts of the source; of each cut that it does not hold one of the
-    holders is asked, the least busy first. The largest boxes are dealt out first, so that those of a round are of about
-    one size. None where there would be too many.
+    holders is asked, the least busy first. None where that takes too many boxes, or more rounds than `limit`.
     """
+    count, rank = source.low.shape
     keys, index = np.unique(np.concatenate([source.low, source.high], axis=1), axis=0, return_inverse=True)
-    index, rank = index.reshape(-1), source.low.shape[1]
-    if len(index) * len(keys) > 16 * MESSAGE_LIMIT:
+    index = index.reshape(-1)
+    if count * len(keys) > 16 * MESSAGE_LIMIT:
         return None
-    low, high = keys[None, :, :rank], keys[None, :, rank:]
-    common = np.minimum(high, target.high[:, None]) - np.maximum(low, target.low[:, None])
-    size = np.prod(np.maximum(common, 0), axis=2, dtype=np.float64)  # f64[devices, parts]
-    size[np.arange(len(index)), index] = 0
-    receivers, parts = np.nonzero(size)
-    if len(receivers) > MESSAGE_LIMIT:
+    low = np.maximum(keys[None, :, :rank], target.low[:, None])
+    extents = np.minimum(keys[None, :, rank:], target.high[:, None]) - low
+    missing = (extents > 0).all(axis=2)  # bool[devices, parts]
+    missing[np.arange(count), index] = False
+    receivers, parts = np.nonzero(missing)
+    most = int(missing.sum(axis=1).max()) if len(keys) else 0
+    if len(receivers) > MESSAGE_LIMIT or (limit is not None and most > limit):
         return None
-    sizes = size[receivers, parts]
-    holders: list[list[int]] = [[] for _ in keys]
+    low, extents = low[receivers, parts], extents[receivers, parts]
+    order = np.lexsort((*extents.T, -np.prod(extents, axis=1)))
+    receivers, parts, low, extents = receivers[order], parts[order], low[order], extents[order]
+    senders = _senders(index, len(keys), parts, np.prod(extents, axis=1))
+    dealt = _dealt(senders.tolist(), receivers.tolist(), extents, count)
+    if limit is not None and max(dealt, default=-1) >= limit:
+        return None
+    of = np.array(dealt, np.int64)
+    rounds = []
+    for number in range(max(dealt, default=-1) + 1):
+        (these,) = np.nonzero(of == number)
+        box = tuple(extents[these].max(axis=0).tolist())
+        rounds.append(Round(box, senders[these], receivers[these], low[these], (low + extents)[these]))
+    return Exchange(tuple(rounds))
+
+
+def _senders(index: np.ndarray, count: int, parts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """i64[boxes]: who sends each box, one of the holders of the part that it is cut from (`index`, by device)."""
+    holders: list[list[int]] = [[] for _ in range(count)]
     for device, part in enumerate(index.tolist()):
         holders[part].append(device)
-    load, sent, got = [0.0] * len(index), [0] * len(index), [0] * len(index)
-    rounds: list[float] = []
-    for m in np.argsort(-sizes, kind="stable").tolist():
-        receiver, n = int(receivers[m]), float(sizes[m])
-        sender = min(holders[parts[m]], key=load.__getitem__)
+    load = [0] * len(index)
+    out = []
+    for part, n in zip(parts.tolist(), sizes.tolist()):
+        sender = min(holders[part], key=load.__getitem__)
         load[sender] += n
-        busy = sent[sender] | got[receiver]
-        free = ~busy & (busy + 1)  # the lowest bit that neither has
-        sent[sender] |= free
-        got[receiver] |= free
-        if free.bit_length() > len(rounds):
-            rounds.append(n)
-    return Exchange(len(rounds), math.fsum(rounds))
+        out.append(sender)
+    return np.array(out, np.int64)
+
+
+def _dealt(senders: list[int], receivers: list[int], extents: np.ndarray, count: int) -> list[int]:
+    """The round of each box: the first where neither of its devices is busy and the boxes are no smaller, else the one
+    that has to grow least, be it a new one. The largest boxes come first."""
+    shapes, kinds = np.unique(extents, axis=0, return_inverse=True)
+    sizes = np.prod(shapes, axis=1).tolist()
+    busy = [0] * (2 * count)  # the rounds in which a device sends, and those in which it receives, as bits
+    boxes: list[np.ndarray] = []
+    fits = [0] * len(shapes)  # the rounds whose boxes hold those of a kind, as bits
+    out = []
+    for sender, receiver, kind in zip(senders, receivers, kinds.reshape(-1).tolist()):
+        taken = busy[sender] | busy[count + receiver]
+        room = fits[kind] & ~taken
+        if room:
+            number = (room & -room).bit_length() - 1
+        else:
+            number, grown = len(boxes), sizes[kind]
+            for i, box in enumerate(boxes):
+                more = int(np.prod(np.maximum(box, shapes[kind])) - np.prod(box))
+                if more < grown and not taken >> i & 1:
+                    number, grown = i, more
+            if number == len(boxes):
+                boxes.append(shapes[kind])
+            boxes[number] = np.maximum(boxes[number], shapes[kind])
+            for k in np.nonzero((shapes <= boxes[number]).all(axis=1))[0].tolist():
+                fits[k] |= 1 << number
+        busy[sender] |= 1 << number
+        busy[count + receiver] |= 1 << number
+        out.append(number)
+    return out

@@ -1,0 +1,261 @@
+"""The search for the cheapest sequence of collectives between two layouts.
+
+States are (layout, unreduced atoms), moves are the collectives of `moves.py`. A* (Hart, Nilsson and Raphael 1968) finds
+the cheapest sequence with the bytes that the busiest device lacks as its lower bound. Slices send nothing; ways that
+cost the same are followed newest first, so that a way along which nothing is lost is walked straight to its end.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .boxes import tiles_of
+from .cost import sent_bytes
+from .layout import Dims, local_shape
+from .moves import Step, successors
+from .tiles import lacking
+
+__all__ = [
+    "STEP_BYTES",
+    "ReshardPlan",
+    "even",
+    "lacking_bytes",
+    "operand_bytes",
+    "piece_bytes",
+    "search",
+    "step_bytes",
+]
+
+# What a step, or a message of exact pieces, costs besides its bytes where no topology was chosen: it only decides
+# between plans of about equal bytes.
+STEP_BYTES = 16.0
+STATE_LIMIT = 2000
+WEIGHTS = (1, 1.5, 4)  # of the bound: exact first, then, where that sees too many states, soon (Pohl 1970)
+TINY = 1e-6  # bytes below which costs are equal
+
+
+class ReshardPlan(NamedTuple):
+    """A way from `source` to `target`.
+
+    steps    the collectives, each with the layout it ends in
+    bytes    sent by the busiest device
+    bound    bytes that the busiest device must receive in any plan; of sums that do not divide 0 (`tiles` tells those)
+    exact    whether the search proved the plan cheapest among its moves
+    peak     bytes of the largest piece that a device holds on the way, of the two ends or of a step
+    """
+
+    source: Dims
+    target: Dims
+    unreduced: tuple[int, ...]
+    steps: tuple[Step, ...]
+    bytes: float
+    bound: float
+    exact: bool
+    peak: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Sent bytes over the lower bound (1 if that is 0)."""
+        return self.bytes / self.bound if self.bound else 1.0
+
+
+def search(
+    shape: tuple[int, ...],
+    bits: float,
+    source: Dims,
+    target: Dims,
+    unreduced: tuple[int, ...],
+    sizes: Sequence[int],
+    step_cost: float = STEP_BYTES,
+    memory: float | None = None,
+    rival: Callable[[], float] = lambda: math.inf,
+) -> ReshardPlan | None:
+    """The cheapest plan from (source, unreduced) to (target, nothing) by layouts whose pieces have no more bytes than
+    `memory`, or than the larger end's. A step costs its bytes and `step_cost`. None if no way costs less than
+    `rival()`, which is asked once a way is known to take more than one step with what must be sent.
+
+    Where no such way is found (dimensions that do not divide) all is gathered.
+    """
+    larger = max(piece_bytes(shape, bits, dims, sizes) for dims in (source, target))
+    bound = lower_bound(shape, bits, source, target, unreduced, sizes)
+    if not unreduced and not even(shape, source, target, sizes):
+        bound = lacking_bytes(shape, bits, source, target, sizes)
+    for weight in WEIGHTS:
+        found = _Search(shape, bits, target, sizes, step_cost, larger if memory is None else memory, weight)
+        found.run((source, unreduced), bound, rival)
+        if found.beaten:
+            return None
+        if found.steps is not None:
+            return _plan(shape, bits, source, target, unreduced, found.steps, bound, sizes, weight == 1)
+        if not found.cut_short:
+            break
+    return _plan(shape, bits, source, target, unreduced, _gather_all(shape, source, target, unreduced, sizes), bound,
+                 sizes, False)  # fmt: skip
+
+
+class _Search:
+    """One search. Afterwards `steps` has the way that was found; if there is none, the rival may have `beaten` all, or
+    it was `cut_short` after `STATE_LIMIT` states. A bound of more than its `weight` leads to a way sooner, not to the
+    cheapest."""
+
+    def __init__(self, shape, bits: float, target: Dims, sizes: Sequence[int], step_cost: float, limit, weight: float):
+        self.shape, self.bits, self.target, self.sizes = shape, bits, target, sizes
+        self.step_cost, self.limit, self.weight = step_cost, limit, weight
+        self.steps: list[Step] | None = None
+        self.beaten = self.cut_short = False
+        self._pieces: dict[Dims, float] = {}
+        self._left: dict[tuple, float] = {}
+
+    def run(self, start: tuple, bound: float, rival: Callable[[], float]) -> None:
+        """Looks for a way from `start`, which takes `bound` bytes at least."""
+        goal = (self.target, ())
+        best = {start: (0.0, 0)}  # what it costs to get to a state, and the slices on the way, which are free
+        came: dict[tuple, tuple] = {}
+        queue = [(bound, 0, best[start], start)]
+        count, most = 0, None if self.weight == 1 else math.inf
+        while queue:
+            least, _, before, state = heapq.heappop(queue)
+            if before != best[state]:
+                continue  # a cheaper way there has been found since
+            if most is None and least > bound + self.step_cost + TINY:
+                most = rival()
+            if most is not None and least >= most - TINY:
+                self.beaten = True
+                return
+            if state == goal:
+                self.steps = _steps_to(goal, start, came)
+                return
+            if count >= STATE_LIMIT:
+                self.cut_short = True
+                return
+            for step in successors(self.shape, state[0], state[1], self.target, self.sizes):
+                if self._held(step.after) > self.limit:
+                    continue
+                new, cost = (step.after, step.unreduced), self._cost(before, state[0], step)
+                known = best.get(new)
+                if known is not None and (
+                    cost[0] >= known[0] + TINY or (cost[0] > known[0] - TINY and cost[1] >= known[1])
+                ):
+                    continue
+                best[new], came[new] = cost, (state, step)
+                if new == goal and cost[0] <= least + TINY:
+                    self.steps = _steps_to(goal, start, came)
+                    return
+                count += 1
+                heapq.heappush(queue, (cost[0] + self._rest(new), -count, cost, new))
+
+    def _held(self, dims: Dims) -> float:
+        found = self._pieces.get(dims)
+        if found is None:
+            found = self._pieces[dims] = piece_bytes(self.shape, self.bits, dims, self.sizes)
+        return found
+
+    def _cost(self, before: tuple[float, int], dims: Dims, step: Step) -> tuple[float, int]:
+        if step.kind == "slice":
+            return before[0], before[1] + 1
+        return before[0] + step_bytes(step, self.shape, self.bits, dims, self.sizes) + self.step_cost, before[1]
+
+    def _rest(self, state: tuple) -> float:
+        """What the way from a state costs at least: what must be sent takes a step."""
+        found = self._left.get(state)
+        if found is None:
+            least = lower_bound(self.shape, self.bits, state[0], self.target, state[1], self.sizes)
+            found = self._left[state] = self.weight * (least + self.step_cost if least else 0.0)
+        return found
+
+
+def _steps_to(state: tuple, start: tuple, came: dict[tuple, tuple]) -> list[Step]:
+    steps = []
+    while state != start:
+        state, step = came[state]
+        steps.append(step)
+    return steps[::-1]
+
+
+def lacking_bytes(shape, bits: float, source: Dims, target: Dims, sizes: Sequence[int]) -> float:
+    """Bytes that the busiest device lacks of its piece of `target`, counted device by device."""
+    return lacking(*tiles_of(shape, source, target, sizes)) * bits
+
+
+def piece_bytes(shape, bits: float, dims: Dims, sizes: Sequence[int]) -> float:
+    """Bytes of one device's piece."""
+    return math.prod(local_shape(shape, dims, sizes)) * bits
+
+
+def step_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
+    """Bytes the busiest device sends in `step`, taken from layout `before`. Padding counts."""
+    if step.kind == "slice":
+        return 0.0
+    n = math.prod(sizes[a] for a in step.atoms)
+    return sent_bytes(step.kind, n, operand_bytes(step, shape, bits, before, sizes))
+
+
+def operand_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
+    """Bytes per device that the collective of `step`, taken from layout `before`, is given."""
+    local = piece_bytes(shape, bits, before, sizes)
+    if step.kind == "reduce_scatter":
+        return piece_bytes(shape, bits, step.after, sizes) * math.prod(sizes[a] for a in step.atoms)
+    return max(local, piece_bytes(shape, bits, step.after, sizes)) if step.kind == "all_to_all" else local
+
+
+def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes) -> float:
+    """Bytes the busiest device must receive, whatever the plan."""
+    piece = piece_bytes(shape, bits, target, sizes)
+    if not even(shape, source, target, sizes):
+        return 0.0
+    if unreduced:
+        wanted = {a for d in target for a in d}
+        inside = math.prod(sizes[a] for a in unreduced if a in wanted)
+        outside = math.prod(sizes[a] for a in unreduced if a not in wanted)
+        n = inside * outside
+        return inside * piece * (n + outside - 2) / n
+    overlap = 1
+    for size, s, t in zip(shape, source, target):
+        if any(a != b for a, b in zip(s, t)):
+            return piece
+        overlap *= size // max(math.prod(sizes[a] for a in s), math.prod(sizes[a] for a in t))
+    return max(0.0, piece - overlap * bits)
+
+
+def even(shape, source: Dims, target: Dims, sizes) -> bool:
+    """Whether every dimension divides into its pieces in both layouts."""
+    return all(n % math.prod(sizes[a] for a in d) == 0 for dims in (source, target) for n, d in zip(shape, dims))
+
+
+def _plan(shape, bits, source, target, unreduced, steps, bound, sizes, exact: bool) -> ReshardPlan:
+    before, total = source, 0.0
+    for step in steps:
+        total += step_bytes(step, shape, bits, before, sizes)
+        before = step.after
+    peak = _peak(shape, bits, source, steps, sizes)
+    return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, exact, peak)
+
+
+def _peak(shape, bits: float, source: Dims, steps: Sequence[Step], sizes) -> float:
+    return max(piece_bytes(shape, bits, dims, sizes) for dims in (source, *[s.after for s in steps]))
+
+
+def _gather_all(shape, source: Dims, target: Dims, unreduced, sizes: Sequence[int]) -> list[Step]:
+    """The way that always exists: reduce, gather what differs, slice."""
+    steps, dims = [], list(source)
+    if unreduced:
+        steps.append(Step("all_reduce", unreduced, -1, (), source, ()))
+    for d, (s, t) in enumerate(zip(source, target)):
+        keep = 0
+        while keep < min(len(s), len(t)) and s[keep] == t[keep]:
+            keep += 1
+        p = math.prod(sizes[a] for a in s)
+        q = math.prod(sizes[a] for a in t)
+        if shape[d] % p or shape[d] % q:
+            keep = 0 if s != t else keep
+        if s[keep:]:
+            dims[d] = s[:keep]
+            steps.append(Step("all_gather", s[keep:], d, (), tuple(dims), ()))
+    for d, t in enumerate(target):
+        if t != dims[d]:
+            steps.append(Step("slice", t[len(dims[d]) :], d, (), (*dims[:d], t, *dims[d + 1 :]), ()))
+            dims[d] = t
+    return steps
