@@ -10,19 +10,19 @@ from jaxlib.mlir import ir
 
 from propagation.attributes import flag, string
 from propagation.model import FactorType, OpRule
-from propagation.program import Op, source
+from propagation.program import Op, Value, source
 from propagation.rules import rule_for, user_rule
 from propagation.rules.custom import is_opaque
 from propagation.rules.parse import parse_printed
 
 from ..emit import Item, Ref
 from ..errors import UnsupportedOpError
-from ..layout import replicated
+from ..layout import Dims, replicated
 from . import rules
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
 
-__all__ = ["apply", "by_rule", "factors_of", "in_row_major", "rule_of", "whole"]
+__all__ = ["along_batch", "apply", "by_rule", "factors_of", "in_row_major", "matrices", "rule_of", "whole"]
 
 
 def rule_of(op: Op) -> OpRule | None:
@@ -49,6 +49,8 @@ def factors_of(rule: OpRule, operands: tuple, results: tuple, sums: bool = False
     def flat(tensors):
         return tuple(tuple(f[0] if len(f) == 1 else -1 for f in dims) for dims in tensors)
 
+    used = {f for dims in flat(rule.operands) for f in dims}
+    kinds = [k if f in used else WHOLE for f, k in enumerate(kinds)]  # nobody knows what makes a part of a result alone
     for dims in flat(rule.results):  # what a result does not have is not passed through, what it has is not reduced
         kinds = [k if (f in dims) == (k == PASS) else WHOLE for f, k in enumerate(kinds)]
     even = frozenset(f for f, k in enumerate(kinds) if k == REDUCE)  # nothing is known about adding padding
@@ -124,7 +126,10 @@ def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
 
 
 # Libraries of dense linear algebra: all operands and results share their leading (batch) dimensions.
-_BATCHED_LIBRARIES = ("lapack_", "cusolver_", "cublas_", "cu_", "hipsolver_", "hip_", "magma_", "cpu_")
+_BATCHED_LIBRARIES = (
+    "lapack_", "cusolver_", "cusparse_", "cuhybrid_", "cublas_", "cu_", "hipsolver_", "hipsparse_", "hiphybrid_",
+    "hip_", "magma_", "cpu_", "tridiagonal_solve_",
+)  # fmt: skip
 
 
 def custom_call(ctx: Context, op: Op) -> None:
@@ -136,7 +141,7 @@ def custom_call(ctx: Context, op: Op) -> None:
         ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
     effect = "has_side_effect" in op.attrs and flag(op.attrs["has_side_effect"])
     own = rules().get(f"stablehlo.custom_call@{target}")
-    if own is not None and "sdy.sharding_rule" not in op.attrs and user_rule(target) is None:
+    if own is not None and user_rule(target) is None:
         own(ctx, op)
     elif rule_of(op) is not None:
         by_rule(ctx, op, sums=True, effect=effect)
@@ -152,12 +157,17 @@ def _without_rule(ctx: Context, op: Op, target: str, effect: bool) -> None:
             source(op),
         )
     if target.startswith(_BATCHED_LIBRARIES):
-        factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
-        apply(ctx, op, factors, f"@{target} works on whole matrices", effect=effect)
+        matrices(ctx, op, effect)
         return
     if not is_opaque(target) and not ctx.options.gather_custom_calls:
         _refuse_sharded(ctx, op, target)
     whole(ctx, op, f"custom_call @{target} has no sharding rule", effect)
+
+
+def matrices(ctx: Context, op: Op, effect: bool = False) -> None:
+    """Linear algebra on matrices: along the batch dimensions that all operands and results share."""
+    factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
+    apply(ctx, op, factors, f"@{string(op.attrs['call_target_name'])} works on whole matrices", effect=effect)
 
 
 def _refuse_sharded(ctx: Context, op: Op, target: str) -> None:
@@ -171,6 +181,24 @@ def _refuse_sharded(ctx: Context, op: Op, target: str) -> None:
                 "or pass gather_custom_calls=True to have it gathered",
                 source(op),
             )
+
+
+def along_batch(op: Op, value: Value, dims: Dims) -> tuple[list[Dims], list[Dims]] | None:
+    """The layouts of operands and results of linear algebra that keeps the batch dimensions of its operand `value` as
+    `dims` splits them; None for other operations, and if `dims` splits a matrix."""
+    if op.name not in ("stablehlo.cholesky", "stablehlo.triangular_solve"):
+        if op.name != "stablehlo.custom_call":
+            return None
+        target = string(op.attrs["call_target_name"])
+        if not target.startswith(_BATCHED_LIBRARIES) and rules().get(f"stablehlo.custom_call@{target}") is not matrices:
+            return None
+    factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
+    mine = factors.operands[op.operands.index(value)]
+    if any(atoms and f < 0 for atoms, f in zip(dims, mine)):
+        return None
+    assigned = {f: atoms for atoms, f in zip(dims, mine)}
+    of = lambda tensors: [tuple(assigned.get(f, ()) for f in t) for t in tensors]
+    return of(factors.operands), of(factors.results)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -199,8 +227,6 @@ def rng_bit_generator(ctx: Context, op: Op) -> None:
 
 
 PARTITION = {
-    "stablehlo.cholesky": by_rule,
-    "stablehlo.triangular_solve": by_rule,
     "stablehlo.batch_norm_inference": by_rule,
     "stablehlo.rng_bit_generator": rng_bit_generator,
     "stablehlo.custom_call": custom_call,

@@ -12,6 +12,7 @@ from propagation.attributes import dot_dims, integers
 from propagation.program import Op, Value
 
 from ..layout import Dims
+from .batch import along_batch
 from .context import Context
 from .elementwise import PARTITION as POINTWISE
 from .fourier import in_place
@@ -93,6 +94,9 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
         return min(move, extra_cost(ctx, ctx.returned_as[value], dims, depth))
     if op.name == "stablehlo.dot_general":
         return min(move + _dot(ctx, op, value, ctx.want(value)), _dot(ctx, op, value, dims))
+    if (layouts := along_batch(op, value, dims)) is not None:
+        others = [reach(ctx, v, d, depth) for v, d in zip(op.operands, layouts[0]) if v is not value]
+        return min(move, sum(others) + sum(extra_cost(ctx, r, d, depth) for r, d in zip(op.results, layouts[1])))
     if op.name == "stablehlo.fft":
         return min(move, in_place(ctx, op, dims) + extra_cost(ctx, op.results[0], dims, depth))
     return move

@@ -1,0 +1,58 @@
+"""Factorisations and solves: batch dimensions and the right-hand sides of solves stay split, matrices are whole."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from propagation.attributes import flag
+from propagation.program import Op
+
+from .batch import apply, by_rule, matrices
+from .context import Context
+from .factors import PASS, Factors
+
+__all__: list[str] = []
+
+
+def triangular_solve(ctx: Context, op: Op) -> None:
+    """op(a) x = b, or x op(a) = b."""
+    _solve(ctx, op, flag(op.attrs["left_side"]))
+
+
+def trsm(ctx: Context, op: Op) -> None:
+    """LAPACK's name for it; `side` is the letter L or R."""
+    side = re.search(r"\bside = (\d+)", str(op.attrs.get("mhlo.backend_config", "")))
+    if side is None or len(op.operands) != 2 or len(op.results) != 1:
+        by_rule(ctx, op)
+    else:
+        _solve(ctx, op, chr(int(side[1])) == "L")
+
+
+def _solve(ctx: Context, op: Op, left: bool) -> None:
+    apply(ctx, op, _solve_factors(op.results[0].type.shape, left), "a triangular solve needs whole systems")
+
+
+@functools.lru_cache(maxsize=1024)
+def _solve_factors(shape: tuple[int, ...], left: bool) -> Factors:
+    """Batch dimensions, and that of right-hand sides: columns of b if the matrix stands on the left, else rows."""
+    batch = len(shape) - 2
+    every = tuple(range(batch))
+    rest = (-1, batch) if left else (batch, -1)
+    sizes = (*shape[:batch], shape[batch + rest.index(batch)])
+    sides = (*every, *rest)
+    return Factors(sizes, (PASS,) * (batch + 1), ((*every, -1, -1), sides), (sides,))
+
+
+# Calls that compilers for TPUs and XLA's own expansions use. The last two dimensions of all are those of matrices.
+_MATRICES = (
+    "Cholesky", "CompactWyHelper", "Eigh", "InvertDiagBlocksLowerTriangular", "InvertDiagBlocksUpperTriangular",
+    "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecompositionBlock",
+)  # fmt: skip
+
+PARTITION = {
+    "stablehlo.cholesky": by_rule,
+    "stablehlo.triangular_solve": triangular_solve,
+    **{f"stablehlo.custom_call@lapack_{t}trsm_ffi": trsm for t in "sdcz"},
+    **{f"stablehlo.custom_call@{name}": matrices for name in _MATRICES},
+}
