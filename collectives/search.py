@@ -194,11 +194,15 @@ def step_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int
 
 
 def operand_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
-    """Bytes per device that the collective of `step`, taken from layout `before`, is given."""
-    local = piece_bytes(shape, bits, before, sizes)
+    """Bytes per device that the collective of `step`, taken from layout `before`, is given. Padding counts: dimensions
+    that it splits are as many pieces as there will be."""
     if step.kind == "reduce_scatter":
         return piece_bytes(shape, bits, step.after, sizes) * math.prod(sizes[a] for a in step.atoms)
-    return max(local, piece_bytes(shape, bits, step.after, sizes)) if step.kind == "all_to_all" else local
+    operand = list(local_shape(shape, before, sizes))
+    after = local_shape(shape, step.after, sizes) if step.moves else operand
+    for e in {m.target for m in step.moves}:
+        operand[e] = after[e] * math.prod(sizes[a] for m in step.moves if m.target == e for a in m.atoms)
+    return math.prod(operand) * bits
 
 
 def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes) -> float:
