@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
             file=None if file == "-" else file,
             strategy=args.strategy,
             conservative=args.conservative,
+            dedup_functions_fully=args.dedup_functions_fully,
             version=args.shardy_version,
             origins=args.origins,
             edges=args.edges,
@@ -57,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--strategy", default="aggressive", help="aggressive, basic or basic-then-aggressive")
     parser.add_argument("--conservative", action="store_true", help="only full axes, no halo exchanges")
+    parser.add_argument(
+        "--dedup-functions-fully", action="store_true", help="a function stays one for all its calls, not inlined"
+    )
     parser.add_argument("--shardy-version", default="0.12", help="whose rules to follow: 0.12 or 0.10")
     parser.add_argument("--json", action="store_true", help="write each value's sharding as JSON instead")
     parser.add_argument(

@@ -6,13 +6,15 @@ functions of them again, one per distinct (original function, argument and resul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .annotations import Shardings
 from .functions import Symbols, callee_of, drop_unreachable_functions, original_name, set_callee
 from .importing import filled
 from .model import TensorSharding
 from .program import Block, Edits, Func, Op, Program, Value, replace_all_uses
 
-__all__ = ["inline_calls", "note_returned", "outline_calls"]
+__all__ = ["inline_calls", "note_returned", "outline_calls", "returned_shardings", "settle_calls"]
 
 
 def inline_calls(program: Program, shardings: Shardings) -> list[Op]:
@@ -75,9 +77,15 @@ def note_returned(program: Program, shardings: Shardings, is_newest: bool) -> No
         return
     for op in program.ops():
         if op.name == "sdy.named_computation":
-            found = [shardings.get(v) for v in op.regions[0].terminator.operands]
-            op.data["returned"] = [None if s is not None and s.mesh.is_maximal and is_newest else s for s in found]
-            op.data["returned_values"] = [*op.regions[0].terminator.operands]
+            values = op.regions[0].terminator.operands
+            op.data["returned"] = returned_shardings(values, shardings, is_newest)
+            op.data["returned_values"] = [*values]
+
+
+def returned_shardings(values: Sequence[Value], shardings: Shardings, is_newest: bool) -> list[TensorSharding | None]:
+    """What a function that returns `values` says about its results."""
+    found = [shardings.get(v) for v in values]
+    return [None if s is not None and s.mesh.is_maximal and is_newest else s for s in found]
 
 
 def outline_calls(program: Program, shardings: Shardings, keep_own: bool) -> None:
@@ -98,14 +106,40 @@ def outline_calls(program: Program, shardings: Shardings, keep_own: bool) -> Non
     edits.apply()
     _share_functions(program, keys)
     for call, op in calls:
-        _settle_results(program, shardings, call, op, keep_own, edits)
+        wanted = [shardings.get(v) for v in op.results]
+        # Whose sharding each result has, for explanations.
+        call.data = {"stands_for": [*op.results]}
+        returns = op.data["returned"], op.data["returned_values"]
+        _settle_results(program, shardings, call, *returns, wanted, keep_own, edits)
     edits.apply()
     drop_unreachable_functions(program)
 
 
+def settle_calls(program: Program, shardings: Shardings, keep_own: bool) -> None:
+    """The same for functions that were not inlined: copies of one function with equal shardings are one again, and a
+    call's results have the shardings that the function returns."""
+    if "func.call" not in program.names:
+        return
+    keys = {}
+    for func in program.funcs.values():
+        if func is not program.main:
+            ins = filled([shardings.get(a) for a in func.args], func.args)
+            keys[func.name] = (original_name(func), tuple(ins), tuple(shardings.results[func]))
+    _share_functions(program, keys)
+    drop_unreachable_functions(program)
+    edits = Edits()
+    for func in program.funcs.values():
+        for call in [op for op in func.body.walk_inside_out() if op.name == "func.call"]:
+            callee = program.funcs[callee_of(call)]
+            wanted = [shardings.get(v) for v in call.results]
+            call.data = {"stands_for": [*call.results]}
+            returns = shardings.results[callee], callee.returned
+            _settle_results(program, shardings, call, *returns, wanted, keep_own, edits)
+    edits.apply()
+
+
 def _outline(program: Program, shardings: Shardings, op: Op, symbols: Symbols, keys: dict, edits: Edits) -> Op:
-    """The call that stands for a named computation, and a function of its body. What the computation was is kept for
-    `_settle_results`."""
+    """The call that stands for a named computation, and a function of its body."""
     func = _new_function(program, shardings, op, symbols)
     keys[func.name] = (op.data["name"], tuple(op.data["in_shardings"]), tuple(op.data["returned"]))
     attrs = {k: v for k, v in op.attrs.items() if k not in ("name", "in_shardings", "out_shardings", "sdy.sharding")}
@@ -129,14 +163,14 @@ def _share_functions(program: Program, keys: dict[str, tuple]) -> None:
                 set_callee(program, op, shared)
 
 
-def _settle_results(program: Program, shardings: Shardings, call: Op, op: Op, keep_own: bool, edits: Edits) -> None:
-    """The shardings of a call's results: those that the function returns, with reshards to those that the named
-    computation `op` had."""
-    stands_for = [*op.results]  # whose sharding each result has, for explanations
-    call.data = {"stands_for": stands_for}
-    given = filled(op.data["returned"], op.results)
-    for number in range(len(op.results)):
-        value, returns, wanted = call.results[number], given[number], shardings.get(op.results[number])
+def _settle_results(
+    program: Program, shardings: Shardings, call: Op, returned, returned_values, wanted_ones, keep_own, edits: Edits
+) -> None:
+    """The shardings of a call's results: those that the function returns (`returned`, of `returned_values`), with
+    reshards to those that were decided for them (`wanted_ones`)."""
+    given = filled(returned, call.results)
+    for number, value in enumerate(call.results):
+        returns, wanted = given[number], wanted_ones[number]
         if returns is None and wanted is not None and not wanted.mesh.is_maximal:
             returns = TensorSharding.replicated_on(wanted.mesh, value.type.rank)
         if wanted is None and returns is not None and not returns.mesh.is_maximal:
@@ -151,7 +185,7 @@ def _settle_results(program: Program, shardings: Shardings, call: Op, op: Op, ke
             if not _is_placed_alike(returns, wanted):
                 _reshard(program, shardings, value, wanted, call, edits)
         if given[number] is not None:
-            stands_for[number] = op.data["returned_values"][number]
+            call.data["stands_for"][number] = returned_values[number]
 
 
 def _is_placed_alike(a: TensorSharding, b: TensorSharding) -> bool:

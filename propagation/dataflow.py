@@ -4,6 +4,8 @@ A loop's initial value, its body's argument and result, and the loop's result ar
 edge an operation `sdy.data_flow_edge` on the edge's owner, through which all uses of the owner go, so that the driver
 treats it like any other operation; `sink_edges` removes them again.
 
+Values that flow between functions are edges, too, where functions are not inlined (`propagation.func_edges`).
+
 For a manual computation the two sides of an edge differ by the manual axes; `to_sources` and `from_sources` convert.
 """
 
@@ -13,10 +15,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .annotations import Shardings
+from .errors import UnsupportedModuleError
 from .model import DimSharding, TensorSharding
 from .program import Edits, Func, Op, Program, Use, Value, replace_all_uses
 
-__all__ = ["Edge", "add_edges", "add_manual", "edges_of", "is_data_flow_op", "remove_manual", "sink_edges"]
+__all__ = [
+    "FUNC_EDGE",
+    "Edge",
+    "add_edges",
+    "add_manual",
+    "edges_of",
+    "is_data_flow_op",
+    "is_edge",
+    "node_of",
+    "remove_manual",
+    "sink_edges",
+]
+
+EDGE, FUNC_EDGE = "sdy.data_flow_edge", "sdy.func_data_flow_edge"
 
 _DATA_FLOW = {
     "sdy.manual_computation",
@@ -30,18 +46,30 @@ _DATA_FLOW = {
 
 @dataclass(slots=True, eq=False)
 class Edge:
-    """`op` is the data-flow operation, `owner` the value that stands for the edge, `sources` the uses through which
-    values flow in, `targets` the other values that carry the edge's sharding, `node` the edge operation."""
+    """`op` is the data-flow operation (or the function or call that values enter or leave), `owner` the value that
+    stands for the edge, `sources` the uses through which values flow in, `targets` the other values that carry the
+    edge's sharding, `node` the edge operation. `manual` are the axes that are manual at each source and at the owner,
+    of an edge between functions where these differ."""
 
-    op: Op
+    op: Op | Func
     owner: Value
     sources: list[Use]
     targets: list[Value]
     node: Op | None = None
+    manual: tuple[frozenset[str], ...] | None = None
 
     @property
     def is_argument(self) -> bool:
         return self.owner.is_argument
+
+    @property
+    def is_between_functions(self) -> bool:
+        return self.node is not None and self.node.name == FUNC_EDGE
+
+
+def is_edge(op: Op) -> bool:
+    """Whether `op` is an edge operation."""
+    return op.name in (EDGE, FUNC_EDGE)
 
 
 def is_data_flow_op(op: Op) -> bool:
@@ -82,14 +110,7 @@ def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = Non
     for op in ops:
         arguments, results = [], []
         for edge in edges_of(op):
-            owner = edge.owner
-            node = program.new_op("sdy.data_flow_edge", [], [owner.type], like=op)
-            out = node.results[0]
-            replace_all_uses(owner, out)
-            node.add_operand(owner)
-            node.data = {"edge": edge}
-            edge.node = node
-            shardings.set(out, initial_sharding(edge, shardings))
+            shardings.set(node_of(program, edge, EDGE, op).results[0], initial_sharding(edge, shardings))
             (arguments if edge.is_argument else results).append(edge)
             added.append(edge)
         for edge in reversed(arguments):
@@ -98,6 +119,16 @@ def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = Non
             edits.after(op, edge.node)
     edits.apply()
     return added
+
+
+def node_of(program: Program, edge: Edge, name: str, like: Op | None) -> Op:
+    """A new operation `name` that stands for an edge; all uses of the edge's owner go through it. It is in no block."""
+    node = program.new_op(name, [], [edge.owner.type], like=like)
+    replace_all_uses(edge.owner, node.results[0])
+    node.add_operand(edge.owner)
+    node.data = {"edge": edge}
+    edge.node = node
+    return node
 
 
 def initial_sharding(edge: Edge, shardings: Shardings) -> TensorSharding | None:
@@ -165,6 +196,11 @@ def add_manual(
     if inner is None or outer is None or not manual:
         return inner
     names = set(manual)
+    if any(axis.name in names for axis in inner.axes):
+        raise UnsupportedModuleError(
+            f"{inner.to_text()} came to a value inside a manual computation over {', '.join(manual)}: with "
+            "shardy_faults, dedup_functions_fully carries axes there through functions that are called elsewhere, too"
+        )
     dims = []
     for old, new in zip(outer.dims, inner.dims):
         kept = tuple(a for a in old.axes if a.name in names)

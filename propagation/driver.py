@@ -14,11 +14,10 @@ from operator import itemgetter
 
 from . import schedule
 from .annotations import Shardings
-from .attributes import integer
-from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, source_view, store_argument
+from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, is_edge, store_argument
 from .log import Log
 from .model import OpRule, TensorSharding
-from .nodes import Group, Node, has_one_user
+from .nodes import Group, Node, barrier_direction, has_one_user, identity, view_of
 from .program import Block, Func, Op, Program, Value, erase
 from .purity import is_removable
 from .rules import RuleCache
@@ -99,7 +98,7 @@ class Driver:
                 # Annotating one result annotates all, the others as open.
                 for v in op.results:
                     self._siblings[v.index] = tuple(o for o in op.results if o is not v)
-        self._edge_of_source: dict[tuple, Edge] = {}
+        self._edges_of_source: dict[tuple, list[Edge]] = {}  # several for what a function with several calls returns
         self._edge_by_slot: dict[int, Edge] = {}
         self._edge_owners = {edge.owner.index for edge in edges}
         for edge in edges:
@@ -110,7 +109,7 @@ class Driver:
             for use in edge.sources:
                 # A computation's own operand is looked up by the operand and not found, as in Shardy.
                 if not (edge.is_argument and use.op is edge.op):
-                    self._edge_of_source[use] = edge
+                    self._edges_of_source.setdefault(use, []).append(edge)
         self._nowhere = nowhere
 
     def _lay_out_data_flow(self, op: Op) -> None:
@@ -152,20 +151,17 @@ class Driver:
 
     def _prepare(self, node: Node) -> None:
         op = node.op
-        if op.name == "sdy.data_flow_edge":
+        if is_edge(op):
             edge: Edge = op.data["edge"]
-            self._set_rule(node, _identity(op.results[0].type.shape, len(edge.sources)), "edge")
+            self._set_rule(node, identity(op.results[0].type.shape, len(edge.sources)), "edge")
             sources = [self._slot[u.op.operands[u.number].index] for u in edge.sources]
             node.slots = (*sources, op.results[0].index)
-            node.view = source_view(edge, self.shardings) if op.data["edge"].op.name.startswith("sdy.") else None
-            if node.view is not None and not edge.is_argument:
-                manual, place = edge.op.data["manual_axes"], op.results[0].index
-                node.view = _result_view(manual, self.table, place)
+            node.view = view_of(edge, self.table, self.shardings, self._faults)
             return
         rule = self._rule(op)
         if rule is not None:
             barrier = op.name == "sdy.propagation_barrier"
-            self._set_rule(node, rule, _barrier_direction(op) if barrier else schedule.kind_of(op))
+            self._set_rule(node, rule, barrier_direction(op) if barrier else schedule.kind_of(op))
             slot = self._slot
             node.slots = tuple([slot[v.index] for v in op.operands] + [slot[v.index] for v in op.results])
 
@@ -183,7 +179,7 @@ class Driver:
         if attr is not None:
             return written_rule(op, attr)
         if op.name == "sdy.propagation_barrier":
-            return _identity(op.results[0].type.shape, 1, True)
+            return identity(op.results[0].type.shape, 1, True)
         return self.rules.rule_for(op)
 
     # ---- removal of operations without use or effect
@@ -203,7 +199,7 @@ class Driver:
         for o in inner:
             self.nodes[o.place].rule = None
             self._dead.discard(o.place)
-            if o.name == "sdy.data_flow_edge" and o.data is not None:
+            if is_edge(o) and o.data is not None:
                 o.data["edge"].node = None
         for definition in affected:
             where = definition.place
@@ -282,13 +278,13 @@ class Driver:
             self.shardings.results[func] = [table[p] for p in places]
         # The log keeps this driver for `missing`, which needs only this much of the nodes.
         self._visited = [(n.op, n.group if n.rule is not None else None) for n in self.nodes if n.op.results]
-        for unneeded in (self.nodes, self._alive, self._edge_of_source):
+        for unneeded in (self.nodes, self._alive, self._edges_of_source):
             unneeded.clear()
 
     def _last_visits(self):
         """(operation, rule or None, places and shardings of its tensors, directions, decision) as things stand."""
         for op, group in self._visited:
-            if op.parent is None or op.name == "sdy.data_flow_edge":
+            if op.parent is None or is_edge(op):
                 continue
             places = [self._decided(v) for v in (*op.operands, *op.results)]
             if None in places or (group is None and is_data_flow_op(op)):
@@ -346,7 +342,7 @@ class Driver:
         return decision
 
     def _is_conservative(self, node: Node) -> bool:
-        return self.conservative and node.op.name != "sdy.data_flow_edge"
+        return self.conservative and not is_edge(node.op)
 
     def _visit_slow(self, index, node, round, stack, on_stack) -> None:
         """Visits where the direction depends on the current uses, or the two sides differ by manual axes."""
@@ -355,28 +351,21 @@ class Driver:
             mode = schedule.direction(node.op, round, node.group.kind)
             if mode == (0, 0):
                 return
-        shardings = node.look(self.table)
-        if node.view is not None:
-            to_source, from_source = node.view
-            seen = (*shardings[:-1], to_source(shardings[-1]))
-        else:
-            seen = shardings
+        view, shardings = node.view, node.look(self.table)
+        seen = shardings if view is None else view.seen(shardings)
         decision = node.group.decisions(mode)[1].get(seen)
         if decision is None:
             decision = self._decide(node, mode, seen)
-        if decision.changes:
-            if node.view is not None:
-                last = len(node.slots) - 1
-                inside = dict(decision.changes)
-                changes = tuple((t, from_source(s) if t == last else s) for t, s in decision.changes)
-                decision = Decision(changes, decision.sources, decision.conflicts)
-                if self._faults:
-                    # Shardy gives the other members of a sharding group the view from the side of the sources.
-                    self._apply(index, node, decision, shardings, stack, on_stack, inside)
-                    return
-                self._apply(index, node, decision, shardings, stack, on_stack)
-            else:
-                self._apply(index, node, decision, decision.before, stack, on_stack)
+        if not decision.changes:
+            return
+        if view is None:
+            self._apply(index, node, decision, decision.before, stack, on_stack)
+            return
+        changes = tuple((t, view.stored(t, s)) for t, s in decision.changes)
+        # Shardy gives the other members of a sharding group the view from the side of the sources.
+        for_group = dict(decision.changes) if self._faults else None
+        decision = Decision(changes, decision.sources, decision.conflicts)
+        self._apply(index, node, decision, shardings, stack, on_stack, for_group)
 
     def _apply(self, index, node, decision: Decision, shardings, stack, on_stack, for_group=None) -> None:
         table, slots = self.table, node.slots
@@ -420,9 +409,10 @@ class Driver:
 
     def _push_users(self, value: Value, stack, on_stack) -> None:
         for use in reversed(value.uses):
-            edge = self._edge_of_source.get(use) if self._edge_of_source else None
-            if edge is not None and edge.node is not None:
-                self._push_ruled(edge.node, stack, on_stack)
+            edges = self._edges_of_source.get(use) if self._edges_of_source else None
+            if edges is not None and edges[0].node is not None:
+                for edge in edges:
+                    self._push_ruled(edge.node, stack, on_stack)
             elif use.op.name in ("stablehlo.return", "sdy.return"):
                 self._push_ruled(use.op.parent_op, stack, on_stack)
             else:
@@ -453,7 +443,7 @@ class Driver:
         out = []
         for number, (value, place) in enumerate(zip(func.returned, self._result_slots[func])):
             if value.type.is_tensor and value.type.is_static:
-                rule = _identity(value.type.shape, 1)
+                rule = identity(value.type.shape, 1)
                 group = self._groups.setdefault((rule, "return"), Group(rule, "return"))
                 out.append((number, group, self._slot[value.index], place))
         return out
@@ -481,19 +471,3 @@ class Driver:
                             self._set(other, new)
                 elif t == 1:
                     table[place] = new
-
-
-def _result_view(manual, table, place):
-    from .dataflow import add_manual, remove_manual
-
-    return (lambda s: remove_manual(s, manual), lambda s: add_manual(s, table[place], manual))
-
-
-def _barrier_direction(op: Op) -> str:
-    """The name of the direction that a barrier lets through; the attribute is the number of the direction."""
-    return ("NONE", "FORWARD", "BACKWARD", "BOTH")[integer(op.attrs["allowed_direction"])]
-
-
-def _identity(shape: tuple[int, ...], sources: int, elementwise: bool = False) -> OpRule:
-    dims = tuple((i,) for i in range(len(shape)))
-    return OpRule(shape, (dims,) * sources, (dims,), None, (), False, elementwise)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .axes import contains, difference
+from .dataflow import is_edge
 from .locations import source, value_source
 from .model import AxisRef, TensorSharding
 from .program import Func, Op, Program, Value
@@ -113,6 +114,7 @@ class Log:
         self.applied: list[tuple[Op, Value]] = []
         self.strategy: str | None = None
         self._slot: list[int] | None = None
+        self._table: list[TensorSharding | None] = []  # the driver's own
         self._initial: list[TensorSharding | None] = []
         self._results: dict[Func, list[int]] = {}
         self._by_slot: dict[int, list[tuple[int, int]]] = {}
@@ -136,7 +138,7 @@ class Log:
     def start(self, slot: list[int], table, results: dict[Func, list[int]], strategy: str, last_visits) -> None:
         """Takes note of the table's layout, of the user's annotations and of the strategy. `last_visits()` gives
         (operation, rule, shardings, decision) as they stand."""
-        self._slot, self._initial, self._results = slot, table[:], results
+        self._slot, self._table, self._initial, self._results = slot, table, table[:], results
         self.strategy, self._last_visits = strategy, last_visits
 
     def slot_of(self, value: Value) -> int:
@@ -189,9 +191,15 @@ class Log:
         return found
 
     def explain_result(self, func: Func, number: int, dim: int, axes: tuple[AxisRef, ...]) -> list[list[Step]]:
-        """The same for result `number` of a function, which has a sharding beside that of the value it is."""
-        places = self._results.get(func)
-        return [] if places is None else [self._chain(places[number], dim, axis, None) for axis in axes]
+        """The same for result `number` of a function, which has a sharding beside that of the value it is. Axes that
+        were not decided for it are those of the value."""
+        if func not in self._results:
+            return []
+        place, value, found = self._results[func][number], func.returned[number], []
+        for axis in axes:
+            own = _covers(self._final(place), dim, axis)
+            found += [self._chain(place, dim, axis, None)] if own else self.explain(value, dim, (axis,))
+        return found
 
     def _changes(self, slot: int) -> list[tuple[int, int]]:
         """(event number, tensor) of every change at `slot`."""
@@ -203,11 +211,8 @@ class Log:
         return self._by_slot.get(slot, [])
 
     def _final(self, slot: int) -> TensorSharding | None:
-        changes = self._changes(slot)
-        if not changes:
-            return self._initial[slot]
-        number, tensor = changes[-1]
-        return dict(self.events[number].decision.changes)[tensor]
+        # Not what the last event left: dimensions whose priority was still to come then were put back afterwards.
+        return self._table[slot]
 
     def _chain(self, slot: int, dim: int, axis: AxisRef, value: Value | None) -> list[Step]:
         steps: list[Step] = []
@@ -310,7 +315,7 @@ def _count(op: Op | Func) -> int:
     """How many of an event's tensors are operands."""
     if isinstance(op, Func):
         return 1
-    return len(op.data["edge"].sources) if op.name == "sdy.data_flow_edge" else len(op.operands)
+    return len(op.data["edge"].sources) if is_edge(op) else len(op.operands)
 
 
 def _covers(sharding: TensorSharding | None, dim: int, axis: AxisRef) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from . import calls, constraints, debug, exporting, functions, importing
+from . import calls, constraints, debug, exporting, func_edges, functions, importing
 from .annotations import Shardings, read_shardings
 from .dataflow import Edge, add_edges, sink_edges
 from .driver import Driver
@@ -29,7 +29,7 @@ from .rules import RuleCache, RuleOptions
 __all__ = ["STAGES", "Options", "Run", "run_stage"]
 
 ALONE = ("basic", "aggressive", "op_priority", "user_priority")
-SWITCHES = ("conservative", "chlo", "whole_axes", "shardy_faults", "origins", "edges")
+SWITCHES = ("conservative", "dedup_functions_fully", "chlo", "whole_axes", "shardy_faults", "origins", "edges")
 OLDEST = (0, 10)  # the first version whose rules are known
 STAGES = ("rules", *ALONE, "import", "propagated", "closed", "pipeline", "insert_reshards")
 
@@ -39,6 +39,8 @@ class Options:
     """strategy      "aggressive", "basic" or "basic-then-aggressive"
     conservative  keep to full axes, and to dimensions whose splitting needs no halo exchange
     version       whose rules to follow where Shardy's versions differ: "0.12" or "0.10"
+    dedup_functions_fully   a function stays one for all its calls, with edges between functions, instead of being
+                  propagated as if inlined; reshards around its calls make up for it
     chlo          rules for CHLO operations, through which Shardy propagates nothing
     whole_axes    arguments and results of the entry function are split over whole axes only, for callers that cannot
                   say sub-axes; Shardy cuts open dimensions only
@@ -48,6 +50,7 @@ class Options:
 
     strategy: str = "aggressive"
     conservative: bool = False
+    dedup_functions_fully: bool = False
     version: str = "0.12"
     chlo: bool = True
     whole_axes: bool = False
@@ -129,12 +132,19 @@ def run_import(run: Run) -> None:
     functions.drop_unreachable_functions(program)
     importing.clean_manual_axes(program, shardings)
     run.edges = add_edges(program, shardings)
+    if run.options.dedup_functions_fully:
+        _apply_constraints(run)
+        run.groups = constraints.import_groups(program)
 
 
 def run_prepare(run: Run) -> None:
     """Calls are inlined, constraints applied, groups settled."""
     program, shardings = run.program, run.shardings
     _ = program.main  # raises if there is no entry function
+    if run.options.dedup_functions_fully:
+        program.funcs = func_edges.callers_first(program)
+        run.edges += func_edges.add_func_edges(program, shardings)
+        return
     # The newest version applies constraints before it inlines calls, the older one afterwards.
     if run.options.rules.is_newest:
         _apply_constraints(run)
@@ -150,10 +160,10 @@ def run_prepare(run: Run) -> None:
 
 
 def _apply_constraints(run: Run) -> None:
-    """Values that flow between functions count as values of data-flow edges, inlined or not."""
+    """Values that flow between functions that will be inlined count as values of data-flow edges."""
     program = run.program
     values = _edge_values(run)
-    if "func.call" in program.names:
+    if "func.call" in program.names and not run.options.dedup_functions_fully:
         main = program.main
         values.update((v, v) for f in program.funcs.values() if f is not main for v in f.args)
         values.update((v, v) for op in program.ops() if op.name == "func.call" for v in op.results)
@@ -203,16 +213,26 @@ def run_propagation(run: Run, kind: str = "user_priority") -> None:
 
 def run_export(run: Run) -> None:
     """Back to the module's own structure: functions and calls, merged constants, no edges."""
-    program, shardings = run.program, run.shardings
-    sink_edges(program, shardings, [e for e in run.edges if e.op.name == "sdy.named_computation"])
-    calls.note_returned(program, shardings, run.options.rules.is_newest)
-    if run.options.rules.is_newest:
+    program, shardings, is_newest = run.program, run.shardings, run.options.rules.is_newest
+    is_shared = run.options.dedup_functions_fully
+    if is_shared:
+        for func in program.funcs.values():
+            if func is not program.main:
+                shardings.results[func] = calls.returned_shardings(func.returned, shardings, is_newest)
+    else:
+        sink_edges(program, shardings, [e for e in run.edges if e.op.name == "sdy.named_computation"])
+        calls.note_returned(program, shardings, is_newest)
+    if is_newest:
         results = shardings.results[program.main]
         found = [shardings.get(v) for v in program.main.returned]
         results[:] = [s or (None if f is not None and f.mesh.is_maximal else f) for s, f in zip(results, found)]
-    sink_edges(program, shardings, run.edges)
+    func_edges.sink_func_edges(shardings, [e for e in run.edges if e.is_between_functions])
+    sink_edges(program, shardings, [e for e in run.edges if not e.is_between_functions])
     run.edges = []
-    calls.outline_calls(program, shardings, run.options.rules.is_newest)
+    if is_shared:
+        calls.settle_calls(program, shardings, is_newest)
+    else:
+        calls.outline_calls(program, shardings, is_newest)
     exporting.merge_constants(program, shardings)
 
 

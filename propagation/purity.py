@@ -16,6 +16,7 @@ _IMPURE = frozenset(
         "sdy.sharding_constraint",
         "sdy.sharding_group",
         "sdy.data_flow_edge",
+        "sdy.func_data_flow_edge",
         "sdy.all_gather",
         "sdy.all_slice",
         "sdy.all_to_all",

@@ -16,7 +16,7 @@ from ..pipeline import STAGES
 from .compare import VERSION, compare
 from .generator import generate
 from .oracle import Oracle
-from .sweep import Case, Tally, shrink_case, sweep
+from .sweep import Case, Tally, oracle_stage, shrink_case, sweep
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=2000, help="how many modules (default 2000)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed; the others follow (default 0)")
     parser.add_argument("--stage", default="closed", choices=STAGES, metavar="STAGE", help=", ".join(STAGES))
+    parser.add_argument("--dedup", action="store_true", help="with the option dedup_functions_fully")
     parser.add_argument("--plain", action="store_true", help="operations without control flow, calls or constraints")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds (default 1)")
     parser.add_argument("--show", type=int, default=3, help="how many failures to shrink and print (default 3)")
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"propagation.fuzz: {e}", file=sys.stderr)
         return 2
     for case in tally.failures[: args.show]:
-        small = shrink_case(case, args.stage)
+        small = shrink_case(case, args.stage, dedup_functions_fully=args.dedup)
         print(f"---- {case.found.verdict}, seed {case.seed}; minimal module:\n{small}", flush=True)
     print(tally.as_text())
     return 1 if tally.failures else 0
@@ -51,7 +52,8 @@ def _file(args: argparse.Namespace) -> Tally:
         text = f.read()
     tally = Tally()
     with Oracle() as oracle:
-        case = Case(-1, text, frozenset(), compare(text, oracle(args.stage, text), args.stage))
+        expected = oracle(oracle_stage(args.stage, args.dedup), text)
+        case = Case(-1, text, frozenset(), compare(text, expected, args.stage, dedup_functions_fully=args.dedup))
     tally.add(case)
     return tally
 
@@ -61,10 +63,10 @@ def _sweep(args: argparse.Namespace) -> Tally:
     seeds = range(args.seed, args.seed + args.cases)
     print(f"jaxlib {VERSION}, stage {args.stage}, seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     if args.jobs <= 1:
-        tally = sweep(seeds, args.stage, not args.plain, progress)
+        tally = sweep(seeds, args.stage, not args.plain, progress, dedup_functions_fully=args.dedup)
     else:
         tally = Tally()
-        chunks = [(seeds[i : i + 50], args.stage, not args.plain) for i in range(0, len(seeds), 50)]
+        chunks = [(seeds[i : i + 50], args.stage, not args.plain, args.dedup) for i in range(0, len(seeds), 50)]
         with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
             for part in pool.imap_unordered(_chunk, chunks):
                 tally.merge(part)
@@ -75,9 +77,10 @@ def _sweep(args: argparse.Namespace) -> Tally:
     return tally
 
 
-def _chunk(work: tuple[range, str, bool]) -> Tally:
+def _chunk(work: tuple[range, str, bool, bool]) -> Tally:
     logging.getLogger("propagation").setLevel(logging.ERROR)
-    return sweep(*work)
+    seeds, stage, features, dedup = work
+    return sweep(seeds, stage, features, dedup_functions_fully=dedup)
 
 
 class _Progress:

@@ -59,6 +59,22 @@ RETURN = [
     "func.func(sdy-constant-or-scalar-merger)",
     "func.func(sdy-sink-data-flow-edges)",
 ]
+# With `dedup-functions-fully`: functions are not inlined, edges connect them.
+PREPARE_SHARED = [
+    "sdy-apply-sharding-constraints",
+    "sdy-sharding-group-import",
+    "sdy-add-func-data-flow-edges",
+    "sdy-pre-order-funcs",
+]
+RETURN_SHARED = [
+    "sdy-propagate-to-func-results",
+    "func.func(sdy-sink-func-data-flow-edges)",
+    "sdy-unflatten-call-graph",
+    "symbol-dce",
+    "sdy-insert-func-call-reshards",
+    "func.func(sdy-constant-or-scalar-merger)",
+    "func.func(sdy-sink-data-flow-edges)",
+]
 CLOSE = [
     "sdy-remove-sharding-groups",
     "func.func(sdy-sharding-constraint-to-reshard)",
@@ -69,9 +85,12 @@ CLOSE = [
 
 
 def passes(stage: str, is_new: bool) -> list[str]:
-    """The passes of one of our stages; `is_new`: in the order of jaxlib 0.12."""
-    prepare = IMPORT + (PREPARE_NEW if is_new else PREPARE_OLD)
+    """The passes of one of our stages; `is_new`: in the order of jaxlib 0.12. `dedup-` in front of a stage stands for
+    the option `dedup_functions_fully`."""
+    stage, is_shared = stage.removeprefix("dedup-"), stage.startswith("dedup-")
+    prepare = IMPORT + (PREPARE_SHARED if is_shared else PREPARE_NEW if is_new else PREPARE_OLD)
     propagate = [*prepare, "sdy-user-priority-propagate{keep-sharding-rules=true}"]
+    restore = RETURN_SHARED if is_shared else RETURN
     return {
         "rules": ["sdy-populate-op-sharding-rules"],
         "rules-conservative": ["sdy-populate-op-sharding-rules{conservative-propagation=true}"],
@@ -79,12 +98,12 @@ def passes(stage: str, is_new: bool) -> list[str]:
         "aggressive": ["sdy-aggressive-propagate"],
         "op_priority": ["sdy-op-priority-propagate"],
         "user_priority": ["sdy-user-priority-propagate"],
-        "import": IMPORT,
+        "import": IMPORT + (PREPARE_SHARED[:2] if is_shared else []),
         "prepared": prepare,
         "raw_propagated": propagate,
-        "propagated": propagate + RETURN,
-        "closed": propagate + RETURN + CLOSE,
-        "pipeline": ["sdy-propagation-pipeline"],
+        "propagated": propagate + restore,
+        "closed": propagate + restore + CLOSE,
+        "pipeline": ["sdy-propagation-pipeline" + "{dedup-functions-fully=true}" * is_shared],
     }[stage]
 
 

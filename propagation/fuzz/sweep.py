@@ -11,7 +11,7 @@ from .generator import generate
 from .oracle import Oracle
 from .shrink import shrink
 
-__all__ = ["Case", "Tally", "shrink_case", "sweep"]
+__all__ = ["Case", "Tally", "oracle_stage", "shrink_case", "sweep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,11 @@ def _reason(detail: str) -> str:
     return lines[0].split("error:")[-1].split(": ", 1)[-1].strip()[:90]
 
 
+def oracle_stage(stage: str, dedup_functions_fully: bool = False, **_) -> str:
+    """What the oracle calls one of our stages with these options."""
+    return f"dedup-{stage}" if dedup_functions_fully else stage
+
+
 def sweep(
     seeds: Iterable[int],
     stage: str = "closed",
@@ -100,10 +105,11 @@ def sweep(
     """Compares the modules of `seeds` after `stage`. `each` is called with every case, `options` go to
     `propagation.run`."""
     tally = Tally()
+    judge = oracle_stage(stage, **options)
     with Oracle() as oracle:
         for seed in seeds:
             text, used = generate(seed, features=features)
-            case = Case(seed, text, used, compare(text, oracle(stage, text), stage, **options))
+            case = Case(seed, text, used, compare(text, oracle(judge, text), stage, **options))
             tally.add(case)
             each(case)
     return tally
@@ -111,10 +117,11 @@ def sweep(
 
 def shrink_case(case: Case, stage: str = "closed", limit: int = 2000, **options) -> str:
     """A minimal module that fails as `case` does: a module on which we raise stays one on which we raise."""
+    judge = oracle_stage(stage, **options)
     with Oracle() as oracle:
 
         def fails(text: str) -> bool:
-            found = compare(text, oracle(stage, text), stage, **options)
+            found = compare(text, oracle(judge, text), stage, **options)
             return found.verdict == case.found.verdict and found.is_failure
 
         return shrink(case.text, fails, limit)

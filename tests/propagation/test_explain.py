@@ -173,3 +173,15 @@ def test_steps_name_factor_strategy_and_round():
     step = chain[0]
     assert (step.op.name, step.factor, step.strategy) == ("stablehlo.dot_general", 0, "aggressive")
     assert "along factor 0, aggressive strategy, round 2" in str(step)
+
+
+def test_dimensions_of_a_later_priority_come_from_their_annotation():
+    """What was decided while they were held back is not the value's last sharding."""
+    note = '{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{?}, {"b"}p1]>]>}'
+    rest = f"%1 = stablehlo.tanh %0 {note} : tensor<8x32xf32>\nreturn %1 : tensor<8x32xf32>"
+    result = propagation.run(MATMUL.replace("REST", rest))
+    assert _replay(result) > 0
+    (chain,) = result.explain("%1:1")
+    assert [str(step) for step in chain] == [
+        "dimension 1 of <%3 tensor<8x32xf32>, result of stablehlo.tanh 0> is annotated with axis 'b' by the user (-:6)"
+    ]
