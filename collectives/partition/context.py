@@ -22,7 +22,7 @@ from ..realise import REDUCERS, Realiser, zero_literal
 from ..reshard import Planner, ReshardPlan
 from ..topology import Topology
 from . import rules
-from .state import TRANSPARENT, Partial, State, View
+from .state import TRANSPARENT, Journal, Partial, State, View
 
 __all__ = ["Context"]
 
@@ -65,6 +65,8 @@ class Context:
         self._loc_alias: dict = {}
         self._loc = ""
         self._scans: dict[Block, object] = {}
+        self.journal = Journal()
+        self.tries: int | None = None  # operations that `carries` may still write for trials
         self.manual: tuple[int, ...] = ()
 
     # -- what is wanted ---------------------------------------------------------------------------------------
@@ -194,10 +196,10 @@ class Context:
             return cost
         state = self.env[value]
         if state.home is not self.region:
-            return cost / self._runs_since(state)
+            return cost / self.runs_since(state)
         return cost * SHARED if state.uses > 1 else cost
 
-    def _runs_since(self, state: State) -> int:
+    def runs_since(self, state: State) -> int:
         """How often the current region runs for each time that a new version of `state` would be written."""
         runs, region, landing = 1, self.region, self._landing(state)
         while region is not landing and region is not None:
@@ -311,10 +313,13 @@ class Context:
         return landing
 
     def _remember(self, state: State, region: Region, dims: Dims, ref: Ref) -> None:
-        if region is state.home:
-            state.versions.setdefault(dims, ref)
-        else:
-            region.known.setdefault(state, {}).setdefault(dims, ref)
+        versions = state.versions if region is state.home else region.known.setdefault(state, {})
+        self.journal.remember(versions, dims, ref)
+
+    def set_wants(self, wants: dict[Value, Dims]) -> None:
+        """Replaces what propagation decided for some values."""
+        self._wants.update(wants)
+        self.forget_estimates()
 
     def _follow(self, state: State, region: Region, plan: ReshardPlan, ref: Ref, kind: str, alone: bool) -> Ref:
         before = plan.source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from propagation.attributes import symbol
 from propagation.program import Block, Op, Value, source
@@ -13,6 +13,7 @@ from ..errors import UnsupportedOpError
 from ..layout import Dims
 from ..realise import APART
 from . import batch, linear
+from .carries import best
 from .constant import scalar_constant
 from .context import Context
 
@@ -56,13 +57,12 @@ def while_(ctx: Context, op: Op) -> None:
         carries.append(_Carry(ctx.want(r), ret is arg))
         if ret is arg:  # each run of the body uses it: a partial sum must not be carried on inside
             ctx.state(v).uses += 2
-    trips, marks = trip_count(op), len(ctx.findings)
-    regions, looks = _loop_regions(ctx, op, carries, trips), 1
-    # After LOOKS only what was refused changes, each carry once.
-    while (better := _reconsider(ctx, op, carries, looks < LOOKS)) is not None:
-        carries = better
-        del ctx.findings[marks:]
-        regions, looks = _loop_regions(ctx, op, carries, trips), looks + 1
+    trips = trip_count(op)
+
+    def settle(layouts: tuple[Dims, ...]) -> tuple[list[_Carry], list[Region]]:
+        return _settle(ctx, op, [replace(c, dims=d) for c, d in zip(carries, layouts)], trips)
+
+    carries, regions = best(ctx, op, tuple([c.dims for c in carries]), trips, settle)
     moving = [i for i, c in enumerate(carries) if not c.fixed]
     starts = [_initial(ctx, op.operands[i], carries[i]) for i in moving]
     refs = _emit_loop(ctx, op, [ref for ref, _ in starts], regions)
@@ -74,6 +74,18 @@ def while_(ctx: Context, op: Op) -> None:
         r, c = op.results[i], carries[i]
         ref.type_text = None if r.type.is_tensor else r.type.text
         ctx.bind_partial(r, c.dims, {c.pending: ref, **rest}, masked=c.masked)
+
+
+def _settle(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> tuple[list[_Carry], list[Region]]:
+    """Carries that the body agrees with, starting from given ones, and the regions written with them."""
+    marks = len(ctx.findings)
+    regions, looks = _loop_regions(ctx, op, carries, trips), 1
+    # After LOOKS only what was refused changes, each carry once.
+    while (better := _reconsider(ctx, op, carries, looks < LOOKS)) is not None:
+        carries = better
+        del ctx.findings[marks:]
+        regions, looks = _loop_regions(ctx, op, carries, trips), looks + 1
+    return carries, regions
 
 
 def _emit_loop(ctx: Context, op: Op, inits, regions) -> list[Ref]:

@@ -34,6 +34,7 @@ class Factors(NamedTuple):
     operands  per operand, per dimension, its factor; -1 for a dimension that must be whole
     results   the same for results
     even      factors whose axes must divide their size
+    dealt     factors to which axes may go that stand elsewhere, where what has them is whole: cutting costs nothing
     """
 
     sizes: tuple[int, ...]
@@ -41,6 +42,7 @@ class Factors(NamedTuple):
     operands: tuple[tuple[int, ...], ...]
     results: tuple[tuple[int, ...], ...]
     even: frozenset[int] = frozenset()
+    dealt: tuple[int, ...] = ()
 
 
 class Choice(NamedTuple):
@@ -99,7 +101,11 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
     places = [_places(ctx, run, tensors, factors) for run in runs]
     work = byte_per_work
     best, chosen = None, ()
-    options = [p if len(p) == 1 and _agreed(run, p[0], tensors) else [*p, -1] for run, p in zip(runs, places)]
+    light = _are_light(ctx, operands, results)
+    options = []
+    for run, p in zip(runs, places):
+        sure = len(p) == 1 and _agreed(run, p[0], tensors) and not (light and factors.kinds[p[0]] == REDUCE)
+        options.append(p if sure else [*p, -1])
     if math.prod(map(len, options)) > CHOICE_LIMIT:
         options = [o[:2] for o in options]
     for picks in itertools.islice(itertools.product(*options), CHOICE_LIMIT):
@@ -115,6 +121,13 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
         none = ((),) * len(factors.sizes)
         best = _cost(ctx, factors, none, operands, results, work, None)
     return best
+
+
+def _are_light(ctx: Context, operands: Sequence[Value], results: Sequence[Value]) -> bool:
+    """Whether having operands whole may send less than adding up results: where they are smaller, or are moved once for
+    many runs of a loop."""
+    size = sum(s.bytes / ctx.runs_since(s) for s in map(ctx.state, operands) if s.make is None)
+    return size < 2 * sum(ctx.bits(r) * r.type.size for r in results)
 
 
 def _heaviest(ctx, states) -> float:
@@ -157,6 +170,7 @@ def _places(ctx, run, tensors, factors: Factors) -> list[int]:
             everywhere = all(factor in f for f in factors.operands if f)
             if factors.kinds[factor] == PASS and size % n == 0 and everywhere and factor not in out:
                 out.append(factor)
+    out += [f for f in factors.dealt if f not in out and factors.sizes[f] % ctx.atoms.product(run) == 0]
     return out
 
 

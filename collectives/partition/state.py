@@ -10,7 +10,7 @@ from ..cost import item_bytes
 from ..emit import Ref, Region
 from ..layout import Dims
 
-__all__ = ["TRANSPARENT", "Partial", "Recipe", "State", "View"]
+__all__ = ["TRANSPARENT", "Journal", "Partial", "Recipe", "State", "View"]
 
 # Operations whose results remember what they were made of.
 TRANSPARENT = frozenset(
@@ -135,3 +135,29 @@ class State:
         if self.view is not None:
             return self.view.dims
         return self.partial.dims if self.partial is not None else None
+
+
+class Journal:
+    """Versions of values in the order in which they were remembered, so that they can be forgotten again."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[dict[Dims, Ref], Dims, Ref]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def remember(self, versions: dict[Dims, Ref], dims: Dims, ref: Ref) -> None:
+        """Adds a version, unless there is one in that layout."""
+        if dims not in versions:
+            versions[dims] = ref
+            self._entries.append((versions, dims, ref))
+
+    def forget(self, mark: int) -> list[tuple[dict[Dims, Ref], Dims, Ref]]:
+        """Takes back the versions remembered since the journal was `mark` long, and returns them for `remember`."""
+        found = self._entries[mark:]
+        del self._entries[mark:]
+        for versions, dims, _ in found:
+            del versions[dims]
+        return found

@@ -43,7 +43,8 @@ def dynamic_slice(ctx: Context, op: Op) -> None:
         linear.apply(ctx, op, value, dims, lambda ref: _slice_piece(ctx, op, ref, dims, starts)[0])
         return
     else:
-        choice = choose(ctx, factors, (value,), (result,), 2 * bits * ctx.redundancy)
+        part = math.prod(window) / max(1, math.prod(shape))  # only the window is read
+        choice = choose(ctx, factors, (value,), (result,), 2 * bits * ctx.redundancy * part)
         dims, out, pending = choice.operands[0], choice.results[0], choice.pending
     ref, kind = _slice_piece(ctx, op, ctx.get(value, dims), dims, starts)
     ctx.bind_partial(result, out, {pending: ref}, kind, masked=True, chosen=True)
