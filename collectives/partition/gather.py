@@ -31,8 +31,10 @@ class _Builder:
         self.kinds.append(kind)
         return len(self.sizes) - 1
 
-    def build(self, operands, results) -> Factors:
-        return Factors(tuple(self.sizes), tuple(self.kinds), tuple(map(tuple, operands)), tuple(map(tuple, results)))
+    def build(self, operands, results, dealt=()) -> Factors:
+        """`dealt` are the factors that count look-ups, which any axes may share."""
+        operands, results = (tuple(map(tuple, part)) for part in (operands, results))
+        return Factors(tuple(self.sizes), tuple(self.kinds), operands, results, dealt=tuple(dealt))
 
 
 # -- gather ---------------------------------------------------------------------------------------------------
@@ -64,7 +66,8 @@ def _gather_factors(dims, sizes, operand, indices, result, iotas) -> tuple[Facto
         else:
             table[d] = b.add(operand[d], REDUCE)
             looked_up.append(d)
-    return b.build((table, index), (out,)), tuple(looked_up), tuple(paired)
+    dealt = [index[i] for i in batch_in if index[i] not in table] if looked_up else []
+    return b.build((table, index), (out,), dealt), tuple(looked_up), tuple(paired)
 
 
 class _Iotas(dict):
@@ -261,7 +264,8 @@ def _scatter_factors(dims, count, target, indices, update, reducible, iotas):
     for i in unpaired:
         b.kinds[index[i]] = REDUCE if reducible else WHOLE
     operands = [into] * count + [index] + [new] * count
-    return b.build(operands, [into] * count), tuple(shifted), tuple(paired)
+    dealt = [index[i] for i in batch_index if b.kinds[index[i]] == REDUCE] if shifted else []
+    return b.build(operands, [into] * count, dealt), tuple(shifted), tuple(paired)
 
 
 def scatter(ctx: Context, op: Op) -> None:
