@@ -20,9 +20,10 @@ class Options:
     allow_full_gather  whether an operation that cannot stay sharded may gather its operand (recorded as a finding);
                        if False that is a `FullGatherError`
     distribute         whether sums over split dimensions are rewritten by the distributive law where that saves
-                       communication, with factors that are not known numbers: equal up to rounding for finite values;
-                       where such a factor is infinite, NaN or a divisor of zero, what is not finite may come out as
-                       another value that is not (inf for NaN)
+                       communication: None where what is infinite or NaN stays what it is (factors that are known to be
+                       finite, or sums whose kind each device tells in a byte); True also with other factors: where one
+                       is infinite, or a divisor zero, what is not finite may come out as another value that is not
+                       (inf for NaN). Finite values are equal up to rounding
     gather_custom_calls  whether sharded operands of custom calls that nothing is known of are gathered; if False they
                        are an `UnsupportedOpError`
     optimize           whether the passes run over the result; without them the program is as it was built
@@ -42,7 +43,7 @@ class Options:
 
     allow_full_gather: bool = True
     gather_custom_calls: bool = False
-    distribute: bool = True
+    distribute: bool | None = None
     optimize: bool = True
     combine: bool = True
     hoist: bool = True
@@ -67,13 +68,12 @@ class Options:
         switches = (
             "allow_full_gather",
             "gather_custom_calls",
-            "distribute",
             "optimize",
             "combine",
             "hoist",
             "keep_gathered",
         )
-        for name in (*switches, "collective_matmul", "order"):
+        for name in (*switches, "distribute", "collective_matmul", "order"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and name not in switches):
                 raise OptionError(f"option {name} is True or False{'' if name in switches else ', or None'}: {value!r}")

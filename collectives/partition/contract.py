@@ -12,6 +12,7 @@ from ..layout import Dims
 from . import linear
 from .context import Context
 from .factors import PASS, REDUCE, Factors, choose, layout_of, work_of
+from .ranges import is_finite
 from .state import Partial
 
 
@@ -49,7 +50,7 @@ def dot_general(ctx: Context, op: Op) -> None:
     dims = dot_dims(op.attrs["dot_dimension_numbers"])
     factors = _dot_factors(dims, a.type.shape, b.type.shape)
     choice = choose(ctx, factors, (a, b), (result,), 2 * ctx.byte_per_flop)
-    if ctx.options.distribute and _carry_on(ctx, op, factors, dims, choice.bytes):
+    if ctx.options.distribute is not False and _carry_on(ctx, op, factors, dims, choice.bytes):
         return
     operands = []
     for v, layout, contract in zip((a, b), choice.operands, (dims.lhs_contract, dims.rhs_contract)):
@@ -67,6 +68,8 @@ def _carry_on(ctx: Context, op: Op, factors: Factors, dims, limit: float) -> boo
         other = op.operands[1 - position]
         if other is v or not linear.deferred(ctx, v) or ctx.state(other).pending or ctx.state(v).partial.masked:
             continue
+        if not ctx.options.distribute and not is_finite(ctx.program, other):
+            continue  # inf * (p + q) is infinite where inf * p + inf * q is not a number
         partial = ctx.state(v).partial
         assigned = _assigned(ctx, factors, position, partial, ctx.state(other).dims or ctx.want(other))
         more = tuple(a for f, k in enumerate(factors.kinds) if k == REDUCE for a in assigned[f])

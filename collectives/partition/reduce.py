@@ -118,7 +118,7 @@ def reduce(ctx: Context, op: Op) -> None:
     dims, out = choice.operands[0], choice.results[0]
     summed = None
     alone = kind == "add" and neutral and choice.pending and not linear.saves(ctx, op.results[0], choice.pending)
-    if alone and ctx.options.distribute:
+    if alone and ctx.options.distribute is not False:
         summed = factored.product(ctx.state(inputs[0]), tuple(reduced))
     if summed is not None and _factored(ctx, op, summed, choice, local):
         return
@@ -131,7 +131,7 @@ def reduce(ctx: Context, op: Op) -> None:
                 (): ctx.combine(kind, init, refs[0])
             }  # fmt: skip
         ctx.bind_partial(op.results[0], out, parts, kind)
-        if summed is not None:
+        if summed is not None and not summed.is_scaled:
             factored.note(ctx, summed, tuple(reduced), ctx.state(op.results[0]))
         return
     if choice.pending:
@@ -144,15 +144,24 @@ def _factored(ctx: Context, op: Op, summed: factored.Product, choice: Choice, lo
     """The sum as a multiple of one that is known, or that others may be multiples of. False if it is not written."""
     reduced = tuple(integers(op.attrs["dimensions"]))
     dims, out = choice.operands[0], choice.results[0]
+    exact = ctx.options.distribute or factored.is_exact(ctx, summed)
+    if not exact and ctx.atoms.product(choice.pending) >= factored.MANY:
+        return False
     total = factored.known_sum(ctx, summed, reduced, out)
     if total is None:
         if not summed.is_scaled or not factored.applies(ctx, summed, dims):
+            return False
+        if not exact and not factored.is_awaited(ctx, op, summed):
             return False
         first, *more = [ctx.get_state(s, dims) for s in summed.varying]
         for x in more:
             first = ctx.emit("stablehlo.multiply", (first, x), first.shape, first.dtype)
         total = factored.bound(ctx, op, summed, out, choice.pending, local([first], dims)[0])
-    ctx.bind(op.results[0], out, factored.scaled(ctx, summed, reduced, total, out))
+    result = factored.scaled(ctx, summed, reduced, total, out)
+    if not exact:
+        own = local([ctx.get(op.operands[0], dims)], dims)[0]
+        result = factored.guarded(ctx, result, own, out, choice.pending, op.results[0].type.shape)
+    ctx.bind(op.results[0], out, result)
     return True
 
 

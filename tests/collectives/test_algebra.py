@@ -37,27 +37,58 @@ def test_batch_norm_reduces_four_vectors():
     args = (normal(16, 4, 4, 6) * 3 + 1, normal(6), normal(6), normal(16, 4, 4, 6, seed=1))
     data = P("x", None, None, None)
     case = Case({"x": 8}, normalised((0, 1, 2)), args, (data, P(), P(), data), (data, (data, P(), P())))
-    _, sent = check(case, rtol=1e-4)
+    _, sent = check(case, rtol=1e-4, distribute=True)
     assert sent == 4 * 2 * 7 / 8 * 6 * 4
+    _, sent = check(case, rtol=1e-4)
+    assert sent == (4 * 4 + 4) * 2 * 7 / 8 * 6
 
 
 def test_layer_norm_over_a_split_dimension_reduces_four_columns():
     args = (normal(12, 64) * 3 + 1, normal(64), normal(64), normal(12, 64, seed=1))
     rows, row = P(None, "x"), P("x")
     case = Case({"x": 8}, normalised((1,)), args, (rows, row, row, rows), (rows, (rows, row, row)))
-    _, sent = check(case, rtol=1e-4)
+    _, sent = check(case, rtol=1e-4, distribute=True)
     assert sent == 4 * 2 * 7 / 8 * 12 * 4
+    _, sent = check(case, rtol=1e-4)
+    assert sent == (4 * 4 + 1) * 2 * 7 / 8 * 12
 
 
-def test_infinite_factors_stay_where_they_are_unless_sums_may_be_distributed():
+SPECIAL = np.array([np.inf, 0, 2, -np.inf, np.nan, 1], np.float32)
+
+
+@pytest.mark.parametrize("distribute", [None, False])
+@pytest.mark.parametrize("kind", ["zero", "positive", "mixed", "inf", "nan", "opposite"])
+def test_sums_of_infinite_multiples_are_what_they_are_on_one_device(kind, distribute):
     def build(constrain):
-        return lambda x, c: (jnp.sum(x * c, 0), jnp.sum(x / c, 0))
+        return lambda x, c: (jnp.sum(x, 0), jnp.sum(x * c, 0), jnp.sum(x / c, 0), jnp.sum(-x * c / 3, 0))
 
-    x = normal(16, 6)
-    x[3] = 0
-    c = np.array([np.inf, 0, 2, -np.inf, np.nan, 1], np.float32)
-    case = Case({"x": 8}, build, (x, c), (P("x", None), P()), (P(), P()))
-    check(case, distribute=False)
+    x = np.abs(normal(16, 6)) + 1
+    if kind != "positive":
+        x[3] = {"zero": 0, "mixed": -100, "inf": np.inf, "nan": np.nan, "opposite": np.inf}[kind]
+        x[9] = -np.inf if kind == "opposite" else x[9]
+    case = Case({"x": 8}, build, (x, SPECIAL), (P("x", None), P()), (P(),) * 4)
+    _, sent = check(case, rtol=1e-5, distribute=distribute)
+    assert sent == (4 + 3 if distribute is None else 4 * 4) * 2 * 7 / 8 * 6
+
+
+@pytest.mark.parametrize("where", range(4))
+def test_a_normalisation_with_infinite_arguments(where):
+    args = [normal(16, 6) * 3 + 1, normal(6), normal(6), normal(16, 6, seed=1)]
+    args[where].flat[:6] = SPECIAL
+    data = P("x", None)
+    case = Case({"x": 8}, normalised((0,)), tuple(args), (data, P(), P(), data), (data, (data, P(), P())))
+    check(case, rtol=1e-4)
+
+
+def test_a_sum_passes_no_contraction_with_infinite_numbers():
+    def build(constrain):
+        return lambda x, w, v: (constrain(x, None, "x") @ constrain(w, "x", None)) @ v
+
+    w = normal(32, 4)
+    v = normal(4, 16, seed=1)
+    v[1, :4] = np.inf, -np.inf, 0, np.nan
+    case = Case({"x": 8}, build, (normal(64, 32, seed=2), w, v), (P(None, "x"), P("x", None), P()), P("x", None))
+    check(case, rtol=1e-4, above_xla=True)
 
 
 def test_sums_of_scaled_products_are_one_sum():
@@ -72,8 +103,10 @@ def test_sums_of_scaled_products_are_one_sum():
 
     args = (normal(64, 6), normal(64, 6, seed=1), np.abs(normal(6, seed=2)) + 1, normal(6, seed=3))
     case = Case({"x": 8}, build, args, (P("x", None), P("x", None), P(), P()), (P(),) * 5)
-    _, sent = check(case, rtol=1e-4)
+    _, sent = check(case, rtol=1e-4, distribute=True)
     assert sent == 2 * 2 * 7 / 8 * 6 * 4
+    _, sent = check(case, rtol=1e-4)
+    assert sent == (2 * 4 + 3) * 2 * 7 / 8 * 6
 
 
 def test_a_large_mean_does_not_drown_the_sum():
@@ -103,7 +136,7 @@ def test_a_sum_passes_a_contraction():
     args = (normal(64, 32), normal(32, 4), normal(4, 64), normal(64, 64, seed=1))
     specs = (P("x", None), P(), P(None, "y"), P("x", "y"))
     case = Case({"x": 2, "y": 4}, build, args, specs, (P(), P(None, "y")))
-    result, sent = check(case, rtol=1e-4)
+    result, sent = check(case, rtol=1e-4, distribute=True)
     assert sent == 2 * 7 / 8 * 32 * 4 * 4 + 2 * 1 / 2 * 4 * 16 * 4
     assert result.plan.counts == {"all_reduce": 2}
 
