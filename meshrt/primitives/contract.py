@@ -118,24 +118,32 @@ def _dot_transpose(ct, x, y, *, dimension_numbers, precision, preferred_element_
 
 
 def _pull(ct, aval, other, mine_c, other_c, mine_b, other_b, precision, preferred, left: bool):
-    """The cotangent of one operand: contract `ct` with the other operand over its free dimensions, then permute."""
+    """The cotangent of one operand: contract `ct` with the other operand over its free dimensions, then permute.
+
+    The operands stand in the order that leaves the least to permute: for `x @ w` the cotangent of `w` is `xᵀ ct`.
+    """
     other_aval = aval_of(other)
     n_batch = len(mine_b)
     mine_free = _free(aval.ndim, mine_c, mine_b)
     other_free = _free(other_aval.ndim, other_c, other_b)
     start = n_batch + (len(mine_free) if left else 0)
     ct_contract = tuple(range(start, start + len(other_free)))
-    numbers = ((ct_contract, tuple(other_free)), (tuple(range(n_batch)), tuple(other_b)))
-    if precision is not None and not left:
+    batch = tuple(range(n_batch))
+    # Of ct my free dimensions are left, of the other operand its contracting ones, in its own order.
+    by_other = [mine_c[k] for k in sorted(range(len(other_c)), key=lambda k: other_c[k])]
+    identity = list(range(aval.ndim))
+    ct_first = [*mine_b, *mine_free, *by_other] == identity or [*mine_b, *by_other, *mine_free] != identity
+    order = [*mine_b, *mine_free, *by_other] if ct_first else [*mine_b, *by_other, *mine_free]
+    if precision is not None and ct_first != left:
         precision = (precision[1], precision[0])
     if aval_of(ct).dtype != other_aval.dtype:
         preferred = preferred or aval.dtype
+    pair = ((ct, ct_contract, batch), (other, tuple(other_free), tuple(other_b)))
+    (a, a_contract, a_batch), (b, b_contract, b_batch) = pair if ct_first else pair[::-1]
     out = dot_general_p.bind(
-        ct, other, dimension_numbers=numbers, precision=precision, preferred_element_type=preferred
-    )
-    # The result has: batch, my free dimensions, then the other's contracting dimensions in its own order.
-    by_other = sorted(range(len(other_c)), key=lambda k: other_c[k])
-    order = [*mine_b, *mine_free, *(mine_c[k] for k in by_other)]
+        a, b, dimension_numbers=((a_contract, b_contract), (a_batch, b_batch)), precision=precision,
+        preferred_element_type=preferred,
+    )  # fmt: skip
     permutation = [0] * len(order)
     for position, dim in enumerate(order):
         permutation[dim] = position
