@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from propagation.program import Value
@@ -55,10 +55,15 @@ class Choice(NamedTuple):
     bytes: float
 
 
+Border = Callable[[Context, tuple[Dims, ...]], float]
+
+
 def choose(
-    ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], byte_per_work: float
-) -> Choice:
-    """The cheapest assignment. `byte_per_work` prices one element of the factors' product computed on a device."""
+    ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], byte_per_work: float,
+    border: Border | None = None,
+) -> Choice:  # fmt: skip
+    """The cheapest assignment. `byte_per_work` prices one element of the factors' product computed on a device;
+    `border`, a value that hashes, tells the bytes that operands laid out so still lack, as a window's borders."""
     states = [ctx.state(v) for v in operands]
     wants = [ctx.want(v) for v in results]
     key = (
@@ -69,12 +74,12 @@ def choose(
         tuple(v.type.dtype for v in results),
     )
     local = tuple(tuple(r) for s in states for r in _local_versions(ctx, s))
-    key = (*key, local)
+    key = (*key, local, border, tuple(map(ctx.runs_since, states)))
     if any(s.recipe is not None for s in states):  # what they cost depends on what they are made of
-        return _choose(ctx, factors, operands, results, states, wants, byte_per_work)
+        return _choose(ctx, factors, operands, results, states, wants, byte_per_work, border)
     found = ctx.decisions.get(key)
     if found is None:
-        found = ctx.decisions[key] = _choose(ctx, factors, operands, results, states, wants, byte_per_work)
+        found = ctx.decisions[key] = _choose(ctx, factors, operands, results, states, wants, byte_per_work, border)
     return found
 
 
@@ -87,7 +92,7 @@ def _local_versions(ctx: Context, state):
         region = region.parent
 
 
-def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_work) -> Choice:
+def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_work, border) -> Choice:
     tensors: list[tuple[tuple[int, ...], Dims]] = []  # (factor per dim, layout), the largest first
     for f, s in zip(factors.operands, states):
         if s.dims is not None:
@@ -99,12 +104,14 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
     runs = runs_of([d for _, dims in tensors for d in dims])
     runs = [r for r in runs if r]
     places = [_places(ctx, run, tensors, factors) for run in runs]
-    work = byte_per_work
+    work = byte_per_work, border
     best, chosen = None, ()
     light = _are_light(ctx, operands, results)
     options = []
     for run, p in zip(runs, places):
-        sure = len(p) == 1 and _agreed(run, p[0], tensors) and not (light and factors.kinds[p[0]] == REDUCE)
+        sure = len(p) == 1 and border is None and _agreed(run, p[0], tensors)
+        if sure and light:
+            sure = factors.kinds[p[0]] != REDUCE
         options.append(p if sure else [*p, -1])
     if math.prod(map(len, options)) > CHOICE_LIMIT:
         options = [o[:2] for o in options]
@@ -124,10 +131,12 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
 
 
 def _are_light(ctx: Context, operands: Sequence[Value], results: Sequence[Value]) -> bool:
-    """Whether having operands whole may send less than adding up results: where they are smaller, or are moved once for
-    many runs of a loop."""
-    size = sum(s.bytes / ctx.runs_since(s) for s in map(ctx.state, operands) if s.make is None)
-    return size < 2 * sum(ctx.bits(r) * r.type.size for r in results)
+    """Whether having operands whole may send less than adding up results: where some are moved once for many runs of a
+    loop. Elsewhere it would make every device compute what they share."""
+    runs = [(s, ctx.runs_since(s)) for s in map(ctx.state, operands) if s.make is None]
+    if all(n == 1 for _, n in runs):
+        return False
+    return sum(s.bytes / n for s, n in runs) < 2 * sum(ctx.bits(r) * r.type.size for r in results)
 
 
 def _heaviest(ctx, states) -> float:
@@ -217,9 +226,12 @@ def work_of(ctx: Context, factors: Factors, assigned) -> int:
     return work
 
 
-def _cost(ctx, factors: Factors, assigned, operands, results, byte_per_work, limit) -> Choice | None:
+def _cost(ctx, factors: Factors, assigned, operands, results, work, limit) -> Choice | None:
+    byte_per_work, border = work
     total = work_of(ctx, factors, assigned) * byte_per_work
     ins = tuple(layout_of(f, assigned) for f in factors.operands)
+    if border is not None:
+        total += border(ctx, ins)
     outs = tuple(layout_of(f, assigned) for f in factors.results)
     pending = tuple(sorted(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms))
     for v, dims in zip(operands, ins):
