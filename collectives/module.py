@@ -105,18 +105,18 @@ class Module(Context):
         return self.atoms.of_axes(mesh.axis(name) for name in self.known.manual_axes(op))
 
     def function(
-        self, func: Func, ins, outs, name: str, public: bool, partial=None, apart: bool = False
+        self, func: Func, ins, outs, name: str, public: bool, partial=None, apart: frozenset[int] = frozenset()
     ) -> FunctionItem:  # fmt: skip
         """Partitions a function whose arguments and results have the layouts `ins` and `outs`. `partial` has the atoms
-        over which arguments, and those over which results, are sums still to be taken; None if all are complete. It is
-        `apart` if only some devices may run it."""
+        over which arguments, and those over which results, are sums still to be taken; None if all are complete.
+        Over the atoms `apart` devices may disagree about running it."""
         saved = self.region, self.env, self.op
         types = [(self.piece_shape(a, dims), a.type.dtype) for a, dims in zip(func.args, ins)]
         self.op = func
         item = self.builder.function(name, types, public, self.loc)
         item.layouts = ins
         if apart:
-            item.region.known[APART] = True
+            item.region.known[APART] = apart
         self.region, self.env = item.region, {}
         pending, left = partial or (((),) * len(ins), ((),) * len(outs))
         for arg, ref, dims, atoms in zip(func.args, item.region.args, ins, pending):

@@ -16,10 +16,11 @@ from .layout import Atoms, Dims, local_shape
 from .moves import Step
 from .realise_pieces import send_pieces
 from .realise_reductions import Group, all_reduce, reduce_scatter
+from .reshard import Planner
 
 __all__ = ["APART", "REDUCERS", "Realiser", "array_text", "zero_literal"]
 
-# Known in regions that devices run or not depending on values which differ between them.
+# Known in regions that devices run or not depending on values which differ between them: the atoms over which they do.
 APART = "apart"
 
 # The operation that combines partial results of each kind.
@@ -43,6 +44,7 @@ class Realiser:
         self.sizes = atoms.sizes
         self.builder = builder
         self.platform = platform
+        self.grouped = Planner(atoms, permutes=False)
         self._zero_bits: dict[str, str] = {}
 
     # -- scalars and positions ------------------------------------------------------------------------------
@@ -184,13 +186,7 @@ class Realiser:
             return self._choose(region, kind, atoms, x, shape, attrs, op, cause, loc)
         if 0 in x.shape:
             return x if x.shape == tuple(shape) else self.zero(region, tuple(shape), x.dtype)
-        if kind == "collective_permute" and region.lookup(APART):
-            raise UnsupportedOpError(
-                f"{getattr(op, 'name', 'a result')} ({cause}) has to exchange pieces between devices inside a branch "
-                "of a manual computation that other devices may not run, where a permute would wait for all of them; "
-                "move it out of the branch, or keep what it uses whole (replicated) along the free axes",
-                source(op),
-            )
+        self._check_reached(region, kind, atoms, op, cause)
         key = ("collective", kind, id(x), attrs, reducer)
         found = region.lookup(key)
         if found is not None:
@@ -205,6 +201,21 @@ class Realiser:
         out.item.collective = Collective(kind, atoms, count, sent_bytes(kind, count[1], operand), op, cause)
         region.known[key] = out
         return out
+
+    def _check_reached(self, region: Region, kind: str, atoms, op, cause) -> None:
+        """Raises `UnsupportedOpError` for a collective that some of those who take part in it may never reach. Of the
+        program's own groups (`atoms` is None) it must know itself."""
+        apart = region.lookup(APART)
+        if not apart or atoms is None or (kind != "collective_permute" and apart.isdisjoint(atoms)):
+            return
+        over, split = self.atoms.axes_text(atoms), self.atoms.axes_text(sorted(apart))
+        raise UnsupportedOpError(
+            f"{getattr(op, 'name', 'a result')} ({cause}) has to exchange pieces over {over} inside a branch or loop "
+            f"of a manual computation that devices along {split} may not all run, and would wait for those that do not; "
+            "move it out of the branch, decide by a value that is the same along these axes, or keep what it uses "
+            "whole (replicated) along the free axes",
+            source(op),
+        )
 
     def _choose(self, region: Region, kind, atoms, x: Ref, shape, attrs, op, cause, loc) -> Ref:
         """A sum of which only one device's summand is an element and all others are zeros.
@@ -249,11 +260,22 @@ class Realiser:
         if kind == "reduce_scatter":
             x = self.pad(region, x, d, 0, after[d] * n - x.shape[d], loc=loc)
             return reduce_scatter(self, region, x, d, self.group(atoms), reduction, op, cause, loc)
-        if kind == "collective_permute":
+        if kind in ("collective_permute", "pieces"):
+            apart = region.lookup(APART)
+            if apart and apart.isdisjoint(atoms):
+                return self._in_groups(region, x, shape, before, step, op, cause, loc)
+            if kind == "pieces":
+                return send_pieces(self, region, x, shape, before, step, op, cause, loc)
             return self.permute(region, x, before, step, op, cause, loc)
-        if kind == "pieces":
-            return send_pieces(self, region, x, shape, before, step, op, cause, loc)
         return self.exchange(region, x, after, before, step, op, cause, loc)
+
+    def _in_groups(self, region: Region, x: Ref, shape, before: Dims, step: Step, op, cause, loc) -> Ref:
+        """A step as collectives of groups, where not everybody runs it: for a permute all devices would have to."""
+        plan = self.grouped.plan(tuple(shape), item_bytes(x.dtype), before, step.after)
+        for s in plan.steps:
+            x = self.step(region, x, shape, before, s, "add", op, cause, loc)
+            before = s.after
+        return x
 
     def permute(self, region: Region, x: Ref, before: Dims, step: Step, op, cause, loc) -> Ref:
         pairs = self.pairs(before, step.after, step.unreduced)
@@ -261,6 +283,9 @@ class Realiser:
 
     def send(self, region: Region, x: Ref, pairs: np.ndarray, atoms, op, cause, loc) -> Ref:
         """A collective permute with the given (source, target) device pairs; others receive zeros."""
+        apart = region.lookup(APART)
+        if apart and apart.isdisjoint(atoms) and 0 not in x.shape:
+            return self._send_in_groups(region, x, pairs, atoms, op, cause, loc)
         key = ("pairs", pairs.tobytes())
         attrs = "source_target_pairs = " + self.builder.dense(key, lambda: pairs)
         moving = bool((pairs[:, 0] != pairs[:, 1]).any())
@@ -272,21 +297,51 @@ class Realiser:
             out.item.collective = out.item.collective._replace(senders=senders)
         return out
 
+    def _send_in_groups(self, region: Region, x: Ref, pairs: np.ndarray, atoms, op, cause, loc) -> Ref:
+        """What `send` does, where not everybody runs it: all of a group is gathered, each device takes its sender's."""
+        groups = self.atoms.groups(atoms)
+        member = np.empty(self.atoms.count, np.int64)
+        member[groups] = np.arange(groups.shape[1])
+        sender = np.full(self.atoms.count, groups.shape[1], np.int64)  # the row of zeros
+        sender[pairs[:, 1]] = member[pairs[:, 0]]
+        attrs = f"all_gather_dim = 0 : i64, {self.groups(atoms)}"
+        row = self.reshape(region, x, (1, *x.shape), loc)
+        whole = (groups.shape[1], *x.shape)
+        rows = self.collective(region, "all_gather", atoms, row, whole, attrs, op, cause, loc)
+        rows = self.pad(region, rows, 0, 0, 1, loc=loc)
+        me = self.coordinate(region, range(len(self.sizes)))
+        row = self.window(region, rows, 0, self.table(region, sender, me), 1, loc)
+        return self.reshape(region, row, x.shape, loc)
+
+    def table(self, region: Region, values: np.ndarray, me: Ref) -> Ref:
+        """The entry of `values` at the position `me`, both i32."""
+        if (values == values[0]).all():
+            return self.index(region, int(values[0]))
+        attrs = f"value = dense<{values.tolist()}> : tensor<{len(values)}xi32>"
+        table = region.entry("stablehlo.constant", (), values.shape, "i32", attrs)
+        entry = region.entry("stablehlo.dynamic_slice", (table, me), (1,), "i32", "slice_sizes = array<i64: 1>")
+        return region.entry("stablehlo.reshape", (entry,), (), "i32")
+
     def pairs(self, before: Dims, after: Dims, unreduced) -> np.ndarray:
         """i64[devices, 2]: from whom each device gets its piece when equal-sized pieces change hands. A device that
-        already holds its piece keeps it."""
+        already holds its piece keeps it.
+
+        Pairs are of devices that differ in these atoms only: others may hold other tensors, as in manual computations.
+        """
+        groups = self.atoms.groups(sorted({a for atoms in (*before, *after, unreduced) for a in atoms}))
         have = self.atoms.coordinate(unreduced)
         want = have.copy()
         for s, t in zip(before, after):
             p = self.atoms.product(s)
             have = have * p + self.atoms.coordinate(s)
             want = want * p + self.atoms.coordinate(t)
-        source = np.arange(self.atoms.count, dtype=np.int64)
+        have, want = have[groups[0]], want[groups[0]]
+        sender = np.arange(groups.shape[1], dtype=np.int64)
         moving = np.nonzero(have != want)[0]
         givers = moving[np.argsort(have[moving], kind="stable")]
         takers = moving[np.argsort(want[moving], kind="stable")]
-        source[takers] = givers
-        return np.stack([source, np.arange(self.atoms.count, dtype=np.int64)], axis=1)
+        sender[takers] = givers
+        return np.stack([groups[:, sender].reshape(-1), groups.reshape(-1)], axis=1)
 
     def exchange(self, region: Region, x: Ref, after, before: Dims, step: Step, op, cause, loc) -> Ref:
         """An all-to-all: each move's atoms leave the minor end of one dimension and join another."""

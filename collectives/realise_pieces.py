@@ -91,7 +91,7 @@ def _put(realiser: Realiser, region: Region, out: Ref, part: Ref, me: Ref, round
 
 def _where(realiser: Realiser, region: Region, chosen: np.ndarray, me: Ref, new: Ref, old: Ref, loc) -> Ref:
     """`new` on the devices `chosen`, `old` on the others."""
-    flag = _table(realiser, region, chosen.astype(np.int64), me)
+    flag = realiser.table(region, chosen.astype(np.int64), me)
     attrs = "comparison_direction = #stablehlo<comparison_direction NE>"
     flag = region.entry("stablehlo.compare", (flag, realiser.index(region, 0)), (), "i1", attrs)
     return region.shared("stablehlo.select", (flag, new, old), new.shape, new.dtype, "", loc)
@@ -145,14 +145,4 @@ def _rows(realiser: Realiser, region: Region, values: np.ndarray, me: Ref) -> Re
 
 
 def _starts(realiser: Realiser, region: Region, me: Ref, at: np.ndarray) -> list[Ref]:
-    return [_table(realiser, region, column, me) for column in at.T]
-
-
-def _table(realiser: Realiser, region: Region, values: np.ndarray, me: Ref) -> Ref:
-    """The entry of `values` for this device, an i32 scalar."""
-    if (values == values[0]).all():
-        return realiser.index(region, int(values[0]))
-    attrs = f"value = dense<{values.tolist()}> : tensor<{len(values)}xi32>"
-    table = region.entry("stablehlo.constant", (), values.shape, "i32", attrs)
-    entry = region.entry("stablehlo.dynamic_slice", (table, me), (1,), "i32", "slice_sizes = array<i64: 1>")
-    return region.entry("stablehlo.reshape", (entry,), (), "i32")
+    return [realiser.table(region, column, me) for column in at.T]

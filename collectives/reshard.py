@@ -28,13 +28,17 @@ class Planner:
     """Plans reshards over one mesh and remembers them.
 
     `step_bytes` is what a step costs besides its bytes, in bytes: see `step_cost`. `memory` are the bytes that a
-    device's piece may have on the way; None: those of the larger end's.
+    device's piece may have on the way; None: those of the larger end's. Without `permutes` (which all devices of a
+    program take part in) plans are of collectives that groups of devices do by themselves.
     """
 
-    __slots__ = ("_abstract", "_plans", "atoms", "memory", "step_bytes")
+    __slots__ = ("_abstract", "_plans", "atoms", "memory", "permutes", "step_bytes")
 
-    def __init__(self, atoms: Atoms, step_bytes: float = STEP_BYTES, memory: float | None = None):
+    def __init__(
+        self, atoms: Atoms, step_bytes: float = STEP_BYTES, memory: float | None = None, permutes: bool = True
+    ):  # fmt: skip
         self.atoms = atoms
+        self.permutes = permutes
         self.step_bytes = step_bytes
         self.memory = memory
         self._plans: dict[tuple, ReshardPlan] = {}
@@ -90,7 +94,7 @@ class Planner:
     def _exact(self, shape, bits: float, source: Dims, target: Dims, unreduced) -> ReshardPlan | None:
         """Exact pieces, once what is unreduced is summed; None where there are none within the limits. Sums of evenly
         divided tensors are better scattered."""
-        if unreduced and even(shape, source, target, self.atoms.sizes):
+        if not self.permutes or (unreduced and even(shape, source, target, self.atoms.sizes)):
             return None
         found = boxes_between(shape, source, target, self.atoms.sizes)
         if found is None:
@@ -117,7 +121,9 @@ class Planner:
         src, dst, (pending,) = rename(source), rename(target), rename((unreduced,))
         key = (shape, bits, src, dst, pending, products)
         if key not in self._abstract:
-            self._abstract[key] = search(shape, bits, src, dst, pending, products, self.step_bytes, self.memory, rival)
+            self._abstract[key] = search(
+                shape, bits, src, dst, pending, products, self.step_bytes, self.memory, rival, self.permutes
+            )
         found = self._abstract[key]
         if found is None:
             return None

@@ -72,12 +72,14 @@ def search(
     step_cost: float = STEP_BYTES,
     memory: float | None = None,
     rival: Callable[[], float] = lambda: math.inf,
+    permutes: bool = True,
 ) -> ReshardPlan | None:
     """The cheapest plan from (source, unreduced) to (target, nothing) by layouts whose pieces have no more bytes than
     `memory`, or than the larger end's. A step costs its bytes and `step_cost`. None if no way costs less than
     `rival()`, which is asked once a way is known to take more than one step with what must be sent.
 
-    Where no such way is found (dimensions that do not divide) all is gathered.
+    Without `permutes` it is found among the other moves. Where no such way is found (dimensions that do not divide) all
+    is gathered.
     """
     larger = max(piece_bytes(shape, bits, dims, sizes) for dims in (source, target))
     bound = lower_bound(shape, bits, source, target, unreduced, sizes)
@@ -85,6 +87,7 @@ def search(
         bound = lacking_bytes(shape, bits, source, target, sizes)
     for weight in WEIGHTS:
         found = _Search(shape, bits, target, sizes, step_cost, larger if memory is None else memory, weight)
+        found.permutes = permutes
         found.run((source, unreduced), bound, rival)
         if found.beaten:
             return None
@@ -106,6 +109,7 @@ class _Search:
         self.step_cost, self.limit, self.weight = step_cost, limit, weight
         self.steps: list[Step] | None = None
         self.beaten = self.cut_short = False
+        self.permutes = True
         self._pieces: dict[Dims, float] = {}
         self._left: dict[tuple, float] = {}
 
@@ -132,7 +136,7 @@ class _Search:
                 self.cut_short = True
                 return
             for step in successors(self.shape, state[0], state[1], self.target, self.sizes):
-                if self._held(step.after) > self.limit:
+                if self._held(step.after) > self.limit or (step.kind == "collective_permute" and not self.permutes):
                     continue
                 new, cost = (step.after, step.unreduced), self._cost(before, state[0], step)
                 known = best.get(new)

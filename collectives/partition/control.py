@@ -16,17 +16,9 @@ from . import batch, linear
 from .carries import best
 from .constant import scalar_constant
 from .context import Context
+from .varying import varying
 
 LOOKS = 3  # how often a loop's body is written before the layouts of what it carries are final
-LOOKS_BACK = 12  # operations between a predicate and what it is made of
-# What may differ between devices although its operands do not.
-_OF_DEVICE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "custom_call", "infeed",
-        "partition_id", "recv", "reduce_scatter", "replica_id", "rng",
-    )
-)  # fmt: skip
 INLINE_LIMIT = 40  # operations of a callee that is written out at every call rather than called
 
 
@@ -115,9 +107,12 @@ def _initial(ctx: Context, value: Value, carry: _Carry) -> tuple[Ref, dict[tuple
 def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None):
     """Condition and body for a choice of carries."""
     outer, regions = ctx.region, []
+    apart = _apart(ctx, op.regions[0].terminator.operands[0]) if trips is None else None
     for is_body, block in enumerate(op.regions):
         count = trips if is_body else None if trips is None else trips + 1
         region = ctx.region = Region("loop", outer, (), count)
+        if apart:
+            region.known[APART] = apart
         for arg, carry, v in zip(block.args, carries, op.operands):
             if carry.fixed:
                 ctx.env[arg] = ctx.env[v]
@@ -222,11 +217,11 @@ def case(ctx: Context, op: Op) -> None:
     index = ctx.get(op.operands[0], ())
     layouts = [ctx.want(r) for r in op.results]
     outer, regions = ctx.region, []
-    apart = bool(ctx.manual) and not _uniform(op.operands[0], LOOKS_BACK)
+    apart = _apart(ctx, op.operands[0])
     for block in op.regions:
         region = ctx.region = Region("branch", outer)
         if apart:
-            region.known[APART] = True
+            region.known[APART] = apart
         ctx.block(block.ops[:-1])
         ctx.op = block.terminator
         out = [ctx.get(v, dims) for v, dims in zip(block.terminator.operands, layouts)]
@@ -241,23 +236,9 @@ def case(ctx: Context, op: Op) -> None:
         ctx.bind(r, dims, ref)
 
 
-def _uniform(value: Value, depth: int) -> bool:
-    """Whether a value is seen to be the same on all devices of a manual computation: made of constants and counters of
-    loops."""
-    if value.is_argument:
-        loop = value.owner.owner
-        if not isinstance(loop, Op) or loop.name != "stablehlo.while" or depth <= 0:
-            return False
-        step = loop.regions[1].terminator.operands[value.number].op
-        counter = loop.regions[1].args[value.number]
-        if step is None or step.name != "stablehlo.add" or counter not in step.operands:
-            return False
-        others = [v for v in step.operands if v is not counter]
-        return all(_uniform(v, depth - 1) for v in (*others, loop.operands[value.number]))
-    op = value.op
-    if depth <= 0 or op.regions or op.name in _OF_DEVICE:
-        return False
-    return all(_uniform(v, depth - 1) for v in op.operands)
+def _apart(ctx: Context, predicate: Value) -> frozenset[int]:
+    """The atoms over which devices may disagree about running what a predicate decides, and what it stands in."""
+    return varying(ctx, predicate) | (ctx.region.lookup(APART) or frozenset())
 
 
 # -- calls ----------------------------------------------------------------------------------------------------
@@ -303,7 +284,7 @@ def _inline(ctx: Context, op: Op, callee) -> None:
 def _call(ctx: Context, op: Op, callee) -> None:
     layouts = tuple(ctx.want(a) for a in callee.args)
     outs = tuple(ctx.want(v) for v in callee.returned)
-    apart = ctx.region.lookup(APART) is not None
+    apart = ctx.region.lookup(APART) or frozenset()
     key = (callee.name, layouts, outs, ctx.manual, apart)
     function = ctx.callees.get(key)
     if function is None:

@@ -13,15 +13,16 @@ from propagation.model import AxisRef
 from propagation.program import Op, Value, source
 
 from ..cost import sent_bytes
-from ..emit import Collective
+from ..emit import Collective, Ref
 from ..errors import UnsupportedOpError, UnsupportedShardingError
 from ..layout import Dims, replicated
+from ..realise import APART
 from ..realise_reductions import Group, all_reduce, reduce_scatter
 from . import unreduced
 from .context import Context
 from .reduce import reduction_kind
 
-__all__ = ["collective", "manual_computation"]
+__all__ = ["collective", "groups_of", "manual_computation"]
 
 CAUSE = "written in the program"
 
@@ -90,6 +91,25 @@ def collective(ctx: Context, op: Op) -> None:
     layouts = [_kept(ctx, v, moved, talking) for v in op.operands]
     refs = [_operand(ctx, v, dims) for v, dims in zip(op.operands, layouts)]
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, layouts)]
+    for r, dims, ref in zip(op.results, layouts, _written(ctx, op, refs, shapes, layouts, talking, moved)):
+        ctx.bind(r, dims, ref)
+
+
+def _written(ctx: Context, op: Op, refs, shapes, layouts, talking: np.ndarray, moved: set[int]) -> list[Ref]:
+    """The collective on pieces. Whether all who take part in it get there is the program's own affair."""
+    known = ctx.region.known
+    apart = known.get(APART)
+    known[APART] = frozenset()
+    outs = _on_pieces(ctx, op, refs, shapes, layouts, talking, moved)
+    if apart is None:
+        del known[APART]
+    else:
+        known[APART] = apart
+    return outs
+
+
+def _on_pieces(ctx: Context, op: Op, refs, shapes, layouts, talking: np.ndarray, moved: set[int]) -> list[Ref]:
+    kind = op.name.removeprefix("stablehlo.")
     reduction = reduction_kind(op.regions[0]) if op.regions else None
     group = _group(ctx, talking)
     if kind == "all_reduce" and reduction:
@@ -106,8 +126,7 @@ def collective(ctx: Context, op: Op) -> None:
         operand = sum(ctx.elements(v.type.shape, dims) * ctx.bits(v) for v, dims in zip(op.operands, layouts))
         sent = sent_bytes(kind, group.count[1], operand)
         outs[0].item.collective = Collective(kind, group.atoms, group.count, sent, op, CAUSE)
-    for r, dims, ref in zip(op.results, layouts, outs):
-        ctx.bind(r, dims, ref)
+    return outs
 
 
 def _operand(ctx: Context, value: Value, dims: Dims):
@@ -165,14 +184,40 @@ def _group(ctx: Context, talking: np.ndarray) -> Group:
     count = (talking.shape[0], talking.shape[1])
     if ctx.op.name == "stablehlo.collective_permute":
         return Group("source_target_pairs = " + ctx.text_of(ctx.op.attrs["source_target_pairs"]), None, (1, 2))
-    if talking.size and talking.min() >= 0:
-        differ = [a for a in range(len(ctx.sizes)) if np.ptp(ctx.atoms.coordinate((a,))[talking[0]])]
-        groups = ctx.atoms.groups(differ)
-        rows = talking[np.argsort(talking[:, 0])]
-        if groups.shape == rows.shape and (groups[np.argsort(groups[:, 0])] == rows).all():
-            return Group(ctx.realiser.groups(differ), tuple(differ), count)
+    differ = _differing(ctx, talking)
+    if differ is not None:
+        return Group(ctx.realiser.groups(differ), differ, count)
     text = ctx.builder.dense(("groups of the program", talking.tobytes(), count), lambda: talking)
     return Group("replica_groups = " + text, None, count)
+
+
+def _differing(ctx: Context, talking: np.ndarray) -> tuple[int, ...] | None:
+    """The atoms whose groups these are, if they are those of some."""
+    if not talking.size or talking.min() < 0:
+        return None
+    differ = [a for a in range(len(ctx.sizes)) if np.ptp(ctx.atoms.coordinate((a,))[talking[0]])]
+    groups = ctx.atoms.groups(differ)
+    rows = talking[np.argsort(talking[:, 0])]
+    same = groups.shape == rows.shape and (groups[np.argsort(groups[:, 0])] == rows).all()
+    return tuple(differ) if same else None
+
+
+def groups_of(ctx: Context, op: Op) -> tuple[int, ...] | None:
+    """The atoms over which a program's own collective makes devices' values one, or different from each other; None
+    where its groups are not those of some atoms."""
+    talking = _talking(ctx, op)
+    if op.name != "stablehlo.collective_permute":
+        return _differing(ctx, talking)
+    return tuple(a for a, n in enumerate(ctx.sizes) if not _repeats(talking, ctx.atoms.strides[a], n))
+
+
+def _repeats(pairs: np.ndarray, stride: int, size: int) -> bool:
+    """Whether pairs stay within, and are the same for, all positions along an atom."""
+    digit = pairs // stride % size
+    if (digit[:, 0] != digit[:, 1]).any():
+        return False
+    moved = pairs + np.where(digit == size - 1, -(size - 1) * stride, stride)
+    return {tuple(p) for p in pairs.tolist()} == {tuple(p) for p in moved.tolist()}
 
 
 PARTITION = {

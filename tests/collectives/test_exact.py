@@ -287,38 +287,6 @@ func.func @main(%x: tensor<16xf32> {X}) -> (tensor<16xf32> {X}) {{
     check_text(text, [np.arange(16, dtype=F32)])
 
 
-def _branch(predicate: str) -> str:
-    xy = 'sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>'
-    return f"""sdy.mesh @mesh = <["x"=2, "y"=4]>
-func.func @main(%x: tensor<8x8xf32> {{{xy}}}) -> (tensor<8x8xf32> {{{xy}}}) {{
-  %m = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{"x"}}, {{}}]>] out_shardings=[<@mesh, [{{"x"}}, {{}}]>]
-      manual_axes={{"x"}} (%a: tensor<4x8xf32>) {{
-    {predicate}
-    %r = "stablehlo.case"(%i) ({{
-      %e = sdy.sharding_constraint %a <@mesh, [{{}}, {{"y"}}]> : tensor<4x8xf32>
-      %v = stablehlo.reverse %e, dims = [1] : tensor<4x8xf32>
-      stablehlo.return %v : tensor<4x8xf32>
-    }}, {{
-      %s = stablehlo.negate %a : tensor<4x8xf32>
-      stablehlo.return %s : tensor<4x8xf32>
-    }}) : (tensor<i32>) -> tensor<4x8xf32>
-    sdy.return %r : tensor<4x8xf32>
-  }} : (tensor<8x8xf32>) -> tensor<8x8xf32>
-  return %m : tensor<8x8xf32>
-}}"""
-
-
-def test_a_permute_that_some_devices_would_never_reach_is_refused():
-    own = """%id = stablehlo.partition_id : tensor<ui32>
-    %four = stablehlo.constant dense<4> : tensor<ui32>
-    %d = stablehlo.divide %id, %four : tensor<ui32>
-    %i = stablehlo.convert %d : (tensor<ui32>) -> tensor<i32>"""
-    with pytest.raises(collectives.errors.UnsupportedOpError, match="inside a branch"):
-        collectives.partition(_branch(own))
-    plan = collectives.partition(_branch("%i = stablehlo.constant dense<0> : tensor<i32>")).plan
-    assert "collective_permute" in plan.counts
-
-
 # -- what a program says of itself ----------------------------------------------------------------------------
 
 

@@ -1,0 +1,147 @@
+"""Branches and loops of manual computations that some devices run and others do not: nothing inside may wait for those.
+
+Programs are judged by NumPy; what hangs would run into the tests' time limit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import collectives
+from collectives.emit import ModuleBuilder
+from collectives.layout import Atoms
+from collectives.realise import Realiser
+from propagation.model import Mesh
+
+from . import harness
+
+TYPE = "tensor<4x8xf32>"
+REVERSE = """%e = sdy.sharding_constraint %a <@mesh, [{}, {"y"}]> : tensor<4x8xf32>
+      %v = stablehlo.reverse %e, dims = [1] : tensor<4x8xf32>"""
+# Rows and columns over the same axis: exchanged by a permute, or by exact pieces where they are 2 x 2.
+SWAP = """%e = sdy.sharding_constraint %a <@mesh, [{"y":(1)2}, {"y":(2)2}]> : tensor<4x8xf32>
+      %f = stablehlo.optimization_barrier
+        {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"y":(1)2}, {"y":(2)2}]>]>} %e : tensor<4x8xf32>
+      %g = sdy.sharding_constraint %f <@mesh, [{"y":(2)2}, {"y":(1)2}]> : tensor<4x8xf32>
+      %v = stablehlo.negate %g : tensor<4x8xf32>"""
+
+
+def manual(body: str) -> str:
+    xy = 'sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>'
+    return f"""sdy.mesh @mesh = <["x"=2, "y"=4]>
+func.func @main(%x: tensor<8x8xf32> {{{xy}}}) -> (tensor<8x8xf32> {{{xy}}}) {{
+  %m = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{"x"}}, {{}}]>] out_shardings=[<@mesh, [{{"x"}}, {{}}]>]
+      manual_axes={{"x"}} (%a: {TYPE}) {{
+    {body}
+    sdy.return %r : {TYPE}
+  }} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %m : tensor<8x8xf32>
+}}"""
+
+
+def branch(predicate: str, first: str = REVERSE) -> str:
+    return manual(f"""{predicate}
+    %r = "stablehlo.case"(%i) ({{
+      {first}
+      stablehlo.return %v : {TYPE}
+    }}, {{
+      %s = stablehlo.abs %a : {TYPE}
+      stablehlo.return %s : {TYPE}
+    }}) : (tensor<i32>) -> {TYPE}""")
+
+
+def device(op: str, number: int) -> str:
+    """An index that is made of the device's number."""
+    return f"""%id = stablehlo.partition_id : tensor<ui32>
+    %n = stablehlo.constant dense<{number}> : tensor<ui32>
+    %d = stablehlo.{op} %id, %n : tensor<ui32>
+    %i = stablehlo.convert %d : (tensor<ui32>) -> tensor<i32>"""
+
+
+SUM = f"""%z = stablehlo.constant dense<0.0> : tensor<f32>
+    %q = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0, 1]
+      : ({TYPE}, tensor<f32>) -> tensor<f32>"""
+# The first branch where this device's rows sum to more than nothing.
+DATA = f"""{SUM}
+    %c = stablehlo.compare LT, %q, %z : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %i = stablehlo.convert %c : (tensor<i1>) -> tensor<i32>"""
+# The same for the rows of both, which all devices know.
+AGREED = f"""{SUM}
+    %p = "stablehlo.all_reduce"(%q) <{{replica_groups = dense<[[0, 4], [1, 5], [2, 6], [3, 7]]> : tensor<4x2xi64>}}> ({{
+      ^bb0(%u: tensor<f32>, %w: tensor<f32>):
+      %t = stablehlo.add %u, %w : tensor<f32>
+      stablehlo.return %t : tensor<f32> }}) : (tensor<f32>) -> tensor<f32>
+    %c = stablehlo.compare LT, %p, %z : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %i = stablehlo.convert %c : (tensor<i1>) -> tensor<i32>"""
+
+X = np.arange(64, dtype=np.float32).reshape(8, 8) - 24
+
+
+def run(text: str):
+    result = collectives.partition(text)
+    (got,), _ = harness.run_partitioned(result, [X], [X.shape])
+    return got, result.plan.counts
+
+
+@pytest.mark.parametrize("first", [REVERSE, SWAP], ids=["reverse", "swap"])
+@pytest.mark.parametrize("predicate", [device("divide", 4), DATA, AGREED], ids=["device", "data", "agreed"])
+def test_what_only_some_devices_run_stays_within_groups_that_agree(predicate, first):
+    got, counts = run(branch(predicate, first))
+    parts = [X[:4], X[4:]]
+    sums = [p.sum() for p in parts]
+    picks = {DATA: [s >= 0 for s in sums], AGREED: [sum(sums) >= 0] * 2}.get(predicate, [True, False])
+    one = (lambda p: p[:, ::-1]) if first is REVERSE else np.negative
+    want = np.concatenate([one(p) if pick else np.abs(p) for p, pick in zip(parts, picks)])
+    np.testing.assert_array_equal(got, want)
+    assert ("collective_permute" in counts) is (predicate is AGREED)
+
+
+@pytest.mark.parametrize("op, number", [("remainder", 4), ("divide", 2), ("remainder", 3)])
+def test_what_members_of_a_group_would_never_reach_is_refused(op, number):
+    with pytest.raises(collectives.errors.UnsupportedOpError, match="inside a branch or loop"):
+        collectives.partition(branch(device(op, number)))
+
+
+def test_a_constant_decides_for_all():
+    got, counts = run(branch("%i = stablehlo.constant dense<0> : tensor<i32>"))
+    np.testing.assert_array_equal(got, X[:, ::-1])
+    assert "collective_permute" in counts
+
+
+def test_loops_that_devices_leave_at_different_times():
+    """Each half of the rows is doubled and reversed until its largest element is large enough."""
+    body = f"""%low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %limit = stablehlo.constant dense<300.0> : tensor<f32>
+    %r = stablehlo.while(%b = %a) : {TYPE}
+     cond {{
+      %q = stablehlo.reduce(%b init: %low) applies stablehlo.maximum across dimensions = [0, 1]
+        : ({TYPE}, tensor<f32>) -> tensor<f32>
+      %c = stablehlo.compare LT, %q, %limit : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    }} do {{
+      %e = sdy.sharding_constraint %b <@mesh, [{{}}, {{"y"}}]> : {TYPE}
+      %v = stablehlo.reverse %e, dims = [1] : {TYPE}
+      %w = stablehlo.add %v, %v : {TYPE}
+      stablehlo.return %w : {TYPE}
+    }}"""
+    got, counts = run(manual(body))
+    want = []
+    for part in (X[:4], X[4:]):
+        while part.max() < 300:
+            part = 2 * part[:, ::-1]
+        want.append(part)
+    np.testing.assert_array_equal(got, np.concatenate(want))
+    assert "collective_permute" not in counts
+
+
+def test_permutes_stay_among_devices_that_hold_parts_of_one_tensor():
+    """Axis "a" is in no layout: along it, devices of a manual computation hold different tensors."""
+    mesh = Mesh("m", (("p", 3), ("a", 2), ("q", 3)))
+    atoms = Atoms(mesh)
+    (p, a, q) = (atoms.of_axis(mesh.axis(n)) for n in "paq")
+    pairs = Realiser(atoms, ModuleBuilder("m", "")).pairs((p,), (q,), ())
+    along = atoms.coordinate(a)
+    assert (along[pairs[:, 0]] == along[pairs[:, 1]]).all()
+    assert (atoms.coordinate(p)[pairs[:, 0]] == atoms.coordinate(q)[pairs[:, 1]]).all()
+    assert sorted(pairs[:, 0].tolist()) == sorted(pairs[:, 1].tolist()) == list(range(18))
