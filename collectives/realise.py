@@ -210,10 +210,10 @@ class Realiser:
             return
         over, split = self.atoms.axes_text(atoms), self.atoms.axes_text(sorted(apart))
         raise UnsupportedOpError(
-            f"{getattr(op, 'name', 'a result')} ({cause}) has to exchange pieces over {over} inside a branch or loop "
-            f"of a manual computation that devices along {split} may not all run, and would wait for those that do not; "
-            "move it out of the branch, decide by a value that is the same along these axes, or keep what it uses "
-            "whole (replicated) along the free axes",
+            f"{getattr(op, 'name', 'a result')} ({cause}) has to exchange pieces over {over} in a branch or loop of a "
+            f"manual computation that devices along {split} may not all run, and would wait for those that do not; "
+            "move it out of there, decide by a value that is the same along these axes, or keep what it uses whole "
+            "(replicated) along the free axes",
             source(op),
         )
 
