@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from propagation import Propagated
-from propagation.annotations import Shardings, read_shardings
+from propagation.annotations import Shardings, parse_sharding, read_shardings
 from propagation.model import AxisRef, TensorSharding
 from propagation.program import Op, Program, Value, source
 
@@ -93,4 +93,12 @@ class Propagation(Source):
         self.propagated = propagated
 
     def results(self) -> list[TensorSharding | None]:
-        return list(self.propagated.result_shardings)
+        """As propagation left them; but whoever did not declare a result unreduced gets the sum, also where propagation
+        passed on that the returned value is (as Shardy does for an argument that is whole otherwise)."""
+        meshes, attrs = self.program.meshes, self.program.main.result_attrs
+        found: list[TensorSharding | None] = []
+        for s, own in zip(self.propagated.result_shardings, attrs, strict=True):
+            said = own.get("sdy.sharding")
+            is_declared = said is not None and bool(parse_sharding(str(said), meshes).unreduced)
+            found.append(s if is_declared else _reduced(s))
+        return found

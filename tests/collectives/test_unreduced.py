@@ -121,11 +121,18 @@ def test_whole_values_declared_unreduced_are_counted_once():
     np.testing.assert_array_equal(run(partition(text), [x] * 4), x)
 
 
-def test_results_that_nobody_declares_unreduced_are_summed():
+@pytest.mark.parametrize("propagate", [True, False])
+@pytest.mark.parametrize("argument", [SPLIT, WHOLE])
+@pytest.mark.parametrize("declared", [None, "[{}, {}]", '[{"b"}, {?}]'])
+@pytest.mark.parametrize("body", ["return %x", NEGATE], ids=["identity", "negate"])
+def test_results_that_nobody_declares_unreduced_are_summed(body, declared, argument, propagate):
+    """Also where propagation passes on that the returned value is unreduced, as it does for whole arguments."""
+    if not propagate and declared is not None and "?" in declared:
+        declared = '[{"b"}, {}]'
     parts = addends(4)
-    result = partition(program("return %x", SPLIT), propagate=False)
+    result = partition(program(body, argument, declared), propagate)
     assert not result.result_shardings[0].unreduced
-    np.testing.assert_array_equal(run(result, parts), sum(parts))
+    np.testing.assert_array_equal(run(result, parts), sum(parts) if body is not NEGATE else -sum(parts))
 
 
 def test_manual_computations_take_and_return_addends():
