@@ -150,6 +150,7 @@ def _outline(program: Program, shardings: Shardings, op: Op, symbols: Symbols, k
         replace_all_uses(old, value)
     edits.before(op, call)
     edits.erase(op)
+    op.data["became"] = call
     return call
 
 

@@ -15,6 +15,7 @@ from operator import itemgetter
 from . import schedule
 from .annotations import Shardings
 from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, is_edge, store_argument
+from .last_visits import LastVisits
 from .log import Log
 from .model import OpRule, TensorSharding
 from .nodes import Group, Node, barrier_direction, has_one_user, identity, view_of
@@ -56,8 +57,8 @@ class Driver:
         self._held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
         self._lay_out(edges)
         self._build_nodes()
-        self._visited: list[tuple[Op, Group | None]] = []
-        self.log.start(self._slot, self.table, self._result_slots, strategy, self._last_visits)
+        owners = {place: edge.owner for place, edge in self._edge_by_slot.items()}
+        self.log.start(self._slot, self.table, self._result_slots, strategy, owners)
         self._group_of: dict[int, list[int]] = {}
         for group in groups or ():
             members = [self._slot[v.index] for v in group]
@@ -276,35 +277,7 @@ class Driver:
                 store_argument(edge, table[edge.owner.index])
         for func, places in self._result_slots.items():
             self.shardings.results[func] = [table[p] for p in places]
-        # The log keeps this driver for `missing`, which needs only this much of the nodes.
-        self._visited = [(n.op, n.group if n.rule is not None else None) for n in self.nodes if n.op.results]
-        for unneeded in (self.nodes, self._alive, self._edges_of_source):
-            unneeded.clear()
-
-    def _last_visits(self):
-        """(operation, rule or None, places and shardings of its tensors, directions, decision) as things stand."""
-        for op, group in self._visited:
-            if op.parent is None or is_edge(op):
-                continue
-            places = [self._decided(v) for v in (*op.operands, *op.results)]
-            if None in places or (group is None and is_data_flow_op(op)):
-                continue
-            shardings = tuple([self.table[p] for p in places])
-            rule = decision = directions = None
-            if group is not None:
-                rule = group.rule
-                directions = schedule.directions(rule, group.mode or schedule.ALL)
-                decision = decide(rule, directions, self.strategy, self.conservative, shardings)
-            yield op, rule, places, shardings, directions, decision
-
-    def _decided(self, value: Value | None) -> int | None:
-        """The place of a value, or of what a call's result or a reshard stands for; None if it was made afterwards."""
-        while value is not None and value.index >= len(self._slot):
-            op = value.op
-            stands_for = None if op is None or op.data is None else op.data.get("stands_for")
-            is_reshard = op is not None and op.name == "sdy.reshard"
-            value = stands_for[value.number] if stands_for else op.operands[0] if is_reshard else None
-        return None if value is None else self._slot[value.index]
+        self.log.last_visits = LastVisits(self.program, slot, table, self.nodes, self.strategy, self.conservative)
 
     def _due(self) -> list[int]:
         """The operations that have something to do in this round, the first one last."""

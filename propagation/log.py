@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .axes import contains, difference
 from .dataflow import is_edge
@@ -17,6 +17,9 @@ from .model import AxisRef, TensorSharding
 from .program import Func, Op, Program, Value
 from .reasons import Missing, Reason, missing_values, obstacles
 from .visit import Decision
+
+if TYPE_CHECKING:
+    from .last_visits import Visit
 
 __all__ = ["Event", "Log", "Missing", "Reason", "Step"]
 
@@ -103,6 +106,7 @@ class Log:
 
     applied            constraints and manual computations whose sharding was put on an operand beforehand
     removed_ops        operations without use or effect that were removed
+    last_visits        every operation as it is seen when all is decided
     stale_priorities   those of them whose user priority was still to come (see `removed`)
     """
 
@@ -119,7 +123,8 @@ class Log:
         self._results: dict[Func, list[int]] = {}
         self._by_slot: dict[int, list[tuple[int, int]]] = {}
         self._indexed = 0
-        self._last_visits = None
+        self.last_visits: Iterable[Visit] = ()
+        self._owners: dict[int, Value] = {}
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
@@ -135,11 +140,13 @@ class Log:
 
     # ---- recording
 
-    def start(self, slot: list[int], table, results: dict[Func, list[int]], strategy: str, last_visits) -> None:
-        """Takes note of the table's layout, of the user's annotations and of the strategy. `last_visits()` gives
-        (operation, rule, shardings, decision) as they stand."""
+    def start(
+        self, slot: list[int], table, results: dict[Func, list[int]], strategy: str, owners: dict[int, Value]
+    ) -> None:
+        """Takes note of the table's layout, of the user's annotations and of the strategy. `owners` are the values that
+        edges belong to, by the edges' places."""
         self._slot, self._table, self._initial, self._results = slot, table, table[:], results
-        self.strategy, self._last_visits = strategy, last_visits
+        self.strategy, self._owners = strategy, owners
 
     def slot_of(self, value: Value) -> int:
         """The place in the driver's table of the sharding of `value`."""
@@ -295,7 +302,7 @@ class Log:
         return None
 
     def _value(self, slot: int) -> Value | None:
-        return self.program.values[slot] if slot < len(self._slot) else None
+        return self._owners.get(slot) or (self.program.values[slot] if slot < len(self._slot) else None)
 
     def value_at(self, slot: int) -> Value | None:
         """The value whose sharding a place of the table holds; None for a function's result."""
@@ -308,14 +315,14 @@ class Log:
     def missing(self) -> list[Missing]:
         """The dimensions of values that stayed whole though the visited operation had axes for them (see
         `propagation.reasons`)."""
-        return missing_values(self, self._last_visits() if self._last_visits is not None else ())
+        return missing_values(self, self.last_visits)
 
 
-def _count(op: Op | Func) -> int:
-    """How many of an event's tensors are operands."""
+def _count(op: Op | Func) -> int | None:
+    """How many of an event's tensors are operands; None for an edge."""
     if isinstance(op, Func):
         return 1
-    return len(op.data["edge"].sources) if is_edge(op) else len(op.operands)
+    return None if is_edge(op) else len(op.operands)
 
 
 def _covers(sharding: TensorSharding | None, dim: int, axis: AxisRef) -> bool:

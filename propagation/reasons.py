@@ -81,11 +81,11 @@ def axes_text(axes: Iterable[AxisRef]) -> str:
 
 
 def obstacles(
-    log: Log, c: Conflict, mappings, slots: Sequence[int], shardings: Sequence[TensorSharding | None], count: int,
-    before: int | None = None,
+    log: Log, c: Conflict, mappings, slots: Sequence[int], shardings: Sequence[TensorSharding | None],
+    count: int | None, before: int | None = None,
 ) -> Iterator[Reason]:  # fmt: skip
     """Which tensors of a visit did not take the axes of a conflict, and why. `mappings` are the rule's, `count` is the
-    number of operands, `before` the number of the first event that counts as later."""
+    number of operands (an edge has none: None), `before` the number of the first event that counts as later."""
     lost = [a for a in c.wanted if a not in c.granted]
     if c.tensor >= 0:
         yield _obstacle(log, c.tensor, c.factor, lost, c.reason, mappings, slots, shardings, count, before)
@@ -133,9 +133,9 @@ def _obstacle(log: Log, t, factor, lost, reason, mappings, slots, shardings, cou
     return Reason(tuple(parts))
 
 
-def _who(log: Log, t: int, slots: Sequence[int], count: int) -> list[str | Value]:
+def _who(log: Log, t: int, slots: Sequence[int], count: int | None) -> list[str | Value]:
     value = log.value_at(slots[t])
-    side = f"operand {t}" if t < count else f"result {t - count}"
+    side = "value" if count is None else f"operand {t}" if t < count else f"result {t - count}"
     return [side] if value is None else [f"{side} (", value, ")"]
 
 
@@ -160,14 +160,14 @@ def _holder(sharding: TensorSharding, dim: int, axes) -> AxisRef | None:
 
 
 def missing_values(log: Log, visits) -> list[Missing]:
-    """Every dimension of an operand or result that stayed whole though another tensor of the operation is split along
+    """Every dimension of an operand or result, or of a value that flows along an edge (through a loop, a branch, a
+    computation, a call), that stayed whole though another tensor of the operation is split along
     the same factor, with what stopped the axes; each dimension of a value once. A factor that a tensor does not have
     (a sum over a sharded dimension) is no reason, but how it should be. `visits` are those of the driver as things
     stand in the end."""
     out: list[Missing] = []
     seen: set[tuple[int, int]] = set()
-    for op, rule, slots, shardings, directions, decision in visits:
-        values = (*op.operands, *op.results)
+    for op, values, slots, shardings, rule, directions, decision, is_edge in visits:
         if rule is None:
             out += _without_rule(op, shardings)
             continue
@@ -176,7 +176,7 @@ def missing_values(log: Log, visits) -> list[Missing]:
             continue  # on one device, or of another rank: nothing passes
         if not any(s is not None and s.axes for s in shardings):
             continue
-        look = _Look(log, op, rule, slots, shardings, directions, decision)
+        look = _Look(log, op, rule, slots, shardings, directions, decision, is_edge)
         for t, value in enumerate(values[: len(mappings)]):
             for dim in range(len(mappings[t])):
                 own = shardings[t]
@@ -201,12 +201,14 @@ def _without_rule(op: Op, shardings) -> Iterator[Missing]:
 class _Look:
     """One operation with what its tensors have along the factors of its rule."""
 
-    def __init__(self, log: Log, op: Op, rule: OpRule, slots, shardings, directions, decision: Decision | None):
+    def __init__(
+        self, log: Log, op: Op | Func, rule: OpRule, slots, shardings, directions, decision: Decision, is_edge: bool
+    ):
         self.log, self.op, self.rule = log, op, rule
         self.slots, self.shardings, self.directions, self.decision = slots, shardings, directions, decision
         self.mappings = (*rule.operands, *rule.results)
         self.states: list[TensorState] = [project(rule, m, s) for m, s in zip(self.mappings, shardings)]
-        self.count = len(rule.operands)
+        self.count = None if is_edge else len(rule.operands)
 
     def at(self, t: int, dim: int, value: Value, values: Sequence[Value]) -> Missing | None:
         """What dimension `dim` of tensor `t` could have had; None if no other tensor is split along it."""
@@ -234,8 +236,8 @@ class _Look:
             yield Reason((f"nothing propagates along factor {f} of the operation",))
         elif direction == NONE:
             yield Reason((f"no axes pass {self.op.name} in either direction along factor {f}",))
-        elif direction == (BACKWARD if t >= self.count else FORWARD):
-            only = "from results to operands" if t >= self.count else "from operands to results"
+        elif direction == (BACKWARD if t >= len(self.rule.operands) else FORWARD):
+            only = "from results to operands" if direction == BACKWARD else "from operands to results"
             yield Reason((f"axes pass {self.op.name} only {only} along factor {f}",))
         if len({s.mesh.layout for s in self.shardings if s is not None and not s.mesh.is_empty}) > 1:
             yield Reason(("the operands and results are on different meshes",))

@@ -18,7 +18,9 @@ from .test_differential import CASES
 
 
 def _has(sharding, dim, axis) -> bool:
-    return sharding is not None and any(contains(a, axis) for a in sharding.dims[dim].axes)
+    if sharding is None or dim >= len(sharding.dims):
+        return False
+    return any(contains(a, axis) for a in sharding.dims[dim].axes)
 
 
 def _replay_step(log, step, following) -> None:

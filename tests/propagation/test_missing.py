@@ -74,7 +74,7 @@ def test_nothing_that_stayed_whole_is_left_out(stage):
         except errors.UnsupportedModuleError:
             continue
         listed = {(result.log.slot_of(m.value), m.dim) for m in result.log.missing() if _decided(result, m.value)}
-        for op, rule, slots, shardings, _, _ in result.log._last_visits():
+        for op, values, slots, shardings, rule, *_ in result.log.last_visits:
             if rule is None or any(s is not None and s.mesh.is_maximal for s in shardings):
                 continue
             sides = (*rule.operands, *rule.results)
@@ -82,7 +82,7 @@ def test_nothing_that_stayed_whole_is_left_out(stage):
                 (f, slots[t]) for t, s in enumerate(shardings) for d, fs in enumerate(sides[t]) for f in fs
                 if len(fs) == 1 and s is not None and s.dims[d].axes
             }  # fmt: skip
-            for t, value in enumerate((*op.operands, *op.results)):
+            for t, value in enumerate(values):
                 for d, fs in enumerate(sides[t]):
                     whole = shardings[t] is None or not shardings[t].dims[d].axes
                     if whole and _decided(result, value) and any(f in fs and s != slots[t] for f, s in split):
@@ -119,3 +119,49 @@ def test_the_log_iterates_and_prints():
     log = propagation.run(SAME_AXIS).log
     assert list(log) == log.events and len(log) == len(log.events) == len(str(log).splitlines()) > 0
     assert "stablehlo.dot_general (-:4) [round " in str(log)
+
+
+EDGES = """sdy.mesh @mesh = <["a"=2, "b"=4]>
+func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>},
+                %y: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"b"}, {}]>},
+                %i: tensor<i1>, %n: tensor<i32>) -> (tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+  REST
+  return %0 : tensor<8x16xf32>
+}
+func.func private @f(%p: tensor<8x16xf32>) -> tensor<8x16xf32> {
+  %0 = stablehlo.tanh %p {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {}]>]>} : tensor<8x16xf32>
+  return %0 : tensor<8x16xf32>
+}"""
+LOOPS = {
+    "stablehlo.while": """%0 = stablehlo.while(%p = %x) : tensor<8x16xf32>
+      cond { stablehlo.return %i : tensor<i1> }
+      do { stablehlo.return %y : tensor<8x16xf32> }""",
+    "stablehlo.case": """%0 = "stablehlo.case"(%n) ({ stablehlo.return %x : tensor<8x16xf32> },
+      { stablehlo.return %y : tensor<8x16xf32> }) : (tensor<i32>) -> tensor<8x16xf32>""",
+    "stablehlo.optimization_barrier": """%0 = stablehlo.optimization_barrier
+      {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {}]>]>} %x : tensor<8x16xf32>""",
+    "sdy.manual_computation": """%0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{}, {}]>]
+      out_shardings=[<@mesh, [{}, {}]>] manual_axes={"b"} (%p: tensor<8x16xf32>) {
+        sdy.return %p : tensor<8x16xf32> } : (tensor<8x16xf32>) -> tensor<8x16xf32>""",
+    "func.call": """%0 = func.call @f(%x) {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {}]>]>}
+      : (tensor<8x16xf32>) -> tensor<8x16xf32>""",
+}
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+@pytest.mark.parametrize("name", LOOPS)
+def test_values_of_loops_branches_and_computations_are_listed(name, dedup):
+    text = EDGES.replace("REST", LOOPS[name])
+    if name in ("stablehlo.while", "stablehlo.case"):
+        text = text.replace("{sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>})", "{})")
+    result = propagation.run(text, dedup_functions_fully=dedup)
+    found = [m for m in result.missing() if m.dim == 0 and m.result is None]
+    assert found, name
+    reasons = " ".join(r for m in found for r in m.reasons)
+    if name in ("stablehlo.while", "stablehlo.case"):
+        (only,) = found
+        assert only.op.name == name and only.value is only.op.results[0] and "neither gives way" in reasons
+        assert "(-:2)" in reasons and "(-:3)" in reasons
+    else:
+        assert "the dimension is closed by its annotation" in reasons
+    assert "data_flow_edge" not in " ".join(map(str, found))
