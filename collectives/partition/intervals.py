@@ -103,6 +103,17 @@ def bordered(
     return ref
 
 
+def lacking(starts: Sequence[int], length: int, size: int) -> int:
+    """The most positions of a window, one per device along a dimension of `size`, that its device does not hold."""
+    have = -(-size // len(starts))
+    most = 0
+    for c, first in enumerate(starts):
+        low, high = max(first, 0), min(first + length, size)
+        kept = min(high, (c + 1) * have) - max(low, c * have)
+        most = max(most, high - low - max(0, kept))
+    return most
+
+
 def fold(ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int]) -> Ref:
     """The sum of overlapping windows: the piece of a tensor of `size` along `dim` to whose positions
     [starts[c], starts[c] + length) device coordinate c contributes its `ref`. The transpose of `windows`."""

@@ -4,19 +4,20 @@ fetches the border it lacks (a halo) and works on its own outputs; running total
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from propagation.attributes import conv_dims, integer, integers, pairs
+from propagation.attributes import ConvDims, conv_dims, integer, integers, pairs
 from propagation.program import Op
 
 from ..emit import Ref
+from ..layout import Dims
 from . import monoid, trade
 from .batch import apply
 from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
-from .intervals import bordered, neighbours
+from .intervals import bordered, lacking, neighbours
 from .reduce import identity_literal, is_identity, reduction_kind
 from .trade import padding_text
 
@@ -116,7 +117,8 @@ def reduce_window(ctx: Context, op: Op) -> None:
     every = tuple(range(rank))
     factors = Factors(out, (PASS,) * rank, (every,) * count + ((),) * count, (every,) * count)
     byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
-    choice = choose(ctx, factors, op.operands, op.results, byte)
+    halo = _Halo(tuple(axes), tuple(padding), shape, count * ctx.bits(op.operands[0]))
+    choice = choose(ctx, factors, op.operands, op.results, byte, halo)
     dims = choice.operands[0]
     moving = [d for d in every if dims[d] and not _trivial(axes[d], padding[d])]
     running = [d for d in moving if _is_running(axes[d], padding[d])]
@@ -148,6 +150,26 @@ def reduce_window(ctx: Context, op: Op) -> None:
     text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), padding_text(new_padding))))
     for r, ref in zip(op.results, ctx.local_copy(op, refs, shapes, attrs=text)):
         ctx.bind(r, dims, ref)
+
+
+class _Halo(NamedTuple):
+    """The bytes that windows over a tensor of `shape`, of `size` bytes per element, lack on each device."""
+
+    axes: tuple[_Axis, ...]
+    padding: tuple[tuple[int, int], ...]
+    shape: tuple[int, ...]
+    size: float
+
+    def __call__(self, ctx: Context, operands: Sequence[Dims]) -> float:
+        total, dims = 0.0, operands[0]
+        for d, (axis, pad) in enumerate(zip(self.axes, self.padding)):
+            if not dims[d] or _trivial(axis, pad):
+                continue
+            p = ctx.atoms.product(dims[d])
+            row = self.size * ctx.elements(self.shape, dims) / -(-axis.size // p)
+            plan = None if _is_running(axis, pad) else _own_outputs(axis, p)
+            total += row * (p.bit_length() if plan is None else lacking(plan.starts, plan.length, axis.size))
+        return total
 
 
 def _trivial(axis: _Axis, padding) -> bool:
@@ -287,9 +309,10 @@ def _convolve(ctx: Context, op: Op, d, axes, padding, shapes, spatial) -> bool:
     for i, k, o in zip(d.input_spatial, d.kernel_spatial, d.output_spatial):
         taken = {f[i] for f, i in ((factors.operands[0], i), (factors.operands[1], k), (factors.results[0], o))}
         per_element *= shapes[1][k] * shapes[2][o] / max(1, *[factors.sizes[f] for f in taken if f >= 0], 1)
-    choice = choose(ctx, factors, (lhs, rhs), (result,), per_element)
+    borders = _Borders(op, d, tuple(axes), spatial, shapes)
+    choice = choose(ctx, factors, (lhs, rhs), (result,), per_element, borders if any(spatial) else None)
     layout = choice.operands[0]
-    plans, kernel = _borders(ctx, op, d, axes, spatial, choice.operands, shapes)
+    plans, kernel = borders.windows(ctx, choice.operands)
     if None in plans.values() or None in kernel.values():
         return False
     for v, dims, f in zip((lhs, rhs), choice.operands, factors.operands):
@@ -325,31 +348,55 @@ def _convolve(ctx: Context, op: Op, d, axes, padding, shapes, spatial) -> bool:
     return True
 
 
-def _borders(ctx: Context, op: Op, d, axes, spatial, layouts, shapes):
-    """What of the split spatial dimensions is fetched: ({dimension: window of the input}, {dimension: window of the
-    kernel}). A contraction over positions needs one of the two; an operand under other windows too is preferred,
-    because one border serves both."""
-    plans: dict[int, _Window | None] = {}
-    kernel: dict[int, _Window | None] = {}
-    for j, (mode, i, k, axis) in enumerate(zip(spatial, d.input_spatial, d.kernel_spatial, axes)):
-        if not mode or not layouts[0][i]:
-            continue
-        p = ctx.atoms.product(layouts[0][i])
-        if mode == "out":
-            plans[j] = _own_outputs(axis, p)
-            continue
-        options = (_own_taps(axis, p), _taps_of_own_inputs(axis, p))
-        costs = []
-        for plan, v, dims, at, shape in zip(options, op.operands, layouts, (i, k), shapes):
-            piece = -(-shape[at] // p)
-            rows = float("inf") if plan is None else max(0, plan.length - piece)
-            shared = any(u.op is not op and u.op.name in PARTITION for u in v.uses)
-            costs.append(rows * ctx.elements(shape, dims) / piece * ctx.bits(v) * (0.5 if shared else 1.0))
-        if costs[1] < costs[0]:
-            kernel[j] = options[1]
-        else:
-            plans[j] = options[0]
-    return plans, kernel
+class _Borders(NamedTuple):
+    """What a convolution's device needs of split spatial dimensions."""
+
+    op: Op
+    dims: ConvDims
+    axes: tuple[_Axis, ...]
+    spatial: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def windows(self, ctx: Context, layouts: Sequence[Dims]) -> tuple[dict, dict]:
+        """({dimension: window of the input}, {dimension: window of the kernel}) that are fetched. A contraction over
+        positions needs one of the two; an operand under other windows too is preferred, because one border serves
+        both."""
+        plans: dict[int, _Window | None] = {}
+        kernel: dict[int, _Window | None] = {}
+        d = self.dims
+        for j, (mode, i, k, axis) in enumerate(zip(self.spatial, d.input_spatial, d.kernel_spatial, self.axes)):
+            if not mode or not layouts[0][i]:
+                continue
+            p = ctx.atoms.product(layouts[0][i])
+            if mode == "out":
+                plans[j] = _own_outputs(axis, p)
+                continue
+            options = (_own_taps(axis, p), _taps_of_own_inputs(axis, p))
+            costs = []
+            for plan, v, dims, at, shape in zip(options, self.op.operands, layouts, (i, k), self.shapes):
+                piece = -(-shape[at] // p)
+                rows = float("inf") if plan is None else max(0, plan.length - piece)
+                shared = any(u.op is not self.op and u.op.name in PARTITION for u in v.uses)
+                costs.append(rows * ctx.elements(shape, dims) / piece * ctx.bits(v) * (0.5 if shared else 1.0))
+            if costs[1] < costs[0]:
+                kernel[j] = options[1]
+            else:
+                plans[j] = options[0]
+        return plans, kernel
+
+    def __call__(self, ctx: Context, layouts: Sequence[Dims]) -> float:
+        """Bytes that a device lacks of its windows; 0 where that is not known, and the dimension cannot stay split."""
+        total = 0.0
+        places = (self.dims.input_spatial, self.dims.kernel_spatial)
+        for found, v, dims, at, shape in zip(
+            self.windows(ctx, layouts), self.op.operands, layouts, places, self.shapes
+        ):
+            for j, plan in found.items():
+                size = shape[at[j]]
+                if plan is not None:
+                    row = ctx.bits(v) * ctx.elements(shape, dims) / -(-size // len(plan.starts))
+                    total += row * lacking(plan.starts, plan.length, size)
+        return total
 
 
 PARTITION = {

@@ -282,3 +282,14 @@ def test_running_totals_that_a_start_would_change_are_made_whole(start, function
 
     result, _ = check(Case({"x": 8}, build, (x,), (P(None, "x"),), P(None, "x")), above_xla=True)
     assert {e.kind for e in result.plan} == {"all_to_all"}
+
+
+def test_a_window_moves_over_the_dimension_that_is_whole():
+    """Borders are sent as well: where the result is wanted split along another dimension, the operand moves first."""
+    x = np.random.default_rng(0).standard_normal((5, 10, 10)).astype(np.float32)
+
+    def build(constrain):
+        return lambda x: jax.lax.reduce_window(x + 1, -jnp.inf, jax.lax.max, (1, 1, 2), (1, 1, 1), "SAME")
+
+    result, sent = check(Case({"x": 5}, build, (x,), (P(None, None, "x"),), P(None, "x")))
+    assert [e.kind for e in result.plan] == ["all_to_all"] and sent == 320
