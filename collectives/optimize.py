@@ -31,7 +31,7 @@ def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, optio
             changed += release(function, functions, machine)
         wanted = options.collective_matmul
         if wanted or (wanted is None and machine.chosen):
-            changed += pipeline(function, realiser, machine, bool(wanted))
+            changed += pipeline(function, realiser, machine, budget, bool(wanted))
         if options.combine:
             combine(function, functions, realiser, machine)
         if options.order or (options.order is None and machine.chosen):

@@ -1,15 +1,14 @@
 """Moving collectives out of loops: what each iteration would send anew, though it is always the same.
 
 A collective whose operand is computed from values of outside of the loop alone goes in front of it, with those
-computations. Its result then lives as long as the loop runs: that is only done within a bound of memory. Branches stay
-as they are, since what runs in one may never run.
+computations. Its result then lives as long as the loop runs: that is only done where it raises the estimated memory of
+the whole function by no more than a bound. Branches stay as they are, since what runs in one may never run.
 """
 
 from __future__ import annotations
 
 from ..emit import Item, Region
 from .graph import effects, inputs
-from .machine import ref_bytes
 from .memory import Budget
 
 __all__ = ["hoist"]
@@ -17,26 +16,28 @@ __all__ = ["hoist"]
 
 def hoist(region: Region, budget: Budget) -> int:
     """Moves collectives out of the loops of a region, innermost first; how many."""
-    moved, out = 0, []
-    for item in region.items:
+    moved = 0
+    for item in list(region.items):
         for inner in item.regions:
             if inner.kind != "body":
                 moved += hoist(inner, budget)
         if item.name == "stablehlo.while":
-            for inner in item.regions:
-                if inner.trips != 0:
-                    chosen = _invariant(inner, budget)
-                    for i in chosen:
-                        i.region = region
-                    moved += sum(i.collective is not None for i in chosen)
-                    out += chosen
-        out.append(item)
-    region.items = out
+            moved += sum(_empty(region, item, inner, budget) for inner in item.regions if inner.trips != 0)
     return moved
 
 
-def _invariant(loop: Region, budget: Budget) -> list[Item]:
-    """Takes out of a loop its invariant collectives and what they need, in order."""
+def _empty(region: Region, item: Item, loop: Region, budget: Budget) -> int:
+    """Moves the invariant collectives of a loop together or, where that takes too much memory, one by one."""
+    wanted = _invariant(loop)
+    if not wanted:
+        return 0
+    if _move(region, item, loop, wanted, budget):
+        return len(wanted)
+    return sum(_move(region, item, loop, [c], budget) for c in wanted) if len(wanted) > 1 else 0
+
+
+def _invariant(loop: Region) -> list[Item]:
+    """The collectives of a loop that send the same in every iteration."""
     # Most loops have none: collectives are looked at first, and what they need only as far as it is invariant.
     if not any(i.collective is not None for i in loop.items):
         return []
@@ -44,19 +45,25 @@ def _invariant(loop: Region, budget: Budget) -> list[Item]:
     for item in loop.items:
         if effects(item) or any(r in varying for r in inputs(item)):
             varying.update(item.results)
-    wanted: set[Item] = set()
-    for item in loop.items:
-        if item.collective is not None and not any(r in varying for r in item.results):
-            if budget.take(sum(map(ref_bytes, item.results))):
-                c = item.collective
-                item.collective = c._replace(cause=f"{c.cause}, moved out of a loop")
-                wanted.add(item)
-    if not wanted:
-        return []
-    own = set(loop.items)
-    for item in reversed(loop.items):
-        if item in wanted:
-            wanted.update(r.item for r in inputs(item) if r.item in own)
-    chosen = [i for i in loop.items if i in wanted]
-    loop.items = [i for i in loop.items if i not in wanted]
-    return chosen
+    return [i for i in loop.items if i.collective is not None and not any(r in varying for r in i.results)]
+
+
+def _move(region: Region, item: Item, loop: Region, collectives: list[Item], budget: Budget) -> bool:
+    """Puts collectives of a loop, and what they need of it, in front; undone if that takes more than is left."""
+    before, inside, outside = budget.need(), loop.items, region.items
+    own, wanted = set(inside), set(collectives)
+    for i in reversed(inside):
+        if i in wanted:
+            wanted.update(r.item for r in inputs(i) if r.item in own)
+    chosen = [i for i in inside if i in wanted]
+    at = outside.index(item)
+    loop.items = [i for i in inside if i not in wanted]
+    region.items = [*outside[:at], *chosen, *outside[at:]]
+    if not budget.take(max(0.0, budget.need() - before)):
+        loop.items, region.items = inside, outside
+        return False
+    for i in chosen:
+        i.region = region
+        if i.collective is not None:
+            i.collective = i.collective._replace(cause=f"{i.collective.cause}, moved out of a loop")
+    return True

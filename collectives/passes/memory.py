@@ -13,7 +13,7 @@ from ..emit import FunctionItem, Item, Ref, Region
 from .graph import inputs
 from .machine import Machine, ref_bytes
 
-__all__ = ["Budget", "boundary", "crest", "largest_collective", "last_uses", "need_of", "peak"]
+__all__ = ["Budget", "Room", "boundary", "crest", "largest_collective", "last_uses", "need_of", "peak"]
 
 _NO_BUFFER = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.reshape",
               "stablehlo.replica_id", "stablehlo.optimization_barrier"}  # fmt: skip
@@ -72,6 +72,14 @@ class Budget:
             self._left = free if limit is None else max(0.0, limit - need)
         return self._left
 
+    def need(self) -> float:
+        """Estimated bytes of the function as it is now."""
+        return need_of(self._function, self._functions)
+
+    def room(self) -> Room:
+        """Where in the function as it is now how many bytes more may live at once."""
+        return Room(self._function, self._functions, self.left)
+
     def take(self, n: float) -> bool:
         """Whether `n` bytes were left; if so they are taken."""
         if n > self.left:
@@ -109,6 +117,15 @@ def crest(
     The region's arguments, what it uses from outside and what `results` names do not count: they are the boundary.
     `functions` are those that calls may name; without them calls cost their results alone.
     """
+    most, at = 0.0, 0
+    for i, (live, inner) in enumerate(_lives(region, results, functions)):
+        if live + inner > most:
+            most, at = live + inner, i
+    return most, at
+
+
+def _lives(region: Region, results: Sequence[Ref], functions) -> list[tuple[float, float]]:
+    """Per item of a region: bytes of the region's values that live while it runs, and those that live within it."""
     items = region.items
     last, users = last_uses(items)
     for item in reversed(items):
@@ -117,8 +134,8 @@ def crest(
             last.update((r, max(last[r], end)) for r in item.operands)
     returned = set(results)
     dying: list[float] = [0.0] * (len(items) + 1)
-    live = most = 0.0
-    at = 0
+    live = 0.0
+    out = []
     for i, item in enumerate(items):
         for r, n in _buffers(item, users):
             if r not in returned:
@@ -127,10 +144,32 @@ def crest(
         inner = max((_inside(r, functions) for r in item.regions), default=0.0)
         if functions is not None and item.name == "func.call":
             inner = _inside(functions[item.attrs.partition("@")[2]].region, functions)
-        if live + inner > most:
-            most, at = live + inner, i
+        out.append((live, inner))
         live -= dying[i]
-    return most, at
+    return out
+
+
+class Room:
+    """How many bytes more may live while an item runs before the function's estimated peak grows by more than `extra`."""
+
+    def __init__(self, function: FunctionItem, functions: dict[str, FunctionItem], extra: float):
+        self._live: dict[Item, float] = {}
+        self._functions = functions
+        self._most = 0.0
+        self._visit(function.region, function.results, 0.0)
+        self._most += extra
+
+    def _visit(self, region: Region, results: Sequence[Ref], outer: float) -> None:
+        for item, (live, inner) in zip(region.items, _lives(region, results, self._functions)):
+            self._live[item] = outer + live
+            self._most = max(self._most, outer + live + inner)
+            for r in item.regions:
+                if r.kind != "body":
+                    self._visit(r, (), outer + live)
+
+    def at(self, item: Item) -> float:
+        """Bytes that are free while an item runs."""
+        return self._most - self._live[item]
 
 
 def _buffers(item: Item, users: dict[Ref, int]) -> list[tuple[Ref, float]]:

@@ -8,7 +8,9 @@ gathered or unreduced tensor never exists whole (Wang et al., ASPLOS 2023). The 
 gathered dimension is contracted, each device has an order of its own: copies of one value would come to differ in their
 last bits, so that is only done where no device holds the result of another (`varying`).
 
-It pays where computing a piece takes about as long as sending one, which `_gain` asks the topology.
+It pays where computing a piece takes about as long as sending one, which `_gain` asks the topology. Pieces under way
+and sums take memory in place of the tensor that never exists; where that is more, and more than is left (`_grows`),
+the collective stays.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from ..emit import Collective, FunctionItem, Item, Ref, Region
 from ..realise import APART, Realiser
 from .graph import Scratch, captured, contract, inputs, walk
 from .machine import Machine, dot_dimensions, flops, ref_bytes
+from .memory import Budget, Room
 from .packing import dimension_of, one_reducer
 from .varying import varying
 
@@ -56,11 +59,12 @@ class _Ring:
         return self.dots if self.collective.collective.kind == "all_gather" else [self.collective]
 
 
-def pipeline(function: FunctionItem, realiser: Realiser, machine: Machine, always: bool) -> int:
-    """Pipelines contractions of a function, where it pays or (`always`) wherever it can be done.
+def pipeline(function: FunctionItem, realiser: Realiser, machine: Machine, budget: Budget, always: bool) -> int:
+    """Pipelines contractions of a function, where it pays and memory allows or (`always`) wherever it can be done.
 
     How many collectives became pipelines.
     """
+    room: Room | None = None
     differs: dict[Ref, frozenset[int]] | None = None
     worth: Callable[[_Ring], bool] = (lambda ring: True) if always else (lambda ring: _gain(ring, machine) < WORTH)
     done = 0
@@ -70,7 +74,11 @@ def pipeline(function: FunctionItem, realiser: Realiser, machine: Machine, alway
         found = _rings(r, function.results)
         if found and differs is None:
             differs = varying(function)
-        rings = _apart(r, [ring for ring in found if _own_order(ring, differs) and worth(ring)])
+        found = [ring for ring in found if _own_order(ring, differs) and worth(ring)]
+        if found and not always:
+            room = budget.room() if room is None else room
+            found = [ring for ring in found if _grows(ring) <= min(map(room.at, ring.last))]
+        rings = _apart(r, found)
         if rings:
             of = {item: ring.last for ring in rings for item in ring.last}
             by = {id(ring.last[0]): ring for ring in rings}
@@ -229,6 +237,28 @@ def _gain(ring: _Ring, machine: Machine) -> float:
     # Without a network that works by itself nothing overlaps.
     each = max(step, part) if machine.overlaps else step + part
     return (part + (n - 1) * each) / now
+
+
+def _grows(ring: _Ring) -> float:
+    """Bytes that live in a step of the pipeline beyond those of the collective and its contractions."""
+    c = ring.collective
+    n = c.collective.groups[1]
+    if c.collective.kind == "reduce_scatter":
+        # The sum that arrives, the part that is added to it and the one that leaves, for the unreduced tensor.
+        return 3 * ref_bytes(c.results[0]) - n * ref_bytes(c.results[0])
+    (gathered,) = c.results
+    grown = 2 * ref_bytes(gathered) / n - ref_bytes(gathered)
+    for dot in ring.dots:
+        free = _result_dim(dot, dot.operands.index(gathered), ring.dim) is not None
+        grown += ref_bytes(dot.results[0]) / n if free else _summed_bytes(dot)
+    return grown
+
+
+def _summed_bytes(dot: Item) -> float:
+    """Bytes of a part of a contraction while it is added up, and what the sum takes beyond the result."""
+    (out,) = dot.results
+    wide = math.prod(out.shape) * item_bytes(_WIDE.get(out.dtype, out.dtype))
+    return 2 * wide - ref_bytes(out)
 
 
 def _part_seconds(dot: Item, ring: _Ring, machine: Machine) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,3 +124,22 @@ def test_the_cost_model_decides():
     endless = Topology(default=Link(latency=1.0, bandwidth=1e12))
     assert kinds(endless, 1 << 17) == {"all_gather"}
     assert load("h100:8").compiler == "cuda"
+
+
+def test_memory_decides_too():
+    """A contracted dimension is gathered: parts as large as the result are added up, in wider numbers."""
+    text = """
+    sdy.mesh @mesh = <["x"=8]>
+    func.func @main(%a: tensor<131072x4096xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+                    %b: tensor<4096x8192xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+        -> (tensor<131072x8192xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+      %c = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+        : (tensor<131072x4096xbf16>, tensor<4096x8192xbf16>) -> tensor<131072x8192xbf16>
+      return %c : tensor<131072x8192xbf16>
+    }"""
+    propagated = propagation.run(text)
+    topology = dataclasses.replace(load("h100:8"), memory_bandwidth=1e15)  # adding up takes no time
+    kinds = lambda **options: set(collectives.partition(propagated, topology, **options).plan.counts)
+    assert kinds() == {"collective_permute"}
+    assert kinds(memory=500 << 20) == {"all_gather"}
+    assert kinds(memory=500 << 20, collective_matmul=True) == {"collective_permute"}
