@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="TEXT", help="programs whose name has this text; repeatable")
     parser.add_argument("--list", action="store_true", help="print the names of all programs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
-    parser.add_argument("--quick", action="store_true", help="two samples of each time")
+    parser.add_argument("--quick", action="store_true", help="as few as two samples of each time")
     parser.add_argument("--reshards", action="store_true", help="only the pairs of shardings")
     parser.add_argument("--scaling", action="store_true", help="only the time of partitioning")
     args = parser.parse_args()

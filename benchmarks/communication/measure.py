@@ -30,6 +30,7 @@ __all__ = ["Measured", "measure", "sent_by_device"]
 REPEATS = 9
 WARM_UP = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
 SLOW = 2.0  # seconds after which a program is timed twice only
+ENOUGH, MOST = 3.0, 100  # seconds of sampling short steps, and samples, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +163,17 @@ def _runner(executable: Any, arguments: list) -> Callable[[], float]:
 
 
 def _times(runs: list[Callable[[], float]], repeats: int) -> list[float]:
-    """Medians of samples taken in turn."""
+    """Medians of samples taken in turn, each side first in every other turn. Short steps are sampled more often, since
+    a pause of the machine is long beside them."""
     first = [run() for run in runs]
     count = 2 if max(first) > SLOW else repeats
-    samples = [[run() for run in runs] for _ in range(count)]
+    end = time.perf_counter() + ENOUGH
+    samples: list[list[float]] = []
+    while len(samples) < count or (len(samples) < MOST and time.perf_counter() < end):
+        pair = [0.0] * len(runs)
+        for i in (range(len(runs)), reversed(range(len(runs))))[len(samples) % 2]:
+            pair[i] = runs[i]()
+        samples.append(pair)
     return [statistics.median(s) for s in zip(*samples)]
 
 
