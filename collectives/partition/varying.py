@@ -7,6 +7,10 @@ back through loops, branches and the computations around it, until where a colle
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from propagation.attributes import symbol
 from propagation.program import Op, Value
 
 from .constant import scalar_constant
@@ -28,7 +32,15 @@ _IDS = frozenset(("stablehlo.partition_id", "stablehlo.replica_id"))
 _OF_DEVICE = frozenset(f"stablehlo.{name}" for name in ("custom_call", "infeed", "recv", "rng"))
 
 Atoms = frozenset[int]
-Made = tuple[list[Value], Atoms]  # what a value is made of, and the axes over which it differs besides
+
+
+class _Made(NamedTuple):
+    """What a value is made `of`, the atoms over which it `differs` besides, and those over which it is `one` although
+    what it is made of may differ."""
+
+    of: Sequence[Value] = ()
+    differs: Atoms = frozenset()
+    one: Atoms = frozenset()
 
 
 def varying(ctx: Context, value: Value) -> Atoms:
@@ -39,62 +51,71 @@ def varying(ctx: Context, value: Value) -> Atoms:
     found: set[int] = set()
     none: Atoms = frozenset()
     seen = {(value, none)}
-    queue = [(value, none)]  # with the atoms over which collectives have made one of it since
+    queue = [(value, none)]  # with the atoms over which it has been made one since
     while queue:
         if len(seen) > MOST:
             return everyone
         current, one = queue.pop()
-        if current.op is not None and current.op.name in _COLLECTIVES:
-            more, differs, one = _exchanged(ctx, current.op, one, everyone)
-        else:
-            more, differs = (
-                _argument(ctx, current, everyone) if current.is_argument else _result(ctx, current, everyone)
-            )
-        found |= differs - one
-        for v in more:
-            if (v, one) not in seen:
-                seen.add((v, one))
-                queue.append((v, one))
+        look = _argument if current.is_argument else _result
+        made = look(ctx, current, everyone)
+        found |= made.differs - one
+        for v in made.of:
+            state = (v, one | made.one)
+            if state not in seen:
+                seen.add(state)
+                queue.append(state)
     return frozenset(found)
 
 
-def _argument(ctx: Context, value: Value, everyone: Atoms) -> Made:
-    op = value.owner.owner
-    if not isinstance(op, Op):  # of a function, whose calls are not looked for
-        if op is ctx.program.main:
-            return [], frozenset()
-        return [], everyone if _asks_for_devices(ctx) else frozenset(ctx.manual)
+def _argument(ctx: Context, value: Value, everyone: Atoms) -> _Made:
+    op, number = value.owner.owner, value.number
+    if not isinstance(op, Op):
+        return _Made([call.operands[number] for call in _calls(ctx).get(op.name, ())])
     if op.name == "stablehlo.while":
-        return [*_carried(op, value.number)], frozenset()
+        return _carried(op, number)
     if op.name == "sdy.manual_computation":
-        sharding, manual = ctx.manual_shardings(op)[0][value.number], ctx.manual_atoms(op)
-        split = {a for d in ctx.atoms.dims(sharding) for a in d} | set(ctx.atoms.of_axes(sharding.unreduced))
-        return [op.operands[value.number]], frozenset(split & set(manual))
-    return list(op.operands), frozenset()  # of a reduction, a sort, ...
+        return _Made([op.operands[number]], _split(ctx, op, ctx.manual_shardings(op)[0][number]))
+    return _Made(op.operands)  # of a reduction, a sort, ...
 
 
-def _carried(op: Op, number: int) -> list[Value]:
-    """What decides about a value that a loop carries: where it starts, what comes back, and how often."""
+def _carried(op: Op, number: int) -> _Made:
+    """A value that a loop carries: where it starts, what comes back, and how often."""
     cond, body = op.regions
-    return [op.operands[number], body.terminator.operands[number], cond.terminator.operands[0]]
+    return _Made([op.operands[number], body.terminator.operands[number], cond.terminator.operands[0]])
 
 
-def _result(ctx: Context, value: Value, everyone: Atoms) -> Made:
+def _split(ctx: Context, op: Op, sharding) -> Atoms:
+    """The manual atoms of a computation over which devices have parts, or addends, of an operand or result."""
+    used = {a for d in ctx.atoms.dims(sharding) for a in d} | set(ctx.atoms.of_axes(sharding.unreduced))
+    return frozenset(used & set(ctx.manual_atoms(op)))
+
+
+def _result(ctx: Context, value: Value, everyone: Atoms) -> _Made:
     op = value.op
     assert op is not None
-    if op.name in _OF_DEVICE:
-        return [], everyone
+    if op.name in _OF_DEVICE and not _is_function(op):
+        return _Made(differs=everyone)
     digits = _digits(value)
     if digits is not None:
-        return [], _of_digits(ctx, *digits, everyone)
+        return _Made(differs=_of_digits(ctx, *digits, everyone))
+    if op.name in _COLLECTIVES:
+        return _exchanged(ctx, op, everyone)
     if op.name == "stablehlo.while":
-        return _carried(op, value.number), frozenset()
+        return _carried(op, value.number)
     if op.name in ("stablehlo.case", "stablehlo.if"):
-        ends = [block.terminator.operands[value.number] for block in op.regions]
-        return [op.operands[0], *ends], frozenset()
-    if op.name in ("func.call", "sdy.manual_computation"):
-        return list(op.operands), everyone if _asks_for_devices(ctx) else frozenset()
-    return [*op.operands, *_captured(op.regions)], frozenset()
+        return _Made([op.operands[0], *[block.terminator.operands[value.number] for block in op.regions]])
+    if op.name == "func.call":
+        return _Made([ctx.program.funcs[symbol(op.attrs["callee"])].returned[value.number]])
+    if op.name == "sdy.manual_computation":
+        inside = op.regions[0].terminator.operands[value.number]
+        return _Made([inside], one=_split(ctx, op, ctx.manual_shardings(op)[1][value.number]))
+    return _Made([*op.operands, *_captured(op.regions)])
+
+
+def _is_function(op: Op) -> bool:
+    """Whether a call of foreign code gives what its operands decide."""
+    effect = op.attrs.get("has_side_effect")
+    return op.name == "stablehlo.custom_call" and bool(op.operands) and (effect is None or str(effect) == "false")
 
 
 def _captured(blocks) -> list[Value]:
@@ -102,23 +123,25 @@ def _captured(blocks) -> list[Value]:
     return [v for block in blocks for op in block.ops for v in (*op.operands, *_captured(op.regions))]
 
 
-def _exchanged(ctx: Context, op: Op, one: Atoms, everyone: Atoms) -> tuple[list[Value], Atoms, Atoms]:
-    """The same for the result of a collective, and the atoms over which what it is made of is one in it."""
+def _exchanged(ctx: Context, op: Op, everyone: Atoms) -> _Made:
+    """The result of a collective of the program's own."""
     atoms = groups_of(ctx, op)
     if atoms is None:
-        return list(op.operands), everyone, one
+        return _Made(op.operands, everyone)
     if op.name in _SAME_FOR_ALL:
-        return list(op.operands), frozenset(), one | frozenset(atoms)
-    return list(op.operands), frozenset(atoms), one
+        return _Made(op.operands, one=frozenset(atoms))
+    return _Made(op.operands, frozenset(atoms))
 
 
-def _asks_for_devices(ctx: Context) -> bool:
-    """Whether anything in the program tells devices from each other besides what they hold."""
-    known = ctx.decisions.get("asks for devices")
-    if known is None:
-        known = any(op.name in _IDS or op.name in _OF_DEVICE for op in ctx.program.ops())
-        ctx.decisions["asks for devices"] = known
-    return known
+def _calls(ctx: Context) -> dict[str, list[Op]]:
+    """All calls of each function."""
+    found = ctx.decisions.get("calls")
+    if found is None:
+        found = ctx.decisions["calls"] = {}
+        for op in ctx.program.ops():
+            if op.name == "func.call":
+                found.setdefault(symbol(op.attrs["callee"]), []).append(op)
+    return found
 
 
 # -- digits of a device's number ----------------------------------------------------------------------------------
