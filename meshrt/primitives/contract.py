@@ -120,7 +120,8 @@ def _dot_transpose(ct, x, y, *, dimension_numbers, precision, preferred_element_
 def _pull(ct, aval, other, mine_c, other_c, mine_b, other_b, precision, preferred, left: bool):
     """The cotangent of one operand: contract `ct` with the other operand over its free dimensions, then permute.
 
-    The operands stand in the order that leaves the least to permute: for `x @ w` the cotangent of `w` is `xᵀ ct`.
+    The operands stand in the order that leaves the least to permute, for libraries that want the left operand's
+    contracting dimensions last: for `x @ w` the cotangent of `w` is `xᵀ ct`.
     """
     other_aval = aval_of(other)
     n_batch = len(mine_b)
@@ -131,12 +132,17 @@ def _pull(ct, aval, other, mine_c, other_c, mine_b, other_b, precision, preferre
     batch = tuple(range(n_batch))
     # Of ct my free dimensions are left, of the other operand its contracting ones, in its own order.
     by_other = [mine_c[k] for k in sorted(range(len(other_c)), key=lambda k: other_c[k])]
-    identity = list(range(aval.ndim))
-    ct_first = [*mine_b, *mine_free, *by_other] == identity or [*mine_b, *by_other, *mine_free] != identity
-    order = [*mine_b, *mine_free, *by_other] if ct_first else [*mine_b, *by_other, *mine_free]
+    ct_aval = aval_of(ct)
+    orders = [*mine_b, *mine_free, *by_other], [*mine_b, *by_other, *mine_free]
+    moved = [
+        _moved(a, contract) + (0 if order == sorted(order) else aval.size)
+        for a, contract, order in zip((ct_aval, other_aval), (ct_contract, other_free), orders)
+    ]
+    ct_first = moved[0] <= moved[1]
+    order = orders[0 if ct_first else 1]
     if precision is not None and ct_first != left:
         precision = (precision[1], precision[0])
-    if aval_of(ct).dtype != other_aval.dtype:
+    if ct_aval.dtype != other_aval.dtype:
         preferred = preferred or aval.dtype
     pair = ((ct, ct_contract, batch), (other, tuple(other_free), tuple(other_b)))
     (a, a_contract, a_batch), (b, b_contract, b_batch) = pair if ct_first else pair[::-1]
@@ -149,6 +155,11 @@ def _pull(ct, aval, other, mine_c, other_c, mine_b, other_b, precision, preferre
         permutation[dim] = position
     out = transpose(out, permutation)
     return convert_element_type(out, aval.dtype, aval.weak_type) if aval_of(out).dtype != aval.dtype else out
+
+
+def _moved(left: ShapedArray, contracting: Sequence[int]) -> int:
+    """How many elements of a left operand are permuted before the contraction."""
+    return 0 if list(contracting) == list(range(left.ndim))[left.ndim - len(contracting) :] else left.size
 
 
 def _shift(dims: Sequence[int], d: int | None) -> tuple[int, ...]:

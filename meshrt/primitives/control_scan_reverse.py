@@ -59,7 +59,9 @@ def _plan(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, ..
     lin, nz_carry = carry_fixpoint(nz_carry, step)
     body = lin.forward.jaxpr
     places = Places(body, len(lin.forward.consts), num_consts, num_carry, num_ys, length)
-    saved, linear = cheapest_residuals(body, residual_vars(lin, body), lin.linear, places.cost)
+    saved, linear = cheapest_residuals(
+        body, residual_vars(lin, body), lin.linear, places.cost, lambda v: places.of(v)[0] == "invariant"
+    )
     hoisting = Hoisting(places)
     stacked: list[Any] = []
     sources: list[tuple[str, int]] = []

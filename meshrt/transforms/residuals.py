@@ -1,4 +1,8 @@
-"""Choosing what to save: residuals that are cheap to compute from something smaller, or from something saved anyway."""
+"""Choosing what to save: residuals that are cheap to compute from something smaller, or from something saved anyway.
+
+A residual of a loop is written to a stack and read back, for every turn; what is computed element by element from
+other residuals costs less when the backward pass computes it again, where it fuses with what uses it.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,13 @@ _CHEAP = frozenset([
     "eq", "ne", "lt", "le", "gt", "ge", "real", "imag",
 ])  # fmt: skip
 
+# What else is computed element by element, with any number of operands.
+_ELEMENTWISE = _CHEAP | {
+    "div", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "square", "select_n", "clamp",
+    "erf", "erfc", "sin", "cos",
+}  # fmt: skip
+_MOST = 16  # operations that are done again for one residual
+
 
 def residual_vars(lin: Linearized, body: Jaxpr) -> list[Var]:
     """The variables of the forward program (`lin.forward.jaxpr`, or `body` with its variables) that are residuals."""
@@ -34,13 +45,18 @@ def renamed(eqn: Eqn, names: dict[Var, Any]) -> Eqn:
 
 
 def cheapest_residuals(
-    body: Jaxpr, residuals: Sequence[Var], linear: Jaxpr, cost: Callable[[Var], int]
+    body: Jaxpr,
+    residuals: Sequence[Var],
+    linear: Jaxpr,
+    cost: Callable[[Var], int],
+    once: Callable[[Var], bool] = lambda v: False,
 ) -> tuple[list[Var], Jaxpr]:
     """Which variables of the forward program to save, and the linear program that takes them (before the tangents).
 
     Each residual stands at the end of a chain of cheap operations, each of which has one operand. What is saved is the
     member of the chain that costs least, or one that is saved for another residual; the linear program computes the
-    rest of the chain again.
+    rest of the chain again. Of these, those that are functions of the others, element by element, are not saved either,
+    but for values that `once` says are computed once for all turns of a loop.
     """
     made_by = {v: e for e in body.eqns if len(e.outvars) == 1 for v in e.outvars}
     chains = [_chain(v, made_by) for v in residuals]
@@ -54,6 +70,8 @@ def cheapest_residuals(
         saved[base] = None
         for v in reversed(chain[: chain.index(base)]):
             again[id(made_by[v])] = made_by[v]
+    for eqn in _without_dependent(body, saved, made_by, cost, once):
+        again[id(eqn)] = eqn
     names = dict(zip(linear.invars, residuals))
     eqns = [*[e for e in body.eqns if id(e) in again], *[renamed(e, names) for e in linear.eqns]]
     outs = [names.get(o, o) if type(o) is Var else o for o in linear.outvars]
@@ -71,3 +89,48 @@ def _chain(value: Var, made_by: dict[Var, Eqn]) -> list[Var]:
         if len(operands) != 1:
             return chain
         chain.append(operands.pop())
+
+
+def _without_dependent(
+    body: Jaxpr,
+    saved: dict[Var, None],
+    made_by: dict[Var, Eqn],
+    cost: Callable[[Var], int],
+    once: Callable[[Var], bool],
+) -> list[Eqn]:
+    """Takes from `saved`, the last computed first, what the others determine; the operations to be done again.
+
+    What these need beyond `saved` is added: values that are there anyway, or once for all turns and cost less.
+    """
+    order = {v: i for i, e in enumerate(body.eqns) for v in e.outvars}
+    again: list[Eqn] = []
+    for v in sorted((v for v in saved if v in order), key=lambda v: -order[v]):
+        if once(v) or not cost(v):
+            continue
+        cone = _cone(v, made_by, lambda a: a in saved or once(a) or not cost(a))
+        if cone is None:
+            continue
+        inside = {a for e in cone for a in e.outvars}
+        leaves = dict.fromkeys(a for e in cone for a in e.invars if type(a) is Var and a not in inside)
+        if sum(cost(a) for a in leaves if a not in saved) < cost(v):
+            del saved[v]
+            saved.update(leaves)
+            again += cone
+    return again
+
+
+def _cone(value: Var, made_by: dict[Var, Eqn], known: Callable[[Var], bool]) -> list[Eqn] | None:
+    """The operations that compute `value`, element by element, from known values; None if some are of another kind."""
+    found: dict[int, Eqn] = {}
+    pending = [value]
+    while pending:
+        eqn = made_by.get(pending.pop())
+        if eqn is None or eqn.effects or eqn.primitive.name not in _ELEMENTWISE:
+            return None
+        if id(eqn) in found:
+            continue
+        found[id(eqn)] = eqn
+        if len(found) > _MOST:
+            return None
+        pending += [a for a in eqn.invars if type(a) is Var and not known(a)]
+    return list(found.values())

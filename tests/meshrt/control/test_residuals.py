@@ -93,3 +93,30 @@ def test_transformer(name):
     want = jit(jax, jax.grad(loss(jax, jnp)))(PARAMS, X)
     for key in PARAMS:
         np.testing.assert_allclose(np.asarray(got[key]), np.asarray(want[key]), rtol=2e-3, atol=2e-4)
+
+
+def test_what_other_residuals_determine_is_not_saved():
+    """gelu's derivative needs four functions of what it is given, a norm's needs three: all come from the operands."""
+    found = saved(transformer(meshrt, mnp, WRAPS["plain"]), PARAMS, X)
+    stacks = [shape for _, shape in found if shape[:1] == (L,) and shape not in {p.shape for p in PARAMS.values()}]
+    assert stacks.count((L, B, S, 4 * D)) == 1
+    assert stacks.count((L, B, S, D)) == 3  # the two norms' operands and the heads' results
+
+
+def test_operands_of_recomputed_values_reach_the_backward_pass():
+    """A value of the outer loop that only a recomputed residual of the inner loop needs."""
+
+    def loss(jx, np_):
+        def outer(c, x):
+            def inner(d, w):
+                return np_.tanh(d * w + np_.sin(x)) * np_.exp(c * x), None
+
+            return jx.lax.scan(inner, c, x * np_.arange(1.0, 4.0, dtype=np_.float32))[0], None
+
+        return lambda c, xs: jx.lax.scan(outer, c, xs)[0]
+
+    c, xs = np.float32(0.3), np.linspace(0.1, 0.9, 4, dtype=np.float32)
+    got = jit(meshrt, meshrt.grad(loss(meshrt, mnp), (0, 1)))(c, xs)
+    want = jit(jax, jax.grad(loss(jax, jnp), (0, 1)))(c, xs)
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-6)

@@ -109,6 +109,20 @@ def test_a_contraction_is_one_operation():
     assert operations(lambda x: x * 2.0 + 1, mj.zeros(3)) == ["mul", "add"]
 
 
+def test_gradients_of_weights_are_not_transposed():
+    """The cotangent of `w` in `x @ w` is contracted from x and ct in the order of w's dimensions."""
+    x, w = mj.ones((2, 3, 4)), mj.ones((4, 5))
+    assert "transpose" not in operations(meshrt.grad(lambda w: mj.sum((x @ w) ** 2)), w)
+    tied = meshrt.grad(lambda w: mj.sum(mj.einsum("btd,vd->btv", x, w) ** 2))
+    assert "transpose" not in operations(tied, mj.ones((7, 4)))
+
+
+def test_each_operand_keeps_its_precision_in_gradients():
+    loss = lambda a, b: mj.sum(meshrt.lax.dot(a, b, precision=("high", "highest")) ** 2)
+    text = str(meshrt.make_jaxpr(meshrt.grad(loss, (0, 1)))(mj.ones((3, 4)), mj.ones((4, 5))))
+    assert text.count("(<Precision.HIGH: 1>, <Precision.HIGHEST: 2>)") == 3  # a @ b, aᵀ ct, ct bᵀ
+
+
 def test_the_order_of_contractions_is_the_cheapest():
     path, _ = mj.einsum_path("ij,jk,kl->il", np.zeros((2, 100)), np.zeros((100, 100)), np.zeros((100, 100)))
     assert path[1:] == [(0, 1), (0, 1)]
