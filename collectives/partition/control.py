@@ -251,12 +251,13 @@ def call(ctx: Context, op: Op) -> None:
     if callee is None:
         raise UnsupportedOpError(f"call of @{name}, which the module does not define", source(op))
     if ctx.calls(name) <= 1 or len(callee.body.ops) <= INLINE_LIMIT:
-        _inline(ctx, op, callee)
+        inline(ctx, op, callee)
     else:
         _call(ctx, op, callee)
 
 
-def _inline(ctx: Context, op: Op, callee) -> None:
+def inline(ctx: Context, op: Op, callee) -> None:
+    """Writes a function in the place of an operation whose results are the function's."""
     outer = ctx.env
     for v, arg in zip(op.operands, callee.args):
         # The call is one use, which stands for all uses of the callee's argument.

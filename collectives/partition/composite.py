@@ -1,0 +1,44 @@
+"""Composites: operations with a name and a function that says what they do. Those that other families know are theirs,
+of others the function is written in place."""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+
+from propagation.attributes import string, symbol
+from propagation.program import Op, source
+
+from ..errors import UnsupportedOpError
+from . import rules
+from .context import Context
+from .control import inline
+
+__all__: list[str] = []
+
+
+def composite(ctx: Context, op: Op) -> None:
+    """As the operation of its name, if that is one of CHLO's without regions; else as its function."""
+    name = string(op.attrs["name"])
+    own = rules().get(name) if name.startswith("chlo.") else None
+    if own is not None:
+        inner = Op(name, op.operands, [], op._ir, _attributes(op))
+        inner.results, inner.parent = op.results, op.parent
+        ctx.op = inner
+        own(ctx, inner)
+        return
+    callee = ctx.program.funcs.get(symbol(op.attrs["decomposition"]))
+    if callee is None:
+        what = f"composite {name} is made of @{symbol(op.attrs['decomposition'])}, which the module does not define"
+        raise UnsupportedOpError(what, source(op))
+    ctx.forget_estimates()  # another composite may be made of the same function
+    inline(ctx, op, callee)
+
+
+def _attributes(op: Op) -> dict:
+    if "composite_attributes" not in op.attrs:
+        return {}
+    attrs = ir.DictAttr(op.attrs["composite_attributes"])
+    return {attrs[i].name: attrs[i].attr for i in range(len(attrs))}
+
+
+PARTITION = {"stablehlo.composite": composite}
