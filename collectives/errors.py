@@ -6,6 +6,7 @@ __all__ = [
     "CollectivesError",
     "DeviceMemoryError",
     "FullGatherError",
+    "GroupsError",
     "InputError",
     "MeshMismatchError",
     "OptionError",
@@ -35,6 +36,10 @@ class UnsupportedShardingError(CollectivesError, ValueError):
 
 class MeshMismatchError(CollectivesError, ValueError):
     """Shardings of one program that speak of different meshes."""
+
+
+class GroupsError(CollectivesError, ValueError):
+    """A program's own collective whose groups are not groups of the mesh's devices, or do not fit its types."""
 
 
 class ReshardError(CollectivesError, ValueError):

@@ -14,7 +14,7 @@ from propagation.program import Op, Value, source
 
 from ..cost import sent_bytes
 from ..emit import Collective, Ref
-from ..errors import UnsupportedOpError, UnsupportedShardingError
+from ..errors import GroupsError, UnsupportedOpError, UnsupportedShardingError
 from ..layout import Dims, replicated
 from ..realise import APART
 from ..realise_reductions import Group, all_reduce, reduce_scatter
@@ -88,6 +88,7 @@ def collective(ctx: Context, op: Op) -> None:
     kind = op.name.removeprefix("stablehlo.")
     talking = _talking(ctx, op)
     moved = {integer(op.attrs[name]) for name in _MOVED[kind]}
+    _check_types(op, kind, tuple(moved), talking.shape[1])
     layouts = [_kept(ctx, v, moved, talking) for v in op.operands]
     refs = [_operand(ctx, v, dims) for v, dims in zip(op.operands, layouts)]
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, layouts)]
@@ -138,12 +139,55 @@ def _operand(ctx: Context, value: Value, dims: Dims):
 
 def _talking(ctx: Context, op: Op) -> np.ndarray:
     """i64[groups, members]: the devices that hear of each other. Rows of smaller groups end in -1."""
-    attr = op.attrs["source_target_pairs" if op.name == "stablehlo.collective_permute" else "replica_groups"]
+    is_permute = op.name == "stablehlo.collective_permute"
+    attr = op.attrs["source_target_pairs" if is_permute else "replica_groups"]
     if not isinstance(attr, ir.DenseIntElementsAttr):
         return ctx.atoms.groups(_axes(ctx, op, ctx.text_of(attr)))
-    numbers = np.array([int(n) for n in attr], dtype=np.int64)
     shape = ir.ShapedType(attr.type).shape
-    return np.broadcast_to(numbers, shape) if attr.is_splat else numbers.reshape(shape)
+    numbers = np.array([int(n) for n in attr], dtype=np.int64)
+    talking = np.full(shape, numbers[0]) if attr.is_splat and numbers.size else numbers.reshape(shape)
+    if not talking.size and not is_permute:
+        return np.arange(ctx.atoms.count, dtype=np.int64)[None]  # no groups are one of all devices
+    _check_groups(ctx, op, talking, is_permute)
+    return talking
+
+
+def _check_groups(ctx: Context, op: Op, talking: np.ndarray, is_permute: bool) -> None:
+    """Raises `GroupsError` for what compilers would refuse without saying where, or end the process over."""
+    count = ctx.atoms.count
+    lists = talking.T if is_permute else [talking[talking >= 0]]
+    wrong = None
+    if talking.max(initial=-1) >= count or talking.min(initial=0) < (0 if is_permute else -1):
+        wrong = f"names devices beyond the {count} of the mesh {ctx.atoms.mesh.to_text()}"
+    elif any(len(np.unique(some)) < len(some) for some in lists):
+        wrong = "has a device twice" + (" as source or as target" if is_permute else "")
+    elif not is_permute and op.name != "stablehlo.collective_broadcast" and len(lists[0]) < count:
+        wrong = f"leaves out some of the {count} devices of the mesh"
+    if wrong is not None:
+        raise GroupsError(
+            f"{op.name} {wrong}: {talking.tolist()}; number the devices of the flattened mesh from 0, and put each in "
+            + ("no more than one pair on either side" if is_permute else "one group"),
+            source(op),
+        )
+
+
+def _check_types(op: Op, kind: str, moved: Sequence[int], members: int) -> None:
+    """Raises `GroupsError` where the types of a collective are not those that groups of `members` devices make."""
+    for v, r in zip(op.operands, op.results):
+        before, after = v.type.shape, r.type.shape
+        fits = True
+        if kind == "all_gather":
+            fits = all(m == n * (members if d in moved else 1) for d, (n, m) in enumerate(zip(before, after)))
+        elif kind == "reduce_scatter":
+            fits = all(n == m * (members if d in moved else 1) for d, (n, m) in enumerate(zip(before, after)))
+        elif kind == "all_to_all":
+            fits = integer(op.attrs["split_count"]) == members
+        if not fits:
+            raise GroupsError(
+                f"{op.name} from {v.type} to {r.type} does not fit groups of {members} devices; give it the result "
+                "type, or the groups, that belong together",
+                source(op),
+            )
 
 
 def _axes(ctx: Context, op: Op, text: str) -> tuple[int, ...]:

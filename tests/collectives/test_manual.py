@@ -134,3 +134,49 @@ func.func @main(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {{
     (got,), _ = harness.run_partitioned(result, [x], [(8, 16)])
     half = x[:4] + x[4:]
     np.testing.assert_array_equal(got, np.concatenate([half, half]))
+
+
+def written(op: str, groups: str, attrs: str = "", result: str = "2x16") -> str:
+    """A program's own collective over rows that axis "a" has split by hand; axis "b" is free."""
+    name = "source_target_pairs" if op == "collective_permute" else "replica_groups"
+    body = (
+        ""
+        if op != "all_reduce"
+        else """({ ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32> })"""
+    )
+    return f"""sdy.mesh @mesh = <["a"=4, "b"=2]>
+func.func @main(%x: tensor<8x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"a"}}, {{"b"}}]>}}) -> tensor<8x16xf32> {{
+  %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{"a"}}, {{?}}]>] out_shardings=[<@mesh, [{{"a"}}, {{?}}]>]
+    manual_axes={{"a"}} (%z: tensor<2x16xf32>) {{
+    %1 = "stablehlo.{op}"(%z) <{{{name} = {groups}{attrs}}}> {body} : (tensor<2x16xf32>) -> tensor<{result}xf32>
+    %2 = stablehlo.slice %1 [0:2, 0:16] : (tensor<{result}xf32>) -> tensor<2x16xf32>
+    sdy.return %2 : tensor<2x16xf32> }} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %0 : tensor<8x16xf32> }}"""
+
+
+@pytest.mark.parametrize("groups", ["dense<> : tensor<0x0xi64>", "dense<[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>"])
+def test_no_groups_are_one_of_all_devices(groups):
+    """Free axes among them: every device has its own addend there, whatever the layout that was chosen for it."""
+    x = np.arange(128, dtype=np.float32).reshape(8, 16)
+    result = collectives.partition(propagation.run(written("all_reduce", groups)))
+    (got,), _ = harness.run_partitioned(result, [x], [(8, 16)])
+    np.testing.assert_array_equal(got, np.tile(2 * x.reshape(4, 2, 16).sum(0), (4, 1)))
+
+
+@pytest.mark.parametrize(
+    "op, groups, attrs, result",
+    [
+        ("all_reduce", "dense<-1> : tensor<4x2xi64>", "", "2x16"),
+        ("all_reduce", "dense<0> : tensor<4x2xi64>", "", "2x16"),
+        ("all_reduce", "dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>", "", "2x16"),
+        ("all_reduce", "dense<[[0, 1, 2, 3, 4, 5, 6, 8]]> : tensor<1x8xi64>", "", "2x16"),
+        ("all_gather", "dense<[[0, 2, 4, 6], [1, 3, 5, 7]]> : tensor<2x4xi64>", ", all_gather_dim = 0 : i64", "4x16"),
+        ("collective_permute", "dense<[[0, 99]]> : tensor<1x2xi64>", "", "2x16"),
+        ("collective_permute", "dense<[[0, 2], [4, 2]]> : tensor<2x2xi64>", "", "2x16"),
+    ],
+)
+def test_groups_that_are_none_are_typed_errors(op, groups, attrs, result):
+    with pytest.raises((collectives.errors.GroupsError, propagation.errors.ModuleParseError)):
+        collectives.partition(propagation.run(written(op, groups, attrs, result)))
