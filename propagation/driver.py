@@ -15,6 +15,7 @@ from operator import itemgetter
 from . import schedule
 from .annotations import Shardings
 from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, is_edge, store_argument
+from .importing import filled
 from .last_visits import LastVisits
 from .log import Log
 from .model import OpRule, TensorSharding
@@ -275,6 +276,8 @@ class Driver:
         for edge in self._inner:
             if edge.owner.index not in self._edge_owners:
                 store_argument(edge, table[edge.owner.index])
+        for op in {edge.op: None for edge in self._inner if edge.op.name == "sdy.named_computation"}:
+            op.data["in_shardings"] = filled(op.data["in_shardings"], op.operands)
         for func, places in self._result_slots.items():
             self.shardings.results[func] = [table[p] for p in places]
         self.log.last_visits = LastVisits(self.program, slot, table, self.nodes, self.strategy, self.conservative)

@@ -15,10 +15,10 @@ Attributes stay MLIR attributes and are fetched from an operation when first ask
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import re
+import threading
 
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -44,6 +44,7 @@ __all__ = [
     "context",
     "erase",
     "location_text",
+    "note_read",
     "parse",
     "paused_collection",
     "read",
@@ -55,9 +56,43 @@ __all__ = [
 DYNAMIC = -(2**63)
 
 
-@functools.lru_cache(maxsize=1)
-def context() -> ir.Context:
-    """The MLIR context in which text is parsed: StableHLO, CHLO, func, sdy and what jaxlib registers."""
+# MLIR keeps every attribute that a context has seen, constants too, until the context goes. What was read into one may
+# add up to this much before the next module gets a new one; programs keep the one that they were read in.
+CONTEXT_BYTES, CONTEXT_MODULES = 64 << 20, 1000
+
+
+class _Shared:
+    """The context that modules are read into, with what was."""
+
+    def __init__(self) -> None:
+        self.context: ir.Context | None = None
+        self.bytes = self.modules = 0
+        self.lock = threading.Lock()
+
+
+_shared = _Shared()
+
+
+def context(size: int | None = None) -> ir.Context:
+    """The MLIR context in which text is parsed: StableHLO, CHLO, func, sdy and what jaxlib registers. With a `size`,
+    the one for a module of so many bytes more: a new one if enough was read into the last."""
+    with _shared.lock:
+        is_full = _shared.bytes >= CONTEXT_BYTES or _shared.modules >= CONTEXT_MODULES
+        if _shared.context is None or (is_full and size is not None):
+            _shared.context, _shared.bytes, _shared.modules = _new_context(), 0, 0
+        if size is not None:
+            _shared.bytes += size
+            _shared.modules += 1
+        return _shared.context
+
+
+def note_read(size: int) -> None:
+    """So many bytes more were read into the last context."""
+    with _shared.lock:
+        _shared.bytes += size
+
+
+def _new_context() -> ir.Context:
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     c = ir.Context()
@@ -70,12 +105,15 @@ def context() -> ir.Context:
     return c
 
 
-def parse(module: str | bytes | ir.Module, trusted: bool = False, file: str | None = None) -> ir.Module:
+def parse(
+    module: str | bytes | ir.Module, trusted: bool = False, file: str | None = None, into: ir.Context | None = None
+) -> ir.Module:
     """The `ir.Module` of text or bytecode; an `ir.Module` is returned as it is.
 
     Text is checked against the limits of `propagation.limits` first, bytecode is turned into text by a child process,
     because MLIR's readers end the process on some malformed input. `trusted` input goes to MLIR at once. `file` is the
     file that text was read from: MLIR reads it again, so that operations without a location have their place in it.
+    `into` is the context (default: `context`).
     """
     if isinstance(module, ir.Module):
         return module
@@ -89,7 +127,7 @@ def parse(module: str | bytes | ir.Module, trusted: bool = False, file: str | No
             module = bytecode.to_text(module)
         limits.check_text(module)
     try:
-        with context():
+        with into if into is not None else context(len(module)):
             can_reread = not is_bytecode and file is not None and os.path.isfile(file)
             parsed = ir.Module.parseFile(file) if can_reread else ir.Module.parse(module)
             return _from_portable(parsed, module)

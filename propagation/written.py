@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 from . import errors, limits
 from .asm import Body, FunctionWriter, ModuleWriter
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Value
-from .program import context, parse, paused_collection, read_mesh, type_of
+from .program import context, note_read, parse, paused_collection, read_mesh, type_of
 
 __all__ = ["program_of"]
 
@@ -53,6 +53,7 @@ class _Known:
 
     def __init__(self, writer: ModuleWriter):
         self.writer = writer
+        self.context = context(0)
         self._types: dict[str, TensorType | OtherType] = {}
         self._dicts: dict[str, dict[str, ir.Attribute]] = {"": {}}
         self._locations: dict[str, ir.Location] | None = None
@@ -61,15 +62,16 @@ class _Known:
         """`a = 1 : i64, b = ...` as a dictionary in the order of the names. It is shared: copy it to change it."""
         found = self._dicts.get(text)
         if found is None:
-            with context():
+            with self.context:
                 parsed = ir.DictAttr(_parsed(ir.Attribute, f"{{{text}}}"))
+            note_read(len(text))
             found = self._dicts[text] = {parsed[i].name: parsed[i].attr for i in range(len(parsed))}
         return found
 
     def type(self, text: str) -> TensorType | OtherType:
         found = self._types.get(text)
         if found is None:
-            with context():
+            with self.context:
                 found = self._types[text] = type_of(_parsed(ir.Type, text))
         return found
 
@@ -78,9 +80,9 @@ class _Known:
         if self._locations is None:
             texts = self.writer.locations
             lines = [f'"written.at"() : () -> () loc({text})' for text in texts.values()]
-            module = parse("\n".join(lines), trusted=True)
+            module = parse("\n".join(lines), trusted=True, into=self.context)
             self._locations = dict(zip(texts, [view.operation.location for view in module.body.operations]))
-            with context():
+            with self.context:
                 self._locations[""] = ir.Location.unknown()
         return self._locations[alias]
 
@@ -104,12 +106,12 @@ class _Recorded:
     def program(self) -> Program:
         writer, known = self.writer, self.known
         attrs = dict(known.attributes(writer.attributes))
-        with context():
+        with known.context:
             attrs["sym_name"] = ir.StringAttr.get(writer.name)
-        read = lambda: parse(writer.text(), trusted=True)
-        self.made = program = Program(context(), read, attrs, {}, {}, {}, [], set())
+        read = lambda: parse(writer.text(), trusted=True, into=known.context)
+        self.made = program = Program(known.context, read, attrs, {}, {}, {}, [], set())
         if writer.preamble:
-            for view in parse("\n".join(writer.preamble), trusted=True).body.operations:
+            for view in parse("\n".join(writer.preamble), trusted=True, into=known.context).body.operations:
                 read_mesh(program, view.operation)
         for function in writer.functions:
             self.func(function)
@@ -122,7 +124,7 @@ class _Recorded:
         func = Func(writer.name, visibility, Block(), [known.type(t) for t in writer.result_types])
         func.arg_attrs = [dict(known.attributes(t)) for t in writer.arg_attrs]
         func.result_attrs = [dict(known.attributes(t)) for t in writer.result_attrs]
-        with context():
+        with known.context:
             func.attrs = {"sym_visibility": ir.StringAttr.get(visibility)}
         func._ir = self.origin("", "", writer.loc)
         self.made.funcs[writer.name] = func
