@@ -16,7 +16,7 @@ from .batch import along_batch
 from .context import Context
 from .elementwise import PARTITION as POINTWISE
 from .fourier import in_place
-from .reshape import renamed
+from .reshape import carried, renamed
 
 __all__ = ["extra_cost"]
 
@@ -68,6 +68,9 @@ def _conflict(ctx: Context, op: Op, value: Value, depth: int) -> float:
         result, after = op.results[0], want
     else:
         after = renamed(op, want, ctx.sizes)
+        if after is None and op.name == "stablehlo.reshape":  # what it cannot carry on is gathered
+            kept, _ = carried(value.type.shape, want, op.results[0].type.shape, ctx.sizes)
+            return ctx.planner.cost(value.type.shape, ctx.bits(value), want, kept)
         if after is None or op.results[0].type.size != value.type.size:
             return 0.0
         result = op.results[0]

@@ -53,7 +53,9 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of, within, spread) -> 
         before = ctx.move_cost(value, ctx.goal(result))
         if before < ctx.move_cost(value, dims) + ctx.later_cost(result, dims):
             dims = ctx.goal(result)
-    if op.name == "stablehlo.slice" and _narrow(ctx, op, dims, changed, runs_of, within):
+    if op.name == "stablehlo.slice" and (
+        _narrow(ctx, op, dims, changed, runs_of, within) or _select(ctx, op, dims, changed, within)
+    ):
         return
     ref, shape = ctx.get(value, dims), list(value.type.shape)
     if spread is not None:
@@ -130,6 +132,38 @@ def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of, withi
     return True
 
 
+def _select(ctx: Context, op: Op, dims: Dims, changed: list[int], within) -> bool:
+    """A slice of fewer positions than devices split the dimension: pieces of it would be mostly padding. Each device
+    gives what it holds instead, zeros elsewhere, where adding that up sends less."""
+    value, result = op.operands[0], op.results[0]
+    small = [d for d in changed if dims[d] and result.type.shape[d] < ctx.atoms.product(dims[d])]
+    if len(small) != 1 or any(dims[d] for d in changed if d not in small):
+        return False
+    (d,) = small
+    start, length = integers(op.attrs["start_indices"])[d], result.type.shape[d]
+    if integers(op.attrs["strides"])[d] != 1 or not length:
+        return False
+    out, shape = _without(dims, d), result.type.shape
+    moved = ctx.bits(result) * ctx.elements(shape, dims)
+    if ctx.later_cost(result, out, dims[d]) >= moved + ctx.later_cost(result, dims):
+        return False
+    ref = ctx.get(value, dims)
+    for e in changed:
+        if e != d:
+            ref = within(ref, e)
+    piece, realiser, region = ref.shape[d], ctx.realiser, ctx.region
+    ref = ctx.masked(ref, value.type.shape, dims, [d])
+    ref = realiser.pad(region, ref, d, length, length, loc=ctx.loc)
+    first = realiser.index(region, start + length)
+    at = ctx.emit("stablehlo.subtract", (first, realiser.offset(region, dims[d], piece)), (), "i32")
+    bounds = [realiser.index(region, n) for n in (0, piece + length)]
+    at = ctx.emit("stablehlo.clamp", (bounds[0], at, bounds[1]), (), "i32")
+    ref = realiser.window(region, ref, d, at, length, ctx.loc)
+    kind = "or" if ref.dtype == "i1" else "add"
+    ctx.bind_partial(result, out, {dims[d]: ref}, kind, masked=True, chosen=True)
+    return True
+
+
 def slice_(ctx: Context, op: Op) -> None:
     value, result = op.operands[0], op.results[0]
     shape = value.type.shape
@@ -169,23 +203,26 @@ def pad(ctx: Context, op: Op) -> None:
 
     shape = value.type.shape
     scalar = ctx.get(fill, ())  # now: what is delayed runs when other values are known
-    extent = [n + max(0, n - 1) * k for n, k in zip(shape, inner)]  # with the elements set apart
+    lead = [min(max(0, before), k) for before, k in zip(low, inner)]
 
     def spread(ref: Ref, dims: Dims):
-        """Every piece with `inner` fills behind each element: the pieces then lie side by side again."""
+        """Every piece with `inner` fills around each element, as many in front as the result begins with: the pieces
+        then lie side by side again, and mostly where they belong."""
         which = [i for i in changed if inner[i] and dims[i]]
         ref = ctx.masked_with(ref, shape, dims, which, scalar)
         sizes = list(shape)
         for d in which:
-            ref = ctx.realiser.pad(ctx.region, ref, d, 0, inner[d], scalar, ctx.loc, inner[d])
+            ref = ctx.realiser.pad(ctx.region, ref, d, lead[d], inner[d] - lead[d], scalar, ctx.loc, inner[d])
             p = ctx.atoms.product(dims[d])
-            sizes[d] = extent[d] if -(-extent[d] // p) == ref.shape[d] else p * ref.shape[d]
+            sizes[d] = shape[d] * (inner[d] + 1)
+            if -(-sizes[d] // p) != ref.shape[d]:
+                sizes[d] = p * ref.shape[d]
         return ref, sizes
 
     def runs_of(d: int):
-        n, m = extent[d], result.type.shape[d]
-        first, last = max(0, -low[d]), min(n, m - low[d])
-        runs = [Run(0, first, low[d] + first, last - first)] if last > first else []
+        n, m, before = shape[d] * (inner[d] + 1), result.type.shape[d], low[d] - lead[d]
+        first, last = max(0, -before), min(n, m - before)
+        runs = [Run(0, first, before + first, last - first)] if last > first else []
         return runs, scalar
 
     def within(ref: Ref, d: int) -> Ref:
@@ -300,7 +337,10 @@ def reverse(ctx: Context, op: Op) -> None:
                 ref = ctx.realiser.send(ctx.region, ref, pairs, before[d], op, "reversal", ctx.loc)
         return ref
 
-    rearrange(ctx, op, value, keep, keep, local)
+    def sends(dims: Dims) -> float:
+        return sum(bool(dims[d]) for d in flipped) * ctx.bits(value) * ctx.elements(shape, dims)
+
+    rearrange(ctx, op, value, keep, keep, local, sends=sends)
 
 
 PARTITION = {

@@ -23,13 +23,14 @@ def rearrange(
     local: Callable[[Ref, Dims, Dims], Ref],
     is_linear: bool = True,
     again: bool = False,
+    sends: Callable[[Dims], float] = lambda before: 0.0,
 ) -> None:
     """Partitions an operation whose result holds elements of `value`.
 
     `forward(dims)` returns the part of an operand layout that the operation can keep and the result layout it
     gives; `backward(dims)` returns, for a wanted result layout, the operand layout and the part of the wanted layout it
     gives. `local(ref, before, after)` writes the operation on one piece. `again` says that repeating the operation on a
-    smaller operand may replace moving its result.
+    smaller operand may replace moving its result; `sends(before)` are the bytes that `local` itself sends.
     """
     result = op.results[0]
     state = ctx.state(value)
@@ -52,16 +53,17 @@ def rearrange(
     candidates = [backward(want), forward(state.dims)]
     candidates += [forward(d) for d in list(state.versions)[1:]]
     shape, bits = result.type.shape, ctx.bits(result)
-    if candidates[0][0] in state.versions and candidates[0][1] == want:
+    own = any(sends(before) for before, _ in candidates)
+    if not own and candidates[0][0] in state.versions and candidates[0][1] == want:
         best = candidates[0]
-    elif candidates[1][0] == state.dims and not state.pending and result.type.size == value.type.size:
+    elif not own and candidates[1][0] == state.dims and not state.pending and result.type.size == value.type.size:
         best = candidates[1]  # a change of names only: the result can be moved where its consumer wants it
     else:
         per_element = 2 * bits * ctx.redundancy
 
         def cost(candidate) -> float:
             before, after = candidate
-            move = ctx.move_cost(value, before) + ctx.later_cost(result, after)
+            move = ctx.move_cost(value, before) + ctx.later_cost(result, after) + sends(before)
             return move + ctx.elements(shape, after) * per_element
 
         best = min(candidates, key=cost)
