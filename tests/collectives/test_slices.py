@@ -1,0 +1,58 @@
+"""Slices and pads along split dimensions: what they send, compared with XLA's partitioner and one device."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from .jax_side import Case, check
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("position", [0, 3, -1])
+@pytest.mark.parametrize(("axes", "n"), [({"x": 8}, 8), ({"x": 8}, 32), ({"a": 3, "b": 2}, 12)])
+def test_one_position_of_a_split_dimension_is_sent_to_all_as_a_sum(axes, n, position):
+    names = tuple(axes)
+
+    def build(constrain):
+        return lambda x: jnp.tanh(x)[:, position] * 2
+
+    x = normal(4, n, 16)
+    result, _ = check(Case(axes, build, (x,), (P(None, names),), P()), rtol=1e-6)
+    assert [e.kind for e in result.plan] == ["all_reduce"]
+
+
+def test_one_flag_of_a_split_dimension():
+    def build(constrain):
+        return lambda x: (x > 0)[-1]
+
+    check(Case({"x": 8}, build, (normal(16, 4),), (P("x"),), P()))
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize(("axes", "n"), [({"x": 8}, 32), ({"a": 3, "b": 2}, 24)])
+def test_gradients_of_strided_slices_stay_where_they_are(axes, n, start):
+    spec = P(tuple(axes))
+
+    def build(constrain):
+        return jax.grad(lambda x: jnp.sum(jnp.sin(x[start::2])))
+
+    result, sent = check(Case(axes, build, (normal(n, 5),), (spec,), spec), rtol=1e-6)
+    assert sent == 0 and not len(result.plan)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "inner"), [(1, 0, 1), (2, 1, 3), (5, -2, 2), (-1, 3, 2), (0, 0, 1), (3, -4, 2)]
+)
+@pytest.mark.parametrize("n", [16, 13])
+def test_pads_that_set_elements_apart(low, high, inner, n):
+    def build(constrain):
+        return lambda x: jax.lax.pad(constrain(x, "x"), jnp.float32(0.5), [(low, high, inner), (0, 0, 0)])
+
+    check(Case({"x": 8}, build, (normal(n, 3),), (P(),)), above_xla=True, exact=True)
