@@ -24,8 +24,19 @@ from .topology import Topology
 __all__ = ["Planner", "ReshardPlan", "runs_of", "step_cost"]
 
 
+REMEMBERED = 1 << 14  # plans at most
+
+
+@functools.lru_cache(maxsize=64)
+def _tables(
+    sizes: tuple[int, ...], step_bytes: float, memory: float | None, permutes: bool
+) -> tuple[dict[tuple, ReshardPlan], dict[tuple, ReshardPlan | None]]:
+    """What planners of equal atoms have found, also for programs before: plans, and those of abstract problems."""
+    return {}, {}
+
+
 class Planner:
-    """Plans reshards over one mesh and remembers them.
+    """Plans reshards over one mesh and remembers them, together with all planners over atoms of the same sizes.
 
     `step_bytes` is what a step costs besides its bytes, in bytes: see `step_cost`. `memory` are the bytes that a
     device's piece may have on the way; None: those of the larger end's. Without `permutes` (which all devices of a
@@ -41,8 +52,7 @@ class Planner:
         self.permutes = permutes
         self.step_bytes = step_bytes
         self.memory = memory
-        self._plans: dict[tuple, ReshardPlan] = {}
-        self._abstract: dict[tuple, ReshardPlan] = {}
+        self._plans, self._abstract = _tables(atoms.sizes, step_bytes, memory, permutes)
 
     def plan(
         self, shape: tuple[int, ...], bits: float, source: Dims, target: Dims, unreduced: tuple[int, ...] = ()
@@ -54,6 +64,9 @@ class Planner:
         key = (shape, bits, source, target, unreduced)
         found = self._plans.get(key)
         if found is None:
+            if len(self._plans) >= REMEMBERED:
+                self._plans.clear()
+                self._abstract.clear()
             found = self._plans[key] = self._search(shape, bits, source, target, unreduced)
         return found
 
@@ -120,11 +133,12 @@ class Planner:
 
         src, dst, (pending,) = rename(source), rename(target), rename((unreduced,))
         key = (shape, bits, src, dst, pending, products)
-        if key not in self._abstract:
-            self._abstract[key] = search(
+        try:
+            found = self._abstract[key]
+        except KeyError:
+            found = self._abstract[key] = search(
                 shape, bits, src, dst, pending, products, self.step_bytes, self.memory, rival, self.permutes
             )
-        found = self._abstract[key]
         if found is None:
             return None
         steps = tuple(s.rename(lambda i: runs[i]) for s in found.steps)

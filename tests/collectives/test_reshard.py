@@ -307,3 +307,15 @@ def test_planning_for_256_devices_takes_little():
         took.append(time.process_time() - start)
         assert plan.ratio < 1.5
     assert sorted(took)[-3] < 0.1
+
+
+def test_planners_of_equal_meshes_share_what_they_found(monkeypatch):
+    """Programs after the first on a mesh shape are not searched for the same plans again; others are."""
+    mesh = lambda *names: Atoms(Mesh("mesh", [(n, 4) for n in names]))
+    move = ((0,), ()), ((), (0,))
+    ask = lambda atoms, **kind: Planner(atoms, **kind).plan((1040, 528), 4.0, *((*d,) for d in move))
+    first = ask(mesh("a", "b"))
+    monkeypatch.setattr("collectives.reshard.search", lambda *_: pytest.fail("searched again"))
+    assert ask(mesh("c", "d")) is first
+    with pytest.raises(pytest.fail.Exception):
+        ask(mesh("a", "b"), memory=1 << 30)

@@ -1,5 +1,7 @@
 """Programs made straight from what a writer recorded are those that reading the writer's text makes."""
 
+import sys
+
 import pytest
 
 from propagation import read, run
@@ -97,3 +99,30 @@ def test_deep_regions_have_an_error():
     f.ret([])
     with pytest.raises(LimitError):
         program_of(writer)
+
+
+def test_locations_are_read_without_a_search_for_modules(monkeypatch):
+    """MLIR's bindings import a module for every operation of a dialect that they do not know, and find none."""
+    writer = ModuleWriter("many")
+    f = writer.function("main", [S], public=True)
+    x = f.args[0]
+    for i in range(50):
+        x = f.op("stablehlo.tanh", [x], [S], loc=writer.location(f'"f.py":{i + 1}:1'))
+    f.ret([x])
+    program = program_of(writer)
+    assert location_text(program.main.body.ops[0].loc) == "f.py:1"  # what is loaded once has been loaded
+    searched = []
+    monkeypatch.setattr(sys, "meta_path", [_Recorder(searched), *sys.meta_path])
+    again = program_of(writer)
+    assert [location_text(op.loc) for op in again.main.body.ops[:3]] == ["f.py:1", "f.py:2", "f.py:3"]
+    assert searched == []
+
+
+class _Recorder:
+    """A finder that finds nothing and notes what was looked for."""
+
+    def __init__(self, names: list[str]):
+        self.names = names
+
+    def find_spec(self, name, path=None, target=None):
+        self.names.append(name)
