@@ -79,14 +79,9 @@ class _Known:
         """The location that an alias stands for; the empty text is the unknown location."""
         if self._locations is None:
             texts = self.writer.locations
-<<<<<<< HEAD
-            lines = [f'"written.at"() : () -> () loc({text})' for text in texts.values()]
-            module = parse("\n".join(lines), trusted=True, into=self.context)
-=======
             # For operations of a dialect that has no bindings these look through Python's path, each time.
             lines = [f'"stablehlo.create_token"() : () -> !stablehlo.token loc({text})' for text in texts.values()]
-            module = parse("\n".join(lines), trusted=True)
->>>>>>> 9be22f5 (reshards: what was planned on a mesh shape is known to the programs after; written programs: locations are read without a search for modules)
+            module = parse("\n".join(lines), trusted=True, into=self.context)
             self._locations = dict(zip(texts, [view.operation.location for view in module.body.operations]))
             with self.context:
                 self._locations[""] = ir.Location.unknown()
