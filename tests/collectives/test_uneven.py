@@ -136,3 +136,61 @@ def test_boxes_of_any_two_layouts_bring_what_is_lacking():
                     where[...] = part
         for whole, want in zip(got, new):
             np.testing.assert_array_equal(whole[at(found.low, want.shape)], want)
+
+
+def unreduced(rng: random.Random, name: str):
+    """A shape, an argument unreduced over some axes whose dimensions divide, and a target for which they may not."""
+    mesh = MESH_5 if name == "5" else MESHES[name]
+    rank = rng.randint(1, 3)
+    shape = tuple(rng.choice((2, 3, 5, 7, 8, 12, 13)) for _ in range(rank))
+    drawn, target = draw(rng, mesh, rank), draw(rng, mesh, rank)
+    dims = []
+    for n, dim in zip(shape, drawn.dims):
+        axes = dim.axes
+        while n % math.prod(a.size for a in axes):
+            axes = axes[:-1]
+        dims.append(DimSharding(axes))
+    used = {a.name for d in dims for a in d.axes}
+    free = [mesh.axis(a) for a in mesh.axis_names if a not in used]
+    return shape, TensorSharding(mesh, dims, (), free[: rng.randint(0, len(free))]), target
+
+
+def check_sums(rng: random.Random, name: str):
+    shape, source, target = unreduced(rng, name)
+    mesh, whole = source.mesh, TensorSharding.replicated_on(source.mesh, len(shape))
+    type_ = f"tensor<{'x'.join(map(str, shape))}xf32>"
+    on = target.to_text().removeprefix("#sdy.sharding")
+    order = list(range(mesh.size))
+    rng.shuffle(order)
+    text = (
+        f"sdy.mesh @m = {mesh.to_text()[:-1]}, device_ids={order}>\n"
+        f"func.func @main(%x: {type_} {{sdy.sharding = {source.to_text()}}}) -> "
+        f"({type_} {{sdy.sharding = {whole.to_text()}}}) {{\n  %c = sdy.sharding_constraint %x {on} : {type_}\n"
+        f"  %b = stablehlo.optimization_barrier {{sdy.sharding = #sdy.sharding_per_value<[{on}]>}} %c : {type_}\n"
+        f"  return %b : {type_}\n}}"
+    )
+    plans = [plan_reshard(shape, "f32", mesh, *ends) for ends in ((source, target), (target, whole))]
+    result = collectives.partition(text, optimize=False)
+    assert sum(e.bytes for e in result.plan) == pytest.approx(sum(p.bytes for p in plans)), text
+    values = np.random.default_rng(0)
+    atoms = Atoms(mesh, source.unreduced)
+    place = atoms.coordinate(atoms.of_axes(source.unreduced))
+    addends = [values.integers(-9, 9, shape).astype(np.float32) for _ in range(place.max() + 1)]
+    shards = [harness.pieces(addends[k], source)[d] for d, k in enumerate(place.tolist())]
+    (out,) = harness.Compiled(collectives.partition(text).as_text(), mesh.size)([shards])
+    np.testing.assert_array_equal(harness.unshard(out, shape, whole), sum(addends))
+
+
+@pytest.mark.parametrize("name", ["8", "4x2", "2x2x2", "3x2", "5"])
+def test_sums_of_what_does_not_divide_cost_what_plans_say(name):
+    rng = random.Random(11)
+    for _ in range(4):
+        check_sums(rng, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["8", "4x2", "2x2x2", "3x2", "5"])
+def test_many_sums_of_what_does_not_divide_cost_what_plans_say(name):
+    rng = random.Random(12)
+    for _ in range(60):
+        check_sums(rng, name)
