@@ -12,6 +12,7 @@ from .passes.memory import Budget
 from .passes.merge import merge
 from .passes.release import release
 from .passes.schedule import order
+from .passes.transposed import transpose_first
 from .passes.windowed import pipeline
 from .realise import Realiser
 
@@ -32,6 +33,7 @@ def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, optio
         wanted = options.collective_matmul
         if wanted or (wanted is None and machine.chosen):
             changed += pipeline(function, realiser, machine, budget, bool(wanted))
+        transpose_first(function)
         if options.combine:
             combine(function, functions, realiser, machine)
         if options.order or (options.order is None and machine.chosen):

@@ -150,7 +150,7 @@ def _lives(region: Region, results: Sequence[Ref], functions) -> list[tuple[floa
 
 
 class Room:
-    """How many bytes more may live while an item runs before the function's estimated peak grows by more than `extra`."""
+    """How many bytes more may live while an item runs, before the estimated peak grows by more than `extra`."""
 
     def __init__(self, function: FunctionItem, functions: dict[str, FunctionItem], extra: float):
         self._live: dict[Item, float] = {}
