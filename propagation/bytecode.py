@@ -18,17 +18,19 @@ from . import errors
 __all__ = ["MAGIC", "to_text"]
 
 MAGIC = b"ML\xefR"
-_TIMEOUT_S = 60.0
+_TIMEOUT_S, _TIMEOUT_PER_BYTE = 60.0, 5.0 / (1 << 20)  # some ten times what a quiet machine takes
 _REFUSED = 3  # exit status: the reader said what is wrong
 # What the child may allocate: modules take up to some 100 bytes in memory and as text for one of bytecode.
 _MEMORY_BYTES, _MEMORY_PER_BYTE = 2 << 30, 200
 
 
-def to_text(data: bytes, timeout_s: float = _TIMEOUT_S) -> str:
+def to_text(data: bytes, timeout_s: float | None = None) -> str:
     """The module that `data` encodes (plain bytecode or a portable artifact) as generic text with locations.
 
-    Raises `ModuleParseError` if it encodes none, `LimitError` if reading takes longer than `timeout_s`.
+    Raises `ModuleParseError` if it encodes none, `LimitError` if reading takes longer than `timeout_s` (default:
+    a minute, and five seconds for each MiB).
     """
+    timeout_s = _TIMEOUT_S + _TIMEOUT_PER_BYTE * len(data) if timeout_s is None else timeout_s
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     env = dict(os.environ, PYTHONPATH=os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]))
     command = [sys.executable, "-m", f"{__package__}.bytecode"]

@@ -98,8 +98,7 @@ class Driver:
                     self._lay_out_data_flow(op)
             if len(op.results) > 1:
                 # Annotating one result annotates all, the others as open.
-                for v in op.results:
-                    self._siblings[v.index] = tuple(o for o in op.results if o is not v)
+                self._siblings.update((v.index, op.results) for v in op.results)
         self._edges_of_source: dict[tuple, list[Edge]] = {}  # several for what a function with several calls returns
         self._edge_by_slot: dict[int, Edge] = {}
         self._edge_owners = {edge.owner.index for edge in edges}
