@@ -7,6 +7,7 @@ it exists; the version is remembered, so that a second consumer finds it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -22,6 +23,7 @@ from ..realise import REDUCERS, Realiser, zero_literal
 from ..reshard import Planner, ReshardPlan
 from ..topology import Topology
 from . import rules
+from .attribute_texts import AttributeTexts
 from .state import TRANSPARENT, Journal, Partial, State, View
 
 __all__ = ["Context"]
@@ -57,9 +59,8 @@ class Context:
         self._wants: dict[Value, Dims] = {}
         self._extra: dict[tuple[Value, Dims], float] = {}
         self.estimates: dict[tuple[Value, Dims, int], float] = {}  # of `lookahead`
-        self._attr_text: dict = {}
-        self._attributes: dict[tuple, tuple[int, str]] = {}
-        self._signatures: dict[tuple, int] = {}
+        texts = AttributeTexts()
+        self.signature, self.attr_text, self.text_of = texts.signature, texts.of, texts.one
         self._pieces: dict[tuple[object, Dims], tuple[int, ...]] = {}
         self._loc_of: Op | None = None
         self._loc_alias: dict = {}
@@ -366,44 +367,6 @@ class Context:
         """Writes an operation with one result."""
         return self.region.op(name, operands, [(tuple(shape), dtype)], attrs, extra, regions, self.loc)[0]
 
-    def signature(self, op: Op) -> int:
-        """A number for the operation's attributes: equal ones have the same. Those that annotate do not count."""
-        attrs = op.attrs
-        return self._decoded(attrs)[0] if attrs else 0
-
-    def attr_text(self, op: Op, skip: Iterable[str] = ()) -> str:
-        """The operation's attributes as text, without shardings and those in `skip`."""
-        attrs = op.attrs
-        if not attrs:
-            return ""
-        return self._attributes_text(attrs, skip) if skip else self._decoded(attrs)[1]
-
-    def _decoded(self, attrs: dict) -> tuple[int, str]:
-        """The number and the text of attributes, made once for all equal ones."""
-        key = tuple(attrs.items())
-        found = self._attributes.get(key)
-        if found is None:
-            own = tuple([item for item in key if not item[0].startswith(("sdy.", "mhlo."))])
-            number = self._signatures.setdefault(own, len(self._signatures) + 1) if own else 0
-            found = self._attributes[key] = number, self._attributes_text(attrs, ())
-        return found
-
-    def _attributes_text(self, attrs: dict, skip: Iterable[str]) -> str:
-        out = []
-        for name, attr in attrs.items():
-            if name.startswith(("sdy.", "mhlo.sharding")) or name in skip:
-                continue
-            text = self.text_of(attr)
-            out.append(name if text == "unit" else f"{name} = {text}" if _plain(name) else f'"{name}" = {text}')
-        return ", ".join(out)
-
-    def text_of(self, attr) -> str:
-        """An attribute as MLIR text, printed once."""
-        text = self._attr_text.get(attr)
-        if text is None:
-            text = self._attr_text[attr] = str(attr)
-        return text
-
     def local_copy(self, op: Op, operands: Sequence[Ref], shapes: Sequence[tuple[int, ...]], attrs=None, effect=False):
         """The same operation on local pieces, regions included. `attrs` replaces the attribute text; -> list[Ref]."""
         types = [(tuple(s), r.type.dtype) for s, r in zip(shapes, op.results)]
@@ -488,12 +451,12 @@ class Context:
                 rule(self, op)
                 numbering.note(self, op, key)
 
-    @property
+    @functools.cached_property
     def byte_per_flop(self) -> float:
         """Bytes that can be sent while one arithmetic operation runs."""
         return self.topology.default.bandwidth / self.topology.flops
 
-    @property
+    @functools.cached_property
     def redundancy(self) -> float:
         """Bytes that can be sent while one byte of memory is read or written."""
         return self.topology.default.bandwidth / self.topology.memory_bandwidth
@@ -526,7 +489,3 @@ def _recompute():
     from . import recompute  # it needs the context's type
 
     return recompute
-
-
-def _plain(name: str) -> bool:
-    return name.replace("_", "a").replace(".", "a").isalnum()

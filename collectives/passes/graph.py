@@ -122,18 +122,21 @@ def contract(items: Iterable[Item], groups: dict[Item, list[Item]], make: Callab
             else:
                 out.append(item)
             continue
-        needs = {r.item for r in inputs(item) if r.item in held}
+        needs = [r.item for r in inputs(item) if r.item in held]
         if (item.effect or item.regions or item.name == "func.call") and effects(item):
             if last_effect in held:
-                needs.add(last_effect)
+                needs.append(last_effect)
             last_effect = item
         if needs:
             held.add(item)
-            missing[item] = len(needs)
-            for n in needs:
+            needed = set(needs)
+            missing[item] = len(needed)
+            for n in needed:
                 waiting.setdefault(n, []).append(item)
-        else:
+        elif item in groups:
             write(item)
+        else:  # nobody waits for what was never held
+            out.append(item)
     if held:
         raise AssertionError(f"groups depend on each other: {len(held)} items were left")
     return out
