@@ -127,6 +127,10 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
     if best is None:
         none = ((),) * len(factors.sizes)
         best = _cost(ctx, factors, none, operands, results, work, None)
+    if factors.dealt and any(best.assigned[f] for f in factors.dealt):  # to send less, not to compute less
+        plain = _choose(ctx, factors._replace(dealt=()), operands, results, states, wants, *work)
+        sent = [c.bytes - work_of(ctx, factors, c.assigned) * byte_per_work for c in (best, plain)]
+        best = best if sent[0] < MUCH * sent[1] else plain
     return best
 
 
@@ -193,14 +197,17 @@ def _agreed(run, factor: int, tensors) -> bool:
 
 
 def _assign(ctx, factors: Factors, runs, picks, tensors):
-    """Axes per factor, ordered as the largest tensor has them; None if an assignment does not fit."""
+    """Axes per factor, ordered as the largest tensor that splits it so has them, or those with more or fewer axes; None
+    if an assignment does not fit."""
     chosen: dict[int, list] = {}
     for run, pick in zip(runs, picks):
         if pick >= 0:
             chosen.setdefault(pick, []).append(run)
     assigned = [()] * len(factors.sizes)
     for factor, members in chosen.items():
-        ordered: list[int] = []
+        every = {a for m in members for a in m}
+        alike = (atoms for f, dims in tensors for g, atoms in zip(f, dims) if g == factor and set(atoms) == every)
+        ordered: list[int] = list(next(alike, ()))
         for f, dims in tensors:
             for g, atoms in zip(f, dims):
                 if g == factor:

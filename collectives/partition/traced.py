@@ -46,6 +46,11 @@ def dynamic_slice(ctx: Context, op: Op) -> None:
         part = math.prod(window) / max(1, math.prod(shape))  # only the window is read
         choice = choose(ctx, factors, (value,), (result,), 2 * bits * ctx.redundancy * part)
         dims, out, pending = choice.operands[0], choice.results[0], choice.pending
+        if pending:  # having the cut dimensions whole may cost no more, and serve others
+            kept = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
+            whole = ctx.cost(value, kept) / ctx.runs_since(ctx.state(value)) + ctx.later_cost(result, kept)
+            if whole <= choice.bytes:
+                dims, out, pending = kept, kept, ()
     ref, kind = _slice_piece(ctx, op, ctx.get(value, dims), dims, starts)
     ctx.bind_partial(result, out, {pending: ref}, kind, masked=True, chosen=True)
 
