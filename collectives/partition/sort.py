@@ -163,8 +163,9 @@ class _Columns:
             f"split_dimension = {self.d} : i64, concat_dimension = {self.d} : i64, split_count = {self.p} : i64, "
             f"{ctx.realiser.groups(self.atoms)}"
         )
-        args = (x, x.shape, attrs, self.op, "columnsort", ctx.loc)
-        return ctx.realiser.collective(ctx.region, "all_to_all", self.atoms, *args)
+        bits = _bits(ctx, x)
+        args = (bits, x.shape, attrs, self.op, "columnsort", ctx.loc)
+        return _cast(ctx, ctx.realiser.collective(ctx.region, "all_to_all", self.atoms, *args), x.dtype)
 
     def deal(self, x: Ref) -> Ref:
         """Elements in turn to the devices."""
@@ -203,7 +204,8 @@ class _Columns:
         return out
 
     def send(self, x: Ref, distance: int) -> Ref:
-        return neighbours(self.ctx, x, self.atoms, distance, "columnsort")
+        bits = neighbours(self.ctx, _bits(self.ctx, x), self.atoms, distance, "columnsort")
+        return _cast(self.ctx, bits, x.dtype)
 
     def is_at(self, coordinate: int, shape) -> Ref:
         ctx = self.ctx
@@ -211,6 +213,16 @@ class _Columns:
         it = ctx.realiser.splat(ctx.region, ctx.realiser.index(ctx.region, coordinate), shape)
         attrs = "comparison_direction = #stablehlo<comparison_direction EQ>"
         return ctx.region.shared("stablehlo.compare", (me, it), shape, "i1", attrs)
+
+
+def _bits(ctx: Context, x: Ref) -> Ref:
+    """Narrow floats as integers: compilers send them as wider floats where a machine has none of theirs, which takes
+    more bytes and makes all NaNs one."""
+    return _cast(ctx, x, "ui16" if x.dtype in ("bf16", "f16") else "ui8" if x.dtype.startswith("f8") else x.dtype)
+
+
+def _cast(ctx: Context, x: Ref, dtype: str) -> Ref:
+    return x if x.dtype == dtype else ctx.region.shared("stablehlo.bitcast_convert", (x,), x.shape, dtype, "", ctx.loc)
 
 
 def _comparator(ctx: Context, block: Block, dtypes: list[str], tied: int | None) -> Region:
