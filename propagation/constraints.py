@@ -35,7 +35,7 @@ def apply_constraints(
     applied: list[tuple[Op, Value]] = []
     if program.names.isdisjoint((_CONSTRAINT, _MANUAL)):
         return applied
-    annotated = _Annotated(shardings) if is_newest else shardings
+    annotated = _Annotated(shardings) if is_newest else _All(shardings)
     main = program.main
     for func in program.funcs.values():
         for op in func.body.walk_inside_out():
@@ -48,11 +48,21 @@ def apply_constraints(
     return applied
 
 
+class _All:
+    """Shardings as they are; `of_constraint` are those that constraints have themselves."""
+
+    def __init__(self, shardings: Shardings):
+        self.get = self.of_constraint = shardings.get
+        self.set = shardings.set
+
+
 class _Annotated:
-    """Shardings, in which one that says nothing is none."""
+    """Shardings, in which a value's that says nothing is none. A constraint has its own in any case: that of a scalar
+    is open and closed at once."""
 
     def __init__(self, shardings: Shardings):
         self.shardings = shardings
+        self.of_constraint = shardings.get
         self.set = shardings.set
 
     def get(self, value: Value) -> TensorSharding | None:
@@ -127,7 +137,7 @@ def _sharding_of(value: Value, shardings: Shardings, edge_values: dict[Value, Va
 
 def _is_constrained_otherwise(value: Value, sharding: TensorSharding, shardings: Shardings) -> bool:
     for op, number in value.uses:
-        if op.name == _CONSTRAINT and shardings.get(op.results[0]) is not sharding:
+        if op.name == _CONSTRAINT and shardings.of_constraint(op.results[0]) is not sharding:
             return True
         if op.name == _MANUAL and op.data["in_shardings"][number] is not sharding:
             return True
