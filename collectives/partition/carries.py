@@ -25,7 +25,7 @@ from .context import Context
 __all__ = ["best"]
 
 TRIES = 4  # other layouts of one loop
-TRIED = 400  # operations that may be written for trials in any program; else half of the program's
+TRIED = 200  # operations that may be written for trials in any program; else a quarter of the program's
 MEMORY = 1.25  # what another layout may make a device hold, as a part of what it held
 GAIN = 0.98  # part of the bytes that another layout may send to be taken
 
@@ -62,7 +62,7 @@ def best(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Sett
         chosen = _attempt(ctx, op, layouts, {}, trips, settle, marks)
         size = _size(ctx, op.regions[1])
         if ctx.tries is None:
-            ctx.tries = max(TRIED, len(ctx.program.ops()) // 2)
+            ctx.tries = max(TRIED, len(ctx.program.ops()) // 4)
         if chosen.inside and not ctx.manual:
             for others, wants in _alternatives(ctx, op, chosen):
                 if ctx.tries < size:
