@@ -56,3 +56,20 @@ def test_pads_that_set_elements_apart(low, high, inner, n):
         return lambda x: jax.lax.pad(constrain(x, "x"), jnp.float32(0.5), [(low, high, inner), (0, 0, 0)])
 
     check(Case({"x": 8}, build, (normal(n, 3),), (P(),)), above_xla=True, exact=True)
+
+
+def test_what_a_window_takes_whole_serves_the_update_too():
+    """Half of a split dimension, read and written at traced positions; the result wants another order of axes."""
+
+    def build(constrain):
+        def f(x, i):
+            x = jnp.tanh(x)
+            rows = jax.lax.dynamic_slice_in_dim(x, i, 8, 1)
+            return jax.lax.dynamic_update_slice_in_dim(x, rows * 2, i // 2, 1)
+
+        return f
+
+    specs = P(None, ("a", "b", "c")), P()
+    case = Case({"a": 2, "b": 2, "c": 2}, build, (normal(8, 16, 24), np.int32(5)), specs, P(None, ("b", "a")))
+    result, _ = check(case, rtol=1e-6)
+    assert [e.kind for e in result.plan] == ["all_gather"]
