@@ -284,9 +284,11 @@ class Context:
             if state.partial is not None and state.partial.chosen and len(parts) == 1:
                 kind = "choose" if kind == "add" else kind
             total, meet = None, dims if len(parts) == 1 else self._meeting(state, have, parts, dims)[1]
-            for pending, ref in parts.items():
-                plan = self.planner.plan(state.shape, state.bits, have, meet, pending)
-                ref = self._follow(state, region, plan, ref, kind, alone=len(parts) == 1)
+            for pending, part in parts.items():
+                ref = None if pending else self.journal.sibling(part, have, meet)
+                if ref is None:
+                    plan = self.planner.plan(state.shape, state.bits, have, meet, pending)
+                    ref = self._follow(state, region, plan, part, kind, alone=len(parts) == 1)
                 total = ref if total is None else self.combine(kind, total, ref)
             if meet != dims:
                 self._remember(state, region, meet, total)

@@ -319,7 +319,8 @@ def _without(dims: Dims, d: int) -> Dims:
 
 
 def reverse(ctx: Context, op: Op) -> None:
-    """On an evenly split dimension: local reversal, and pieces change hands with the mirrored device."""
+    """On an evenly split dimension: pieces change hands with the mirrored device, and each is reversed. In this order,
+    since the reversal then becomes part of what follows, instead of a copy of the operand that is only sent."""
     value = op.operands[0]
     flipped = integers(op.attrs["dimensions"])
     shape = value.type.shape
@@ -329,13 +330,12 @@ def reverse(ctx: Context, op: Op) -> None:
         return kept, kept
 
     def local(ref: Ref, before: Dims, after) -> Ref:
-        ref = ctx.local_copy(op, [ref], [ref.shape])[0]
         for d in flipped:
             if before[d]:
                 groups = ctx.atoms.groups(before[d])
                 pairs = np.stack([groups.reshape(-1), groups[:, ::-1].reshape(-1)], axis=1)
                 ref = ctx.realiser.send(ctx.region, ref, pairs, before[d], op, "reversal", ctx.loc)
-        return ref
+        return ctx.local_copy(op, [ref], [ref.shape])[0]
 
     def sends(dims: Dims) -> float:
         return sum(bool(dims[d]) for d in flipped) * ctx.bits(value) * ctx.elements(shape, dims)

@@ -140,10 +140,11 @@ class State:
 class Journal:
     """Versions of values in the order in which they were remembered, so that they can be forgotten again."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_siblings")
 
     def __init__(self) -> None:
         self._entries: list[tuple[dict[Dims, Ref], Dims, Ref]] = []
+        self._siblings: dict[Ref, dict[Dims, Ref]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -153,6 +154,18 @@ class Journal:
         if dims not in versions:
             versions[dims] = ref
             self._entries.append((versions, dims, ref))
+            for version in versions.values():
+                self._siblings[version] = versions
+
+    def sibling(self, ref: Ref, have: Dims, dims: Dims) -> Ref | None:
+        """The version laid out as `dims` of the value of which `ref` is the version laid out as `have`; None if `ref`
+        was never moved, or there is none.
+
+        A sum may have taken a value whole and be wanted split, as the value was before it was gathered: nobody has to
+        keep it whole, and cut it again.
+        """
+        versions = self._siblings.get(ref)
+        return None if versions is None or versions.get(have) is not ref else versions.get(dims)
 
     def forget(self, mark: int) -> list[tuple[dict[Dims, Ref], Dims, Ref]]:
         """Takes back the versions remembered since the journal was `mark` long, and returns them for `remember`."""

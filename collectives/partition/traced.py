@@ -136,30 +136,42 @@ def dynamic_update_slice(ctx: Context, op: Op) -> None:
         _hint(ctx, value, update, dims)
     inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
     base, part = ctx.get(value, dims), ctx.get(update, inner)
-    positions, masks = [], []
+    positions, inside = [], {}
     for d, (n, m) in enumerate(zip(shape, window)):
         if n == m:
             positions.append(ctx.realiser.index(ctx.region, 0))
         elif not dims[d]:
             positions.append(ctx.get(starts[d], ()))
         else:
-            positions.append(None)
-            masks.append(d)
-    for d in masks:
-        piece, m = base.shape[d], window[d]
-        at = _relative(ctx, starts[d], shape[d] - m, dims[d], piece)
-        # Spread the update over a piece-sized window that starts `at` elements before the update's first.
-        spread = ctx.realiser.pad(ctx.region, part, d, piece, piece, loc=ctx.loc)
-        back = ctx.emit("stablehlo.subtract", (ctx.realiser.index(ctx.region, piece), at), (), "i32")
-        back = _clamp(ctx, back, 0, piece + m)
-        part = ctx.realiser.window(ctx.region, spread, d, back, piece, ctx.loc)
-        positions[d] = at
-    if not masks:
-        positions = _one_type(ctx, positions, shape, window)
-        ref = ctx.emit(op.name, (base, part, *positions), base.shape, base.dtype)
+            at = _relative(ctx, starts[d], n - m, dims[d], base.shape[d])
+            part, inside[d], where = _within(ctx, part, d, at, base.shape[d])
+            positions.append(where)
+    positions = _one_type(ctx, positions, shape, window)
+    if inside:
+        ref = _masked_update(ctx, op, base, part, positions, inside, window)
     else:
-        ref = _masked_update(ctx, op, base, part, positions, masks, shape, window)
+        ref = ctx.emit(op.name, (base, part, *positions), base.shape, base.dtype)
     ctx.bind(result, dims, ref)
+
+
+def _within(ctx: Context, part: Ref, d: int, at: Ref, piece: int) -> tuple[Ref, Ref, Ref]:
+    """The part of an update that falls into a piece of `piece` positions along `d`; the update's first is at `at`.
+
+    Returns a window of updates, the position in it of the update's first (i32; what lies before or after the update is
+    to stay as it is), and where the window starts in the piece. A short update's window is as long as the update, so
+    that nothing else of the piece is read or written, and it can be written in place; a long one's is the whole piece.
+    """
+    m, zero = part.shape[d], ctx.realiser.index(ctx.region, 0)
+    where, first, length = zero, at, piece
+    if 2 * m <= piece:
+        where, length = _clamp(ctx, at, 0, piece - m), m
+        first = ctx.emit("stablehlo.subtract", (at, where), (), "i32")
+        if m == 1:
+            return part, first, where
+    spread = ctx.realiser.pad(ctx.region, part, d, length, length, loc=ctx.loc)
+    back = ctx.emit("stablehlo.subtract", (ctx.realiser.index(ctx.region, length), first), (), "i32")
+    back = _clamp(ctx, back, 0, length + m)
+    return ctx.realiser.window(ctx.region, spread, d, back, length, ctx.loc), first, where
 
 
 def _hint(ctx: Context, value: Value, update: Value, dims: Dims) -> None:
@@ -189,29 +201,25 @@ def _natural(ctx: Context, value: Value) -> Dims | None:
     return ctx.state(value).dims
 
 
-def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, masks, shape, window) -> Ref:
-    """Selects the update where a split dimension's window covers this piece, and writes that at the traced position
-    of the whole dimensions."""
-    zero = ctx.realiser.index(ctx.region, 0)
-    others = [zero if d in masks else positions[d] for d in range(len(positions))]
-    others = _one_type(ctx, others, shape, window)
+def _masked_update(ctx: Context, op: Op, base: Ref, part: Ref, positions, inside: dict[int, Ref], window) -> Ref:
+    """Writes `part` at `positions` of `base`, but only what lies within the update: along each dimension d of `inside`,
+    `window[d]` positions from the position `inside[d]` of `part`."""
     old = base
     if part.shape != base.shape:
         attrs = f"slice_sizes = {array_text(part.shape)}"
-        old = ctx.emit("stablehlo.dynamic_slice", (base, *others), part.shape, base.dtype, attrs)
+        old = ctx.emit("stablehlo.dynamic_slice", (base, *positions), part.shape, base.dtype, attrs)
     mask = None
-    for d in masks:
+    for d, first in inside.items():
         where = ctx.region.shared("stablehlo.iota", (), part.shape, "i32", f"iota_dimension = {d} : i64")
-        stop = _add(ctx, positions[d], window[d])
-        for bound, direction in ((positions[d], "GE"), (stop, "LT")):
+        for bound, direction in ((first, "GE"), (_add(ctx, first, window[d]), "LT")):
             other = ctx.realiser.splat(ctx.region, bound, part.shape)
             attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
-            inside = ctx.emit("stablehlo.compare", (where, other), part.shape, "i1", attrs)
-            mask = inside if mask is None else ctx.emit("stablehlo.and", (mask, inside), part.shape, "i1")
+            covered = ctx.emit("stablehlo.compare", (where, other), part.shape, "i1", attrs)
+            mask = covered if mask is None else ctx.emit("stablehlo.and", (mask, covered), part.shape, "i1")
     new = ctx.emit("stablehlo.select", (mask, part, old), part.shape, base.dtype)
     if part.shape == base.shape:
         return new
-    return ctx.emit(op.name, (base, new, *others), base.shape, base.dtype)
+    return ctx.emit(op.name, (base, new, *positions), base.shape, base.dtype)
 
 
 PARTITION = {

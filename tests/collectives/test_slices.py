@@ -73,3 +73,47 @@ def test_what_a_window_takes_whole_serves_the_update_too():
     case = Case({"a": 2, "b": 2, "c": 2}, build, (normal(8, 16, 24), np.int32(5)), specs, P(None, ("b", "a")))
     result, _ = check(case, rtol=1e-6)
     assert [e.kind for e in result.plan] == ["all_gather"]
+
+
+@pytest.mark.parametrize(("axes", "n"), [({"x": 8}, 64), ({"x": 3, "y": 2}, 23)])
+def test_short_windows_are_written_where_they_lie(axes, n):
+    """Windows of one to many positions, some across devices' boundaries, some clamped; nothing else is rewritten."""
+    lengths = 1, 3, 4, n // 2
+    starts = np.array([-3, 0, 2, 6, 7, 13, n - 2, n + 5], np.int32)
+
+    def build(constrain):
+        def f(x, updates, starts):
+            x = constrain(x, *axes)
+            write = lambda u, i: jax.lax.dynamic_update_slice_in_dim(x, u, starts[i], 0)
+            return [constrain(write(u, i), *axes) for u in updates for i in range(starts.size)]
+
+        return f
+
+    updates = [normal(m, 8) + 9 for m in lengths]
+    case = Case(axes, build, (normal(n, 8), updates, starts), (P(), [P()] * len(lengths), P()))
+    check(case, above_xla=True, exact=True)
+
+
+def test_a_cache_is_updated_without_rewriting_it():
+    def build(constrain):
+        return lambda cache, row, i: jax.lax.dynamic_update_slice(cache, row, (0, i, 0))
+
+    case = Case({"x": 8}, build, (normal(2, 4096, 3), normal(2, 1, 3), np.int32(2000)), (P(None, "x"), P(), P()))
+    result, sent = check(case, exact=True)
+    assert sent == 0
+    lines = [line.split(" loc(")[0].rstrip() for line in result.as_text().splitlines()]
+    written = [line for line in lines if line.endswith("2x512x3xf32>")]
+    assert len(written) == 1 and "dynamic_update_slice" in written[0]
+
+
+def test_what_a_sum_took_whole_is_not_cut_again():
+    """Nodes are gathered to look up edges, and added to the messages as they were before."""
+
+    def build(constrain):
+        return lambda nodes, a, b: nodes + jnp.zeros_like(nodes).at[b].add(nodes[a] * 2)
+
+    a, b = np.random.default_rng(1).integers(0, 64, (2, 512)).astype(np.int32)
+    case = Case({"x": 8}, build, (normal(64, 4), a, b), (P("x"), P("x"), P("x")), P("x"))
+    result, _ = check(case)
+    assert [e.kind for e in result.plan] == ["all_gather", "reduce_scatter"]
+    assert "dynamic_slice" not in result.as_text()
