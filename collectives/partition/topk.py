@@ -11,12 +11,16 @@ from jaxlib.mlir import ir
 from propagation.attributes import integer
 from propagation.program import Block, Op
 
+from ..cost import ITEM_BITS
 from ..emit import Ref
 from ..layout import Dims
 from .batch import apply, by_rule
 from .context import Context
 from .factors import PASS, WHOLE, Factors, choose
 from .reduce import identity_literal
+
+
+_ALL_ONES_ARE_NAN = frozenset(("bf16", "f16", "f32", "f64"))
 
 
 def meeting(ctx: Context, shape: Sequence[int], bits: float, have: Dims, d: int, later) -> tuple[Dims, float]:
@@ -58,7 +62,7 @@ def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bo
     p = ctx.atoms.product(have[last])
     piece = -(-shape[last] // p)
     few = min(k, piece)
-    fill = identity_literal("max", dtype)
+    fill = _least(dtype)
     if not k or (fill is None and piece * p != shape[last]):
         return False
     candidates = (*shape[:last], p * few)
@@ -85,6 +89,14 @@ def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bo
     ctx.bind(op.results[0], target, values)
     ctx.bind(op.results[1], target, _pick(ctx, where, chosen))
     return True
+
+
+def _least(dtype: str) -> str | None:
+    """What is never selected before an element of the row, as MLIR writes it: of floats, which are taken in their total
+    order, the NaN that has all bits set, as others with the sign set come after -inf. None if there is no such thing."""
+    if dtype in _ALL_ONES_ARE_NAN:
+        return f"0x{(1 << int(ITEM_BITS[dtype])) - 1:X}"
+    return identity_literal("max", dtype)
 
 
 def _top(ctx: Context, op: Op, x: Ref, k: int) -> list[Ref]:
