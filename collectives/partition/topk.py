@@ -19,7 +19,6 @@ from .context import Context
 from .factors import PASS, WHOLE, Factors, choose
 from .reduce import identity_literal
 
-
 _ALL_ONES_ARE_NAN = frozenset(("bf16", "f16", "f32", "f64"))
 
 
@@ -93,7 +92,7 @@ def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bo
 
 def _least(dtype: str) -> str | None:
     """What is never selected before an element of the row, as MLIR writes it: of floats, which are taken in their total
-    order, the NaN that has all bits set, as others with the sign set come after -inf. None if there is no such thing."""
+    order, the NaN that has all bits set, since NaNs with the sign set come after -inf. None if there is none."""
     if dtype in _ALL_ONES_ARE_NAN:
         return f"0x{(1 << int(ITEM_BITS[dtype])) - 1:X}"
     return identity_literal("max", dtype)
