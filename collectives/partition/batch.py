@@ -105,9 +105,10 @@ def apply(
 
 
 def in_row_major(ctx: Context, x: Ref) -> Ref:
-    """`x`, which compilers keep in memory with its last dimension minor."""
+    """`x`, which compilers keep in memory with its last dimension minor. That of TPUs finds layouts that its transforms
+    can take, and knows no such request of complex numbers, which it splits into their parts."""
     rank = len(x.shape)
-    if rank < 2:
+    if rank < 2 or ctx.realiser.platform == "tpu":
         return x
     layouts = f"[dense<[{', '.join(map(str, reversed(range(rank))))}]> : tensor<{rank}xindex>]"
     attrs = f'call_target_name = "LayoutConstraint", operand_layouts = {layouts}, result_layouts = {layouts}'

@@ -11,6 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 import collectives
 import propagation
+from collectives.topology import load
+from propagation.model import Mesh
 
 from . import harness
 from .jax_side import Case, check
@@ -110,3 +112,15 @@ def test_a_spectrum_that_is_wanted_whole_is_gathered_before():
     case = Case({"x": 8}, lambda constrain: jnp.fft.fft, (samples(4096),), (P("x"),), P())
     result, sent = check(case, rtol=1e-5)
     assert sent == 7 * 4096 and [finding.kind for finding in result.findings] == ["full-gather"]
+
+
+@pytest.mark.parametrize(("spec", "asks"), [("v5e:2x4", False), ("h100:8", True)])
+def test_the_compiler_of_tpus_is_asked_for_no_layout_of_complex_numbers(spec, asks):
+    text = """sdy.mesh @mesh = <["x"=8]>
+    func.func @main(%x: tensor<16x64xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+        -> tensor<16x64xcomplex<f32>> {
+      %0 = stablehlo.fft %x, type = FFT, length = [64] : (tensor<16x64xcomplex<f32>>) -> tensor<16x64xcomplex<f32>>
+      return %0 : tensor<16x64xcomplex<f32>>
+    }"""
+    made = collectives.partition(propagation.run(text), load(spec).on(Mesh("mesh", (("x", 8),)))).as_text()
+    assert "stablehlo.fft" in made and ("LayoutConstraint" in made) == asks

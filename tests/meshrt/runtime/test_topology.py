@@ -11,14 +11,17 @@ import re
 import numpy as np
 import pytest
 
+import collectives
 import meshrt
 import meshrt.numpy as jnp
+import propagation
 from collectives.topology import load
 from meshrt import errors
 from meshrt.runtime import backend, jaxlib_api
-from meshrt.runtime.topology import TopologyExecutable, explained, topology_of
+from meshrt.runtime.topology import TopologyExecutable, compile_for, explained, topology_of
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding
 from meshrt.sharding import PartitionSpec as P
+from propagation.model import Mesh
 
 needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 needs_cuda = pytest.mark.skipif(backend.cuda_library() is None, reason="the CUDA plugin is not installed")
@@ -150,6 +153,21 @@ def test_a_whole_pod_compiles_and_needs_no_more_memory_than_xlas_partitioner():
         theirs = step.compile(topology="v5e:16x16")
     assert theirs.plan is None and ours.plan.seconds > 0
     assert ours.memory_analysis().peak_bytes <= theirs.memory_analysis().peak_bytes * 1.001
+
+
+@pytest.mark.tpu
+@needs_tpu
+def test_transforms_of_a_split_batch_compile_for_tpus():
+    text = """sdy.mesh @mesh = <["x"=4]>
+    func.func @main(%x: tensor<16x64xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+        -> tensor<16x64xcomplex<f32>> {
+      %0 = stablehlo.fft %x, type = FFT, length = [64] : (tensor<16x64xcomplex<f32>>) -> tensor<16x64xcomplex<f32>>
+      return %0 : tensor<16x64xcomplex<f32>>
+    }"""
+    topology = topology_of("v5e:2x2")
+    made = collectives.partition(propagation.run(text), topology.on(Mesh("mesh", (("x", 4),))))
+    assert not len(made.plan)
+    assert compile_for(topology, made.as_text()).memory_analysis().argument_bytes >= 4 * 64 * 8
 
 
 @pytest.mark.tpu
