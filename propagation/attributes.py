@@ -1,12 +1,14 @@
 """Decoding MLIR attributes into Python values, each attribute once.
 
-MLIR uniques attributes, so a decoded value is cached by the attribute itself. Shardings are decoded by
-`annotations.py`.
+MLIR uniques attributes, so a decoded value is cached by the attribute itself. An attribute keeps its context alive, and
+a context all constants that it has seen: so the cache is that of the context last read into (`cache_for`). Shardings
+are decoded by `annotations.py`.
 """
 
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ __all__ = [
     "DotDims",
     "GatherDims",
     "ScatterDims",
+    "cache_for",
     "conv_dims",
     "dot_dims",
     "flag",
@@ -73,8 +76,7 @@ class ConvDims(NamedTuple):
 
 
 def _cached(decode: Callable[[ir.Attribute], Any]) -> Callable[[ir.Attribute], Any]:
-    """Caches by attribute within its context (an attribute must not outlive its context, so the cache is small
-    and keyed by the context's attributes only while that context lives)."""
+    """Caches by attribute."""
     name = decode.__name__
 
     def lookup(attr: ir.Attribute):
@@ -93,6 +95,15 @@ def _cached(decode: Callable[[ir.Attribute], Any]) -> Callable[[ir.Attribute], A
 
 _cache: dict = {}
 _CACHE_LIMIT = 4096
+_cached_of: Callable[[], ir.Context | None] = lambda: None
+
+
+def cache_for(context: ir.Context) -> None:
+    """Forgets what was decoded of other contexts' attributes: they would keep these contexts alive."""
+    global _cached_of
+    if _cached_of() is not context:
+        _cache.clear()
+        _cached_of = weakref.ref(context)
 
 
 @_cached

@@ -25,7 +25,7 @@ from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
 from . import bytecode, errors, limits
-from .attributes import mesh_of
+from .attributes import cache_for, mesh_of
 from .edits import Edits, erase, replace_all_uses
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Use, Value, attribute_items
 from .locations import argument_names, location_text, source
@@ -217,6 +217,7 @@ def paused_collection():
 
 
 def _read(module: ir.Module) -> Program:
+    cache_for(module.context)
     attrs = dict(attribute_items(module.operation.attributes))
     program = Program(module.context, lambda: module, attrs, {}, {}, {}, [], set())
     reader = _Reader(program)

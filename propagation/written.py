@@ -11,6 +11,7 @@ from jaxlib.mlir import ir
 
 from . import errors, limits
 from .asm import Body, FunctionWriter, ModuleWriter
+from .attributes import cache_for
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Value
 from .program import context, note_read, parse, paused_collection, read_mesh, type_of
 
@@ -106,6 +107,7 @@ class _Recorded:
 
     def program(self) -> Program:
         writer, known = self.writer, self.known
+        cache_for(known.context)
         attrs = dict(known.attributes(writer.attributes))
         with known.context:
             attrs["sym_name"] = ir.StringAttr.get(writer.name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 import propagation
@@ -47,3 +50,12 @@ def test_recorded_programs_keep_theirs(last_context, monkeypatch):
     propagation.read(module(3))
     assert program.context() is not recorded.context
     assert recorded.module.context is recorded.context
+
+
+def test_replaced_contexts_are_freed(last_context, monkeypatch):
+    """Nothing that outlives a result, such as what was decoded of attributes, keeps its context alive."""
+    monkeypatch.setattr(program, "CONTEXT_MODULES", 1)
+    contexts = [weakref.ref(propagation.run(module(seed), "pipeline").program.context) for seed in (2, 3, 5, 8)]
+    propagation.read(module(1))
+    gc.collect()
+    assert [c() for c in contexts] == [None] * 4
