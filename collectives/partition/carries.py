@@ -21,6 +21,7 @@ from ..emit import Item, Region
 from ..layout import Dims, replicated
 from ..plan import Finding
 from .context import Context
+from .state import Version
 
 __all__ = ["best"]
 
@@ -43,7 +44,7 @@ class _Tried(NamedTuple):
     carries: list
     regions: list[Region]
     findings: list[Finding]
-    versions: list
+    versions: list[Version]
     sent: float
     inside: float
     held: float
@@ -73,8 +74,8 @@ def best(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Sett
                     chosen = tried
         ctx.decisions[key] = chosen.layouts, chosen.wants
     ctx.findings += chosen.findings
-    for versions, dims, ref in chosen.versions:
-        ctx.journal.remember(versions, dims, ref)
+    for version in chosen.versions:
+        ctx.journal.remember(version)
     return chosen.carries, chosen.regions
 
 

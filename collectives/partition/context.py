@@ -24,7 +24,7 @@ from ..reshard import Planner, ReshardPlan
 from ..topology import Topology
 from . import rules
 from .attribute_texts import AttributeTexts
-from .state import TRANSPARENT, Journal, Partial, State, View
+from .state import TRANSPARENT, Journal, Partial, State, Version, View
 
 __all__ = ["Context"]
 
@@ -285,7 +285,7 @@ class Context:
                 kind = "choose" if kind == "add" else kind
             total, meet = None, dims if len(parts) == 1 else self._meeting(state, have, parts, dims)[1]
             for pending, part in parts.items():
-                ref = None if pending else self.journal.sibling(part, have, meet)
+                ref = None if pending else self.journal.sibling(part, state.shape, have, meet, region)
                 if ref is None:
                     plan = self.planner.plan(state.shape, state.bits, have, meet, pending)
                     ref = self._follow(state, region, plan, part, kind, alone=len(parts) == 1)
@@ -317,7 +317,7 @@ class Context:
 
     def _remember(self, state: State, region: Region, dims: Dims, ref: Ref) -> None:
         versions = state.versions if region is state.home else region.known.setdefault(state, {})
-        self.journal.remember(versions, dims, ref)
+        self.journal.remember(Version(versions, dims, ref, state.shape, region))
 
     def set_wants(self, wants: dict[Value, Dims]) -> None:
         """Replaces what propagation decided for some values."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..cost import item_bytes
 from ..emit import Ref, Region
 from ..layout import Dims
 
-__all__ = ["TRANSPARENT", "Journal", "Partial", "Recipe", "State", "View"]
+__all__ = ["TRANSPARENT", "Journal", "Partial", "Recipe", "State", "Version", "View"]
 
 # Operations whose results remember what they were made of.
 TRANSPARENT = frozenset(
@@ -137,40 +138,58 @@ class State:
         return self.partial.dims if self.partial is not None else None
 
 
+class Version(NamedTuple):
+    """One of the `versions` of a tensor of a global `shape`, visible in `region`."""
+
+    versions: dict[Dims, Ref]
+    dims: Dims
+    ref: Ref
+    shape: tuple[int, ...]
+    region: Region
+
+
 class Journal:
     """Versions of values in the order in which they were remembered, so that they can be forgotten again."""
 
     __slots__ = ("_entries", "_siblings")
 
     def __init__(self) -> None:
-        self._entries: list[tuple[dict[Dims, Ref], Dims, Ref]] = []
-        self._siblings: dict[Ref, dict[Dims, Ref]] = {}
+        self._entries: list[Version] = []
+        self._siblings: dict[tuple[Ref, tuple[int, ...]], tuple[dict[Dims, Ref], Region]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def remember(self, versions: dict[Dims, Ref], dims: Dims, ref: Ref) -> None:
+    def remember(self, version: Version) -> None:
         """Adds a version, unless there is one in that layout."""
+        versions, dims, ref, shape, region = version
         if dims not in versions:
             versions[dims] = ref
-            self._entries.append((versions, dims, ref))
-            for version in versions.values():
-                self._siblings[version] = versions
+            self._entries.append(version)
+            for other in versions.values():
+                self._siblings[other, shape] = versions, region
 
-    def sibling(self, ref: Ref, have: Dims, dims: Dims) -> Ref | None:
-        """The version laid out as `dims` of the value of which `ref` is the version laid out as `have`; None if `ref`
-        was never moved, or there is none.
+    def sibling(self, ref: Ref, shape: tuple[int, ...], have: Dims, dims: Dims, region: Region) -> Ref | None:
+        """The version laid out as `dims` of the value of global `shape` of which `ref` is the version laid out as
+        `have`; None if `ref` was never moved, or there is none that is visible in `region`. Values of other shapes may
+        have the same pieces, as a slice may have whose missing positions are padding.
 
         A sum may have taken a value whole and be wanted split, as the value was before it was gathered: nobody has to
         keep it whole, and cut it again.
         """
-        versions = self._siblings.get(ref)
-        return None if versions is None or versions.get(have) is not ref else versions.get(dims)
+        versions, home = self._siblings.get((ref, shape), ({}, region))
+        return versions.get(dims) if versions.get(have) is ref and _is_within(region, home) else None
 
-    def forget(self, mark: int) -> list[tuple[dict[Dims, Ref], Dims, Ref]]:
+    def forget(self, mark: int) -> list[Version]:
         """Takes back the versions remembered since the journal was `mark` long, and returns them for `remember`."""
         found = self._entries[mark:]
         del self._entries[mark:]
-        for versions, dims, _ in found:
-            del versions[dims]
+        for version in found:
+            del version.versions[version.dims]
         return found
+
+
+def _is_within(region: Region | None, outer: Region) -> bool:
+    while region is not None and region is not outer:
+        region = region.parent
+    return region is not None
