@@ -154,7 +154,7 @@ def _digits(value: Value) -> tuple[int, int | None] | None:
         return None
     if op.name in _IDS:
         return 1, None
-    if op.name == "stablehlo.convert" and op.results[0].type.dtype.startswith(("i", "ui")):
+    if op.name == "stablehlo.convert" and op.results[0].type.dtype.startswith(("i", "ui")) and not _is_test(value):
         return _digits(op.operands[0])
     if op.name not in ("stablehlo.divide", "stablehlo.remainder"):
         return None
@@ -164,7 +164,13 @@ def _digits(value: Value) -> tuple[int, int | None] | None:
     low, high = found
     if op.name == "stablehlo.divide":
         return low * by, high
+    if high is not None and low * by < high and high % (low * by):
+        return None  # what is counted does not begin anew where the digits do
     return low, low * by if high is None else min(high, low * by)
+
+
+def _is_test(value: Value) -> bool:
+    return value.type.dtype == "i1"
 
 
 def _of_digits(ctx: Context, low: int, high: int | None, everyone: Atoms) -> Atoms:

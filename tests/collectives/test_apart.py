@@ -11,8 +11,10 @@ import pytest
 import collectives
 from collectives.emit import ModuleBuilder
 from collectives.layout import Atoms
+from collectives.partition import varying
 from collectives.realise import Realiser
 from propagation.model import Mesh
+from propagation.program import read
 
 from . import harness
 
@@ -146,3 +148,27 @@ def test_permutes_stay_among_devices_that_hold_parts_of_one_tensor():
     assert (along[pairs[:, 0]] == along[pairs[:, 1]]).all()
     assert (atoms.coordinate(p)[pairs[:, 0]] == atoms.coordinate(q)[pairs[:, 1]]).all()
     assert sorted(pairs[:, 0].tolist()) == sorted(pairs[:, 1].tolist()) == list(range(18))
+
+
+@pytest.mark.parametrize(
+    ("steps", "digits"),
+    [
+        ("remainder 6, remainder 2", (1, 2)),
+        ("divide 2, remainder 3", (2, 6)),
+        ("remainder 3, remainder 2", None),  # of 3 and of 4: they share the digit, not the remainder
+        ("test, remainder 2", None),
+    ],
+)
+def test_digits_of_a_device_are_known_only_while_they_are_digits(steps, digits):
+    text, last = "%0 = stablehlo.partition_id : tensor<ui32>\n", "%0"
+    for i, step in enumerate(steps.split(", "), 1):
+        name, *by = step.split()
+        if not by:
+            text += f"%t = stablehlo.convert {last} : (tensor<ui32>) -> tensor<i1>\n"
+            text += f"%{i} = stablehlo.convert %t : (tensor<i1>) -> tensor<ui32>\n"
+        else:
+            text += f"%c{i} = stablehlo.constant dense<{by[0]}> : tensor<ui32>\n"
+            text += f"%{i} = stablehlo.{name} {last}, %c{i} : tensor<ui32>\n"
+        last = f"%{i}"
+    program = read(f"func.func @main() -> tensor<ui32> {{\n{text}return {last} : tensor<ui32>\n}}")
+    assert varying._digits(program.main.returned[0]) == digits
