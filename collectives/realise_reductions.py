@@ -61,6 +61,13 @@ def reduce_scatter(realiser: Realiser, region: Region, x: Ref, dim: int, group: 
     kind = _OF_BOOLEANS.get(kind, kind) if x.dtype == "i1" else kind
     n = group.count[1]
     after = (*x.shape[:dim], x.shape[dim] // n, *x.shape[dim + 1 :])
+    if realiser.platform == "tpu" and 1 in after:
+        # TPUs' compiler refuses some where dimensions of one element are next to the last one.
+        kept = [d for d, size in enumerate(x.shape) if size != 1]
+        if len(kept) < len(x.shape):
+            flat = realiser.reshape(region, x, tuple([x.shape[d] for d in kept]), loc)
+            flat = reduce_scatter(realiser, region, flat, kept.index(dim), group, kind, op, cause, loc)
+            return realiser.reshape(region, flat, after, loc)
     if _is_exchanged(realiser.platform, kind, x.dtype):
         x = realiser.reshape(region, x, (*x.shape[:dim], n, *after[dim:]), loc)
         x = realiser.transpose(region, x, [dim, *range(dim), *range(dim + 1, len(x.shape))], loc)

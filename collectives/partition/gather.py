@@ -13,6 +13,7 @@ from ..emit import Ref
 from ..layout import Dims
 from ..realise import array_text
 from . import indices as indices_
+from . import linear
 from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
@@ -92,7 +93,7 @@ def gather(ctx: Context, op: Op) -> None:
     x, i = ctx.get(table, layout), ctx.get(indices, choice.operands[1])
     split = [d for d in looked_up if layout[d]]
     moved = [d for d, _ in paired if layout[d]]
-    mask, kind = None, "or" if x.dtype == "i1" else "add"
+    mask = None
     if split or moved:
         i, mask = _relative_indices(ctx, table, x, i, layout, dims, sizes, split, moved)
     local = [x.shape[d] if n == table.type.shape[d] else n for d, n in enumerate(sizes)]
@@ -105,7 +106,7 @@ def gather(ctx: Context, op: Op) -> None:
         mask = ctx.emit("stablehlo.broadcast_in_dim", (mask,), shape, "i1", wide)
         zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
         ref = ctx.emit("stablehlo.select", (mask, ref, zero), shape, ref.dtype)
-    ctx.bind_partial(result, out, {choice.pending: ref}, kind, masked=True, chosen=True)
+    linear.bind_chosen(ctx, result, out, choice.pending, ref)
 
 
 def _note_gathered(ctx: Context, table: Value, factors, layout: Dims) -> None:

@@ -159,8 +159,7 @@ def _select(ctx: Context, op: Op, dims: Dims, changed: list[int], within) -> boo
     bounds = [realiser.index(region, n) for n in (0, piece + length)]
     at = ctx.emit("stablehlo.clamp", (bounds[0], at, bounds[1]), (), "i32")
     ref = realiser.window(region, ref, d, at, length, ctx.loc)
-    kind = "or" if ref.dtype == "i1" else "add"
-    ctx.bind_partial(result, out, {dims[d]: ref}, kind, masked=True, chosen=True)
+    linear.bind_chosen(ctx, result, out, dims[d], ref)
     return True
 
 

@@ -40,7 +40,7 @@ def dynamic_slice(ctx: Context, op: Op) -> None:
         d for d, n, m in zip(ctx.state(value).partial.dims, shape, window) if n != m
     ):
         dims = ctx.state(value).partial.dims
-        linear.apply(ctx, op, value, dims, lambda ref: _slice_piece(ctx, op, ref, dims, starts)[0])
+        linear.apply(ctx, op, value, dims, lambda ref: _slice_piece(ctx, op, ref, dims, starts))
         return
     else:
         part = math.prod(window) / max(1, math.prod(shape))  # only the window is read
@@ -51,11 +51,10 @@ def dynamic_slice(ctx: Context, op: Op) -> None:
             whole = ctx.cost(value, kept) / ctx.runs_since(ctx.state(value)) + ctx.later_cost(result, kept)
             if whole <= choice.bytes:
                 dims, out, pending = kept, kept, ()
-    ref, kind = _slice_piece(ctx, op, ctx.get(value, dims), dims, starts)
-    ctx.bind_partial(result, out, {pending: ref}, kind, masked=True, chosen=True)
+    linear.bind_chosen(ctx, result, out, pending, _slice_piece(ctx, op, ctx.get(value, dims), dims, starts))
 
 
-def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Ref, str]:
+def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> Ref:
     shape, window = op.operands[0].type.shape, op.results[0].type.shape
     positions, sizes = [], []
     for d, (n, m) in enumerate(zip(shape, window)):
@@ -74,8 +73,7 @@ def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> tuple[Re
         at = _add(ctx, at, m)
         positions.append(_clamp(ctx, at, 0, piece + m))
     positions = _one_type(ctx, positions, shape, window)
-    out = ctx.emit(op.name, (ref, *positions), sizes, ref.dtype, f"slice_sizes = {array_text(sizes)}")
-    return out, "or" if ref.dtype == "i1" else "add"
+    return ctx.emit(op.name, (ref, *positions), sizes, ref.dtype, f"slice_sizes = {array_text(sizes)}")
 
 
 def _is_cut(ref: Ref) -> bool:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import collectives
+import propagation
+from collectives.topology import load
+from propagation.model import Mesh
+
 from .jax_side import Case, check
+from .text_side import over
 
 VOCABULARY, WIDTH, ROWS, COLUMNS = 64, 16, 16, 8
 
@@ -62,3 +70,27 @@ def test_a_large_table_stays_split():
     case = Case({"a": 4, "b": 2}, look_up, (large, ids, rows), (TABLE, IDS, ROW), ROW)
     result, _ = check(case, exact=True)
     assert "all_reduce" in result.plan.counts
+
+
+@pytest.mark.parametrize(("spec", "precision", "bits"), [
+    ("v5e:2x4", "DEFAULT", False), ("v5e:2x4", "HIGHEST", True), ("h100:8", "DEFAULT", True),
+])  # fmt: skip
+def test_looked_up_rows_that_tpus_round_travel_as_numbers(spec, precision, bits):
+    """Their compiler then sends 16 bits of each; it takes no dimension of one beside the last in a reduce-scatter."""
+    text = f"""sdy.mesh @mesh = <["x"=8]>
+    func.func @main(%t: tensor<8192x32xf32> {over("x", "")}, %i: tensor<128x1xi32> {over("x", "")},
+                    %w: tensor<32x4xf32> {over("", "")}) -> (tensor<128x1x4xf32> {over("x", "", "")}) {{
+      %0 = "stablehlo.gather"(%t, %i) <{{dimension_numbers = #stablehlo.gather<offset_dims = [1],
+          collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>,
+          slice_sizes = array<i64: 1, 32>}}> : (tensor<8192x32xf32>, tensor<128x1xi32>) -> tensor<128x32xf32>
+      %1 = stablehlo.reshape %0 : (tensor<128x32xf32>) -> tensor<128x1x32xf32>
+      %2 = stablehlo.dot_general %1, %w, contracting_dims = [2] x [0], precision = [{precision}, {precision}]
+          : (tensor<128x1x32xf32>, tensor<32x4xf32>) -> tensor<128x1x4xf32>
+      return %2 : tensor<128x1x4xf32>
+    }}"""
+    topology = load(spec).on(Mesh("mesh", (("x", 8),)))
+    made = collectives.partition(propagation.run(text), topology)
+    assert ("bitcast_convert" in made.as_text()) == bits
+    assert set(made.plan.counts) <= {"all_gather", "reduce_scatter"} and "reduce_scatter" in made.plan.counts
+    sums = re.findall(r"reduce_scatter.*?\}\) : \((\S+?)\)", made.as_text(), re.DOTALL)
+    assert sums and (topology.compiler != "tpu" or not any("x1x" in s for s in sums))
