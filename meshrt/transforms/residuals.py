@@ -104,10 +104,18 @@ def _without_dependent(
     """
     order = {v: i for i, e in enumerate(body.eqns) for v in e.outvars}
     again: list[Eqn] = []
+
+    def is_smaller_inside(a: Var) -> bool:
+        """A constant, or a mask, that was only broadcast: it would be kept as large as it is used."""
+        eqn = made_by.get(a)
+        if eqn is None or eqn.effects or eqn.primitive.name not in _CHEAP:
+            return False
+        return sum(cost(b) for b in {b for b in eqn.invars if type(b) is Var}) < cost(a)
+
     for v in sorted((v for v in saved if v in order), key=lambda v: -order[v]):
         if once(v) or not cost(v):
             continue
-        cone = _cone(v, made_by, lambda a: a in saved or once(a) or not cost(a))
+        cone = _cone(v, made_by, lambda a: a in saved or not cost(a) or (once(a) and not is_smaller_inside(a)), once)
         if cone is None:
             continue
         inside = {a for e in cone for a in e.outvars}
@@ -119,9 +127,12 @@ def _without_dependent(
     return again
 
 
-def _cone(value: Var, made_by: dict[Var, Eqn], known: Callable[[Var], bool]) -> list[Eqn] | None:
+def _cone(
+    value: Var, made_by: dict[Var, Eqn], known: Callable[[Var], bool], once: Callable[[Var], bool]
+) -> list[Eqn] | None:
     """The operations that compute `value`, element by element, from known values; None if some are of another kind."""
     found: dict[int, Eqn] = {}
+    count = 0
     pending = [value]
     while pending:
         eqn = made_by.get(pending.pop())
@@ -130,7 +141,8 @@ def _cone(value: Var, made_by: dict[Var, Eqn], known: Callable[[Var], bool]) -> 
         if id(eqn) in found:
             continue
         found[id(eqn)] = eqn
-        if len(found) > _MOST:
+        count += not once(eqn.outvars[0])
+        if count > _MOST:
             return None
         pending += [a for a in eqn.invars if type(a) is Var and not known(a)]
     return list(found.values())

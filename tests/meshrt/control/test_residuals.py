@@ -103,6 +103,20 @@ def test_what_other_residuals_determine_is_not_saved():
     assert stacks.count((L, B, S, D)) == 3  # the two norms' operands and the heads' results
 
 
+def test_masks_and_constants_of_recomputed_values_are_not_kept_broadcast():
+    """tanh(z) is computed again from h; the mask and the other branch of z are broadcast again, too."""
+
+    def step(h, w):
+        z = mnp.where(mnp.tril(mnp.ones((D, D), bool)), h, -3.0)
+        return mnp.tanh(z) @ w + h * h, None
+
+    h, ws = np.ones((B, D, D), np.float32), np.ones((L, D, D), np.float32)
+    found = saved(lambda h, ws: meshrt.lax.scan(step, h, ws)[0], h, ws)
+    assert ("bool", (B, D, D)) not in found
+    assert found.count(("f32", (L, B, D, D))) == 1
+    assert found.count(("f32", (B, D, D))) <= 1  # zeros
+
+
 def test_operands_of_recomputed_values_reach_the_backward_pass():
     """A value of the outer loop that only a recomputed residual of the inner loop needs."""
 
