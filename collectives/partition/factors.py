@@ -109,7 +109,7 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
     light = _are_light(ctx, operands, results)
     options = []
     for run, p in zip(runs, places):
-        sure = len(p) == 1 and _agreed(run, p[0], tensors)
+        sure = len(p) == 1 and _agreed(run, p[0], tensors) and ctx.atoms.product(run) <= factors.sizes[p[0]]
         if sure and light:
             sure = factors.kinds[p[0]] != REDUCE
         options.append(p if sure else [*p, -1])

@@ -94,3 +94,14 @@ def test_looked_up_rows_that_tpus_round_travel_as_numbers(spec, precision, bits)
     assert set(made.plan.counts) <= {"all_gather", "reduce_scatter"} and "reduce_scatter" in made.plan.counts
     sums = re.findall(r"reduce_scatter.*?\}\) : \((\S+?)\)", made.as_text(), re.DOTALL)
     assert sums and (topology.compiler != "tpu" or not any("x1x" in s for s in sums))
+
+
+def test_one_look_up_that_is_wanted_split_moves_one_row():
+    """A single position over six devices: no reason to have the whole table on each."""
+
+    def build(constrain):
+        return lambda x: constrain(jnp.take(constrain(x, "x"), jnp.array([5]), mode="clip"), ("x", "y")) * 2
+
+    x = np.arange(777, dtype=np.float32)
+    _, sent = check(Case({"x": 3, "y": 2}, build, (x,), (P("x"),)), above_xla=True, exact=True)
+    assert sent < 64
