@@ -23,7 +23,8 @@ class Options:
                        communication: None where what is infinite or NaN stays what it is (factors that are known to be
                        finite, or sums whose kind each device tells in a byte); True also with other factors: where one
                        is infinite, or a divisor zero, what is not finite may come out as another value that is not
-                       (inf for NaN). Finite values are equal up to rounding
+                       (inf for NaN). Finite values are equal up to rounding, unless a sum before its factor passes
+                       the largest number of its type
     gather_custom_calls  whether sharded operands of custom calls that nothing is known of are gathered; if False they
                        are an `UnsupportedOpError`
     optimize           whether the passes run over the result; without them the program is as it was built
