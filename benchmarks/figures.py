@@ -121,7 +121,7 @@ def _devices(effort: Effort) -> list[Result]:
             task = {"model": model, "mesh": MESH, **extra}
             ours = lambda: peers.ours("second_device_set", **task)
             theirs = lambda: peers.theirs("second_device_set", **task)
-            taken = alternate(ours, theirs, effort.pairs(5), warm=1)  # 8 devices have 7 other orders by turning
+            taken = alternate(ours, theirs, effort.pairs(5), warm=1)
             out.append(Result.of(f"first call on other devices, {name}", taken, must=must, goal=goal))
     return out
 

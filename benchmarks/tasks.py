@@ -46,8 +46,10 @@ class Tasks:
         return self.jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=self._axis_types(mesh))
 
     def _mesh(self, mesh: dict[str, int], turn: int = 0) -> Any:
-        """A mesh over all devices, whose order is turned by `turn` places."""
-        devices = np.roll(np.array(self.jax.devices(), dtype=object), -turn).reshape(tuple(mesh.values()))
+        """A mesh over all devices, in an order of their own for each `turn`."""
+        devices = np.array(self.jax.devices(), dtype=object)
+        order = np.random.default_rng(turn).permutation(devices.size) if turn else slice(None)
+        devices = devices[order].reshape(tuple(mesh.values()))
         return self.jax.sharding.Mesh(devices, tuple(mesh), axis_types=self._axis_types(mesh))
 
     def _model(self, model: dict[str, Any]) -> Any:
@@ -117,13 +119,13 @@ class Tasks:
         With `less_later` the time of the third call is taken off (the second one may have results of the first that
         lie differently): what remains is the cost of the move.
         """
-        key = ("second", tuple(model.items()), less_later)
+        key = ("second", tuple(model.items()))
         if key not in self._prepared:
             built = self._model(model)
             self._prepared[key] = [built, built.jitted_step(), 0]
             self._first_call(*self._prepared[key][:2], self._mesh(mesh))
         prepared = self._prepared[key]
-        prepared[2] += 1
+        prepared[2] += 1  # whoever asks: a program that was on these devices before may still be loaded
         return self._first_call(*prepared[:2], self._mesh(mesh, turn=prepared[2]), less_later)
 
     def _first_call(self, built: Any, step: Any, mesh: Any, less_later: bool = False) -> float:
