@@ -75,6 +75,10 @@ def test_the_map_names_what_is_there_and_every_room():
 
 
 def test_files_of_a_room_that_the_map_lists_exist():
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    listed = re.findall(r"^  ((?:\w+\.py ?)+)", text, re.MULTILINE)
-    assert listed and all((ROOT / "meshrt" / name).exists() for line in listed for name in line.split())
+    rooms = re.findall(r"^(\w+)/ .*\n((?:  .*\n)+)", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert [room for room, _ in rooms] == ["propagation", "collectives", "meshrt"]
+    for room, lines in rooms:
+        listed = re.findall(r"^  ((?:[\w*/]+(?:\.py|/) ?)+)", lines, re.MULTILINE)
+        assert listed
+        for name in " ".join(listed).split():
+            assert list((ROOT / room).glob(name)), f"ARCHITECTURE.md lists {name} in {room}/"
