@@ -27,6 +27,7 @@ from propagation.model import Mesh
 
 from ..tasks import Tasks
 from .base import Program
+from .measure import staged
 
 __all__ = ["compare", "compare_program"]
 
@@ -62,12 +63,7 @@ def compare_program(program: Program, spec: str) -> dict[str, Any]:
 def _lowered(program: Program, platform: str) -> str:
     """The program for all devices, as JAX lowers it for `platform`."""
     mesh = jax.sharding.AbstractMesh(tuple(n for _, n in program.mesh), tuple(name for name, _ in program.mesh))
-    placed = lambda spec: jax.sharding.NamedSharding(mesh, spec)
-    is_spec = lambda x: isinstance(x, jax.sharding.PartitionSpec)
-    constrain = lambda x, *spec: jax.lax.with_sharding_constraint(x, placed(jax.sharding.PartitionSpec(*spec)))
-    ins = jax.tree.map(placed, program.specs(), is_leaf=is_spec)
-    outs = None if program.outs is None else jax.tree.map(placed, program.out_specs(), is_leaf=is_spec)
-    jitted = jax.jit(program.bind(constrain), in_shardings=ins, out_shardings=outs, keep_unused=True)
+    jitted, _ = staged(program, mesh)
     return jitted.trace(*program.values()).lower(lowering_platforms=(platform,)).as_text(debug_info=True)
 
 

@@ -25,7 +25,7 @@ from meshrt.runtime import jaxlib_api
 from .base import Program
 from .library import PROGRAMS
 
-__all__ = ["Measured", "measure", "sent_by_device"]
+__all__ = ["Measured", "measure", "sent_by_device", "staged"]
 
 REPEATS = 9
 WARM_UP = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
@@ -73,17 +73,24 @@ def sent_by_device(found: list[hlo.HloCollective], devices: int) -> np.ndarray:
     return sent
 
 
-def measure(program: Program, repeats: int = REPEATS) -> Measured:
-    """Compiles both, checks both against one device, times them in turn."""
-    mesh = jax.sharding.Mesh(
-        np.array(jax.devices()[: program.devices]).reshape([n for _, n in program.mesh]), [n for n, _ in program.mesh]
-    )
+def staged(program: Program, mesh: Any) -> tuple[Any, Any]:
+    """The program jitted by JAX with its annotations on `mesh`, which may be abstract; its arguments' shardings."""
     placed = lambda spec: jax.sharding.NamedSharding(mesh, spec)
     is_spec = lambda x: isinstance(x, jax.sharding.PartitionSpec)
     constrain = lambda x, *spec: jax.lax.with_sharding_constraint(x, placed(jax.sharding.PartitionSpec(*spec)))
     ins = jax.tree.map(placed, program.specs(), is_leaf=is_spec)
     outs = None if program.outs is None else jax.tree.map(placed, program.out_specs(), is_leaf=is_spec)
     jitted = jax.jit(program.bind(constrain), in_shardings=ins, out_shardings=outs, keep_unused=True)
+    return jitted, ins
+
+
+def measure(program: Program, repeats: int = REPEATS) -> Measured:
+    """Compiles both, checks both against one device, times them in turn."""
+    mesh = jax.sharding.Mesh(
+        np.array(jax.devices()[: program.devices]).reshape([n for _, n in program.mesh]), [n for n, _ in program.mesh]
+    )
+    jitted, ins = staged(program, mesh)
+    placed = lambda spec: jax.sharding.NamedSharding(mesh, spec)
     values = program.values()
     lowered = jitted.lower(*values)
     start = time.perf_counter()
