@@ -22,8 +22,10 @@ from meshrt.runtime.executable import MemoryAnalysis
 
 __all__ = ["TopologyExecutable", "compile_for", "topology_of"]
 
-# libtpu asks a metadata server and the environment where it runs, and waits for answers that never come elsewhere.
+# libtpu asks a metadata server and the environment where it runs, and waits for answers that never come elsewhere. It
+# also lets one process at a time have it, which protects TPUs: where none is, several may compile beside one another.
 _NO_TPU_HERE = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -167,7 +169,13 @@ def _tpu_slice(spec: str) -> list[Any]:
     if not backend.has_tpu():
         for name, value in _NO_TPU_HERE.items():
             os.environ.setdefault(name, value)
-    jaxlib_api.load_plugin("tpu", libtpu.get_library_path())
+    try:
+        jaxlib_api.load_plugin("tpu", libtpu.get_library_path())
+    except jaxlib_api.XlaError as e:
+        raise errors.BackendError(
+            f"the TPU compiler does not start: {_first_line(e)}; a process that uses this machine's TPUs keeps libtpu "
+            "to itself: compile in that process, or on a machine without TPUs"
+        ) from None
     try:
         return jaxlib_api.compile_only_devices(jaxlib_api.topology("tpu", spec))
     except jaxlib_api.XlaError as e:

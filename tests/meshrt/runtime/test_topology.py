@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -168,6 +170,18 @@ def test_transforms_of_a_split_batch_compile_for_tpus():
     made = collectives.partition(propagation.run(text), topology.on(Mesh("mesh", (("x", 4),))))
     assert not len(made.plan)
     assert compile_for(topology, made.as_text()).memory_analysis().argument_bytes >= 4 * 64 * 8
+
+
+@pytest.mark.tpu
+@needs_tpu
+def test_processes_compile_beside_one_another():
+    code = "from meshrt.runtime import topology as t; t._tpu_slice('v5e:2x2'); print('up', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as one:
+        assert one.stdout.readline() == "up\n", one.stderr.read()
+        two = subprocess.run([sys.executable, "-c", code], input="\n", capture_output=True, text=True, timeout=120)
+        one.communicate("\n", timeout=60)
+    assert two.returncode == 0 and two.stdout == "up\n", two.stderr
 
 
 @pytest.mark.tpu
