@@ -27,6 +27,7 @@ _ELEMENTWISE = _CHEAP | {
     "div", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "square", "select_n", "clamp",
     "erf", "erfc", "sin", "cos",
 }  # fmt: skip
+_NONE: frozenset[Any] = frozenset()
 _MOST = 16  # operations that are done again for one residual
 
 
@@ -55,8 +56,9 @@ def cheapest_residuals(
 
     Each residual stands at the end of a chain of cheap operations, each of which has one operand. What is saved is the
     member of the chain that costs least, or one that is saved for another residual; the linear program computes the
-    rest of the chain again. Of these, those that are functions of the others, element by element, are not saved either,
-    but for values that `once` says are computed once for all turns of a loop.
+    rest of the chain again. A chain that starts at a literal needs nothing. Of the saved values, those that are
+    functions of the others, element by element, are not saved either, but for values that `once` says are computed
+    once for all turns of a loop.
     """
     made_by = {v: e for e in body.eqns if len(e.outvars) == 1 for v in e.outvars}
     chains = [_chain(v, made_by) for v in residuals]
@@ -65,10 +67,14 @@ def cheapest_residuals(
     saved: dict[Var, None] = {}
     again: dict[int, Eqn] = {}
     for chain, base in zip(chains, first):
-        if cost(base):
-            base = [v for v in chain if v in chosen][-1]
-        saved[base] = None
-        for v in reversed(chain[: chain.index(base)]):
+        if _is_constant(chain[-1], made_by):
+            repeated = chain
+        else:
+            if cost(base):
+                base = [v for v in chain if v in chosen][-1]
+            saved[base] = None
+            repeated = chain[: chain.index(base)]
+        for v in repeated:
             again[id(made_by[v])] = made_by[v]
     for eqn in _without_dependent(body, saved, made_by, cost, once):
         again[id(eqn)] = eqn
@@ -91,6 +97,15 @@ def _chain(value: Var, made_by: dict[Var, Eqn]) -> list[Var]:
         chain.append(operands.pop())
 
 
+def _is_constant(value: Var, made_by: dict[Var, Eqn]) -> bool:
+    """Whether `value` is a literal, broadcast perhaps."""
+    eqn = made_by.get(value)
+    return (
+        eqn is not None and not eqn.effects and eqn.primitive.name in _CHEAP
+        and not any(type(a) is Var for a in eqn.invars)
+    )  # fmt: skip
+
+
 def _without_dependent(
     body: Jaxpr,
     saved: dict[Var, None],
@@ -100,9 +115,12 @@ def _without_dependent(
 ) -> list[Eqn]:
     """Takes from `saved`, the last computed first, what the others determine; the operations to be done again.
 
-    What these need beyond `saved` is added: values that are there anyway, or once for all turns and cost less.
+    What these need beyond `saved` is added: values that are there anyway, or once for all turns and cost less. A value
+    that a sharding constraint stands at is laid out like that. Unless what it is computed from is, too, that would be
+    moved there a second time, so the value stays.
     """
     order = {v: i for i, e in enumerate(body.eqns) for v in e.outvars}
+    wanted = _constraints(body)
     again: list[Eqn] = []
 
     def is_smaller_inside(a: Var) -> bool:
@@ -120,11 +138,25 @@ def _without_dependent(
             continue
         inside = {a for e in cone for a in e.outvars}
         leaves = dict.fromkeys(a for e in cone for a in e.invars if type(a) is Var and a not in inside)
+        whole = [a for a in leaves if a.aval.shape == v.aval.shape]
+        if not all(wanted.get(v, _NONE) <= wanted.get(a, _NONE) for a in whole):
+            continue
         if sum(cost(a) for a in leaves if a not in saved) < cost(v):
             del saved[v]
             saved.update(leaves)
             again += cone
     return again
+
+
+def _constraints(body: Jaxpr) -> dict[Var, set[Any]]:
+    """The shardings in which values are asked for, or are given, by the program's own constraints."""
+    found: dict[Var, set[Any]] = {}
+    for eqn in body.eqns:
+        if eqn.primitive.name == "sharding_constraint":
+            for v in (*eqn.invars, *eqn.outvars):
+                if type(v) is Var:
+                    found.setdefault(v, set()).add(eqn.params["sharding"])
+    return found
 
 
 def _cone(
