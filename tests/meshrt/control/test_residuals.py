@@ -147,12 +147,13 @@ def test_a_value_at_a_constraint_is_not_computed_again_from_another_layout():
         def step(h, w):
             return mnp.tanh(meshrt.lax.with_sharding_constraint(mnp.exp(-h * h), layout(None, "y")) + h) * w, None
 
-        return mnp.sum(meshrt.lax.scan(step, h, ws)[0])
+        out, _ = meshrt.lax.scan(step, h, ws)
+        return mnp.sum(out * out)
 
     h = meshrt.ShapeDtypeStruct((16, 16), np.float32, sharding=layout("y", None))
     ws = meshrt.ShapeDtypeStruct((4, 16), np.float32, sharding=layout(None, None))
     plan = meshrt.jit(meshrt.grad(loss)).lower(h, ws).partition().plan
-    assert sum(entry.times for entry in plan) <= 4, plan.as_text()
+    assert plan.bytes <= 192, plan.as_text()
 
 
 def test_zeros_of_branches_are_broadcast_again():
