@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 
+from jaxlib.mlir import ir
+
 from propagation.attributes import dot_dims
 from propagation.program import Op
 
@@ -111,4 +113,15 @@ def _assigned(ctx: Context, factors: Factors, position: int, partial: Partial, h
     return assigned
 
 
-PARTITION = {"stablehlo.dot_general": dot_general}
+def dot(ctx: Context, op: Op) -> None:
+    """The product of matrices and vectors: the last dimension of the left meets the first of the right."""
+    last = len(op.operands[0].type.shape) - 1
+    text = f"#stablehlo.dot<lhs_contracting_dimensions = [{last}], rhs_contracting_dimensions = [0]>"
+    attrs = {**op.attrs, "dot_dimension_numbers": ir.Attribute.parse(text, ctx.program.context)}
+    general = Op("stablehlo.dot_general", op.operands, [], op._ir, attrs)
+    general.results, general.parent = op.results, op.parent
+    ctx.op = general
+    dot_general(ctx, general)
+
+
+PARTITION = {"stablehlo.dot": dot, "stablehlo.dot_general": dot_general}

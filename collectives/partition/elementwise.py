@@ -171,6 +171,7 @@ _CHLO = [
 PARTITION = {
     **{f"stablehlo.{name}": pointwise for name in _POINTWISE},
     **{f"chlo.{name}": pointwise for name in _CHLO},
+    "stablehlo.map": pointwise,
     "stablehlo.add": add,
     "stablehlo.subtract": subtract,
     "stablehlo.multiply": multiply,
