@@ -33,7 +33,8 @@ def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, optio
         wanted = options.collective_matmul
         if wanted or (wanted is None and machine.chosen):
             changed += pipeline(function, realiser, machine, budget, bool(wanted))
-        transpose_first(function)
+        if machine.tiles:
+            transpose_first(function)
         if options.combine:
             combine(function, functions, realiser, machine)
         if options.order or (options.order is None and machine.chosen):

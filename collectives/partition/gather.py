@@ -12,8 +12,8 @@ from propagation.program import Op, Value
 from ..emit import Ref
 from ..layout import Dims
 from ..realise import array_text
+from . import chosen
 from . import indices as indices_
-from . import linear
 from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
@@ -106,7 +106,7 @@ def gather(ctx: Context, op: Op) -> None:
         mask = ctx.emit("stablehlo.broadcast_in_dim", (mask,), shape, "i1", wide)
         zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
         ref = ctx.emit("stablehlo.select", (mask, ref, zero), shape, ref.dtype)
-    linear.bind_chosen(ctx, result, out, choice.pending, ref)
+    chosen.bind(ctx, result, out, choice.pending, ref)
 
 
 def _note_gathered(ctx: Context, table: Value, factors, layout: Dims) -> None:

@@ -14,10 +14,11 @@ from propagation.program import Op, Value
 
 from ..emit import Ref
 from ..layout import Dims
+from .chosen import MOVING
 from .constant import scalar_constant
 from .context import Context
 
-__all__ = ["add", "apply", "bind_chosen", "deferred", "saves", "scale"]
+__all__ = ["add", "apply", "deferred", "saves", "scale"]
 
 STEPS = 16
 _SAME_SIZE = frozenset(
@@ -31,11 +32,6 @@ _MERGING = frozenset(
         "reduce", "return", "slice", "subtract", "while",
     )
 )  # fmt: skip
-
-# What brings elements to other positions and leaves them as they are.
-_MOVING = frozenset(
-    f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "dynamic_slice", "reshape", "slice", "transpose")
-)  # of conversions, those to the same type; no other one carries a pending sum on
 
 
 def deferred(ctx: Context, value: Value) -> bool:
@@ -88,40 +84,7 @@ def apply(ctx: Context, op: Op, value: Value, dims: Dims, local, more: tuple[int
     for atoms, ref in ctx.state(value).partial.parts.items():
         _put(ctx, parts, tuple(sorted({*atoms, *more})), local(ref))
     old = ctx.state(value).partial
-    ctx.bind_partial(op.results[0], dims, parts, masked=old.masked, chosen=old.chosen and op.name in _MOVING)
-
-
-def bind_chosen(ctx: Context, value: Value, dims: Dims, pending: tuple[int, ...], ref: Ref) -> None:
-    """Binds a value of whose elements each is on one of the devices along `pending`; all others hold zeros."""
-    kind = "or" if ref.dtype == "i1" else "add"
-    ctx.bind_partial(value, dims, {pending: ref}, kind, masked=True, chosen=not _rounded(ctx, value))
-
-
-def _rounded(ctx: Context, value: Value) -> bool:
-    """Whether every element only goes into contractions that round it to bf16 first, as those of TPUs do if nothing
-    else is asked for. Then its bits need not arrive as they are, and as a number it is sent rounded: half the bytes."""
-    if ctx.topology.compiler != "tpu" or value.type.dtype not in ("bf16", "f32"):
-        return False
-    waiting, seen = [value], {value}
-    while waiting:
-        value = waiting.pop()
-        for use in value.uses:
-            op = use.op
-            if op.name == "stablehlo.dot_general" and not _is_precise(ctx, op):
-                continue
-            moves = op.name in _MOVING or op.name == "stablehlo.concatenate"
-            if not moves or len(seen) > STEPS or op.results[0].type.dtype != value.type.dtype:
-                return False
-            if op.results[0] not in seen:
-                seen.add(op.results[0])
-                waiting.append(op.results[0])
-    return True
-
-
-def _is_precise(ctx: Context, op: Op) -> bool:
-    """Whether a contraction asks for more than the platform's default precision."""
-    asked = op.attrs.get("precision_config")
-    return "algorithm" in op.attrs or (asked is not None and "HIGH" in ctx.text_of(asked))
+    ctx.bind_partial(op.results[0], dims, parts, masked=old.masked, chosen=old.chosen and op.name in MOVING)
 
 
 def _put(ctx: Context, parts: dict, atoms: tuple[int, ...], ref: Ref) -> None:

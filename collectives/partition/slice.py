@@ -10,7 +10,7 @@ from propagation.program import Op, Value
 from ..emit import Ref
 from ..layout import Dims
 from ..realise import array_text
-from . import linear
+from . import chosen, linear
 from .constant import scalar_constant
 from .context import Context
 from .intervals import Run, assemble
@@ -159,7 +159,7 @@ def _select(ctx: Context, op: Op, dims: Dims, changed: list[int], within) -> boo
     bounds = [realiser.index(region, n) for n in (0, piece + length)]
     at = ctx.emit("stablehlo.clamp", (bounds[0], at, bounds[1]), (), "i32")
     ref = realiser.window(region, ref, d, at, length, ctx.loc)
-    linear.bind_chosen(ctx, result, out, dims[d], ref)
+    chosen.bind(ctx, result, out, dims[d], ref)
     return True
 
 

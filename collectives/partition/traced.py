@@ -12,7 +12,7 @@ from propagation.program import Op, Value
 from ..emit import Ref
 from ..layout import Dims
 from ..realise import array_text
-from . import indices, linear
+from . import chosen, indices, linear
 from .context import Context
 from .factors import PASS, REDUCE, Factors, choose
 from .reshape import carried
@@ -51,7 +51,7 @@ def dynamic_slice(ctx: Context, op: Op) -> None:
             whole = ctx.cost(value, kept) / ctx.runs_since(ctx.state(value)) + ctx.later_cost(result, kept)
             if whole <= choice.bytes:
                 dims, out, pending = kept, kept, ()
-    linear.bind_chosen(ctx, result, out, pending, _slice_piece(ctx, op, ctx.get(value, dims), dims, starts))
+    chosen.bind(ctx, result, out, pending, _slice_piece(ctx, op, ctx.get(value, dims), dims, starts))
 
 
 def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> Ref:

@@ -1,4 +1,4 @@
-"""All-reduces are taken of what is transposed already."""
+"""All-reduces are taken of what is transposed already, where arrays lie in tiles."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 
 import numpy as np
 from jax.sharding import PartitionSpec as P
+
+import collectives
+import propagation
 
 from ..jax_side import Case, check
 
@@ -21,12 +24,15 @@ def test_a_contraction_is_transposed_before_it_is_summed():
 
         return f
 
-    result, _ = check(Case({"x": 8}, build, (A, B), (ROWS, ROWS), (P(), P())))
-    (entry,) = result.plan
-    assert entry.kind == "all_reduce" and entry.bytes == 2 * 7 / 8 * 60 * 4
-    transposed = re.findall(r'(%\d+) = "stablehlo.transpose"\(.*-> tensor<10x6xf32>', result.as_text())
-    (summed,) = re.findall(r'"stablehlo.all_reduce"\((%\d+)\)', result.as_text())
-    assert summed in transposed
+    case = Case({"x": 8}, build, (A, B), (ROWS, ROWS), (P(), P()))
+    check(case)
+    for topology, first in (("v5e:2x4", True), (None, False)):
+        result = collectives.partition(propagation.run(case.text), topology=topology)
+        (entry,) = result.plan
+        assert entry.kind == "all_reduce" and entry.bytes == 2 * 7 / 8 * 60 * 4
+        transposed = re.findall(r'(%\d+) = "stablehlo.transpose"\(.*-> tensor<10x6xf32>', result.as_text())
+        (summed,) = re.findall(r'"stablehlo.all_reduce"\((%\d+)\)', result.as_text())
+        assert (summed in transposed) == first
 
 
 def test_sums_with_other_users_stay():

@@ -1,0 +1,121 @@
+"""Elements that one device of a group holds and all others lack, added up over the group: looked-up rows, windows.
+
+As floating-point numbers sums of them lose subnormal numbers, signs of zeros, payloads of NaNs and bits that are no
+numbers. Where arithmetic would lose these anyway they travel as numbers; everywhere else as bits, by the reduction
+"choose" of `Realiser.collective`: bits and the numbers made of them are two buffers, both of which live where compilers
+put the conversion into some of the value's users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from propagation.attributes import symbol
+from propagation.program import Op, Use, Value
+
+from ..emit import Ref
+from ..layout import Dims
+from .context import Context
+
+__all__ = ["MOVING", "bind"]
+
+STEPS = 32  # values that are followed on the way to their readers
+
+
+def _named(*names: str) -> frozenset[str]:
+    return frozenset(name if "." in name else f"stablehlo.{name}" for name in names)
+
+
+# What brings elements to other positions and leaves them as they are.
+MOVING = _named("broadcast_in_dim", "convert", "dynamic_slice", "reshape", "slice", "transpose")  # not to other types
+# What does so with several operands.
+_JOINING = _named(
+    "concatenate", "dynamic_update_slice", "optimization_barrier", "pad", "reverse", "select",
+    "sdy.propagation_barrier", "sdy.reshard", "sdy.sharding_constraint",
+)  # fmt: skip
+# What is the same for two NaNs, for both zeros, and for a subnormal number and zero where arithmetic takes it for that.
+_ENDS = _named(
+    "add", "compare", "convolution", "cosine", "dot_general", "exponential", "logistic", "subtract", "chlo.square"
+)
+# What is so but for the sign of a zero.
+_SIGNED = _named("multiply", "negate", "sine", "sqrt", "tanh")
+
+
+def bind(ctx: Context, value: Value, dims: Dims, pending: tuple[int, ...], ref: Ref) -> None:
+    """Binds a value of whose elements each is on one of the devices along `pending`; all others hold zeros."""
+    kind = "or" if ref.dtype == "i1" else "add"
+    bits = not (_is_number(ctx, value) or _is_rounded(ctx, value))
+    ctx.bind_partial(value, dims, {pending: ref}, kind, masked=True, chosen=bits)
+
+
+def _is_number(ctx: Context, value: Value) -> bool:
+    """Whether nobody tells a value's bits from the number. Contractions of TPUs are another matter: see `_is_rounded`.
+    Sums of 16 bits are taken in 32 by some compilers; bits travel in pairs."""
+    if ctx.topology.compiler == "tpu" or value.type.dtype not in ("f32", "f64"):
+        return False
+    return _ends(ctx, value, _is_end, MOVING | _JOINING | _SIGNED)
+
+
+def _is_end(use: Use) -> bool:
+    op = use.op
+    if op.name == "stablehlo.convert":
+        return op.results[0].type.dtype.startswith(("i", "ui"))
+    if op.name == "stablehlo.reduce":
+        return [o.name for o in op.regions[0].ops[:-1]] == ["stablehlo.add"]
+    return op.name in _ENDS
+
+
+def _is_rounded(ctx: Context, value: Value) -> bool:
+    """Whether every element only goes into contractions that round it to bf16 first, as those of TPUs do if nothing
+    else is asked for. Then its bits need not arrive as they are, and as a number it is sent rounded: half the bytes."""
+    if ctx.topology.compiler != "tpu" or value.type.dtype not in ("bf16", "f32"):
+        return False
+    rounds = lambda use: use.op.name == "stablehlo.dot_general" and not _is_precise(ctx, use.op)
+    return _ends(ctx, value, rounds, MOVING - {"stablehlo.convert"} | {"stablehlo.concatenate"})
+
+
+def _is_precise(ctx: Context, op: Op) -> bool:
+    """Whether a contraction asks for more than the platform's default precision."""
+    asked = op.attrs.get("precision_config")
+    return "algorithm" in op.attrs or (asked is not None and "HIGH" in ctx.text_of(asked))
+
+
+def _ends(ctx: Context, value: Value, is_end: Callable[[Use], bool], moving: frozenset[str]) -> bool:
+    """Whether all uses of a value are ends, be it that operations of `moving`, loops and calls carry it there."""
+    waiting, seen = [value], {value}
+    while waiting:
+        for use in waiting.pop().uses:
+            if is_end(use):
+                continue
+            carried = list(_carried(ctx, use, moving))
+            if not carried or len(seen) > STEPS:
+                return False
+            waiting += [v for v in carried if v not in seen]
+            seen.update(carried)
+    return True
+
+
+def _carried(ctx: Context, use: Use, moving: frozenset[str]) -> Iterator[Value]:
+    """The values that hold what a use takes, as it is; none if that is not known."""
+    op = use.op
+    if op.name == "stablehlo.optimization_barrier":
+        yield op.results[use.number]
+    elif op.name in moving:
+        yield op.results[0]
+    elif op.name == "func.call":
+        callee = ctx.program.funcs.get(symbol(op.attrs["callee"]))
+        if callee is not None:
+            yield callee.args[use.number]
+    elif op.name == "func.return":
+        if op.operands[use.number] in ctx.returned_as:
+            yield ctx.returned_as[op.operands[use.number]]
+    elif op.name == "stablehlo.while":
+        yield from _places(op, use.number)
+    elif op.name == "stablehlo.return" and op.parent_op is not None and op.parent_op.name == "stablehlo.while":
+        yield from _places(op.parent_op, use.number)
+
+
+def _places(loop: Op, number: int) -> Iterator[Value]:
+    """A value that a loop carries: within it, and after it."""
+    yield from (region.args[number] for region in loop.regions)
+    yield loop.results[number]
