@@ -198,7 +198,8 @@ class Context:
         state = self.env[value]
         if state.home is not self.region:
             return cost / self.runs_since(state)
-        return cost * SHARED if state.uses > 1 else cost
+        awaited = state.uses > len(value.uses) or value.uses[-1].op is not self.op  # uses are in the program's order
+        return cost * SHARED if state.uses > 1 and awaited else cost
 
     def runs_since(self, state: State) -> int:
         """How often the current region runs for each time that a new version of `state` would be written."""

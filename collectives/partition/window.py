@@ -4,6 +4,7 @@ fetches the border it lacks (a halo) and works on its own outputs; running total
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from . import monoid, trade
 from .batch import apply
 from .constant import scalar_constant
 from .context import Context
-from .factors import PASS, REDUCE, WHOLE, Factors, choose
+from .factors import PASS, REDUCE, WHOLE, Choice, Factors, choose
 from .intervals import bordered, lacking, neighbours
 from .reduce import identity_literal, is_identity, reduction_kind
 from .trade import padding_text
@@ -291,30 +292,63 @@ def convolution(ctx: Context, op: Op) -> None:
             d.input_spatial, d.output_spatial, d.kernel_spatial, spread, step, base, (low for low, _ in padding)
         )
     ]
-    spatial = tuple("out" if a.out >= a.taps else "" if _is_reversed(op) else "kernel" for a in axes)
-    if not _convolve(ctx, op, d, axes, padding, shapes, spatial):
-        _convolve(ctx, op, d, axes, padding, shapes, ("",) * rank)
+    plan = None
+    for spatial in itertools.product(*[_modes(op, a) for a in axes]):
+        found = _plan(ctx, op, d, tuple(axes), shapes, spatial)
+        if found is not None and (plan is None or found.choice.bytes < plan.choice.bytes - 1e-6):
+            plan = found
+    if plan is None:
+        plan = _plan(ctx, op, d, tuple(axes), shapes, ("",) * rank)
+    _convolve(ctx, op, d, axes, padding, plan)
+
+
+def _modes(op: Op, axis: _Axis) -> tuple[str, ...]:
+    """What a dimension's input may be split with: outputs if windows are small, the kernel if it is as large as the
+    input. By the number of elements and by how far they reach this may not be the same: windows that do not overlap
+    may have more taps than there are windows, and the gradient of their kernel more outputs than taps."""
+    kernel = "" if _is_reversed(op) else "kernel"
+    few = axis.out >= axis.taps, axis.out * axis.step >= axis.taps * axis.spread
+    return tuple(dict.fromkeys("out" if f else kernel for f in few))
 
 
 def _is_reversed(op: Op) -> bool:
     return "window_reversal" in op.attrs and "true" in str(op.attrs["window_reversal"])
 
 
-def _convolve(ctx: Context, op: Op, d, axes, padding, shapes, spatial) -> bool:
-    lhs, rhs = op.operands
-    result = op.results[0]
-    groups = {k: integer(op.attrs[k]) for k in ("batch_group_count", "feature_group_count")}
-    factors = _conv_factors(d, *shapes, *groups.values(), spatial)
+class _Plan(NamedTuple):
+    """How a convolution is split: the choice among its factors, and the windows of input and kernel to fetch."""
+
+    factors: Factors
+    choice: Choice
+    windows: dict[int, _Window]
+    taps: dict[int, _Window]
+
+
+def _groups(op: Op) -> dict[str, int]:
+    return {k: integer(op.attrs[k]) for k in ("batch_group_count", "feature_group_count")}
+
+
+def _plan(ctx: Context, op: Op, d: ConvDims, axes: tuple[_Axis, ...], shapes, spatial: tuple[str, ...]) -> _Plan | None:
+    """The cheapest way to split a convolution whose spatial dimensions are split as `spatial` says; None if devices
+    would need windows of different forms."""
+    factors = _conv_factors(d, *shapes, *_groups(op).values(), spatial)
     per_element = 2 * ctx.byte_per_flop
     for i, k, o in zip(d.input_spatial, d.kernel_spatial, d.output_spatial):
         taken = {f[i] for f, i in ((factors.operands[0], i), (factors.operands[1], k), (factors.results[0], o))}
         per_element *= shapes[1][k] * shapes[2][o] / max(1, *[factors.sizes[f] for f in taken if f >= 0], 1)
-    borders = _Borders(op, d, tuple(axes), spatial, shapes)
-    choice = choose(ctx, factors, (lhs, rhs), (result,), per_element, borders if any(spatial) else None)
-    layout = choice.operands[0]
-    plans, kernel = borders.windows(ctx, choice.operands)
-    if None in plans.values() or None in kernel.values():
-        return False
+    borders = _Borders(op, d, axes, spatial, shapes)
+    choice = choose(ctx, factors, op.operands, op.results, per_element, borders if any(spatial) else None)
+    windows, taps = borders.windows(ctx, choice.operands)
+    if None in windows.values() or None in taps.values():
+        return None
+    return _Plan(factors, choice, windows, taps)
+
+
+def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[_Axis], padding, plan: _Plan) -> None:
+    lhs, rhs = op.operands
+    result = op.results[0]
+    factors, choice, plans, kernel = plan
+    layout, groups = choice.operands[0], _groups(op)
     for v, dims, f in zip((lhs, rhs), choice.operands, factors.operands):
         have = ctx.state(v).dims
         if have is not None and any(a and i < 0 for a, i in zip(have, f)):
@@ -345,7 +379,6 @@ def _convolve(ctx: Context, op: Op, d, axes, padding, shapes, spatial) -> bool:
     )
     ref = trade.convolve(ctx, op, local, operands, ctx.piece_shape(result, choice.results[0]))
     ctx.bind_partial(result, choice.results[0], {choice.pending: ref})
-    return True
 
 
 class _Borders(NamedTuple):

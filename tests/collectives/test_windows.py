@@ -66,6 +66,24 @@ def test_the_gradient_of_max_pooling_sends_two_rows():
     assert sent == 2 * 16 * 4 * 4 + 2 * 17 * 4 * 4  # a row of x forward, a (padded) row of contributions back
 
 
+@pytest.mark.parametrize("size, patch", [(32, 4), (64, 8), (32, 8)])
+def test_patches_may_have_more_positions_than_there_are_patches(size, patch):
+    def build(constrain):
+        def f(x, w, ct):
+            conv = lambda x, w: jax.lax.conv_general_dilated(x, w, (patch, patch), "VALID", dimension_numbers=dims)
+            y, back = jax.vjp(conv, x, w)
+            return y, back(ct)[1]
+
+        dims = ("NHWC", "HWIO", "NHWC")
+        return f
+
+    n, spec = size // patch, P(None, "x")
+    args = (normal(2, size, size, 2), normal(patch, patch, 2, 16), normal(2, n, n, 16, seed=1))
+    result, sent = check(Case({"x": 4}, build, args, (spec, P(), spec), (spec, P())))
+    assert result.plan.counts == {"all_reduce": 1} and not result.findings
+    assert sent == 2 * 3 / 4 * patch * patch * 2 * 16 * 4  # the kernel's gradient
+
+
 def test_one_border_serves_both_gradients_of_a_convolution():
     def build(constrain):
         def f(x, w, ct):
