@@ -91,7 +91,8 @@ def _number(op: Op) -> float | int | bool | None:
     if isinstance(attr, TextAttribute) or not _is_splat(attr):
         return None
     try:
-        return np.array(ir.DenseElementsAttr(attr)).reshape(-1)[0].item()
+        # One element is stored, whatever the shape: a copy of the array would be as large as the tensor.
+        return np.asarray(ir.DenseElementsAttr(attr)).flat[0].item()
     except (AttributeError, TypeError, ValueError, BufferError):  # element types NumPy cannot hold: read the text
         text = str(attr)
         literal = text[text.index("<") + 1 : text.rindex("> :")]

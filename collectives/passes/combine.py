@@ -4,9 +4,10 @@ Members of a group are of one kind, over the same devices, of one element type a
 other: each has the same number of such collectives before it, along any chain of dependences, as the others. Groups are
 bounded, so that a first member does not wait long for a last.
 
-Machines with a network of their own reduce several buffers in one operation, which needs no copies. Everything else is
-laid side by side, which changes shapes. TPUs keep arrays in tiles: there another shape moves every element, through
-code of which each element is a part (two matrices of 512 KiB made a megabyte of it), so that only little is.
+TPUs reduce several buffers in one operation, which needs no copies, and so does what the compiler of GPUs makes of
+several all-reduces by itself. Everything else is laid side by side, which changes shapes. TPUs keep arrays in tiles:
+there another shape moves every element, through code of which each element is a part (two matrices of 512 KiB made a
+megabyte of it), so that only little is.
 """
 
 from __future__ import annotations
@@ -78,10 +79,11 @@ def _affordable(region: Region, between: slice, groups: list[list[Item]], machin
 def _no_copies(item: Item, machine: Machine) -> bool:
     """Whether the machine takes several such collectives as one operation on buffers that stay where they are.
 
-    Those of all-reduces do; of all-gathers TPUs make two again, and all-to-alls need equal shapes. Virtual CPU devices
-    meet once for each buffer.
+    All-reduces of TPUs do; of all-gathers TPUs make two again, and all-to-alls need equal shapes. Virtual CPU devices
+    meet once for each buffer. The compiler of GPUs aborts at such an all-reduce in a loop (its
+    while-loop-all-reduce-code-motion takes the size of an array from a tuple), and combines all-reduces itself.
     """
-    return item.collective.kind == "all_reduce" and machine.chosen and machine.overlaps
+    return item.collective.kind == "all_reduce" and machine.chosen and machine.tiles
 
 
 def _small(item: Item, machine: Machine) -> bool:
@@ -89,6 +91,8 @@ def _small(item: Item, machine: Machine) -> bool:
     c = item.collective
     if c.atoms is None or len(item.operands) != 1 or c.groups[1] < 2:
         return False
+    if c.kind == "all_reduce" and machine.topology.compiler == "cuda":
+        return False  # that compiler's combiner needs no copies
     latency = machine.collective(c, 0.0)
     if machine.collective(c) > 2 * latency:
         return False

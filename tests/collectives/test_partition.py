@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import collectives
+import propagation
 from collectives import errors
 from collectives.topology import load
 
@@ -70,6 +72,24 @@ def test_the_program_does_not_grow_with_the_mesh(n):
     assert len(program) == len([x for x in collectives.partition(MLP.format(n=8)).as_text().splitlines()
                                 if not x.startswith("#groups")])  # fmt: skip
     assert result.module.operation.verify()
+
+
+def test_a_constant_of_one_element_takes_no_memory_whatever_its_shape():
+    text = """
+    sdy.mesh @mesh = <["x"=8]>
+    func.func @main(%x: tensor<16777216x4096xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+        -> tensor<16777216x4096xf32> {
+      %c = stablehlo.constant dense<2.5> : tensor<16777216x4096xf32>
+      %0 = stablehlo.multiply %c, %x : tensor<16777216x4096xf32>
+      return %0 : tensor<16777216x4096xf32>
+    }"""
+    tracemalloc.start()
+    try:
+        made = collectives.partition(propagation.run(text))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "dense<2.500000e+00> : tensor<2097152x4096xf32>" in made.as_text() and most < 1 << 25
 
 
 def test_results_are_pieces():

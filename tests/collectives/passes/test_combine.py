@@ -144,7 +144,7 @@ def test_large_ones_stay_alone_and_the_topology_says_what_is_large():
     assert [len(p) for p in both(small, topology=no_latency)] == [2, 2]
 
 
-def test_machines_with_a_network_reduce_several_buffers_at_once_where_they_are():
+def test_tpus_reduce_several_buffers_at_once_where_they_are_and_gpus_combine_themselves():
     case = Case(
         {"x": 8}, lambda constrain: lambda x, y: (jnp.sum(x, 0), jnp.sum(y, 0)),
         (normal(8, 64, 128), normal(8, 128, 32)), (P("x"),) * 2, (P(), P()),
@@ -155,6 +155,8 @@ def test_machines_with_a_network_reduce_several_buffers_at_once_where_they_are()
     assert "(tensor<64x128xf32>, tensor<128x32xf32>) -> (tensor<64x128xf32>, tensor<128x32xf32>)" in text
     assert "concatenate" not in text
     assert "concatenate" in collectives.partition(propagation.run(case.text), topology="cpu:8").as_text()
+    gpu = collectives.partition(propagation.run(case.text), topology="h100:8")
+    assert gpu.plan.counts == {"all_reduce": 2} and "concatenate" not in gpu.as_text()
 
 
 def test_large_blocks_are_not_laid_out_anew_on_tpus():

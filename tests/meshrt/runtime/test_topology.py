@@ -201,5 +201,11 @@ def test_the_gpu_compiler_tells_memory_and_schedule():
     assert any(c.asynchronous for c in compiled.collectives())
     with pytest.raises(errors.UnsupportedError, match="no cost analysis"):
         compiled.cost_analysis()
+    # Two sums in each turn of a loop: one all-reduce of both would abort this compiler.
+    mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    x = meshrt.ShapeDtypeStruct((8, 64), np.float32, sharding=NamedSharding(mesh, P("data")))
+    turn = lambda carry, _: (carry + jnp.sum(jnp.sin(x_ := carry * 2), 0), jnp.sum(jnp.cos(x_)))
+    looped = meshrt.jit(lambda x: meshrt.lax.scan(turn, x, None, length=3)).trace(x).lower().compile(topology="h100:8")
+    assert {c.kind for c in looped.collectives()} == {"all_reduce"}
     with pytest.raises(errors.DeviceMemoryError, match="does not fit h100:8"):
         lowered((4, 2), batch=2**24, width=4096, hidden=8192).compile(topology="h100:8")
