@@ -14,6 +14,7 @@ from ..layout import Dims
 from ..realise import array_text
 from . import chosen
 from . import indices as indices_
+from . import placed
 from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
@@ -79,6 +80,8 @@ class _Iotas(dict):
 
 
 def gather(ctx: Context, op: Op) -> None:
+    if placed.gather(ctx, op):
+        return
     table, indices = op.operands
     result = op.results[0]
     dims = gather_dims(op.attrs["dimension_numbers"])
@@ -270,6 +273,8 @@ def _scatter_factors(dims, count, target, indices, update, reducible, iotas):
 
 
 def scatter(ctx: Context, op: Op) -> None:
+    if placed.scatter(ctx, op):
+        return
     count = len(op.results)
     targets, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
     dims = scatter_dims(op.attrs["scatter_dimension_numbers"])

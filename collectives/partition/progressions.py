@@ -1,0 +1,263 @@
+"""Positions that a program counts by itself: index tensors that hold arithmetic progressions, and where they lead.
+
+Frontends write windows at known positions (`x.at[1:-1].set(y)`, `x.at[::2, 1::2].add(y)`, `x[jnp.arange(0, n, 3)]`) as
+scatters and gathers whose indices are made of constants and iotas. Along every dimension such an operation is a slice
+with a stride, or its inverse; `read` and `written` say which.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from propagation.attributes import GatherDims, ScatterDims, gather_dims, integers, scatter_dims
+from propagation.program import Op, Value
+
+from .constant import scalar_constant
+from .indices import bounds_of
+
+__all__ = ["Stretch", "read", "written"]
+
+DEPTH = 16
+ELEMENTS = 1 << 16  # of the largest constant that is looked through
+
+
+class Stretch(NamedTuple):
+    """Positions start + k * step of a dimension, for k < count; `along` is the dimension of the smaller tensor that
+    counts k, None if it has none (then count is 1)."""
+
+    along: int | None
+    start: int
+    step: int
+    count: int
+
+    @property
+    def first(self) -> int:
+        """The least of the positions."""
+        return min(self.start, self.last)
+
+    @property
+    def last(self) -> int:
+        """Where k = count - 1 leads."""
+        return self.start + (self.count - 1) * self.step
+
+    def is_whole(self, size: int) -> bool:
+        """Whether these are all positions of a dimension of `size`, in order."""
+        return self.start == 0 and self.count == size and (self.step == 1 or size == 1)
+
+    def fits(self, size: int) -> bool:
+        """Whether all positions lie in a dimension of `size`."""
+        return min(self.start, self.last) >= 0 and max(self.start, self.last) < size
+
+
+class _Line(NamedTuple):
+    """Integers that are first + the sum of steps[d] * (position along dimension d)."""
+
+    first: int
+    steps: tuple[int, ...]
+
+
+# -- what an index tensor holds -------------------------------------------------------------------------------
+
+
+def _line(value: Value, depth: int = DEPTH) -> _Line | None:
+    """The numbers of `value` if they are known to be such, and its type holds all of them."""
+    if not value.type.dtype.startswith(("i", "ui")) or value.type.dtype == "i1" or value.op is None or not depth:
+        return None
+    number = scalar_constant(value)
+    if number is not None:
+        return _Line(int(number), (0,) * len(value.type.shape))
+    found = _made(value, value.op, depth)
+    if found is None:
+        return None
+    low, high = _range(found, value.type.shape)
+    least, most = bounds_of(value.type.dtype)
+    return found if least <= low and high <= most else None
+
+
+def _range(line: _Line, shape: tuple[int, ...]) -> tuple[int, int]:
+    ends = [step * max(0, n - 1) for step, n in zip(line.steps, shape)]
+    return line.first + sum(min(0, e) for e in ends), line.first + sum(max(0, e) for e in ends)
+
+
+_FOLLOWED = frozenset(
+    ("add", "broadcast_in_dim", "convert", "multiply", "reshape", "reverse", "slice", "subtract", "transpose")
+)
+
+
+def _made(value: Value, op: Op, depth: int) -> _Line | None:
+    name, shape = op.name.partition(".")[2], value.type.shape
+    if name == "constant":
+        return _literal(op, shape)
+    if name == "iota":
+        d = op.attrs["iota_dimension"].value
+        return _Line(0, tuple(int(i == d) for i in range(len(shape))))
+    if name == "select":
+        taken = _decided(op.operands[0], depth - 1)
+        return None if taken is None else _line(op.operands[1 if taken else 2], depth - 1)
+    if name not in _FOLLOWED:
+        return None
+    lines = [_line(v, depth - 1) for v in op.operands]
+    if None in lines:
+        return None
+    a, b, old = lines[0], lines[-1], op.operands[0].type.shape
+    if name == "convert":
+        return a
+    if name == "transpose":
+        return _Line(a.first, tuple(a.steps[d] for d in integers(op.attrs["permutation"])))
+    if name == "reverse":
+        back = {d: a.steps[d] for d in integers(op.attrs["dimensions"])}
+        first = a.first + sum(step * (old[d] - 1) for d, step in back.items())
+        return _Line(first, tuple(-step if d in back else step for d, step in enumerate(a.steps)))
+    if name == "slice":
+        starts, strides = integers(op.attrs["start_indices"]), integers(op.attrs["strides"])
+        first = a.first + sum(step * s for step, s in zip(a.steps, starts))
+        return _Line(first, tuple(step * k if n > 1 else 0 for step, k, n in zip(a.steps, strides, shape)))
+    if name == "broadcast_in_dim":
+        place = dict(zip(integers(op.attrs["broadcast_dimensions"]), zip(a.steps, old)))
+        steps = [place.get(d, (0, 1)) for d in range(len(shape))]
+        return _Line(a.first, tuple(step if n > 1 else 0 for step, n in steps))
+    if name == "reshape":
+        return _renamed(a, old, shape)
+    if name == "multiply":
+        if any(a.steps) and any(b.steps):
+            return None
+        return _Line(a.first * b.first, tuple(x * b.first + y * a.first for x, y in zip(a.steps, b.steps)))
+    sign = 1 if name == "add" else -1
+    return _Line(a.first + sign * b.first, tuple(x + sign * y for x, y in zip(a.steps, b.steps)))
+
+
+def _literal(op: Op, shape: tuple[int, ...]) -> _Line | None:
+    attr = op.attrs["value"]
+    if not isinstance(attr, ir.DenseIntElementsAttr) or not 0 < op.results[0].type.size <= ELEMENTS:
+        return None
+    numbers = np.array(attr).astype(np.int64).reshape(shape)
+    first = int(numbers.reshape(-1)[0])
+    zero = (0,) * len(shape)
+    steps = [int(numbers[(*zero[:d], 1, *zero[d + 1 :])]) - first if n > 1 else 0 for d, n in enumerate(shape)]
+    expected = first + sum((s * g for s, g in zip(steps, np.indices(shape))), np.zeros(shape, np.int64))
+    return _Line(first, tuple(steps)) if (numbers == expected).all() else None
+
+
+def _renamed(line: _Line, old: tuple[int, ...], new: tuple[int, ...]) -> _Line | None:
+    """After a reshape that only adds or drops dimensions of one element."""
+    if [n for n in old if n != 1] != [n for n in new if n != 1]:
+        return None
+    kept = iter([s for s, n in zip(line.steps, old) if n != 1])
+    return _Line(line.first, tuple(next(kept) if n != 1 else 0 for n in new))
+
+
+_ORDERED = {"LT": (-1, 0), "GE": (0, 1), "GT": (0, 1), "LE": (-1, 0)}
+
+
+def _decided(value: Value, depth: int) -> bool | None:
+    """What a comparison of known numbers gives, if it gives the same for all."""
+    op = value.op
+    if op is None or op.name != "stablehlo.compare":
+        return None
+    lines = [_line(v, depth) for v in op.operands]
+    if None in lines:
+        return None
+    a, b = lines
+    low, high = _range(
+        _Line(a.first - b.first, tuple(x - y for x, y in zip(a.steps, b.steps))), op.operands[0].type.shape
+    )
+    direction = next((n for n in ("LT", "LE", "GT", "GE") if n in str(op.attrs["comparison_direction"])), None)
+    outcomes = {
+        "LT": (high < 0, low >= 0), "LE": (high <= 0, low > 0), "GT": (low > 0, high <= 0), "GE": (low >= 0, high < 0),
+    }  # fmt: skip
+    yes, no = outcomes.get(direction, (False, False))
+    return True if yes else False if no else None
+
+
+def _columns(indices: Value, vector: int, count: int) -> list[_Line] | None:
+    """The numbers of each of `count` columns of an index tensor, by its other dimensions."""
+    shape, op = indices.type.shape, indices.op
+    if vector == len(shape):
+        line = _line(indices)
+        return None if line is None else [line]
+    without = lambda steps: (*steps[:vector], *steps[vector + 1 :])
+    if op is not None and op.name == "stablehlo.concatenate" and op.attrs["dimension"].value == vector:
+        if any(v.type.shape[vector] != 1 for v in op.operands):
+            return None
+        lines = [_line(v) for v in op.operands]
+        return None if None in lines else [_Line(line.first, without(line.steps)) for line in lines]
+    line = _line(indices)
+    if line is not None:
+        return [_Line(line.first + k * line.steps[vector], without(line.steps)) for k in range(count)]
+    if len(shape) == 1 and op is not None and op.name == "stablehlo.constant" and op.results[0].type.size <= ELEMENTS:
+        if isinstance(op.attrs["value"], ir.DenseIntElementsAttr):
+            return [_Line(int(n), ()) for n in np.array(op.attrs["value"]).reshape(-1)]
+    return None
+
+
+# -- where it leads -------------------------------------------------------------------------------------------
+
+
+def read(op: Op) -> tuple[Stretch, ...] | None:
+    """For every dimension of a gather's operand the positions that its result has; `along` are dimensions of the
+    result. None unless all are known, and each of the result's dimensions counts along one of them."""
+    dims: GatherDims = gather_dims(op.attrs["dimension_numbers"])
+    table, indices = (v.type.shape for v in op.operands)
+    result = op.results[0].type.shape
+    columns = _columns(op.operands[1], dims.index_vector, len(dims.start_index_map))
+    if columns is None:
+        return None
+    batch = [j for j in range(len(result)) if j not in dims.offset]
+    kept = [d for d in range(len(table)) if d not in dims.collapsed_slice and d not in dims.operand_batching]
+    inner = dict(zip(kept, dims.offset))
+    batching = dict(zip(dims.operand_batching, dims.indices_batching))
+    sizes = integers(op.attrs["slice_sizes"])
+    starts = dict(zip(dims.start_index_map, columns))
+    return _stretches(table, sizes, inner, batching, starts, batch, _batch_of(indices, dims.index_vector), result)
+
+
+def written(op: Op) -> tuple[Stretch, ...] | None:
+    """For every dimension of a scatter's target the positions that are written; `along` are dimensions of the updates.
+    None unless all are known, none is written twice, and all lie inside."""
+    count = len(op.results)
+    dims: ScatterDims = scatter_dims(op.attrs["scatter_dimension_numbers"])
+    target, indices, update = (op.operands[i].type.shape for i in (0, count, count + 1))
+    columns = _columns(op.operands[count], dims.index_vector, len(dims.to_operand))
+    if columns is None:
+        return None
+    batch = [j for j in range(len(update)) if j not in dims.update_window]
+    kept = [d for d in range(len(target)) if d not in dims.inserted_window and d not in dims.input_batching]
+    inner = dict(zip(kept, dims.update_window))
+    batching = dict(zip(dims.input_batching, dims.indices_batching))
+    sizes = tuple(update[inner[d]] if d in inner else 1 for d in range(len(target)))
+    starts = dict(zip(dims.to_operand, columns))
+    return _stretches(target, sizes, inner, batching, starts, batch, _batch_of(indices, dims.index_vector), update)
+
+
+def _batch_of(indices: tuple[int, ...], vector: int) -> list[int]:
+    return [i for i in range(len(indices)) if i != vector]
+
+
+def _stretches(large, sizes, inner, batching, starts, batch, batch_in, small) -> tuple[Stretch, ...] | None:
+    """Stretches of the dimensions of `large`. `inner` maps dimensions of windows to those of the `small` tensor,
+    `batching` to those of the indices, `batch` are the small tensor's for the indices' `batch_in`, `starts` are
+    columns."""
+    out, used = [], []
+    for d, n in enumerate(large):
+        if d in batching:
+            j = batch[batch_in.index(batching[d])]
+            out.append(Stretch(j, 0, 1, n))
+            used.append(j)
+            continue
+        line = starts.get(d, _Line(0, (0,) * len(batch)))
+        counted = [(j, step) for j, step in zip(batch, line.steps) if step and small[j] > 1]
+        if len(counted) > 1 or (counted and sizes[d] != 1):
+            return None
+        if counted:
+            ((j, step),) = counted
+            out.append(Stretch(j, line.first, step, small[j]))
+            used.append(j)
+        else:
+            out.append(Stretch(inner.get(d), line.first, 1, sizes[d]))
+        if not out[-1].fits(n):
+            return None
+    once = [j for j in batch if small[j] > 1]
+    return tuple(out) if sorted(j for j in used if small[j] > 1) == once and all(small) else None
