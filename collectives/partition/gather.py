@@ -12,9 +12,8 @@ from propagation.program import Op, Value
 from ..emit import Ref
 from ..layout import Dims
 from ..realise import array_text
-from . import chosen
+from . import chosen, placed
 from . import indices as indices_
-from . import placed
 from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Factors, choose
