@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from propagation.program import Op
+from propagation.program import Op, Value
 
 from ..layout import Dims
 from . import linear, recompute
+from .constant import scalar_constant
 from .context import Context
 
 
@@ -72,14 +73,28 @@ def subtract(ctx: Context, op: Op) -> None:
 
 
 def multiply(ctx: Context, op: Op) -> None:
-    if not (linear.scale(ctx, op, 0) or linear.scale(ctx, op, 1)):
+    a, b = op.operands
+    if scalar_constant(a) == 1:
+        _same(ctx, op, b)
+    elif scalar_constant(b) == 1:
+        _same(ctx, op, a)
+    elif not (linear.scale(ctx, op, 0) or linear.scale(ctx, op, 1)):
         pointwise(ctx, op)
 
 
 def divide(ctx: Context, op: Op) -> None:
     floating = not op.results[0].type.dtype.startswith(("i", "ui"))
-    if not (floating and linear.scale(ctx, op, 0)):
+    if scalar_constant(op.operands[1]) == 1:
+        _same(ctx, op, op.operands[0])
+    elif not (floating and linear.scale(ctx, op, 0)):
         pointwise(ctx, op)
+
+
+def _same(ctx: Context, op: Op, value: Value) -> None:
+    """The result is another name of `value`: the cotangent of a loss begins with ones."""
+    state = ctx.state(value)
+    state.uses += len(op.results[0].uses) - 1
+    ctx.env[op.results[0]] = state
 
 
 def negate(ctx: Context, op: Op) -> None:

@@ -194,3 +194,16 @@ def test_a_broadcast_bias_is_moved_before_it_grows():
     case = Case({"x": 8}, build, (normal(64), normal(128, 64)), (P("x"), P("x", None)), (P("x", None), P("x", None)))
     _, sent = check(case)
     assert sent <= 7 / 8 * 64 * 4 + 1
+
+
+def test_products_with_one_are_another_name_of_the_other_factor():
+    def build(constrain):
+        def f(x, w, ct):  # ct, the cotangent of the product, is whole; as 1 * ct it would be split where the product is
+            return jax.grad(lambda x: jnp.sum(x @ w * ct))(x)
+
+        return f
+
+    args = (normal(64, 32), normal(32, 16), normal(64, 16, seed=1))
+    case = Case({"x": 2}, build, args, (P(), P(None, "x"), P()), P())
+    result, sent = check(case)
+    assert result.plan.counts == {"all_gather": 1} and sent == 32 * 16 * 4 / 2  # of w, and no sum of [64, 32]
