@@ -5,11 +5,16 @@ places and one of them is its own, so compilers that fuse the puts into what rea
 contract `a * b + c` to one rounding in some branches and not in others: each device takes another way through equal
 code. There boxes are put by one scatter, which no compiler fuses into its readers, and sent boxes and kept ones are cut
 from one buffer.
+
+TPUs write every put in a pass over the memory of its own, with the piece before and after it in memory at once. Where
+the boxes fill the piece as a grid of few slots, each slot is selected there from the boxes that may lie in it, which is
+one pass for all.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +28,9 @@ if TYPE_CHECKING:
     from .moves import Step
     from .realise import Realiser
 
-__all__ = ["send_pieces"]
+__all__ = ["send_pieces", "where"]
+
+MOST_SLOTS, MOST_CHOICES = 8, 16
 
 
 def send_pieces(
@@ -43,6 +50,9 @@ def send_pieces(
     parts = [_cut(realiser, region, x, me, r, loc) for r in every]
     for i, round_ in enumerate(found.rounds):
         parts[i] = realiser.send(region, parts[i], _pairs(round_, groups), found.atoms, op, cause, loc)
+    slots = _slots(wide, every) if realiser.platform == "tpu" and not copies else None
+    if slots is not None:
+        return _fill(realiser, region, parts, me, wide, slots, loc)
     out = realiser.zero(region, wide, x.dtype)
     if copies:
         out = _scatter_all(realiser, region, out, parts, me, every, loc)
@@ -53,6 +63,51 @@ def send_pieces(
     for d, (low, n) in enumerate(zip(found.low, after)):
         out = realiser.cut(region, out, d, low, low + n, loc)
     return out
+
+
+def _slots(wide: tuple[int, ...], every: Sequence[Put]) -> dict[tuple[int, ...], list[tuple[int, np.ndarray]]] | None:
+    """{slot of the piece: [(number of a box that may lie in it, bool[devices] where it does)]}; None unless the boxes
+    fill every device's piece as a grid of a few slots."""
+    box = every[0].box
+    if any(r.box != box for r in every) or any(n % m for n, m in zip(wide, box)):
+        return None
+    grid = [n // m for n, m in zip(wide, box)]
+    if math.prod(grid) > MOST_SLOTS:
+        return None
+    slots: dict[tuple[int, ...], list[tuple[int, np.ndarray]]] = {slot: [] for slot in np.ndindex(*grid)}
+    for i, round_ in enumerate(every):
+        has = round_.sender >= 0
+        if (round_.put_at[has] % box).any():
+            return None
+        for slot, found in slots.items():
+            here = has & (round_.put_at == np.multiply(slot, box)).all(axis=1)
+            if here.any():
+                found.append((i, here))
+    filled = all(found and np.logical_or.reduce([h for _, h in found]).all() for found in slots.values())
+    few = sum(map(len, slots.values())) <= MOST_CHOICES
+    return slots if filled and few else None
+
+
+def _fill(realiser: Realiser, region: Region, parts: list[Ref], me: Ref, wide, slots, loc) -> Ref:
+    """The piece whose slots hold, on each device, the boxes that `_slots` has found."""
+    held: dict[tuple[int, ...], Ref] = {}
+    for slot, ((first, _), *others) in slots.items():
+        held[slot] = parts[first]
+        for i, here in others:
+            held[slot] = where(realiser, region, here, me, parts[i], held[slot], loc)
+    for d in reversed(range(len(wide))):
+        lines: dict[tuple[int, ...], list[Ref]] = {}
+        for slot, ref in held.items():
+            lines.setdefault(slot[:d], []).append(ref)
+        attrs = f"dimension = {d} : i64"
+        held = {}
+        for slot, line in lines.items():
+            shape = (*line[0].shape[:d], wide[d], *line[0].shape[d + 1 :])
+            one = line[0].shape == shape
+            held[slot] = line[0] if one else region.shared(
+                "stablehlo.concatenate", line, shape, line[0].dtype, attrs, loc
+            )
+    return held[()]
 
 
 def _pairs(round_: Put, groups: np.ndarray) -> np.ndarray:
@@ -82,14 +137,14 @@ def _put(realiser: Realiser, region: Region, out: Ref, part: Ref, me: Ref, round
         at = np.where(has[:, None], at, later.put_at)
         has = has | (later.sender >= 0)
     if not has.all():
-        part = _where(realiser, region, has, me, part, _window(realiser, region, out, me, at, round_.box, loc), loc)
+        part = where(realiser, region, has, me, part, _window(realiser, region, out, me, at, round_.box, loc), loc)
     if out.shape == round_.box:
         return part
     starts = _starts(realiser, region, me, at)
     return region.shared("stablehlo.dynamic_update_slice", (out, part, *starts), out.shape, out.dtype, "", loc)
 
 
-def _where(realiser: Realiser, region: Region, chosen: np.ndarray, me: Ref, new: Ref, old: Ref, loc) -> Ref:
+def where(realiser: Realiser, region: Region, chosen: np.ndarray, me: Ref, new: Ref, old: Ref, loc) -> Ref:
     """`new` on the devices `chosen`, `old` on the others."""
     flag = realiser.table(region, chosen.astype(np.int64), me)
     attrs = "comparison_direction = #stablehlo<comparison_direction NE>"

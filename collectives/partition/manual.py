@@ -17,6 +17,7 @@ from ..emit import Collective, Ref
 from ..errors import GroupsError, UnsupportedOpError, UnsupportedShardingError
 from ..layout import Dims, replicated
 from ..realise import APART
+from ..realise_pieces import where
 from ..realise_reductions import Group, all_reduce, reduce_scatter
 from . import unreduced
 from .context import Context
@@ -97,7 +98,14 @@ def collective(ctx: Context, op: Op) -> None:
 
 
 def _written(ctx: Context, op: Op, refs, shapes, layouts, talking: np.ndarray, moved: set[int]) -> list[Ref]:
-    """The collective on pieces. Whether all who take part in it get there is the program's own affair."""
+    """The collective on pieces. Whether all who take part in it get there is the program's own affair; of a permute
+    that is who sends or receives, but not who happens to stand in the same group of a machine that lets all wait."""
+    if op.name == "stablehlo.collective_permute" and 0 not in refs[0].shape:
+        crossed, parted = _crossed(ctx, talking), ctx.region.lookup(APART)
+        if not crossed:
+            return [_staying(ctx, refs[0], talking)]
+        if parted and parted.isdisjoint(crossed):
+            return [ctx.realiser.send(ctx.region, refs[0], talking, crossed, op, CAUSE, ctx.loc)]
     known = ctx.region.known
     apart = known.get(APART)
     known[APART] = frozenset()
@@ -128,6 +136,17 @@ def _on_pieces(ctx: Context, op: Op, refs, shapes, layouts, talking: np.ndarray,
         sent = sent_bytes(kind, group.count[1], operand)
         outs[0].item.collective = Collective(kind, group.atoms, group.count, sent, op, CAUSE)
     return outs
+
+
+def _staying(ctx: Context, x: Ref, pairs: np.ndarray) -> Ref:
+    """A permute by which devices only send to themselves: the others have zeros after it."""
+    stays = np.zeros(ctx.atoms.count, bool)
+    stays[pairs[:, 1]] = True
+    if stays.all():
+        return x
+    region = ctx.region
+    me = ctx.realiser.coordinate(region, range(len(ctx.sizes)))
+    return where(ctx.realiser, region, stays, me, x, ctx.realiser.zero(region, x.shape, x.dtype), ctx.loc)
 
 
 def _operand(ctx: Context, value: Value, dims: Dims):
@@ -253,6 +272,12 @@ def groups_of(ctx: Context, op: Op) -> tuple[int, ...] | None:
     if op.name != "stablehlo.collective_permute":
         return _differing(ctx, talking)
     return tuple(a for a, n in enumerate(ctx.sizes) if not _repeats(talking, ctx.atoms.strides[a], n))
+
+
+def _crossed(ctx: Context, pairs: np.ndarray) -> tuple[int, ...]:
+    """The atoms along which some sender and its receiver stand at different places."""
+    digits = [(pairs // stride % size) for stride, size in zip(ctx.atoms.strides, ctx.sizes)]
+    return tuple(a for a, digit in enumerate(digits) if (digit[:, 0] != digit[:, 1]).any())
 
 
 def _repeats(pairs: np.ndarray, stride: int, size: int) -> bool:

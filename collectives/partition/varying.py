@@ -36,11 +36,12 @@ Atoms = frozenset[int]
 
 class _Made(NamedTuple):
     """What a value is made `of`, the atoms over which it `differs` besides, and those over which it is `one` although
-    what it is made of may differ."""
+    what it is made of may differ. What a function `called` returns is made of the operands of this call only."""
 
     of: Sequence[Value] = ()
     differs: Atoms = frozenset()
     one: Atoms = frozenset()
+    called: Op | None = None
 
 
 def varying(ctx: Context, value: Value) -> Atoms:
@@ -49,18 +50,23 @@ def varying(ctx: Context, value: Value) -> Atoms:
         return frozenset()
     everyone = frozenset(range(len(ctx.sizes)))
     found: set[int] = set()
-    none: Atoms = frozenset()
-    seen = {(value, none)}
-    queue = [(value, none)]  # with the atoms over which it has been made one since
+    start: tuple[Value, Atoms, tuple[Op, ...]] = (value, frozenset(), ())
+    seen = {start}
+    queue = [start]  # with the atoms over which it has been made one since, and the calls that it stands in
     while queue:
         if len(seen) > MOST:
             return everyone
-        current, one = queue.pop()
-        look = _argument if current.is_argument else _result
-        made = look(ctx, current, everyone)
+        current, one, calls = queue.pop()
+        if calls and current.is_argument and not isinstance(current.owner.owner, Op):
+            made, calls = _Made([calls[-1].operands[current.number]]), calls[:-1]
+        else:
+            look = _argument if current.is_argument else _result
+            made = look(ctx, current, everyone)
         found |= made.differs - one
+        if made.called is not None:
+            calls = (*calls, made.called)
         for v in made.of:
-            state = (v, one | made.one)
+            state = (v, one | made.one, calls)
             if state not in seen:
                 seen.add(state)
                 queue.append(state)
@@ -105,7 +111,7 @@ def _result(ctx: Context, value: Value, everyone: Atoms) -> _Made:
     if op.name in ("stablehlo.case", "stablehlo.if"):
         return _Made([op.operands[0], *[block.terminator.operands[value.number] for block in op.regions]])
     if op.name == "func.call":
-        return _Made([ctx.program.funcs[symbol(op.attrs["callee"])].returned[value.number]])
+        return _Made([ctx.program.funcs[symbol(op.attrs["callee"])].returned[value.number]], called=op)
     if op.name == "sdy.manual_computation":
         inside = op.regions[0].terminator.operands[value.number]
         return _Made([inside], one=_split(ctx, op, ctx.manual_shardings(op)[1][value.number]))

@@ -172,3 +172,69 @@ def test_digits_of_a_device_are_known_only_while_they_are_digits(steps, digits):
         last = f"%{i}"
     program = read(f"func.func @main() -> tensor<ui32> {{\n{text}return {last} : tensor<ui32>\n}}")
     assert varying._digits(program.main.returned[0]) == digits
+
+
+PERMUTE = f"""%v = "stablehlo.collective_permute"(%a) <{{source_target_pairs = dense<PAIRS> : tensor<COUNTx2xi64>}}>
+        : ({TYPE}) -> {TYPE}"""
+
+
+def permute(pairs) -> str:
+    return PERMUTE.replace("PAIRS", str(pairs)).replace("COUNT", str(len(pairs)))
+
+
+def both(body: str) -> str:
+    """A manual computation over both axes: each device has four rows and two columns."""
+    text = manual(body).replace('manual_axes={"x"}', 'manual_axes={"x", "y"}').replace("4x8xf32", "4x2xf32")
+    return text.replace('shardings=[<@mesh, [{"x"}, {}]>]', 'shardings=[<@mesh, [{"x"}, {"y"}]>]')
+
+
+def rows_where_first(predicate: str, first: str) -> str:
+    """`branch` for `both`."""
+    inside = branch(predicate, first)
+    return both(inside[inside.index("(%a: ") :].split("{\n", 1)[1].rsplit("sdy.return", 1)[0])
+
+
+def test_permutes_of_branches_that_others_skip():
+    """Columns go round among the devices of the first rows; those of the others are not waited for."""
+    ring = [[i, (i + 1) % 4] for i in range(4)] + [[4 + i, 4 + (i + 1) % 4] for i in range(4)]
+    got, counts = run(rows_where_first(device("divide", 4), permute(ring)))
+    np.testing.assert_array_equal(got, np.concatenate([np.roll(X[:4], 2, 1), np.abs(X[4:])]))
+    assert set(counts) == {"all_gather"}
+
+
+@pytest.mark.parametrize("pairs", [[[0, 0], [2, 2], [5, 5]], [[i, i] for i in range(8)]])
+def test_permutes_to_oneself_wait_for_nobody(pairs):
+    got, counts = run(rows_where_first(device("remainder", 3), permute(pairs)))
+    kept = {target for _, target in pairs}
+    want = np.abs(X)
+    for i in (0, 3, 6):
+        at = (slice(i // 4 * 4, i // 4 * 4 + 4), slice(i % 4 * 2, i % 4 * 2 + 2))
+        want[at] = X[at] if i in kept else 0
+    assert not counts
+    # Indices beyond the last branch take the last.
+    np.testing.assert_array_equal(got, want)
+
+
+def test_what_a_function_returns_varies_with_the_operands_of_that_call():
+    """@half is called with a number that tells columns first, with one that tells rows then."""
+    body = f"""%id = stablehlo.partition_id : tensor<ui32>
+    %n = stablehlo.constant dense<4> : tensor<ui32>
+    %columns = stablehlo.remainder %id, %n : tensor<ui32>
+    %rows = stablehlo.divide %id, %n : tensor<ui32>
+    %c = func.call @half(%columns) : (tensor<ui32>) -> tensor<i32>
+    %i = func.call @half(%rows) : (tensor<ui32>) -> tensor<i32>
+    %w = stablehlo.convert %c : (tensor<i32>) -> tensor<f32>
+    %b = stablehlo.broadcast_in_dim %w, dims = [] : (tensor<f32>) -> {TYPE}"""
+    ring = [[i, (i + 1) % 4] for i in range(4)] + [[4 + i, 4 + (i + 1) % 4] for i in range(4)]
+    text = rows_where_first(body, permute(ring)).replace("stablehlo.abs %a", "stablehlo.add %a, %b")
+    text += """
+func.func private @half(%n: tensor<ui32>) -> tensor<i32> {
+  %two = stablehlo.constant dense<2> : tensor<i32>
+  %m = stablehlo.convert %n : (tensor<ui32>) -> tensor<i32>
+  %h = stablehlo.remainder %m, %two : tensor<i32>
+  return %h : tensor<i32>
+}"""
+    got, counts = run(text)
+    want = np.concatenate([np.roll(X[:4], 2, 1), X[4:] + np.arange(8) // 2 % 2])
+    np.testing.assert_array_equal(got, want)
+    assert set(counts) == {"all_gather"}
