@@ -7,6 +7,7 @@ in a scope that already has it returns the first one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ from propagation.asm import module_text
 
 from .layout import Dims
 
-__all__ = ["Collective", "Item", "ModuleBuilder", "Ref", "Region", "tensor_text"]
+__all__ = ["Collective", "Item", "ModuleBuilder", "Ref", "Region", "has_grown", "tensor_text"]
 
+SMALL = 1024  # elements that loops take in without a thought
 _TYPES: dict[tuple, str] = {}
 
 
@@ -136,20 +138,23 @@ class Region:
         self.items.append(item)
         return results
 
-    def lookup(self, key):
-        """A fact known here or in an enclosing region."""
+    def lookup(self, key, grown: bool = False):
+        """A fact known here or in an enclosing region. Values that have `grown` are not taken into loops: there they
+        would be kept as large as they are, while those made inside become part of what uses them."""
         region = self
         while region is not None:
             found = region.known.get(key)
             if found is not None:
                 return found
+            if grown and region.kind == "loop":
+                return None
             region = region.parent
         return None
 
     def shared(self, name, operands, shape, dtype, attrs="", loc="") -> Ref:
         """A pure one-result operation, reused if an equal one is visible."""
         key = (name, tuple(map(id, operands)), attrs, shape, dtype)
-        found = self.lookup(key)
+        found = self.lookup(key, has_grown(shape, [x.shape for x in operands]))
         if found is None:
             found = self.known[key] = self.op(name, operands, [(shape, dtype)], attrs, loc=loc)[0]
         return found
@@ -166,6 +171,12 @@ class Region:
             root.prologue.append(item)
             root.known[key] = found
         return found
+
+
+def has_grown(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> bool:
+    """Whether a result is large, and larger than all that it is made of: a broadcast, or positions."""
+    size = math.prod(shape)
+    return size > SMALL and size > sum(map(math.prod, operands))
 
 
 class ModuleBuilder:

@@ -10,6 +10,7 @@ import functools
 
 from propagation.program import Block, Op
 
+from ..emit import has_grown
 from .context import Context
 
 __all__ = ["bind_repeated", "note"]
@@ -59,7 +60,8 @@ def _body_key(ctx: Context, block: Block) -> tuple | None:
 
 def bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
     """Binds the results to those of an equal operation, if there is one."""
-    states = ctx.region.lookup(key)
+    shapes = [v.type.shape for v in op.operands]
+    states = ctx.region.lookup(key, any(has_grown(r.type.shape, shapes) for r in op.results))
     if states is None:
         return False
     for r, state in zip(op.results, states):

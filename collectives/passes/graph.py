@@ -21,7 +21,7 @@ class Scratch(Region):
     def __init__(self, region: Region):
         super().__init__("body", region)
 
-    def lookup(self, key):
+    def lookup(self, key, grown: bool = False):
         return self.known.get(key)
 
     def take(self, region: Region) -> list[Item]:
