@@ -74,41 +74,46 @@ def assemble(
 
 
 def windows(
-    ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int], length: int, fill: Ref
-) -> Ref:
+    ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int], length: int, fill: Ref,
+    counts: Sequence[int] = (),
+) -> Ref:  # fmt: skip
     """Overlapping windows of a tensor of `size` along `dim`: device coordinate c gets positions
-    [starts[c], starts[c] + length), with the scalar `fill` where they lie outside of the tensor."""
+    [starts[c], starts[c] + length), with the scalar `fill` where they lie outside of the tensor. Of these only the
+    first counts[c] matter, if given."""
     p, have = ctx.atoms.product(atoms), ref.shape[dim]
-    parts = _window_parts(starts, length, size, have)
+    counts = counts or [length] * p
+    parts = _window_parts(starts, counts, size, have)
     shape = (*ref.shape[:dim], length, *ref.shape[dim + 1 :])
-    return _lay(ctx, dim, atoms, [ref], _rounds(0, parts, p), shape, fill, [length] * p)
+    return _lay(ctx, dim, atoms, [ref], _rounds(0, parts, p), shape, fill, counts)
 
 
 def bordered(
-    ctx: Context, value: Value, dims: Dims, needs: dict[int, tuple[Sequence[int], int]], fill: Ref, number
-) -> Ref:
-    """`value` laid out as `dims` with, along each dimension d of `needs` = {d: (starts, length)}, the window that each
-    device needs, as `windows` makes it. `number` is the value of `fill` if that is known: a padding of the program with
-    the same number is then not made first, but part of the window."""
+    ctx: Context, value: Value, dims: Dims, needs: dict[int, tuple[Sequence[int], int, Sequence[int]]], fill: Ref,
+    number: float | int | bool | None,
+) -> Ref:  # fmt: skip
+    """`value` laid out as `dims` with, along each dimension d of `needs` = {d: (starts, length, counts)}, the window
+    that each device needs, as `windows` makes it. `number` is the value of `fill` if that is known: a padding of the
+    program with the same number is then not made first, but part of the window."""
     view, left = ctx.view(value, dims), dict(needs)
     if view is not None and view.dim in needs and view.covers and number is not None and view.fill == number:
-        starts, length = left.pop(view.dim)
+        starts, length, counts = left.pop(view.dim)
         starts = [s + view.start for s in starts]
-        ref = windows(ctx, view.dim, dims[view.dim], view.base, view.size, starts, length, fill)
+        ref = windows(ctx, view.dim, dims[view.dim], view.base, view.size, starts, length, fill, counts)
         ref = ref if view.local is None else view.local(ref)
     else:
         ref = ctx.get(value, dims)
-    for d, (starts, length) in left.items():
-        ref = windows(ctx, d, dims[d], ref, value.type.shape[d], starts, length, fill)
+    for d, (starts, length, counts) in left.items():
+        ref = windows(ctx, d, dims[d], ref, value.type.shape[d], starts, length, fill, counts)
     return ref
 
 
-def lacking(starts: Sequence[int], length: int, size: int) -> int:
-    """The most positions of a window, one per device along a dimension of `size`, that its device does not hold."""
+def lacking(starts: Sequence[int], counts: Sequence[int], size: int) -> int:
+    """The most positions of a window [starts[c], starts[c] + counts[c]), one per device along a dimension of `size`,
+    that its device does not hold."""
     have = -(-size // len(starts))
     most = 0
     for c, first in enumerate(starts):
-        low, high = max(first, 0), min(first + length, size)
+        low, high = max(first, 0), min(first + counts[c], size)
         kept = min(high, (c + 1) * have) - max(low, c * have)
         most = max(most, high - low - max(0, kept))
     return most
@@ -121,7 +126,7 @@ def fold(ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, star
     have = -(-size // p)
     parts = [
         _Part(part.target, part.source, part.to, part.start, part.length)
-        for part in _window_parts(starts, ref.shape[dim], size, have)
+        for part in _window_parts(starts, [ref.shape[dim]] * p, size, have)
     ]
     shape = (*ref.shape[:dim], have, *ref.shape[dim + 1 :])
     zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
@@ -146,11 +151,11 @@ def neighbours(ctx: Context, x: Ref, atoms: Sequence[int], distance: int, cause:
     return ctx.realiser.send(ctx.region, x, pairs.reshape(-1, 2), atoms, ctx.op, cause, ctx.loc)
 
 
-def _window_parts(starts: Sequence[int], length: int, size: int, have: int) -> list[_Part]:
-    """Windows cut at the borders of the pieces (of `have` positions) that hold them."""
+def _window_parts(starts: Sequence[int], counts: Sequence[int], size: int, have: int) -> list[_Part]:
+    """Windows of `counts` positions cut at the borders of the pieces (of `have` positions) that hold them."""
     parts = []
-    for c, first in enumerate(starts):
-        at, stop = max(first, 0), min(first + length, size)
+    for c, (first, count) in enumerate(zip(starts, counts)):
+        at, stop = max(first, 0), min(first + count, size)
         while at < stop:
             source = at // have
             n = min(stop, (source + 1) * have) - at

@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from propagation.attributes import ConvDims, conv_dims, integer, integers, pairs
 from propagation.program import Op
 
@@ -39,12 +41,21 @@ class _Axis(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """What a device needs of a dimension: `length` positions from starts[coordinate], padded locally by (low, high)."""
+    """What a device needs of a dimension: `length` positions from starts[coordinate], padded locally by (low, high).
+    The first counts[coordinate] of them matter; of the outputs, one more than a device owns for each that somebody
+    skips, skip[coordinate] come before its own (none if empty)."""
 
     starts: tuple[int, ...]
     length: int
     low: int
     high: int
+    counts: tuple[int, ...]
+    skip: tuple[int, ...] = ()
+
+    @property
+    def more(self) -> int:
+        """How many outputs a device makes beyond its own."""
+        return max(self.skip, default=0)
 
 
 def _needed(first: int, jump: int, reach: int, base: int, p: int) -> _Window | None:
@@ -60,14 +71,50 @@ def _needed(first: int, jump: int, reach: int, base: int, p: int) -> _Window | N
     if count < 1:
         return None
     starts = tuple(start + c * (jump // base) for c in range(p))
-    return _Window(starts, count, low, reach - low - (count - 1) * base - 1)
+    return _Window(starts, count, low, reach - low - (count - 1) * base - 1, (count,) * p)
 
 
 def _own_outputs(axis: _Axis, p: int) -> _Window | None:
-    """For outputs [c*m, (c+1)*m)."""
+    """For outputs [c*m, (c+1)*m). Where devices' windows start differently between two inputs, some begin outputs
+    earlier than they own, so that all windows have one form: of the ways to do so, the one with the fewest inputs."""
     m = -(-axis.out // p)
     reach = (m - 1) * axis.step + (axis.taps - 1) * axis.spread + 1
-    return _needed(-axis.low, m * axis.step, reach, axis.base, p)
+    if m * axis.step % axis.base == 0:
+        return _needed(-axis.low, m * axis.step, reach, axis.base, p)
+    firsts = [c * m * axis.step - axis.low for c in range(p)]
+    found = [_aligned(firsts, reach, axis.step, axis.base, rest) for rest in range(axis.step)]
+    return min(filter(None, found), key=lambda w: (w.length, w.low), default=None)
+
+
+def _aligned(firsts: Sequence[int], reach: int, step: int, base: int, rest: int) -> _Window | None:
+    """Windows of equal form over `reach` positions from each of `firsts` on. Each begins at an input that lies as many
+    positions behind the device's first one as `rest` says, modulo the step; where that is less than for others, with
+    outputs in front that the device skips."""
+    starts, leads = [], []
+    for first in firsts:
+        start = -(-first // base)
+        lead = start * base - first
+        earlier = next((k for k in range(step) if (lead - k * base - rest) % step == 0), None)
+        if earlier is None:
+            return None
+        starts.append(start - earlier)
+        leads.append(lead - earlier * base)
+    low = max(leads)
+    skip = tuple([(low - lead) // step for lead in leads])
+    counts = tuple([max(0, (first + reach - 1) // base - start + 1) for first, start in zip(firsts, starts)])
+    count = max(counts)
+    if count < 1:
+        return None
+    high = reach + max(skip) * step - low - (count - 1) * base - 1
+    return _Window(tuple(starts), count, low, high, counts, skip)
+
+
+def _own(ctx: Context, ref: Ref, d: int, atoms: Sequence[int], plan: _Window) -> Ref:
+    """The outputs that a device owns along dimension d, of those that it made."""
+    if not plan.more:
+        return ref
+    first = ctx.realiser.table(ctx.region, np.array(plan.skip), ctx.realiser.coordinate(ctx.region, atoms))
+    return ctx.realiser.window(ctx.region, ref, d, first, ref.shape[d] - plan.more, ctx.loc)
 
 
 def _own_taps(axis: _Axis, p: int) -> _Window | None:
@@ -91,7 +138,7 @@ def _taps_of_own_inputs(axis: _Axis, p: int) -> _Window | None:
     low = axis.low - first * axis.spread
     span = (axis.out - 1) * axis.step + (length - 1) * axis.spread + 1
     starts = tuple(first + c * (jump // axis.spread) for c in range(p))
-    return _Window(starts, length, low, span - low - (s - 1) * axis.base - 1)
+    return _Window(starts, length, low, span - low - (s - 1) * axis.base - 1, (length,) * p)
 
 
 def _per_dim(op: Op, name: str, rank: int, default: int = 1) -> tuple[int, ...]:
@@ -135,7 +182,7 @@ def reduce_window(ctx: Context, op: Op) -> None:
         apply(ctx, op, factors._replace(kinds=kinds), _WHY)
         return
     inits = [ctx.get(v, ()) for v in op.operands[count:]]
-    needs = {d: (plan.starts, plan.length) for d, plan in plans.items()}
+    needs = {d: (plan.starts, plan.length, plan.counts) for d, plan in plans.items()}
     # Compilers count a window's initial value once; borders hold it too, so they get what changes nothing.
     around = None if fill is None else ctx.realiser.constant(ctx.region, (), op.results[0].type.dtype, fill)
     refs = [
@@ -149,7 +196,10 @@ def reduce_window(ctx: Context, op: Op) -> None:
         ctx.bind(op.results[0], dims, result)
         return
     text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), padding_text(new_padding))))
+    shapes = [[n + plans[d].more if d in plans else n for d, n in enumerate(shape)] for shape in shapes]
     for r, ref in zip(op.results, ctx.local_copy(op, refs, shapes, attrs=text)):
+        for d, plan in plans.items():
+            ref = _own(ctx, ref, d, dims[d], plan)
         ctx.bind(r, dims, ref)
 
 
@@ -169,7 +219,7 @@ class _Halo(NamedTuple):
             p = ctx.atoms.product(dims[d])
             row = self.size * ctx.elements(self.shape, dims) / -(-axis.size // p)
             plan = None if _is_running(axis, pad) else _own_outputs(axis, p)
-            total += row * (p.bit_length() if plan is None else lacking(plan.starts, plan.length, axis.size))
+            total += row * (p.bit_length() if plan is None else lacking(plan.starts, plan.counts, axis.size))
         return total
 
 
@@ -268,7 +318,9 @@ def _conv_factors(d, lhs, rhs, out, batch_groups: int, feature_groups: int, spat
         left[d.input_batch] = result[d.output_batch] = factor(lhs[d.input_batch], PASS)
         left[d.input_feature] = right[d.kernel_input_feature] = factor(lhs[d.input_feature], REDUCE)
         right[d.kernel_output_feature] = result[d.output_feature] = factor(out[d.output_feature], PASS)
-    even = frozenset(range(len(sizes))) if batch_groups * feature_groups > 1 else frozenset()
+    groups, grouped = batch_groups * feature_groups, d.input_batch if batch_groups > 1 else d.input_feature
+    single = groups == lhs[grouped] == rhs[d.kernel_output_feature]  # groups of one may be divided unevenly
+    even = frozenset({left[grouped]}) if groups > 1 and not single else frozenset()
     for mode, i, k, o in zip(spatial, d.input_spatial, d.kernel_spatial, d.output_spatial):
         if mode == "out":
             left[i] = result[o] = factor(out[o], PASS)
@@ -354,8 +406,8 @@ def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[_Axis], padding,
         if have is not None and any(a and i < 0 for a, i in zip(have, f)):
             ctx.gathered(v, dims, _WHY)
     zeros = [ctx.realiser.zero(ctx.region, (), v.type.dtype) for v in (lhs, rhs)]
-    needs = {d.input_spatial[j]: (plan.starts, plan.length) for j, plan in plans.items()}
-    taps = {d.kernel_spatial[j]: (plan.starts, plan.length) for j, plan in kernel.items()}
+    needs = {d.input_spatial[j]: (plan.starts, plan.length, plan.counts) for j, plan in plans.items()}
+    taps = {d.kernel_spatial[j]: (plan.starts, plan.length, plan.counts) for j, plan in kernel.items()}
     operands = [
         bordered(ctx, lhs, layout, needs, zeros[0], 0),
         bordered(ctx, rhs, choice.operands[1], taps, zeros[1], 0),
@@ -374,10 +426,15 @@ def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[_Axis], padding,
         [a.base for a in axes],
         [a.spread for a in axes],
         [(around[j].low, around[j].high) if j in around else pad for j, pad in enumerate(padding)],
-        {k: n if n == 1 else n // ctx.atoms.product(choice.results[0][d.output_feature]) for k, n in groups.items()},
+        {k: -(-n // ctx.atoms.product(choice.results[0][d.output_feature])) for k, n in groups.items()},
         not _is_reversed(op),
     )
-    ref = trade.convolve(ctx, op, local, operands, ctx.piece_shape(result, choice.results[0]))
+    out = choice.results[0]
+    made = {d.output_spatial[j]: w for j, w in plans.items() if w.more}
+    shape = [n + made[i].more if i in made else n for i, n in enumerate(ctx.piece_shape(result, out))]
+    ref = trade.convolve(ctx, op, local, operands, tuple(shape))
+    for i, w in made.items():
+        ref = _own(ctx, ref, i, out[i], w)
     ctx.bind_partial(result, choice.results[0], {choice.pending: ref})
 
 
@@ -428,7 +485,7 @@ class _Borders(NamedTuple):
                 size = shape[at[j]]
                 if plan is not None:
                     row = ctx.bits(v) * ctx.elements(shape, dims) / -(-size // len(plan.starts))
-                    total += row * lacking(plan.starts, plan.length, size)
+                    total += row * lacking(plan.starts, plan.counts, size)
         return total
 
 
