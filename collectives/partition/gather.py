@@ -12,11 +12,11 @@ from propagation.program import Op, Value
 from ..emit import Ref
 from ..layout import Dims
 from ..realise import array_text
-from . import chosen, placed
+from . import chosen, linear, placed
 from . import indices as indices_
 from .constant import scalar_constant
 from .context import Context
-from .factors import PASS, REDUCE, WHOLE, Factors, choose
+from .factors import PASS, REDUCE, WHOLE, Factors, choose, layout_of
 from .reduce import identity_literal, is_identity, reduction_kind
 
 
@@ -286,6 +286,9 @@ def scatter(ctx: Context, op: Op) -> None:
     )
     byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
+    sums = fill is not None and kind == "add" and is_identity(kind, dtype, scalar_constant(targets[0]))
+    if sums and _carry_on(ctx, op, factors, dims, {*shifted, *(d for d, _ in paired)}, choice.bytes):
+        return
     layout = choice.operands[0]
     for v, f, dims_v in zip(op.operands, factors.operands, choice.operands):
         _note_gathered(ctx, v, [-1 if n < 0 or factors.kinds[n] == WHOLE else n for n in f], dims_v)
@@ -320,6 +323,41 @@ def scatter(ctx: Context, op: Op) -> None:
     if not is_identity(kind, dtype, scalar_constant(targets[0])):
         parts[()] = ctx.get(targets[0], layout)
     ctx.bind_partial(op.results[0], layout, parts, kind)
+
+
+def _carry_on(ctx: Context, op: Op, factors: Factors, dims, indexed: set[int], limit: float) -> bool:
+    """Adds updates that are still to be reduced to zeros, part by part, so that only the result is reduced, if that
+    costs less than `limit`. `indexed` are the target's dimensions to which indices are relative: they stay whole."""
+    target, indices, updates = op.operands
+    if not linear.deferred(ctx, updates):
+        return False
+    partial = ctx.state(updates).partial
+    assigned: list[tuple[int, ...]] = [()] * len(factors.sizes)
+    for f, atoms in zip(factors.operands[2], partial.dims):
+        if atoms and (f < 0 or factors.kinds[f] == WHOLE):
+            return False
+        assigned[f] = atoms
+    theirs, out = layout_of(factors.operands[1], assigned), layout_of(factors.results[0], assigned)
+    if any(out[d] for d in indexed):
+        return False
+    more = tuple(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms)
+    result = op.results[0]
+    cost = ctx.move_cost(indices, theirs)
+    for atoms in partial.parts:
+        cost += ctx.later_cost(result, out, tuple(sorted({*atoms, *more})))
+    if cost >= limit - 1e-6:
+        return False
+    i = ctx.get(indices, theirs)
+    vector = dims.index_vector if dims.index_vector < len(i.shape) else None
+    text = ctx.attr_text(op)
+    if more and _is_padded(ctx, indices, theirs, vector):
+        i = indices_.within_reach(ctx, i, vector, [target.type.shape[d] for d in dims.to_operand])
+        i = _drop_padding(ctx, indices, i, theirs, vector)
+        text = ctx.attr_text(op, skip=("indices_are_sorted", "unique_indices"))
+    base = ctx.get(target, out)
+    local = lambda ref: ctx.local_copy(op, [base, i, ref], [ctx.piece_shape(result, out)], text)[0]
+    linear.apply(ctx, op, updates, out, local, more)
+    return True
 
 
 def _hits(ctx: Context, dims, i: Ref, moved: list[int], shape) -> tuple[Ref | None, Ref]:

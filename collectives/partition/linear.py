@@ -29,7 +29,7 @@ _MERGING = frozenset(
     f"{name if '.' in name else 'stablehlo.' + name}"
     for name in (
         "add", "concatenate", "dot_general", "dynamic_slice", "dynamic_update_slice", "pad",
-        "reduce", "return", "slice", "subtract", "while",
+        "reduce", "return", "scatter", "slice", "subtract", "while",
     )
 )  # fmt: skip
 

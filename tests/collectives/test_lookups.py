@@ -136,3 +136,25 @@ def test_one_look_up_that_is_wanted_split_moves_one_row():
     x = np.arange(777, dtype=np.float32)
     _, sent = check(Case({"x": 3, "y": 2}, build, (x,), (P("x"),)), above_xla=True, exact=True)
     assert sent < 64
+
+
+@pytest.mark.parametrize("axes, heads, rows", [({"a": 4, "b": 2}, 8, 12), ({"a": 2, "b": 3}, 4, 13)])
+@pytest.mark.parametrize("split", [False, True])
+def test_what_scatters_add_up_is_reduced_after_them(axes, heads, rows, split):
+    """A relative-position bias: the batch's sum is as large as a score matrix, the table's gradient is small."""
+
+    def build(constrain):
+        def f(table, ids, scores):
+            if split:
+                scores = constrain(scores, "b", None, "a", None)
+            bias = lambda table: jnp.sum(jnp.tanh(scores) * table[ids].transpose(2, 0, 1))
+            return jax.grad(bias)(table)
+
+        return f
+
+    rng = np.random.default_rng(0)
+    table, scores = rng.standard_normal((16, heads)), rng.standard_normal((6, heads, rows, 24))
+    args = (table.astype(np.float32), rng.integers(0, 16, (rows, 24)).astype(np.int32), scores.astype(np.float32))
+    case = Case(axes, build, args, (P(), P(), P("b") if split else P("b", "a")), P())
+    result, sent = check(case, rtol=1e-4)
+    assert not result.findings and sent <= 2 * 16 * heads * 4
