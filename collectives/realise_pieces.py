@@ -8,7 +8,7 @@ from one buffer.
 
 TPUs write every put in a pass over the memory of its own, with the piece before and after it in memory at once. Where
 the boxes fill the piece as a grid of few slots, each slot is selected there from the boxes that may lie in it, which is
-one pass for all.
+one pass for all. A device without a part in a permute sends itself what it keeps, rather than hold a box for nothing.
 """
 
 from __future__ import annotations
@@ -43,26 +43,48 @@ def send_pieces(
     me = realiser.coordinate(region, found.atoms)
     groups = realiser.atoms.groups(found.atoms)
     wide = tuple(n + m for n, m in zip(after, map(sum, zip(found.low, found.high))))
-    every = (*found.rounds, *found.own)
     copies = groups.shape[1] > math.prod(realiser.sizes[a] for d in step.after for a in d)
+    rounds, kept = found.rounds, found.own
+    at_once = realiser.platform == "tpu" and not copies
+    if at_once:
+        rounds, kept = _kept_in_rounds(rounds, kept)
     if copies:
         x = region.shared("stablehlo.optimization_barrier", (x,), x.shape, x.dtype, "", loc)
+    every = (*rounds, *kept)
     parts = [_cut(realiser, region, x, me, r, loc) for r in every]
-    for i, round_ in enumerate(found.rounds):
+    for i, round_ in enumerate(rounds):
         parts[i] = realiser.send(region, parts[i], _pairs(round_, groups), found.atoms, op, cause, loc)
-    slots = _slots(wide, every) if realiser.platform == "tpu" and not copies else None
+    slots = _slots(wide, every) if at_once else None
     if slots is not None:
         return _fill(realiser, region, parts, me, wide, slots, loc)
     out = realiser.zero(region, wide, x.dtype)
     if copies:
         out = _scatter_all(realiser, region, out, parts, me, every, loc)
     else:
-        own = found.own[0] if found.own else None
+        own = kept[0] if kept else None
         for i, (part, round_) in enumerate(zip(parts, every)):
-            out = _put(realiser, region, out, part, me, round_, own if i < len(found.rounds) else None, loc)
+            out = _put(realiser, region, out, part, me, round_, own if i < len(rounds) else None, loc)
     for d, (low, n) in enumerate(zip(found.low, after)):
         out = realiser.cut(region, out, d, low, low + n, loc)
     return out
+
+
+def _kept_in_rounds(rounds: Sequence[Put], kept: Sequence[Put]) -> tuple[list[Put], list[Put]]:
+    """Rounds in which devices without a part send themselves what they keep, and what is kept besides."""
+    rounds, left = list(rounds), []
+    for own in kept:
+        (keepers,) = np.nonzero(own.sender >= 0)
+        idle = lambda r, d, box=own.box: r.box == box and r.sender[d] < 0 and d not in r.sender
+        chosen = {int(d): next((i for i, r in enumerate(rounds) if idle(r, d)), None) for d in keepers}
+        if None in chosen.values():
+            left.append(own)
+            continue
+        for i in set(chosen.values()):
+            here = np.array([chosen.get(d) == i for d in range(len(own.sender))])
+            columns = zip(own[1:], rounds[i][1:])
+            pick = [np.where(here if mine.ndim == 1 else here[:, None], mine, theirs) for mine, theirs in columns]
+            rounds[i] = Put(own.box, *pick)
+    return rounds, left
 
 
 def _slots(wide: tuple[int, ...], every: Sequence[Put]) -> dict[tuple[int, ...], list[tuple[int, np.ndarray]]] | None:
@@ -104,8 +126,8 @@ def _fill(realiser: Realiser, region: Region, parts: list[Ref], me: Ref, wide, s
         for slot, line in lines.items():
             shape = (*line[0].shape[:d], wide[d], *line[0].shape[d + 1 :])
             one = line[0].shape == shape
-            held[slot] = line[0] if one else region.shared(
-                "stablehlo.concatenate", line, shape, line[0].dtype, attrs, loc
+            held[slot] = (
+                line[0] if one else region.shared("stablehlo.concatenate", line, shape, line[0].dtype, attrs, loc)
             )
     return held[()]
 

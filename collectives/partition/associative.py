@@ -2,7 +2,9 @@
 devices, and one more combination of every position with what lies before its piece.
 
 The local scan is the recursion over even and odd positions (Blelloch, "Prefix sums and their applications", 1990); the
-totals take as many exchanges as the number of devices has bits (Kogge and Stone, 1973).
+totals take as many exchanges as the number of devices has bits (Kogge and Stone, 1973). So do the positions within a
+tile's row where arrays lie in tiles: even and odd positions are picked from it by products of matrices there, and half
+a row takes the memory of a whole one, at every level of the recursion.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from .intervals import neighbours
 from .trees import Node, Tree, find
 
 __all__ = ["Scans", "before"]
+
+ROW = 128  # positions of a tile's row
 
 Refs = list[Ref]
 Combine = Callable[[Refs, Refs], Refs]
@@ -119,6 +123,11 @@ def _scan(ctx: Context, x: Refs, d: int, combine: Combine) -> Refs:
     cut = lambda refs, start, stop, stride=1: [
         ctx.realiser.cut(ctx.region, r, d, start, stop, ctx.loc, stride) for r in refs
     ]
+    if n <= ROW and ctx.realiser.platform == "tpu":
+        for distance in (1 << i for i in range((n - 1).bit_length())):
+            rest = combine(cut(x, 0, n - distance), cut(x, distance, n))
+            x = [_concatenate(ctx, a, b, d) for a, b in zip(cut(x, 0, distance), rest)]
+        return x
     odd = _scan(ctx, combine(cut(x, 0, n - 1, 2), cut(x, 1, n, 2)), d, combine)
     first = cut(x, 0, 1)
     if n == 2:

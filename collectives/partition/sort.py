@@ -1,5 +1,9 @@
 """Sorting along a split dimension. Where no other dimension can take the split, Leighton's columnsort (IEEE Trans.
 Computers C-34, 1985), whose columns are the pieces: two all-to-alls and an exchange of half pieces between neighbours.
+
+Columnsort deals a column's elements to the others one by one. Dealing `c` of them at a time leaves up to `c p ** 2`
+elements out of place after the way back, which must be no more than half a column: where arrays lie in tiles and
+columns are long enough, whole rows of a tile are dealt, since a short last dimension is padded to a tile's row.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from .batch import by_rule
 from .context import Context
 from .factors import PASS, WHOLE, Factors, choose
 from .intervals import neighbours
+
+HANDS = (128, 64, 32, 16)  # a tile's row, and shares of it that a longer way through memory is still worth
 
 
 def sort(ctx: Context, op: Op) -> None:
@@ -103,6 +109,10 @@ class _Columns:
     ):  # fmt: skip
         self.ctx, self.op, self.d, self.atoms, self.p = ctx, op, d, atoms, p
         self.tied, self.placed, self.count = tied, placed, len(op.operands)
+        rows = op.operands[0].type.shape[d] // p
+        fits = lambda c: rows % (c * p) == 0 and rows >= 2 * c * p * p
+        # Elements that are dealt at a time.
+        self.hand = next((c for c in HANDS if fits(c)), 1) if ctx.realiser.platform == "tpu" else 1
 
     def run(self, refs: list[Ref]) -> list[Ref]:
         refs = self.local(refs, self.tied)
@@ -119,17 +129,19 @@ class _Columns:
     def local(self, refs: list[Ref], tied: int | None) -> list[Ref]:
         """Every device sorts what it holds, equals by `refs[tied]` if that is given, else stably."""
         types = [(r.shape, r.dtype) for r in refs]
-        attrs = f"dimension = {self.d} : i64, is_stable = true"
+        # Where no equals are left, or any order of them will do, TPUs need not sort one operand more.
+        stable = self.ctx.realiser.platform != "tpu" or (tied is None and self.placed)
+        attrs = f"dimension = {self.d} : i64, is_stable = {str(stable).lower()}"
         body = _comparator(self.ctx, self.op.regions[0], [r.dtype for r in refs], tied)
         return self.ctx.region.op("stablehlo.sort", refs, types, attrs, regions=(body,), loc=self.ctx.loc)
 
     def places(self, shape: tuple[int, ...]) -> Ref:
-        """The place of each element that was dealt to this device: number j + k * p of the piece of device s is the
-        k-th of those that device j has from s."""
-        ctx, real, p = self.ctx, self.ctx.realiser, self.p
+        """The place of each element that was dealt to this device: number i + (j + k p) c of the piece of device s is
+        the (i + k c)-th of those that device j has from s, where `c` are dealt at a time."""
+        ctx, real, p, c = self.ctx, self.ctx.realiser, self.p, self.hand
         rows = shape[self.d]
         dtype = _place_type(rows * p)
-        parts = self.shape_of(shape, p, rows // p)
+        parts = self.shape_of(shape, p, rows // (p * c), c) if c > 1 else self.shape_of(shape, p, rows // p)
 
         def count(along: int, step: int) -> Ref:
             number = ctx.region.shared("stablehlo.iota", (), parts, dtype, f"iota_dimension = {along} : i64")
@@ -137,10 +149,12 @@ class _Columns:
             return ctx.region.shared("stablehlo.multiply", (number, step_), parts, dtype)
 
         me = real.coordinate(ctx.region, self.atoms)
+        if c > 1:
+            me = ctx.region.shared("stablehlo.multiply", (me, real.index(ctx.region, c)), (), me.dtype)
         if dtype != me.dtype:
             me = ctx.region.shared("stablehlo.convert", (me,), (), dtype)
         out = real.splat(ctx.region, me, parts)
-        for term in (count(self.d, rows), count(self.d + 1, p)):
+        for term in (count(self.d, rows), count(self.d + 1, p * c), *([count(self.d + 2, 1)] if c > 1 else [])):
             out = ctx.emit("stablehlo.add", (out, term), parts, dtype)
         return real.reshape(ctx.region, out, shape, ctx.loc)
 
@@ -169,15 +183,18 @@ class _Columns:
 
     def deal(self, x: Ref) -> Ref:
         """Elements in turn to the devices."""
-        rows = x.shape[self.d]
-        parts = self.ctx.realiser.reshape(self.ctx.region, x, self.shape(x, rows // self.p, self.p), self.ctx.loc)
-        return self.ctx.realiser.reshape(self.ctx.region, self.exchange(self.swap(parts)), x.shape, self.ctx.loc)
+        ctx, real, rows, c = self.ctx, self.ctx.realiser, x.shape[self.d] // self.p, self.hand
+        each = (rows // c, self.p, c) if c > 1 else (rows, self.p)
+        parts = self.swap(real.reshape(ctx.region, x, self.shape(x, *each), ctx.loc))
+        parts = real.reshape(ctx.region, parts, self.shape(x, self.p, rows), ctx.loc)
+        return real.reshape(ctx.region, self.exchange(parts), x.shape, ctx.loc)
 
     def collect(self, x: Ref) -> Ref:
-        """The way back: stretches to the devices, which put them together in turn."""
-        rows = x.shape[self.d]
-        parts = self.ctx.realiser.reshape(self.ctx.region, x, self.shape(x, self.p, rows // self.p), self.ctx.loc)
-        return self.ctx.realiser.reshape(self.ctx.region, self.swap(self.exchange(parts)), x.shape, self.ctx.loc)
+        """The way back: stretches to the devices, which sort them whatever the order in which they come: equals are
+        told apart or the same."""
+        ctx, real, rows = self.ctx, self.ctx.realiser, x.shape[self.d] // self.p
+        parts = real.reshape(ctx.region, x, self.shape(x, self.p, rows), ctx.loc)
+        return real.reshape(ctx.region, self.exchange(parts), x.shape, ctx.loc)
 
     def settle(self, refs: list[Ref]) -> list[Ref]:
         """What is still out of place is less than half a piece away: each device sorts the upper half of the piece
