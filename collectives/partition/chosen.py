@@ -19,7 +19,7 @@ from .context import Context
 
 __all__ = ["MOVING", "bind"]
 
-STEPS = 32  # values that are followed on the way to their readers
+STEPS = 64  # values that are followed on the way to their readers
 
 
 def _named(*names: str) -> frozenset[str]:
@@ -30,15 +30,26 @@ def _named(*names: str) -> frozenset[str]:
 MOVING = _named("broadcast_in_dim", "convert", "dynamic_slice", "reshape", "slice", "transpose")  # not to other types
 # What does so with several operands.
 _JOINING = _named(
-    "concatenate", "dynamic_update_slice", "optimization_barrier", "pad", "reverse", "select",
-    "sdy.propagation_barrier", "sdy.reshard", "sdy.sharding_constraint",
+    "abs", "clamp", "concatenate", "dynamic_update_slice", "maximum", "minimum", "optimization_barrier", "pad",
+    "reverse", "select", "sdy.propagation_barrier", "sdy.reshard", "sdy.sharding_constraint",
 )  # fmt: skip
 # What is the same for two NaNs, for both zeros, and for a subnormal number and zero where arithmetic takes it for that.
 _ENDS = _named(
-    "add", "compare", "convolution", "cosine", "dot_general", "exponential", "logistic", "subtract", "chlo.square"
+    "add",
+    "compare",
+    "convolution",
+    "cosine",
+    "dot_general",
+    "exponential",
+    "log",
+    "logistic",
+    "subtract",
+    "chlo.square",
 )
 # What is so but for the sign of a zero.
-_SIGNED = _named("multiply", "negate", "sine", "sqrt", "tanh")
+_SIGNED = _named(
+    "cbrt", "exponential_minus_one", "log_plus_one", "multiply", "negate", "sign", "sine", "sqrt", "tanh", "chlo.erf"
+)
 
 
 def bind(ctx: Context, value: Value, dims: Dims, pending: tuple[int, ...], ref: Ref) -> None:
@@ -60,8 +71,9 @@ def _is_end(use: Use) -> bool:
     op = use.op
     if op.name == "stablehlo.convert":
         return op.results[0].type.dtype.startswith(("i", "ui"))
-    if op.name == "stablehlo.reduce":
-        return [o.name for o in op.regions[0].ops[:-1]] == ["stablehlo.add"]
+    if op.name in ("stablehlo.reduce", "stablehlo.scatter"):
+        added = op.name == "stablehlo.reduce" or use.number > len(op.results)  # not what updates are added to
+        return added and [o.name for o in op.regions[0].ops[:-1]] == ["stablehlo.add"]
     return op.name in _ENDS
 
 
@@ -100,7 +112,7 @@ def _carried(ctx: Context, use: Use, moving: frozenset[str]) -> Iterator[Value]:
     op = use.op
     if op.name == "stablehlo.optimization_barrier":
         yield op.results[use.number]
-    elif op.name in moving:
+    elif op.name in moving or (op.name == "stablehlo.divide" and use.number == 0 and moving >= _SIGNED):
         yield op.results[0]
     elif op.name == "func.call":
         callee = ctx.program.funcs.get(symbol(op.attrs["callee"]))

@@ -16,7 +16,7 @@ from ..emit import FunctionItem, Item, Region
 from ..realise import Realiser
 from .graph import contract, inputs, walk
 from .machine import Machine, ref_bytes
-from .memory import peak
+from .memory import Room, peak
 from .packing import abreast, groups_text, one_reducer, pack
 
 __all__ = ["combine"]
@@ -28,6 +28,7 @@ MOST = 16.0  # latencies' worth of bytes in one message
 # takes 20 to 100 us, copies of this size cost much less than that, while combining 128 KiB made programs slower. It is
 # also the largest that TPUs lay out anew.
 SMALL = 1 << 15
+TINY = 1 << 12  # bytes that are laid side by side wherever they are
 
 
 def combine(function: FunctionItem, functions: dict[str, FunctionItem], realiser: Realiser, machine: Machine) -> int:
@@ -50,6 +51,8 @@ def _combine_in(region: Region, function: FunctionItem, functions, realiser: Rea
             places = [i for i, item in enumerate(region.items) if item in wanted]
             between = slice(places[0], places[-1] + 1)
             groups = _groups(region.items[between], wanted, machine)
+            if not machine.chosen:
+                groups = _fitting(groups, function, functions)
             if groups and _affordable(region, between, groups, machine, results, functions):
                 of = {item: g for g in groups for item in g}
                 join = abreast if _no_copies(groups[0][0], machine) else pack
@@ -58,6 +61,21 @@ def _combine_in(region: Region, function: FunctionItem, functions, realiser: Rea
                 )
                 saved += sum(len(g) - 1 for g in groups)
     return saved
+
+
+def _fitting(groups: list[list[Item]], function: FunctionItem, functions) -> list[list[Item]]:
+    """The groups that nobody misses the memory of, or for whose messages, as they leave and as they arrive, there is
+    room where each member stands."""
+    rest = [g for g in groups if _message(g) > TINY]
+    if not rest:
+        return groups
+    room = Room(function, functions, 0.0)
+    return [g for g in groups if _message(g) <= TINY or all(room.at(i) >= 2 * _message(g) for i in g)]
+
+
+def _message(group: list[Item]) -> float:
+    """Bytes of the larger of what is sent side by side and what arrives."""
+    return max(sum(ref_bytes(i.operands[0]) for i in group), sum(ref_bytes(i.results[0]) for i in group))
 
 
 def _affordable(region: Region, between: slice, groups: list[list[Item]], machine: Machine, results, functions) -> bool:
