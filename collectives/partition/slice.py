@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from propagation.attributes import integers
@@ -14,7 +16,7 @@ from . import chosen, linear
 from .constant import scalar_constant
 from .context import Context
 from .intervals import Run, assemble, windows
-from .state import View
+from .state import Span, View
 from .structure import rearrange
 
 
@@ -61,7 +63,7 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of, within, spread) -> 
     if spread is not None:
         ref, shape = spread(ref, dims)
     split = [d for d in changed if dims[d]]
-    if len(split) == 1 and _delay(ctx, op, ref, shape[split[0]], dims, split[0], changed, runs_of, within):
+    if split and _delay(ctx, op, ref, shape, dims, split, changed, runs_of, within):
         return
     for d in changed:
         if not dims[d]:
@@ -75,60 +77,85 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of, within, spread) -> 
     ctx.bind(result, dims, ref)
 
 
-def _delay(ctx: Context, op: Op, ref: Ref, size: int, dims: Dims, d: int, changed: list[int], runs_of, within) -> bool:
-    """Leaves a slice or a pad along one split dimension to its consumer, which may move the elements further. Whole
+def _delay(
+    ctx: Context, op: Op, ref: Ref, sizes: Sequence[int], dims: Dims, split: list[int], changed: list[int], runs_of,
+    within,
+) -> bool:  # fmt: skip
+    """Leaves a slice or a pad along split dimensions to its consumer, which may move the elements further. Whole
     dimensions are cut before elements move, but padded only afterwards."""
-    result = op.results[0]
-    length = result.type.shape[d]
-    runs, fill = runs_of(d)
-    if len(runs) != 1 or runs[0].stride != 1 or not length:
-        return False
+    spans, scalar = [], None
+    for d in split:
+        runs, scalar = runs_of(d)
+        length = op.results[0].type.shape[d]
+        if len(runs) != 1 or runs[0].stride != 1 or not length:
+            return False
+        spans.append(Span(d, sizes[d], runs[0].start - runs[0].to, length))
 
     def others(x: Ref) -> Ref:
         for e in changed:
-            if e != d:
+            if e not in split:
                 x = within(x, e)
         return x
 
-    number, after = None, None
-    if fill is None:
-        ref = others(ref)
+    if scalar is None:
+        _leave(ctx, op, others(ref), spans, dims, None, None, None)
     else:
-        number = scalar_constant(op.operands[1])
-        after = others if len(changed) > 1 else None
+        after = others if len(changed) > len(split) else None
+        _leave(ctx, op, ref, spans, dims, scalar_constant(op.operands[1]), after, scalar)
+    return True
+
+
+def _leave(
+    ctx: Context, op: Op, base: Ref, spans: Sequence[Span], dims: Dims, number, after, scalar: Ref | None
+) -> None:
+    """Binds the result to `spans` of `base`, not cut out yet; see `View`."""
+    spans = [span for span in spans if not span.is_all]
+    if not spans:
+        ctx.bind(op.results[0], dims, base if after is None else after(base))
+        return
 
     def cut() -> Ref:
-        x = assemble(ctx, d, dims[d], [ref], [size], length, runs, fill)
+        x = base
+        for d, size, start, length in spans:
+            low = max(0, start)
+            run = Run(0, low, low - start, min(size, start + length) - low)
+            x = assemble(ctx, d, dims[d], [x], [size], length, [run] if run.length > 0 else [], scalar)
         return x if after is None else after(x)
 
-    start = runs[0].start - runs[0].to
-    ctx.bind_view(result, View(ref, size, d, start, length, dims, cut, number, after))
-    return True
+    first, more = spans[0], tuple(spans[1:])
+    ctx.bind_view(
+        op.results[0],
+        View(base, first.size, first.dim, first.start, first.length, dims, cut, number, after, scalar, more),
+    )
 
 
 def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of, within) -> bool:
     """A slice of a value that is not cut out yet, taken from where that one is taken."""
-    view = ctx.view(op.operands[0], dims)
-    split = [d for d in changed if dims[d]]
-    if view is None or split != [view.dim]:
+    value = op.operands[0]
+    view = ctx.views(value, dims)
+    if view is None:
         return False
-    d = view.dim
-    (run,) = runs_of(d)[0]
-    if run.stride != 1 or not run.length or not view.holds(run.start, run.length):
-        return False
-    ref = view.base
-    for e in changed:
-        if e != d:
-            ref = within(ref, e)
-    start = view.start + run.start
-    if start == 0 and run.length == view.size:
-        ctx.bind(op.results[0], dims, ref)
-        return True
+    spans = {span.dim: span for span in view.spans}
+    for d in changed:
+        if not dims[d]:
+            continue
+        (run,) = runs_of(d)[0]
+        old = spans.get(d, Span(d, value.type.shape[d], 0, value.type.shape[d]))
+        spans[d] = old._replace(start=old.start + run.start, length=run.length)
+        if run.stride != 1 or not run.length or not (spans[d].is_inside or view.scalar is not None):
+            return False
 
-    def cut() -> Ref:
-        return assemble(ctx, d, dims[d], [ref], [view.size], run.length, [run._replace(start=start)], None)
+    def others(x: Ref) -> Ref:
+        x = x if view.local is None else view.local(x)
+        for e in changed:
+            if not dims[e]:
+                x = within(x, e)
+        return x
 
-    ctx.bind_view(op.results[0], View(ref, view.size, d, start, run.length, dims, cut))
+    if view.local is None:
+        _leave(ctx, op, others(view.base), list(spans.values()), dims, view.fill, None, view.scalar)
+    else:
+        _leave(ctx, op, view.base, list(spans.values()), dims, view.fill, others, view.scalar)
     return True
 
 
@@ -304,7 +331,7 @@ def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
             high = min((c + 1) * want, at + n, at - first + (c + 1) * have)
             kept[c] += max(0, high - low)
         at += n
-    return max(max(0, min(want, size - c * want) - k) for c, k in enumerate(kept)) / want
+    return max(max(0, min(want, size - c * want) - k) for c, k in enumerate(kept)) / max(1, want)
 
 
 def _concatenate(ctx: Context, op: Op, dims: Dims, d: int) -> Ref:

@@ -11,13 +11,30 @@ from ..cost import item_bytes
 from ..emit import Ref, Region
 from ..layout import Dims
 
-__all__ = ["TRANSPARENT", "Journal", "Partial", "Recipe", "State", "Version", "View"]
+__all__ = ["TRANSPARENT", "Journal", "Partial", "Recipe", "Span", "State", "Version", "View"]
 
 # Operations whose results remember what they were made of.
 TRANSPARENT = frozenset(
     [f"stablehlo.{n}" for n in ("broadcast_in_dim", "divide", "multiply", "negate", "reduce", "reshape", "subtract")]
     + ["chlo.square"]
 )
+
+
+class Span(NamedTuple):
+    """Positions [start, start + length) along `dim`, of `size` positions."""
+
+    dim: int
+    size: int
+    start: int
+    length: int
+
+    @property
+    def is_all(self) -> bool:
+        return self.start == 0 and self.length == self.size
+
+    @property
+    def is_inside(self) -> bool:
+        return self.start >= 0 and self.start + self.length <= self.size
 
 
 @dataclass(slots=True)
@@ -27,7 +44,8 @@ class View:
     `dims` is the layout of `base` (of global size `size` along `dim`) and of the value once `cut` makes it. Operations
     that move positions themselves use the base, so that elements travel once. Positions outside of the base hold the
     number `fill`; None if only `cut` knows what they hold. What `local` does to other dimensions (pad them) is still
-    to be done after positions have moved.
+    to be done after positions have moved. `scalar` holds what lies outside, `more` are further dimensions of which the
+    value has other positions than the base.
     """
 
     base: Ref
@@ -39,6 +57,13 @@ class View:
     cut: Callable[[], Ref]
     fill: float | int | bool | None = None
     local: Callable[[Ref], Ref] | None = None
+    scalar: Ref | None = None
+    more: tuple[Span, ...] = ()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """All dimensions of which the value has other positions than the base."""
+        return (Span(self.dim, self.size, self.start, self.length), *self.more)
 
     def holds(self, start: int, length: int) -> bool:
         """Whether positions [start, start + length) of the value lie within the base."""
