@@ -7,6 +7,7 @@ from .options import Options
 from .passes.combine import combine
 from .passes.dead import remove_dead, remove_dead_start
 from .passes.hoist import hoist
+from .passes.kernels import kernels_first
 from .passes.machine import Machine
 from .passes.memory import Budget
 from .passes.merge import merge
@@ -39,4 +40,5 @@ def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, optio
             combine(function, functions, realiser, machine)
         if options.order or (options.order is None and machine.chosen):
             order(function, functions, machine, budget)
+        kernels_first(function, machine)
         remove_dead_start(function, remove_dead(function) if changed else live)
