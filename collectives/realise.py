@@ -222,6 +222,10 @@ class Realiser:
 
         Floating-point numbers travel as their bits: sums would lose signs of zeros, subnormal numbers, payloads of NaNs
         and bits that are no numbers."""
+        if x.dtype.startswith("complex"):
+            parts = self._parts(region, x, loc)
+            parts = self._choose(region, kind, atoms, parts, (*shape, 2), attrs, op, cause, loc)
+            return self._of_parts(region, parts, x.dtype, loc)
         word = _WORDS.get(x.dtype)
         if word is None or 0 in x.shape:
             return self.collective(region, kind, atoms, x, shape, attrs, op, cause, loc, "add")
@@ -234,6 +238,20 @@ class Realiser:
         bits = self.collective(region, kind, atoms, bits, half(shape), attrs, op, cause, loc, "add")
         out = region.shared("stablehlo.bitcast_convert", (bits,), (*half(shape), *unit), x.dtype, "", loc)
         return self.reshape(region, out, tuple(shape), loc)
+
+    def _parts(self, region: Region, x: Ref, loc) -> Ref:
+        """Real and imaginary parts along a new last dimension."""
+        real = x.dtype[len("complex<") : -1]
+        parts = [region.shared(f"stablehlo.{name}", (x,), x.shape, real, "", loc) for name in ("real", "imag")]
+        parts = [self.reshape(region, part, (*x.shape, 1), loc) for part in parts]
+        attrs = f"dimension = {len(x.shape)} : i64"
+        return region.shared("stablehlo.concatenate", parts, (*x.shape, 2), real, attrs, loc)
+
+    def _of_parts(self, region: Region, parts: Ref, dtype: str, loc) -> Ref:
+        """The complex tensor of real and imaginary parts along the last dimension."""
+        last, shape = len(parts.shape) - 1, parts.shape[:-1]
+        real, imag = [self.reshape(region, self.cut(region, parts, last, i, i + 1, loc), shape, loc) for i in (0, 1)]
+        return region.shared("stablehlo.complex", (real, imag), shape, dtype, "", loc)
 
     def reducer(self, region: Region, kind: str, dtype: str) -> Region:
         """The two-argument scalar body of a reduction."""
@@ -430,7 +448,8 @@ def _list(values: Sequence[int]) -> str:
 
 
 # Integers that hold the bits of chosen elements.
-_WORDS = {"bf16": "i16", "f16": "i16", "f32": "i32", "f64": "i64"}
+_EIGHT = ("E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0FNU")
+_WORDS = {"bf16": "i16", "f16": "i16", "f32": "i32", "f64": "i64", **{f"f8{name}": "i8" for name in _EIGHT}}
 
 
 def array_text(values: Sequence[int]) -> str:

@@ -64,7 +64,9 @@ def _slice_piece(ctx: Context, op: Op, ref: Ref, dims: Dims, starts) -> Ref:
             continue
         sizes.append(m)
         if not dims[d]:
-            positions.append(_relative(ctx, starts[d], n - m, (), n) if _is_cut(ref) else ctx.get(starts[d], ()))
+            # The result may be cut, too, where it has more than one position.
+            inside = m > 1 or _is_cut(ref)
+            positions.append(_relative(ctx, starts[d], n - m, (), n) if inside else ctx.get(starts[d], ()))
             continue
         piece = ref.shape[d]
         ref = ctx.masked(ref, shape, dims, [d])

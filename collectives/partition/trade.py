@@ -43,7 +43,8 @@ class Local(NamedTuple):
 def padding_text(padding: Sequence[tuple[int, int]]) -> str:
     """The attribute `padding`."""
     rows = ", ".join(f"[{a}, {b}]" for a, b in padding)
-    return f"padding = dense<[{rows}]> : tensor<{len(padding)}x2xi64>"
+    values = f"[{rows}]" if padding else ""
+    return f"padding = dense<{values}> : tensor<{len(padding)}x2xi64>"
 
 
 def convolve(ctx: Context, op: Op, local: Local, operands: Sequence[Ref], shape: tuple[int, ...]) -> Ref:

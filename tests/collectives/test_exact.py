@@ -8,7 +8,8 @@ import collectives
 import propagation
 from collectives.partition import monoid
 
-from .text_side import MESH, check_text, over, per_value
+from . import harness
+from .text_side import MESH, _plain, check_text, over, per_value
 
 F32 = np.float32
 X, WHOLE = over("x"), over("")
@@ -336,3 +337,46 @@ func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {{
 }}"""
     with pytest.raises(propagation.errors.UnsupportedModuleError, match="static"):
         collectives.partition(text)
+
+
+@pytest.mark.parametrize("dtype", ["complex<f32>", "f8E4M3FN"])
+def test_looked_up_zeros_keep_their_signs(dtype):
+    """A window of split rows is a sum over devices: of parts of complex numbers, of short floats, as of others."""
+    carrier = "complex<f32>" if dtype.startswith("complex") else "f32"
+    text = f"""{MESH}
+func.func @main(%x: tensor<64x4x{carrier}> {over("x", "")}, %i: tensor<i32>) -> tensor<2x4x{carrier}> {{
+  %a = stablehlo.convert %x : (tensor<64x4x{carrier}>) -> tensor<64x4x{dtype}>
+  %z = stablehlo.constant dense<0> : tensor<i32>
+  %q = stablehlo.dynamic_slice %a, %i, %z, sizes = [2, 4]
+    : (tensor<64x4x{dtype}>, tensor<i32>, tensor<i32>) -> tensor<2x4x{dtype}>
+  %r = stablehlo.convert %q : (tensor<2x4x{dtype}>) -> tensor<2x4x{carrier}>
+  return %r : tensor<2x4x{carrier}>
+}}"""
+    x = np.full((64, 4), -0.0, F32) if carrier == "f32" else np.full((64, 4), complex(-0.0, -0.0), np.complex64)
+    x[::3] = 1
+    words = [x] if carrier == "f32" else [x.view(F32)]
+    (want,) = harness.one_device(_plain(text), [x, np.int32(4)])
+    result = collectives.partition(propagation.run(text))
+    (got,), _ = harness.run_partitioned(result, [x, np.int32(4)], [want.shape])
+    assert set(result.plan.counts) == {"all_reduce"} and np.signbit(words[0][4]).all()
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
+def test_slices_at_positions_out_of_bounds_that_are_cut():
+    """XLA merges a window with what each device takes of it, without clamping where the window starts."""
+    text = f"""{MESH}
+func.func @main(%x: tensor<20x8xi32> {over("", "x")}, %i: tensor<i32>) -> (tensor<16x2xi32> {over("x", "")}) {{
+  %q = stablehlo.dynamic_slice %x, %i, %i, sizes = [16, 2] : (tensor<20x8xi32>, tensor<i32>, tensor<i32>)
+    -> tensor<16x2xi32>
+  return %q : tensor<16x2xi32>
+}}"""
+    check_text(text, [np.arange(160, dtype=np.int32).reshape(20, 8), np.int32(17)])
+
+
+def test_nothing_is_joined_to_nothing():
+    text = f"""{MESH}
+func.func @main(%x: tensor<0x8xf32> {over("", "x")}) -> (tensor<0x8xf32> {over("x", "")}) {{
+  %q = stablehlo.concatenate %x, %x, dim = 0 : (tensor<0x8xf32>, tensor<0x8xf32>) -> tensor<0x8xf32>
+  return %q : tensor<0x8xf32>
+}}"""
+    check_text(text, [np.zeros((0, 8), F32)])

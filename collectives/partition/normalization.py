@@ -1,0 +1,129 @@
+"""Batch normalization and its gradient, written out as what StableHLO says they are: sums over all dimensions but one,
+which stay partial where the batch is split, and arithmetic element by element."""
+
+from __future__ import annotations
+
+from propagation.attributes import integer
+from propagation.graph import TensorType
+from propagation.program import Op, Program, Value, read
+
+from ..layout import Dims
+from .context import Context
+
+__all__: list[str] = []
+
+
+class _Text:
+    """A function being written, over tensors `whole` and their feature vectors."""
+
+    def __init__(self, whole: TensorType, feature: int, names: str):
+        self.whole = whole.text
+        n = whole.shape[feature]
+        self.vector, self.scalar = TensorType((n,), whole.dtype).text, TensorType((), whole.dtype).text
+        self.feature = feature
+        self.reduced = [d for d in range(len(whole.shape)) if d != feature]
+        self.count = whole.size // n if n else 0
+        self.lines: list[str] = []
+        self.names = names.split()
+
+    def add(self, line: str) -> str:
+        self.lines.append(f"%{len(self.lines)} = stablehlo.{line}")
+        return f"%{len(self.lines) - 1}"
+
+    def binary(self, name: str, a: str, b: str, whole: bool = True) -> str:
+        return self.add(f"{name} {a}, {b} : {self.whole if whole else self.vector}")
+
+    def number(self, value: str, whole: bool = False) -> str:
+        """A vector, or a whole tensor, of one number."""
+        return self.add(f"constant dense<{value}> : {self.whole if whole else self.vector}")
+
+    def spread(self, vector: str) -> str:
+        dims = f"dims = [{self.feature}]"
+        return self.add(f"broadcast_in_dim {vector}, {dims} : ({self.vector}) -> {self.whole}")
+
+    def total(self, x: str) -> str:
+        zero = self.add(f"constant dense<0.0> : {self.scalar}")
+        return self.add(
+            f"reduce({x} init: {zero}) applies stablehlo.add across dimensions = {self.reduced} : "
+            f"({self.whole}, {self.scalar}) -> {self.vector}"
+        )
+
+    def program(self, results: list[tuple[str, str]]) -> Program:
+        """`results` are names and types. Arguments named x and g are whole tensors, all others vectors."""
+        args = ", ".join(f"%{n}: {self.whole if n in 'xg' else self.vector}" for n in self.names)
+        names, types = ", ".join(n for n, _ in results), ", ".join(t for _, t in results)
+        body = "\n".join([*self.lines, f"return {names} : {types}"])
+        return read(f"func.func @main({args}) -> ({types}) {{\n{body}\n}}")
+
+
+def _training(t: _Text, epsilon: str) -> list[tuple[str, str]]:
+    count = t.number(f"{t.count}.0")
+    mean = t.binary("divide", t.total("%x"), count, False)
+    centered = t.binary("subtract", "%x", t.spread(mean))
+    variance = t.binary("divide", t.total(t.binary("multiply", centered, centered)), count, False)
+    above = t.binary("add", variance, t.number(epsilon), False)
+    deviation = t.add(f"sqrt {above} : {t.vector}")
+    normal = t.binary("divide", centered, t.spread(deviation))
+    scaled = t.binary("multiply", normal, t.spread("%scale"))
+    out = t.binary("add", scaled, t.spread("%offset"))
+    return [(out, t.whole), (mean, t.vector), (variance, t.vector)]
+
+
+def _gradient(t: _Text, epsilon: str) -> list[tuple[str, str]]:
+    centered = t.binary("subtract", "%x", t.spread("%mean"))
+    above = t.binary("add", "%variance", t.number(epsilon), False)
+    deviation = t.add(f"sqrt {above} : {t.vector}")
+    offset = t.total("%g")
+    product = t.total(t.binary("multiply", "%g", centered))
+    scale = t.binary("divide", product, deviation, False)
+    count = t.number(f"{t.count}.0")
+    each = t.binary("multiply", "%g", t.spread(count))
+    slope = t.spread(t.binary("divide", product, above, False))
+    rest = t.binary("subtract", each, t.spread(offset))
+    rest = t.binary("subtract", rest, t.binary("multiply", centered, slope))
+    factor = t.binary("divide", t.binary("divide", "%scale", deviation, False), count, False)
+    return [(t.binary("multiply", rest, t.spread(factor)), t.whole), (scale, t.vector), (offset, t.vector)]
+
+
+def _written_out(write, names: str):
+    def rule(ctx: Context, op: Op) -> None:
+        feature = integer(op.attrs["feature_index"])
+        x = op.operands[0]
+        text = _Text(x.type, feature, names)
+        epsilon = ctx.text_of(op.attrs["epsilon"]).split(" : ")[0]
+        program = text.program(write(text, epsilon))
+        ctx.decisions.setdefault("written out", []).append(program)  # its context lives as long as this one
+        _inline(ctx, op, program, feature)
+
+    return rule
+
+
+def _inline(ctx: Context, op: Op, program: Program, feature: int) -> None:
+    """Writes the function in the place of `op`. Everything is wanted as the operand is laid out."""
+    (func,) = program.funcs.values()
+    x = op.operands[0]
+    layout: dict[tuple[int, ...], Dims] = {(): ()}
+    whole = ctx.state(x).dims or ctx.want(x)
+    layout[(x.type.shape[feature],)] = (whole[feature],)
+    layout[x.type.shape] = whole
+    inside: list[Value] = [r for o in func.body.ops for r in o.results]
+    for o in func.body.ops:
+        _ = o.attrs  # read from its own place, before it is given that of `op`
+        o._ir = op._ir
+    ctx.set_wants({v: layout[v.type.shape] for v in inside})
+    outer = ctx.env
+    for v, arg in zip(op.operands, func.args):
+        ctx.state(v).uses += max(0, len(arg.uses) - 1)
+    ctx.env = {arg: outer[v] for arg, v in zip(func.args, op.operands)}
+    ctx.block(func.body.ops[:-1])
+    states = [ctx.env[v] for v in func.returned]
+    ctx.env, ctx.op = outer, op
+    for r, state in zip(op.results, states):
+        ctx.env[r] = state
+        state.uses += max(0, len(r.uses) - 1)
+
+
+PARTITION = {
+    "stablehlo.batch_norm_grad": _written_out(_gradient, "x scale mean variance g"),
+    "stablehlo.batch_norm_training": _written_out(_training, "x scale offset"),
+}
