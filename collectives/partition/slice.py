@@ -12,7 +12,7 @@ from propagation.program import Op, Value
 from ..emit import Ref
 from ..layout import Dims
 from ..realise import array_text
-from . import chosen, linear
+from . import chosen, halos, linear
 from .constant import scalar_constant
 from .context import Context
 from .intervals import Run, assemble, windows
@@ -56,7 +56,9 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of, within, spread) -> 
         if before < ctx.move_cost(value, dims) + ctx.later_cost(result, dims):
             dims = ctx.goal(result)
     if op.name == "stablehlo.slice" and (
-        _narrow(ctx, op, dims, changed, runs_of, within) or _select(ctx, op, dims, changed, within)
+        halos.slice_of(ctx, op, dims, changed, within)
+        or _narrow(ctx, op, dims, changed, runs_of, within)
+        or _select(ctx, op, dims, changed, within)
     ):
         return
     ref, shape = ctx.get(value, dims), list(value.type.shape)
