@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from typing import NamedTuple
 
 from propagation.attributes import integers
 from propagation.program import Op
 
 from ..emit import Ref
 from ..layout import Dims, local_shape
+from . import linear
 from .context import Context
+from .intervals import windows
 from .structure import rearrange
 
 
@@ -74,24 +78,105 @@ def _strides(shape) -> list[int]:
     return out[::-1]
 
 
+class _Stretch(NamedTuple):
+    """Dimension `old` of a tensor and `new` of its reshape, which begin and end together and are split alike, but cut
+    at other elements: rows of as many elements as both are made of, `size` of them, of which a device has `have` and
+    wants `want`."""
+
+    old: int
+    new: int
+    row: int
+    size: int
+    have: int
+    want: int
+
+
+def _stretch(shape, before: Dims, new_shape, after: Dims, sizes) -> _Stretch | None:
+    """The dimension whose elements change hands in a reshape between two layouts; None if they are cut alike."""
+    old, new = local_shape(shape, before, sizes), local_shape(new_shape, after, sizes)
+    if math.prod(old) == math.prod(new):
+        return None
+    tops, new_tops = ([s * n for s, n in zip(_strides(which), which)] for which in (shape, new_shape))
+    for i, j in itertools.product(range(len(shape)), range(len(new_shape))):
+        if not before[i] or before[i] != after[j] or tops[i] != new_tops[j]:
+            continue
+        under, new_under = math.prod(old[i + 1 :]), math.prod(new[j + 1 :])
+        row = math.gcd(under, new_under)
+        found = _Stretch(i, j, row, shape[i] * under // row, old[i] * under // row, new[j] * new_under // row)
+        rest = math.prod(old[:i]) == math.prod(new[:j]) and shape[i] * under == new_shape[j] * new_under
+        if rest and found.have != found.want:
+            return found
+    return None
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _cut_elsewhere(shape: tuple[int, ...], dims: Dims, new_shape: tuple[int, ...], sizes: tuple[int, ...]):
+    """What `carried` says, and also of one dimension that does not divide where it begins and ends with a new one."""
+    kept, out = carried(shape, dims, new_shape, sizes)
+    tops, new_tops = ([s * n for s, n in zip(_strides(which), which)] for which in (shape, new_shape))
+    for i, j in itertools.product(range(len(shape)), range(len(new_shape))):
+        if dims[i] == kept[i] or tops[i] != new_tops[j] or min(shape[i], new_shape[j]) == 1:
+            continue
+        before = (*kept[:i], dims[i], *kept[i + 1 :])
+        after = tuple(tuple([a for a in d if a not in dims[i]]) for d in out)
+        after = (*after[:j], dims[i], *after[j + 1 :])
+        if not out[j] or set(out[j]) <= set(dims[i]):
+            if _stretch(shape, before, new_shape, after, sizes) is not None:
+                return before, after
+    return kept, out
+
+
 def reshape(ctx: Context, op: Op) -> None:
+    """Layouts that cut elements alike are other names of each other; where a dimension does not divide, devices fetch
+    the rows between its old and new borders."""
     value, result = op.operands[0], op.results[0]
     shape, new_shape = value.type.shape, result.type.shape
-    sizes = ctx.sizes
+    sizes, through, also = ctx.sizes, carried, []
+    state, want = ctx.state(value), ctx.want(result)
+    if state.make is None and not linear.deferred(ctx, value):
+        after, before = carried(new_shape, want, shape, sizes)
+        named = [carried(shape, state.dims, new_shape, sizes), (before, after)]
+        cut = _cut_elsewhere(shape, state.dims, new_shape, sizes), _cut_elsewhere(new_shape, want, shape, sizes)[::-1]
+        if cut != tuple(named) and all(ctx.move_cost(value, b) + ctx.later_cost(result, a) for b, a in named):
+            through, also = _cut_elsewhere, named
 
     def forward(dims: Dims):
-        return carried(shape, dims, new_shape, sizes)
+        return through(shape, dims, new_shape, sizes)
 
     def backward(dims: Dims):
-        after, before = carried(new_shape, dims, shape, sizes)
+        after, before = through(new_shape, dims, shape, sizes)
         return before, after
 
     def local(ref: Ref, before, after) -> Ref:
         new = local_shape(new_shape, after, sizes)
+        s = _stretch(shape, before, new_shape, after, sizes)
+        if s is not None:
+            lead = math.prod(ref.shape) // (s.have * s.row)
+            rows = ctx.realiser.reshape(ctx.region, ref, (lead, s.have, s.row), ctx.loc)
+            starts = [c * s.want for c in range(ctx.atoms.product(before[s.old]))]
+            zero = ctx.realiser.zero(ctx.region, (), ref.dtype)
+            ref = windows(ctx, 1, before[s.old], rows, s.size, starts, s.want, zero)
         assert math.prod(ref.shape) == math.prod(new), (shape, before, new_shape, after)
         return ctx.local_copy(op, [ref], [new])[0]
 
-    rearrange(ctx, op, value, forward, backward, local, again=True)
+    def sends(before: Dims) -> float:
+        s = _stretch(shape, before, new_shape, forward(before)[1], sizes) if also else None
+        if s is None:
+            return 0.0
+        rows = _lacking(s, ctx.atoms.product(before[s.old]))
+        return rows * ctx.elements(shape, before) // s.have * ctx.bits(value)
+
+    rearrange(ctx, op, value, forward, backward, local, again=not also, sends=sends, also=also)
+
+
+def _lacking(s: _Stretch, p: int) -> int:
+    """The most rows that a device wants and does not have."""
+    most = 0
+    for c in range(p):
+        low, high = c * s.want, min(s.size, (c + 1) * s.want)
+        kept = min(high, (c + 1) * s.have) - max(low, c * s.have)
+        most = max(most, high - low - max(0, kept))
+    return most
 
 
 def renamed(op: Op, dims: Dims, sizes: tuple[int, ...]) -> Dims | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from propagation.program import Op, Value
 
@@ -24,13 +24,15 @@ def rearrange(
     is_linear: bool = True,
     again: bool = False,
     sends: Callable[[Dims], float] = lambda before: 0.0,
+    also: Sequence[tuple[Dims, Dims]] = (),
 ) -> None:
     """Partitions an operation whose result holds elements of `value`.
 
     `forward(dims)` returns the part of an operand layout that the operation can keep and the result layout it
     gives; `backward(dims)` returns, for a wanted result layout, the operand layout and the part of the wanted layout it
     gives. `local(ref, before, after)` writes the operation on one piece. `again` says that repeating the operation on a
-    smaller operand may replace moving its result; `sends(before)` are the bytes that `local` itself sends.
+    smaller operand may replace moving its result; `sends(before)` are the bytes that `local` itself sends; `also` are
+    more pairs of layouts to choose from.
     """
     result = op.results[0]
     state = ctx.state(value)
@@ -52,6 +54,7 @@ def rearrange(
     want = ctx.want(result)
     candidates = [backward(want), forward(state.dims)]
     candidates += [forward(d) for d in list(state.versions)[1:]]
+    candidates += also
     shape, bits = result.type.shape, ctx.bits(result)
     own = any(sends(before) for before, _ in candidates)
     if not own and candidates[0][0] in state.versions and candidates[0][1] == want:
