@@ -62,8 +62,8 @@ def bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
     """Binds the results to those of an equal operation, if there is one."""
     shapes = [v.type.shape for v in op.operands]
     states = ctx.region.lookup(key, any(has_grown(r.type.shape, shapes) for r in op.results))
-    if states is None:
-        return False
+    if states is None or (op.name == "stablehlo.slice" and not any(s.versions or s.make for s in states)):
+        return False  # of a slice not made yet, one consumer may need a sum over devices, another one intervals
     for r, state in zip(op.results, states):
         ctx.env[r] = state
         state.uses += len(r.uses)

@@ -127,3 +127,16 @@ def test_pieces_that_two_tensors_share_are_not_taken_for_each_other(first):
         return lambda x: (jnp.sort(x), constrain(jnp.sort(x)[first : first + 238], "x"))
 
     check(Case({"x": 8}, build, (normal(240),), (P("x"),), (P(), P())), exact=True, above_xla=True)
+
+
+def test_a_row_that_everybody_reads_and_a_neighbour_takes_is_sent_to_that_neighbour_alone():
+    def build(constrain):
+        def step(stages, out):  # a pipeline's: the last stage's result is collected, and all move on
+            return jnp.roll(stages, 1, axis=0), out + jnp.squeeze(jax.lax.slice_in_dim(stages, 7, 8))
+
+        return step
+
+    args = (normal(8, 16, 4), normal(16, 4))
+    case = Case({"x": 8}, build, args, (P("x"), P()), (P("x"), P()))
+    _, sent = check(case)
+    assert sent == 16 * 4 * 4 * (1 + 2 * 7 / 8)
