@@ -319,6 +319,20 @@ def constraint(ctx: Context, op: Op) -> None:
     ctx.state(result).recipe = state.recipe
 
 
+def reduced(ctx: Context, op: Op) -> None:
+    """A sum over devices that stands after the operation that left it to be done: the value itself, in its layout.
+    Sums of what an argument holds on each device are no operation on the whole tensor, unless it is said to be one."""
+    value = op.operands[0]
+    sharding = ctx.sharding(value)
+    if not isinstance(value.owner, Op) and not (sharding is not None and sharding.unreduced):
+        raise UnsupportedOpError(
+            f"{op.name} adds up what devices hold of an argument that is not declared unreduced; give the argument an "
+            "unreduced sharding, or reduce it in a manual computation",
+            source(op),
+        )
+    constraint(ctx, op)
+
+
 def same(ctx: Context, op: Op) -> None:
     """Operations that only speak to propagation."""
     for v, r in zip(op.operands, op.results):
@@ -367,6 +381,8 @@ PARTITION = {
     "func.call": call,
     "sdy.sharding_constraint": constraint,
     "sdy.reshard": constraint,
+    **{f"sdy.{name}": constraint for name in ("all_gather", "all_slice", "all_to_all", "collective_permute")},
+    **{f"sdy.{name}": reduced for name in ("all_reduce", "reduce_scatter")},
     "sdy.propagation_barrier": same,
     "sdy.sharding_group": nothing,
     "sdy.data_flow_edge": same,
