@@ -113,7 +113,10 @@ def _slots(wide: tuple[int, ...], every: Sequence[Put]) -> dict[tuple[int, ...],
 def _fill(realiser: Realiser, region: Region, parts: list[Ref], me: Ref, wide, slots, loc) -> Ref:
     """The piece whose slots hold, on each device, the boxes that `_slots` has found."""
     held: dict[tuple[int, ...], Ref] = {}
-    for slot, ((first, _), *others) in slots.items():
+    for slot, found in slots.items():
+        if len(found) == 2 and found[1][1][0]:  # of two choices one table serves the slot with either first
+            found = found[::-1]
+        (first, _), *others = found
         held[slot] = parts[first]
         for i, here in others:
             held[slot] = where(realiser, region, here, me, parts[i], held[slot], loc)

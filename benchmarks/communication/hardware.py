@@ -4,6 +4,10 @@
 `meshrt[tpu]`. The specs are slices. By default a training step of the demo's model is compiled for v5e:16x16 and
 v5p:8x8x8: the batch is sharded over the first dimensions of a slice, features over the last. `--library` compiles the
 library's programs instead, for v5e:2x4 and v5p:2x2x2; `--only` those whose names contain one of the texts.
+
+TPUs' compilers count in a program's peak what they copy to memory on the chip ahead of its use, all that of small
+programs among it: whichever of two equal programs copies more. `device bytes` are what lies in the device's memory, of
+arguments, results and temporaries, with the gaps between them.
 """
 
 from __future__ import annotations
@@ -71,7 +75,8 @@ def _both(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     # The compiler counts a loop's body once, so XLA's contractions in loops (a turn per device of a ring) hide most
     # of their arithmetic: "flops" and "bytes accessed" of the two sides do not compare. For the same reason its time
     # estimate may come out negative: then it says nothing.
-    told = [k for k in ("peak bytes", "optimal seconds", "bytes sent") if min(ours[k] or 0, theirs[k] or 0) > 0]
+    figures = ("peak bytes", "device bytes", "optimal seconds", "bytes sent")
+    told = [k for k in figures if min(ours[k] or 0, theirs[k] or 0) > 0]
     ratio = {k: round(ours[k] / theirs[k], 4) for k in told}
     return {"ours": ours, "XLA": theirs, "ours/XLA": ratio}
 
@@ -80,13 +85,15 @@ def _side(compile_: Callable[[], TopologyExecutable]) -> dict[str, Any]:
     start = time.perf_counter()
     compiled = compile_()
     seconds = time.perf_counter() - start
-    cost, peak, topology = compiled.cost_analysis(), compiled.memory_analysis().peak_bytes, compiled.topology
+    cost, memory, topology = compiled.cost_analysis(), compiled.memory_analysis(), compiled.topology
+    peak = memory.peak_bytes
     try:
         found = schedule(compiled.hlo_text(), topology.devices)
     except meshrt.errors.UnsupportedError:  # what a compiler newer than jaxlib made cannot always be read
         found = None
     return {
         "peak bytes": peak,
+        "device bytes": memory.argument_bytes + memory.output_bytes + memory.temp_bytes - memory.alias_bytes,
         "share of memory": round(peak / topology.memory, 4),
         "optimal seconds": cost.get("optimal_seconds"),
         "flops": cost.get("flops"),
@@ -110,10 +117,13 @@ def _library(specs: Sequence[str], only: Sequence[str]) -> dict[str, Any]:
                 found[spec][name] = compare_program(PROGRAMS[name], spec)
             except meshrt.errors.CompileError as e:
                 found[spec][name] = {"failed": str(e)[:2000]}
-        peaks = [r["ours/XLA"]["peak bytes"] for r in found[spec].values() if "failed" not in r]
-        if peaks:
-            mean = math.exp(sum(map(math.log, peaks)) / len(peaks))
-            found[spec]["peak, all"] = {"mean": round(mean, 4), "worst": max(peaks), "programs": len(peaks)}
+        compiled = [r["ours/XLA"] for r in found[spec].values() if "failed" not in r]
+        for what in ("peak bytes", "device bytes"):
+            shares = [r[what] for r in compiled]
+            if shares:
+                mean = math.exp(sum(map(math.log, shares)) / len(shares))
+                row = {"mean": round(mean, 4), "worst": max(shares), "programs": len(shares)}
+                found[spec][f"{what}, all"] = row
     return found
 
 
