@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from propagation.attributes import symbol
 from propagation.program import Block, Func, Op, Value, source
+from propagation.rules import RuleCache
 
 from ..cost import item_bytes
 from ..emit import ModuleBuilder, Ref, Region
@@ -56,8 +57,8 @@ class Context:
         self.callees: dict = {}
         self.decisions: dict = {}
         self._rules = rules()
+        self.rules = RuleCache()
         self._wants: dict[Value, Dims] = {}
-        self._extra: dict[tuple[Value, Dims], float] = {}
         self.estimates: dict[tuple[Value, Dims, int], float] = {}  # of `lookahead`
         texts = AttributeTexts()
         self.signature, self.attr_text, self.text_of = texts.signature, texts.of, texts.one
@@ -221,24 +222,22 @@ class Context:
             return 0.0
         end = self.ends.get(value) if len(value.uses) == 1 else None
         shape, bits = value.type.shape, self.bits(value)
-        if end is not None or pending:
-            want, soft = (self.want(value), 1.0) if end is None else end
+        if end is not None:
+            want, soft = end
             return (1.0 if pending else soft) * self.planner.cost(shape, bits, dims, want, pending)
+        if pending:
+            cost = lambda layout: self.planner.cost(shape, bits, dims, layout, pending)
+            return min(cost(x) + SOFT * self._extra_cost(value, x) for x in {self.want(value), dims})
         return SOFT * self._extra_cost(value, dims)
 
     def _extra_cost(self, value: Value, dims: Dims) -> float:
         """What `value` costs its users in `dims`."""
         from . import lookahead  # it needs the context's type
 
-        key = (value, dims)
-        found = self._extra.get(key)
-        if found is None:
-            found = self._extra[key] = lookahead.extra_cost(self, value, dims)
-        return found
+        return lookahead.extra_cost(self, value, dims)
 
     def forget_estimates(self) -> None:
         """Drops what was estimated about users of values."""
-        self._extra.clear()
         self.estimates.clear()
 
     def _sources(self, state: State, region: Region) -> list[tuple]:

@@ -35,6 +35,7 @@ class Factors(NamedTuple):
     results   the same for results
     even      factors whose axes must divide their size
     dealt     factors to which axes may go that stand elsewhere, where what has them is whole: cutting costs nothing
+    idle      factors along which nothing is computed: of the rows of a table, those that are asked for are touched
     """
 
     sizes: tuple[int, ...]
@@ -43,6 +44,7 @@ class Factors(NamedTuple):
     results: tuple[tuple[int, ...], ...]
     even: frozenset[int] = frozenset()
     dealt: tuple[int, ...] = ()
+    idle: frozenset[int] = frozenset()
 
 
 class Choice(NamedTuple):
@@ -228,8 +230,9 @@ def layout_of(dims_factors: Sequence[int], assigned) -> Dims:
 def work_of(ctx: Context, factors: Factors, assigned) -> int:
     """Elements of the factors' product that a device computes."""
     work = 1
-    for size, atoms in zip(factors.sizes, assigned):
-        work *= -(-size // ctx.atoms.product(atoms)) if atoms else size
+    for factor, (size, atoms) in enumerate(zip(factors.sizes, assigned)):
+        if factor not in factors.idle:
+            work *= -(-size // ctx.atoms.product(atoms)) if atoms else size
     return work
 
 

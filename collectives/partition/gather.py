@@ -32,10 +32,11 @@ class _Builder:
         self.kinds.append(kind)
         return len(self.sizes) - 1
 
-    def build(self, operands, results, dealt=()) -> Factors:
-        """`dealt` are the factors that count look-ups, which any axes may share."""
+    def build(self, operands, results, dealt=(), rows=()) -> Factors:
+        """`dealt` are the factors that count look-ups, which any axes may share; `rows` those that are looked up."""
         operands, results = (tuple(map(tuple, part)) for part in (operands, results))
-        return Factors(tuple(self.sizes), tuple(self.kinds), operands, results, dealt=tuple(dealt))
+        sizes, kinds = tuple(self.sizes), tuple(self.kinds)
+        return Factors(sizes, kinds, operands, results, dealt=tuple(dealt), idle=frozenset(rows))
 
 
 # -- gather ---------------------------------------------------------------------------------------------------
@@ -68,7 +69,8 @@ def _gather_factors(dims, sizes, operand, indices, result, iotas) -> tuple[Facto
             table[d] = b.add(operand[d], REDUCE)
             looked_up.append(d)
     dealt = [index[i] for i in batch_in if index[i] not in table] if looked_up else []
-    return b.build((table, index), (out,), dealt), tuple(looked_up), tuple(paired)
+    rows = [table[d] for d in looked_up]
+    return b.build((table, index), (out,), dealt, rows), tuple(looked_up), tuple(paired)
 
 
 class _Iotas(dict):
@@ -78,6 +80,15 @@ class _Iotas(dict):
         return hash(tuple(sorted(self.items())))
 
 
+def factors_of_gather(op: Op) -> tuple[Factors, tuple[int, ...], tuple]:
+    """What `_gather_factors` says of an operation."""
+    table, indices = op.operands
+    dims = gather_dims(op.attrs["dimension_numbers"])
+    sizes = integers(op.attrs["slice_sizes"])
+    iotas = _counting_indices(indices, dims.index_vector, dims.start_index_map)
+    return _gather_factors(dims, sizes, table.type.shape, indices.type.shape, op.results[0].type.shape, iotas)
+
+
 def gather(ctx: Context, op: Op) -> None:
     if placed.gather(ctx, op):
         return
@@ -85,10 +96,7 @@ def gather(ctx: Context, op: Op) -> None:
     result = op.results[0]
     dims = gather_dims(op.attrs["dimension_numbers"])
     sizes = integers(op.attrs["slice_sizes"])
-    iotas = _counting_indices(indices, dims.index_vector, dims.start_index_map)
-    factors, looked_up, paired = _gather_factors(
-        dims, sizes, table.type.shape, indices.type.shape, result.type.shape, iotas
-    )
+    factors, looked_up, paired = factors_of_gather(op)
     choice = choose(ctx, factors, (table, indices), (result,), 2 * ctx.bits(result) * ctx.redundancy)
     layout, out = choice.operands[0], choice.results[0]
     _note_gathered(ctx, table, factors.operands[0], layout)
@@ -268,7 +276,20 @@ def _scatter_factors(dims, count, target, indices, update, reducible, iotas):
         b.kinds[index[i]] = REDUCE if reducible else WHOLE
     operands = [into] * count + [index] + [new] * count
     dealt = [index[i] for i in batch_index if b.kinds[index[i]] == REDUCE] if shifted else []
-    return b.build(operands, [into] * count, dealt), tuple(shifted), tuple(paired)
+    rows = [into[d] for d in shifted]
+    return b.build(operands, [into] * count, dealt, rows), tuple(shifted), tuple(paired)
+
+
+def factors_of_scatter(op: Op) -> tuple[Factors, tuple[int, ...], tuple]:
+    """What `_scatter_factors` says of an operation."""
+    count = len(op.results)
+    targets, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
+    dims = scatter_dims(op.attrs["scatter_dimension_numbers"])
+    kind = reduction_kind(op.regions[0])
+    reducible = bool(kind) and count == 1 and identity_literal(kind, op.results[0].type.dtype) is not None
+    iotas = _counting_indices(indices, dims.index_vector, dims.to_operand)
+    shapes = targets[0].type.shape, indices.type.shape, updates[0].type.shape
+    return _scatter_factors(dims, count, *shapes, reducible, iotas)
 
 
 def scatter(ctx: Context, op: Op) -> None:
@@ -280,10 +301,7 @@ def scatter(ctx: Context, op: Op) -> None:
     kind = reduction_kind(op.regions[0])
     dtype = op.results[0].type.dtype
     fill = identity_literal(kind, dtype) if kind and count == 1 else None
-    iotas = _counting_indices(indices, dims.index_vector, dims.to_operand)
-    factors, shifted, paired = _scatter_factors(
-        dims, count, targets[0].type.shape, indices.type.shape, updates[0].type.shape, fill is not None, iotas
-    )
+    factors, shifted, paired = factors_of_scatter(op)
     byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
     sums = fill is not None and kind == "add" and is_identity(kind, dtype, scalar_constant(targets[0]))

@@ -35,7 +35,8 @@ def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, within, i
 
     state = ctx.state(value)
     want = ctx.want(result)
-    split = state.dims is not None and any(state.dims[d] or want[d] for d in changed)
+    grows = result.type.size > value.type.size  # else it is cut where it is whole, and may be cut again
+    split = state.dims is not None and any(state.dims[d] or (grows and want[d]) for d in changed)
     if not split or state.make is not None or (linear.deferred(ctx, value) and not any(state.dims[d] for d in changed)):
         rearrange(ctx, op, value, same, same, local, is_linear)
         return

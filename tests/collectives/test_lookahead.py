@@ -1,0 +1,46 @@
+"""Choices that look at what the users of a value bring along: never more bytes than XLA's partitioner."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .jax_side import Case, check
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / 4
+
+
+def test_two_operands_that_meet_are_moved_once():
+    """Both terms are where the rows are split; the sum is wanted where the columns are."""
+
+    def build(constrain):
+        def f(xs, w, v, h):
+            def step(h, x):
+                h = constrain(jnp.tanh(h @ w + x * v), None, "x")
+                return h, jnp.sum(h, 0)
+
+            return jax.lax.scan(step, h, xs)
+
+        return f
+
+    args = (normal(8, 30, 48), normal(48, 48, seed=1), normal(48, seed=2), normal(30, 48, seed=3))
+    check(Case({"x": 5}, build, args, (P(None, "x"), P(), P(), P("x"))), rtol=2e-4)
+
+
+def test_looking_up_takes_no_longer_in_a_whole_table():
+    """A table smaller than what is looked up in it is gathered; its parts' answers would be added up."""
+    table, ids = normal(16, 8), np.arange(32, dtype=np.int32) * 7 % 16
+    build = lambda constrain: lambda table, ids: jnp.take(table, ids, axis=0, mode="clip")
+    _, sent = check(Case({"a": 4, "b": 2}, build, (table, ids), (P("b"), P()), P()), exact=True)
+    assert sent <= table.nbytes / 2
+
+
+def test_what_is_whole_is_sliced_where_it_is():
+    """What was looked up is on every device; one of its columns is not cut out of pieces and added up."""
+    table, ids = normal(24, 4), np.arange(30, dtype=np.int32).reshape(6, 5) * 7 % 24
+    build = lambda constrain: lambda table, ids: constrain(table, "x", None)[ids][:, 0] + 1
+    check(Case({"x": 5}, build, (table, ids), (P(), P(None, "x")), P()), exact=True)
