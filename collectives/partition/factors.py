@@ -19,7 +19,7 @@ from ..layout import Dims
 from ..reshard import runs_of
 from .context import Context
 
-__all__ = ["PASS", "REDUCE", "WHOLE", "Choice", "Factors", "choose", "layout_of", "work_of"]
+__all__ = ["MUCH", "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "choose", "layout_of", "work_of"]
 
 PASS, REDUCE, WHOLE = 0, 1, 2
 CHOICE_LIMIT = 600

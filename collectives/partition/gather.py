@@ -16,7 +16,7 @@ from . import chosen, linear, placed
 from . import indices as indices_
 from .constant import scalar_constant
 from .context import Context
-from .factors import PASS, REDUCE, WHOLE, Factors, choose, layout_of
+from .factors import MUCH, PASS, REDUCE, WHOLE, Choice, Factors, choose, layout_of, work_of
 from .reduce import identity_literal, is_identity, reduction_kind
 
 
@@ -106,6 +106,10 @@ def gather(ctx: Context, op: Op) -> None:
     mask = None
     if split or moved:
         i, mask = _relative_indices(ctx, table, x, i, layout, dims, sizes, split, moved)
+    elif math.prod(result.type.shape) == math.prod(sizes) and max(sizes, default=1) > 1:
+        # XLA makes a slice of a single window, and merges that with cuts without clamping where it starts.
+        lasts = [table.type.shape[d] - sizes[d] for d in dims.start_index_map]
+        i = indices_.starts(ctx, i, dims.index_vector if dims.index_vector < len(i.shape) else None, lasts)
     local = [x.shape[d] if n == table.type.shape[d] else n for d, n in enumerate(sizes)]
     text = ctx.attr_text(op, skip=("slice_sizes",))
     shape = ctx.piece_shape(result, out)
@@ -305,7 +309,7 @@ def scatter(ctx: Context, op: Op) -> None:
     byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
     sums = fill is not None and kind == "add" and is_identity(kind, dtype, scalar_constant(targets[0]))
-    if sums and _carry_on(ctx, op, factors, dims, {*shifted, *(d for d, _ in paired)}, choice.bytes):
+    if sums and _carry_on(ctx, op, factors, dims, {*shifted, *(d for d, _ in paired)}, choice, byte):
         return
     layout = choice.operands[0]
     for v, f, dims_v in zip(op.operands, factors.operands, choice.operands):
@@ -343,9 +347,10 @@ def scatter(ctx: Context, op: Op) -> None:
     ctx.bind_partial(op.results[0], layout, parts, kind)
 
 
-def _carry_on(ctx: Context, op: Op, factors: Factors, dims, indexed: set[int], limit: float) -> bool:
+def _carry_on(ctx: Context, op: Op, factors: Factors, dims, indexed: set[int], other: Choice, byte: float) -> bool:
     """Adds updates that are still to be reduced to zeros, part by part, so that only the result is reduced, if that
-    costs less than `limit`. `indexed` are the target's dimensions to which indices are relative: they stay whole."""
+    sends less than the `other` choice (far less, where the result is larger before it is reduced), in which an element
+    of work counts as `byte`. `indexed` are the target's dimensions to which indices are relative: they stay whole."""
     target, indices, updates = op.operands
     if not linear.deferred(ctx, updates):
         return False
@@ -363,7 +368,10 @@ def _carry_on(ctx: Context, op: Op, factors: Factors, dims, indexed: set[int], l
     cost = ctx.move_cost(indices, theirs)
     for atoms in partial.parts:
         cost += ctx.later_cost(result, out, tuple(sorted({*atoms, *more})))
-    if cost >= limit - 1e-6:
+    sent = other.bytes - work_of(ctx, factors, other.assigned) * byte
+    if ctx.elements(result.type.shape, out) > ctx.elements(result.type.shape, other.results[0]):
+        sent *= MUCH
+    if cost >= sent - 1e-6:
         return False
     i = ctx.get(indices, theirs)
     vector = dims.index_vector if dims.index_vector < len(i.shape) else None

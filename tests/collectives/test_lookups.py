@@ -165,3 +165,21 @@ def test_what_scatters_add_up_is_reduced_after_them(axes, heads, rows, split):
     case = Case(axes, build, args, (P(), P(), P("b") if split else P("b", "a")), P())
     result, sent = check(case, rtol=1e-4)
     assert not result.findings and sent <= 2 * 16 * heads * 4
+
+
+def test_updates_that_are_to_be_summed_are_summed_before_they_are_spread_over_a_table():
+    """Sums of a few rows are smaller than the table's sums would be."""
+
+    def build(constrain):
+        def f(a, b, i, j):
+            loss = lambda ab: jnp.mean(jax.nn.logsumexp(ab[0][i] @ ab[1][j].T, -1))
+            return jax.grad(loss)((a, b))
+
+        return f
+
+    rng = np.random.default_rng(0)
+    tables = [rng.standard_normal((8192, 8)).astype(np.float32) for _ in range(2)]
+    ids = [rng.integers(0, 8192, 64).astype(np.int32) for _ in range(2)]
+    case = Case({"x": 8}, build, (*tables, *ids), (P("x"), P("x"), P("x"), P("x")), (P("x"), P("x")))
+    _, sent = check(case)
+    assert sent < 8192 * 8 * 4 / 8
