@@ -64,6 +64,8 @@ def bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
     states = ctx.region.lookup(key, any(has_grown(r.type.shape, shapes) for r in op.results))
     if states is None or (op.name == "stablehlo.slice" and not any(s.versions or s.make for s in states)):
         return False  # of a slice not made yet, one consumer may need a sum over devices, another one intervals
+    if all(ctx.env[v].make for v in op.operands) and any(map(ctx.move_bytes, states, map(ctx.want, op.results))):
+        return False  # whatever is needed for it anywhere is there
     for r, state in zip(op.results, states):
         ctx.env[r] = state
         state.uses += len(r.uses)

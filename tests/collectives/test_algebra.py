@@ -207,3 +207,18 @@ def test_products_with_one_are_another_name_of_the_other_factor():
     case = Case({"x": 2}, build, args, (P(), P(None, "x"), P()), P())
     result, sent = check(case)
     assert result.plan.counts == {"all_gather": 1} and sent == 32 * 16 * 4 / 2  # of w, and no sum of [64, 32]
+
+
+def test_equal_masks_are_made_wherever_they_are_needed():
+    """The contrastive loss picks the diagonal of the scores and of their transpose: equal gradients, split otherwise."""
+
+    def build(constrain):
+        def loss(z):
+            i = jnp.arange(z.shape[0])[:, None]
+            picked = lambda z: jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(z), i, axis=1))
+            return picked(z) + picked(z.T)
+
+        return jax.grad(loss)
+
+    result, sent = check(Case({"x": 4}, build, (normal(32, 32),), (P("x"),), P("x")))
+    assert "all_to_all" not in result.plan.counts and sent == 3 * 2 * 3 / 4 * 32 * 4
