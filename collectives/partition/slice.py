@@ -1,10 +1,8 @@
-"""Slices, pads, concatenations and reversals: interval moves on split dimensions, local elsewhere."""
+"""Slices, pads and concatenations: interval moves on split dimensions, local elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from propagation.attributes import integers
 from propagation.program import Op, Value
@@ -15,7 +13,7 @@ from ..realise import array_text
 from . import chosen, halos, linear
 from .constant import scalar_constant
 from .context import Context
-from .intervals import Run, assemble, windows
+from .intervals import Run, assemble
 from .state import Span, View
 from .structure import rearrange
 
@@ -347,48 +345,8 @@ def _without(dims: Dims, d: int) -> Dims:
     return (*dims[:d], (), *dims[d + 1 :])
 
 
-def reverse(ctx: Context, op: Op) -> None:
-    """On evenly split dimensions pieces change hands with the mirrored device, of all dimensions at once; on others a
-    device fetches the mirrored stretch. Then each is reversed: in this order, since the reversal becomes part of what
-    follows, instead of a copy of the operand that is only sent."""
-    value = op.operands[0]
-    flipped = integers(op.attrs["dimensions"])
-    shape = value.type.shape
-
-    def keep(dims: Dims):
-        return dims, dims
-
-    def local(ref: Ref, before: Dims, after) -> Ref:
-        mirror, crossed = np.arange(ctx.atoms.count), []
-        for d in flipped:
-            p = ctx.atoms.product(before[d])
-            if shape[d] % p:
-                piece = ref.shape[d]
-                starts = [shape[d] - (c + 1) * piece for c in range(p)]
-                zero = ctx.realiser.zero(ctx.region, (), ref.dtype)
-                ref = windows(ctx, d, before[d], ref, shape[d], starts, piece, zero)
-            elif before[d]:
-                groups, crossed = ctx.atoms.groups(before[d]), [*crossed, *before[d]]
-                turned = np.empty_like(mirror)
-                turned[groups] = groups[:, ::-1]
-                mirror = turned[mirror]
-        if crossed:
-            pairs = np.stack([np.arange(len(mirror)), mirror], axis=1)
-            ref = ctx.realiser.send(ctx.region, ref, pairs, crossed, op, "reversal", ctx.loc)
-        return ctx.local_copy(op, [ref], [ref.shape])[0]
-
-    def sends(dims: Dims) -> float:
-        split = [d for d in flipped if dims[d]]
-        times = sum(shape[d] % ctx.atoms.product(dims[d]) != 0 for d in split)
-        times += any(shape[d] % ctx.atoms.product(dims[d]) == 0 for d in split)
-        return times * ctx.bits(value) * ctx.elements(shape, dims)
-
-    rearrange(ctx, op, value, keep, keep, local, sends=sends)
-
-
 PARTITION = {
     "stablehlo.slice": slice_,
     "stablehlo.pad": pad,
     "stablehlo.concatenate": concatenate,
-    "stablehlo.reverse": reverse,
 }
