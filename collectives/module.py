@@ -18,6 +18,7 @@ from .optimize import optimize
 from .options import Options
 from .partition import unreduced
 from .partition.context import Context
+from .passes.bits import as_bits
 from .passes.machine import machine_of, ref_bytes
 from .passes.memory import boundary, largest_collective
 from .plan import CommunicationPlan, Finding, human, origin, plan_of
@@ -162,6 +163,9 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
         raise _too_large(ctx, main, item, machine.topology, limit)
     if options.optimize:
         optimize(builder, ctx.realiser, machine, options)
+    if machine.topology.compiler in (None, "cpu"):
+        for function in builder.functions:
+            as_bits(function)
     if limit is not None:
         _check_collectives(builder.functions, machine.topology, limit)
     ctx.findings.extend(unpropagated(known))

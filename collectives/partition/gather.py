@@ -106,7 +106,7 @@ def gather(ctx: Context, op: Op) -> None:
     mask = None
     if split or moved:
         i, mask = _relative_indices(ctx, table, x, i, layout, dims, sizes, split, moved)
-    elif math.prod(result.type.shape) == math.prod(sizes) and max(sizes, default=1) > 1:
+    elif dims.start_index_map and result.type.size == math.prod(sizes) and max(sizes) > 1:
         # XLA makes a slice of a single window, and merges that with cuts without clamping where it starts.
         lasts = [table.type.shape[d] - sizes[d] for d in dims.start_index_map]
         i = indices_.starts(ctx, i, dims.index_vector if dims.index_vector < len(i.shape) else None, lasts)

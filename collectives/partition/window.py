@@ -214,7 +214,7 @@ class _Halo(NamedTuple):
     def __call__(self, ctx: Context, operands: Sequence[Dims]) -> float:
         total, dims = 0.0, operands[0]
         for d, (axis, pad) in enumerate(zip(self.axes, self.padding)):
-            if not dims[d] or _trivial(axis, pad):
+            if not dims[d] or not axis.size or _trivial(axis, pad):
                 continue
             p = ctx.atoms.product(dims[d])
             row = self.size * ctx.elements(self.shape, dims) / -(-axis.size // p)

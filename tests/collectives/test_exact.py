@@ -380,3 +380,44 @@ func.func @main(%x: tensor<0x8xf32> {over("", "x")}) -> (tensor<0x8xf32> {over("
   return %q : tensor<0x8xf32>
 }}"""
     check_text(text, [np.zeros((0, 8), F32)])
+
+
+def test_single_windows_out_of_bounds_that_are_cut():
+    """A gather of one window is a slice to XLA."""
+    columns = "offset_dims = [0, 1], start_index_map = [0, 1]"
+    text = f"""{MESH}
+func.func @main(%x: tensor<20x8xi32> {over("", "x")}, %i: tensor<2xi16>) -> (tensor<16x2xi32> {over("x", "")}) {{
+  %q = "stablehlo.gather"(%x, %i) <{{dimension_numbers = #stablehlo.gather<{columns}>,
+    slice_sizes = array<i64: 16, 2>, indices_are_sorted = false}}> : (tensor<20x8xi32>, tensor<2xi16>)
+    -> tensor<16x2xi32>
+  return %q : tensor<16x2xi32>
+}}"""
+    check_text(text, [np.arange(160, dtype=np.int32).reshape(20, 8), np.array([17, 9], np.int16)])
+
+
+def test_windows_over_nothing():
+    add = reducer("add")
+    text = f"""{MESH}
+func.func @main(%x: tensor<0x8xf32> {over("", "x")}) -> tensor<2x8xf32> {{
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %q = "stablehlo.reduce_window"(%x, %z) <{{window_dimensions = array<i64: 3, 3>, window_strides = array<i64: 1, 1>,
+    padding = dense<[[2, 2], [1, 1]]> : tensor<2x2xi64>}}> {add} : (tensor<0x8xf32>, tensor<f32>) -> tensor<2x8xf32>
+  return %q : tensor<2x8xf32>
+}}"""
+    check_text(text, [np.zeros((0, 8), F32)])
+
+
+def test_random_bits_of_other_devices_are_not_computed():
+    """The compiler has the whole generator, but nothing of it is as large as all bits."""
+    text = f"""{MESH}
+func.func @main(%s: tensor<2xui64>) -> (tensor<1024x1024xui32> {over("", "x")}) {{
+  %a, %b = stablehlo.rng_bit_generator %s, algorithm = THREE_FRY
+    : (tensor<2xui64>) -> (tensor<2xui64>, tensor<1024x1024xui32>)
+  return %b : tensor<1024x1024xui32>
+}}"""
+    state = np.array([3, 5], np.uint64)
+    result = collectives.partition(propagation.run(text))
+    (got,), compiled = harness.run_partitioned(result, [state], [(1024, 1024)])
+    (want,) = harness.one_device(_plain(text), [state])
+    np.testing.assert_array_equal(got, want)
+    assert compiled.exe.get_compiled_memory_stats().temp_size_in_bytes < 1 << 16
