@@ -16,7 +16,7 @@ from ..emit import FunctionItem, Item, Region
 from ..realise import Realiser
 from .graph import contract, inputs, walk
 from .machine import Machine, ref_bytes
-from .memory import Room, peak
+from .memory import need_of, peak
 from .packing import abreast, groups_text, one_reducer, pack
 
 __all__ = ["combine"]
@@ -28,7 +28,8 @@ MOST = 16.0  # latencies' worth of bytes in one message
 # takes 20 to 100 us, copies of this size cost much less than that, while combining 128 KiB made programs slower. It is
 # also the largest that TPUs lay out anew.
 SMALL = 1 << 15
-TINY = 1 << 12  # bytes that are laid side by side wherever they are
+TINY = 1 << 12  # bytes that are laid side by side whatever else a program needs
+SPARE = 1 / 4096  # the share of what it needs that may be
 
 
 def combine(function: FunctionItem, functions: dict[str, FunctionItem], realiser: Realiser, machine: Machine) -> int:
@@ -64,13 +65,13 @@ def _combine_in(region: Region, function: FunctionItem, functions, realiser: Rea
 
 
 def _fitting(groups: list[list[Item]], function: FunctionItem, functions) -> list[list[Item]]:
-    """The groups that nobody misses the memory of, or for whose messages, as they leave and as they arrive, there is
-    room where each member stands."""
-    rest = [g for g in groups if _message(g) > TINY]
-    if not rest:
+    """The groups whose messages, as they leave and as they arrive, nobody misses the memory of: where compilers put
+    what lives at a program's crest, nothing is spare."""
+    large = [g for g in groups if _message(g) > TINY]
+    if not large:
         return groups
-    room = Room(function, functions, 0.0)
-    return [g for g in groups if _message(g) <= TINY or all(room.at(i) >= 2 * _message(g) for i in g)]
+    bound = max(TINY, SPARE * need_of(function, functions))
+    return [g for g in groups if _message(g) <= bound]
 
 
 def _message(group: list[Item]) -> float:
@@ -83,8 +84,6 @@ def _affordable(region: Region, between: slice, groups: list[list[Item]], machin
 
     Without a topology members are so small that nobody misses them.
     """
-    if not machine.chosen:
-        return True
     before = region.items
     most = peak(region, results, functions)
     of = {item: g for g in groups for item in g}
