@@ -157,12 +157,12 @@ class Context:
         self.new_state(value).view = view
 
     def view(self, value: Value, dims: Dims) -> View | None:
-        """The view of one dimension that `value` is, laid out as `dims`, if it has not been cut out yet."""
+        """The view of one tensor along one dimension that `value` is in `dims`, if it has not been cut out yet."""
         view = self.views(value, dims)
-        return None if view is None or view.more else view
+        return None if view is None or view.more or view.joined else view
 
     def views(self, value: Value, dims: Dims) -> View | None:
-        """The same for any number of dimensions."""
+        """The same for any view."""
         state = self.env[value]
         return None if state.view is None or state.versions or state.view.dims != dims else state.view
 

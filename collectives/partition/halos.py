@@ -13,7 +13,7 @@ from propagation.program import Op, Value
 from ..emit import Ref
 from ..layout import Dims
 from .context import Context
-from .intervals import windows
+from .intervals import joined_windows, windows
 from .state import Span
 
 __all__ = ["slice_of"]
@@ -61,7 +61,13 @@ def _fetched(ctx: Context, value: Value, dims: Dims) -> _Halo | None:
         return None
     view, shape = ctx.views(value, dims), value.type.shape
     spans = {d: Span(d, shape[d], 0, shape[d]) for d in split}
-    if view is not None:
+    if view is not None and view.joined is not None:
+        _, sizes, runs = view.joined
+        most = max(runs, key=lambda run: run.length)
+        spans[view.dim] = Span(view.dim, sizes[most.operand], most.start - most.to, view.length)
+        if any(run.stride != 1 for run in runs):
+            return None
+    elif view is not None:
         spans.update({span.dim: span for span in view.spans})
     pieces = {d: -(-spans[d].size // ctx.atoms.product(dims[d])) for d in split}
     users = [op for op in slices if _is_shift(ctx, op, dims, pieces)]
@@ -81,9 +87,13 @@ def _fetched(ctx: Context, value: Value, dims: Dims) -> _Halo | None:
         ref = ctx.get(value, dims) if view is None else view.base
         scalar = None if view is None else view.scalar
         fill = ctx.realiser.zero(ctx.region, (), ref.dtype) if scalar is None else scalar
-        for d, low, high in zip(split, lows, highs):
-            if low or high:
-                starts = [c * pieces[d] + low for c in range(ctx.atoms.product(dims[d]))]
+        joined = None if view is None or view.joined is None else view.dim
+        for d, low, high in sorted(zip(split, lows, highs), key=lambda item: item[0] != joined):
+            starts = [c * pieces[d] + low for c in range(ctx.atoms.product(dims[d]))]
+            if d == joined:
+                starts = [s - spans[d].start for s in starts]
+                ref = joined_windows(ctx, d, dims[d], view.joined, starts, pieces[d] + high - low, fill)
+            elif low or high:
                 ref = windows(ctx, d, dims[d], ref, spans[d].size, starts, pieces[d] + high - low, fill)
         if view is not None and view.local is not None:
             ref = view.local(ref)

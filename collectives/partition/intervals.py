@@ -22,7 +22,7 @@ from ..emit import Ref
 from ..layout import Dims
 from .context import Context
 
-__all__ = ["Run", "assemble", "bordered", "fold", "neighbours", "windows"]
+__all__ = ["Run", "assemble", "bordered", "fold", "joined_windows", "neighbours", "windows"]
 
 
 class Run(NamedTuple):
@@ -85,6 +85,29 @@ def windows(
     parts = _window_parts(starts, counts, size, have)
     shape = (*ref.shape[:dim], length, *ref.shape[dim + 1 :])
     return _lay(ctx, dim, atoms, [ref], _rounds(0, parts, p), shape, fill, counts)
+
+
+def joined_windows(
+    ctx: Context, dim: int, atoms: Sequence[int], joined: tuple[Sequence[Ref], Sequence[int], Sequence[Run]],
+    starts: Sequence[int], length: int, fill: Ref,
+) -> Ref:  # fmt: skip
+    """The same of what `assemble` would make of `joined` = (tensors, their sizes, runs without strides)."""
+    refs, sizes, runs = joined
+    p = ctx.atoms.product(atoms)
+    rounds = []
+    for operand, ref in enumerate(refs):
+        parts = []
+        for run in (r for r in runs if r.operand == operand):
+            end = min(sizes[operand], run.start + run.length)
+            shift = run.start - run.to
+            lows = [max(s + shift, run.start) for s in starts]
+            counts = [max(0, min(s + shift + length, end) - low) for s, low in zip(starts, lows)]
+            for part in _window_parts(lows, counts, sizes[operand], ref.shape[dim]):
+                at = lows[part.target] - shift - starts[part.target]
+                parts.append(part._replace(to=part.to + at))
+        rounds += _rounds(operand, parts, p)
+    shape = (*refs[0].shape[:dim], length, *refs[0].shape[dim + 1 :])
+    return _lay(ctx, dim, atoms, refs, rounds, shape, fill, [length] * p)
 
 
 def bordered(

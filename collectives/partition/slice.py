@@ -17,6 +17,8 @@ from .intervals import Run, assemble
 from .state import Span, View
 from .structure import rearrange
 
+SLICES = 4  # slices of joined tensors that each join their own part
+
 
 def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, within, is_linear: bool, spread=None) -> None:
     """An operation on one tensor whose dimensions `changed` get other positions.
@@ -136,6 +138,8 @@ def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of, withi
     view = ctx.views(value, dims)
     if view is None:
         return False
+    if view.joined is not None:
+        return _narrow_joined(ctx, op, view, changed, runs_of, within)
     spans = {span.dim: span for span in view.spans}
     for d in changed:
         if not dims[d]:
@@ -157,6 +161,56 @@ def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of, withi
         _leave(ctx, op, others(view.base), list(spans.values()), dims, view.fill, None, view.scalar)
     else:
         _leave(ctx, op, view.base, list(spans.values()), dims, view.fill, others, view.scalar)
+    return True
+
+
+def _join(ctx: Context, op: Op, dims: Dims, d: int, joined: tuple[Sequence[Ref], Sequence[int], Sequence[Run]]) -> None:
+    """Binds the result to what `assemble` makes of tensors along `d`: at once, or later if only slices want it."""
+    result = op.results[0]
+    refs, sizes, runs = joined
+    length = result.type.shape[d]
+
+    def cut() -> Ref:
+        return assemble(ctx, d, dims[d], refs, sizes, length, runs, None)
+
+    if len(runs) == 1 and runs[0].stride == 1:
+        (run,) = runs
+        _leave(ctx, op, refs[run.operand], [Span(d, sizes[run.operand], run.start, length)], dims, None, None, None)
+    elif _only_sliced(ctx, result):
+        ctx.bind_view(result, View(refs[0], sizes[0], d, 0, length, dims, cut, joined=joined))
+    else:
+        ctx.bind(result, dims, cut())
+
+
+def _only_sliced(ctx: Context, value: Value) -> bool:
+    while len(value.uses) == 1 and value in ctx.returned_as:
+        value = ctx.returned_as[value]
+    return bool(value.uses) and all(use.op.name == "stablehlo.slice" for use in value.uses)
+
+
+def _narrow_joined(ctx: Context, op: Op, view: View, changed: list[int], runs_of, within) -> bool:
+    """A slice of tensors that are not joined yet joins only what it has of them."""
+    d, dims = view.dim, view.dims
+    start, length, stride = 0, view.length, 1
+    if d in changed:
+        (run,) = runs_of(d)[0]
+        start, length, stride = run.start, run.length, run.stride
+    few = len(op.operands[0].uses) <= SLICES
+    if not few or stride != 1 or not length or any(dims[e] and e != d for e in changed):
+        return False
+    refs, sizes, runs = view.joined
+    kept = []
+    for r in runs:
+        low, high = max(r.to, start), min(r.to + r.length, start + length)
+        if low < high:
+            kept.append(Run(r.operand, r.start + (low - r.to) * r.stride, low - start, high - low, r.stride))
+    cut = list(refs)
+    for e in changed:
+        if e != d:
+            cut = [within(x, e) for x in cut]
+    used = sorted({r.operand for r in kept})
+    kept = [r._replace(operand=used.index(r.operand)) for r in kept]
+    _join(ctx, op, dims, d, ([cut[k] for k in used], [sizes[k] for k in used], kept))
     return True
 
 
@@ -303,7 +357,7 @@ def concatenate(ctx: Context, op: Op) -> None:
             sizes.append(size)
         runs.append(Run(refs.index(ref), start, at, v.type.shape[d]))
         at += v.type.shape[d]
-    ctx.bind(result, best, assemble(ctx, d, best[d], refs, sizes, shape[d], runs, None))
+    _join(ctx, op, best, d, (refs, sizes, runs))
 
 
 def _base(ctx: Context, value: Value, dims: Dims, d: int) -> tuple[Ref, int, int]:

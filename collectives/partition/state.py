@@ -45,7 +45,8 @@ class View:
     that move positions themselves use the base, so that elements travel once. Positions outside of the base hold the
     number `fill`; None if only `cut` knows what they hold. What `local` does to other dimensions (pad them) is still
     to be done after positions have moved. `scalar` holds what lies outside, `more` are further dimensions of which the
-    value has other positions than the base.
+    value has other positions than the base. A value made of several tensors along `dim` has `joined`: (tensors, their
+    sizes, runs) as `intervals.assemble` takes them, and its base means nothing.
     """
 
     base: Ref
@@ -59,6 +60,7 @@ class View:
     local: Callable[[Ref], Ref] | None = None
     scalar: Ref | None = None
     more: tuple[Span, ...] = ()
+    joined: tuple | None = None
 
     @property
     def spans(self) -> tuple[Span, ...]:

@@ -1,0 +1,51 @@
+"""Slices of what is joined of several tensors join only what they have of them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from .jax_side import Case, check
+
+ROWS, COLUMNS = 48, 6
+
+
+def grid():
+    return (np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32),)
+
+
+def differences(u):
+    zero = jnp.zeros_like(u[:1])
+    return jnp.diff(u, axis=0, append=zero) + jnp.diff(u, axis=0, prepend=zero)
+
+
+def wrapped(u):
+    """Seven slices of a grid joined with its own ends."""
+    q = jnp.concatenate([u[-3:], u, u[:3]], 0)
+    return sum((1 + k) * q[k : k + ROWS] for k in range(7))
+
+
+def across(u):
+    """A slice that crosses what is joined, cut again in both dimensions."""
+    q = jnp.concatenate([u, 2 * u], 0)[30:80, 1:]
+    return jnp.pad(q[4:44, :3] - q[8:48, 2:], ((5, 3), (0, 3)))
+
+
+@pytest.mark.parametrize("f", [differences, wrapped, across])
+@pytest.mark.parametrize("axes", [{"a": 8}, {"a": 3}])
+def test_results(f, axes):
+    check(Case(axes, lambda constrain: f, grid(), (P("a", None),), P("a", None)), exact=f is not wrapped)
+
+
+def test_gradient():
+    build = lambda constrain: jax.grad(lambda u: jnp.sum(jnp.tanh(differences(u)) * wrapped(u)))
+    check(Case({"a": 4}, build, grid(), (P("a", None),), P("a", None)), rtol=1e-4)
+
+
+def test_only_borders_are_sent():
+    for f, lines in ((differences, 2), (wrapped, 6)):
+        result, _ = check(Case({"a": 8}, lambda constrain, f=f: f, grid(), (P("a", None),), P("a", None)))
+        assert sum(e.bytes for e in result.plan if e.kind == "collective_permute") <= lines * COLUMNS * 4 * 2
