@@ -46,3 +46,17 @@ def test_compilers_that_have_the_type_are_given_it():
     known = propagation.run(text("gather"))
     assert "bitcast_convert" in collectives.partition(known).as_text()
     assert "bitcast_convert" not in collectives.partition(known, topology="v5e:2x4").as_text()
+
+
+def test_what_contractions_read_is_gathered_as_they_want_it():
+    """There the compiler has f32 in any case; integers beside it would take further memory."""
+    types = "(tensor<64x16xbf16>, tensor<16x64xbf16>) -> tensor<64x64xbf16>"
+    program = f"""{MESH}
+func.func @main(%x: tensor<64x16xbf16> {over("x", "")}, %w: tensor<16x64xbf16> {over("x", "")})
+    -> (tensor<64x64xbf16> {over("x", "")}) {{
+  %v = stablehlo.tanh %w : tensor<16x64xbf16>
+  %r = stablehlo.dot_general %x, %v, contracting_dims = [1] x [0] : {types}
+  return %r : tensor<64x64xbf16>
+}}"""
+    result = collectives.partition(propagation.run(program))
+    assert set(result.plan.counts) == {"all_gather"} and "bitcast_convert" not in result.as_text()
