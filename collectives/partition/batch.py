@@ -83,7 +83,8 @@ def apply(
 ) -> None:  # fmt: skip
     """Runs the operation on pieces split as the cheapest assignment of `factors` says; an `effect` keeps it although
     nobody uses its results. With `row_major` its operands and results are laid out so in memory."""
-    byte = 4 * max(map(ctx.bits, op.results), default=0.0) * ctx.redundancy
+    # One way through memory: computing the same on all devices is avoided, but not at the price of sending more.
+    byte = max(map(ctx.bits, op.results), default=0.0) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
     operands = []
     for v, dims, f in zip(op.operands, choice.operands, factors.operands):

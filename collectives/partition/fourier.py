@@ -51,7 +51,7 @@ def fft(ctx: Context, op: Op) -> None:
     if have is None or not any(have[d] for d in transform.dims):
         by_rule(ctx, op, row_major=ctx.atoms.count > 1)
         return
-    work = 4 * ctx.bits(op.results[0]) * ctx.redundancy
+    work = ctx.bits(op.results[0]) * ctx.redundancy
     factors = factors_of(rule_of(op), (value.type.shape,), (op.results[0].type.shape,))
     least = choose(ctx, factors, op.operands, op.results, work).bytes
     mine = ctx.elements(value.type.shape, have) * work + ctx.move_cost(value, have)

@@ -30,7 +30,10 @@ USES = 3
 # Operations that keep the split of dimensions in which they change nothing, or that they sum up.
 RULED = frozenset(
     f"stablehlo.{name}"
-    for name in "concatenate dynamic_slice dynamic_update_slice gather pad reduce reverse scatter slice sort".split()
+    for name in (
+        *("concatenate", "dynamic_slice", "dynamic_update_slice", "gather", "pad"),
+        *("reduce", "reverse", "scatter", "slice", "sort"),
+    )
 )
 
 
@@ -75,6 +78,9 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
         return min(to(want), sum(others) + sum(extra_cost(ctx, r, d, depth) for r, d in zip(op.results, layouts[1])))
     if op.name == "stablehlo.fft":
         return min(to(want), in_place(ctx, op, dims) + extra_cost(ctx, op.results[0], dims, depth))
+    if op.name in ("sdy.sharding_constraint", "sdy.reshard"):
+        asked = ctx.want(op.results[0])
+        return to(asked) + extra_cost(ctx, op.results[0], asked, depth)
     if op.name in RULED:
         return _along(ctx, op, value, dims, depth)
     return to(want)

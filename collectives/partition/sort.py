@@ -51,7 +51,7 @@ def _columnsort(ctx: Context, op: Op, d: int, have: Dims) -> bool:
     cost = ctx.elements(shape, have) * ((2 * bits + place) * (p - 1) / p + bits + place / 2)
     cost += sum(ctx.move_cost(v, have) for v in op.operands)
     cost += sum(ctx.later_cost(r, have) for r in op.results)
-    cost += 4 * 4 * ctx.bits(op.results[0]) * ctx.redundancy * ctx.elements(shape, have)
+    cost += 4 * ctx.bits(op.results[0]) * ctx.redundancy * ctx.elements(shape, have)
     if choose_rows(ctx, op, d) <= cost:
         return False
     refs = [ctx.get(v, have) for v in op.operands]
@@ -72,7 +72,7 @@ def choose_rows(ctx: Context, op: Op, d: int) -> float:
     every = tuple(range(len(shape)))
     kinds = tuple(WHOLE if i == d else PASS for i in every)
     count = len(op.operands)
-    byte = 4 * ctx.bits(op.results[0]) * ctx.redundancy
+    byte = ctx.bits(op.results[0]) * ctx.redundancy
     return choose(ctx, Factors(shape, kinds, (every,) * count, (every,) * count), op.operands, op.results, byte).bytes
 
 

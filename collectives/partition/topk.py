@@ -71,7 +71,7 @@ def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bo
         return sum(ctx.later_cost(r, dims) for r in op.results)
 
     target, cost = meeting(ctx, candidates, bits, have, last, later)
-    per_element = 4 * ctx.bits(result) * ctx.redundancy
+    per_element = ctx.bits(result) * ctx.redundancy
     whole = choose(ctx, factors, op.operands, op.results, per_element)
     if whole.bytes <= cost + ctx.move_cost(value, have) + ctx.elements(shape, have) * per_element:
         return False
@@ -154,7 +154,7 @@ def _approximate_candidates(ctx: Context, op: Op, config: str, d: int, k: int, h
     every = tuple(range(len(shape)))
     kinds = tuple(WHOLE if i == d else PASS for i in every)
     factors = Factors(shape, kinds, (every, every), (tuple(-1 if i == d else i for i in every),) * 2)
-    work = 4 * bits * ctx.redundancy
+    work = bits * ctx.redundancy
     if choose(ctx, factors, op.operands[:2], op.results, work).bytes <= cost + ctx.elements(shape, have) * work:
         return False
     piece = [ctx.get(v, have) for v in op.operands[:2]]

@@ -44,3 +44,18 @@ def test_what_is_whole_is_sliced_where_it_is():
     table, ids = normal(24, 4), np.arange(30, dtype=np.int32).reshape(6, 5) * 7 % 24
     build = lambda constrain: lambda table, ids: constrain(table, "x", None)[ids][:, 0] + 1
     check(Case({"x": 5}, build, (table, ids), (P(), P(None, "x")), P()), exact=True)
+
+
+def test_what_is_asked_for_whole_is_sorted_whole():
+    """Dealing it out first would spare work, and send more than gathering it once."""
+
+    def build(constrain):
+        step = lambda i, s: (constrain(jnp.sort(s[0], axis=0), None, None) + s[1], s[0] * 0.5)
+        return lambda a, b: jax.lax.fori_loop(0, 4, step, (a, b))
+
+    check(Case({"x": 8}, build, (normal(8, 48), normal(8, 48, seed=1)), (P("x"), P("x"))))
+
+
+def test_a_short_transform_of_what_is_whole_stays_whole():
+    build = lambda constrain: lambda x: jnp.fft.rfftn(constrain(x, None, "x"), axes=(1,))
+    check(Case({"x": 8}, build, (normal(32, 6),), (P(),), P()))
