@@ -17,6 +17,7 @@ from .layout import Atoms, Dims
 
 __all__ = ["Exchange", "Round", "Tiles", "exchange", "lacking", "summing", "tiles"]
 
+CUT_LIMIT = 256  # boxes up to which other ways to cut them are tried
 MESSAGE_LIMIT = 1 << 16  # boxes in all; beyond them planning takes seconds and the latencies more than the bytes
 
 
@@ -119,10 +120,42 @@ def exchange(source: Tiles, target: Tiles, limit: int | None = None) -> Exchange
     if len(receivers) > MESSAGE_LIMIT or (limit is not None and most > limit):
         return None
     low, extents = low[receivers, parts], extents[receivers, parts]
+    found = None
+    for boxes in _cut((receivers, parts, low, extents)):
+        if found is None or len(boxes[0]) <= CUT_LIMIT:
+            dealt = _deal(index, len(keys), *boxes, limit)
+            if dealt is not None and (found is None or dealt.elements < found.elements):
+                found = dealt
+    return found
+
+
+def _cut(boxes: tuple[np.ndarray, ...]):
+    """The boxes (receivers, parts, low, extents) as they are, and with the longest along a dimension cut in two where
+    others end, or the shortest do: a round's messages have the extents of its largest, and the rest of shorter ones is
+    sent for nothing."""
+    yield boxes
+    receivers, parts, low, extents = boxes
+    for d in range(extents.shape[1]):
+        lengths = np.unique(extents[:, d])
+        for length in dict.fromkeys((lengths[0], lengths[-2])) if len(lengths) > 1 else ():
+            (long,) = np.nonzero(extents[:, d] > length)
+            behind, rest, front = low[long].copy(), extents[long].copy(), extents.copy()
+            behind[:, d] += length
+            rest[:, d] -= length
+            front[long, d] = length
+            joined = zip((receivers, parts, low, front), (receivers[long], parts[long], behind, rest))
+            yield tuple([np.concatenate(pair) for pair in joined])
+
+
+def _deal(
+    index: np.ndarray, count: int, receivers: np.ndarray, parts: np.ndarray, low: np.ndarray, extents: np.ndarray,
+    limit: int | None,
+) -> Exchange | None:  # fmt: skip
+    """Boxes of `count` parts, held by the devices as `index` says, dealt into rounds; None if there are too many."""
     order = np.lexsort((*extents.T, -np.prod(extents, axis=1)))
     receivers, parts, low, extents = receivers[order], parts[order], low[order], extents[order]
-    senders = _senders(index, len(keys), parts, np.prod(extents, axis=1))
-    dealt = _dealt(senders.tolist(), receivers.tolist(), extents, count)
+    senders = _senders(index, count, parts, np.prod(extents, axis=1))
+    dealt = _dealt(senders.tolist(), receivers.tolist(), extents, len(index))
     if limit is not None and max(dealt, default=-1) >= limit:
         return None
     of = np.array(dealt, np.int64)

@@ -10,6 +10,8 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+import collectives
+
 from .jax_side import Case, check
 from .text_side import MESH, check_text, over
 
@@ -158,3 +160,9 @@ def test_products_and_pointwise_work_in_their_older_forms():
 """
     result = check_text(program, [normal(8, 16), normal(16, 8), normal(16)], rtol=1e-4)
     assert sorted(e.kind for e in result.plan) == ["all_reduce", "reduce_scatter"]
+
+
+def test_boxes_are_cut_where_others_end():
+    """Pieces of 16 and 14 rows to groups of four, and 2 rows from the other group's last piece."""
+    plan = collectives.plan_reshard((123, 8), "f32", '["x"=2, "y"=4]', '[{"x","y"}, {}]', '[{"x"}, {}]')
+    assert plan.bytes == (3 * 14 + 4 * 2) * 8 * 4
