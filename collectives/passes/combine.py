@@ -82,7 +82,7 @@ def _message(group: list[Item]) -> float:
 def _affordable(region: Region, between: slice, groups: list[list[Item]], machine: Machine, results, functions) -> bool:
     """Whether waiting for each other makes members and what hangs on them live no longer than memory allows.
 
-    Without a topology members are so small that nobody misses them.
+    Without a topology members are so small that nobody misses them; what hangs on them may be larger.
     """
     before = region.items
     most = peak(region, results, functions)
@@ -90,7 +90,7 @@ def _affordable(region: Region, between: slice, groups: list[list[Item]], machin
     region.items = [*before[: between.start], *contract(before[between], of, list), *before[between.stop :]]
     grown = peak(region, results, functions) - most
     region.items = before
-    return grown <= GROWTH * most
+    return grown <= (GROWTH * most if machine.chosen else max(GROWTH * most, TINY))
 
 
 def _no_copies(item: Item, machine: Machine) -> bool:
