@@ -8,6 +8,7 @@ from .passes.combine import combine
 from .passes.dead import remove_dead, remove_dead_start
 from .passes.hoist import hoist
 from .passes.kernels import kernels_first
+from .passes.listing import list_as_needed
 from .passes.machine import Machine
 from .passes.memory import Budget
 from .passes.merge import merge
@@ -41,4 +42,5 @@ def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, optio
         if options.order or (options.order is None and machine.chosen):
             order(function, functions, machine, budget)
         kernels_first(function, machine)
+        list_as_needed(function, machine)
         remove_dead_start(function, remove_dead(function) if changed else live)
