@@ -210,7 +210,7 @@ def test_products_with_one_are_another_name_of_the_other_factor():
 
 
 def test_equal_masks_are_made_wherever_they_are_needed():
-    """The contrastive loss picks the diagonal of the scores and of their transpose: equal gradients, not split alike."""
+    """The contrastive loss picks the diagonal of scores and of their transpose: equal gradients, split otherwise."""
 
     def build(constrain):
         def loss(z):
