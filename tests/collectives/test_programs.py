@@ -30,13 +30,13 @@ def test_tensor_parallel_mlp_needs_two_all_reduces():
 
         return f
 
-    args = (normal(64, 32), normal(32, 128, scale=0.2), normal(128, 32, scale=0.2), normal(64, 32))
+    args = (normal(8, 32), normal(32, 128, scale=0.2), normal(128, 32, scale=0.2), normal(8, 32))
     specs = (P(), P(None, "x"), P("x", None))
     case = Case({"x": 8}, build, args, (*specs, P()), (P(), specs))
     result, sent = check(case)
     (entry,) = result.plan  # the output's and the gradient's, in one message
     assert (entry.kind, entry.axes, len(entry.members)) == ("all_reduce", "x", 2)
-    assert sent == 2 * (2 * 7 / 8 * 64 * 32 * 4) == result.plan.bytes
+    assert sent == 2 * (2 * 7 / 8 * 8 * 32 * 4) == result.plan.bytes
 
 
 def fsdp(constrain):
