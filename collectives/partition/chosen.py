@@ -8,18 +8,20 @@ put the conversion into some of the value's users.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
-from propagation.attributes import symbol
+from propagation.attributes import conv_dims, dot_dims, integers, symbol
 from propagation.program import Op, Use, Value
 
 from ..emit import Ref
 from ..layout import Dims
+from .constant import scalar_constant
 from .context import Context
 
 __all__ = ["MOVING", "bind"]
 
-STEPS = 64  # values that are followed on the way to their readers
+STEPS = 512  # values that are followed on the way to their readers
 
 
 def _named(*names: str) -> frozenset[str]:
@@ -34,22 +36,13 @@ _JOINING = _named(
     "reverse", "select", "sdy.propagation_barrier", "sdy.reshard", "sdy.sharding_constraint",
 )  # fmt: skip
 # What is the same for two NaNs, for both zeros, and for a subnormal number and zero where arithmetic takes it for that.
-_ENDS = _named(
-    "add",
-    "compare",
-    "convolution",
-    "cosine",
-    "dot_general",
-    "exponential",
-    "log",
-    "logistic",
-    "subtract",
-    "chlo.square",
-)
-# What is so but for the sign of a zero.
+_ENDS = _named("cosine", "exponential", "log", "logistic", "chlo.square")
+# What is so but for the sign of a zero: two zeros that are both negative add up to a negative one.
 _SIGNED = _named(
-    "cbrt", "exponential_minus_one", "log_plus_one", "multiply", "negate", "sign", "sine", "sqrt", "tanh", "chlo.erf"
-)
+    "add", "cbrt", "exponential_minus_one", "log_plus_one", "multiply", "negate", "sign", "sine", "sqrt", "subtract",
+    "tanh", "chlo.erf",
+)  # fmt: skip
+_SUMS = _named("convolution", "dot_general", "reduce", "scatter")
 
 
 def bind(ctx: Context, value: Value, dims: Dims, pending: tuple[int, ...], ref: Ref) -> None:
@@ -71,10 +64,36 @@ def _is_end(use: Use) -> bool:
     op = use.op
     if op.name == "stablehlo.convert":
         return op.results[0].type.dtype.startswith(("i", "ui"))
-    if op.name in ("stablehlo.reduce", "stablehlo.scatter"):
-        added = op.name == "stablehlo.reduce" or use.number > len(op.results)  # not what updates are added to
-        return added and [o.name for o in op.regions[0].ops[:-1]] == ["stablehlo.add"]
+    if op.name == "stablehlo.compare":
+        return "TOTALORDER" not in str(op.attrs.get("compare_type", ""))  # that is a comparison of bits
+    if op.name in ("stablehlo.add", "stablehlo.subtract"):  # what is no zero has no sign of a zero
+        return scalar_constant(op.operands[1 - use.number]) not in (None, 0)
+    if op.name in _SUMS:
+        return _is_addend(use) and not _is_lone(use)
     return op.name in _ENDS
+
+
+def _is_addend(use: Use) -> bool:
+    """Whether an operation of `_SUMS` adds up what a use takes, or products with it."""
+    op = use.op
+    if not op.regions:
+        return True
+    added = use.number == (0 if op.name == "stablehlo.reduce" else 2)  # not what updates are added to
+    return len(op.results) == 1 and added and [o.name for o in op.regions[0].ops[:-1]] == ["stablehlo.add"]
+
+
+def _is_lone(use: Use) -> bool:
+    """Whether each sum may be of a single number, which keeps its sign if it is a zero: others are added to a zero."""
+    op = use.op
+    shape = op.operands[0].type.shape
+    if op.name == "stablehlo.scatter":
+        return scalar_constant(op.operands[0]) in (None, 0)  # compilers leave out what is added to zeros
+    if op.name == "stablehlo.reduce":
+        return math.prod(shape[d] for d in integers(op.attrs["dimensions"])) == 1
+    if op.name == "stablehlo.dot_general":
+        return math.prod(shape[d] for d in dot_dims(op.attrs["dot_dimension_numbers"]).lhs_contract) == 1
+    kernel, dims = op.operands[1].type, conv_dims(op.attrs["dimension_numbers"])
+    return kernel.size == kernel.shape[dims.kernel_output_feature]
 
 
 def _is_rounded(ctx: Context, value: Value) -> bool:
@@ -112,7 +131,7 @@ def _carried(ctx: Context, use: Use, moving: frozenset[str]) -> Iterator[Value]:
     op = use.op
     if op.name == "stablehlo.optimization_barrier":
         yield op.results[use.number]
-    elif op.name in moving or (op.name == "stablehlo.divide" and use.number == 0 and moving >= _SIGNED):
+    elif op.name in moving or (moving >= _SIGNED and _keeps(use)):
         yield op.results[0]
     elif op.name == "func.call":
         callee = ctx.program.funcs.get(symbol(op.attrs["callee"]))
@@ -125,6 +144,12 @@ def _carried(ctx: Context, use: Use, moving: frozenset[str]) -> Iterator[Value]:
         yield from _places(op, use.number)
     elif op.name == "stablehlo.return" and op.parent_op is not None and op.parent_op.name == "stablehlo.while":
         yield from _places(op.parent_op, use.number)
+
+
+def _keeps(use: Use) -> bool:
+    """Whether a use may show in the result, and only as `_SIGNED` says, because of what the operand is used for."""
+    op = use.op
+    return use.number == 0 if op.name == "stablehlo.divide" else op.name in _SUMS and _is_addend(use)
 
 
 def _places(loop: Op, number: int) -> Iterator[Value]:

@@ -286,14 +286,14 @@ class Context:
                 self._remember(state, region, dims, ref)
                 return ref
             kind = "add" if state.partial is None else state.partial.kind
-            if state.partial is not None and state.partial.chosen and len(parts) == 1:
-                kind = "choose" if kind == "add" else kind
+            chosen = state.partial is not None and state.partial.chosen and kind == "add"
             total, meet = None, dims if len(parts) == 1 else self._meeting(state, have, parts, dims)[1]
             for pending, part in parts.items():
                 ref = None if pending else self.journal.sibling(part, state.shape, have, meet, region)
                 if ref is None:
                     plan = self.planner.plan(state.shape, state.bits, have, meet, pending)
-                    ref = self._follow(state, region, plan, part, kind, alone=len(parts) == 1)
+                    how = "choose" if chosen and pending else kind
+                    ref = self._follow(state, region, plan, part, how, alone=len(parts) == 1)
                 total = ref if total is None else self.combine(kind, total, ref)
             if meet != dims:
                 self._remember(state, region, meet, total)

@@ -98,6 +98,9 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
     waits = [deferred(ctx, v) for v in (a, b)]
     if a is b or not any(waits):
         return False
+    chosen = any(wait and ctx.state(v).partial.chosen for v, wait in zip((a, b), waits))
+    if chosen and all(waits):
+        return False  # one's elements would meet the other's zeros, which stand for nothing
     dims = ctx.state(a if waits[0] else b).partial.dims
     for v, wait in zip((a, b), waits):
         if wait and ctx.state(v).partial.dims != dims:
@@ -116,7 +119,7 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
                 ref = ctx.emit("stablehlo.negate", (ref,), ref.shape, ref.dtype)
             _put(ctx, parts, atoms, ref)
     masked = any(wait and ctx.state(v).partial.masked for v, wait in zip((a, b), waits))
-    ctx.bind_partial(op.results[0], dims, parts, masked=masked)
+    ctx.bind_partial(op.results[0], dims, parts, masked=masked, chosen=chosen)
     return True
 
 

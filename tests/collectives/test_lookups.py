@@ -117,7 +117,8 @@ def in_a_loop(rows):
     (lambda rows: jnp.where(rows > 0, rows, -1), True),
     (lambda rows: (rows + 2, rows), True),
     (lambda rows: rows * 2, True),  # a zero has its sign
-    (lambda rows: rows - jnp.mean(rows, 1, keepdims=True), False),
+    (lambda rows: (rows - jnp.mean(rows, 1, keepdims=True)) @ rows.T, False),
+    (lambda rows: jnp.concatenate([rows, rows]).sum(1), False),
     (lambda rows: jnp.concatenate([rows, -rows * 3]) @ rows.T, False),
     (in_a_loop, False),
 ])  # fmt: skip
@@ -132,6 +133,41 @@ def test_rows_travel_as_numbers_where_that_makes_no_difference(reader, bits):
     case = Case({"x": 8}, look_up_and(reader), (table, ids), (P("x", None), P()))
     result, _ = check(case, exact=True)
     assert ("bitcast_convert" in result.as_text()) == bits
+
+
+def added_up(rows, negative):
+    return jnp.zeros((16, 16)).at[jnp.arange(16)].add(rows) + negative
+
+
+@pytest.mark.parametrize("reader", [
+    lambda rows, negative: rows + negative,
+    lambda rows, negative: rows - -negative,
+    lambda rows, negative: 1 / (rows + negative + negative),
+    lambda rows, negative: jnp.atan2(rows + negative, -1),
+    lambda rows, negative: rows[:, :1] @ jnp.ones((1, 4)),
+    lambda rows, negative: jnp.sum(rows[:, :1], 1),
+    lambda rows, negative: negative.at[jnp.arange(16)[::-1]].add(rows),
+    lambda rows, negative: jax.lax.lt_to_p.bind(rows, -negative),  # the order of bits
+    added_up,
+])  # fmt: skip
+def test_zeros_of_rows_keep_their_signs(reader):
+    """Negative zeros, of which sums over devices make positive ones, in what one device computes from them."""
+    table = np.full((4096, 16), -0.0, np.float32)
+    table[3], table[5] = 0, 2
+    ids = np.arange(16, dtype=np.int32)
+
+    def build(constrain):
+        return lambda table, negative, ids: reader(constrain(table[ids], None, None), negative)
+
+    arguments = table, table[8:24].copy(), ids
+    check(Case({"x": 8}, build, arguments, (P("x", None), P(), P())), exact=True)
+
+
+def test_zeros_of_rows_that_are_added_up_keep_their_signs():
+    table = np.full((4096, 16), -0.0, np.float32)
+    ids = np.arange(16, dtype=np.int32)
+    build = lambda constrain: lambda a, b, ids: a[ids] + b[ids]
+    check(Case({"x": 8}, build, (table, table.copy(), ids), (P("x", None), P("x", None), P())), exact=True)
 
 
 def test_one_look_up_that_is_wanted_split_moves_one_row():
