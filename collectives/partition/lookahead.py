@@ -130,7 +130,7 @@ def _along(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     move = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.bits(value), dims, want)
     best = move + sum(extra_cost(ctx, r, ctx.want(r), depth) for r in op.results)
     factors = _factors(ctx, op)
-    if factors is None or op.operands.count(value) > 1:
+    if factors is None or op.operands.count(value) != 1:  # none: it is made in an operand's place
         return best
     mine = factors.operands[op.operands.index(value)]
     kept = tuple(x if f >= 0 and factors.kinds[f] != WHOLE else () for f, x in zip(mine, dims))

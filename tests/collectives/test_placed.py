@@ -92,3 +92,17 @@ def test_positions_outside_or_met_twice_are_scatters():
         return outside.at[jnp.full((4,), 5)].add(w[:4])
 
     check(Case({"a": 8}, lambda constrain: f, arguments(), (P("a", None),) * 2, P("a", None)))
+
+
+@pytest.mark.parametrize("spec", [("b", "a"), ("b", None), (("a", "b"), None)])
+def test_rows_written_backwards_at_counted_positions(spec):
+    """What is reversed on the way stands for an operand of the scatter, and is none of them."""
+
+    def build(constrain):
+        def f(u, w):
+            u = constrain(u, *spec)
+            return u.at[20 - jnp.arange(9)].set(u[:9])
+
+        return f
+
+    check(Case({"a": 4, "b": 2}, build, arguments(), (P("b", None), P())), exact=True)
