@@ -1,17 +1,38 @@
-"""Regions of scalars (of reductions, sorts, scatters): no device computes them by itself, so shardings mean nothing in
-them. Frontends write constraints there all the same."""
+"""What stands in regions and functions: which callees are written out where they are called, and regions of scalars.
+
+Regions of scalars (of reductions, sorts, scatters): no device computes them by itself, so shardings mean nothing in
+them. Frontends write constraints there all the same.
+"""
 
 from __future__ import annotations
 
-from propagation.program import Block, Op, Use, Value
+from typing import TYPE_CHECKING
 
-__all__ = ["plain"]
+from propagation.attributes import symbol
+from propagation.program import Block, Func, Op, Use, Value
+
+if TYPE_CHECKING:
+    from .context import Context
+
+__all__ = ["called", "is_written_in_place", "plain"]
+
+INLINE_LIMIT = 40  # operations of a callee that is written out at every call rather than called
 
 _COMPUTATIONS = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while", "sdy.manual_computation"})
 _ANNOTATIONS = frozenset(
     f"sdy.{name}"
     for name in ("data_flow_edge", "propagation_barrier", "reshard", "sharding_constraint", "sharding_group")
 )
+
+
+def called(ctx: Context, op: Op) -> Func | None:
+    """The function that a call names, if the module has it."""
+    return ctx.program.funcs.get(symbol(op.attrs["callee"]))
+
+
+def is_written_in_place(ctx: Context, callee: Func) -> bool:
+    """Whether a function is written out at its calls: a small one, and one that is called once."""
+    return ctx.calls(callee.name) <= 1 or len(callee.body.ops) <= INLINE_LIMIT
 
 
 def plain(op: Op) -> Op:

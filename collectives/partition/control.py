@@ -13,13 +13,13 @@ from ..errors import UnsupportedOpError
 from ..layout import Dims
 from ..realise import APART
 from . import batch, linear
+from .bodies import called, is_written_in_place
 from .carries import best
 from .constant import scalar_constant
 from .context import Context
 from .varying import varying
 
 LOOKS = 3  # how often a loop's body is written before the layouts of what it carries are final
-INLINE_LIMIT = 40  # operations of a callee that is written out at every call rather than called
 
 
 # -- loops ----------------------------------------------------------------------------------------------------
@@ -246,11 +246,11 @@ def _apart(ctx: Context, predicate: Value) -> frozenset[int]:
 
 def call(ctx: Context, op: Op) -> None:
     """Small callees, and those called once, are written in place; others become one function per set of layouts."""
-    name = symbol(op.attrs["callee"])
-    callee = ctx.program.funcs.get(name)
+    callee = called(ctx, op)
     if callee is None:
+        name = symbol(op.attrs["callee"])
         raise UnsupportedOpError(f"call of @{name}, which the module does not define", source(op))
-    if ctx.calls(name) <= 1 or len(callee.body.ops) <= INLINE_LIMIT:
+    if is_written_in_place(ctx, callee):
         inline(ctx, op, callee)
     else:
         _call(ctx, op, callee)

@@ -12,10 +12,11 @@ import math
 from collections.abc import Sequence
 
 from propagation.attributes import dot_dims, integers
-from propagation.program import Op, Value
+from propagation.program import Func, Op, Value
 
 from ..layout import Dims
 from .batch import along_batch, factors_of
+from .bodies import called, is_written_in_place
 from .context import Context
 from .elementwise import PARTITION as POINTWISE
 from .factors import REDUCE, WHOLE, Factors, layout_of
@@ -67,6 +68,8 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
         )
     if op.name == "func.return" and value in ctx.returned_as:
         return extra_cost(ctx, ctx.returned_as[value], dims, depth)
+    if op.name == "func.call" and (callee := called(ctx, op)) is not None and is_written_in_place(ctx, callee):
+        return _called(ctx, op, callee, value, dims, depth)
     if (after := renamed(op, dims, ctx.sizes)) is not None:
         return extra_cost(ctx, op.results[0], _filled(ctx, op.results[0], after), depth)
     if op.name == "stablehlo.reshape":
@@ -84,6 +87,18 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     if op.name in RULED:
         return _along(ctx, op, value, dims, depth)
     return to(want)
+
+
+def _called(ctx: Context, op: Op, callee: Func, value: Value, dims: Dims, depth: int) -> float:
+    """Of a call whose callee is written in its place: what the users of its argument send, and those of its results."""
+    returned, estimates = ctx.returned_as, ctx.estimates
+    ctx.returned_as = {**returned, **dict(zip(callee.returned, op.results))}
+    if ctx.calls(callee.name) > 1:
+        ctx.estimates = {}  # other calls have other users
+    try:
+        return max(extra_cost(ctx, a, dims, depth) for a, v in zip(callee.args, op.operands) if v is value)
+    finally:
+        ctx.returned_as, ctx.estimates = returned, estimates
 
 
 def _meetings(ctx: Context, others: Sequence[Value], *layouts: Dims) -> list[Dims]:
@@ -217,7 +232,9 @@ def _dot(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     have = ctx.want(other) if have is None else have
     theirs = {x for atoms in have for x in atoms}
     alike = tuple(have[pairs[i]] if i in pairs else () if theirs & set(x) else x for i, x in enumerate(dims))
-    whole = tuple(() if i in contract else x for i, x in enumerate(dims))
+    # Both split alike along what is contracted are never gathered: all devices would compute the same (see `choose`).
+    agreed = any(dims[i] for i in contract) and all(dims[i] == have[pairs[i]] for i in contract)
+    whole = dims if agreed else tuple(() if i in contract else x for i, x in enumerate(dims))
     shape, bits = value.type.shape, ctx.bits(value)
     return min(
         (0.0 if layout == dims else ctx.planner.cost(shape, bits, dims, layout))

@@ -59,3 +59,28 @@ def test_what_is_asked_for_whole_is_sorted_whole():
 def test_a_short_transform_of_what_is_whole_stays_whole():
     build = lambda constrain: lambda x: jnp.fft.rfftn(constrain(x, None, "x"), axes=(1,))
     check(Case({"x": 8}, build, (normal(32, 6),), (P(),), P()))
+
+
+def test_rows_that_weights_are_gathered_for_are_looked_up_where_they_are_wanted():
+    """Propagation splits the features, whose products would be added up whole; behind a function there are others."""
+
+    def build(constrain):
+        f = jax.jit(lambda x: jnp.maximum(x, 0) * x)
+
+        def layers(table, w, v, ids):
+            x = table[ids]
+            for i in range(2):
+                x = x + f(x @ w[i]) @ v[i]
+            return jnp.sum(x * x)
+
+        return layers
+
+    args = (
+        normal(64, 16),
+        normal(2, 16, 64, seed=1),
+        normal(2, 64, 16, seed=2),
+        np.arange(1024, dtype=np.int32).reshape(16, 64) % 64,
+    )
+    specs = P("x"), P(None, "x"), P(None, None, "x"), P("x")
+    _, sent = check(Case({"x": 8}, build, args, specs, P()), rtol=1e-3)
+    assert sent < 2 * 4 * (2 * 2 * 16 * 64 + 64 * 16)
