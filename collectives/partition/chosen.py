@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from propagation.attributes import conv_dims, dot_dims, integers, symbol
+from propagation.attributes import conv_dims, dot_dims, integers, scatter_dims, symbol
 from propagation.program import Op, Use, Value
 
 from ..emit import Ref
@@ -83,11 +83,14 @@ def _is_addend(use: Use) -> bool:
 
 
 def _is_lone(use: Use) -> bool:
-    """Whether each sum may be of a single number, which keeps its sign if it is a zero: others are added to a zero."""
+    """Whether each sum may be of a single number, which keeps its sign if it is a zero: others are added to a zero, and
+    compilers leave that zero out for single updates."""
     op = use.op
     shape = op.operands[0].type.shape
     if op.name == "stablehlo.scatter":
-        return scalar_constant(op.operands[0]) in (None, 0)  # compilers leave out what is added to zeros
+        target, where = scalar_constant(op.operands[0]), scatter_dims(op.attrs["scatter_dimension_numbers"])
+        places = math.prod(n for d, n in enumerate(op.operands[1].type.shape) if d != where.index_vector)
+        return target is None or (target == 0 and (places == 1 or math.copysign(1, target) < 0))
     if op.name == "stablehlo.reduce":
         return math.prod(shape[d] for d in integers(op.attrs["dimensions"])) == 1
     if op.name == "stablehlo.dot_general":
