@@ -98,9 +98,10 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
     waits = [deferred(ctx, v) for v in (a, b)]
     if a is b or not any(waits):
         return False
-    chosen = any(wait and ctx.state(v).partial.chosen for v, wait in zip((a, b), waits))
-    if chosen and all(waits):
-        return False  # one's elements would meet the other's zeros, which stand for nothing
+    # Two are sent as one sum, which is half as much. It has every number, but not the sign of two negative zeros.
+    chosen = not all(waits) and ctx.state(a if waits[0] else b).partial.chosen
+    if chosen and negate_second and waits[1]:
+        return False  # zeros that stand for nothing would have a sign
     dims = ctx.state(a if waits[0] else b).partial.dims
     for v, wait in zip((a, b), waits):
         if wait and ctx.state(v).partial.dims != dims:

@@ -138,6 +138,8 @@ def test_rows_travel_as_numbers_where_that_makes_no_difference(reader, bits):
 @pytest.mark.parametrize("reader", [
     lambda rows, negative: rows + negative,
     lambda rows, negative: rows - -negative,
+    lambda rows, negative: negative - rows,
+    lambda rows, negative: 3 - rows,
     lambda rows, negative: 1 / (rows + negative + negative),
     lambda rows, negative: jnp.atan2(rows + negative, -1),
     lambda rows, negative: rows[:, :1] @ jnp.ones((1, 4)),
@@ -159,11 +161,13 @@ def test_zeros_of_rows_keep_their_signs(reader):
     check(Case({"x": 8}, build, arguments, (P("x", None), P(), P())), exact=True)
 
 
-def test_zeros_of_rows_that_are_added_up_keep_their_signs():
-    table = np.full((4096, 16), -0.0, np.float32)
-    ids = np.arange(16, dtype=np.int32)
+def test_rows_of_two_tables_that_are_added_up_are_sent_once():
+    rng = np.random.default_rng(0)
+    tables = [rng.standard_normal((1024, 16)).astype(np.float32) for _ in range(2)]
     build = lambda constrain: lambda a, b, ids: a[ids] + b[ids]
-    check(Case({"x": 8}, build, (table, table.copy(), ids), (P("x", None), P("x", None), P())), exact=True)
+    ids = rng.integers(0, 1024, 64).astype(np.int32)
+    _, sent = check(Case({"x": 8}, build, (*tables, ids), (P("x", None), P("x", None), P()), P()), exact=True)
+    assert sent == 2 * 7 / 8 * 64 * 16 * 4
 
 
 def test_one_look_up_that_is_wanted_split_moves_one_row():
