@@ -232,9 +232,7 @@ def _dot(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     have = ctx.want(other) if have is None else have
     theirs = {x for atoms in have for x in atoms}
     alike = tuple(have[pairs[i]] if i in pairs else () if theirs & set(x) else x for i, x in enumerate(dims))
-    # Both split alike along what is contracted are never gathered: all devices would compute the same (see `choose`).
-    agreed = any(dims[i] for i in contract) and all(dims[i] == have[pairs[i]] for i in contract)
-    whole = dims if agreed else tuple(() if i in contract else x for i, x in enumerate(dims))
+    whole = tuple(() if i in contract else x for i, x in enumerate(dims))
     shape, bits = value.type.shape, ctx.bits(value)
     return min(
         (0.0 if layout == dims else ctx.planner.cost(shape, bits, dims, layout))
