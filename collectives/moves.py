@@ -32,7 +32,8 @@ class Step(NamedTuple):
     """One collective (or a local slice).
 
     kind       slice, all_gather, all_to_all, collective_permute, reduce_scatter, all_reduce, pieces
-    atoms      the atoms over which devices talk (for a slice: over which the tensor is cut)
+    atoms      the atoms over which devices talk (for a slice: over which the tensor is cut). Other atoms that the
+               dimension has after a reduce-scatter are cut by before it
     dim        the dimension sliced, gathered or scattered; -1 if none
     moves      the moves of an all-to-all
     after      the layout it ends in
@@ -107,25 +108,52 @@ class _Position:
         return (*self.dims[:d], tuple(atoms), *self.dims[d + 1 :])
 
     def direct(self) -> Step | None:
-        """Slicing, or reduce-scattering, exactly what the target wants next: never a mistake."""
+        """Slicing, or reduce-scattering, exactly what the target wants next: never a mistake, if nothing is left that
+        could be sliced before it is reduced."""
+        found = next(self._direct_slices(), None)
+        if found is not None or (self.unreduced and not self.used.issuperset(self.place)):
+            return found
+        return next(self._direct_scatters(), None)
+
+    def _fitting(self) -> Iterator[int]:
+        """The dimensions of which the target is sharded by more than they are."""
         for d, (s, t) in enumerate(zip(self.dims, self.target)):
-            n = len(s)
-            if self.common[d] != n or len(t) == n:
-                continue
-            k = n
-            while k < len(t) and t[k] not in self.used:
-                k += 1
-            if k > n and self.can_hold(d, s, t[:k]):
-                return Step("slice", t[n:k], d, (), self.with_dim(d, t[:k]), self.unreduced)
-            if k == n:
-                while k < len(t) and t[k] in self.unreduced:
-                    k += 1
-                if k > n and self.can_hold(d, s, t[:k]):
-                    left = tuple(u for u in self.unreduced if u not in t[n:k])
-                    return Step("reduce_scatter", t[n:k], d, (), self.with_dim(d, t[:k]), left)
-        return None
+            if self.common[d] == len(s) < len(t):
+                yield d
+
+    def _run(self, d: int, fits: Callable[[int], bool]) -> tuple[int, ...]:
+        """The dimension with the target's next atoms that fit."""
+        t, k = self.target[d], len(self.dims[d])
+        while k < len(t) and fits(t[k]):
+            k += 1
+        return t[:k]
+
+    def _direct_slices(self) -> Iterator[Step]:
+        for d in self._fitting():
+            s = self.dims[d]
+            new = self._run(d, lambda a: a not in self.used)
+            more = self._run(d, self._is_cut)
+            if len(new) > len(s) and self.can_hold(d, s, new):
+                if len(more) > len(new) and self.can_hold(d, s, more) and not self.can_hold(d, new, more):
+                    continue  # pieces that are not nested: scattered as a whole
+                yield Step("slice", new[len(s) :], d, (), self.with_dim(d, new), self.unreduced)
+
+    def _is_cut(self, a: int) -> bool:
+        return a in self.unreduced or a not in self.used
+
+    def _direct_scatters(self) -> Iterator[Step]:
+        """Each by itself, or with free atoms that the target wants beside them: devices cut by these first."""
+        for d in self._fitting():
+            s = self.dims[d]
+            for fits in (self._is_cut, lambda a: a in self.unreduced):
+                new = self._run(d, fits)
+                atoms = tuple(a for a in new[len(s) :] if a in self.unreduced)
+                if atoms and self.can_hold(d, s, new):
+                    left = tuple(u for u in self.unreduced if u not in atoms)
+                    yield Step("reduce_scatter", atoms, d, (), self.with_dim(d, new), left)
 
     def reductions(self) -> Iterator[Step]:
+        yield from self._direct_scatters()
         inside = [u for u in self.unreduced if u in self.place]
         outside = tuple(u for u in self.unreduced if u not in self.place)
         for u in inside:

@@ -276,7 +276,7 @@ class Realiser:
         if kind == "all_reduce":
             return all_reduce(self, region, x, self.group(atoms), reduction, op, cause, loc)
         if kind == "reduce_scatter":
-            x = self.pad(region, x, d, 0, after[d] * n - x.shape[d], loc=loc)
+            x = self._cut_between(region, x, d, after[d], step.after[d][len(before[d]) :], atoms, loc)
             return reduce_scatter(self, region, x, d, self.group(atoms), reduction, op, cause, loc)
         if kind in ("collective_permute", "pieces"):
             apart = region.lookup(APART)
@@ -286,6 +286,20 @@ class Realiser:
                 return send_pieces(self, region, x, shape, before, step, op, cause, loc)
             return self.permute(region, x, before, step, op, cause, loc)
         return self.exchange(region, x, after, before, step, op, cause, loc)
+
+    def _cut_between(self, region: Region, x: Ref, d: int, length: int, added, kept, loc) -> Ref:
+        """Dimension `d` in as many pieces of `length` as the atoms `added` have positions, major to minor; of each atom
+        that is not among `kept` only what belongs to a device's position."""
+        digits = tuple(self.sizes[a] for a in added)
+        x = self.pad(region, x, d, 0, length * math.prod(digits) - x.shape[d], loc=loc)
+        if len(added) == len(kept):
+            return x
+        rest = (*x.shape[:d], self.atoms.product(kept) * length, *x.shape[d + 1 :])
+        x = self.reshape(region, x, (*x.shape[:d], *digits, length, *x.shape[d + 1 :]), loc)
+        for i, a in enumerate(added):
+            if a not in kept:
+                x = self.window(region, x, d + i, self.offset(region, (a,), 1), 1, loc)
+        return self.reshape(region, x, rest, loc)
 
     def _in_groups(self, region: Region, x: Ref, shape, before: Dims, step: Step, op, cause, loc) -> Ref:
         """A step as collectives of groups, where not everybody runs it: for a permute all devices would have to."""

@@ -105,6 +105,15 @@ def test_partial_sums_become_reduce_scatters():
     assert ([s.kind for s in plan.steps], plan.bytes) == (["all_reduce"], 2 * 3 / 4 * local)
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (50, 48)])
+@pytest.mark.parametrize("target", ['[{"a"}, {"b"}]', '[{"b"}, {"a"}]', '[{"a", "b"}, {}]', '[{}, {"b", "a"}]'])
+def test_partial_sums_are_sliced_before_they_are_scattered(target, shape):
+    """One reduce-scatter of what the devices need of it; pieces that do not divide are padded."""
+    plan = plan_reshard(shape, "f32", "a=4,b=2", '[{}, {}], unreduced={"a"}', target)
+    assert [s.kind for s in plan.steps if s.kind != "slice"] == ["reduce_scatter"]
+    assert plan.bytes <= 1.12 * plan.bound
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_triangle_inequality(data):

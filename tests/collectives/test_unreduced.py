@@ -102,6 +102,28 @@ def test_a_sum_needed_in_parts_is_scattered():
     np.testing.assert_array_equal(run(result, parts), sum(parts))
 
 
+@pytest.mark.parametrize("target", ['[{"a"}, {"b"}]', '[{"a", "b"}, {}]', '[{"b", "a"}, {}]', '[{}, {"a", "b"}]'])
+def test_what_can_be_sliced_is_sliced_before_it_is_scattered(target):
+    """Over `b` all devices hold the same addends: each reduces only the half that it needs."""
+    parts = addends(7)
+    result = partition(program("return %x", WHOLE, target))
+    assert result.plan.counts == {"reduce_scatter": 1}
+    assert result.plan.bytes == 3 / 4 * (8 * 16 * 4 / 2)
+    np.testing.assert_array_equal(run(result, parts), sum(parts))
+
+
+@pytest.mark.parametrize("target", ['[{"a", "b"}, {}]', '[{"b", "a"}, {}]', '[{"b"}, {"a"}]'])
+def test_pieces_that_do_not_divide_are_sliced_before_they_are_scattered(target):
+    x = "tensor<13x7xf32>"
+    text = f"""{MESH}func.func @main(%x: {x}{attr(WHOLE)}) -> ({x}{attr("[{}, {}]")}) {{
+      %0 = sdy.sharding_constraint %x <@mesh, {target}> : {x}
+      return %0 : {x} }}"""
+    parts = [np.random.default_rng(i).integers(-9, 9, (13, 7)).astype(np.float32) for i in range(4)]
+    (out,) = harness.Compiled(partition(text, False).as_text(), 8)([[parts[d // 2] for d in range(8)]])
+    for got in out:
+        np.testing.assert_array_equal(got, sum(parts))
+
+
 @pytest.mark.parametrize("propagate", [True, False])
 @pytest.mark.parametrize("body", [NEGATE, SQUARE, "return %x"], ids=["linear", "square", "identity"])
 def test_results_declared_unreduced_leave_as_addends(body, propagate):
