@@ -218,8 +218,8 @@ def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes
         wanted = {a for d in target for a in d}
         inside = math.prod(sizes[a] for a in unreduced if a in wanted)
         outside = math.prod(sizes[a] for a in unreduced if a not in wanted)
-        n = inside * outside
-        return inside * piece * (n + outside - 2) / n
+        holders = math.prod(n for a, n in enumerate(sizes) if a not in wanted)
+        return max(piece, piece * (inside * outside + holders - 2) / holders)
     overlap = 1
     for size, s, t in zip(shape, source, target):
         if any(a != b for a, b in zip(s, t)):
