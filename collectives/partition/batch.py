@@ -20,7 +20,7 @@ from ..errors import UnsupportedOpError
 from ..layout import Dims, replicated
 from . import rules
 from .context import Context
-from .factors import PASS, REDUCE, WHOLE, Factors, choose
+from .factors import PASS, REDUCE, WHOLE, Choice, Factors, arranged, choose, sent
 
 __all__ = ["along_batch", "apply", "by_rule", "factors_of", "in_row_major", "matrices", "rule_of", "whole"]
 
@@ -64,28 +64,32 @@ def by_rule(
     sums: bool = False,
     effect: bool = False,
     row_major: bool = False,
+    gathers: bool = False,
 ) -> None:
     """Partitions along the pass-through factors of the operation's rule, with its attributes as they are; also along
     reduced factors if the operation `sums` over them: each device makes a partial sum. An `effect` keeps it. With
-    `row_major` its operands and results are laid out so in memory."""
+    `row_major` its operands and results are laid out so in memory; `gathers` as `apply` knows it."""
     rule = rule_of(op)
     if rule is None:
         whole(ctx, op, "nothing is known about its dimensions", effect)
         return
     shapes = [tuple([v.type.shape for v in values]) for values in (op.operands, op.results)]
     factors = factors_of(rule, *shapes, sums)
-    apply(ctx, op, factors, why, effect=effect, row_major=row_major)
+    apply(ctx, op, factors, why, effect=effect, row_major=row_major, gathers=gathers)
 
 
 def apply(
     ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = None, effect: bool = False,
-    row_major: bool = False,
+    row_major: bool = False, gathers: bool = False,
 ) -> None:  # fmt: skip
     """Runs the operation on pieces split as the cheapest assignment of `factors` says; an `effect` keeps it although
-    nobody uses its results. With `row_major` its operands and results are laid out so in memory."""
+    nobody uses its results. With `row_major` its operands and results are laid out so in memory. With `gathers`, axes
+    that would have to be exchanged are given up where that sends less, whatever all devices then compute alike."""
     # One way through memory: computing the same on all devices is avoided, but not at the price of sending more.
     byte = max(map(ctx.bits, op.results), default=0.0) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
+    if gathers and ctx.options.allow_full_gather:
+        choice = _given_up(ctx, factors, op, choice)
     operands = []
     for v, dims, f in zip(op.operands, choice.operands, factors.operands):
         have = ctx.state(v).dims
@@ -103,6 +107,21 @@ def apply(
         refs = [in_row_major(ctx, x) for x in refs]
     for r, dims, ref in zip(op.results, choice.results, refs):
         ctx.bind_partial(r, dims, {choice.pending: ref})
+
+
+def _given_up(ctx: Context, factors: Factors, op: Op, choice: Choice) -> Choice:
+    """`choice` without the axes that it takes from dimensions that must be whole, if that sends less: one operand
+    gathered may be less than an exchange and all results gathered. Axes that some operand has at a factor stay: the
+    work is dealt out already."""
+    lost, dealt = set[int](), set[int]()
+    for v, fs in zip(op.operands, factors.operands):
+        for f, atoms in zip(fs, ctx.state(v).dims or ()):
+            (lost if f < 0 or factors.kinds[f] == WHOLE else dealt).update(atoms)
+    assigned = tuple(tuple(a for a in atoms if a in dealt or a not in lost) for atoms in choice.assigned)
+    if assigned == choice.assigned:
+        return choice
+    fewer = arranged(factors, assigned)
+    return fewer if sent(ctx, op.operands, op.results, fewer) < sent(ctx, op.operands, op.results, choice) else choice
 
 
 def in_row_major(ctx: Context, x: Ref) -> Ref:
@@ -146,7 +165,7 @@ def custom_call(ctx: Context, op: Op) -> None:
     if own is not None and user_rule(target) is None:
         own(ctx, op)
     elif rule_of(op) is not None:
-        by_rule(ctx, op, sums=True, effect=effect)
+        by_rule(ctx, op, sums=True, effect=effect, gathers=target.startswith(_BATCHED_LIBRARIES))
     else:
         _without_rule(ctx, op, target, effect)
 
@@ -169,7 +188,8 @@ def _without_rule(ctx: Context, op: Op, target: str, effect: bool) -> None:
 def matrices(ctx: Context, op: Op, effect: bool = False) -> None:
     """Linear algebra on matrices: along the batch dimensions that all operands and results share."""
     factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
-    apply(ctx, op, factors, f"@{string(op.attrs['call_target_name'])} works on whole matrices", effect=effect)
+    why = f"@{string(op.attrs['call_target_name'])} works on whole matrices"
+    apply(ctx, op, factors, why, effect=effect, gathers=True)
 
 
 def _refuse_sharded(ctx: Context, op: Op, target: str) -> None:

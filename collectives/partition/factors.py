@@ -17,9 +17,12 @@ from propagation.program import Value
 
 from ..layout import Dims
 from ..reshard import runs_of
-from .context import Context
+from .context import SOFT, Context
 
-__all__ = ["MUCH", "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "choose", "layout_of", "work_of"]
+__all__ = [
+    "MUCH", "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "arranged", "choose", "layout_of", "sent",
+    "work_of",
+]  # fmt: skip
 
 PASS, REDUCE, WHOLE = 0, 1, 2
 CHOICE_LIMIT = 600
@@ -238,16 +241,34 @@ def work_of(ctx: Context, factors: Factors, assigned) -> int:
 
 def _cost(ctx, factors: Factors, assigned, operands, results, work, limit) -> Choice | None:
     byte_per_work, border = work
+    choice = arranged(factors, assigned)
     total = work_of(ctx, factors, assigned) * byte_per_work
-    ins = tuple(layout_of(f, assigned) for f in factors.operands)
     if border is not None:
-        total += border(ctx, ins)
-    outs = tuple(layout_of(f, assigned) for f in factors.results)
-    pending = tuple(sorted(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms))
-    for v, dims in zip(operands, ins):
+        total += border(ctx, choice.operands)
+    for v, dims in zip(operands, choice.operands):
         total += ctx.move_cost(v, dims)
         if limit is not None and total >= limit:
             return None
-    for v, dims in zip(results, outs):
-        total += ctx.later_cost(v, dims, pending)
-    return Choice(assigned, ins, outs, pending, total)
+    for v, dims in zip(results, choice.results):
+        total += ctx.later_cost(v, dims, choice.pending)
+    return choice._replace(bytes=total)
+
+
+def arranged(factors: Factors, assigned: tuple[tuple[int, ...], ...]) -> Choice:
+    """The choice that assigns axes to factors so, without a price."""
+    ins = tuple(layout_of(f, assigned) for f in factors.operands)
+    outs = tuple(layout_of(f, assigned) for f in factors.results)
+    pending = tuple(sorted(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms))
+    return Choice(assigned, ins, outs, pending, 0.0)
+
+
+def sent(ctx: Context, operands: Sequence[Value], results: Sequence[Value], choice: Choice) -> float:
+    """Bytes that a choice makes devices send, now and later, as far as they can be told."""
+    now = sum(ctx.cost(v, dims) / ctx.runs_since(ctx.state(v)) for v, dims in zip(operands, choice.operands))
+    return now + sum(_later(ctx, v, dims, choice.pending) for v, dims in zip(results, choice.results))
+
+
+def _later(ctx: Context, value: Value, dims: Dims, pending: tuple[int, ...]) -> float:
+    """`later_cost` in full."""
+    end = ctx.ends.get(value) if len(value.uses) == 1 else None
+    return ctx.later_cost(value, dims, pending) / (1.0 if pending else SOFT if end is None else end[1])

@@ -15,6 +15,11 @@ from .factors import PASS, Factors
 __all__: list[str] = []
 
 
+def cholesky(ctx: Context, op: Op) -> None:
+    """Of whole matrices."""
+    by_rule(ctx, op, "a factorisation needs whole matrices", gathers=True)
+
+
 def triangular_solve(ctx: Context, op: Op) -> None:
     """op(a) x = b, or x op(a) = b."""
     _solve(ctx, op, flag(op.attrs["left_side"]))
@@ -30,7 +35,9 @@ def trsm(ctx: Context, op: Op) -> None:
 
 
 def _solve(ctx: Context, op: Op, left: bool) -> None:
-    apply(ctx, op, _solve_factors(op.results[0].type.shape, left), "a triangular solve needs whole systems")
+    apply(
+        ctx, op, _solve_factors(op.results[0].type.shape, left), "a triangular solve needs whole systems", gathers=True
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -51,7 +58,7 @@ _MATRICES = (
 )  # fmt: skip
 
 PARTITION = {
-    "stablehlo.cholesky": by_rule,
+    "stablehlo.cholesky": cholesky,
     "stablehlo.triangular_solve": triangular_solve,
     **{f"stablehlo.custom_call@lapack_{t}trsm_ffi": trsm for t in "sdcz"},
     **{f"stablehlo.custom_call@{name}": matrices for name in _MATRICES},

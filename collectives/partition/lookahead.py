@@ -41,9 +41,11 @@ RULED = frozenset(
 def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = DEPTH) -> float:
     """Bytes that the users of `value` would send if it was in `dims`: to move it, to bring what they use beside it to
     where it is, and to have their results where these are wanted."""
+    if not value.uses:  # as a result of a call that nobody uses
+        return 0.0
     want = ctx.want(value)
     move = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.bits(value), dims, want)
-    if not depth or not 0 < len(value.uses) <= USES:
+    if not depth or len(value.uses) > USES:
         return move
     key = (value, dims, depth)
     found = ctx.estimates.get(key)

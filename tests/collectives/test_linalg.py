@@ -90,3 +90,36 @@ def test_calls_of_other_machines_work_on_whole_matrices(target, batch):
     call = next(line for line in result.as_text().splitlines() if f"@{target}" in line or f'"{target}"' in line)
     assert ("tensor<2x8x8xf32>" if batch else "(tensor<8x8xf32>)") in call
     assert [finding.kind for finding in result.findings] == ([] if batch else ["full-gather"])
+
+
+FACTORISATIONS = {
+    "cholesky": lambda a: jnp.linalg.cholesky(a, symmetrize_input=False),
+    "eigh": lambda a: jax.lax.linalg.eigh(a, symmetrize_input=False),
+    "inv": jnp.linalg.inv,
+    "qr": jnp.linalg.qr,
+    "svd": jnp.linalg.svd,
+}
+
+
+@pytest.mark.parametrize("name", FACTORISATIONS)
+@pytest.mark.parametrize("spec", [P(None, "x"), P(None, None, "x")])
+def test_matrices_that_all_devices_want_factored_are_gathered_once(name, spec):
+    a = matrices(BATCH, 8, 8)
+    result, sent = check(Case({"x": 8}, lambda constrain: FACTORISATIONS[name], (a,), (spec,), P()), rtol=1e-3)
+    assert sent == 7 / 8 * a.nbytes
+    assert [f.bytes for f in result.findings] == [sent]
+
+
+def test_what_sums_up_of_a_factorisation_keeps_it_dealt_out():
+    a = matrices(BATCH, 8, 8)
+    smallest = lambda a: jnp.linalg.svd(a, compute_uv=False).min()
+    result, sent = check(Case({"x": 8}, lambda constrain: smallest, (a,), (P(None, "x"),), P()), rtol=1e-3)
+    assert not result.findings and sent < 1 / 4 * a.nbytes
+
+
+def test_a_factor_that_a_call_returns_for_nobody_does_not_count():
+    a = matrices(BATCH, 8, 8)
+    spec = P(None, "x")
+    function = lambda constrain: lambda a: jnp.linalg.qr(a)[0] + a
+    result, sent = check(Case({"x": 8}, function, (a,), (spec,), spec), rtol=1e-3)
+    assert not result.findings and sent < 1 / 4 * a.nbytes
