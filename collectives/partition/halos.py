@@ -5,7 +5,12 @@ every neighbour, and hold a shifted copy for each.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from propagation.attributes import integers
 from propagation.program import Op, Value
@@ -13,12 +18,13 @@ from propagation.program import Op, Value
 from ..emit import Ref
 from ..layout import Dims
 from .context import Context
-from .intervals import joined_windows, windows
+from .intervals import joined_windows, traffic, windows
 from .state import Span
 
-__all__ = ["slice_of"]
+__all__ = ["slice_of", "window_of"]
 
 FEW = 5  # slices that may as well be moved one by one
+_MOVING = {"stablehlo.slice", "stablehlo.concatenate"}  # take what they need from where a slice is taken
 
 
 class _Halo(NamedTuple):
@@ -107,3 +113,116 @@ def _is_shift(ctx: Context, op: Op, dims: Dims, pieces: dict[int, int]) -> bool:
     """Whether pieces of a slice are as large as those of what it is taken from."""
     result, strides = op.results[0].type.shape, integers(op.attrs["strides"])
     return all(strides[d] == 1 and -(-result[d] // ctx.atoms.product(dims[d])) == n for d, n in pieces.items())
+
+
+@dataclass(slots=True)
+class _Window:
+    """Positions that slices of equal sizes share: by split dimension, device c's begin at `lows` + c pieces of a slice
+    and are `more` longer than a piece. `ref` is None until somebody asks for one of the slices."""
+
+    lows: tuple[int, ...]
+    more: tuple[int, ...]
+    ref: Ref | None = None
+
+
+def window_of(
+    ctx: Context, op: Op, base: Ref, dims: Dims, spans: Sequence[Span], fill: Ref | None
+) -> Ref | None:  # fmt: skip
+    """A slice's piece, cut along split dimensions out of a window that it shares with slices of the same sizes; None
+    if it shares none. Pieces of such slices lie elsewhere than those of what they are taken from, each a little further
+    than another's: they overlap, so that one window for all sends less than each piece for itself.
+
+    `base` is laid out as `dims`; `spans` are its positions that the sliced value has along each split dimension.
+    """
+    known = ctx.region.known
+    key = ("windows", base, dims, _sizes(op, spans), ctx.want(op.results[0]))
+    if key not in known:
+        known[key] = _shared(ctx, op, base, dims, spans)
+    window = known[key].get(op)
+    if window is None:
+        return None
+    pieces = _pieces(ctx, op, dims, spans)
+    if window.ref is None:
+        window.ref = base
+        for span, piece, low, more in zip(spans, pieces, window.lows, window.more):
+            starts, counts = _reach(op, span, piece, low, more, ctx.atoms.product(dims[span.dim]))
+            if low or more or piece != base.shape[span.dim]:
+                scalar = ctx.realiser.zero(ctx.region, (), base.dtype) if fill is None else fill
+                window.ref = windows(
+                    ctx, span.dim, dims[span.dim], window.ref, span.size, starts, piece + more, scalar, counts
+                )
+    ref = window.ref
+    for span, piece, offset, low in zip(spans, pieces, _offsets(op, spans), window.lows):
+        ref = ctx.realiser.cut(ctx.region, ref, span.dim, offset - low, offset - low + piece, ctx.loc)
+    return ref
+
+
+def _shared(ctx: Context, op: Op, base: Ref, dims: Dims, spans: Sequence[Span]) -> dict[Op, _Window]:
+    """The windows of all slices like `op`, as far as sharing sends less, or no more for many slices. No window is
+    longer than a piece of a slice and one of `base`: far slices have windows of their own."""
+    want, sizes = ctx.want(op.results[0]), _sizes(op, spans)
+    offsets = {
+        other: _offsets(other, spans)
+        for other in dict.fromkeys(use.op for use in op.operands[0].uses)
+        if other.name == op.name and other.parent is op.parent and _sizes(other, spans) == sizes
+        and ctx.want(other.results[0]) == want and all(integers(other.attrs["strides"])[s.dim] == 1 for s in spans)
+        and not any(use.op.name in _MOVING for use in other.results[0].uses)
+    }  # fmt: skip
+    if op not in offsets:
+        return {}
+    first = [min(o[k] for o in offsets.values()) for k in range(len(spans))]
+    near: dict[tuple[int, ...], list[Op]] = {}
+    for other, found in offsets.items():
+        place = tuple([(o - low) // (base.shape[s.dim] + 1) for o, low, s in zip(found, first, spans)])
+        near.setdefault(place, []).append(other)
+    out: dict[Op, _Window] = {}
+    for members in near.values():
+        apart = {offsets[m] for m in members}
+        if len(apart) < 2:
+            continue
+        lows = tuple([min(o[k] for o in apart) for k in range(len(spans))])
+        more = tuple([max(o[k] for o in apart) - low for k, low in enumerate(lows)])
+        none = (0,) * len(spans)
+        each = _most(_sent(ctx, op, base, dims, spans, o, none) for o in apart)
+        once = _most([_sent(ctx, op, base, dims, spans, lows, more)])
+        if each and (once < each or (once == each and len(apart) > FEW)):
+            out.update(dict.fromkeys(members, _Window(lows, more)))
+    return out
+
+
+def _most(moves: Iterable[list[np.ndarray]]) -> int:
+    """The most elements that one device sends in all `moves`, each of which is along the same dimensions."""
+    return sum(int(sum(along).max()) for along in zip(*moves))
+
+
+def _sent(ctx: Context, op: Op, base: Ref, dims: Dims, spans: Sequence[Span], lows, more) -> list[np.ndarray]:
+    """Elements that devices send for a window by their places, moved along one dimension after another."""
+    shape, sent = list(base.shape), []
+    for span, piece, low, further in zip(spans, _pieces(ctx, op, dims, spans), lows, more):
+        starts, counts = _reach(op, span, piece, low, further, ctx.atoms.product(dims[span.dim]))
+        have, shape[span.dim] = shape[span.dim], 1
+        sent.append(math.prod(shape) * traffic(starts, counts, span.size, have))
+        shape[span.dim] = piece + further
+    return sent
+
+
+def _reach(op: Op, span: Span, piece: int, low: int, more: int, p: int) -> tuple[list[int], list[int]]:
+    """(start, number) of the positions that each of `p` devices needs of a window. Pieces of a slice that does not
+    divide are shorter at its end."""
+    size = op.results[0].type.shape[span.dim]
+    held = [max(0, min(piece, size - c * piece)) for c in range(p)]
+    return [c * piece + low for c in range(p)], [n + more if n else 0 for n in held]
+
+
+def _offsets(op: Op, spans: Sequence[Span]) -> tuple[int, ...]:
+    """The position of the base at which a slice begins, by split dimension."""
+    starts = integers(op.attrs["start_indices"])
+    return tuple([starts[s.dim] + s.start for s in spans])
+
+
+def _sizes(op: Op, spans: Sequence[Span]) -> tuple[int, ...]:
+    return tuple([op.results[0].type.shape[s.dim] for s in spans])
+
+
+def _pieces(ctx: Context, op: Op, dims: Dims, spans: Sequence[Span]) -> list[int]:
+    return [-(-n // ctx.atoms.product(dims[s.dim])) for n, s in zip(_sizes(op, spans), spans)]

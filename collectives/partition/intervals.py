@@ -22,7 +22,7 @@ from ..emit import Ref
 from ..layout import Dims
 from .context import Context
 
-__all__ = ["Run", "assemble", "bordered", "fold", "joined_windows", "neighbours", "windows"]
+__all__ = ["Run", "assemble", "bordered", "fold", "joined_windows", "neighbours", "traffic", "windows"]
 
 
 class Run(NamedTuple):
@@ -140,6 +140,16 @@ def lacking(starts: Sequence[int], counts: Sequence[int], size: int) -> int:
         kept = min(high, (c + 1) * have) - max(low, c * have)
         most = max(most, high - low - max(0, kept))
     return most
+
+
+def traffic(starts: Sequence[int], counts: Sequence[int], size: int, have: int) -> np.ndarray:
+    """The positions that each device sends for the windows [starts[c], starts[c] + counts[c]) of a dimension of `size`
+    in pieces of `have` (i64[devices along it]): in a round all send as many as the longest part has."""
+    sent = np.zeros(len(starts), np.int64)
+    for r in _rounds(0, _window_parts(starts, counts, size, have), len(starts)):
+        if not r.local:
+            sent[[part.source for part in r.parts]] += max(part.length for part in r.parts)
+    return sent
 
 
 def fold(ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int]) -> Ref:

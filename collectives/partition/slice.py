@@ -101,7 +101,9 @@ def _delay(
         return x
 
     if scalar is None:
-        _leave(ctx, op, others(ref), spans, dims, None, None, None)
+        whole = [Span(d, sizes[d], 0, sizes[d]) for d, atoms in enumerate(dims) if atoms]
+        share = None if op.name != "stablehlo.slice" else lambda: _shared(ctx, op, ref, dims, whole, None, others)
+        _leave(ctx, op, others(ref), spans, dims, None, None, None, share)
     else:
         after = others if len(changed) > len(split) else None
         _leave(ctx, op, ref, spans, dims, scalar_constant(op.operands[1]), after, scalar)
@@ -109,15 +111,19 @@ def _delay(
 
 
 def _leave(
-    ctx: Context, op: Op, base: Ref, spans: Sequence[Span], dims: Dims, number, after, scalar: Ref | None
-) -> None:
-    """Binds the result to `spans` of `base`, not cut out yet; see `View`."""
+    ctx: Context, op: Op, base: Ref, spans: Sequence[Span], dims: Dims, number, after, scalar: Ref | None, share=None,
+) -> None:  # fmt: skip
+    """Binds the result to `spans` of `base`, not cut out yet; see `View`. `share()`, if given, may have a piece that
+    has been fetched together with others'."""
     spans = [span for span in spans if not span.is_all]
     if not spans:
         ctx.bind(op.results[0], dims, base if after is None else after(base))
         return
 
     def cut() -> Ref:
+        x = None if share is None else share()
+        if x is not None:
+            return x
         x = base
         for d, size, start, length in spans:
             low = max(0, start)
@@ -157,11 +163,22 @@ def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of, withi
                 x = within(x, e)
         return x
 
+    held = {span.dim: span for span in view.spans}
+    whole = [held.get(d, Span(d, n, 0, n)) for d, n in enumerate(value.type.shape) if dims[d]]
+    share = lambda: _shared(ctx, op, view.base, dims, whole, view.scalar, others)
     if view.local is None:
-        _leave(ctx, op, others(view.base), list(spans.values()), dims, view.fill, None, view.scalar)
+        _leave(ctx, op, others(view.base), list(spans.values()), dims, view.fill, None, view.scalar, share)
     else:
-        _leave(ctx, op, view.base, list(spans.values()), dims, view.fill, others, view.scalar)
+        _leave(ctx, op, view.base, list(spans.values()), dims, view.fill, others, view.scalar, share)
     return True
+
+
+def _shared(
+    ctx: Context, op: Op, base: Ref, dims: Dims, spans: Sequence[Span], fill: Ref | None, others
+) -> Ref | None:  # fmt: skip
+    """A slice's piece out of a window that it shares, if there is one; `others` cuts dimensions that are whole."""
+    ref = halos.window_of(ctx, op, base, dims, spans, fill)
+    return None if ref is None else others(ref)
 
 
 def _join(ctx: Context, op: Op, dims: Dims, d: int, joined: tuple[Sequence[Ref], Sequence[int], Sequence[Run]]) -> None:

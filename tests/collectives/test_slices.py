@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import collectives
+import propagation
+
 from .jax_side import Case, check
 
 
@@ -140,3 +143,43 @@ def test_a_row_that_everybody_reads_and_a_neighbour_takes_is_sent_to_that_neighb
     case = Case({"x": 8}, build, args, (P("x"), P()), (P("x"), P()))
     _, sent = check(case)
     assert sent == 16 * 4 * 4 * (1 + 2 * 7 / 8)
+
+
+@pytest.mark.parametrize(
+    ("n", "taps", "length", "rest", "rows"),
+    [(128, 17, 112, 0, 28), (64, 9, 40, 0, 21), (61, 7, 37, 2, 58), (32, 11, 10, 3, 35)],
+)
+def test_short_slices_that_overlap_share_one_window(n, taps, length, rest, rows):
+    """Pieces of a filter's valid part lie elsewhere than the signal's; taps far from one another have own windows."""
+
+    def build(constrain):
+        def f(x):
+            x = jnp.pad(constrain(x, "x"), ((rest, rest), (0, 0)), constant_values=2.0)
+            return constrain(sum(x[i : i + length] * (i + 1.0) for i in range(taps)), "x")
+
+        return f
+
+    case = Case({"x": 8}, build, (normal(n, 8),), (P(),))
+    _, sent = check(case)
+    assert sent <= rows * 8 * 4
+
+
+def test_slices_that_are_joined_again_or_cut_again_take_what_they_need_themselves():
+    def build(constrain):
+        def f(x):
+            parts = [x[i : i + 37] for i in range(8)]
+            return jnp.concatenate(parts), sum(jnp.sin(p) for p in parts), [x[i : i + 40][2:9] for i in range(3)]
+
+        return f
+
+    check(Case({"x": 8}, build, (normal(64, 4),), (P("x"),)))
+
+
+def test_the_program_grows_with_its_slices_no_faster():
+    def lines(taps):
+        build = lambda constrain: lambda x: sum(jnp.pad(x[i : i + 40], ((0, 3), (0, 0))) for i in range(taps))
+        case = Case({"x": 8}, build, (normal(256, 8),), (P("x"),))
+        return collectives.partition(propagation.run(case.text)).as_text().count("\n")
+
+    few, many = lines(16), lines(64)
+    assert few < 40 * 16 and many < 4.5 * few
