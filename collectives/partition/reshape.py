@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 from propagation.attributes import integers
-from propagation.program import Op
+from propagation.program import Op, Value
 
 from ..emit import Ref
 from ..layout import Dims, local_shape
@@ -137,7 +137,10 @@ def reshape(ctx: Context, op: Op) -> None:
         after, before = carried(new_shape, want, shape, sizes)
         named = [carried(shape, state.dims, new_shape, sizes), (before, after)]
         cut = _cut_elsewhere(shape, state.dims, new_shape, sizes), _cut_elsewhere(new_shape, want, shape, sizes)[::-1]
-        if cut != tuple(named) and all(ctx.move_cost(value, b) + ctx.later_cost(result, a) for b, a in named):
+        sent = lambda pair: (
+            ctx.move_cost(value, pair[0]) + ctx.later_cost(result, pair[1]) + _fetched(ctx, value, new_shape, *pair)
+        )
+        if cut != tuple(named) and min(map(sent, cut)) < min(map(sent, named)):  # to send less, not to compute less
             through, also = _cut_elsewhere, named
 
     def forward(dims: Dims):
@@ -160,13 +163,18 @@ def reshape(ctx: Context, op: Op) -> None:
         return ctx.local_copy(op, [ref], [new])[0]
 
     def sends(before: Dims) -> float:
-        s = _stretch(shape, before, new_shape, forward(before)[1], sizes) if also else None
-        if s is None:
-            return 0.0
-        rows = _lacking(s, ctx.atoms.product(before[s.old]))
-        return rows * ctx.elements(shape, before) // s.have * ctx.bits(value)
+        return _fetched(ctx, value, new_shape, before, forward(before)[1]) if also else 0.0
 
     rearrange(ctx, op, value, forward, backward, local, again=not also, sends=sends, also=also)
+
+
+def _fetched(ctx: Context, value: Value, new_shape: tuple[int, ...], before: Dims, after: Dims) -> float:
+    """Bytes that a device lacks of what it has after a reshape of `value` between two layouts."""
+    s = _stretch(value.type.shape, before, new_shape, after, ctx.sizes)
+    if s is None:
+        return 0.0
+    rows = _lacking(s, ctx.atoms.product(before[s.old]))
+    return rows * ctx.elements(value.type.shape, before) // s.have * ctx.bits(value)
 
 
 def _lacking(s: _Stretch, p: int) -> int:
