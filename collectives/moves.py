@@ -111,7 +111,7 @@ class _Position:
         """Slicing, or reduce-scattering, exactly what the target wants next: never a mistake, if nothing is left that
         could be sliced before it is reduced."""
         found = next(self._direct_slices(), None)
-        if found is not None or (self.unreduced and len(self.used) < len(self.sizes)):
+        if found is not None or (self.unreduced and not self.used.issuperset(self.place)):
             return found
         return next(self._direct_scatters(), None)
 
@@ -242,9 +242,8 @@ class _Position:
         return Step("all_to_all", atoms, -1, tuple(moves), tuple(map(tuple, dims)), self.unreduced)
 
     def slices(self) -> Iterator[Step]:
-        """Cutting by an atom that the target wants elsewhere, so that less has to move; what is to be reduced also by
-        others, which are gathered in the end."""
-        for a in range(len(self.sizes)) if self.unreduced else self.place:
+        """Cutting by an atom that the target wants elsewhere, so that less has to move."""
+        for a in self.place:
             if a in self.used:
                 continue
             for d in range(len(self.dims)):

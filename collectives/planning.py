@@ -2,9 +2,7 @@
 
 The planner of `reshard.py` works with layouts of one mesh. What it finds is completed here: by a permute where the
 target's mesh has the devices in another order, at the step where that moves least, or by exact boxes (`tiles.py`) where
-those cost less. Where the order stays, what it finds is what a program does, but that partial sums may be cut along
-axes that neither end uses before they are reduced: programs, where reductions are combined, rather have no gathers
-behind them, and in manual computations do not hold the same along such axes.
+those cost less. Where the order stays, what it finds is what a program does.
 """
 
 from __future__ import annotations
@@ -159,8 +157,7 @@ def plan_reshard(
     ends = [piece_bytes(asked.shape, asked.bits, dims, asked.atoms.sizes) for dims in (asked.before, asked.after)]
     limit = max(ends) if memory is None else _memory(memory, max(ends))
     planner = _planner(_plain(mesh), frozenset(asked.axes), step_cost(machine), limit if memory is not None else None)
-    free = tuple(a for a in range(len(asked.atoms.sizes)) if a not in asked.kept)
-    plan = planner.plan(asked.shape, asked.bits, asked.before, asked.after, asked.pending, free)
+    plan = planner.plan(asked.shape, asked.bits, asked.before, asked.after, asked.pending)
     bound = _bound(asked)
     routes = [r for r in _routes(asked, plan) if r.peak <= limit]
     if not routes:

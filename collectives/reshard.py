@@ -55,27 +55,19 @@ class Planner:
         self._plans, self._abstract = _tables(atoms.sizes, step_bytes, memory, permutes)
 
     def plan(
-        self,
-        shape: tuple[int, ...],
-        bits: float,
-        source: Dims,
-        target: Dims,
-        unreduced: tuple[int, ...] = (),
-        free: tuple[int, ...] = (),
+        self, shape: tuple[int, ...], bits: float, source: Dims, target: Dims, unreduced: tuple[int, ...] = ()
     ) -> ReshardPlan:
         """The cheapest plan for a tensor of global `shape` whose elements take `bits` bytes.
 
         `unreduced` are the atoms over which the source is a partial sum; the target is reduced.
-        `free` are atoms along which devices hold the same, and which may cut what is to be reduced even if neither end
-        is sharded over them: fewer bytes, for a gather more.
         """
-        key = (shape, bits, source, target, unreduced, free)
+        key = (shape, bits, source, target, unreduced)
         found = self._plans.get(key)
         if found is None:
             if len(self._plans) >= REMEMBERED:
                 self._plans.clear()
                 self._abstract.clear()
-            found = self._plans[key] = self._search(shape, bits, source, target, unreduced, free)
+            found = self._plans[key] = self._search(shape, bits, source, target, unreduced)
         return found
 
     def cost(self, shape, bits, source: Dims, target: Dims, unreduced=()) -> float:
@@ -84,13 +76,10 @@ class Planner:
             return 0.0
         return self.plan(shape, bits, source, target, unreduced).bytes
 
-    def _search(self, shape, bits, source, target, unreduced, free) -> ReshardPlan:
+    def _search(self, shape, bits, source, target, unreduced) -> ReshardPlan:
         """The cheapest sequence of collectives, or exact pieces where those cost less or it needs too much memory."""
         sizes = self.atoms.sizes
         runs = runs_of([*source, *target, unreduced])
-        if unreduced and free:
-            used = {a for r in runs for a in r}
-            runs += runs_of([tuple(a for a in free if a not in used)])
         exact = functools.cache(lambda: self._exact(shape, bits, source, target, unreduced))
         rival = lambda: math.inf if (found := exact()) is None or _long(found) else self.price(found)
         plan = self._abstract_plan(shape, bits, source, target, unreduced, runs, sizes, rival)

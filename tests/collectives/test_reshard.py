@@ -114,18 +114,6 @@ def test_partial_sums_are_sliced_before_they_are_scattered(target, shape):
     assert plan.bytes <= 1.12 * plan.bound
 
 
-def test_partial_sums_are_cut_along_free_axes():
-    """By `b`, along which all hold the same, and gathered in the end; not where another sum over `b` is left."""
-    plan = lambda source, target: plan_reshard((64, 64), "f32", "a=4,b=2", source, target)
-    whole = 64 * 64 * 4
-    found = plan('[{}, {}], unreduced={"a"}', "[{}, {}]")
-    assert found.bytes == found.bound == 3 / 4 * whole + whole / 2
-    found = plan('[{}, {}], unreduced={"a", "b"}', '[{}, {}], unreduced={"b"}')
-    assert [s.kind for s in found.steps] == ["all_reduce"]
-    found = plan('[{}, {}], unreduced={"a"}', '[{"a"}, {}]')
-    assert found.bytes <= plan('[{}, {}], unreduced={"a"}', '[{"a"}, {"b"}]').bytes + whole / 8
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_triangle_inequality(data):
