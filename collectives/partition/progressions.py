@@ -196,67 +196,68 @@ def _columns(indices: Value, vector: int, count: int) -> list[_Line] | None:
 # -- where it leads -------------------------------------------------------------------------------------------
 
 
+class _Windows(NamedTuple):
+    """Where windows of a large tensor stand in a small one: what gathers and scatters say in their own words."""
+
+    inner: tuple[int, ...]  # the small tensor's dimensions inside windows
+    absent: tuple[int, ...]  # the large tensor's that windows do not have
+    batching: dict[int, int]  # the large tensor's to those of the indices
+    mapped: tuple[int, ...]  # the large tensor's that the columns of the indices count
+    vector: int
+
+
 def read(op: Op) -> tuple[Stretch, ...] | None:
     """For every dimension of a gather's operand the positions that its result has; `along` are dimensions of the
     result. None unless all are known, and each of the result's dimensions counts along one of them."""
-    dims: GatherDims = gather_dims(op.attrs["dimension_numbers"])
-    table, indices = (v.type.shape for v in op.operands)
-    result = op.results[0].type.shape
-    columns = _columns(op.operands[1], dims.index_vector, len(dims.start_index_map))
-    if columns is None:
+    if 0 in integers(op.attrs["slice_sizes"]):
         return None
-    batch = [j for j in range(len(result)) if j not in dims.offset]
-    kept = [d for d in range(len(table)) if d not in dims.collapsed_slice and d not in dims.operand_batching]
-    inner = dict(zip(kept, dims.offset))
+    dims: GatherDims = gather_dims(op.attrs["dimension_numbers"])
     batching = dict(zip(dims.operand_batching, dims.indices_batching))
-    sizes = integers(op.attrs["slice_sizes"])
-    starts = dict(zip(dims.start_index_map, columns))
-    return _stretches(table, sizes, inner, batching, starts, batch, _batch_of(indices, dims.index_vector), result)
+    windows = _Windows(dims.offset, dims.collapsed_slice, batching, dims.start_index_map, dims.index_vector)
+    table, indices = op.operands
+    return _stretches(windows, table.type.shape, indices, op.results[0].type.shape)
 
 
 def written(op: Op) -> tuple[Stretch, ...] | None:
     """For every dimension of a scatter's target the positions that are written; `along` are dimensions of the updates.
     None unless all are known, none is written twice, and all lie inside."""
-    count = len(op.results)
     dims: ScatterDims = scatter_dims(op.attrs["scatter_dimension_numbers"])
-    target, indices, update = (op.operands[i].type.shape for i in (0, count, count + 1))
-    columns = _columns(op.operands[count], dims.index_vector, len(dims.to_operand))
+    batching = dict(zip(dims.input_batching, dims.indices_batching))
+    windows = _Windows(dims.update_window, dims.inserted_window, batching, dims.to_operand, dims.index_vector)
+    target, indices, update = (op.operands[i] for i in (0, len(op.results), len(op.results) + 1))
+    return _stretches(windows, target.type.shape, indices, update.type.shape)
+
+
+def _stretches(
+    windows: _Windows, large: tuple[int, ...], indices: Value, small: tuple[int, ...]
+) -> tuple[Stretch, ...] | None:
+    """Stretches of the dimensions of `large`; None unless the indices are known and each of `small` is counted once."""
+    columns = _columns(indices, windows.vector, len(windows.mapped))
     if columns is None:
         return None
-    batch = [j for j in range(len(update)) if j not in dims.update_window]
-    kept = [d for d in range(len(target)) if d not in dims.inserted_window and d not in dims.input_batching]
-    inner = dict(zip(kept, dims.update_window))
-    batching = dict(zip(dims.input_batching, dims.indices_batching))
-    sizes = tuple(update[inner[d]] if d in inner else 1 for d in range(len(target)))
-    starts = dict(zip(dims.to_operand, columns))
-    return _stretches(target, sizes, inner, batching, starts, batch, _batch_of(indices, dims.index_vector), update)
-
-
-def _batch_of(indices: tuple[int, ...], vector: int) -> list[int]:
-    return [i for i in range(len(indices)) if i != vector]
-
-
-def _stretches(large, sizes, inner, batching, starts, batch, batch_in, small) -> tuple[Stretch, ...] | None:
-    """Stretches of the dimensions of `large`. `inner` maps dimensions of windows to those of the `small` tensor,
-    `batching` to those of the indices, `batch` are the small tensor's for the indices' `batch_in`, `starts` are
-    columns."""
+    starts = dict(zip(windows.mapped, columns))
+    batch = [j for j in range(len(small)) if j not in windows.inner]
+    counted_in = [i for i in range(len(indices.type.shape)) if i != windows.vector]
+    batching = {d: batch[counted_in.index(i)] for d, i in windows.batching.items()}
+    kept = [d for d in range(len(large)) if d not in windows.absent and d not in batching]
+    inner = dict(zip(kept, windows.inner))
     out, used = [], []
     for d, n in enumerate(large):
         if d in batching:
-            j = batch[batch_in.index(batching[d])]
-            out.append(Stretch(j, 0, 1, n))
-            used.append(j)
+            out.append(Stretch(batching[d], 0, 1, n))
+            used.append(batching[d])
             continue
+        size = small[inner[d]] if d in inner else 1
         line = starts.get(d, _Line(0, (0,) * len(batch)))
         counted = [(j, step) for j, step in zip(batch, line.steps) if step and small[j] > 1]
-        if len(counted) > 1 or (counted and sizes[d] != 1):
+        if len(counted) > 1 or (counted and size != 1):
             return None
         if counted:
             ((j, step),) = counted
             out.append(Stretch(j, line.first, step, small[j]))
             used.append(j)
         else:
-            out.append(Stretch(inner.get(d), line.first, 1, sizes[d]))
+            out.append(Stretch(inner.get(d), line.first, 1, size))
         if not out[-1].fits(n):
             return None
     once = [j for j in batch if small[j] > 1]
