@@ -16,7 +16,7 @@ from ..emit import FunctionItem, Item, Region
 from ..realise import Realiser
 from .graph import contract, inputs, walk
 from .machine import Machine, ref_bytes
-from .memory import need_of, peak
+from .memory import Lives, boundary
 from .packing import abreast, groups_text, one_reducer, pack
 
 __all__ = ["combine"]
@@ -34,10 +34,44 @@ SPARE = 1 / 4096  # the share of what it needs that may be
 
 def combine(function: FunctionItem, functions: dict[str, FunctionItem], realiser: Realiser, machine: Machine) -> int:
     """Combines collectives in the regions of a function; how many fewer there are."""
-    return sum(_combine_in(r, function, functions, realiser, machine) for r in list(walk(function.region)))
+    memory = _Memory(function, functions)
+    return sum(_combine_in(r, memory, realiser, machine) for r in list(walk(function.region)))
 
 
-def _combine_in(region: Region, function: FunctionItem, functions, realiser: Realiser, machine: Machine) -> int:
+class _Memory:
+    """What the function as it is now is estimated to need; the estimates are made when they are asked for."""
+
+    def __init__(self, function: FunctionItem, functions: dict[str, FunctionItem]):
+        self.function = function
+        self._lives = Lives(functions)
+        self._peaks: dict[Region, float] = {}
+
+    def peak(self, region: Region) -> float:
+        """The most bytes that live at once in a region."""
+        found = self._peaks.get(region)
+        if found is None:
+            found = self._peaks[region] = self.peak_as(region, region.items)
+        return found
+
+    def peak_as(self, region: Region, items: list[Item]) -> float:
+        """The same if `items` were the region's."""
+        results = self.function.results if region is self.function.region else ()
+        before, region.items = region.items, items
+        most = self._lives.crest(region, results)[0]
+        region.items = before
+        return most
+
+    def need(self) -> float:
+        """Bytes that the function needs."""
+        return boundary(self.function) + self.peak(self.function.region)
+
+    def changed(self) -> None:
+        """Forgets what was estimated of the function before it changed."""
+        self._peaks.clear()
+        self._lives.forget_regions()
+
+
+def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Machine) -> int:
     classes: dict[tuple, list[Item]] = {}
     for item in region.items:
         if item.collective is not None and _small(item, machine):
@@ -45,7 +79,6 @@ def _combine_in(region: Region, function: FunctionItem, functions, realiser: Rea
             key = (c.kind, c.atoms, groups_text(item), one_reducer(item), item.results[0].dtype)
             classes.setdefault(key, []).append(item)
     saved = 0
-    results = function.results if region is function.region else ()
     for members in classes.values():
         if len(members) > 1:
             wanted = set(members)
@@ -53,24 +86,25 @@ def _combine_in(region: Region, function: FunctionItem, functions, realiser: Rea
             between = slice(places[0], places[-1] + 1)
             groups = _groups(region.items[between], wanted, machine)
             if not machine.chosen:
-                groups = _fitting(groups, function, functions)
-            if groups and _affordable(region, between, groups, machine, results, functions):
+                groups = _fitting(groups, memory)
+            if groups and _affordable(region, between, groups, machine, memory):
                 of = {item: g for g in groups for item in g}
                 join = abreast if _no_copies(groups[0][0], machine) else pack
                 region.items[between] = contract(
                     region.items[between], of, lambda g, join=join: join(region, realiser, g)
                 )
+                memory.changed()
                 saved += sum(len(g) - 1 for g in groups)
     return saved
 
 
-def _fitting(groups: list[list[Item]], function: FunctionItem, functions) -> list[list[Item]]:
+def _fitting(groups: list[list[Item]], memory: _Memory) -> list[list[Item]]:
     """The groups whose messages, as they leave and as they arrive, nobody misses the memory of: where compilers put
     what lives at a program's crest, nothing is spare."""
-    large = [g for g in groups if _message(g) > TINY]
-    if not large:
+    largest = max(map(_message, groups), default=0.0)
+    if largest <= max(TINY, SPARE * boundary(memory.function)):  # whatever lives between
         return groups
-    bound = max(TINY, SPARE * need_of(function, functions))
+    bound = max(TINY, SPARE * memory.need())
     return [g for g in groups if _message(g) <= bound]
 
 
@@ -79,17 +113,16 @@ def _message(group: list[Item]) -> float:
     return max(sum(ref_bytes(i.operands[0]) for i in group), sum(ref_bytes(i.results[0]) for i in group))
 
 
-def _affordable(region: Region, between: slice, groups: list[list[Item]], machine: Machine, results, functions) -> bool:
+def _affordable(region: Region, between: slice, groups: list[list[Item]], machine: Machine, memory: _Memory) -> bool:
     """Whether waiting for each other makes members and what hangs on them live no longer than memory allows.
 
     Without a topology members are so small that nobody misses them; what hangs on them may be larger.
     """
-    before = region.items
-    most = peak(region, results, functions)
+    items = region.items
     of = {item: g for g in groups for item in g}
-    region.items = [*before[: between.start], *contract(before[between], of, list), *before[between.stop :]]
-    grown = peak(region, results, functions) - most
-    region.items = before
+    most = memory.peak(region)
+    as_one = [*items[: between.start], *contract(items[between], of, list), *items[between.stop :]]
+    grown = memory.peak_as(region, as_one) - most
     return grown <= (GROWTH * most if machine.chosen else max(GROWTH * most, TINY))
 
 

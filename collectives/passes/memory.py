@@ -13,7 +13,7 @@ from ..emit import FunctionItem, Item, Ref, Region
 from .graph import inputs
 from .machine import Machine, ref_bytes
 
-__all__ = ["Budget", "Room", "boundary", "crest", "largest_collective", "last_uses", "need_of", "peak"]
+__all__ = ["Budget", "Lives", "Room", "boundary", "crest", "largest_collective", "need_of", "peak"]
 
 _NO_BUFFER = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.reshape",
               "stablehlo.replica_id", "stablehlo.optimization_barrier"}  # fmt: skip
@@ -93,17 +93,6 @@ def need_of(function: FunctionItem, functions: dict[str, FunctionItem]) -> float
     return boundary(function) + peak(function.region, function.results, functions)
 
 
-def last_uses(items: Sequence[Item]) -> tuple[dict[Ref, int], dict[Ref, int]]:
-    """(position of the last use, number of users) of each value."""
-    last: dict[Ref, int] = {}
-    users: dict[Ref, int] = {}
-    for i, item in enumerate(items):
-        for r in set(inputs(item)):
-            last[r] = i
-            users[r] = users.get(r, 0) + 1
-    return last, users
-
-
 def peak(region: Region, results: Sequence[Ref] = (), functions: dict[str, FunctionItem] | None = None) -> float:
     """The most bytes that live at once in a region: see `crest`."""
     return crest(region, results, functions)[0]
@@ -117,36 +106,81 @@ def crest(
     The region's arguments, what it uses from outside and what `results` names do not count: they are the boundary.
     `functions` are those that calls may name; without them calls cost their results alone.
     """
-    most, at = 0.0, 0
-    for i, (live, inner) in enumerate(_lives(region, results, functions)):
-        if live + inner > most:
-            most, at = live + inner, i
-    return most, at
+    return Lives(functions).crest(region, results)
 
 
-def _lives(region: Region, results: Sequence[Ref], functions) -> list[tuple[float, float]]:
-    """Per item of a region: bytes of the region's values that live while it runs, and those that live within it."""
-    items = region.items
-    last, users = last_uses(items)
-    for item in reversed(items):
-        if item.name in _SAME_BUFFER:
-            end = max((last.get(r, 0) for r in item.results), default=0)
-            last.update((r, max(last[r], end)) for r in item.operands)
-    returned = set(results)
-    dying: list[float] = [0.0] * (len(items) + 1)
-    live = 0.0
-    out = []
-    for i, item in enumerate(items):
-        for r, n in _buffers(item, users):
-            if r not in returned:
-                live += n
-                dying[last.get(r, i)] += n
-        inner = max((_inside(r, functions) for r in item.regions), default=0.0)
-        if functions is not None and item.name == "func.call":
-            inner = _inside(functions[item.attrs.partition("@")[2]].region, functions)
-        out.append((live, inner))
-        live -= dying[i]
-    return out
+class Lives:
+    """Estimates of what lives in regions. What is found about items is kept, so that asking again after a region got
+    another order is quick; items and functions must stay as they are, or be forgotten."""
+
+    def __init__(self, functions: dict[str, FunctionItem] | None):
+        self._functions = functions
+        self._facts: dict[Item, tuple[Sequence[Ref], bool, list[tuple[Ref, float]], float]] = {}
+        self._insides: dict[Region, float] = {}
+
+    def crest(self, region: Region, results: Sequence[Ref]) -> tuple[float, int]:
+        """See `crest`."""
+        most, at = 0.0, 0
+        for i, (live, inner) in enumerate(self.of(region, results)):
+            if live + inner > most:
+                most, at = live + inner, i
+        return most, at
+
+    def forget_regions(self) -> None:
+        """Drops what is known of items that run others: regions have changed."""
+        self._insides.clear()
+        runs_others = lambda item: item.name == "func.call" or any(r.kind != "body" for r in item.regions)
+        self._facts = {item: facts for item, facts in self._facts.items() if not runs_others(item)}
+
+    def of(self, region: Region, results: Sequence[Ref]) -> list[tuple[float, float]]:
+        """Per item of a region: bytes of the region's values that live while it runs, and those that live within it."""
+        items = region.items
+        facts = [self._facts.get(item) or self._look(item) for item in items]
+        last: dict[Ref, int] = {}
+        shared: set[Ref] = set()  # what several items use
+        for i, (used, _, _, _) in enumerate(facts):
+            for r in used:
+                if r in last:
+                    shared.add(r)
+                last[r] = i
+        for item in reversed(items):
+            if item.name in _SAME_BUFFER:
+                end = max((last.get(r, 0) for r in item.results), default=0)
+                last.update((r, max(last[r], end)) for r in item.operands)
+        returned = set(results)
+        dying: list[float] = [0.0] * (len(items) + 1)
+        live = 0.0
+        out = []
+        for i, (_, kept, made, inner) in enumerate(facts):
+            for r, n in made:
+                if (kept or r in shared) and r not in returned:
+                    live += n
+                    dying[last.get(r, i)] += n
+            out.append((live, inner))
+            live -= dying[i]
+        return out
+
+    def _look(self, item: Item) -> tuple[Sequence[Ref], bool, list[tuple[Ref, float]], float]:
+        """What an item uses, whether its results become buffers even if one item alone uses them, those that may become
+        one with their bytes, and what lives within it."""
+        used = item.operands
+        if len(used) > 1 or item.regions:
+            used = list(set(inputs(item)))
+        kept = item.collective is not None or bool(item.regions) or item.name in _BUFFER
+        made = [] if item.name in _NO_BUFFER else [(r, ref_bytes(r)) for r in item.results]
+        inner = max((self._inside(r) for r in item.regions), default=0.0)
+        if self._functions is not None and item.name == "func.call":
+            inner = self._inside(self._functions[item.attrs.partition("@")[2]].region)
+        found = self._facts[item] = used, kept, made, inner
+        return found
+
+    def _inside(self, region: Region) -> float:
+        if region.kind == "body":
+            return 0.0
+        found = self._insides.get(region)
+        if found is None:
+            found = self._insides[region] = self.crest(region, ())[0]
+        return found
 
 
 class Room:
@@ -154,13 +188,13 @@ class Room:
 
     def __init__(self, function: FunctionItem, functions: dict[str, FunctionItem], extra: float):
         self._live: dict[Item, float] = {}
-        self._functions = functions
+        self._lives = Lives(functions)
         self._most = 0.0
         self._visit(function.region, function.results, 0.0)
         self._most += extra
 
     def _visit(self, region: Region, results: Sequence[Ref], outer: float) -> None:
-        for item, (live, inner) in zip(region.items, _lives(region, results, self._functions)):
+        for item, (live, inner) in zip(region.items, self._lives.of(region, results)):
             self._live[item] = outer + live
             self._most = max(self._most, outer + live + inner)
             for r in item.regions:
@@ -170,15 +204,3 @@ class Room:
     def at(self, item: Item) -> float:
         """Bytes that are free while an item runs."""
         return self._most - self._live[item]
-
-
-def _buffers(item: Item, users: dict[Ref, int]) -> list[tuple[Ref, float]]:
-    """An item's results that become buffers, with their bytes."""
-    if item.name in _NO_BUFFER:
-        return []
-    kept = item.collective is not None or item.regions or item.name in _BUFFER
-    return [(r, ref_bytes(r)) for r in item.results if kept or users.get(r, 0) > 1]
-
-
-def _inside(region: Region, functions: dict[str, FunctionItem] | None) -> float:
-    return 0.0 if region.kind == "body" else peak(region, (), functions)

@@ -1,0 +1,56 @@
+"""Estimates of memory: regions that run others, and functions that many calls name."""
+
+from __future__ import annotations
+
+from collectives.emit import FunctionItem, Item, ModuleBuilder, Ref, Region
+from collectives.passes.memory import Lives, need_of
+
+DEPTH = 64
+
+
+def _twice(builder: ModuleBuilder, name: str, callee: str | None) -> FunctionItem:
+    """A function that makes two arrays, each by a call of `callee` if there is one, and adds them."""
+    function = builder.function(name, [((4,), "f32")], False, "")
+    (x,) = function.region.args
+    call = ("func.call", f"callee = @{callee}") if callee else ("stablehlo.sort", "")
+    made = [function.region.op(call[0], (v,), [((4,), "f32")], call[1])[0] for v in (x, x)]
+    function.results = function.region.op("stablehlo.add", made, [((4,), "f32")])
+    return function
+
+
+def test_what_lives_in_a_callee_is_found_once_however_many_calls_name_it():
+    builder = ModuleBuilder("main", "")
+    names = [f"f{i}" for i in range(DEPTH)]
+    for name, callee in zip(names, [*names[1:], None]):
+        _twice(builder, name, callee)
+    functions = {f.name: f for f in builder.functions}
+    # At the second call its result lives beside the first one's and all that the callee makes: two arrays a level.
+    assert need_of(functions["f0"], functions) == 2 * 16 + 16 * 2 * DEPTH
+
+
+def test_another_order_of_items_is_estimated_as_if_it_was_seen_first():
+    region = Region("function", None, [((8,), "f32")])
+    (x,) = region.args
+    sort = lambda v: region.op("stablehlo.sort", (v,), [((8,), "f32")])[0]
+    rows = [sort(x) for _ in range(3)]
+    ends = [region.op("stablehlo.reduce", (r,), [((), "f32")])[0] for r in rows]
+    lives = Lives(None)
+    late = lives.crest(region, ends)[0]
+    first, second, third, *reduced = region.items
+    region.items = [first, reduced[0], second, reduced[1], third, reduced[2]]
+    assert (late, lives.crest(region, ends)[0]) == (3 * 32.0, 32.0)
+    assert Lives(None).crest(region, ends) == lives.crest(region, ends)
+
+
+def test_items_that_run_others_are_looked_at_again():
+    region = Region("function", None, [((8,), "f32")])
+    body = Region("loop", region, [((8,), "f32")])
+    (a,) = body.args
+    body.op("stablehlo.sort", (a,), [((8,), "f32")])
+    loop = region.add(Item("stablehlo.while", region.args, [Ref((8,), "f32")], regions=[body]))
+    lives = Lives(None)
+    before = lives.crest(region, loop.results)[0]
+    wide = body.op("stablehlo.sort", (a,), [((64,), "f32")])[0]
+    lives.forget_regions()
+    assert (before, lives.crest(region, loop.results)[0]) == (32.0, 64 * 4.0)
+    assert wide.item is body.items[-1]
