@@ -12,7 +12,7 @@ from propagation.program import Func, Op, Program, Value, parse, paused_collecti
 
 from .annotations import Source, unpropagated
 from .emit import FunctionItem, ModuleBuilder, Ref
-from .errors import DeviceMemoryError, MeshMismatchError, UnsupportedShardingError
+from .errors import DeviceMemoryError, FullGatherError, MeshMismatchError, UnsupportedShardingError
 from .layout import Atoms, Dims
 from .optimize import optimize
 from .options import Options
@@ -154,6 +154,8 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
         tuple(unreduced.atoms_of(ctx, s) for s in result_shardings),
     )
     item = ctx.function(main, ins, outs, "main", True, partial)
+    if not options.allow_full_gather and ctx.findings:
+        raise _gathered(ctx.findings)
     builder.functions.sort(key=lambda f: f is not item)
     item.arg_attrs = _arg_attrs(ctx, main, item)
     item.result_attrs = [", ".join(_kept(attrs)) for attrs in main.result_attrs]
@@ -247,6 +249,16 @@ def _check_collectives(functions: list[FunctionItem], topology: Topology, limit:
         f"{human(size)} and has {human(limit)}. Shard what is gathered over more axes, annotate its users so that they "
         "take it sharded, or use a larger topology",
         where,
+    )
+
+
+def _gathered(findings: list[Finding]) -> FullGatherError:
+    first, *others = findings
+    more = f" (and {len(others)} more findings like it)" if others else ""
+    return FullGatherError(
+        f"{first.message} ({human(first.bytes)} per device){more}; annotate the operand so that this dimension is "
+        "whole, or allow it with allow_full_gather=True",
+        first.where,
     )
 
 

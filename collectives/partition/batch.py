@@ -20,7 +20,7 @@ from ..errors import UnsupportedOpError
 from ..layout import Dims, replicated
 from . import rules
 from .context import Context
-from .factors import PASS, REDUCE, WHOLE, Choice, Factors, arranged, choose, sent
+from .factors import PASS, REDUCE, WHOLE, Choice, Factors, arranged, choose, gathered, sent
 
 __all__ = ["along_batch", "apply", "by_rule", "factors_of", "in_row_major", "matrices", "rule_of", "whole"]
 
@@ -90,15 +90,7 @@ def apply(
     choice = choose(ctx, factors, op.operands, op.results, byte)
     if gathers and ctx.options.allow_full_gather:
         choice = _given_up(ctx, factors, op, choice)
-    operands = []
-    for v, dims, f in zip(op.operands, choice.operands, factors.operands):
-        have = ctx.state(v).dims
-        lost = (
-            have is not None
-            and not any(dims)
-            and any(a and (i < 0 or factors.kinds[i] == WHOLE) for a, i in zip(have, f))
-        )
-        operands.append(ctx.gathered(v, dims, why) if lost else ctx.get(v, dims))
+    operands = gathered(ctx, factors, op.operands, choice.operands, why)
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
     if row_major:
         operands = [in_row_major(ctx, x) for x in operands]
@@ -242,7 +234,8 @@ def _batch_factors(operands: tuple, results: tuple) -> Factors:
 
 def rng_bit_generator(ctx: Context, op: Op) -> None:
     """The generator's stream is a function of the whole shape: every device makes all bits and keeps its part."""
-    state = ctx.whole(op.operands[0])
+    key = op.operands[0]
+    state = ctx.gathered(key, replicated(len(key.type.shape)), "every device needs the whole state")
     new, bits = ctx.local_copy(op, [state], [r.type.shape for r in op.results])
     ctx.bind(op.results[0], replicated(len(op.results[0].type.shape)), new)
     ctx.bind(op.results[1], replicated(len(op.results[1].type.shape)), bits)

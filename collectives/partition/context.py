@@ -17,7 +17,7 @@ from propagation.rules import RuleCache
 
 from ..cost import item_bytes
 from ..emit import ModuleBuilder, Ref, Region
-from ..errors import FullGatherError, UnsupportedOpError
+from ..errors import UnsupportedOpError
 from ..layout import Atoms, Dims, local_shape, replicated
 from ..plan import Finding
 from ..realise import REDUCERS, Realiser, zero_literal
@@ -407,21 +407,17 @@ class Context:
 
     # -- findings ---------------------------------------------------------------------------------------------
 
-    def gathered(self, value: Value, dims: Dims, why: str) -> Ref:
-        """`get`, recording what it costs that `value` could not stay sharded."""
-        sent = self.cost(value, dims)
-        if sent > 0:
-            where = source(self.op)
-            have = self.env[value].dims
-            text = self.atoms.text(value.type.shape, value.type.dtype, have)
-            message = f"{self.op.name}: {text} is gathered: {why}"
-            if not self.options.allow_full_gather:
-                raise FullGatherError(
-                    f"{message} ({sent:.0f} bytes per device); annotate the operand so that this dimension is whole, "
-                    "or allow it with allow_full_gather=True",
-                    where,
-                )
-            self.findings.append(Finding("full-gather", message, where, sent))
+    def gathered(self, value: Value, dims: Dims, why: str, within: Iterable[int] | None = None) -> Ref:
+        """`get`, with a finding if what splits the dimensions `within` (None: all) of `value` splits none in `dims`.
+        With `allow_full_gather=False` findings end the partitioning, once the layouts of loops are final."""
+        have = self.env[value].dims or replicated(len(dims))
+        kept = {a for atoms in dims for a in atoms}
+        if any(a not in kept for i in (range(len(have)) if within is None else within) for a in have[i]):
+            sent = self.cost(value, dims)
+            if sent > 0:
+                text = self.atoms.text(value.type.shape, value.type.dtype, have)
+                message = f"{self.op.name}: {text} is gathered: {why}"
+                self.findings.append(Finding("full-gather", message, source(self.op), sent))
         return self.get(value, dims)
 
     # -- the walk ---------------------------------------------------------------------------------------------

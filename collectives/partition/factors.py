@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 from propagation.program import Value
 
+from ..emit import Ref
 from ..layout import Dims
 from ..reshard import runs_of
 from .context import SOFT, Context
 
 __all__ = [
-    "MUCH", "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "arranged", "choose", "layout_of", "sent",
-    "work_of",
+    "MUCH", "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "arranged", "choose", "gathered", "layout_of",
+    "sent", "work_of",
 ]  # fmt: skip
 
 PASS, REDUCE, WHOLE = 0, 1, 2
@@ -228,6 +229,25 @@ def _assign(ctx, factors: Factors, runs, picks, tensors):
 
 def layout_of(dims_factors: Sequence[int], assigned) -> Dims:
     return tuple([assigned[f] if f >= 0 else () for f in dims_factors])
+
+
+def gathered(
+    ctx: Context, factors: Factors, operands: Sequence[Value], layouts: Sequence[Dims], why: str,
+    which: slice = slice(None),
+) -> list[Ref]:  # fmt: skip
+    """The operands (`which` of them) in their layouts, with a finding where a dimension was split that has to be in one
+    piece."""
+    refs = []
+    for v, dims, fs in list(zip(operands, layouts, factors.operands))[which]:
+        have = ctx.state(v).dims or ((),) * len(dims)
+        refs.append(ctx.gathered(v, dims, why, [i for i, f in enumerate(fs) if _is_whole(ctx, factors, f, have[i])]))
+    return refs
+
+
+def _is_whole(ctx: Context, factors: Factors, factor: int, atoms: tuple[int, ...]) -> bool:
+    if factor < 0 or factors.kinds[factor] == WHOLE:
+        return True
+    return factor in factors.even and factors.sizes[factor] % ctx.atoms.product(atoms) != 0
 
 
 def work_of(ctx: Context, factors: Factors, assigned) -> int:

@@ -16,7 +16,7 @@ from . import chosen, linear, placed
 from . import indices as indices_
 from .constant import scalar_constant
 from .context import Context
-from .factors import MUCH, PASS, REDUCE, WHOLE, Choice, Factors, choose, layout_of, work_of
+from .factors import MUCH, PASS, REDUCE, WHOLE, Choice, Factors, choose, gathered, layout_of, work_of
 from .reduce import identity_literal, is_identity, reduction_kind
 
 
@@ -37,6 +37,9 @@ class _Builder:
         operands, results = (tuple(map(tuple, part)) for part in (operands, results))
         sizes, kinds = tuple(self.sizes), tuple(self.kinds)
         return Factors(sizes, kinds, operands, results, dealt=tuple(dealt), idle=frozenset(rows))
+
+
+_WHY = "traced positions along this dimension need it whole"
 
 
 # -- gather ---------------------------------------------------------------------------------------------------
@@ -99,8 +102,7 @@ def gather(ctx: Context, op: Op) -> None:
     factors, looked_up, paired = factors_of_gather(op)
     choice = choose(ctx, factors, (table, indices), (result,), 2 * ctx.bits(result) * ctx.redundancy)
     layout, out = choice.operands[0], choice.results[0]
-    _note_gathered(ctx, table, factors.operands[0], layout)
-    x, i = ctx.get(table, layout), ctx.get(indices, choice.operands[1])
+    x, i = gathered(ctx, factors, op.operands, choice.operands, _WHY)
     split = [d for d in looked_up if layout[d]]
     moved = [d for d, _ in paired if layout[d]]
     mask = None
@@ -121,13 +123,6 @@ def gather(ctx: Context, op: Op) -> None:
         zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
         ref = ctx.emit("stablehlo.select", (mask, ref, zero), shape, ref.dtype)
     chosen.bind(ctx, result, out, choice.pending, ref)
-
-
-def _note_gathered(ctx: Context, table: Value, factors, layout: Dims) -> None:
-    """A finding if a dimension that the operation needs whole was split."""
-    have = ctx.state(table).dims
-    if have is not None and any(a and f < 0 for a, f in zip(have, factors)):
-        ctx.gathered(table, layout, "traced positions along this dimension need it whole")
 
 
 def _relative_indices(ctx: Context, table: Value, x: Ref, i: Ref, layout: Dims, dims, sizes, split, moved):
@@ -300,7 +295,7 @@ def scatter(ctx: Context, op: Op) -> None:
     if placed.scatter(ctx, op):
         return
     count = len(op.results)
-    targets, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
+    targets, indices = op.operands[:count], op.operands[count]
     dims = scatter_dims(op.attrs["scatter_dimension_numbers"])
     kind = reduction_kind(op.regions[0])
     dtype = op.results[0].type.dtype
@@ -312,10 +307,7 @@ def scatter(ctx: Context, op: Op) -> None:
     if sums and _carry_on(ctx, op, factors, dims, {*shifted, *(d for d, _ in paired)}, choice, byte):
         return
     layout = choice.operands[0]
-    for v, f, dims_v in zip(op.operands, factors.operands, choice.operands):
-        _note_gathered(ctx, v, [-1 if n < 0 or factors.kinds[n] == WHOLE else n for n in f], dims_v)
-    i = ctx.get(indices, choice.operands[count])
-    new = [ctx.get(v, choice.operands[count + 1]) for v in updates]
+    i, *new = gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count, None))
     vector = dims.index_vector if dims.index_vector < len(i.shape) else None
     moved = [d for d in (*shifted, *(d for d, _ in paired)) if layout[d]]
     shape = ctx.piece_shape(targets[0], layout)
@@ -333,7 +325,7 @@ def scatter(ctx: Context, op: Op) -> None:
         i = _drop_padding(ctx, indices, i, choice.operands[count], vector)
     text = ctx.attr_text(op, skip=broken)
     if not choice.pending:
-        base = [ctx.get(v, layout) for v in targets]
+        base = gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count))
         hit, i = _hits(ctx, dims, i, moved, shape) if moved else (None, i)
         for r, ref, old in zip(op.results, ctx.local_copy(op, [*base, i, *new], [shape] * count, text), base):
             if hit is not None:
@@ -343,7 +335,7 @@ def scatter(ctx: Context, op: Op) -> None:
     base = ctx.realiser.constant(ctx.region, shape, dtype, fill)
     parts = {choice.pending: ctx.local_copy(op, [base, i, *new], [shape], text)[0]}
     if not is_identity(kind, dtype, scalar_constant(targets[0])):
-        parts[()] = ctx.get(targets[0], layout)
+        parts[()] = gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count))[0]
     ctx.bind_partial(op.results[0], layout, parts, kind)
 
 

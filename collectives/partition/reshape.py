@@ -14,6 +14,7 @@ from ..emit import Ref
 from ..layout import Dims, local_shape
 from . import linear
 from .context import Context
+from .factors import MUCH
 from .intervals import windows
 from .structure import rearrange
 
@@ -131,7 +132,8 @@ def reshape(ctx: Context, op: Op) -> None:
     the rows between its old and new borders."""
     value, result = op.operands[0], op.results[0]
     shape, new_shape = value.type.shape, result.type.shape
-    sizes, through, also = ctx.sizes, carried, []
+    sizes, through = ctx.sizes, carried
+    also: list[tuple[Dims, Dims]] = []
     state, want = ctx.state(value), ctx.want(result)
     if state.make is None and not linear.deferred(ctx, value):
         after, before = carried(new_shape, want, shape, sizes)
@@ -142,6 +144,9 @@ def reshape(ctx: Context, op: Op) -> None:
         )
         if cut != tuple(named) and min(map(sent, cut)) < min(map(sent, named)):  # to send less, not to compute less
             through, also = _cut_elsewhere, named
+        exchanged = _exchanged(ctx, shape, state.dims, new_shape)
+        if exchanged and min(map(sent, exchanged)) < MUCH * min(map(sent, (*named, *also))):  # likewise
+            also += exchanged
 
     def forward(dims: Dims):
         return through(shape, dims, new_shape, sizes)
@@ -163,9 +168,25 @@ def reshape(ctx: Context, op: Op) -> None:
         return ctx.local_copy(op, [ref], [new])[0]
 
     def sends(before: Dims) -> float:
-        return _fetched(ctx, value, new_shape, before, forward(before)[1]) if also else 0.0
+        return _fetched(ctx, value, new_shape, before, forward(before)[1]) if fetches else 0.0
 
-    rearrange(ctx, op, value, forward, backward, local, again=not also, sends=sends, also=also)
+    fetches = through is _cut_elsewhere
+    why = f"what lies together along this dimension lies apart in {result.type.text}"
+    rearrange(ctx, op, value, forward, backward, local, again=not fetches, sends=sends, also=also, why=why)
+
+
+def _exchanged(ctx: Context, shape: tuple[int, ...], have: Dims, new_shape: tuple[int, ...]) -> list[tuple[Dims, Dims]]:
+    """Pairs of layouts in which what a reshape loses of `have` has gone over to another dimension, by an exchange."""
+    kept = carried(shape, have, new_shape, ctx.sizes)[0]
+    lost = tuple(a for before, after in zip(have, kept) for a in before if a not in after)
+    out = []
+    for d, n in enumerate(shape) if lost else ():
+        moved = (*kept[:d], (*kept[d], *lost), *kept[d + 1 :])
+        if kept[d] == have[d] and n and n % ctx.atoms.product(moved[d]) == 0:
+            before, after = carried(shape, moved, new_shape, ctx.sizes)
+            if before == moved:
+                out.append((before, after))
+    return out
 
 
 def _fetched(ctx: Context, value: Value, new_shape: tuple[int, ...], before: Dims, after: Dims) -> float:
@@ -249,7 +270,8 @@ def bitcast_convert(ctx: Context, op: Op) -> None:
     def local(ref: Ref, before, after) -> Ref:
         return ctx.local_copy(op, [ref], [ctx.piece_shape(result, after)])[0]
 
-    rearrange(ctx, op, value, forward, backward, local, is_linear=False)
+    why = "along its last dimension lie the parts of one element"
+    rearrange(ctx, op, value, forward, backward, local, is_linear=False, why=why)
 
 
 PARTITION = {

@@ -25,6 +25,7 @@ def rearrange(
     again: bool = False,
     sends: Callable[[Dims], float] = lambda before: 0.0,
     also: Sequence[tuple[Dims, Dims]] = (),
+    why: str = "",
 ) -> None:
     """Partitions an operation whose result holds elements of `value`.
 
@@ -32,7 +33,7 @@ def rearrange(
     gives; `backward(dims)` returns, for a wanted result layout, the operand layout and the part of the wanted layout it
     gives. `local(ref, before, after)` writes the operation on one piece. `again` says that repeating the operation on a
     smaller operand may replace moving its result; `sends(before)` are the bytes that `local` itself sends; `also` are
-    more pairs of layouts to choose from.
+    more pairs of layouts to choose from. `why` says what keeps an operation from staying split as its operand is.
     """
     result = op.results[0]
     state = ctx.state(value)
@@ -71,7 +72,8 @@ def rearrange(
 
         best = min(candidates, key=cost)
     before, after = best
-    ctx.bind(result, after, local(ctx.get(value, before), before, after))
+    lost = [d for d, (a, b) in enumerate(zip(state.dims, forward(state.dims)[0])) if a != b]
+    ctx.bind(result, after, local(ctx.gathered(value, before, why, lost), before, after))
     if again:
 
         def layouts(dims: Dims) -> tuple[Dims, ...] | None:

@@ -135,7 +135,9 @@ def dynamic_update_slice(ctx: Context, op: Op) -> None:
         dims = choice.operands[0]
         _hint(ctx, value, update, dims)
     inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
-    base, part = ctx.get(value, dims), ctx.get(update, inner)
+    cut = [d for d, (n, m) in enumerate(zip(shape, window)) if n != m]
+    base = ctx.get(value, dims)
+    part = ctx.gathered(update, inner, "it is written at a traced position along this dimension", cut)
     positions, inside = [], {}
     for d, (n, m) in enumerate(zip(shape, window)):
         if n == m:

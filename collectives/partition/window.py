@@ -19,7 +19,7 @@ from . import monoid, trade
 from .batch import apply
 from .constant import scalar_constant
 from .context import Context
-from .factors import PASS, REDUCE, WHOLE, Choice, Factors, choose
+from .factors import PASS, REDUCE, WHOLE, Choice, Factors, choose, gathered
 from .intervals import bordered, lacking, neighbours
 from .reduce import identity_literal, is_identity, reduction_kind
 from .trade import padding_text
@@ -401,10 +401,7 @@ def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[_Axis], padding,
     result = op.results[0]
     factors, choice, plans, kernel = plan
     layout, groups = choice.operands[0], _groups(op)
-    for v, dims, f in zip((lhs, rhs), choice.operands, factors.operands):
-        have = ctx.state(v).dims
-        if have is not None and any(a and i < 0 for a, i in zip(have, f)):
-            ctx.gathered(v, dims, _WHY)
+    gathered(ctx, factors, (lhs, rhs), choice.operands, _WHY)
     zeros = [ctx.realiser.zero(ctx.region, (), v.type.dtype) for v in (lhs, rhs)]
     needs = {d.input_spatial[j]: (plan.starts, plan.length, plan.counts) for j, plan in plans.items()}
     taps = {d.kernel_spatial[j]: (plan.starts, plan.length, plan.counts) for j, plan in kernel.items()}
