@@ -152,14 +152,16 @@ def traffic(starts: Sequence[int], counts: Sequence[int], size: int, have: int) 
     return sent
 
 
-def fold(ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int]) -> Ref:
+def fold(
+    ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int], counts: Sequence[int]
+) -> Ref:  # fmt: skip
     """The sum of overlapping windows: the piece of a tensor of `size` along `dim` to whose positions
-    [starts[c], starts[c] + length) device coordinate c contributes its `ref`. The transpose of `windows`."""
+    [starts[c], starts[c] + counts[c]) device coordinate c contributes its `ref`. The transpose of `windows`."""
     p = ctx.atoms.product(atoms)
     have = -(-size // p)
     parts = [
         _Part(part.target, part.source, part.to, part.start, part.length)
-        for part in _window_parts(starts, [ref.shape[dim]] * p, size, have)
+        for part in _window_parts(starts, counts, size, have)
     ]
     shape = (*ref.shape[:dim], have, *ref.shape[dim + 1 :])
     zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)

@@ -70,7 +70,7 @@ def _scatter(
     value, source = op.operands[0], op.operands[1]
     x = ctx.get(value, dims) if view is None else view.base
     updates = ctx.masked(ctx.get(source, dims), source.type.shape, dims, moving)
-    sizes, firsts = {}, {}
+    sizes, firsts, counts = {}, {}, {}
     for d in sorted(moving, key=lambda d: view is None or d != view.dim):
         here = view is not None and view.dim == d
         sizes[d] = view.size if here else value.type.shape[d]
@@ -78,8 +78,10 @@ def _scatter(
         first = -w.padding[d][0] + (view.start if here else 0)
         firsts[d] = tuple(first + c * count * w.step[d] for c in range(p))
         length = (count - 1) * w.step[d] + w.taps[d]
+        left = [min(count, source.type.shape[d] - c * count) for c in range(p)]
+        counts[d] = [(n - 1) * w.step[d] + w.taps[d] if n > 0 else 0 for n in left]
         worst = ctx.realiser.constant(ctx.region, (), x.dtype, fill)
-        x = windows(ctx, d, dims[d], x, sizes[d], firsts[d], length, worst)
+        x = windows(ctx, d, dims[d], x, sizes[d], firsts[d], length, worst, counts[d])
         if here and view.local is not None:
             x = view.local(x)
     padding = ", ".join(f"[{a}, {b}]" for a, b in ((0, 0) if d in moving else w.padding[d] for d in range(len(dims))))
@@ -87,7 +89,7 @@ def _scatter(
     text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), around)))
     out = ctx.local_copy(op, [x, updates, ctx.get(op.operands[2], ())], [x.shape], attrs=text)[0]
     for d in reversed(moving):
-        out = fold(ctx, d, dims[d], out, sizes[d], firsts[d])
+        out = fold(ctx, d, dims[d], out, sizes[d], firsts[d], counts[d])
     return out
 
 

@@ -1,0 +1,235 @@
+"""Convolutions. Batch and feature dimensions pass; along a dimension that a window moves over, each device fetches the
+border it lacks (a halo) and works on its own outputs."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from propagation.attributes import ConvDims, conv_dims, integer
+from propagation.program import Op
+
+from ..layout import Dims
+from . import trade
+from .context import Context
+from .factors import PASS, REDUCE, Choice, Factors, choose, gathered
+from .intervals import bordered, lacking
+from .reaches import Axis, Window, own_outputs, own_part, own_taps, padding_of, per_dim, taps_of_own_inputs
+
+_WINDOWED = ("stablehlo.convolution", "stablehlo.reduce_window")
+_WHY = "a window moves over this dimension"
+
+
+@functools.lru_cache(maxsize=1024)
+def _conv_factors(d, lhs, rhs, out, batch_groups: int, feature_groups: int, spatial) -> Factors:
+    """Batch and output features pass, input features are contracted; with groups, the group dimension passes as a
+    whole number of groups per device. `spatial` says per spatial dimension what is split with the input: "out",
+    "kernel" (contracted), "batch" (both) or nothing."""
+    sizes, kinds = [], []
+
+    def factor(n: int, kind: int) -> int:
+        sizes.append(n)
+        kinds.append(kind)
+        return len(sizes) - 1
+
+    left, right, result = [-1] * len(lhs), [-1] * len(rhs), [-1] * len(out)
+    if batch_groups > 1:
+        f = factor(batch_groups, PASS)
+        left[d.input_batch] = right[d.kernel_output_feature] = result[d.output_feature] = f
+        left[d.input_feature] = right[d.kernel_input_feature] = factor(lhs[d.input_feature], REDUCE)
+    elif feature_groups > 1:
+        left[d.input_batch] = result[d.output_batch] = factor(lhs[d.input_batch], PASS)
+        f = factor(feature_groups, PASS)
+        left[d.input_feature] = right[d.kernel_output_feature] = result[d.output_feature] = f
+    else:
+        left[d.input_batch] = result[d.output_batch] = factor(lhs[d.input_batch], PASS)
+        left[d.input_feature] = right[d.kernel_input_feature] = factor(lhs[d.input_feature], REDUCE)
+        right[d.kernel_output_feature] = result[d.output_feature] = factor(out[d.output_feature], PASS)
+    groups, grouped = batch_groups * feature_groups, d.input_batch if batch_groups > 1 else d.input_feature
+    single = groups == lhs[grouped] == rhs[d.kernel_output_feature]  # groups of one may be divided unevenly
+    even = frozenset({left[grouped]}) if groups > 1 and not single else frozenset()
+    for mode, i, k, o in zip(spatial, d.input_spatial, d.kernel_spatial, d.output_spatial):
+        if mode == "out":
+            left[i] = result[o] = factor(out[o], PASS)
+        elif mode == "kernel":
+            left[i] = right[k] = factor(rhs[k], REDUCE)
+        elif mode == "batch":
+            left[i] = right[k] = result[o] = factor(out[o], PASS)
+    return Factors(tuple(sizes), tuple(kinds), (tuple(left), tuple(right)), (tuple(result),), even)
+
+
+def convolution(ctx: Context, op: Op) -> None:
+    """A split contraction (input features, or a kernel as large as the input) leaves a partial sum."""
+    lhs, rhs = op.operands
+    shapes = lhs.type.shape, rhs.type.shape, op.results[0].type.shape
+    d = conv_dims(op.attrs["dimension_numbers"])
+    rank = len(d.input_spatial)
+    names = ("rhs_dilation", "window_strides", "lhs_dilation")
+    spread, step, base = (per_dim(op, n, rank) for n in names)
+    padding = padding_of(op, rank)
+    lows = [low for low, _ in padding]
+    axes = [
+        Axis(shapes[0][i], shapes[2][o], shapes[1][k], *rest)
+        for i, o, k, *rest in zip(
+            d.input_spatial, d.output_spatial, d.kernel_spatial, spread, step, base, lows, _reversals(op, rank)
+        )
+    ]
+    plan = None
+    for spatial in itertools.product(*map(_modes, axes)):
+        found = _plan(ctx, op, d, tuple(axes), shapes, spatial)
+        if found is not None and (plan is None or found.choice.bytes < plan.choice.bytes - 1e-6):
+            plan = found
+    if plan is None:
+        plan = _plan(ctx, op, d, tuple(axes), shapes, ("",) * rank)
+    _convolve(ctx, op, d, axes, padding, plan)
+
+
+def _modes(axis: Axis) -> tuple[str, ...]:
+    """What a dimension's input may be split with: outputs if windows are small, the kernel if it is as large as the
+    input. By the number of elements and by how far they reach this may not be the same: windows that do not overlap
+    may have more taps than there are windows, and the gradient of their kernel more outputs than taps."""
+    if axis.is_batch:
+        return ("batch",)
+    few = axis.out >= axis.taps, axis.out * axis.step >= axis.taps * axis.spread
+    return tuple(dict.fromkeys("out" if f else "kernel" for f in few))
+
+
+def _reversals(op: Op, rank: int) -> tuple[bool, ...]:
+    """Per spatial dimension, whether its windows are reversed."""
+    return tuple(map(bool, per_dim(op, "window_reversal", rank, 0)))
+
+
+class _Plan(NamedTuple):
+    """How a convolution is split: the choice among its factors, and the windows of input and kernel to fetch."""
+
+    factors: Factors
+    choice: Choice
+    spatial: tuple[str, ...]
+    windows: dict[int, Window]
+    taps: dict[int, Window]
+
+
+def _groups(op: Op) -> dict[str, int]:
+    return {k: integer(op.attrs[k]) for k in ("batch_group_count", "feature_group_count")}
+
+
+def _plan(ctx: Context, op: Op, d: ConvDims, axes: tuple[Axis, ...], shapes, spatial: tuple[str, ...]) -> _Plan | None:
+    """The cheapest way to split a convolution whose spatial dimensions are split as `spatial` says; None if devices
+    would need windows of different forms."""
+    factors = _conv_factors(d, *shapes, *_groups(op).values(), spatial)
+    per_element = 2 * ctx.byte_per_flop
+    for i, k, o in zip(d.input_spatial, d.kernel_spatial, d.output_spatial):
+        taken = {f[i] for f, i in ((factors.operands[0], i), (factors.operands[1], k), (factors.results[0], o))}
+        per_element *= shapes[1][k] * shapes[2][o] / max(1, *[factors.sizes[f] for f in taken if f >= 0], 1)
+    borders = _Borders(op, d, axes, spatial, shapes)
+    choice = choose(ctx, factors, op.operands, op.results, per_element, borders if any(spatial) else None)
+    windows, taps = borders.windows(ctx, choice.operands)
+    if None in windows.values() or None in taps.values():
+        return None
+    return _Plan(factors, choice, spatial, windows, taps)
+
+
+def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[Axis], padding, plan: _Plan) -> None:
+    lhs, rhs = op.operands
+    result = op.results[0]
+    factors, choice, _, plans, kernel = plan
+    layout, groups = choice.operands[0], _groups(op)
+    gathered(ctx, factors, (lhs, rhs), choice.operands, _WHY)
+    zeros = [ctx.realiser.zero(ctx.region, (), v.type.dtype) for v in (lhs, rhs)]
+    needs = {d.input_spatial[j]: (plan.starts, plan.length, plan.counts) for j, plan in plans.items()}
+    taps = {d.kernel_spatial[j]: (plan.starts, plan.length, plan.counts) for j, plan in kernel.items()}
+    operands = [
+        bordered(ctx, lhs, layout, needs, zeros[0], 0),
+        bordered(ctx, rhs, choice.operands[1], taps, zeros[1], 0),
+    ]
+    own = [d.input_spatial[j] for j in kernel]
+    fixed = [k for k, mode in zip(d.kernel_spatial, plan.spatial) if mode == "kernel" and k not in taps]
+    contracted = ((d.input_feature, *own), (d.kernel_input_feature, *fixed))
+    operands = [
+        ctx.masked(ref, v.type.shape, dims, which)
+        for ref, v, dims, which in zip(operands, (lhs, rhs), choice.operands, contracted)
+    ]
+    around = {**plans, **kernel}
+    paired = [layout[i] and mode == "batch" for mode, i in zip(plan.spatial, d.input_spatial)]
+    lengths = [operands[0].shape[i] for i in d.input_spatial]
+    local = trade.Local(
+        d,
+        [a.step for a in axes],
+        [a.base for a in axes],
+        [a.spread for a in axes],
+        [
+            (around[j].low, around[j].high) if j in around else _paired_padding(axis, n) if pairs else pad
+            for j, (axis, pad, pairs, n) in enumerate(zip(axes, padding, paired, lengths))
+        ],
+        {k: -(-n // ctx.atoms.product(choice.results[0][d.output_feature])) for k, n in groups.items()},
+        not any(axis.turned for axis in axes),
+    )
+    out = choice.results[0]
+    made = {d.output_spatial[j]: w for j, w in plans.items() if w.more}
+    shape = [n + made[i].more if i in made else n for i, n in enumerate(ctx.piece_shape(result, out))]
+    ref = trade.convolve(ctx, op, local, operands, tuple(shape))
+    for i, w in made.items():
+        ref = own_part(ctx, ref, i, out[i], w)
+    ctx.bind_partial(result, choice.results[0], {choice.pending: ref})
+
+
+def _paired_padding(axis: Axis, n: int) -> tuple[int, int]:
+    """The padding with which `n` of the positions of a batch dimension meet in pairs, as all of them do."""
+    around = (n - 1) * axis.spread if axis.turned else 0
+    return around, around
+
+
+class _Borders(NamedTuple):
+    """What a convolution's device needs of split spatial dimensions."""
+
+    op: Op
+    dims: ConvDims
+    axes: tuple[Axis, ...]
+    spatial: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def windows(self, ctx: Context, layouts: Sequence[Dims]) -> tuple[dict, dict]:
+        """({dimension: window of the input}, {dimension: window of the kernel}) that are fetched. A contraction over
+        positions needs one of the two; an operand under other windows too is preferred, because one border serves
+        both."""
+        plans: dict[int, Window | None] = {}
+        kernel: dict[int, Window | None] = {}
+        d = self.dims
+        for j, (mode, i, k, axis) in enumerate(zip(self.spatial, d.input_spatial, d.kernel_spatial, self.axes)):
+            if mode not in ("out", "kernel") or not layouts[0][i]:
+                continue
+            p = ctx.atoms.product(layouts[0][i])
+            if mode == "out":
+                plans[j] = own_outputs(axis, p)
+                continue
+            options = (own_taps(axis, p), taps_of_own_inputs(axis, p))
+            costs = []
+            for plan, v, dims, at, shape in zip(options, self.op.operands, layouts, (i, k), self.shapes):
+                piece = -(-shape[at] // p)
+                rows = float("inf") if plan is None else lacking(plan.starts, plan.counts, shape[at])
+                shared = any(u.op is not self.op and u.op.name in _WINDOWED for u in v.uses)
+                costs.append(rows * ctx.elements(shape, dims) / piece * ctx.bits(v) * (0.5 if shared else 1.0))
+            if costs[1] < costs[0]:
+                kernel[j] = options[1]
+            else:
+                plans[j] = options[0]
+        return plans, kernel
+
+    def __call__(self, ctx: Context, layouts: Sequence[Dims]) -> float:
+        """Bytes that a device lacks of its windows; 0 where that is not known, and the dimension cannot stay split."""
+        total = 0.0
+        places = (self.dims.input_spatial, self.dims.kernel_spatial)
+        for found, v, dims, at, shape in zip(
+            self.windows(ctx, layouts), self.op.operands, layouts, places, self.shapes
+        ):
+            for j, plan in found.items():
+                size = shape[at[j]]
+                if plan is not None:
+                    row = ctx.bits(v) * ctx.elements(shape, dims) / -(-size // len(plan.starts))
+                    total += row * lacking(plan.starts, plan.counts, size)
+        return total
+
+
+PARTITION = {"stablehlo.convolution": convolution}

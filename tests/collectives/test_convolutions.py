@@ -1,0 +1,95 @@
+"""Convolutions in their rarer forms: batches and reversed kernels along a split spatial dimension."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from .jax_side import Case, check
+from .text_side import MESH, check_text, over
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def reversed_kernel(x, w, low, out):
+    """A program with windows that meet inputs with their last tap first, over eight devices."""
+    n, taps = x.shape[1], w.shape[0]
+    high = out - 1 + taps - n - low
+    return (
+        MESH
+        + f"""
+func.func @main(%x: tensor<2x{n}x4xf32> {over("", "x", "")}, %w: tensor<{taps}x4x4xf32> {over("x", "", "")})
+    -> (tensor<2x{out}x4xf32> {over("", "", "")}) {{
+  %0 = "stablehlo.convolution"(%x, %w) {{dimension_numbers = #stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>,
+    window_strides = array<i64: 1>, padding = dense<[[{low}, {high}]]> : tensor<1x2xi64>,
+    lhs_dilation = array<i64: 1>, rhs_dilation = array<i64: 1>, window_reversal = array<i1: true>,
+    batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+    : (tensor<2x{n}x4xf32>, tensor<{taps}x4x4xf32>) -> tensor<2x{out}x4xf32>
+  return %0 : tensor<2x{out}x4xf32>
+}}"""
+    )
+
+
+@pytest.mark.parametrize("n, low, out", [(16, 0, 1), (16, 1, 3), (32, 2, 3), (24, 0, 3)])
+def test_a_reversed_kernel_as_large_as_its_input_leaves_a_sum(n, low, out):
+    x, w = normal(2, n, 4), normal(n, 4, 4, seed=1)
+    partitioned = check_text(reversed_kernel(x, w, low, out), [x, w], rtol=1e-4)
+    assert "all_gather" not in partitioned.plan.as_text()
+
+
+@pytest.mark.parametrize("n, axes", [(16, {"x": 8}), (12, {"x": 8}), (6, {"x": 3, "y": 2})])
+@pytest.mark.parametrize("spread", [1, 2])
+def test_matrices_multiplied_as_a_convolution_stay_where_they_are(n, axes, spread):
+    """Output position t is made of input t and tap t: with a step of n - 1 and inputs n apart, nothing else meets."""
+    base = n * (2 if spread == 2 else 1) + (1 if spread == 2 else 0)
+
+    def build(constrain):
+        def f(x, w):
+            x, w = constrain(x[:n], "x", None, None), constrain(w[:n], "x", None, None)
+            y = jax.lax.conv_general_dilated(
+                x, w, (base - spread,), ((0, 0),), (base,), (spread,), ("WNC", "WIO", "WNC")
+            )  # fmt: skip
+            y = constrain(y, "x", None, None)
+            return jax.lax.pad(y, 0.0, ((0, full - n, 0), (0, 0, 0), (0, 0, 0)))
+
+        return f
+
+    full = -(-n // axes["x"]) * axes["x"]
+    case = Case(axes, build, (normal(full, 3, 4), normal(full, 4, 5, seed=1)), (P("x"), P("x")), P("x"))
+    _, sent = check(case, rtol=1e-5, above_xla=True)
+    assert sent == 0
+
+
+def test_a_convolution_along_a_batch_dimension_and_a_border():
+    def build(constrain):
+        def f(x, w):
+            return jax.lax.conv_general_dilated(
+                x, w, (7, 1), ((0, 0), (1, 1)), (8, 1), (1, 1), ("HWNC", "HWIO", "HWNC")
+            )  # fmt: skip
+
+        return f
+
+    args = normal(8, 12, 2, 4), normal(8, 3, 4, 5, seed=1)
+    case = Case({"x": 4, "y": 2}, build, args, (P("x", "y"), P("x")), P("x", "y"))
+    _, sent = check(case, rtol=1e-5)
+    assert sent == 2 * 1 * 2 * 4 * 4  # one column of two rows of the input
+
+
+def test_windows_that_no_device_owns_are_not_fetched():
+    """Five windows over four devices: the gradient of their maxima sends only what some window touches."""
+
+    def build(constrain):
+        def f(x, ct):
+            ct = constrain(ct[:5], "x", None)
+            window = lambda v: jax.lax.reduce_window(v, -np.inf, jax.lax.max, (2, 1), (3, 1), "VALID")
+            return jax.vjp(window, x)[1](ct)[0]
+
+        return f
+
+    args = normal(16, 3), normal(8, 3, seed=1)
+    case = Case({"x": 4, "y": 2}, build, args, (P("x", None), P("x", None)), P("x", None))
+    check(case)
