@@ -26,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--topology", help="a name as v5e:16x16, or a file; see configs/topologies")
     parser.add_argument("--no-full-gather", action="store_true", help="fail where a tensor must be gathered whole")
     parser.add_argument("--gather-custom-calls", action="store_true", help="gather operands of unknown custom calls")
+    parser.add_argument("--unreduced-results", action="store_true", help="return results declared unreduced as addends")
     for name in ("distribute", "combine", "hoist", "collective-matmul", "order"):
         parser.add_argument(
             f"--{name}", action=argparse.BooleanOptionalAction, help=f"option {name.replace('-', '_')} of partition"
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         program = read(data, None if args.file == "-" else args.file)
         topology = load(args.topology) if args.topology else None
         options["allow_full_gather"] = not args.no_full_gather
-        for name in ("keep_gathered", "gather_custom_calls"):
+        for name in ("keep_gathered", "gather_custom_calls", "unreduced_results"):
             options[name] = getattr(args, name)
         text = _output(partition(program, topology, **options), args)
     except (CollectivesError, PropagationError, OSError) as e:

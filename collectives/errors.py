@@ -12,6 +12,7 @@ __all__ = [
     "OptionError",
     "ReshardError",
     "TopologyError",
+    "UnreducedResultError",
     "UnsupportedOpError",
     "UnsupportedShardingError",
 ]
@@ -44,6 +45,10 @@ class GroupsError(CollectivesError, ValueError):
 
 class ReshardError(CollectivesError, ValueError):
     """A reshard that has no plan, such as towards unreduced axes the source does not have."""
+
+
+class UnreducedResultError(CollectivesError, ValueError):
+    """A result of @main that is declared unreduced, although nobody said that the addends are added up elsewhere."""
 
 
 class FullGatherError(CollectivesError, RuntimeError):

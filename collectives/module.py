@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
@@ -12,7 +13,13 @@ from propagation.program import Func, Op, Program, Value, parse, paused_collecti
 
 from .annotations import Source, unpropagated
 from .emit import FunctionItem, ModuleBuilder, Ref
-from .errors import DeviceMemoryError, FullGatherError, MeshMismatchError, UnsupportedShardingError
+from .errors import (
+    DeviceMemoryError,
+    FullGatherError,
+    MeshMismatchError,
+    UnreducedResultError,
+    UnsupportedShardingError,
+)
 from .layout import Atoms, Dims
 from .optimize import optimize
 from .options import Options
@@ -149,6 +156,8 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
     result_shardings = known.results()
     outs = tuple(_result_layout(atoms, s, v) for s, v in zip(result_shardings, main.returned))
     _check_boundary(atoms, main, ins, outs)
+    if not options.unreduced_results:
+        _check_reduced(atoms, main, result_shardings)
     partial = (
         tuple(unreduced.atoms_of(ctx, sharding(a)) for a in main.args),
         tuple(unreduced.atoms_of(ctx, s) for s in result_shardings),
@@ -218,6 +227,21 @@ def _check_boundary(atoms: Atoms, main: Func, ins, outs) -> None:
                         f"({atoms.product(split)} devices) does not divide; pad it or shard another dimension",
                         source(main),
                     )
+
+
+def _check_reduced(atoms: Atoms, main: Func, shardings: Sequence[TensorSharding | None]) -> None:
+    for i, (s, v) in enumerate(zip(shardings, main.returned)):
+        axes = atoms.of_axes(s.unreduced) if s is not None else ()
+        if s is not None and axes:
+            made = v.owner if isinstance(v.owner, Op) else main
+            text = atoms.text(v.type.shape, v.type.dtype, atoms.dims(s))
+            by = f"made by {v.op.name}" if v.op is not None else f"argument {v.number}"
+            raise UnreducedResultError(
+                f"result {i} of @{main.name} ({text}, {by}) is declared unreduced over {atoms.axes_text(axes)}: each "
+                f"of {atoms.product(axes)} devices would return an addend, and nobody adds them up; declare it without "
+                "unreduced axes to have the sum, or pass unreduced_results=True if the caller takes it",
+                source(made),
+            )
 
 
 def _too_large(ctx: Module, main: Func, item: FunctionItem, topology: Topology, limit: float) -> DeviceMemoryError:

@@ -27,6 +27,8 @@ class Options:
                        the largest number of its type
     gather_custom_calls  whether sharded operands of custom calls that nothing is known of are gathered; if False they
                        are an `UnsupportedOpError`
+    unreduced_results  whether results of @main that are declared unreduced leave as addends, one on each device along
+                       those axes, for the caller to add up; if False they are an `UnreducedResultError`
     optimize           whether the passes run over the result; without them the program is as it was built
     combine            whether small collectives over the same devices become one
     hoist              whether collectives whose operands no iteration changes leave their loops
@@ -44,6 +46,7 @@ class Options:
 
     allow_full_gather: bool = True
     gather_custom_calls: bool = False
+    unreduced_results: bool = False
     distribute: bool | None = None
     optimize: bool = True
     combine: bool = True
@@ -73,6 +76,7 @@ class Options:
             "combine",
             "hoist",
             "keep_gathered",
+            "unreduced_results",
         )
         for name in (*switches, "distribute", "collective_matmul", "order"):
             value = getattr(self, name)

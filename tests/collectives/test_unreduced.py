@@ -48,8 +48,8 @@ def run(partitioned, parts):
     return harness.unshard(sums, (8, 16), returned)
 
 
-def partition(text: str, propagate: bool = True):
-    return collectives.partition(propagation.run(text) if propagate else text)
+def partition(text: str, propagate: bool = True, **options):
+    return collectives.partition(propagation.run(text) if propagate else text, **options)
 
 
 ADD = f"""%0 = stablehlo.add %x, %x : {TYPE}
@@ -129,7 +129,7 @@ def test_pieces_that_do_not_divide_are_sliced_before_they_are_scattered(target):
 def test_results_declared_unreduced_leave_as_addends(body, propagate):
     parts = addends(2)
     total = sum(parts)
-    result = partition(program(body, SPLIT, SPLIT), propagate)
+    result = partition(program(body, SPLIT, SPLIT), propagate, unreduced_results=True)
     expected = {NEGATE: -total, SQUARE: total**2}.get(body, total)
     np.testing.assert_array_equal(run(result, parts), expected)
     assert result.result_shardings[0].unreduced
@@ -140,7 +140,18 @@ def test_results_declared_unreduced_leave_as_addends(body, propagate):
 def test_whole_values_declared_unreduced_are_counted_once():
     x = addends(3)[0]
     text = program("return %x", "[{}, {}]", WHOLE)
-    np.testing.assert_array_equal(run(partition(text), [x] * 4), x)
+    np.testing.assert_array_equal(run(partition(text, unreduced_results=True), [x] * 4), x)
+
+
+@pytest.mark.parametrize("propagate", [True, False])
+@pytest.mark.parametrize("body, made", [(NEGATE, "made by stablehlo.negate"), ("return %x", "argument 0")])
+def test_addends_that_nobody_adds_up_are_refused(body, made, propagate):
+    wanted = rf"result 0 of @main \(f32\[8,16@b\], {made}\) is declared unreduced over a: each of 4 devices "
+    with pytest.raises(collectives.errors.UnreducedResultError, match=wanted) as found:
+        partition(program(body, SPLIT, SPLIT), propagate)
+    assert found.value.where
+    with pytest.raises(collectives.errors.UnreducedResultError):  # a value that is whole is no sum of what devices hold
+        partition(program(body, "[{}, {}]", WHOLE), propagate)
 
 
 @pytest.mark.parametrize("propagate", [True, False])
