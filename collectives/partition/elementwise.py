@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from propagation.program import Op, Value
 
 from ..layout import Dims
@@ -53,12 +55,13 @@ def layout(ctx: Context, op: Op, rank: int) -> Dims:
                 candidates.append(dims)
     shape, bits = result.type.shape, ctx.bits(result)
     per_element = bits * (1 + len(bound)) * ctx.redundancy
-    best, best_cost = want, float("inf")
-    for dims in candidates:
-        cost = sum(ctx.move_cost(v, dims) for v in bound) + ctx.later_cost(result, dims)
-        cost += ctx.elements(shape, dims) * per_element
-        if cost < best_cost - 1e-6:
-            best, best_cost = dims, cost
+    best, best_cost = want, math.inf
+    for dims in candidates if len(candidates) > 1 else ():
+        cost = sum([ctx.move_cost(v, dims) for v in bound]) + ctx.elements(shape, dims) * per_element
+        if cost < best_cost - 1e-6:  # else its users need not be asked
+            cost += ctx.later_cost(result, dims)
+            if cost < best_cost - 1e-6:
+                best, best_cost = dims, cost
     return best
 
 

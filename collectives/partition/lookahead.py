@@ -50,8 +50,10 @@ def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = DEPTH) -> fl
     key = (value, dims, depth)
     found = ctx.estimates.get(key)
     if found is None:
-        found = sum(_by(ctx, use.op, value, dims, depth - 1) for use in value.uses)
-        if move:
+        found = 0.0
+        for use in value.uses:
+            found += _by(ctx, use.op, value, dims, depth - 1)
+        if move < found and move:
             found = min(found, move + extra_cost(ctx, value, want, depth))
         ctx.estimates[key] = found
     return found
@@ -59,28 +61,23 @@ def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = DEPTH) -> fl
 
 def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     """What one operation has to send if it finds `value` in `dims`, with what follows from its result."""
+    if op.name in POINTWISE and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
+        return _pointwise(ctx, op, value, dims, depth)
     want = ctx.want(value)
     to = lambda layout: ctx.planner.cost(value.type.shape, ctx.bits(value), dims, layout)
-    if op.name in POINTWISE and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
-        result = op.results[0]
-        others = [v for v in op.operands if v is not value and v.type.shape == value.type.shape]
-        return min(
-            to(layout) + sum(reach(ctx, v, layout, depth) for v in others) + extra_cost(ctx, result, layout, depth)
-            for layout in _meetings(ctx, others, dims, want, ctx.want(result))
-        )
     if op.name == "func.return" and value in ctx.returned_as:
         return extra_cost(ctx, ctx.returned_as[value], dims, depth)
     if op.name == "func.call" and (callee := called(ctx, op)) is not None and is_written_in_place(ctx, callee):
         return _called(ctx, op, callee, value, dims, depth)
     if (after := renamed(op, dims, ctx.sizes)) is not None:
-        return extra_cost(ctx, op.results[0], _filled(ctx, op.results[0], after), depth)
+        return _renamed(ctx, op, value, dims, after, depth)
     if op.name == "stablehlo.reshape":
         return _reshaped(ctx, op, value, dims, depth)
     if op.name == "stablehlo.dot_general":
         return _dot(ctx, op, value, dims, depth)
     if (layouts := along_batch(op, value, dims)) is not None:
         others = [reach(ctx, v, d, depth) for v, d in zip(op.operands, layouts[0]) if v is not value]
-        return min(to(want), sum(others) + sum(extra_cost(ctx, r, d, depth) for r, d in zip(op.results, layouts[1])))
+        return min(to(want), sum(others) + sum([extra_cost(ctx, r, d, depth) for r, d in zip(op.results, layouts[1])]))
     if op.name == "stablehlo.fft":
         return min(to(want), in_place(ctx, op, dims) + extra_cost(ctx, op.results[0], dims, depth))
     if op.name in ("sdy.sharding_constraint", "sdy.reshard"):
@@ -89,6 +86,22 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     if op.name in RULED:
         return _along(ctx, op, value, dims, depth)
     return to(want)
+
+
+def _pointwise(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
+    """Of a pointwise operation: the cheapest of the layouts in which it may work."""
+    result = op.results[0]
+    shape, bits = value.type.shape, ctx.bits(value)
+    others = [v for v in op.operands if v is not value and v.type.shape == shape]
+    best = math.inf
+    for layout in _meetings(ctx, others, dims, ctx.want(value), ctx.want(result)):
+        cost = 0.0 if layout == dims else ctx.planner.cost(shape, bits, dims, layout)
+        for v in others:
+            if cost < best:
+                cost += reach(ctx, v, layout, depth)
+        if cost < best:  # else users need not be asked
+            best = min(best, cost + extra_cost(ctx, result, layout, depth))
+    return best
 
 
 def _called(ctx: Context, op: Op, callee: Func, value: Value, dims: Dims, depth: int) -> float:
@@ -107,6 +120,27 @@ def _meetings(ctx: Context, others: Sequence[Value], *layouts: Dims) -> list[Dim
     """The layouts in which a pointwise operation may work: some that are given, and where its other operands are."""
     have = [ctx.env[v].dims for v in others if v in ctx.env]
     return list(dict.fromkeys([*layouts, *(d for d in have if d is not None)]))
+
+
+def _renamed(ctx: Context, op: Op, value: Value, dims: Dims, after: Dims, depth: int) -> float:
+    """Of an operation that gives positions other names: its result as it comes, in `after`. What is broadcast, the
+    smaller of the two, may also be moved first to where its copies are wanted."""
+    result = op.results[0]
+    cost = extra_cost(ctx, result, _filled(ctx, result, after), depth)
+    if op.name != "stablehlo.broadcast_in_dim" or not cost:
+        return cost
+    inner = _before_broadcast(op, ctx.want(result))
+    if inner == dims or result.type.size == value.type.size:
+        return cost
+    move = ctx.planner.cost(value.type.shape, ctx.bits(value), dims, inner)
+    return min(cost, move + extra_cost(ctx, result, ctx.want(result), depth))
+
+
+def _before_broadcast(op: Op, dims: Dims) -> Dims:
+    """The layout of what is broadcast such that the result can be made in `dims`."""
+    value, shape = op.operands[0], op.results[0].type.shape
+    place = integers(op.attrs["broadcast_dimensions"]) if value.type.shape else ()
+    return tuple(dims[j] if shape[j] == n else () for j, n in zip(place, value.type.shape))
 
 
 def _reshaped(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
@@ -134,18 +168,18 @@ def reach(ctx: Context, value: Value, dims: Dims, depth: int) -> float:
         if op.name in POINTWISE:
             return sum(reach(ctx, v, dims if v.type.shape == shape else (), depth - 1) for v in op.operands)
         if op.name == "stablehlo.broadcast_in_dim":
-            inner = op.operands[0]
-            place = integers(op.attrs["broadcast_dimensions"]) if inner.type.shape else ()
-            kept = tuple(dims[j] if shape[j] == n else () for j, n in zip(place, inner.type.shape))
-            return reach(ctx, inner, kept, depth - 1)
+            return reach(ctx, op.operands[0], _before_broadcast(op, dims), depth - 1)
     return ctx.planner.cost(shape, ctx.bits(value), ctx.want(value), dims)
 
 
 def _along(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     """Of an operation that has factors: what it cannot keep is gathered, or everything moved to where it is wanted."""
     want = ctx.want(value)
-    move = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.bits(value), dims, want)
-    best = move + sum(extra_cost(ctx, r, ctx.want(r), depth) for r in op.results)
+    best = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.bits(value), dims, want)
+    for r in op.results:
+        best += extra_cost(ctx, r, ctx.want(r), depth)
+    if not best:
+        return best
     factors = _factors(ctx, op)
     if factors is None or op.operands.count(value) != 1:  # none: it is made in an operand's place
         return best
@@ -158,10 +192,11 @@ def _along(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
         if x:
             assigned[f] = x
     cost = 0.0 if kept == dims else ctx.planner.cost(value.type.shape, ctx.bits(value), dims, kept)
-    best = min(best, cost + _assigned(ctx, op, factors, value, assigned, depth))
-    more = _with_others(ctx, op, factors, value, assigned)
-    if more != assigned:
-        best = min(best, cost + _assigned(ctx, op, factors, value, more, depth))
+    if cost < best:
+        best = min(best, cost + _assigned(ctx, op, factors, value, assigned, depth, best - cost))
+        more = _with_others(ctx, op, factors, value, assigned)
+        if cost < best and more != assigned:
+            best = min(best, cost + _assigned(ctx, op, factors, value, more, depth, best - cost))
     return best if kept == dims else min(best, _summed(ctx, op, factors, kept, dims, depth))
 
 
@@ -189,14 +224,17 @@ def _with_others(ctx: Context, op: Op, factors: Factors, value: Value, assigned:
     return out
 
 
-def _assigned(ctx: Context, op: Op, factors: Factors, value: Value, assigned: list, depth: int) -> float:
-    """What an operation sends for its other operands and later for its results if its factors are split so."""
+def _assigned(ctx: Context, op: Op, factors: Factors, value: Value, assigned: list, depth: int, limit: float) -> float:
+    """What an operation sends for its other operands and later for its results if its factors are split so. Infinite if
+    it is known to be `limit` or more."""
     pending = tuple(sorted(x for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for x in atoms))
     cost = 0.0
     for v, f in zip(op.operands, factors.operands):
         if v is not value and f:
             cost += reach(ctx, v, layout_of(f, assigned), depth)
     for r, f in zip(op.results, factors.results):
+        if cost >= limit:
+            return math.inf
         cost += _resolved(ctx, r, layout_of(f, assigned), pending, depth)
     return cost
 
@@ -236,16 +274,19 @@ def _dot(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     alike = tuple(have[pairs[i]] if i in pairs else () if theirs & set(x) else x for i, x in enumerate(dims))
     whole = tuple(() if i in contract else x for i, x in enumerate(dims))
     shape, bits = value.type.shape, ctx.bits(value)
-    return min(
-        (0.0 if layout == dims else ctx.planner.cost(shape, bits, dims, layout))
-        + _contracted(ctx, op, left, layout, have, pairs, depth)
-        for layout in dict.fromkeys((dims, ctx.want(value), whole, alike))
-    )
+    best = math.inf
+    for layout in dict.fromkeys((dims, ctx.want(value), whole, alike)):
+        cost = 0.0 if layout == dims else ctx.planner.cost(shape, bits, dims, layout)
+        if cost < best:
+            best = min(best, cost + _contracted(ctx, op, left, layout, have, pairs, depth, best - cost))
+    return best
 
 
-def _contracted(ctx: Context, op: Op, left: bool, dims: Dims, have: Dims, pairs: dict[int, int], depth: int) -> float:
+def _contracted(
+    ctx: Context, op: Op, left: bool, dims: Dims, have: Dims, pairs: dict[int, int], depth: int, limit: float
+) -> float:
     """What a contraction sends that keeps one operand in `dims`: the other one, found in `have`, follows it along the
-    `pairs` of dimensions, and the result follows from both."""
+    `pairs` of dimensions, and the result follows from both. Infinite if it is known to be `limit` or more."""
     other, result = op.operands[left], op.results[0]
     d = dot_dims(op.attrs["dot_dimension_numbers"])
     batch, contract = (d.lhs_batch, d.lhs_contract) if left else (d.rhs_batch, d.rhs_contract)
@@ -256,8 +297,11 @@ def _contracted(ctx: Context, op: Op, left: bool, dims: Dims, have: Dims, pairs:
     for j, atoms in enumerate(have):
         if j not in pairs.values() and not used & set(atoms):
             follow[j] = atoms
+    moved = reach(ctx, other, tuple(follow), 1)
+    if moved >= limit:
+        return math.inf
     pending = tuple(sorted(x for i in contract for x in dims[i]))
     free = [dims[i] for i in range(len(dims)) if i not in batch and i not in contract]
     theirs = [follow[j] for j in range(len(follow)) if j not in pairs.values()]
     out = (*[dims[i] for i in batch], *free, *theirs) if left else (*[dims[i] for i in batch], *theirs, *free)
-    return reach(ctx, other, tuple(follow), 1) + _resolved(ctx, result, out, pending, depth)
+    return moved + _resolved(ctx, result, out, pending, depth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from propagation.program import Op, Value
@@ -63,16 +64,16 @@ def rearrange(
     elif not own and candidates[1][0] == state.dims and not state.pending and result.type.size == value.type.size:
         best = candidates[1]  # a change of names only: the result can be moved where its consumer wants it
     else:
-        per_element = 2 * bits * ctx.redundancy
-
-        def cost(candidate) -> float:
-            before, after = candidate
-            move = ctx.move_cost(value, before) + ctx.later_cost(result, after) + sends(before)
-            return move + ctx.elements(shape, after) * per_element
-
-        best = min(candidates, key=cost)
+        per_element, least = 2 * bits * ctx.redundancy, math.inf
+        best, *others = dict.fromkeys(candidates)
+        for before, after in (best, *others) if others else ():
+            cost = ctx.move_cost(value, before) + sends(before) + ctx.elements(shape, after) * per_element
+            if cost < least:  # else its users need not be asked
+                cost += ctx.later_cost(result, after)
+                if cost < least:
+                    best, least = (before, after), cost
     before, after = best
-    lost = [d for d, (a, b) in enumerate(zip(state.dims, forward(state.dims)[0])) if a != b]
+    lost = [d for d, (a, b) in enumerate(zip(state.dims, candidates[1][0])) if a != b]
     ctx.bind(result, after, local(ctx.gathered(value, before, why, lost), before, after))
     if again:
 
