@@ -16,7 +16,7 @@ from propagation.program import Program, paused_collection, read
 
 from . import errors
 from .annotations import Annotated, Propagation
-from .module import Partitioned, mesh_of, partition_program
+from .module import Partitioned, partition_program
 from .network import Link, Network
 from .options import Options
 from .plan import CommunicationPlan, Finding, Origin, PlanEntry
@@ -67,9 +67,8 @@ def partition(propagated, topology: Topology | str | os.PathLike | None = None, 
         check_types(propagated)
     known = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
     machine = _topology(topology)
-    given = None if machine is None else machine.on(mesh_of(known.program))
     with paused_collection():  # nearly all that is made here lives on in the result
-        return partition_program(known.program, known, given, chosen)
+        return partition_program(known.program, known, machine, chosen)
 
 
 def _topology(topology: Topology | str | os.PathLike | None) -> Topology | None:

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
+from propagation import Propagated
 from propagation.model import Mesh, TensorSharding
 from propagation.program import Func, Op, Program, Value, parse, paused_collection, source
 
-from .annotations import Source, unpropagated
+from .annotations import Propagation, Source, unpropagated
+from .boundary import check_divided, check_reduced, mesh_of
+from .capacity import Capacity
 from .emit import FunctionItem, ModuleBuilder, Ref
-from .errors import (
-    DeviceMemoryError,
-    FullGatherError,
-    MeshMismatchError,
-    UnreducedResultError,
-    UnsupportedShardingError,
-)
+from .errors import FullGatherError, TopologyError
 from .layout import Atoms, Dims
 from .optimize import optimize
 from .options import Options
 from .partition import unreduced
 from .partition.context import Context
 from .passes.bits import as_bits
-from .passes.machine import machine_of, ref_bytes
-from .passes.memory import boundary, largest_collective
-from .plan import CommunicationPlan, Finding, human, origin, plan_of
+from .passes.machine import machine_of
+from .plan import CommunicationPlan, Finding, human, plan_of
 from .realise import APART
 from .reshard import Planner, step_cost
 from .topology import Topology
@@ -45,6 +41,8 @@ class Partitioned:
     mesh             the mesh it is partitioned over; device i of the flattened mesh is replica i
     arg_shardings    sharding of each argument of @main; arguments and results are one device's pieces
     result_shardings the same for the results
+    propagated       the propagation whose layouts values start from, which answers why; None if the module came with
+                     shardings of its own
     """
 
     _builder: ModuleBuilder
@@ -53,6 +51,7 @@ class Partitioned:
     mesh: Mesh
     arg_shardings: tuple[TensorSharding, ...]
     result_shardings: tuple[TensorSharding, ...]
+    propagated: Propagated | None = None
     _text: str | None = field(default=None)
 
     def as_text(self) -> str:
@@ -147,7 +146,8 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
     """Partitions `program`, whose shardings `known` knows, for a topology that holds its mesh, or for any."""
     sharding = known.sharding
     main = program.main
-    mesh = mesh_of(program)
+    mesh = mesh_of(known)
+    given = None if given is None else _laid(given, mesh, main)
     atoms = Atoms(mesh, known.used_axes())
     attributes = f"mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {mesh.size} : i32"
     builder = ModuleBuilder(program.name or "main", attributes)
@@ -155,9 +155,9 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
     ins = tuple(ctx.want(a) for a in main.args)
     result_shardings = known.results()
     outs = tuple(_result_layout(atoms, s, v) for s, v in zip(result_shardings, main.returned))
-    _check_boundary(atoms, main, ins, outs)
+    check_divided(atoms, main, ins, outs)
     if not options.unreduced_results:
-        _check_reduced(atoms, main, result_shardings)
+        check_reduced(atoms, main, result_shardings)
     partial = (
         tuple(unreduced.atoms_of(ctx, sharding(a)) for a in main.args),
         tuple(unreduced.atoms_of(ctx, s) for s in result_shardings),
@@ -170,38 +170,29 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
     item.result_attrs = [", ".join(_kept(attrs)) for attrs in main.result_attrs]
     machine = machine_of(atoms, given, options.memory)
     limit = machine.topology.memory if options.memory is None else options.memory
-    if limit is not None and boundary(item) > limit:
-        raise _too_large(ctx, main, item, machine.topology, limit)
+    capacity = Capacity(atoms, machine.topology, math.inf if limit is None else limit)
+    capacity.check_boundary(main, item, ins, outs)
     if options.optimize:
         optimize(builder, ctx.realiser, machine, options)
     if machine.topology.compiler in (None, "cpu"):
         for function in builder.functions:
             as_bits(function)
     if limit is not None:
-        _check_collectives(builder.functions, machine.topology, limit)
+        capacity.check_inside(item, builder)
     ctx.findings.extend(unpropagated(known))
     plan = plan_of(item, {f.name: f for f in builder.functions}, machine)
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     results = tuple(_sharding(s, mesh, v) for s, v in zip(result_shardings, main.returned))
-    return Partitioned(builder, plan, tuple(ctx.findings), mesh, arg_shardings, results)
+    propagated = known.propagated if isinstance(known, Propagation) else None
+    return Partitioned(builder, plan, tuple(ctx.findings), mesh, arg_shardings, results, propagated)
 
 
-def mesh_of(program: Program) -> Mesh:
-    """The one mesh that the program's shardings are over; a program without any runs on one device.
-
-    Raises `MeshMismatchError` if there are several, or several orders of devices.
-    """
-    found = [m for m in program.meshes.values() if not m.is_empty and not m.is_maximal]
-    meshes = {(m.axes, m.device_ids): m for m in found}
-    if len({m.axes for m in found}) == 1 < len(meshes):
-        texts = ", ".join(m.to_text() for m in meshes.values())
-        raise MeshMismatchError(
-            f"the module has meshes of one shape in several orders of devices ({texts}); use one order"
-        )
-    if len(meshes) > 1:
-        texts = ", ".join(m.to_text() for m in meshes.values())
-        raise MeshMismatchError(f"the module has meshes of different shapes ({texts}); use one mesh shape per program")
-    return next(iter(meshes.values()), Mesh("mesh", ()))
+def _laid(topology: Topology, mesh: Mesh, main: Func) -> Topology:
+    """The topology with the mesh laid over it."""
+    try:
+        return topology.on(mesh)
+    except TopologyError as e:
+        raise TopologyError(e.message, source(main)) from None
 
 
 def _sharding(sharding: TensorSharding | None, mesh: Mesh, value: Value) -> TensorSharding:
@@ -215,65 +206,6 @@ def _result_layout(atoms: Atoms, sharding: TensorSharding | None, value: Value) 
     if sharding is None or len(sharding.dims) != rank:
         return ((),) * rank
     return atoms.dims(sharding)
-
-
-def _check_boundary(atoms: Atoms, main: Func, ins, outs) -> None:
-    for what, values, layouts in (("argument", main.args, ins), ("result", main.returned, outs)):
-        for i, (v, dims) in enumerate(zip(values, layouts)):
-            for d, (n, split) in enumerate(zip(v.type.shape, dims)):
-                if n % atoms.product(split):
-                    raise UnsupportedShardingError(
-                        f"dimension {d} of {what} {i} has size {n}, which {atoms.axes_text(split)} "
-                        f"({atoms.product(split)} devices) does not divide; pad it or shard another dimension",
-                        source(main),
-                    )
-
-
-def _check_reduced(atoms: Atoms, main: Func, shardings: Sequence[TensorSharding | None]) -> None:
-    for i, (s, v) in enumerate(zip(shardings, main.returned)):
-        axes = atoms.of_axes(s.unreduced) if s is not None else ()
-        if s is not None and axes:
-            made = v.owner if isinstance(v.owner, Op) else main
-            text = atoms.text(v.type.shape, v.type.dtype, atoms.dims(s))
-            by = f"made by {v.op.name}" if v.op is not None else f"argument {v.number}"
-            raise UnreducedResultError(
-                f"result {i} of @{main.name} ({text}, {by}) is declared unreduced over {atoms.axes_text(axes)}: each "
-                f"of {atoms.product(axes)} devices would return an addend, and nobody adds them up; declare it without "
-                "unreduced axes to have the sum, or pass unreduced_results=True if the caller takes it",
-                source(made),
-            )
-
-
-def _too_large(ctx: Module, main: Func, item: FunctionItem, topology: Topology, limit: float) -> DeviceMemoryError:
-    """What no compiler can help: arguments and results that do not fit. Of what lives between them it knows more."""
-    sized = [(ref_bytes(ref), "argument", i, v) for i, (ref, v) in enumerate(zip(item.region.args, main.args))]
-    sized += [(ref_bytes(ref), "result", i, v) for i, (ref, v) in enumerate(zip(item.results, main.returned))]
-    sized.sort(key=lambda s: -s[0])
-    largest = ", ".join(
-        f"{what} {i} ({ctx.atoms.text(v.type.shape, v.type.dtype, ctx.want(v))}) {human(n)}"
-        for n, what, i, v in sized[:3]
-    )
-    return DeviceMemoryError(
-        f"the program does not fit {topology.spec}: a device needs {human(boundary(item))} for its arguments and "
-        f"results alone and has {human(limit)}; the largest are {largest}. Shard them over more axes (what is "
-        "replicated is whole on every device), use a larger topology, or donate arguments that are replaced",
-        source(main),
-    )
-
-
-def _check_collectives(functions: list[FunctionItem], topology: Topology, limit: float) -> None:
-    """Raises `DeviceMemoryError` for a collective whose operands and results a device has no room for."""
-    size, item = largest_collective(functions)
-    if item is None or size <= limit:
-        return
-    kind, results = item.collective.kind, ", ".join(r.type for r in item.results)
-    where, cause = origin(item.collective)
-    raise DeviceMemoryError(
-        f"the program does not fit {topology.spec}: the {kind} for {cause} makes {results}, for which a device needs "
-        f"{human(size)} and has {human(limit)}. Shard what is gathered over more axes, annotate its users so that they "
-        "take it sharded, or use a larger topology",
-        where,
-    )
 
 
 def _gathered(findings: list[Finding]) -> FullGatherError:

@@ -7,13 +7,13 @@ programs of the same items, and finds programs that are far too large; the compi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..emit import FunctionItem, Item, Ref, Region
 from .graph import inputs
 from .machine import Machine, ref_bytes
 
-__all__ = ["Budget", "Lives", "Room", "boundary", "crest", "largest_collective", "need_of", "peak"]
+__all__ = ["Budget", "Lives", "Room", "boundary", "crest", "need_of", "peak"]
 
 _NO_BUFFER = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.reshape",
               "stablehlo.replica_id", "stablehlo.optimization_barrier"}  # fmt: skip
@@ -31,27 +31,6 @@ def boundary(function: FunctionItem) -> float:
     results = sum(ref_bytes(r) for r in dict.fromkeys(function.results) if r.item is not None)
     given = sum(ref_bytes(a) for a, text in zip(function.region.args, function.arg_attrs) if text)
     return arguments + max(0.0, results - given)
-
-
-def largest_collective(functions: Iterable[FunctionItem]) -> tuple[float, Item | None]:
-    """The collective with the most bytes of operands and results: whatever a compiler fuses, these are in memory."""
-    found: tuple[float, Item | None] = 0.0, None
-
-    def visit(region: Region) -> None:
-        nonlocal found
-        for item in (*region.prologue, *region.items):
-            if item.collective is not None:
-                size = sum(map(ref_bytes, item.results))
-                if item.collective.kind in ("all_gather", "reduce_scatter"):  # others may work in place
-                    size += sum(map(ref_bytes, item.operands))
-                if size > found[0]:
-                    found = size, item
-            for inner in item.regions:
-                visit(inner)
-
-    for function in functions:
-        visit(function.region)
-    return found
 
 
 class Budget:

@@ -1,0 +1,146 @@
+"""Whether a program fits into a device's memory, as far as that is certain before a compiler has seen it.
+
+Certain are the arguments and results, what a collective moves, and what a contraction or its like makes for another one
+to read. Compilers may fuse all else away; of that there is an estimate (`passes.memory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jaxlib.mlir import ir
+
+from propagation.locations import location_text, value_source
+from propagation.program import Func
+
+from .boundary import argument_text, result_text
+from .emit import FunctionItem, Item, ModuleBuilder, Ref, Region
+from .errors import DeviceMemoryError
+from .layout import Atoms, Dims
+from .passes.graph import inputs
+from .passes.machine import ref_bytes
+from .passes.memory import boundary
+from .plan import human, origin
+from .topology import Topology
+
+__all__ = ["Capacity"]
+
+# What they read and make for each other is in memory.
+_WHOLE = frozenset(
+    f"stablehlo.{name}" for name in ("cholesky", "convolution", "dot_general", "fft", "sort", "triangular_solve")
+)
+_GATHERING = ("all_gather", "reduce_scatter")  # others may work in place
+_SHOWN, _SMALL = 3, 0.01  # how many values are told, and what share of the largest is worth it
+
+
+class Capacity:
+    """What a device of `topology` holds: `limit` bytes."""
+
+    def __init__(self, atoms: Atoms, topology: Topology, limit: float):
+        self._atoms, self._topology, self._limit = atoms, topology, limit
+
+    def check_boundary(self, main: Func, item: FunctionItem, ins: Sequence[Dims], outs: Sequence[Dims]) -> None:
+        """Raises `DeviceMemoryError` for arguments and results that do not fit: no compiler can help."""
+        need = boundary(item)
+        if need <= self._limit:
+            return
+        sized = [
+            (ref_bytes(ref), name(main, i), v, dims)
+            for refs, values, layouts, name in (
+                (item.region.args, main.args, ins, argument_text),
+                (item.results, main.returned, outs, result_text),
+            )
+            for i, (ref, v, dims) in enumerate(zip(refs, values, layouts))
+        ]
+        sized.sort(key=lambda s: -s[0])
+        largest = [
+            f"{name} {self._atoms.text(v.type.shape, v.type.dtype, dims)} {human(n)}{_at(value_source(v))}"
+            for n, name, v, dims in sized[:_SHOWN]
+        ]
+        raise DeviceMemoryError(
+            f"the program does not fit {self._topology.spec}: a device needs {human(need)} for its arguments and "
+            f"results alone and has {human(self._limit)}; the largest are {'; '.join(largest)}. Shard them over more "
+            "axes (what is replicated is whole on every device), use a larger topology, or donate arguments that are "
+            "replaced",
+            value_source(sized[0][2]),
+        )
+
+    def check_inside(self, main: FunctionItem, builder: ModuleBuilder) -> None:
+        """Raises `DeviceMemoryError` for an operation whose operands and results do not fit beside the arguments that
+        the caller keeps."""
+        fixed = sum(ref_bytes(a) for a, text in zip(main.region.args, main.arg_attrs) if not text)
+        worst: tuple[float, Region, Item] | None = None
+        for function in builder.functions:
+            for region, item in _walk(function.region):
+                held = _held(item)
+                if fixed + held > self._limit and (worst is None or held > worst[0]):
+                    worst = held, region, item
+        if worst is not None:
+            held, region, item = worst
+            raise self._too_large(item, region, fixed + held, fixed, builder)
+
+    def _too_large(
+        self, item: Item, region: Region, need: float, fixed: float, builder: ModuleBuilder
+    ) -> DeviceMemoryError:
+        does = f"{item.name} reads {', '.join(r.type for r in item.operands)}"
+        if item.collective is not None:
+            results = ", ".join(r.type for r in item.results)
+            does = f"{item.collective.kind} for {origin(item.collective)[1]} makes {results}"
+        beside = f" ({human(fixed)} of it for arguments)" if fixed else ""
+        alive = _alive(region, item)
+        shown = [r for r in alive[:_SHOWN] if ref_bytes(r) > _SMALL * ref_bytes(alive[0])]
+        largest = "; ".join(f"{r.type} {human(ref_bytes(r))}{_at(_made(r, builder))}" for r in shown)
+        return DeviceMemoryError(
+            f"the program does not fit {self._topology.spec}: the {does}, for which a device needs "
+            f"{human(need)}{beside} and has {human(self._limit)}; the largest values there are {largest}. Shard what "
+            "is gathered or made over more axes, annotate its users so that they take it sharded, use smaller batches, "
+            "or use a larger topology",
+            _where(item, builder),
+        )
+
+
+def _walk(region: Region) -> Iterator[tuple[Region, Item]]:
+    for item in (*region.prologue, *region.items):
+        yield region, item
+        for inner in item.regions:
+            if inner.kind != "body":
+                yield from _walk(inner)
+
+
+def _held(item: Item) -> float:
+    """Bytes that are in memory at once for an item, whatever compilers fuse, besides arguments."""
+    if item.collective is None and item.name not in _WHOLE:
+        return 0.0
+    read = [r for r in item.operands if r.item is not None and (item.collective or r.item.name in _WHOLE)]
+    if item.collective is not None:
+        in_place = item.collective.kind not in _GATHERING
+        return sum(map(ref_bytes, item.results)) + (0 if in_place else sum(map(ref_bytes, read)))
+    return sum(map(ref_bytes, dict.fromkeys(read)))
+
+
+def _alive(region: Region, item: Item) -> list[Ref]:
+    """What lives in a region while an item runs, the largest first."""
+    items = [*region.prologue, *region.items]
+    at = items.index(item)
+    later = {r for other in items[at:] for r in inputs(other)}
+    refs = [r for other in items[:at] for r in other.results if r in later]
+    return sorted({*refs, *region.args, *item.results}, key=lambda r: -ref_bytes(r))
+
+
+def _made(ref: Ref, builder: ModuleBuilder) -> str | None:
+    return None if ref.item is None else _where(ref.item, builder)
+
+
+def _where(item: Item, builder: ModuleBuilder) -> str | None:
+    """The user's line of an item."""
+    if item.collective is not None:
+        return origin(item.collective)[0]
+    text = next((text for text, alias in builder.locations.items() if alias == item.loc), None)
+    if text is None:
+        return None
+    with ir.Context():  # nothing else parses locations
+        return location_text(ir.Module.parse(f"module {{}} loc({text})").operation.location)
+
+
+def _at(where: str | None) -> str:
+    return f" at {where}" if where else ""
