@@ -21,6 +21,7 @@ from .network import Link, Network
 from .options import Options
 from .plan import CommunicationPlan, Finding, Origin, PlanEntry
 from .planning import PlannedReshard, PlannedStep, plan_reshard
+from .reordered import in_xla_order
 from .spec import as_mesh, as_sharding
 from .topology import Topology, load
 
@@ -66,6 +67,8 @@ def partition(propagated, topology: Topology | str | os.PathLike | None = None, 
     if isinstance(propagated, Program):
         check_types(propagated)
     known = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
+    if chosen.reorder:
+        known = in_xla_order(known)
     machine = _topology(topology)
     with paused_collection():  # nearly all that is made here lives on in the result
         return partition_program(known.program, known, machine, chosen)

@@ -27,6 +27,9 @@ class Options:
                        the largest number of its type
     gather_custom_calls  whether sharded operands of custom calls that nothing is known of are gathered; if False they
                        are an `UnsupportedOpError`
+    reorder            whether values, where two of their dimensions want one axis, are laid out as propagation in XLA's
+                       order decides it (`reordered.py`); arguments and results stay as they are. If False every value
+                       starts from the sharding that was handed in
     unreduced_results  whether results of @main that are declared unreduced leave as addends, one on each device along
                        those axes, for the caller to add up; if False they are an `UnreducedResultError`
     optimize           whether the passes run over the result; without them the program is as it was built
@@ -48,6 +51,7 @@ class Options:
     gather_custom_calls: bool = False
     unreduced_results: bool = False
     distribute: bool | None = None
+    reorder: bool = True
     optimize: bool = True
     combine: bool = True
     hoist: bool = True
@@ -72,6 +76,7 @@ class Options:
         switches = (
             "allow_full_gather",
             "gather_custom_calls",
+            "reorder",
             "optimize",
             "combine",
             "hoist",

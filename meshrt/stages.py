@@ -264,7 +264,8 @@ class Lowered(_Stage):
                     given = shardy.propagate(self.module.text)
                 else:
                     given = self.module.program()
-                self._shared[key] = Propagated(self.record, self, propagation.run(given, "closed", whole_axes=True))
+                result = propagation.run(given, "closed", whole_axes=True, xla_order=True)
+                self._shared[key] = Propagated(self.record, self, result)
         return self._shared[key]
 
     def partition(self, **options: Any) -> Partitioned:

@@ -35,7 +35,7 @@ class Driver:
     """Propagates shardings over a program until nothing changes. `shardings` is updated in place.
 
     `edges` are the data-flow edges in the program, `groups` lists of values to be sharded alike. With `faults`, what
-    Shardy gets wrong is copied.
+    Shardy gets wrong is copied; `as_xla` is `Options.xla_order`.
     """
 
     def __init__(
@@ -48,11 +48,12 @@ class Driver:
         groups: list[list[Value]] | None = None,
         log: Log | None = None,
         faults: bool = False,
+        as_xla: bool = False,
     ):
         self.program, self.shardings, self.rules, self.strategy = program, shardings, rules, strategy
         self.log = log if log is not None else Log(program)
         self.conservative = rules.options.conservative
-        self._faults = faults
+        self._faults, self._as_xla = faults, as_xla
         self._groups: dict[tuple, Group] = {}
         self._round = (0, 0)
         self._held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
@@ -162,7 +163,7 @@ class Driver:
         rule = self._rule(op)
         if rule is not None:
             barrier = op.name == "sdy.propagation_barrier"
-            self._set_rule(node, rule, barrier_direction(op) if barrier else schedule.kind_of(op))
+            self._set_rule(node, rule, barrier_direction(op) if barrier else schedule.kind_of(op, self._as_xla))
             slot = self._slot
             node.slots = tuple([slot[v.index] for v in op.operands] + [slot[v.index] for v in op.results])
 

@@ -8,7 +8,7 @@ inserts explicit reshards, `rules` only writes the sharding rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -29,7 +29,10 @@ from .rules import RuleCache, RuleOptions
 __all__ = ["STAGES", "Options", "Run", "run_stage"]
 
 ALONE = ("basic", "aggressive", "op_priority", "user_priority")
-SWITCHES = ("conservative", "dedup_functions_fully", "chlo", "whole_axes", "shardy_faults", "origins", "edges")
+SWITCHES = (
+    "conservative", "dedup_functions_fully", "chlo", "whole_axes", "shardy_faults", "origins", "edges",
+    "xla_order",
+)  # fmt: skip
 OLDEST = (0, 10)  # the first version whose rules are known
 STAGES = ("rules", *ALONE, "import", "propagated", "closed", "pipeline", "insert_reshards")
 
@@ -46,6 +49,8 @@ class Options:
                   say sub-axes; Shardy cuts open dimensions only
     shardy_faults what Shardy gets wrong is copied (see `docs/propagation.md`), for comparisons
     origins, edges    write Shardy's debug attributes (see `propagation.debug`)
+    xla_order     broadcasts that only add dimensions of size one are visited when reshapes are. XLA's importer makes
+                  reshapes of them before it runs Shardy, so where axes meet head-on this is what its partitioner sees
     """
 
     strategy: str = "aggressive"
@@ -57,6 +62,7 @@ class Options:
     shardy_faults: bool = False
     origins: bool = False
     edges: bool = False
+    xla_order: bool = False
 
     def __post_init__(self) -> None:
         for name in SWITCHES:
@@ -196,8 +202,9 @@ def run_propagation(run: Run, kind: str = "user_priority") -> None:
     groups = constraints.settle_groups(run.program, run.shardings, run.groups, _edge_values(run))
     options = run.options
     driver = Driver(
-        run.program, run.shardings, run.edges, run.rules, options.strategy, groups, run.log, options.shardy_faults
-    )
+        run.program, run.shardings, run.edges, run.rules, options.strategy, groups, run.log, options.shardy_faults,
+        options.xla_order,
+    )  # fmt: skip
     if kind == "user_priority":
         driver.run_priorities()
     elif kind == "op_priority":
@@ -265,16 +272,21 @@ def run_reshards(run: Run, full: bool) -> None:
         exporting.remove_unused(run.program)
 
 
-def run_stage(program: Program, stage: str, options: Options) -> Run:
-    """Runs `stage` on `program`, which is changed. Raises `BadOptionError` for an unknown stage."""
+def run_stage(
+    program: Program, stage: str, options: Options, annotate: Callable[[Program, Shardings], None] | None = None
+) -> Run:
+    """Runs `stage` on `program`, which is changed. `annotate` may change what the module says before anything is done.
+    Raises `BadOptionError` for an unknown stage."""
     if stage not in STAGES:
         raise BadOptionError(f"unknown stage {stage!r}; choose from {', '.join(STAGES)}")
     with paused_collection(), utf8_errors():
-        return _run_stage(program, stage, options)
+        return _run_stage(program, stage, options, annotate)
 
 
-def _run_stage(program: Program, stage: str, options: Options) -> Run:
+def _run_stage(program: Program, stage: str, options: Options, annotate) -> Run:
     run = start(program, options)
+    if annotate is not None:
+        annotate(program, run.shardings)
     if stage in ("basic", "aggressive"):
         run.options = replace(options, strategy=stage)
     if stage in ALONE:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
+from dataclasses import replace
 from typing import SupportsIndex
 
 from jaxlib.mlir import ir
@@ -29,8 +31,9 @@ class Propagated:
     log         every decision, in order
     """
 
-    def __init__(self, run: Run, stage: str):
+    def __init__(self, run: Run, stage: str, original: Callable[[], ir.Module] | None = None):
         self._run = run
+        self._original = original
         self.stage = stage
         self.program: Program = run.program
         self.shardings: Shardings = run.shardings
@@ -50,6 +53,21 @@ class Propagated:
     def result_shardings(self) -> list[TensorSharding | None]:
         """Shardings of the entry function's results."""
         return list(self.shardings.results[self.program.main])
+
+    def again(self, **changes) -> Propagated | None:
+        """The same module propagated anew, with some of the options changed. Arguments of the entry function begin with
+        the shardings that they have here. None if a `Program` was handed in: only its owner can make it once more."""
+        if self._original is None:
+            return None
+        given = self.arg_shardings
+
+        def annotate(program: Program, shardings: Shardings) -> None:
+            for arg, sharding in zip(program.main.args, given, strict=True):
+                if sharding is not None:
+                    shardings.set(arg, sharding)
+
+        done = run_stage(read(self._original()), self.stage, replace(self.options, **changes), annotate)
+        return Propagated(done, self.stage, self._original)
 
     def explain(self, what: Value | str, dim: int | None = None) -> list[list[Step]]:
         """Why dimension `dim` of a value is sharded: per axis, the steps back to an annotation. Empty if it is not, and
@@ -128,7 +146,11 @@ def _dimension(dim: object) -> int:
 
 
 def run(
-    module: str | bytes | ir.Module | Program, stage: str = "closed", *, file: str | None = None, **options
+    module: str | bytes | ir.Module | Program,
+    stage: str = "closed",
+    *,
+    file: str | None = None,
+    **options,
 ) -> Propagated:
     """Propagates the shardings of a module.
 
@@ -141,4 +163,5 @@ def run(
     Raises the errors of `propagation.errors`.
     """
     program = module if isinstance(module, Program) else read(module, file)
-    return Propagated(run_stage(program, stage, Options.of(options)), stage)
+    original = None if isinstance(module, Program) else program.read
+    return Propagated(run_stage(program, stage, Options.of(options)), stage, original)

@@ -12,7 +12,10 @@ from .model import DimSharding, FactorType, OpRule, TensorSharding
 from .program import Op
 from .rules.elementwise import CHLO_ELEMENTWISE
 
-__all__ = ["ALL", "ROUNDS", "direction", "directions", "is_elementwise", "restore_priority", "split_priorities"]
+__all__ = [
+    "ALL", "ROUNDS", "adds_unit_dimensions", "direction", "directions", "is_elementwise", "restore_priority",
+    "split_priorities",
+]  # fmt: skip
 
 ROUNDS = 5
 
@@ -85,8 +88,20 @@ def is_elementwise(op: Op) -> bool:
     return name == "stablehlo.bitcast_convert" and op.operands[0].type.shape == op.results[0].type.shape
 
 
-def _kind(op: Op) -> str:
+def adds_unit_dimensions(op: Op) -> bool:
+    """Whether a broadcast does no more than add dimensions of size one (or nothing at all)."""
+    if op.name != "stablehlo.broadcast_in_dim":
+        return False
+    before, after = op.operands[0].type, op.results[0].type
+    return bool(before.shape) and before.size == after.size
+
+
+def _kind(op: Op, as_xla: bool = False) -> str:
+    """The kind of schedule of an operation; `as_xla`: as XLA's own run of Shardy has it, before which broadcasts that
+    only add dimensions of size one become reshapes."""
     name = op.name
+    if as_xla and adds_unit_dimensions(op):
+        return "passing"
     if name in _PASSING or is_elementwise(op):
         return "passing"
     if name == "stablehlo.custom_call":

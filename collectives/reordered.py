@@ -1,0 +1,90 @@
+"""Layouts in the order in which XLA's own run of Shardy decides them, where that order matters.
+
+Propagation gives an axis that two dimensions want to the one that was visited first. Shardy visits broadcasts last, and
+on the way into XLA those that only add dimensions of size one become reshapes, which come first: a batch split by the
+data then reaches the activations before the features that are split by the weights do, and weights that are distributed
+over the devices which share the batch are gathered where they are used, rather than activations moved. Where a program
+has such axes (`propagation.contested`), it is propagated once more in that order, with the same arguments and results.
+"""
+
+from __future__ import annotations
+
+from propagation import Propagated, run
+from propagation.annotations import OWN_ATTRIBUTE, WITH_IN_SHARDINGS, Shardings
+from propagation.contested import depends_on_order
+from propagation.model import TensorSharding
+from propagation.program import Program, read
+
+from .annotations import Propagation, Source
+
+__all__ = ["in_xla_order"]
+
+
+class _Again(Propagation):
+    """What another propagation decided; results of @main are as the first one left them."""
+
+    def __init__(self, propagated: Propagated, results: list[TensorSharding | None]):
+        super().__init__(propagated)
+        self._results = results
+
+    def results(self) -> list[TensorSharding | None]:
+        return self._results
+
+
+def in_xla_order(known: Source) -> Source:
+    """`known`, or what is decided in XLA's order if that might be something else."""
+    first = known.propagated if isinstance(known, Propagation) else None
+    if first is not None and (first.stage != "closed" or first.options.xla_order):
+        return known
+    meshes = {m.layout for m in known.program.meshes.values() if not m.is_empty and not m.is_maximal}
+    if len(meshes) != 1 or not depends_on_order(known.program, known.shardings):
+        return known
+    again = _opened_again(known) if first is None else first.again(xla_order=True)
+    return known if again is None else _Again(again, known.results())
+
+
+def _opened_again(known: Source) -> Propagated | None:
+    """What XLA's order makes of a module that carries the shardings which propagation gave it. None if they are not
+    what propagation makes of its arguments, results and constraints, but somebody's own; and for a `Program` that was
+    changed since it was read."""
+    program = known.program
+    if not _is_as_read(program):
+        return None
+    found = run(_opened(read(program.module)))
+    if _decided(found.program, found.shardings) != _decided(program, known.shardings):
+        return None
+    return run(_opened(read(program.module)), xla_order=True)
+
+
+def _is_as_read(program: Program) -> bool:
+    """Whether a program is the module from which it was made."""
+    again = read(program.module)
+    said = lambda p: [(name, f.arg_attrs, f.result_attrs) for name, f in p.funcs.items()]
+    ops, original = program.ops(), again.ops()
+    if len(ops) != len(original) or said(program) != said(again):
+        return False
+    for op, other in zip(ops, original):
+        if op.name != other.name or [v.index for v in op.operands] != [v.index for v in other.operands]:
+            return False
+        if op._attrs is not None and op._attrs != other.attrs:
+            return False
+    return True
+
+
+def _opened(program: Program) -> Program:
+    """A module that carries closed shardings, changed into one that leaves to propagation what operations and functions
+    other than the entry say; constraints, reshards and manual computations keep theirs."""
+    main = program.main
+    for func in program.funcs.values():
+        for attrs in (*func.arg_attrs, *func.result_attrs) if func is not main else ():
+            attrs.pop("sdy.sharding", None)
+    for op in program.ops():
+        if op.name not in OWN_ATTRIBUTE and op.name not in WITH_IN_SHARDINGS and op.has_attr("sdy.sharding"):
+            del op.attrs["sdy.sharding"]
+    return program
+
+
+def _decided(program: Program, shardings: Shardings) -> list[tuple]:
+    """Operations with the shardings of their results; what is replicated counts as not said."""
+    say = lambda v: None if (s := shardings.get(v)) is None or s.is_fully_replicated else s.dims
+    return [(op.name, [say(r) for r in op.results]) for op in program.ops()]

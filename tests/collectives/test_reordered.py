@@ -1,0 +1,147 @@
+"""Weights over the devices that share the batch: what is laid out as XLA's own run of Shardy decides it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import collectives
+import propagation
+from propagation.contested import depends_on_order
+
+from .jax_side import Case, check
+
+LAYERS, VOCABULARY, WIDTH, HIDDEN, HEADS = 1, 64, 32, 64, 4
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / 6
+
+
+def norm(x):
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5)
+
+
+def attention(x, w):
+    q, k, v = (jnp.einsum("bsd,dhk->bshk", x, w[i]) for i in range(3))
+    a = jax.nn.softmax(jnp.einsum("bshk,bthk->bhst", q, k), -1)
+    return jnp.einsum("bhst,bthk,dhk->bsd", a, v, w[3])
+
+
+def loss(params, ids):
+    table, heads, up, gate, down = params
+    x = table[ids]
+    for i in range(LAYERS):
+        x = x + attention(norm(x), heads[i])
+        h = norm(x)
+        x = x + (jax.nn.silu(h @ gate[i]) * (h @ up[i])) @ down[i]
+    z = norm(x) @ table.T
+    return jnp.mean(jax.nn.logsumexp(z, -1) - jnp.take_along_axis(z, ids[..., None], -1)[..., 0])
+
+
+def step(params, moments, ids):
+    """A training step with momentum."""
+    value, grads = jax.value_and_grad(loss)(params, ids)
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
+    return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments, value
+
+
+def parameters(over: str, beside: str | None):
+    """Parameters and their PartitionSpecs: split over the batch's axis, and over another for tensor parallelism."""
+    shapes = (
+        (VOCABULARY, WIDTH),
+        (LAYERS, 4, WIDTH, HEADS, WIDTH // HEADS),
+        (LAYERS, WIDTH, HIDDEN),
+        (LAYERS, WIDTH, HIDDEN),
+        (LAYERS, HIDDEN, WIDTH),
+    )
+    specs = (P((beside, over) if beside else over), P(None, None, over, beside), *[P(None, over, beside)] * 2,
+             P(None, beside, over))  # fmt: skip
+    return tuple(normal(*s, seed=i) for i, s in enumerate(shapes)), specs
+
+
+IDS = np.arange(16 * 32, dtype=np.int32).reshape(16, 32) * 7 % VOCABULARY
+
+
+@pytest.mark.parametrize(
+    ("mesh", "over", "beside"), [({"x": 8}, "x", None), ({"data": 4, "model": 2}, "data", "model")]
+)
+def test_weights_are_gathered_and_gradients_scattered(mesh, over, beside):
+    params, specs = parameters(over, beside)
+    moments = tuple(np.zeros_like(p) for p in params)
+    outs = (specs, specs, P())
+    case = Case(mesh, lambda _: step, (params, moments, IDS), (specs, specs, P(over)), outs)
+    result, sent = check(case, rtol=2e-3)
+    theirs, _ = case.xla()
+    assert sent < 0.8 * theirs
+    kinds = result.plan.counts
+    assert kinds["reduce_scatter"] >= 1
+    wide = [e for e in result.plan if e.kind == "all_reduce" and over in e.axes and e.bytes > WIDTH * HIDDEN]
+    assert not wide, result.plan.as_text()
+
+
+def test_closed_text_is_opened_where_propagation_closed_it():
+    params, specs = parameters("x", None)
+    case = Case({"x": 8}, lambda _: jax.grad(loss), (params, IDS), (specs, P("x")), specs)
+    propagated = propagation.run(case.text)
+    known = collectives.partition(propagated).plan.bytes
+    text = propagated.as_text()
+    assert collectives.partition(text).plan.bytes == known
+    assert collectives.partition(propagation.read(text)).plan.bytes == known
+    assert collectives.partition(propagated, reorder=False).plan.bytes > 1.5 * known
+
+
+OWN = """
+module { sdy.mesh @mesh = <["x"=8]>
+func.func @main(%x: tensor<16x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+                %w: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<16x1x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {"x"}]>}) {
+  %0 = stablehlo.broadcast_in_dim %x, dims = [0, 2]
+       {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x"}, {}, {}]>]>} : (tensor<16x64xf32>) -> tensor<16x1x64xf32>
+  %1 = stablehlo.dot_general %0, %w, contracting_dims = [2] x [0]
+       {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {}, {"x"}]>]>}
+       : (tensor<16x1x64xf32>, tensor<64x64xf32>) -> tensor<16x1x64xf32>
+  return %1 : tensor<16x1x64xf32> } }
+"""
+
+
+def test_shardings_of_somebodys_own_stay():
+    program = propagation.read(OWN)
+    assert depends_on_order(program, propagation.annotations.read_shardings(program))
+    assert collectives.partition(program).propagated is None
+
+
+def test_a_program_changed_since_it_was_read_is_not_read_again():
+    params, specs = parameters("x", None)
+    case = Case({"x": 8}, lambda _: jax.grad(loss), (params, IDS), (specs, P("x")), specs)
+    program = propagation.read(propagation.run(case.text).as_text())
+    tanh = next(op for op in program.ops() if op.name == "stablehlo.rsqrt")
+    tanh.name = "stablehlo.sqrt"
+    text = collectives.partition(program).as_text()
+    assert "stablehlo.sqrt" in text
+
+
+def test_the_result_says_what_it_follows():
+    """Values are explained by the propagation that the program realises; arguments and results stay as they were."""
+    params, specs = parameters("x", None)
+    case = Case({"x": 8}, lambda _: lambda p, i: norm(p[0][i]) @ p[0].T, (params, IDS), (specs, P("x")))
+    first = propagation.run(case.text)
+    result = collectives.partition(first)
+    assert result.propagated is not first
+    assert result.propagated.options.xla_order
+    for got, asked in zip(result.result_shardings, first.result_shardings, strict=True):
+        assert got.dims == asked.dims
+    for got, asked in zip(result.arg_shardings, first.arg_shardings, strict=True):
+        assert got.dims == asked.dims
+    assert collectives.partition(first, reorder=False).propagated is first
+
+
+def test_programs_without_such_axes_are_not_propagated_again():
+    build = lambda _: lambda x, w: norm(x @ w)
+    case = Case({"x": 8}, build, (normal(16, 32), normal(32, 64)), (P("x"), P()))
+    first = propagation.run(case.text)
+    assert not depends_on_order(first.program, first.shardings)
+    assert collectives.partition(first).propagated is first
