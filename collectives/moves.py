@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -74,7 +73,8 @@ def successors(
     direct = p.direct()
     if direct is not None:
         return [direct]
-    return [*p.reductions(), *p.exchanges(), *p.permutes(), *p.slices(), *p.gathers()]
+    reductions = p.reductions() if unreduced else ()
+    return [*reductions, *p.exchanges(), *p.permutes(), *p.slices(), *p.gathers()]
 
 
 class _Position:
@@ -261,45 +261,62 @@ class _Position:
         """Layouts with the same piece shape that are closer to the target."""
         if not any(self.dims):
             return
-        seen = {self.dims}
+        seen, old = {self.dims}, {a for d in self.dims for a in d}
+        starts = [self._heads(False)]
+        if any(k < len(d) and k < len(t) for k, d, t in zip(self.common, self.dims, self.target)):
+            starts.append(self._heads(True))
         for prefer_moving in (True, False):
-            for keep_common in (False, True):
-                new = self._permuted(prefer_moving, keep_common)
+            for heads, room in starts:
+                new = self._permuted(heads, room, prefer_moving)
                 if new is not None and new not in seen:
                     seen.add(new)
-                    atoms = tuple(sorted({a for d in self.dims for a in d} | {a for d in new for a in d}))
+                    atoms = tuple(sorted(old.union(*new)))
                     yield Step("collective_permute", atoms, -1, (), new, self.unreduced)
 
-    def _permuted(self, prefer_moving: bool, keep_common: bool) -> Dims | None:
-        """Fills every dimension with as much of its target as its piece count allows, then with other atoms."""
+    def _heads(self, keep_common: bool) -> tuple[list[tuple[int, ...]], list[int]]:
+        """Of every dimension the most of its target that its piece count allows, and how many pieces that leaves."""
         sizes = self.sizes
-        room = [math.prod(sizes[a] for a in d) for d in self.dims]
-        heads: list[list[int]] = []
         taken: set[int] = set(self.unreduced)
+        heads, rooms = [], []
         for d, t in enumerate(self.target):
-            head: list[int] = []
-            for a in t[: self.common[d]] if keep_common and self.common[d] < len(self.dims[d]) else t:
-                if room[d] % sizes[a] or a in taken:
+            room = 1
+            for a in self.dims[d]:
+                room *= sizes[a]
+            if keep_common and self.common[d] < len(self.dims[d]):
+                t = t[: self.common[d]]
+            k = 0
+            for a in t:
+                if room % sizes[a] or a in taken:
                     break
-                room[d] //= sizes[a]
-                head.append(a)
+                room //= sizes[a]
                 taken.add(a)
-            heads.append(head)
-        unwanted = [a for d in self.dims for a in d if a not in self.place and a not in taken]
+                k += 1
+            heads.append(t[:k])
+            rooms.append(room)
+        return heads, rooms
+
+    def _permuted(self, heads: list[tuple[int, ...]], rooms: list[int], prefer_moving: bool) -> Dims | None:
+        """Dimensions that begin as `heads` say, filled with other atoms."""
+        place = self.place
+        taken = set(self.unreduced).union(*heads)
+        unwanted = [a for d in self.dims for a in d if a not in place and a not in taken]
         wanted = [a for t in self.target for a in t if a not in taken]
         out = []
-        for d, head in enumerate(heads):
+        for d, (head, room) in enumerate(zip(heads, rooms)):
+            if room == 1:
+                out.append(head)
+                continue
             own = [a for a in self.dims[d] if a in unwanted]
-            moving = [a for a in wanted if self.place[a] != d]
+            moving = [a for a in wanted if place[a] != d]
             rest = [a for a in unwanted if a not in own]
             pool = [*moving, *own, *rest] if prefer_moving else [*own, *moving, *rest]
-            chosen = _fill(room[d], pool, sizes)
+            chosen = _fill(room, pool, self.sizes)
             if chosen is None:
                 return None
             for a in chosen:
                 (wanted if a in wanted else unwanted).remove(a)
-            back = [a for a in chosen if a in self.place]
-            out.append((*head, *[a for a in chosen if a not in self.place], *back))
+            back = [a for a in chosen if a in place]
+            out.append((*head, *[a for a in chosen if a not in place], *back))
         return tuple(out)
 
 

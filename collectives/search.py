@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from .boxes import tiles_of
@@ -81,22 +81,64 @@ def search(
     Without `permutes` it is found among the other moves. Where no such way is found (dimensions that do not divide) all
     is gathered.
     """
-    larger = max(piece_bytes(shape, bits, dims, sizes) for dims in (source, target))
-    bound = lower_bound(shape, bits, source, target, unreduced, sizes)
-    if not unreduced and not even(shape, source, target, sizes):
+    piece = Pieces(shape, bits, sizes)
+    larger = max(piece(source).bytes, piece(target).bytes)
+    if not unreduced and not (piece(source).even and piece(target).even):
         bound = lacking_bytes(shape, bits, source, target, sizes)
+    else:
+        bound = lower_bound(piece, source, target, unreduced)
     for weight in WEIGHTS:
-        found = _Search(shape, bits, target, sizes, step_cost, larger if memory is None else memory, weight)
+        found = _Search(piece, target, step_cost, larger if memory is None else memory, weight)
         found.permutes = permutes
         found.run((source, unreduced), bound, rival)
         if found.beaten:
             return None
         if found.steps is not None:
-            return _plan(shape, bits, source, target, unreduced, found.steps, bound, sizes, weight == 1)
+            return _plan(piece, source, target, unreduced, found.steps, bound, weight == 1)
         if not found.cut_short:
             break
-    return _plan(shape, bits, source, target, unreduced, _gather_all(shape, source, target, unreduced, sizes), bound,
-                 sizes, False)  # fmt: skip
+    return _plan(piece, source, target, unreduced, _gather_all(shape, source, target, unreduced, sizes), bound, False)
+
+
+class Piece(NamedTuple):
+    """A device's piece under a layout: its shape, how many pieces each dimension is cut into, bytes, and whether every
+    dimension divides."""
+
+    shape: tuple[int, ...]
+    counts: tuple[int, ...]
+    bytes: float
+    even: bool
+
+
+class Pieces:
+    """The pieces of one tensor under layouts, each found once. `bits` are the bytes of an element."""
+
+    __slots__ = ("_known", "bits", "shape", "sizes")
+
+    def __init__(self, shape: Sequence[int], bits: float, sizes: Sequence[int]):
+        self.shape, self.bits, self.sizes = shape, bits, sizes
+        self._known: dict[Dims, Piece] = {}
+
+    def __call__(self, dims: Dims) -> Piece:
+        found = self._known.get(dims)
+        if found is None:
+            counts = []
+            for atoms in dims:
+                n = 1
+                for a in atoms:
+                    n *= self.sizes[a]
+                counts.append(n)
+            local = tuple([-(-n // k) for n, k in zip(self.shape, counts)])
+            even = not [n for n, k in zip(self.shape, counts) if n % k]
+            found = self._known[dims] = Piece(local, tuple(counts), math.prod(local) * self.bits, even)
+        return found
+
+    def product(self, atoms: Iterable[int]) -> int:
+        """How many devices differ in `atoms`."""
+        n = 1
+        for a in atoms:
+            n *= self.sizes[a]
+        return n
 
 
 class _Search:
@@ -104,18 +146,17 @@ class _Search:
     it was `cut_short` after `STATE_LIMIT` states. A bound of more than its `weight` leads to a way sooner, not to the
     cheapest."""
 
-    def __init__(self, shape, bits: float, target: Dims, sizes: Sequence[int], step_cost: float, limit, weight: float):
-        self.shape, self.bits, self.target, self.sizes = shape, bits, target, sizes
+    def __init__(self, piece: Pieces, target: Dims, step_cost: float, limit: float, weight: float):
+        self.piece, self.target = piece, target
         self.step_cost, self.limit, self.weight = step_cost, limit, weight
         self.steps: list[Step] | None = None
         self.beaten = self.cut_short = False
         self.permutes = True
-        self._pieces: dict[Dims, float] = {}
         self._left: dict[tuple, float] = {}
 
     def run(self, start: tuple, bound: float, rival: Callable[[], float]) -> None:
         """Looks for a way from `start`, which takes `bound` bytes at least."""
-        goal = (self.target, ())
+        goal, piece = (self.target, ()), self.piece
         best = {start: (0.0, 0)}  # what it costs to get to a state, and the slices on the way, which are free
         came: dict[tuple, tuple] = {}
         queue = [(bound, 0, best[start], start)]
@@ -135,8 +176,8 @@ class _Search:
             if count >= STATE_LIMIT:
                 self.cut_short = True
                 return
-            for step in successors(self.shape, state[0], state[1], self.target, self.sizes):
-                if self._held(step.after) > self.limit or (step.kind == "collective_permute" and not self.permutes):
+            for step in successors(piece.shape, state[0], state[1], self.target, piece.sizes):
+                if piece(step.after).bytes > self.limit or (step.kind == "collective_permute" and not self.permutes):
                     continue
                 new, cost = (step.after, step.unreduced), self._cost(before, state[0], step)
                 known = best.get(new)
@@ -151,22 +192,16 @@ class _Search:
                 count += 1
                 heapq.heappush(queue, (cost[0] + self._rest(new), -count, cost, new))
 
-    def _held(self, dims: Dims) -> float:
-        found = self._pieces.get(dims)
-        if found is None:
-            found = self._pieces[dims] = piece_bytes(self.shape, self.bits, dims, self.sizes)
-        return found
-
     def _cost(self, before: tuple[float, int], dims: Dims, step: Step) -> tuple[float, int]:
         if step.kind == "slice":
             return before[0], before[1] + 1
-        return before[0] + step_bytes(step, self.shape, self.bits, dims, self.sizes) + self.step_cost, before[1]
+        return before[0] + _sent(step, self.piece, dims) + self.step_cost, before[1]
 
     def _rest(self, state: tuple) -> float:
         """What the way from a state costs at least: what must be sent takes a step."""
         found = self._left.get(state)
         if found is None:
-            least = lower_bound(self.shape, self.bits, state[0], self.target, state[1], self.sizes)
+            least = lower_bound(self.piece, state[0], self.target, state[1])
             found = self._left[state] = self.weight * (least + self.step_cost if least else 0.0)
         return found
 
@@ -191,41 +226,51 @@ def piece_bytes(shape, bits: float, dims: Dims, sizes: Sequence[int]) -> float:
 
 def step_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
     """Bytes the busiest device sends in `step`, taken from layout `before`. Padding counts."""
-    if step.kind == "slice":
-        return 0.0
-    n = math.prod(sizes[a] for a in step.atoms)
-    return sent_bytes(step.kind, n, operand_bytes(step, shape, bits, before, sizes))
+    return _sent(step, Pieces(shape, bits, sizes), before)
 
 
 def operand_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
     """Bytes per device that the collective of `step`, taken from layout `before`, is given. Padding counts: dimensions
     that it splits are as many pieces as there will be."""
+    return _given(step, Pieces(shape, bits, sizes), before)
+
+
+def _sent(step: Step, piece: Pieces, before: Dims) -> float:
+    if step.kind == "slice":
+        return 0.0
+    return sent_bytes(step.kind, piece.product(step.atoms), _given(step, piece, before))
+
+
+def _given(step: Step, piece: Pieces, before: Dims) -> float:
     if step.kind == "reduce_scatter":
-        return piece_bytes(shape, bits, step.after, sizes) * math.prod(sizes[a] for a in step.atoms)
-    operand = list(local_shape(shape, before, sizes))
-    after = local_shape(shape, step.after, sizes) if step.moves else operand
+        return piece(step.after).bytes * piece.product(step.atoms)
+    if not step.moves:
+        return piece(before).bytes
+    operand, after = list(piece(before).shape), piece(step.after).shape
     for e in {m.target for m in step.moves}:
-        operand[e] = after[e] * math.prod(sizes[a] for m in step.moves if m.target == e for a in m.atoms)
-    return math.prod(operand) * bits
+        operand[e] = after[e]
+    for m in step.moves:
+        operand[m.target] *= piece.product(m.atoms)
+    return math.prod(operand) * piece.bits
 
 
-def lower_bound(shape, bits: float, source: Dims, target: Dims, unreduced, sizes) -> float:
-    """Bytes the busiest device must receive, whatever the plan."""
-    piece = piece_bytes(shape, bits, target, sizes)
-    if not even(shape, source, target, sizes):
+def lower_bound(piece: Pieces, source: Dims, target: Dims, unreduced: tuple[int, ...]) -> float:
+    """Bytes the busiest device must receive, whatever the plan; 0 where dimensions do not divide."""
+    old, new = piece(source), piece(target)
+    if not (old.even and new.even):
         return 0.0
     if unreduced:
         wanted = {a for d in target for a in d}
-        inside = math.prod(sizes[a] for a in unreduced if a in wanted)
-        outside = math.prod(sizes[a] for a in unreduced if a not in wanted)
-        holders = math.prod(n for a, n in enumerate(sizes) if a not in wanted)
-        return max(piece, piece * (inside * outside + holders - 2) / holders)
+        inside = piece.product(a for a in unreduced if a in wanted)
+        outside = piece.product(a for a in unreduced if a not in wanted)
+        holders = math.prod(n for a, n in enumerate(piece.sizes) if a not in wanted)
+        return max(new.bytes, new.bytes * (inside * outside + holders - 2) / holders)
     overlap = 1
-    for size, s, t in zip(shape, source, target):
-        if any(a != b for a, b in zip(s, t)):
-            return piece
-        overlap *= size // max(math.prod(sizes[a] for a in s), math.prod(sizes[a] for a in t))
-    return max(0.0, piece - overlap * bits)
+    for n, s, t, p, q in zip(piece.shape, source, target, old.counts, new.counts):
+        if s != t and s[: len(t)] != t[: len(s)]:
+            return new.bytes
+        overlap *= n // max(p, q)
+    return max(0.0, new.bytes - overlap * piece.bits)
 
 
 def even(shape, source: Dims, target: Dims, sizes) -> bool:
@@ -233,17 +278,21 @@ def even(shape, source: Dims, target: Dims, sizes) -> bool:
     return all(n % math.prod(sizes[a] for a in d) == 0 for dims in (source, target) for n, d in zip(shape, dims))
 
 
-def _plan(shape, bits, source, target, unreduced, steps, bound, sizes, exact: bool) -> ReshardPlan:
+def _plan(
+    piece: Pieces,
+    source: Dims,
+    target: Dims,
+    unreduced: tuple[int, ...],
+    steps: Sequence[Step],
+    bound: float,
+    exact: bool,
+) -> ReshardPlan:
     before, total = source, 0.0
     for step in steps:
-        total += step_bytes(step, shape, bits, before, sizes)
+        total += _sent(step, piece, before)
         before = step.after
-    peak = _peak(shape, bits, source, steps, sizes)
+    peak = max(piece(dims).bytes for dims in (source, *[s.after for s in steps]))
     return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, exact, peak)
-
-
-def _peak(shape, bits: float, source: Dims, steps: Sequence[Step], sizes) -> float:
-    return max(piece_bytes(shape, bits, dims, sizes) for dims in (source, *[s.after for s in steps]))
 
 
 def _gather_all(shape, source: Dims, target: Dims, unreduced, sizes: Sequence[int]) -> list[Step]:

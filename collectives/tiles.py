@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import le
 from typing import NamedTuple
 
 import numpy as np
@@ -120,13 +121,16 @@ def exchange(source: Tiles, target: Tiles, limit: int | None = None) -> Exchange
     if len(receivers) > MESSAGE_LIMIT or (limit is not None and most > limit):
         return None
     low, extents = low[receivers, parts], extents[receivers, parts]
-    found = None
+    holders: list[list[int]] = [[] for _ in range(len(keys))]
+    for device, part in enumerate(index.tolist()):
+        holders[part].append(device)
+    found, least = None, math.inf
     for boxes in _cut((receivers, parts, low, extents)):
         if found is None or len(boxes[0]) <= CUT_LIMIT:
-            dealt = _deal(index, len(keys), *boxes, limit)
-            if dealt is not None and (found is None or dealt.elements < found.elements):
-                found = dealt
-    return found
+            dealt = _deal(holders, count, boxes, limit, least)
+            if dealt is not None:
+                found, least = dealt, dealt[-1]
+    return None if found is None else _rounds(*found[:-1])
 
 
 def _cut(boxes: tuple[np.ndarray, ...]):
@@ -147,66 +151,79 @@ def _cut(boxes: tuple[np.ndarray, ...]):
             yield tuple([np.concatenate(pair) for pair in joined])
 
 
-def _deal(
-    index: np.ndarray, count: int, receivers: np.ndarray, parts: np.ndarray, low: np.ndarray, extents: np.ndarray,
-    limit: int | None,
-) -> Exchange | None:  # fmt: skip
-    """Boxes of `count` parts, held by the devices as `index` says, dealt into rounds; None if there are too many."""
+def _deal(holders: Sequence[Sequence[int]], count: int, boxes: tuple[np.ndarray, ...], limit: int | None, most: float):
+    """Boxes (receivers, parts, low, extents) of parts that `holders` have, dealt into rounds: (boxes in the order in
+    which they were dealt, their senders, their rounds, elements sent); None if there are too many rounds, or a device
+    would send `most` elements or more."""
+    _, _, _, extents = boxes
     order = np.lexsort((*extents.T, -np.prod(extents, axis=1)))
-    receivers, parts, low, extents = receivers[order], parts[order], low[order], extents[order]
-    senders = _senders(index, count, parts, np.prod(extents, axis=1))
-    dealt = _dealt(senders.tolist(), receivers.tolist(), extents, len(index))
-    if limit is not None and max(dealt, default=-1) >= limit:
-        return None
-    of = np.array(dealt, np.int64)
+    receivers, parts, low, extents = (x[order] for x in boxes)
+    senders = _senders(holders, count, parts.tolist(), np.prod(extents, axis=1).tolist())
+    dealt = _dealt(senders, receivers.tolist(), extents, count, limit, most)
+    return None if dealt is None else ((receivers, parts, low, extents), senders, *dealt)
+
+
+def _rounds(boxes: tuple[np.ndarray, ...], senders: Sequence[int], dealt: Sequence[int]) -> Exchange:
+    """The rounds that boxes were dealt into."""
+    receivers, _, low, extents = boxes
+    by, of = np.array(senders, np.int64), np.array(dealt, np.int64)
     rounds = []
     for number in range(max(dealt, default=-1) + 1):
         (these,) = np.nonzero(of == number)
         box = tuple(extents[these].max(axis=0).tolist())
-        rounds.append(Round(box, senders[these], receivers[these], low[these], (low + extents)[these]))
+        rounds.append(Round(box, by[these], receivers[these], low[these], (low + extents)[these]))
     return Exchange(tuple(rounds))
 
 
-def _senders(index: np.ndarray, count: int, parts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """i64[boxes]: who sends each box, one of the holders of the part that it is cut from (`index`, by device)."""
-    holders: list[list[int]] = [[] for _ in range(count)]
-    for device, part in enumerate(index.tolist()):
-        holders[part].append(device)
-    load = [0] * len(index)
+def _senders(holders: Sequence[Sequence[int]], count: int, parts: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Who sends each box, one of the holders of the part that it is cut from."""
+    load = [0] * count
     out = []
-    for part, n in zip(parts.tolist(), sizes.tolist()):
+    for part, n in zip(parts, sizes):
         sender = min(holders[part], key=load.__getitem__)
         load[sender] += n
         out.append(sender)
-    return np.array(out, np.int64)
+    return out
 
 
-def _dealt(senders: list[int], receivers: list[int], extents: np.ndarray, count: int) -> list[int]:
+def _dealt(
+    senders: Sequence[int], receivers: Sequence[int], extents: np.ndarray, count: int, limit: int | None, most: float
+) -> tuple[list[int], int] | None:
     """The round of each box: the first where neither of its devices is busy and the boxes are no smaller, else the one
-    that has to grow least, be it a new one. The largest boxes come first."""
-    shapes, kinds = np.unique(extents, axis=0, return_inverse=True)
-    sizes = np.prod(shapes, axis=1).tolist()
+    that has to grow least, be it a new one. The largest boxes come first. With the elements of all rounds' boxes; None
+    once these are `most`, or the rounds more than `limit`."""
+    found, kinds = np.unique(extents, axis=0, return_inverse=True)
+    shapes = [tuple(row) for row in found.tolist()]
     busy = [0] * (2 * count)  # the rounds in which a device sends, and those in which it receives, as bits
-    boxes: list[np.ndarray] = []
+    boxes: list[tuple[int, ...]] = []
+    volumes: list[int] = []
     fits = [0] * len(shapes)  # the rounds whose boxes hold those of a kind, as bits
-    out = []
+    out, total = [], 0
     for sender, receiver, kind in zip(senders, receivers, kinds.reshape(-1).tolist()):
         taken = busy[sender] | busy[count + receiver]
         room = fits[kind] & ~taken
         if room:
             number = (room & -room).bit_length() - 1
         else:
-            number, grown = len(boxes), sizes[kind]
+            shape = shapes[kind]
+            number, grown = len(boxes), math.prod(shape)
             for i, box in enumerate(boxes):
-                more = int(np.prod(np.maximum(box, shapes[kind])) - np.prod(box))
-                if more < grown and not taken >> i & 1:
-                    number, grown = i, more
+                if not taken >> i & 1:
+                    more = math.prod(map(max, box, shape)) - volumes[i]
+                    if more < grown:
+                        number, grown = i, more
             if number == len(boxes):
-                boxes.append(shapes[kind])
-            boxes[number] = np.maximum(boxes[number], shapes[kind])
-            for k in np.nonzero((shapes <= boxes[number]).all(axis=1))[0].tolist():
-                fits[k] |= 1 << number
+                boxes.append(shape)
+                volumes.append(0)
+            box = boxes[number] = tuple(map(max, boxes[number], shape))
+            volumes[number] += grown
+            total += grown
+            if total >= most or (limit is not None and len(boxes) > limit):
+                return None
+            for k, other in enumerate(shapes):
+                if all(map(le, other, box)):
+                    fits[k] |= 1 << number
         busy[sender] |= 1 << number
         busy[count + receiver] |= 1 << number
         out.append(number)
-    return out
+    return out, total
