@@ -255,7 +255,9 @@ class Context:
     def _source_cost(self, state: State, source_: tuple, dims: Dims) -> float:
         have, parts = source_
         if len(parts) == 1:
-            (pending,) = parts
+            ((pending, ref),) = parts.items()
+            if not pending and self.journal.sibling(ref, state.shape, have, dims, self.region) is not None:
+                return 0.0
             return self.planner.cost(state.shape, state.bits, have, dims, pending)
         return self._meeting(state, have, parts, dims)[0]
 

@@ -19,6 +19,7 @@ from ..emit import Ref
 from ..layout import Dims
 from ..reshard import runs_of
 from .context import SOFT, Context
+from .state import State
 
 __all__ = [
     "MUCH", "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "arranged", "choose", "gathered", "layout_of",
@@ -74,7 +75,7 @@ def choose(
     wants = [ctx.want(v) for v in results]
     key = (
         factors,
-        tuple((tuple(s.versions) or s.dims, s.partial and (s.partial.dims, tuple(s.partial.parts))) for s in states),
+        tuple((_seen(ctx, s) or s.dims, s.partial and (s.partial.dims, tuple(s.partial.parts))) for s in states),
         tuple(wants),
         tuple(s.bits for s in states),
         tuple(v.type.dtype for v in results),
@@ -87,6 +88,14 @@ def choose(
     if found is None:
         found = ctx.decisions[key] = _choose(ctx, factors, operands, results, states, wants, byte_per_work, border)
     return found
+
+
+def _seen(ctx: Context, state: State) -> tuple[Dims, ...]:
+    """The layouts of a value's versions, and those of another value that has the same pieces in one of them."""
+    out = tuple(state.versions)
+    for ref in state.versions.values():
+        out += ctx.journal.layouts(ref, state.shape)
+    return out
 
 
 def _local_versions(ctx: Context, state):
@@ -219,11 +228,13 @@ def _assign(ctx, factors: Factors, runs, picks, tensors):
                 if g == factor:
                     ordered += [a for a in atoms if a not in ordered and any(a in m for m in members)]
         ordered += [a for m in members for a in m if a not in ordered]
-        if factors.sizes[factor] % ctx.atoms.product(ordered) and (
-            factor in factors.even or ctx.atoms.product(ordered) > factors.sizes[factor]
-        ):
-            return None
         assigned[factor] = tuple(ordered)
+        n, size = ctx.atoms.product(ordered), factors.sizes[factor]
+        if size % n and factor in factors.even:
+            return None
+        # Among more devices than there are positions it is dealt only where some tensor is so already.
+        if size % n and n > size and not any((factor, assigned[factor]) in zip(f, dims) for f, dims in tensors):
+            return None
     return tuple(assigned)
 
 

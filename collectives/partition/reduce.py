@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from propagation.attributes import integers
-from propagation.program import Block, Op
+from propagation.program import Block, Op, Value
 
 from ..cost import item_bytes
 from ..emit import Ref
@@ -36,6 +38,20 @@ def reduction_kind(block: Block) -> str | None:
     if set(op.operands) != set(block.args) or list(end.operands) != list(op.results):
         return None
     return _KINDS.get(op.name)
+
+
+def reduction_kinds(block: Block) -> list[str] | None:
+    """The kinds of a body that reduces each of several operands by one operation of its own; None for any other."""
+    count = len(block.args) // 2
+    kinds = []
+    for i, v in enumerate(block.terminator.operands):
+        op = v.owner
+        if not isinstance(op, Op) or op.parent is not block or op.name not in _KINDS:
+            return None
+        if sorted(map(id, op.operands)) != sorted(map(id, (block.args[i], block.args[count + i]))):
+            return None
+        kinds.append(_KINDS[op.name])
+    return kinds
 
 
 _SPECIAL = {"f16": ("0x7C00", "0xFC00"), "bf16": ("0x7F80", "0xFF80"), "f32": ("0x7F800000", "0xFF800000"),
@@ -87,21 +103,38 @@ def _factors(shape: tuple[int, ...], reduced: tuple[int, ...], count: int) -> Fa
     return Factors(shape, kinds, (every,) * count, (kept,) * count)
 
 
+class _Part(NamedTuple):
+    """One of the operands that are reduced together: by what, and where to start unless the given value is neutral."""
+
+    kind: str
+    start: str | None
+
+
+def _parts(op: Op, inits: Sequence[Value]) -> list[_Part] | None:
+    """What is done to each operand; None for bodies without a name, or types without a neutral element."""
+    out = []
+    for kind, init, result in zip(reduction_kinds(op.regions[0]) or (), inits, op.results):
+        dtype = result.type.dtype
+        fill = identity_literal(kind, dtype)
+        if fill is None:
+            return None
+        out.append(_Part(kind, None if is_identity(kind, dtype, scalar_constant(init)) else fill))
+    return out or None
+
+
 def reduce(ctx: Context, op: Op) -> None:
     count = len(op.operands) // 2
     inputs, inits = op.operands[:count], op.operands[count:]
     reduced = integers(op.attrs["dimensions"])
-    kind = reduction_kind(op.regions[0])
-    dtype = op.results[0].type.dtype
-    fill = identity_literal(kind, dtype) if kind else None
-    neutral = bool(kind) and is_identity(kind, dtype, scalar_constant(inits[0]))
-    start = None if neutral or fill is None else fill
+    parts = _parts(op, inits)
+    kind, neutral = (parts[0].kind, parts[0].start is None) if parts and count == 1 else (None, False)
 
     def local(refs, dims) -> list[Ref]:
-        """Reduces one piece, from the neutral element unless the given start value is one."""
+        """Reduces one piece, from the neutral elements unless the given start values are some."""
         first = [ctx.get(v, ()) for v in inits]
-        if start is not None:
-            first = [ctx.realiser.constant(ctx.region, (), dtype, start)]
+        for i, part in enumerate(parts or ()):
+            if part.start is not None:
+                first[i] = ctx.realiser.constant(ctx.region, (), op.results[i].type.dtype, part.start)
         masked = [ctx.masked_with(ref, v.type.shape, dims, reduced, init) for v, ref, init in zip(inputs, refs, first)]
         kept = [n for i, n in enumerate(masked[0].shape) if i not in reduced]
         return ctx.local_copy(op, [*masked, *first], [kept] * count)
@@ -115,6 +148,8 @@ def reduce(ctx: Context, op: Op) -> None:
     factors = _factors(inputs[0].type.shape, tuple(reduced), count)
     bits = sum(item_bytes(v.type.dtype) for v in inputs)
     choice = choose(ctx, factors, inputs, op.results, bits * ctx.redundancy)
+    if 0 in inputs[0].type.shape:  # there is nothing to add up
+        choice = choice._replace(pending=())
     dims, out = choice.operands[0], choice.results[0]
     summed = None
     alone = kind == "add" and neutral and choice.pending and not linear.saves(ctx, op.results[0], choice.pending)
@@ -123,14 +158,13 @@ def reduce(ctx: Context, op: Op) -> None:
     if summed is not None and _factored(ctx, op, summed, choice, local):
         return
     refs = local([ctx.get(v, dims) for v in inputs], dims)
-    if kind and fill is not None:
-        parts = {choice.pending: refs[0]}
-        if start is not None:
-            init = ctx.realiser.splat(ctx.region, ctx.get(inits[0], ()), refs[0].shape)
-            parts = {choice.pending: refs[0], (): init} if choice.pending else {
-                (): ctx.combine(kind, init, refs[0])
-            }  # fmt: skip
-        ctx.bind_partial(op.results[0], out, parts, kind)
+    for r, ref, init, part in zip(op.results, refs, inits, parts or ()):
+        sums = {choice.pending: ref}
+        if part.start is not None:
+            given = ctx.realiser.splat(ctx.region, ctx.get(init, ()), ref.shape)
+            sums = {choice.pending: ref, (): given} if choice.pending else {(): ctx.combine(part.kind, given, ref)}
+        ctx.bind_partial(r, out, sums, part.kind)
+    if parts:
         if summed is not None and not summed.is_scaled:
             factored.note(ctx, summed, tuple(reduced), ctx.state(op.results[0]))
         return

@@ -207,6 +207,10 @@ class Journal:
         versions, home = self._siblings.get((ref, shape), ({}, region))
         return versions.get(dims) if versions.get(have) is ref and _is_within(region, home) else None
 
+    def layouts(self, ref: Ref, shape: tuple[int, ...]) -> tuple[Dims, ...]:
+        """All layouts in which `sibling` may have versions."""
+        return tuple(self._siblings.get((ref, shape), ({},))[0])
+
     def forget(self, mark: int) -> list[Version]:
         """Takes back the versions remembered since the journal was `mark` long, and returns them for `remember`."""
         found = self._entries[mark:]
