@@ -133,6 +133,14 @@ class Realiser:
         attrs = f"slice_sizes = array<i64: {_list(shape)}>"
         return region.shared("stablehlo.dynamic_slice", (x, *starts), shape, x.dtype, attrs, loc)
 
+    def repeat(self, region: Region, x: Ref, dim: int, times: int, loc="") -> Ref:
+        """`x` laid `times` times one behind the other along `dim`."""
+        wide = (*x.shape[:dim], times, *x.shape[dim:])
+        dims = [d + (d >= dim) for d in range(len(x.shape))]
+        attrs = f"broadcast_dimensions = array<i64: {_list(dims)}>"
+        out = region.shared("stablehlo.broadcast_in_dim", (x,), wide, x.dtype, attrs, loc)
+        return self.reshape(region, out, _with(x.shape, dim, times * x.shape[dim]), loc)
+
     def reshape(self, region: Region, x: Ref, shape: tuple[int, ...], loc="") -> Ref:
         if x.shape == shape:
             return x

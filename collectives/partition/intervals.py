@@ -350,9 +350,11 @@ def _covers_all(rounds: list[_Round], counts: Sequence[int]) -> bool:
     return all(lengths.get(c, 0) >= n for c, n in enumerate(counts))
 
 
-def _payload(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, at: int, want: int, p: int) -> Ref:
+def _payload(
+    ctx: Context, dim: int, atoms, ref: Ref, r: _Round, at: int, want: int, p: int, masked: bool = False
+) -> Ref:  # fmt: skip
     """What each device gets in a round, as `want` positions from position `at` of its result, around it zeros. Who gets
-    nothing has zeros, unless the round is local."""
+    nothing has zeros, unless the round is local. If the result is `masked`, what is around does not matter."""
     have = ref.shape[dim]
     length = max(part.length for part in r.parts)
     stride = r.parts[0].stride
@@ -373,6 +375,9 @@ def _payload(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, at: int, want: 
         payload = ctx.realiser.send(ctx.region, payload, pairs, atoms, ctx.op, "interval move", ctx.loc)
     if length == want and not any(shift.values()):
         return payload
+    if masked and ctx.realiser.platform != "tpu" and not any(n % length for n in (want, *shift.values())):
+        # It lies wherever it may have to: compilers make repeating part of what reads it, and of padding an array.
+        return ctx.realiser.repeat(ctx.region, payload, dim, want // length, ctx.loc)
     before = max(0, *shift.values())
     after = max(0, want - length - min(shift.values()))
     padded = ctx.realiser.pad(ctx.region, payload, dim, before, after)
@@ -398,11 +403,12 @@ def _completed(values: dict[int, int], p: int) -> np.ndarray:
 def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref | None, p: int) -> Ref:
     """Writes the parts of one round over `out`."""
     want = shape[dim]
-    payload = _payload(ctx, dim, atoms, ref, r, 0, want, p)
     to, stop = np.full(p, want, np.int64), np.full(p, want, np.int64)
     for part in r.parts:
         to[part.target], stop[part.target] = part.to, part.to + part.length
-    if out is None or bool((to == 0).all() and (stop == want).all()):
+    masked = out is not None and not bool((to == 0).all() and (stop == want).all())
+    payload = _payload(ctx, dim, atoms, ref, r, 0, want, p, masked)
+    if not masked:
         return payload
     where = ctx.region.shared("stablehlo.iota", (), shape, "i32", f"iota_dimension = {dim} : i64")
     mask = _compare(ctx, where, _table(ctx, atoms, to), "GE")
