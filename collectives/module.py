@@ -13,7 +13,7 @@ from propagation.model import Mesh, TensorSharding
 from propagation.program import Func, Op, Program, Value, parse, paused_collection, source
 
 from .annotations import Propagation, Source, unpropagated
-from .boundary import check_divided, check_reduced, mesh_of
+from .boundary import check_divided, check_reduced, mesh_of, result_text
 from .capacity import Capacity
 from .emit import FunctionItem, ModuleBuilder, Ref
 from .errors import FullGatherError, TopologyError
@@ -22,6 +22,7 @@ from .optimize import optimize
 from .options import Options
 from .partition import unreduced
 from .partition.context import Context
+from .partition.provenance import RESHARD
 from .passes.bits import as_bits
 from .passes.machine import machine_of
 from .plan import CommunicationPlan, Finding, human, plan_of
@@ -132,14 +133,20 @@ class Module(Context):
         self.ends.update((v, (dims, 1.0)) for v, dims in zip(func.returned, outs))
         self.left_partial.update((v, atoms) for v, atoms in zip(func.returned, left) if atoms)
         self.block(func.body.ops[:-1])
-        item.results = [self._result(func, v, dims, atoms) for v, dims, atoms in zip(func.returned, outs, left)]
+        ends = zip(func.returned, outs, left, strict=True)
+        item.results = [self._result(func, i, v, dims, atoms) for i, (v, dims, atoms) in enumerate(ends)]
         self.region, self.env, self.op = saved
         return item
 
-    def _result(self, func: Func, value: Value, dims: Dims, atoms: tuple[int, ...]) -> Ref:
-        """A result in its layout; what that sends is charged to the operation that computed it."""
-        self.op = value.owner if isinstance(value.owner, Op) else func
-        return unreduced.addend(self, value, dims, atoms) if atoms else self.get(value, dims)
+    def _result(self, func: Func, i: int, value: Value, dims: Dims, atoms: tuple[int, ...]) -> Ref:
+        """A result in its layout; what that sends is charged to the operation that computed it, with the result as the
+        cause."""
+        self.op = value.owner if isinstance(value.owner, Op) else func.body.terminator
+        self.because = f"{result_text(func, i)} of @{func.name}"
+        try:
+            return unreduced.addend(self, value, dims, atoms) if atoms else self.get(value, dims)
+        finally:
+            self.because = RESHARD
 
 
 def partition_program(program: Program, known: Source, given: Topology | None, options: Options) -> Partitioned:

@@ -25,6 +25,7 @@ from ..reshard import Planner, ReshardPlan
 from ..topology import Topology
 from . import rules
 from .attribute_texts import AttributeTexts
+from .provenance import RESHARD, cause_of, maker
 from .state import TRANSPARENT, Journal, Partial, State, Version, View
 
 __all__ = ["Context"]
@@ -48,6 +49,7 @@ class Context:
         self.findings: list[Finding] = []
         self.region: Region = None
         self.op: Op | Func = None
+        self.because = RESHARD  # why values are asked for
         self.env: dict[Value, State] = {}
         # For values that are returned: the layout in which they leave their function (or the call, if it is written
         # in place), and how much moving there counts.
@@ -127,7 +129,7 @@ class Context:
         if set(parts) == {()}:
             state.versions[dims] = parts[()]
         else:
-            state.partial = Partial(kind, dims, parts, masked, chosen)
+            state.partial = Partial(kind, dims, parts, masked, chosen, maker(self, value))
 
     # -- asking for values ------------------------------------------------------------------------------------
 
@@ -333,9 +335,9 @@ class Context:
 
     def _follow(self, state: State, region: Region, plan: ReshardPlan, ref: Ref, kind: str, alone: bool) -> Ref:
         before = plan.source
-        cause = "partial sum" if plan.unreduced else "reshard"
         for step in plan.steps:
-            ref = self.realiser.step(region, ref, state.shape, before, step, kind, self.op, cause, self.loc)
+            op, cause = cause_of(self, state, plan, step)
+            ref = self.realiser.step(region, ref, state.shape, before, step, kind, op, cause, self.loc)
             before = step.after
             if alone and not step.unreduced:
                 self._remember(state, region, before, ref)

@@ -17,8 +17,10 @@ from .bodies import called, is_written_in_place
 from .carries import best
 from .constant import scalar_constant
 from .context import Context
+from .provenance import asked
 from .varying import varying
 
+_CARRIED = "carried value {} of a loop"
 LOOKS = 3  # how often a loop's body is written before the layouts of what it carries are final
 
 
@@ -56,7 +58,7 @@ def while_(ctx: Context, op: Op) -> None:
 
     carries, regions = best(ctx, op, tuple([c.dims for c in carries]), trips, settle)
     moving = [i for i, c in enumerate(carries) if not c.fixed]
-    starts = [_initial(ctx, op.operands[i], carries[i]) for i in moving]
+    starts = [_initial(ctx, op, i, carries[i]) for i in moving]
     refs = _emit_loop(ctx, op, [ref for ref, _ in starts], regions)
     for r, v, c in zip(op.results, op.operands, carries):
         if c.fixed:
@@ -66,6 +68,9 @@ def while_(ctx: Context, op: Op) -> None:
         r, c = op.results[i], carries[i]
         ref.type_text = None if r.type.is_tensor else r.type.text
         ctx.bind_partial(r, c.dims, {c.pending: ref, **rest}, masked=c.masked)
+        summed, end = ctx.state(r).partial, ctx.state(body.terminator.operands[i]).partial
+        if summed is not None and end is not None:
+            summed.op = end.op
 
 
 def _settle(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> tuple[list[_Carry], list[Region]]:
@@ -86,11 +91,12 @@ def _emit_loop(ctx: Context, op: Op, inits, regions) -> list[Ref]:
     return ctx.region.op(op.name, inits, types, extra=text, regions=regions, loc=ctx.loc)
 
 
-def _initial(ctx: Context, value: Value, carry: _Carry) -> tuple[Ref, dict[tuple[int, ...], Ref]]:
+def _initial(ctx: Context, op: Op, i: int, carry: _Carry) -> tuple[Ref, dict[tuple[int, ...], Ref]]:
     """The first value of a carried argument, and the parts to be added to what the loop returns. A pending sum starts
     at what is pending over the same axes already (in an outer loop, its own sum so far), else at zero."""
+    value = op.operands[i]
     if not carry.pending:
-        return ctx.get(value, carry.dims), {}
+        return asked(ctx, value, carry.dims, _CARRIED.format(i)), {}
     rest: dict[tuple[int, ...], Ref] = {}
     partial = ctx.state(value).partial
     if linear.deferred(ctx, value) and partial.dims == carry.dims:
@@ -128,21 +134,22 @@ def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None
         if not is_body:
             out = [ctx.get(block.terminator.operands[0], ())]
         else:
-            out = [_returned(ctx, v, c) for v, c in zip(block.terminator.operands, carries) if not c.fixed]
+            ends = enumerate(zip(block.terminator.operands, carries))
+            out = [_returned(ctx, v, c, _CARRIED.format(i)) for i, (v, c) in ends if not c.fixed]
         region.op("stablehlo.return", out, ())
         regions.append(region)
         ctx.region, ctx.op = outer, op
     return regions
 
 
-def _returned(ctx: Context, value: Value, carry: _Carry) -> Ref:
+def _returned(ctx: Context, value: Value, carry: _Carry, because: str) -> Ref:
     if carry.pending:
         partial = ctx.state(value).partial
         sums = partial is not None and (partial.kind, partial.dims) == ("add", carry.dims)
         if sums and set(partial.parts) == {carry.pending}:
             return partial.parts[carry.pending]
         carry.refused = True
-    return ctx.get(value, carry.dims)
+    return asked(ctx, value, carry.dims, because)
 
 
 def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list[_Carry] | None:
@@ -224,7 +231,8 @@ def case(ctx: Context, op: Op) -> None:
             region.known[APART] = apart
         ctx.block(block.ops[:-1])
         ctx.op = block.terminator
-        out = [ctx.get(v, dims) for v, dims in zip(block.terminator.operands, layouts)]
+        ends = enumerate(zip(block.terminator.operands, layouts))
+        out = [asked(ctx, v, dims, f"result {i} of the branches") for i, (v, dims) in ends]
         region.op("stablehlo.return", out, ())
         regions.append(region)
         ctx.region = outer
@@ -293,7 +301,9 @@ def _call(ctx: Context, op: Op, callee) -> None:
         name = re.sub(r"^\d|[^\w.$]", "_", callee.name, flags=re.ASCII) + f"_{len(ctx.builder.functions)}"
         function = ctx.callees[key] = ctx.function(callee, layouts, outs, name, False, apart=apart)
         ctx.op = op
-    operands = [ctx.get(v, dims) for v, dims in zip(op.operands, layouts)]
+    operands = [
+        asked(ctx, v, dims, f"argument {i} of @{callee.name}") for i, (v, dims) in enumerate(zip(op.operands, layouts))
+    ]
     types = [(ref.shape, ref.dtype) for ref in function.results]
     refs = ctx.region.op("func.call", operands, types, f"callee = @{function.name}", loc=ctx.loc)
     for r, dims, ref in zip(op.results, outs, refs):
@@ -315,7 +325,7 @@ def constraint(ctx: Context, op: Op) -> None:
     if state.pending and state.partial.dims == dims and ctx.sharding(result).unreduced:
         same(ctx, op)
         return
-    ctx.bind(result, dims, ctx.get(value, dims))
+    ctx.bind(result, dims, asked(ctx, value, dims, "annotation"))
     ctx.state(result).recipe = state.recipe
 
 

@@ -231,7 +231,7 @@ def bound(ctx: Context, op: Op, found: Product, out: Dims, pending: tuple[int, .
     """The sum of the varying part, complete and remembered; `ref` is this device's part of it."""
     result = op.results[0]
     total = State(result.type.shape, result.type.dtype, ctx.region, 2)
-    total.partial = Partial("add", out, {pending: ref})
+    total.partial = Partial("add", out, {pending: ref}, op=op)
     note(ctx, found, tuple(integers(op.attrs["dimensions"])), total)
     return ctx.get_state(total, out)
 

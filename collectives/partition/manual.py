@@ -21,6 +21,7 @@ from ..realise_pieces import where
 from ..realise_reductions import Group, all_reduce, reduce_scatter
 from . import unreduced
 from .context import Context
+from .provenance import asked
 from .reduce import reduction_kind
 
 __all__ = ["collective", "groups_of", "manual_computation"]
@@ -47,13 +48,19 @@ def manual_computation(ctx: Context, op: Op) -> None:
     manual = ctx.manual_atoms(op)
     body = op.regions[0]
     outer_manual, ctx.manual = ctx.manual, tuple(sorted({*ctx.manual, *manual}))
-    for v, arg, s in zip(op.operands, body.args, ins):
+    outer_cause = ctx.because
+    for i, (v, arg, s) in enumerate(zip(op.operands, body.args, ins)):
         dims = ctx.atoms.dims(s)
+        ctx.because = f"in_shardings, operand {i}"
         ref = unreduced.addend(ctx, v, dims, _pending(ctx, s, manual))
         ctx.bind(arg, _without(dims, manual, op), ref)
+    ctx.because = outer_cause
     ctx.block(body.ops[:-1])
     ctx.op = body.terminator
-    refs = [ctx.get(v, _without(ctx.atoms.dims(s), manual, op)) for v, s in zip(body.terminator.operands, outs)]
+    refs = [
+        asked(ctx, v, _without(ctx.atoms.dims(s), manual, op), f"out_shardings, result {i}")
+        for i, (v, s) in enumerate(zip(body.terminator.operands, outs))
+    ]
     ctx.op, ctx.manual = op, outer_manual
     for r, ref, s in zip(op.results, refs, outs):
         ctx.bind_partial(r, ctx.atoms.dims(s), {_pending(ctx, s, manual): ref})

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from propagation.program import Op
+
 from ..cost import item_bytes
 from ..emit import Ref, Region
 from ..layout import Dims
@@ -86,7 +88,7 @@ class Partial:
     that must still be reduced over those atoms. The part under `()` is complete already. Keeping several parts
     lets an add of a complete and a partial value wait, so that a chain of adds is reduced once. `masked` parts hold
     zeros that stand for nothing, which must not meet an infinity. Of `chosen` parts, one device's holds an element and
-    all others nothing: its bits arrive as they are.
+    all others nothing: its bits arrive as they are. `op` is the operation that left the value so, if one did.
     """
 
     kind: str
@@ -94,6 +96,7 @@ class Partial:
     parts: dict[tuple[int, ...], Ref]
     masked: bool = False
     chosen: bool = False
+    op: Op | None = None
 
 
 @dataclass(slots=True)
