@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from .layout import Dims, local_shape
-from .pieces import DEVICE_LIMIT, involved, pieces_between, positions
+from .pieces import DEVICE_LIMIT, fewest, involved, pieces_between, positions
 from .tiles import Round as Dealt
 from .tiles import Tiles, exchange
 
-__all__ = ["Boxes", "Put", "boxes_between", "tiles_of"]
+__all__ = ["Boxes", "Put", "boxes_between", "fewest_between", "tiles_of"]
 
 MOST_ROUNDS = 64  # permutes; beyond them the program grows more than it gains, however tight memory is
 
@@ -90,6 +90,18 @@ def boxes_between(shape: tuple[int, ...], source: Dims, target: Dims, sizes: tup
     return Boxes(
         atoms, tuple(map(shifted, rounds)), tuple(map(shifted, own)), tuple(low.tolist()), tuple(high.tolist())
     )
+
+
+def fewest_between(
+    shape: tuple[int, ...], source: Dims, target: Dims, sizes: tuple[int, ...]
+) -> tuple[int, int] | None:
+    """(permutes, elements that a device sends) that `boxes_between` has at least, found quickly; None where it has
+    nothing. Both layouts divide their dimensions."""
+    found = fewest(source, target, sizes)
+    if found is None or any(n % k for n, k in zip(shape, found[1])):
+        return None
+    rounds, units = found
+    return rounds, rounds * math.prod(n // k for n, k in zip(shape, units))
 
 
 def _of_one_shape(shape, source: Dims, target: Dims, sizes: tuple[int, ...]) -> Boxes | None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from .layout import Dims
 
-__all__ = ["DEVICE_LIMIT", "ROUND_LIMIT", "Pieces", "involved", "pieces_between", "positions"]
+__all__ = ["DEVICE_LIMIT", "ROUND_LIMIT", "Pieces", "fewest", "involved", "pieces_between", "positions"]
 
 DEVICE_LIMIT = 256  # devices that differ in the atoms of either layout; beyond them the search takes too long
 ROUND_LIMIT = 16  # more messages than this cost more time than their bytes save
@@ -58,9 +58,39 @@ class Pieces(NamedTuple):
     own: tuple[Round, ...]
 
 
-@functools.lru_cache(4096)
-def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces | None:
-    """The exact exchange between two layouts; None where there is none within the limits. `sizes` are of all atoms."""
+class _Lacking(NamedTuple):
+    """Which boxes devices lack: see `Pieces`.
+
+    old     pieces of the source, by dimension
+    have    i64[devices, rank]: the piece of the source that each device has
+    puts    i64[boxes, rank]: where the boxes of a target's piece are in it
+    wanted  i64[devices, boxes, rank]: the piece of the source that each box of a device's piece is of
+    cut     the same: where it is there
+    kept    bool[devices, boxes]: whether the device has it
+    most    how many boxes the device lacks that lacks most: as many permutes as it takes
+    """
+
+    atoms: tuple[int, ...]
+    grid: tuple[int, ...]
+    units: tuple[int, ...]
+    old: Sequence[int]
+    have: np.ndarray
+    puts: np.ndarray
+    wanted: np.ndarray
+    cut: np.ndarray
+    kept: np.ndarray
+    most: int
+
+
+def fewest(source: Dims, target: Dims, sizes: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
+    """(permutes, boxes in the whole tensor by dimension) that an exact exchange takes at least; None where there is
+    none within the limits. Much quicker than to find it."""
+    found = _lacking(source, target, sizes)
+    return None if found is None else (found.most, found.units)
+
+
+@functools.lru_cache(64)
+def _lacking(source: Dims, target: Dims, sizes: tuple[int, ...]) -> _Lacking | None:
     atoms = involved(source, target)
     count = math.prod(sizes[a] for a in atoms)
     old = [math.prod(sizes[a] for a in d) for d in source]
@@ -80,6 +110,17 @@ def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces
     most = int((~kept).sum(axis=1).max())
     if not 0 < most <= ROUND_LIMIT:
         return None
+    return _Lacking(atoms, grid, units, old, have, puts, wanted, cut, kept, most)
+
+
+@functools.lru_cache(4096)
+def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces | None:
+    """The exact exchange between two layouts; None where there is none within the limits. `sizes` are of all atoms."""
+    found = _lacking(source, target, sizes)
+    if found is None:
+        return None
+    atoms, grid, units, old, have, puts, wanted, cut, kept, most = found
+    count = len(have)
     holders: dict[int, list[int]] = {}
     for device, tile in enumerate(_number(have, old).tolist()):
         holders.setdefault(tile, []).append(device)
@@ -130,9 +171,7 @@ def involved(source: Dims, target: Dims) -> tuple[int, ...]:
     return tuple(dict.fromkeys(a for d in (*source, *target) for a in d))
 
 
-def positions(
-    atoms: tuple[int, ...], sizes: Sequence[int], count: int
-) -> Callable[[Sequence[int]], np.ndarray]:
+def positions(atoms: tuple[int, ...], sizes: Sequence[int], count: int) -> Callable[[Sequence[int]], np.ndarray]:
     """Each device's position along a list of atoms, devices numbered along `atoms`, the first most major."""
     strides, stride = {}, 1
     for a in reversed(atoms):

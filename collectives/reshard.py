@@ -14,11 +14,11 @@ import functools
 import math
 from collections.abc import Sequence
 
-from .boxes import boxes_between
+from .boxes import boxes_between, fewest_between
 from .layout import Atoms, Dims
 from .moves import Step
 from .pieces import ROUND_LIMIT
-from .search import STEP_BYTES, ReshardPlan, even, lacking_bytes, piece_bytes, search, step_bytes
+from .search import STEP_BYTES, ReshardPlan, Rival, even, lacking_bytes, piece_bytes, search, step_bytes
 from .topology import Topology
 
 __all__ = ["Planner", "ReshardPlan", "runs_of", "step_cost"]
@@ -81,7 +81,10 @@ class Planner:
         sizes = self.atoms.sizes
         runs = runs_of([*source, *target, unreduced])
         exact = functools.cache(lambda: self._exact(shape, bits, source, target, unreduced))
-        rival = lambda: math.inf if (found := exact()) is None or _long(found) else self.price(found)
+        rival = Rival(
+            lambda: self._exact_price(shape, bits, source, target, unreduced),
+            lambda: math.inf if (found := exact()) is None or _long(found) else self.price(found),
+        )
         plan = self._abstract_plan(shape, bits, source, target, unreduced, runs, sizes, rival)
         fine = len({a for lists in (*source, *target, unreduced) for a in lists})
         if (plan is None or plan.bytes > plan.bound) and any(len(r) > 1 for r in runs) and fine <= 7:
@@ -121,6 +124,13 @@ class Planner:
         sent += found.elements * bits
         bound = 0.0 if unreduced else lacking_bytes(shape, bits, source, target, self.atoms.sizes)
         return ReshardPlan(source, target, unreduced, tuple(steps), sent, bound, sent <= bound, max(ends))
+
+    def _exact_price(self, shape, bits: float, source: Dims, target: Dims, unreduced) -> float:
+        """What exact pieces cost at least, found quickly."""
+        if not even(shape, source, target, self.atoms.sizes):
+            return 0.0
+        found = None if unreduced or not self.permutes else fewest_between(shape, source, target, self.atoms.sizes)
+        return math.inf if found is None else found[1] * bits + self.step_bytes * found[0]
 
     def _abstract_plan(self, shape, bits, source, target, unreduced, runs, sizes, rival) -> ReshardPlan | None:
         """Searches with each run of atoms as one, on small integer names, so that equal problems meet in a cache. What

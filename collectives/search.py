@@ -62,6 +62,13 @@ class ReshardPlan(NamedTuple):
         return self.bytes / self.bound if self.bound else 1.0
 
 
+class Rival(NamedTuple):
+    """What another way costs: at least, which is quick to find, and exactly."""
+
+    least: Callable[[], float]
+    cost: Callable[[], float]
+
+
 def search(
     shape: tuple[int, ...],
     bits: float,
@@ -71,12 +78,12 @@ def search(
     sizes: Sequence[int],
     step_cost: float = STEP_BYTES,
     memory: float | None = None,
-    rival: Callable[[], float] = lambda: math.inf,
+    rival: Rival | None = None,
     permutes: bool = True,
 ) -> ReshardPlan | None:
     """The cheapest plan from (source, unreduced) to (target, nothing) by layouts whose pieces have no more bytes than
     `memory`, or than the larger end's. A step costs its bytes and `step_cost`. None if no way costs less than
-    `rival()`, which is asked once a way is known to take more than one step with what must be sent.
+    the `rival`, who is asked once a way is known to take more than one step with what must be sent.
 
     Without `permutes` it is found among the other moves. Where no such way is found (dimensions that do not divide) all
     is gathered.
@@ -154,7 +161,7 @@ class _Search:
         self.permutes = True
         self._left: dict[tuple, float] = {}
 
-    def run(self, start: tuple, bound: float, rival: Callable[[], float]) -> None:
+    def run(self, start: tuple, bound: float, rival: Rival | None) -> None:
         """Looks for a way from `start`, which takes `bound` bytes at least."""
         goal, piece = (self.target, ()), self.piece
         best = {start: (0.0, 0)}  # what it costs to get to a state, and the slices on the way, which are free
@@ -165,11 +172,13 @@ class _Search:
             least, _, before, state = heapq.heappop(queue)
             if before != best[state]:
                 continue  # a cheaper way there has been found since
-            if most is None and least > bound + self.step_cost + TINY:
-                most = rival()
-            if most is not None and least >= most - TINY:
-                self.beaten = True
-                return
+            if rival is not None and most is None and least > bound + self.step_cost + TINY:
+                most = rival.least()
+            if rival is not None and most is not None and least >= most - TINY:
+                most = rival.cost()
+                if least >= most - TINY:
+                    self.beaten = True
+                    return
             if state == goal:
                 self.steps = _steps_to(goal, start, came)
                 return
