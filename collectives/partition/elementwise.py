@@ -161,6 +161,7 @@ _POINTWISE = [
     "xor",
 ]
 _CHLO = [
+    "_asin_acos_kernel",
     "acos",
     "acosh",
     "asin",
@@ -178,6 +179,7 @@ _CHLO = [
     "is_neg_inf",
     "is_pos_inf",
     "lgamma",
+    "mulhi",
     "next_after",
     "polygamma",
     "sinh",

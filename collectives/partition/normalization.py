@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from propagation.attributes import integer
 from propagation.graph import TensorType
-from propagation.program import Op, Program, Value, read
+from propagation.program import Op
 
-from ..layout import Dims
 from .context import Context
+from .written_out import write_out
 
 __all__: list[str] = []
 
@@ -48,12 +48,12 @@ class _Text:
             f"({self.whole}, {self.scalar}) -> {self.vector}"
         )
 
-    def program(self, results: list[tuple[str, str]]) -> Program:
+    def function(self, results: list[tuple[str, str]]) -> str:
         """`results` are names and types. Arguments named x and g are whole tensors, all others vectors."""
         args = ", ".join(f"%{n}: {self.whole if n in 'xg' else self.vector}" for n in self.names)
         names, types = ", ".join(n for n, _ in results), ", ".join(t for _, t in results)
         body = "\n".join([*self.lines, f"return {names} : {types}"])
-        return read(f"func.func @main({args}) -> ({types}) {{\n{body}\n}}")
+        return f"func.func @main({args}) -> ({types}) {{\n{body}\n}}"
 
 
 def _training(t: _Text, epsilon: str) -> list[tuple[str, str]]:
@@ -91,36 +91,12 @@ def _written_out(write, names: str):
         x = op.operands[0]
         text = _Text(x.type, feature, names)
         epsilon = ctx.text_of(op.attrs["epsilon"]).split(" : ")[0]
-        program = text.program(write(text, epsilon))
-        ctx.decisions.setdefault("written out", []).append(program)  # its context lives as long as this one
-        _inline(ctx, op, program, feature)
+        results = write(text, epsilon)
+        whole = ctx.state(x).dims or ctx.want(x)
+        layouts = {x.type.shape: whole, (x.type.shape[feature],): (whole[feature],), (): ()}
+        write_out(ctx, op, text.function(results), layouts)
 
     return rule
-
-
-def _inline(ctx: Context, op: Op, program: Program, feature: int) -> None:
-    """Writes the function in the place of `op`. Everything is wanted as the operand is laid out."""
-    (func,) = program.funcs.values()
-    x = op.operands[0]
-    layout: dict[tuple[int, ...], Dims] = {(): ()}
-    whole = ctx.state(x).dims or ctx.want(x)
-    layout[(x.type.shape[feature],)] = (whole[feature],)
-    layout[x.type.shape] = whole
-    inside: list[Value] = [r for o in func.body.ops for r in o.results]
-    for o in func.body.ops:
-        _ = o.attrs  # read from its own place, before it is given that of `op`
-        o._ir = op._ir
-    ctx.set_wants({v: layout[v.type.shape] for v in inside})
-    outer = ctx.env
-    for v, arg in zip(op.operands, func.args):
-        ctx.state(v).uses += max(0, len(arg.uses) - 1)
-    ctx.env = {arg: outer[v] for arg, v in zip(func.args, op.operands)}
-    ctx.block(func.body.ops[:-1])
-    states = [ctx.env[v] for v in func.returned]
-    ctx.env, ctx.op = outer, op
-    for r, state in zip(op.results, states):
-        ctx.env[r] = state
-        state.uses += max(0, len(r.uses) - 1)
 
 
 PARTITION = {

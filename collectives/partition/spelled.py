@@ -1,0 +1,287 @@
+"""Operations that StableHLO and CHLO keep for convenience, spelled out as those they abbreviate: einsum and
+torch_index_select, sums over replicas, and CHLO's elementwise operations with implicit broadcasts."""
+
+from __future__ import annotations
+
+import re
+
+from jaxlib.mlir import ir
+
+from propagation.attributes import integer, integers, string
+from propagation.graph import TensorType
+from propagation.program import Op, Value, source
+
+from ..errors import UnsupportedOpError
+from ..layout import Dims
+from .context import Context
+from .control import same
+from .written_out import write_out
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class _Function:
+    """A function being written; values are (name, type)."""
+
+    def __init__(self, op: Op):
+        self.op = op
+        self.args = [(f"%arg{i}", v.type) for i, v in enumerate(op.operands)]
+        self.lines: list[str] = []
+
+    def add(self, line: str, type_: TensorType) -> tuple[str, TensorType]:
+        name = f"%{len(self.lines)}"
+        self.lines.append(f"{name} = {line}")
+        return name, type_
+
+    def text(self, result: tuple[str, TensorType]) -> str:
+        args = ", ".join(f"{name}: {t.text}" for name, t in self.args)
+        name, type_ = result
+        body = "\n".join([*self.lines, f"return {name} : {type_.text}"])
+        return f"func.func @main({args}) -> {type_.text} {{\n{body}\n}}"
+
+
+# -- implicit broadcasts ----------------------------------------------------------------------------------------
+
+# Of these the operation without broadcasts is CHLO's too.
+_OF_CHLO = frozenset({"next_after", "polygamma", "zeta"})
+
+
+def broadcasting(ctx: Context, op: Op) -> None:
+    """An elementwise operation whose operands are broadcast first, as NumPy does it or as `broadcast_dimensions`
+    says."""
+    name = op.name.removeprefix("chlo.broadcast_")
+    result = op.results[0]
+    shape = result.type.shape
+    f = _Function(op)
+    given = integers(op.attrs["broadcast_dimensions"]) if "broadcast_dimensions" in op.attrs else None
+    operands = []
+    for x, t in f.args:
+        if t.shape == shape or (name == "select" and t.dtype == "i1" and not t.shape):
+            operands.append((x, t))
+            continue
+        last = tuple(range(len(shape) - len(t.shape), len(shape)))
+        dims = given if given is not None and len(given) == len(t.shape) and len(t.shape) < len(shape) else last
+        wide = TensorType(shape, t.dtype)
+        line = f"stablehlo.broadcast_in_dim {x}, dims = {list(dims)} : ({t.text}) -> {wide.text}"
+        operands.append(f.add(line, wide))
+    attrs = {k: ctx.text_of(v).replace("#chlo<", "#stablehlo<") for k, v in op.attrs.items() if k in _COMPARED}
+    given_attrs = "{" + ", ".join(f"{k} = {v}" for k, v in attrs.items()) + "}"
+    plain = f"{'chlo' if name in _OF_CHLO else 'stablehlo'}.{name}"
+    names, types = ", ".join(x for x, _ in operands), ", ".join(t.text for _, t in operands)
+    line = f'"{plain}"({names}) {given_attrs} : ({types}) -> {result.type.text}'
+    write_out(ctx, op, f.text(f.add(line, result.type)), {shape: ctx.want(result)})
+
+
+_COMPARED = ("comparison_direction", "compare_type")
+
+
+def constant_like(ctx: Context, op: Op) -> None:
+    """A constant of the shape of its operand."""
+    result = op.results[0]
+    value = ctx.text_of(op.attrs["value"])
+    parts = re.fullmatch(r"#complex\.number<:\w+ (.*), (.*)> : .*", value)
+    literal = f"({parts[1]}, {parts[2]})" if parts else value.rsplit(" : ", 1)[0]
+    f = _Function(op)
+    line = f"stablehlo.constant dense<{literal}> : {result.type.text}"
+    write_out(ctx, op, f.text(f.add(line, result.type)), {})
+
+
+def constant(ctx: Context, op: Op) -> None:
+    """CHLO's own constant."""
+    f = _Function(op)
+    value = f.add(f"stablehlo.constant {ctx.text_of(op.attrs['value'])}", op.results[0].type)
+    write_out(ctx, op, f.text(value), {})
+
+
+# -- einsum -----------------------------------------------------------------------------------------------------
+
+
+def einsum(ctx: Context, op: Op) -> None:
+    """A contraction of one or two operands whose dimensions are named by letters."""
+    result = op.results[0]
+    config = string(op.attrs["einsum_config"]).replace(" ", "")
+    inputs, arrow, output = config.partition("->")
+    if not arrow:
+        raise UnsupportedOpError(f"{op.name}: {config!r} does not say its result; write it behind ->", source(op))
+    names = _named(inputs.split(","), output, op)
+    f = _Function(op)
+    sides = []
+    for i, (x, letters) in enumerate(zip(f.args, names[:-1])):
+        others = {*names[-1], *(c for j, n in enumerate(names[:-1]) if j != i for c in n)}
+        sides.append(_reduced(f, *_diagonal(f, x, letters), others))
+    value, letters = _product(f, sides, names[-1]) if len(sides) == 2 else sides[0]
+    order = [letters.index(c) for c in names[-1]]
+    if order != sorted(order):
+        line = f"stablehlo.transpose {value[0]}, dims = {order} : ({value[1].text}) -> {result.type.text}"
+        value = f.add(line, result.type)
+    want = ctx.want(result)
+    split = dict(zip(names[-1], want))
+    product = TensorType(tuple(result.type.shape[names[-1].index(c)] for c in letters), result.type.dtype).shape
+    layouts: dict[tuple[int, ...], Dims] = {product: tuple(split[c] for c in letters), result.type.shape: want}
+    write_out(ctx, op, f.text(value), layouts)
+
+
+def _named(inputs: list[str], output: str, op: Op) -> list[str]:
+    """The letters of all dimensions of operands and result; an ellipsis stands for as many as are left, which are the
+    last ones of those where they are fewer."""
+    free = [c for c in _LETTERS if not any(c in text for text in (*inputs, output))]
+    out = []
+    for text, value in zip((*inputs, output), (*op.operands, op.results[0])):
+        rank = len(value.type.shape)
+        hidden = rank - len(text.replace("...", "")) if "..." in text else 0
+        text = text.replace("...", "".join(free[:16][16 - hidden :]) if hidden else "")
+        if len(text) != rank:
+            raise UnsupportedOpError(f"{op.name}: {text!r} names {len(text)} of {rank} dimensions", source(op))
+        out.append(text)
+    return out
+
+
+def _diagonal(f: _Function, value, letters: str):
+    """The diagonal of dimensions of one name: all else is masked, and added up."""
+    for c in dict.fromkeys(letters):
+        while letters.count(c) > 1:
+            x, t = value
+            i = letters.index(c)
+            j = letters.index(c, i + 1)
+            where, mask = TensorType(t.shape, "i32"), TensorType(t.shape, "i1")
+            rows, columns = [f.add(f"stablehlo.iota dim = {d} : {where.text}", where)[0] for d in (i, j)]
+            same_, _ = f.add(
+                f"stablehlo.compare EQ, {rows}, {columns} : ({where.text}, {where.text}) -> {mask.text}", mask
+            )
+            zero, _ = f.add(f"stablehlo.constant dense<{_zero(t)}> : {t.text}", t)
+            kept = f.add(f"stablehlo.select {same_}, {x}, {zero} : {mask.text}, {t.text}", t)
+            value, letters = _summed(f, kept, letters, [j])
+    return value, letters
+
+
+def _reduced(f: _Function, value, letters: str, others: set[str]):
+    """The sum over dimensions that neither another operand nor the result has."""
+    dims = [i for i, c in enumerate(letters) if c not in others]
+    return _summed(f, value, letters, dims) if dims else (value, letters)
+
+
+def _summed(f: _Function, value, letters: str, dims: list[int]):
+    x, t = value
+    scalar = TensorType((), t.dtype)
+    total = TensorType(tuple(n for i, n in enumerate(t.shape) if i not in dims), t.dtype)
+    zero, _ = f.add(f"stablehlo.constant dense<{_zero(t)}> : {scalar.text}", scalar)
+    line = f"stablehlo.reduce({x} init: {zero}) applies stablehlo.add across dimensions = {dims} : "
+    line += f"({t.text}, {scalar.text}) -> {total.text}"
+    return f.add(line, total), "".join(c for i, c in enumerate(letters) if i not in dims)
+
+
+def _zero(t: TensorType) -> str:
+    if t.dtype.startswith("complex"):
+        return "(0.0, 0.0)"
+    return "false" if t.dtype == "i1" else "0" if t.dtype.startswith(("i", "ui")) else "0.0"
+
+
+def _product(f: _Function, sides, output: str):
+    (a, left), (b, right) = sides
+    both = [c for c in left if c in right]
+    batch, contracted = [c for c in both if c in output], [c for c in both if c not in output]
+    letters = "".join([*batch, *(c for c in left if c not in both), *(c for c in right if c not in both)])
+    sizes = dict(zip(left + right, (*a[1].shape, *b[1].shape)))
+    out = TensorType(tuple(sizes[c] for c in letters), f.op.results[0].type.dtype)
+    pairs = [[[side.index(c) for c in names] for side in (left, right)] for names in (batch, contracted)]
+    dims = ", ".join(f"{name}_dims = {x} x {y}" for name, (x, y) in zip(("batching", "contracting"), pairs))
+    line = f"stablehlo.dot_general {a[0]}, {b[0]}, {dims} : ({a[1].text}, {b[1].text}) -> {out.text}"
+    return f.add(line, out), letters
+
+
+# -- others -----------------------------------------------------------------------------------------------------
+
+
+def torch_index_select(ctx: Context, op: Op) -> None:
+    """A gather of whole slices along one dimension, for each of the leading batch dimensions that operands share."""
+    (table, t), (indices, i) = [(f"%arg{n}", v.type) for n, v in enumerate(op.operands)]
+    result = op.results[0]
+    dim, batch = integer(op.attrs["dim"]), integer(op.attrs["batch_dims"])
+    dim, batch = dim % len(t.shape), batch % len(i.shape) if batch < 0 else batch
+    at = range(dim, dim + len(i.shape) - batch)
+    offset = [d for d in range(batch, len(result.type.shape)) if d not in at]
+    sizes = [1 if d < batch or d == dim else n for d, n in enumerate(t.shape)]
+    numbers = (
+        f"#stablehlo.gather<offset_dims = {offset}, collapsed_slice_dims = [{dim}], "
+        f"operand_batching_dims = {list(range(batch))}, start_indices_batching_dims = {list(range(batch))}, "
+        f"start_index_map = [{dim}], index_vector_dim = {len(i.shape)}>"
+    )
+    f = _Function(op)
+    line = f'"stablehlo.gather"({table}, {indices}) {{dimension_numbers = {numbers}, indices_are_sorted = false, '
+    line += f"slice_sizes = array<i64: {', '.join(map(str, sizes))}>}} : ({t.text}, {i.text}) -> {result.type.text}"
+    write_out(ctx, op, f.text(f.add(line, result.type)), {result.type.shape: ctx.want(result)})
+
+
+def cross_replica_sum(ctx: Context, op: Op) -> None:
+    """A sum over replicas, of which a program for partitions is one; in a manual computation, over its groups."""
+    groups = ir.DenseIntElementsAttr(op.attrs["replica_groups"])
+    if 0 in groups.type.shape or groups.type.shape[1] == 1:
+        same(ctx, op)
+        return
+    t = op.results[0].type
+    scalar = TensorType((), t.dtype).text
+    f = _Function(op)
+    line = (
+        f'"stablehlo.all_reduce"(%arg0) ({{\n^bb0(%a: {scalar}, %b: {scalar}):\n%s = stablehlo.add %a, %b : {scalar}\n'
+    )
+    line += f"stablehlo.return %s : {scalar}\n}}) {{replica_groups = {groups}}} : ({t.text}) -> {t.text}"
+    write_out(ctx, op, f.text(f.add(line, t)), {t.shape: ctx.want(op.results[0])})
+
+
+def rng(ctx: Context, op: Op) -> None:
+    """Random numbers of no known sequence. Every device makes those of its own piece; where devices hold the same
+    piece, one of them does, and the others are told."""
+    result = op.results[0]
+    dtype = result.type.dtype
+    dims, alike = _dealt(ctx, result)
+    local = ctx.piece_shape(result, dims)
+    bounds = [ctx.get(v, ()) for v in op.operands[:2]]
+    text = f"value = dense<{list(local)}> : tensor<{len(local)}xi64>"
+    size = ctx.region.op("stablehlo.constant", (), [((len(local),), "i64")], text)[0]
+    (bits,) = ctx.region.op(
+        op.name, (*bounds, size), [(local, dtype)], extra=ctx.attr_text(op), loc=ctx.loc, effect=True
+    )
+    if not alike:
+        ctx.bind(result, dims, bits)
+        return
+    me = ctx.realiser.coordinate(ctx.region, alike)
+    attrs = "comparison_direction = #stablehlo<comparison_direction EQ>"
+    first = ctx.region.entry("stablehlo.compare", (me, ctx.realiser.index(ctx.region, 0)), (), "i1", attrs)
+    zero = ctx.realiser.zero(ctx.region, local, dtype)
+    mine = ctx.emit("stablehlo.select", (ctx.realiser.splat(ctx.region, first, local), bits, zero), local, dtype)
+    ctx.bind_partial(result, dims, {alike: mine}, "or" if dtype == "i1" else "add", masked=True, chosen=True)
+
+
+def _dealt(ctx: Context, value: Value) -> tuple[Dims, tuple[int, ...]]:
+    """The wanted layout, with as many other axes as divide its dimensions, and the axes that are left."""
+    shape, dims = value.type.shape, list(ctx.want(value))
+    used = {*ctx.manual, *(a for atoms in dims for a in atoms)}
+    left = []
+    for a in range(len(ctx.sizes)):
+        if a in used:
+            continue
+        fits = (d for d, n in enumerate(shape) if n % ctx.atoms.product((*dims[d], a)) == 0 and n)
+        d = next(fits, None)
+        if d is None:
+            left.append(a)
+        else:
+            dims[d] = (*dims[d], a)
+    return tuple(dims), tuple(left)
+
+
+_BROADCASTING = (
+    "add", "and", "atan2", "compare", "complex", "divide", "maximum", "minimum", "multiply", "next_after", "or",
+    "polygamma", "power", "remainder", "select", "shift_left", "shift_right_arithmetic", "shift_right_logical",
+    "subtract", "xor", "zeta",
+)  # fmt: skip
+
+PARTITION = {
+    **{f"chlo.broadcast_{name}": broadcasting for name in _BROADCASTING},
+    "chlo.constant": constant,
+    "chlo.constant_like": constant_like,
+    "stablehlo.cross-replica-sum": cross_replica_sum,
+    "stablehlo.einsum": einsum,
+    "stablehlo.rng": rng,
+    "stablehlo.torch_index_select": torch_index_select,
+    "stablehlo.unary_einsum": einsum,
+}
