@@ -12,12 +12,11 @@ from propagation.program import Op
 from ..emit import Ref
 from ..layout import Dims
 from . import monoid
-from .batch import apply
 from .constant import scalar_constant
 from .context import Context
-from .factors import PASS, WHOLE, Factors, choose
+from .factors import PASS, WHOLE, Choice, Factors, choose, gathered
 from .intervals import bordered, lacking, neighbours
-from .reaches import Axis, own_outputs, own_part, padding_of, per_dim
+from .reaches import Axis, Window, own_outputs, own_part, padding_of, per_dim
 from .reduce import identity_literal, is_identity, reduction_kind
 from .trade import padding_text
 
@@ -34,25 +33,14 @@ def reduce_window(ctx: Context, op: Op) -> None:
     spread, step, base = (per_dim(op, n, rank) for n in names)
     padding = padding_of(op, rank)
     axes = [Axis(*a[:-1], a[-1][0]) for a in zip(shape, out, taps, spread, step, base, padding)]
-    every = tuple(range(rank))
-    factors = Factors(out, (PASS,) * rank, (every,) * count + ((),) * count, (every,) * count)
-    byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
-    halo = _Halo(tuple(axes), tuple(padding), shape, count * ctx.bits(op.operands[0]))
-    choice = choose(ctx, factors, op.operands, op.results, byte, halo)
-    dims = choice.operands[0]
-    moving = [d for d in every if dims[d] and not _trivial(axes[d], padding[d])]
-    running = [d for d in moving if _is_running(axes[d], padding[d])]
     kind = reduction_kind(op.regions[0]) if count == 1 else None
-    plans = {d: own_outputs(axes[d], ctx.atoms.product(dims[d])) for d in moving if d not in running}
     fill = None if kind is None else identity_literal(kind, op.results[0].type.dtype)
     neutral = kind is not None and is_identity(kind, op.results[0].type.dtype, scalar_constant(op.operands[count]))
-    if kind is None and count == 1 and monoid.is_neutral(op.regions[0], scalar_constant(op.operands[1])):
-        neutral = bool(running)
-    unknown = running and (len(moving) > 1 or not neutral or (kind is not None and fill is None))
-    if None in plans.values() or len(running) > 1 or unknown:
-        kinds = tuple(PASS if _trivial(a, p) else WHOLE for a, p in zip(axes, padding))
-        apply(ctx, op, factors._replace(kinds=kinds), _WHY)
-        return
+    starts = kind is None and count == 1 and monoid.is_neutral(op.regions[0], scalar_constant(op.operands[1]))
+    factors, choice, plans, running = _split(ctx, op, axes, padding, starts or fill is not None)
+    dims = choice.operands[0]
+    neutral = neutral or (starts and bool(running))
+    gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count))
     inits = [ctx.get(v, ()) for v in op.operands[count:]]
     needs = {d: (plan.starts, plan.length, plan.counts) for d, plan in plans.items()}
     # Compilers count a window's initial value once; borders hold it too, so they get what changes nothing.
@@ -64,8 +52,13 @@ def reduce_window(ctx: Context, op: Op) -> None:
     new_padding = [(plans[d].low, plans[d].high) if d in plans else pad for d, pad in enumerate(padding)]
     shapes = [ctx.piece_shape(r, dims) for r in op.results]
     if running:
-        result = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, around)
-        ctx.bind(op.results[0], dims, result)
+        given = None if neutral or around is None else refs.pop()  # counts once, not on every device
+        if given is not None:
+            refs.append(around)
+        total = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, around)
+        if given is not None:
+            total = ctx.combine(kind, ctx.realiser.splat(ctx.region, given, total.shape), total)
+        ctx.bind(op.results[0], dims, total)
         return
     text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), padding_text(new_padding))))
     shapes = [[n + plans[d].more if d in plans else n for d, n in enumerate(shape)] for shape in shapes]
@@ -73,6 +66,41 @@ def reduce_window(ctx: Context, op: Op) -> None:
         for d, plan in plans.items():
             ref = own_part(ctx, ref, d, dims[d], plan)
         ctx.bind(r, dims, ref)
+
+
+class _Split(NamedTuple):
+    """How windows are split: the windows to fetch by dimension, and the dimension of a running total, if any."""
+
+    factors: Factors
+    choice: Choice
+    plans: dict[int, Window]
+    running: list[int]
+
+
+def _split(ctx: Context, op: Op, axes: Sequence[Axis], padding, totals: bool) -> _Split:
+    """The cheapest way. A dimension that cannot stay split is made whole, and all else chosen anew: one where devices'
+    windows have different forms, and a running total beside other windows, or where no neutral number is known
+    (`totals`)."""
+    count, shape, out = len(op.results), op.operands[0].type.shape, op.results[0].type.shape
+    every = tuple(range(len(shape)))
+    byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
+    halo = _Halo(tuple(axes), tuple(padding), shape, count * ctx.bits(op.operands[0]))
+    blocked: set[int] = set()
+    while True:
+        kinds = tuple(WHOLE if d in blocked else PASS for d in every)
+        factors = Factors(out, kinds, (every,) * count + ((),) * count, (every,) * count)
+        choice = choose(ctx, factors, op.operands, op.results, byte, halo)
+        dims = choice.operands[0]
+        moving = [d for d in every if dims[d] and not _trivial(axes[d], padding[d])]
+        running = [d for d in moving if _is_running(axes[d], padding[d])]
+        found = {d: own_outputs(axes[d], ctx.atoms.product(dims[d])) for d in moving if d not in running}
+        plans = {d: w for d, w in found.items() if w is not None}
+        lost = {*found} - {*plans}
+        if len(moving) > 1 or not totals:
+            lost.update(running)
+        if not lost:
+            return _Split(factors, choice, plans, running)
+        blocked |= lost
 
 
 class _Halo(NamedTuple):

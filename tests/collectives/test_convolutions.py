@@ -93,3 +93,25 @@ def test_windows_that_no_device_owns_are_not_fetched():
     args = normal(16, 3), normal(8, 3, seed=1)
     case = Case({"x": 4, "y": 2}, build, args, (P("x", None), P("x", None)), P("x", None))
     check(case)
+
+
+@pytest.mark.parametrize("init", [0.0, 2.0])
+def test_a_running_total_beside_another_window_is_made_whole_alone(init):
+    def build(constrain):
+        def f(x):
+            return jax.lax.reduce_window(x, init, jax.lax.max, (3, 16), (1, 1), ((1, 1), (15, 0)))
+
+        return f
+
+    x = np.random.default_rng(0).integers(-3, 4, (16, 16)).astype(np.float32)
+    _, sent = check(Case({"x": 4, "y": 2}, build, (x,), (P("x", "y"),), P("x", None)), exact=True)
+    assert sent <= 4 * 8 * 4 + 2 * 16 * 4
+
+
+def test_a_running_minimum_from_a_number_that_counts():
+    def build(constrain):
+        return lambda x: jax.lax.reduce_window(x, 2.0, jax.lax.min, (16,), (1,), ((0, 15),))
+
+    x = np.random.default_rng(0).integers(-3, 6, (16,)).astype(np.float32)
+    _, sent = check(Case({"x": 8}, build, (x,), (P("x"),), P("x")), exact=True, above_xla=True)
+    assert sent <= 3 * 4
