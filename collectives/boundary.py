@@ -3,7 +3,8 @@ such as one device can take and return."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from propagation.locations import value_source
 from propagation.model import Mesh, TensorSharding
@@ -25,7 +26,7 @@ def argument_text(main: Func, i: int) -> str:
 def result_text(main: Func, i: int) -> str:
     """`result 0 (result['loss'])`."""
     attr = main.result_attrs[i].get("jax.result_info") if i < len(main.result_attrs) else None
-    name = getattr(attr, "value", "")
+    name = "" if attr is None else str(attr).strip('"')  # printed, it is text whatever bytes it holds
     return f"result {i} ({name})" if name else f"result {i}"
 
 
@@ -46,12 +47,14 @@ def mesh_of(known: Source) -> Mesh:
         mesh = sharding.mesh
         if mesh.is_maximal:
             raise MeshMismatchError(
-                f"{what} is placed on device {mesh.device_ids[0]} alone, by mesh @{mesh.name}; a partitioned program "
+                f"{what()} is placed on device {mesh.device_ids[0]} alone, by mesh @{mesh.name}; a partitioned program "
                 "runs on all devices of one mesh: remove that sharding, or replicate the value over the mesh",
-                where,
+                where(),
             )
         if not mesh.is_empty:
-            used.setdefault((mesh.axes, mesh.device_ids), (mesh, where, what))
+            key = mesh.axes, mesh.device_ids
+            if key not in used:
+                used[key] = mesh, where(), what()
     if len(used) > 1:
         raise _several(list(used.values()))
     if not used and len(real) > 1:
@@ -69,23 +72,27 @@ def _several(found: list[tuple[Mesh, str | None, str]]) -> MeshMismatchError:
     return MeshMismatchError(message, found[1][1])
 
 
-def _uses(known: Source) -> Iterator[tuple[TensorSharding, str | None, str]]:
-    """(sharding, source line, what has it), in the order of the program."""
+def _uses(known: Source) -> Iterator[tuple[TensorSharding, Callable[[], str | None], Callable[[], str]]]:
+    """(sharding, its source line, what has it), in the order of the program."""
     program: Program = known.program
     for func in program.funcs.values():
         for i, v in enumerate(func.args):
             if (s := known.shardings.get(v)) is not None:
-                yield s, value_source(v), f"{argument_text(func, i)} of @{func.name}"
+                yield s, partial(value_source, v), partial(_of, argument_text, func, i)
         for i, s in enumerate(known.shardings.results.get(func, ())):
             if s is not None:
-                yield s, source(func), f"{result_text(func, i)} of @{func.name}"
+                yield s, partial(source, func), partial(_of, result_text, func, i)
     for op in program.ops():
         for s in (op.data or {}).get("in_shardings", ()):
             if s is not None:
-                yield s, source(op), f"an operand of {op.name}"
+                yield s, partial(source, op), partial("an operand of {}".format, op.name)
         for v in op.results:
             if (s := known.shardings.get(v)) is not None:
-                yield s, source(op), f"a result of {op.name}"
+                yield s, partial(source, op), partial("a result of {}".format, op.name)
+
+
+def _of(text: Callable[[Func, int], str], func: Func, i: int) -> str:
+    return f"{text(func, i)} of @{func.name}"
 
 
 # -- arguments and results ------------------------------------------------------------------------------------

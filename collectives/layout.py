@@ -25,6 +25,8 @@ __all__ = ["Atoms", "Dims", "local_shape", "replicated"]
 
 Dims = tuple[tuple[int, ...], ...]
 
+MAX_DEVICES = 1 << 20
+
 
 def replicated(rank: int) -> Dims:
     """The layout of `rank` unsharded dimensions."""
@@ -42,6 +44,11 @@ class Atoms:
     __slots__ = ("_groups", "_layouts", "_of_axis", "count", "mesh", "names", "sizes", "strides")
 
     def __init__(self, mesh: Mesh, used: Iterable[AxisRef] = ()):
+        if mesh.size > MAX_DEVICES:
+            raise UnsupportedShardingError(
+                f"mesh @{mesh.name} {mesh.to_text()} has {mesh.size} devices; programs name each device in the groups "
+                f"that talk, so at most {MAX_DEVICES} are partitioned over: use a smaller mesh"
+            )
         cuts: dict[str, set[int]] = {name: {1, size} for name, size in mesh.axes}
         for axis in used:
             cuts[axis.name].update((axis.pre, axis.end))

@@ -84,9 +84,14 @@ def _check_names(data: bytes) -> None:
             _ESCAPE.sub(lambda m: bytes([int(m[1] or b"5C", 16)]), text).decode()
         except UnicodeDecodeError:
             before = data[max(found.start() - 64, 0) : found.start()].rstrip()[-1:]
-            after = data[found.end() : found.end() + 64].lstrip()[:1]
-            if before in (b"{", b",", b"@") or after in (b"=", b"("):
+            after = data[found.end() : found.end() + 64].lstrip()
+            if before in (b"{", b",", b"@") or after[:1] in (b"=", b"(") or _is_location(data, found.start(), after):
                 raise errors.ModuleParseError("a name is not UTF-8", _place(data, found.start())) from None
+
+
+def _is_location(data: bytes, start: int, after: bytes) -> bool:
+    """Whether a string is a file (a line follows) or a name (alone in brackets) of a location."""
+    return bool(re.match(rb":\s*\d", after)) or data[max(start - 64, 0) : start].rstrip().endswith(b"loc(")
 
 
 def _without_strings(data: bytes) -> bytes:

@@ -58,10 +58,20 @@ def custom_call(op, options):
         return _bound(target, own, op)
     if not op.results or not all(v.type.is_tensor for v in op.results):
         return None
-    if target in _POINTWISE:
-        return pointwise(op, elementwise=False)
-    known = _KNOWN.get(target)
-    return None if known is None else known(op)
+    known = _pointwise if target in _POINTWISE else _KNOWN.get(target)
+    try:
+        return None if known is None else known(op)
+    except (IndexError, KeyError, ValueError):  # MLIR knows nothing of a custom call's types
+        types = [", ".join(v.type.text for v in values) for values in (op.operands, op.results)]
+        raise BadRuleError(
+            f"a custom call of @{target} from ({types[0]}) to ({types[1]}) is not what that name stands for; give it "
+            "the operands and results that it has, or register a rule of your own for it",
+            source(op),
+        ) from None
+
+
+def _pointwise(op) -> OpRule:
+    return pointwise(op, elementwise=False)
 
 
 def _bound(target: str, own, op) -> OpRule | None:

@@ -54,7 +54,8 @@ CALLS = f"""  %0 = func.call @big(%x) : ({X}) -> {X}
   return %1 : {X}"""
 EDGES = ["in_shardings, operand 0", "result 0 of @main"]
 MANUAL = f"""  %0 = sdy.manual_computation(%x)
-    in_shardings=[<@mesh, [{{"a"}}, {{}}]>] out_shardings=[<@mesh, [{{"a"}}, {{}}]>] manual_axes={{"a"}} (%z: tensor<4x8xf32>) {{
+    in_shardings=[<@mesh, [{{"a"}}, {{}}]>] out_shardings=[<@mesh, [{{"a"}}, {{}}]>]
+    manual_axes={{"a"}} (%z: tensor<4x8xf32>) {{
       %1 = stablehlo.negate %z : tensor<4x8xf32>
       sdy.return %1 : tensor<4x8xf32> }} : ({X}) -> {X}
   return %0 : {X}"""

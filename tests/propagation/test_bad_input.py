@@ -217,6 +217,9 @@ NOT_UTF8 = {
     "an attribute's name": '"a.b"() {"s\\E0y" = 1 : i32} : () -> ()',
     "a unit attribute's name": '"a.b"() {a, "s\\E0y"} : () -> ()',
     "a target": '%0 = "stablehlo.custom_call"() {call_target_name = "f\\E0y"} : () -> tensor<4xf32>',
+    "a file": '"a.b"() : () -> () loc("f\\E0y":3:1)',
+    "a place": '"a.b"() : () -> () loc("f\\E0y")',
+    "a caller": '"a.b"() : () -> () loc(callsite("f"("x":1:1) at "g\\E0y"("y":2:1)))',
 }
 
 
@@ -230,6 +233,23 @@ def test_names_of_modules_and_texts_that_are_not_utf8():
     for text in ('module @"m\\E0y" {}', 'module attributes {"s\\E0y" = 1 : i32} {}', "\ud800"):
         with pytest.raises(errors.ModuleParseError):
             propagation.run(text)
+
+
+def test_names_and_files_may_be_any_text():
+    name = "\u00e9\u4e2d.py"
+    for text in (f'"{name}":3:1', f'"{name}"("{name}":3:1)'):
+        propagation.run(f'func.func @main() {{ "a.b"() : () -> () loc({text})\nreturn }}')
+
+
+def test_a_custom_call_of_a_known_name_that_takes_something_else():
+    text = """func.func @main(%x: tensor<8x4x4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = stablehlo.custom_call @NAME(%y, %x) : (tensor<4xf32>, tensor<8x4x4xf32>) -> tensor<8x4x4xf32>
+      return %y : tensor<4xf32> }"""
+    for name in ("annotate_device_placement", "Qr", "Eigh", "ApproxTopK", "ProductOfElementaryHouseholderReflectors"):
+        try:
+            propagation.run(text.replace("NAME", name))
+        except errors.BadRuleError as e:
+            assert f"@{name} from (tensor<4xf32>, tensor<8x4x4xf32>)" in str(e) and e.where
 
 
 def test_values_may_hold_any_bytes():
