@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -33,7 +34,8 @@ class Step(NamedTuple):
     kind       slice, all_gather, all_to_all, collective_permute, reduce_scatter, all_reduce, pieces
     atoms      the atoms over which devices talk (for a slice: over which the tensor is cut). Other atoms that the
                dimension has after a reduce-scatter are cut by before it
-    dim        the dimension sliced, gathered or scattered; -1 if none
+    dim        the dimension sliced, gathered or scattered; -1 if none. An all-reduce with one gathers a dimension that
+               has an element on few of the devices: each adds what it has to zeros, and nobody sends padding
     moves      the moves of an all-to-all
     after      the layout it ends in
     unreduced  the atoms unreduced after it
@@ -256,6 +258,8 @@ class _Position:
             for suffix in self._suffixes(d):
                 rest = self.dims[d][: len(self.dims[d]) - len(suffix)]
                 yield Step("all_gather", suffix, d, (), self.with_dim(d, rest), self.unreduced)
+                if not rest and 2 * self.shape[d] < math.prod(self.sizes[a] for a in suffix):
+                    yield Step("all_reduce", suffix, d, (), self.with_dim(d, ()), self.unreduced)
 
     def permutes(self) -> Iterator[Step]:
         """Layouts with the same piece shape that are closer to the target."""

@@ -15,7 +15,7 @@ from .errors import UnsupportedOpError
 from .layout import Atoms, Dims, local_shape
 from .moves import Step
 from .realise_pieces import send_pieces
-from .realise_reductions import Group, all_reduce, reduce_scatter
+from .realise_reductions import Group, all_reduce, reduce_scatter, spread
 from .reshard import Planner
 
 __all__ = ["APART", "REDUCERS", "Realiser", "array_text", "zero_literal"]
@@ -282,6 +282,8 @@ class Realiser:
             x = self.collective(region, kind, atoms, x, whole, attrs, op, cause, loc)
             return self.cut(region, x, d, 0, after[d], loc)
         if kind == "all_reduce":
+            if d >= 0:
+                x, reduction = spread(self, region, x, d, atoms, after[d], loc), "or" if x.dtype == "i1" else "choose"
             return all_reduce(self, region, x, self.group(atoms), reduction, op, cause, loc)
         if kind == "reduce_scatter":
             x = self._cut_between(region, x, d, after[d], step.after[d][len(before[d]) :], atoms, loc)

@@ -21,7 +21,7 @@ from .realise_order import from_ordered, is_ordered, to_ordered
 if TYPE_CHECKING:
     from .realise import Realiser
 
-__all__ = ["Group", "all_reduce", "reduce_scatter"]
+__all__ = ["Group", "all_reduce", "reduce_scatter", "spread"]
 
 SMALL = 256  # bytes below which one gather is better than an exchange and a gather, though it sends more
 
@@ -87,6 +87,19 @@ def _ordered(realiser: Realiser, region: Region, x: Ref, kind: str, reduce) -> R
     if realiser.platform == "tpu" or not is_ordered(kind, x.dtype):
         return reduce(x)
     return from_ordered(realiser, region, reduce(to_ordered(realiser, region, x, kind)), x.dtype)
+
+
+def spread(realiser: Realiser, region: Region, x: Ref, dim: int, atoms, size: int, loc) -> Ref:
+    """A dimension of `size` of which each device along `atoms` holds one element, or padding: zeros but for that."""
+    shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
+    attrs = f"broadcast_dimensions = array<i64: {', '.join(map(str, range(len(shape))))}>"
+    (rows,) = region.op("stablehlo.broadcast_in_dim", (x,), [(shape, x.dtype)], attrs, loc=loc)
+    where = region.shared("stablehlo.iota", (), shape, "i32", f"iota_dimension = {dim} : i64")
+    mine = realiser.splat(region, realiser.coordinate(region, atoms), shape)
+    attrs = "comparison_direction = #stablehlo<comparison_direction EQ>"
+    held = region.shared("stablehlo.compare", (where, mine), shape, "i1", attrs)
+    zero = realiser.zero(region, shape, x.dtype)
+    return region.op("stablehlo.select", (held, rows, zero), [(shape, x.dtype)], loc=loc)[0]
 
 
 # -- reductions that no runtime has -----------------------------------------------------------------------------

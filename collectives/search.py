@@ -254,7 +254,7 @@ def _given(step: Step, piece: Pieces, before: Dims) -> float:
     if step.kind == "reduce_scatter":
         return piece(step.after).bytes * piece.product(step.atoms)
     if not step.moves:
-        return piece(before).bytes
+        return piece(step.after if step.kind == "all_reduce" else before).bytes
     operand, after = list(piece(before).shape), piece(step.after).shape
     for e in {m.target for m in step.moves}:
         operand[e] = after[e]

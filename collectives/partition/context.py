@@ -428,7 +428,7 @@ class Context:
 
     def block(self, ops: Iterable[Op]) -> None:
         """Partitions operations in order (terminators are the caller's)."""
-        from . import associative, bodies, numbering  # they need the context's type
+        from . import associative, bodies, invariant, numbering  # they need the context's type
 
         table = self._rules
         scans, skipped = None, set()
@@ -451,12 +451,9 @@ class Context:
                     "operation in a manual computation",
                     source(op),
                 )
-            key = numbering.key_of(self, op)
-            if key is None:
-                rule(self, op)
-            elif not numbering.bind_repeated(self, op, key):
-                rule(self, op)
-                numbering.note(self, op, key)
+            outer, self.region = self.region, invariant.region_of(self, op)
+            numbering.once(self, op, rule)
+            self.region = outer
 
     @functools.cached_property
     def byte_per_flop(self) -> float:

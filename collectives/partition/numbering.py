@@ -7,13 +7,14 @@ operation becomes another name of the first one's results wherever these are vis
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from propagation.program import Block, Op
 
 from ..emit import has_grown
 from .context import Context
 
-__all__ = ["bind_repeated", "note"]
+__all__ = ["once"]
 
 # What is not a function of its operands alone, or must stay where it is.
 _OWN = frozenset(
@@ -26,7 +27,17 @@ _OWN = frozenset(
 )  # fmt: skip
 
 
-def key_of(ctx: Context, op: Op) -> tuple | None:
+def once(ctx: Context, op: Op, rule: Callable[[Context, Op], None]) -> None:
+    """Partitions an operation by its `rule`, unless its results are those of an equal one, and remembers them."""
+    key = _key_of(ctx, op)
+    if key is None:
+        rule(ctx, op)
+    elif not _bind_repeated(ctx, op, key):
+        rule(ctx, op)
+        ctx.region.known[key] = tuple([ctx.env[r] for r in op.results])
+
+
+def _key_of(ctx: Context, op: Op) -> tuple | None:
     """What makes an operation equal to another; None if it never is."""
     name, env = op.name, ctx.env
     if not _is_function(name):
@@ -58,7 +69,7 @@ def _body_key(ctx: Context, block: Block) -> tuple | None:
     return (tuple([a.type for a in block.args]), tuple(rows))
 
 
-def bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
+def _bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
     """Binds the results to those of an equal operation, if there is one."""
     shapes = [v.type.shape for v in op.operands]
     states = ctx.region.lookup(key, any(has_grown(r.type.shape, shapes) for r in op.results))
@@ -70,8 +81,3 @@ def bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
         ctx.env[r] = state
         state.uses += len(r.uses)
     return True
-
-
-def note(ctx: Context, op: Op, key: tuple) -> None:
-    """Remembers the results of an operation for equal ones."""
-    ctx.region.known[key] = tuple([ctx.env[r] for r in op.results])

@@ -219,3 +219,12 @@ def test_updates_that_are_to_be_summed_are_summed_before_they_are_spread_over_a_
     case = Case({"x": 8}, build, (*tables, *ids), (P("x"), P("x"), P("x"), P("x")), (P("x"), P("x")))
     _, sent = check(case)
     assert sent < 8192 * 8 * 4 / 8
+
+
+@pytest.mark.parametrize(("axes", "columns"), [({"x": 8}, 6), ({"x": 5}, 4), ({"x": 8}, 1)])
+def test_columns_that_are_fewer_than_devices_are_looked_up_where_they_are(axes, columns):
+    def build(constrain):
+        return lambda table, ids: jnp.take(constrain(table, None, "x") * 2, ids, axis=0, mode="clip")[:, 0] + 1
+
+    table, ids, _ = arguments()
+    check(Case(axes, build, (table[:60, :columns], ids[:2, :5]), (P(), P())))

@@ -35,3 +35,27 @@ def test_broadcasts_and_positions_are_not_taken_into_loops():
     }
     named = {word.strip("(),") for word in taken.replace("(", " ").split() if word.startswith("%")}
     assert made_outside and not made_outside & named
+
+
+def test_what_is_the_same_in_every_turn_is_sent_once():
+    """A weight that is transposed in the loop: it moves once, instead of products in every turn."""
+
+    def build(constrain):
+        def step(h, x):
+            h = constrain(h - jnp.mean(h, -1, keepdims=True) + x @ w_of["w"].T, "y", None)
+            return h, jnp.sum(h, axis=0)
+
+        w_of = {}
+
+        def f(xs, w, h):
+            w_of["w"] = w
+            return lax.scan(step, h, xs)
+
+        return f
+
+    rng = np.random.default_rng(0)
+    args = tuple(rng.standard_normal(shape).astype(np.float32) for shape in ((5, 8, 48), (48, 48), (8, 48)))
+    specs = (P(None, "y", "x"), P(None, ("y", "x")), P("y", None))
+    result, _ = check(Case({"x": 3, "y": 2}, build, args, specs))
+    weights = [e for e in result.plan if "dot_general" in e.cause and e.kind != "all_reduce"]
+    assert weights and all(e.times == 1 for e in weights), result.plan.as_text()

@@ -194,3 +194,20 @@ def test_many_sums_of_what_does_not_divide_cost_what_plans_say(name):
     rng = random.Random(12)
     for _ in range(60):
         check_sums(rng, name)
+
+
+FEW = {"f32": np.float32, "f16": np.float16, "i1": np.bool_, "i8": np.int8, "complex<f32>": np.complex64}
+
+
+@pytest.mark.parametrize("dtype", FEW)
+def test_few_elements_on_many_devices_are_added_up(dtype):
+    """All but some of the devices hold padding: it is not sent along, and bits arrive as they are."""
+    mesh = Mesh("m", (("x", 8),))
+    split = TensorSharding(mesh, [DimSharding([]), DimSharding([mesh.axis("x")])])
+    plan = plan_reshard((6, 2), dtype, mesh, split, (None, None))
+    assert [s.kind for s in plan.steps] == ["all_reduce"]
+    x = np.array([np.nan, -np.nan, -0.0, 1e-7, np.inf, 3.0] * 2).reshape(6, 2)
+    x = (np.arange(12).reshape(6, 2) if dtype == "i8" else x).astype(FEW[dtype])
+    text = program((6, 2), split, split).replace("x2xf32", f"x2x{dtype}")
+    (got,), _ = harness.run_partitioned(collectives.partition(text, optimize=False), [x], [(6, 2)])
+    np.testing.assert_array_equal(got.view(np.uint8), x.view(np.uint8))
