@@ -37,7 +37,9 @@ def reduce_window(ctx: Context, op: Op) -> None:
     fill = None if kind is None else identity_literal(kind, op.results[0].type.dtype)
     neutral = kind is not None and is_identity(kind, op.results[0].type.dtype, scalar_constant(op.operands[count]))
     starts = kind is None and count == 1 and monoid.is_neutral(op.regions[0], scalar_constant(op.operands[1]))
-    factors, choice, plans, running = _split(ctx, op, axes, padding, starts or fill is not None)
+    # How often a start that is not neutral is in a sum depends on the compiler; a minimum does not mind.
+    totals = starts or (fill is not None and (neutral or kind in ("max", "min", "and", "or")))
+    factors, choice, plans, running = _split(ctx, op, axes, padding, totals)
     dims = choice.operands[0]
     neutral = neutral or (starts and bool(running))
     gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count))
