@@ -20,14 +20,13 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the filter; returns the exit code: 0, or 2 for input that cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m collectives", description=__doc__)
     parser.add_argument("file", nargs="?", default="-", help="a StableHLO module with closed shardings; - reads stdin")
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--plan", action="store_true", help="print the table of collectives instead of the program")
-    output.add_argument("--json", action="store_true", help="print plan and findings as JSON")
+    parser.add_argument("--plan", action="store_true", help="print the table of collectives instead of the program")
+    parser.add_argument("--json", action="store_true", help="print plan and findings as JSON, with --plan or without")
     parser.add_argument("--topology", help="a name as v5e:16x16, or a file; see configs/topologies")
     parser.add_argument("--no-full-gather", action="store_true", help="fail where a tensor must be gathered whole")
     parser.add_argument("--gather-custom-calls", action="store_true", help="gather operands of unknown custom calls")
     parser.add_argument("--unreduced-results", action="store_true", help="return results declared unreduced as addends")
-    for name in ("distribute", "combine", "hoist", "collective-matmul", "order"):
+    for name in ("distribute", "optimize", "combine", "hoist", "collective-matmul", "order", "reorder"):
         parser.add_argument(
             f"--{name}", action=argparse.BooleanOptionalAction, help=f"option {name.replace('-', '_')} of partition"
         )
@@ -35,7 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--memory", type=int, metavar="BYTES", help="memory of a device; default: the topology's")
     parser.add_argument("--memory-growth", type=float, metavar="SHARE", help="memory that passes may add; default 0.25")
     args = parser.parse_intermixed_args(argv)
-    names = ("distribute", "combine", "hoist", "collective_matmul", "order", "memory", "memory_growth")
+    switches = ("distribute", "optimize", "combine", "hoist", "collective_matmul", "order", "reorder")
+    names = (*switches, "memory", "memory_growth")
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     try:
         data = sys.stdin.buffer.read() if args.file == "-" else _read(args.file)

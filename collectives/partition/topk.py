@@ -12,7 +12,7 @@ from propagation.attributes import integer
 from propagation.program import Block, Op
 
 from ..cost import ITEM_BITS
-from ..emit import Ref
+from ..emit import Ref, Region
 from ..layout import Dims
 from .batch import apply, by_rule
 from .context import Context
@@ -147,7 +147,8 @@ def _approximate_candidates(ctx: Context, op: Op, config: str, d: int, k: int, h
     if not k or shape[d] % p or op.results[0].type.shape[d] != k:
         return False
     candidates = (*shape[:d], p * few, *shape[d + 1 :])
-    bits = ctx.bits(op.results[0]) + ctx.bits(op.results[1])
+    told = 1 if _only_values(ctx, op) else 2  # tensors that travel: values, and their positions if somebody wants them
+    bits = sum(ctx.bits(r) for r in op.results[:told])
     later = lambda dims: sum(ctx.later_cost(r, dims) for r in op.results)
     target, cost = meeting(ctx, candidates, bits, have, d, later)
     cost += ctx.move_cost(values, have) + ctx.move_cost(op.operands[1], have)
@@ -159,10 +160,21 @@ def _approximate_candidates(ctx: Context, op: Op, config: str, d: int, k: int, h
         return False
     piece = [ctx.get(v, have) for v in op.operands[:2]]
     refs = _approximate(ctx, op, config, piece, d, few)
-    refs = [ctx.reshard(candidates, x, have, target, cause="candidates") for x in refs]
-    for r, x in zip(op.results, _first(ctx, op, refs, d, k)):
+
+    def best(count: int) -> list[Ref]:
+        moved = [ctx.reshard(candidates, x, have, target, cause="candidates") for x in refs[:count]]
+        return _first(ctx, op, moved, d, k)
+
+    for r, x in zip(op.results, best(told)):
         ctx.bind(r, target, x)
+    if told == 1:  # nobody asks
+        ctx.bind_lazy(op.results[1], lambda dims: ctx.reshard(op.results[1].type.shape, best(2)[1], target, dims))
     return True
+
+
+def _only_values(ctx: Context, op: Op) -> bool:
+    """Whether nobody uses the positions of what is selected: not even the comparator."""
+    return not op.results[1].uses and not any(arg.uses for arg in _comparator(ctx, op).args[2:])
 
 
 def _approximate(ctx: Context, op: Op, config: str, piece: list[Ref], d: int, k: int) -> list[Ref]:
@@ -180,7 +192,9 @@ def _approximate(ctx: Context, op: Op, config: str, piece: list[Ref], d: int, k:
 
 def _first(ctx: Context, op: Op, refs: list[Ref], d: int, k: int) -> list[Ref]:
     """The first `k` along `d` in the order of the comparator, equals in their order."""
-    body = ctx.copy_region(_comparator(ctx, op))
+    block = _comparator(ctx, op)
+    body = Region("body", ctx.region, [(a.type.shape, a.type.dtype) for a in block.args[: 2 * len(refs)]])
+    body.op("stablehlo.return", ctx.copy_ops(block, body, body.args), ())
     types = [(x.shape, x.dtype) for x in refs]
     attrs = f"dimension = {d} : i64, is_stable = true"
     refs = ctx.region.op("stablehlo.sort", refs, types, attrs, regions=(body,), loc=ctx.loc)

@@ -135,10 +135,11 @@ def test_options_stand_before_and_after_the_file(closed, capsys):
         assert "0 B sent per device" in capsys.readouterr().out
 
 
-def test_outputs_exclude_each_other(closed, capsys):
-    with pytest.raises(SystemExit) as found:
-        main(["--plan", "--json", closed])
-    assert found.value.code == 2 and "not allowed with" in capsys.readouterr().err
+def test_a_plan_as_json(closed, capsys):
+    assert main(["--plan", "--json", closed]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert main(["--json", closed]) == 0
+    assert json.loads(capsys.readouterr().out) == both and set(both) >= {"bytes", "collectives", "findings"}
 
 
 def test_json_has_axes_apart(capsys, tmp_path):

@@ -151,6 +151,15 @@ def test_only_candidates_of_an_approximate_top_k_meet(select, axes, spec):
     assert not result.findings and sent < 8 * 1024 * 4 / 8
 
 
+def test_positions_that_nobody_wants_are_not_sent():
+    """Neither in the plan nor in what is compiled."""
+    x = np.random.default_rng(0).standard_normal((8, 1024)).astype(np.float32)
+    case = lambda f: Case({"x": 8}, lambda constrain: f, (x,), (P(None, "x"),), P())
+    values, sent = check(case(lambda x: jax.lax.approx_max_k(x, 4)[0]), rtol=0)
+    both, _ = check(case(lambda x: tuple(jax.lax.approx_max_k(x, 4))), rtol=0)
+    assert values.plan.bytes == sent == both.plan.bytes / 2
+
+
 def test_an_approximate_top_k_takes_the_first_of_equals():
     x = integers(50, 8, 1024).astype(np.float32)
     f = lambda x: tuple(jax.lax.approx_max_k(x, 100))
