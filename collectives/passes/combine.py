@@ -105,7 +105,18 @@ def _fitting(groups: list[list[Item]], memory: _Memory) -> list[list[Item]]:
     if largest <= max(TINY, SPARE * boundary(memory.function)):  # whatever lives between
         return groups
     bound = max(TINY, SPARE * memory.need())
-    return [g for g in groups if _message(g) <= bound]
+    return [part for g in groups for part in _parts(g, bound) if len(part) > 1]
+
+
+def _parts(group: list[Item], bound: float) -> list[list[Item]]:
+    """A group as several whose messages are within a bound, members in their order."""
+    out: list[list[Item]] = []
+    for item in group:
+        if out and _message([*out[-1], item]) <= bound:
+            out[-1].append(item)
+        else:
+            out.append([item])
+    return out
 
 
 def _message(group: list[Item]) -> float:

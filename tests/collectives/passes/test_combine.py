@@ -180,3 +180,12 @@ def test_members_do_not_wait_where_what_waits_would_need_memory():
     case = Case({"x": 8}, build, (normal(8, 65536),), P("x", None), [P()] * 6)
     slow = Topology(default=Link(latency=1e-3, bandwidth=1e9))
     assert [len(p) for p in both(case, topology=slow)] == [6, 6]
+
+
+def test_more_than_one_message_may_hold_goes_in_several():
+    """Beside what the program needs, all vectors in one message would be missed, a few of them not."""
+    build = lambda constrain: lambda *vs: [jnp.sin(v) for v in vs]
+    vectors = tuple(normal(512, seed=i) for i in range(12))
+    before, after = both(Case({"x": 8}, build, vectors, (P("x"),) * 12, [P()] * 12))
+    assert before.counts == {"all_gather": 12}
+    assert after.counts == {"all_gather": 6}
