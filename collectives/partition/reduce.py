@@ -185,7 +185,7 @@ def _factored(ctx: Context, op: Op, summed: factored.Product, choice: Choice, lo
     if total is None:
         if not summed.is_scaled or not factored.applies(ctx, summed, dims):
             return False
-        if not exact and not factored.is_awaited(ctx, op, summed):
+        if not factored.is_awaited(ctx, op, summed):
             return False
         first, *more = [ctx.get_state(s, dims) for s in summed.varying]
         for x in more:

@@ -222,3 +222,17 @@ def test_equal_masks_are_made_wherever_they_are_needed():
 
     result, sent = check(Case({"x": 4}, build, (normal(32, 32),), (P("x"),), P("x")))
     assert "all_to_all" not in result.plan.counts and sent == 3 * 2 * 3 / 4 * 32 * 4
+
+
+def test_a_multiple_that_is_used_itself_is_summed_as_it_is():
+    """No other sum is a multiple of the same one: taken out of the sum, the factor would only make one more product."""
+    args = normal(32, 8), normal(32, 8, seed=1)
+
+    def f(x, z):
+        weighted = 3 * x
+        return jnp.sum(weighted * z), weighted
+
+    rows = P("x", None)
+    result, sent = check(Case({"x": 8}, lambda constrain: f, args, (rows, rows), (P(), rows)), rtol=1e-5)
+    assert result.as_text().count("stablehlo.multiply") == 2
+    assert sent == 4 * 2 * 7 / 8
