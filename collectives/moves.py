@@ -68,14 +68,20 @@ class Step(NamedTuple):
 
 
 def successors(
-    shape: Sequence[int], dims: Dims, unreduced: Unreduced, target: Dims, sizes: Sequence[int]
+    shape: Sequence[int],
+    dims: Dims,
+    unreduced: Unreduced,
+    target: Dims,
+    sizes: Sequence[int],
+    anywhere: bool = False,
 ) -> list[Step]:
-    """Moves from (dims, unreduced) that may lead to `target`."""
+    """Moves from (dims, unreduced) that may lead to `target`. Partial sums may be scattered `anywhere`, or over atoms
+    only that the target is sharded over."""
     p = _Position(shape, dims, unreduced, target, sizes)
     direct = p.direct()
     if direct is not None:
         return [direct]
-    reductions = p.reductions() if unreduced else ()
+    reductions = p.reductions(anywhere) if unreduced else ()
     return [*reductions, *p.exchanges(), *p.permutes(), *p.slices(), *p.gathers()]
 
 
@@ -154,11 +160,11 @@ class _Position:
                     left = tuple(u for u in self.unreduced if u not in atoms)
                     yield Step("reduce_scatter", atoms, d, (), self.with_dim(d, new), left)
 
-    def reductions(self) -> Iterator[Step]:
+    def reductions(self, anywhere: bool) -> Iterator[Step]:
         yield from self._direct_scatters()
         inside = [u for u in self.unreduced if u in self.place]
         outside = tuple(u for u in self.unreduced if u not in self.place)
-        for u in inside:
+        for u in self.unreduced if anywhere else inside:
             for d in range(len(self.dims)):
                 new = (*self.dims[d], u)
                 if self.even(d, new):

@@ -25,6 +25,7 @@ __all__ = ["Planner", "ReshardPlan", "runs_of", "step_cost"]
 
 
 REMEMBERED = 1 << 14  # plans at most
+MUCH = 0.95  # of what a plan sends without: what scattering sums over axes that the target does not have may send
 
 
 @functools.lru_cache(maxsize=64)
@@ -92,6 +93,12 @@ class Planner:
             finer = self._abstract_plan(shape, bits, source, target, unreduced, singles, sizes, rival)
             if finer is not None and (plan is None or finer.bytes < plan.bytes):
                 plan = finer
+        wanted = {a for d in target for a in d}
+        if plan is not None and plan.bytes > plan.bound and any(a not in wanted for a in unreduced):
+            most = MUCH * self.price(plan)
+            worth = Rival(lambda: most, lambda: most)
+            other = self._abstract_plan(shape, bits, source, target, unreduced, runs, sizes, worth, most)
+            plan = plan if other is None or self.price(other) >= most else other
         if plan is not None and (plan.exact or exact() is None):
             return plan
         held = max(piece_bytes(shape, bits, dims, sizes) for dims in (source, target))
@@ -132,9 +139,10 @@ class Planner:
         found = None if unreduced or not self.permutes else fewest_between(shape, source, target, self.atoms.sizes)
         return math.inf if found is None else found[1] * bits + self.step_bytes * found[0]
 
-    def _abstract_plan(self, shape, bits, source, target, unreduced, runs, sizes, rival) -> ReshardPlan | None:
+    def _abstract_plan(self, shape, bits, source, target, unreduced, runs, sizes, rival, most=0.0):
         """Searches with each run of atoms as one, on small integer names, so that equal problems meet in a cache. What
-        the rival costs does not depend on the names either."""
+        the rival costs does not depend on the names either. With `most`, which is what it costs, sums may be scattered
+        over axes that the target does not have."""
         name = {run[0]: i for i, run in enumerate(runs)}
         products = tuple(math.prod(sizes[a] for a in run) for run in runs)
 
@@ -142,12 +150,12 @@ class Planner:
             return tuple(tuple(name[a] for a in d if a in name) for d in dims)
 
         src, dst, (pending,) = rename(source), rename(target), rename((unreduced,))
-        key = (shape, bits, src, dst, pending, products)
+        key = (shape, bits, src, dst, pending, products, most)
         try:
             found = self._abstract[key]
         except KeyError:
             found = self._abstract[key] = search(
-                shape, bits, src, dst, pending, products, self.step_bytes, self.memory, rival, self.permutes
+                shape, bits, src, dst, pending, products, self.step_bytes, self.memory, rival, self.permutes, most > 0
             )
         if found is None:
             return None

@@ -80,13 +80,14 @@ def search(
     memory: float | None = None,
     rival: Rival | None = None,
     permutes: bool = True,
+    anywhere: bool = False,
 ) -> ReshardPlan | None:
     """The cheapest plan from (source, unreduced) to (target, nothing) by layouts whose pieces have no more bytes than
     `memory`, or than the larger end's. A step costs its bytes and `step_cost`. None if no way costs less than
     the `rival`, who is asked once a way is known to take more than one step with what must be sent.
 
-    Without `permutes` it is found among the other moves. Where no such way is found (dimensions that do not divide) all
-    is gathered.
+    Without `permutes` it is found among the other moves; `anywhere` allows some more (`moves.successors`). Where no
+    such way is found (dimensions that do not divide) all is gathered.
     """
     piece = Pieces(shape, bits, sizes)
     larger = max(piece(source).bytes, piece(target).bytes)
@@ -96,7 +97,7 @@ def search(
         bound = lower_bound(piece, source, target, unreduced)
     for weight in WEIGHTS:
         found = _Search(piece, target, step_cost, larger if memory is None else memory, weight)
-        found.permutes = permutes
+        found.permutes, found.anywhere = permutes, anywhere
         found.run((source, unreduced), bound, rival)
         if found.beaten:
             return None
@@ -158,7 +159,7 @@ class _Search:
         self.step_cost, self.limit, self.weight = step_cost, limit, weight
         self.steps: list[Step] | None = None
         self.beaten = self.cut_short = False
-        self.permutes = True
+        self.permutes, self.anywhere = True, False
         self._left: dict[tuple, float] = {}
 
     def run(self, start: tuple, bound: float, rival: Rival | None) -> None:
@@ -185,7 +186,7 @@ class _Search:
             if count >= STATE_LIMIT:
                 self.cut_short = True
                 return
-            for step in successors(piece.shape, state[0], state[1], self.target, piece.sizes):
+            for step in successors(piece.shape, state[0], state[1], self.target, piece.sizes, self.anywhere):
                 if piece(step.after).bytes > self.limit or (step.kind == "collective_permute" and not self.permutes):
                     continue
                 new, cost = (step.after, step.unreduced), self._cost(before, state[0], step)
