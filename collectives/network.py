@@ -70,6 +70,9 @@ class Network:
             raise TopologyError(f"a network is a 'torus' or a 'switch', got {self.kind!r}")
         if not self.limits or any(type(n) is not int or n < 1 for n in self.limits):
             raise TopologyError(f"limits of a network are positive sizes, got {list(self.limits)}")
+        if type(self.wrap) is not int or self.wrap < 0 or type(self.wrap_all) is not bool:
+            found = f"{self.wrap!r}, {self.wrap_all!r}"
+            raise TopologyError(f"wrap of a network is a size, 0 or more, and wrap_all true or false, got {found}")
         Link(self.latency, self.bandwidth)  # checks them
 
     def closes(self, shape: tuple[int, ...], dim: int) -> bool:

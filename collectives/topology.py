@@ -178,6 +178,11 @@ def _shape_for(devices: int, limits: tuple[int, ...]) -> tuple[int, ...] | None:
 _FIGURES = ("flops", "memory_bandwidth", "memory")
 _TOP = {"name", "base", "compiler", "default", "axes", "network", "device", *_FIGURES, "source", "read_on"}
 _NETWORK = {"kind", "limits", "wrap", "wrap_all", "latency", "bandwidth"}
+_LINK = {"latency", "bandwidth", "exchange", "shift", "rounds"}
+_DEVICE = {
+    "name", "cores", "l2_bytes", "clock_ghz", "compute_capability", "shared_memory_per_core", "registers_per_core",
+    "threads_per_core",
+}  # fmt: skip
 _SPEC = re.compile(r"([A-Za-z][\w.-]*)(?::(\d+(?:x\d+)*))?")
 
 
@@ -252,7 +257,7 @@ def _read(path: Path, depth: int = 0) -> Topology:
     _only(path, "", data, _TOP)
     base = Topology(name=path.stem)
     if "base" in data:
-        if depth > 4 or data["base"] not in known():
+        if depth > 4 or not isinstance(data["base"], str) or data["base"] not in known():
             raise TopologyError(f"{path}: base = {data['base']!r} is not one of {', '.join(known())}")
         base = _read(known()[data["base"]], depth + 1)
     sources = dict(base.sources)
@@ -261,27 +266,34 @@ def _read(path: Path, depth: int = 0) -> Topology:
         fields: dict[str, Any] = {k: row(k, data[k]) for k in _FIGURES if k in data}
         fields["name"] = str(data.get("name", base.name))
         fields["compiler"] = data.get("compiler", base.compiler)
-        default = {k: row(f"default.{k}", v) for k, v in _table(path, "default", data).items()}
-        fields["default"] = replace(base.default, **default)
+        default = _table(path, "default", data, _LINK)
+        fields["default"] = replace(base.default, **{k: row(f"default.{k}", v) for k, v in default.items()})
+        axes = _table(path, "axes", data)
         fields["axes"] = dict(base.axes) | {
-            axis: replace(fields["default"], **{k: row(f"axes.{axis}.{k}", v) for k, v in values.items()})
-            for axis, values in _table(path, "axes", data).items()
+            axis: replace(
+                fields["default"],
+                **{k: row(f"axes.{axis}.{k}", v) for k, v in _table(path, axis, axes, _LINK, "axes.").items()},
+            )
+            for axis in axes
         }
-        device = _table(path, "device", data)
+        device = _table(path, "device", data, _DEVICE)
         fields["device"] = dict(base.device) | {k: row(f"device.{k}", v) for k, v in device.items()}
+        odd = [k for k, v in fields["device"].items() if not isinstance(v, int | float | str)]
+        if odd:
+            raise TopologyError(f"device.{odd[0]} is a number or a name, got {fields['device'][odd[0]]!r}")
         if "network" in data:
-            fields["network"] = _network(path, _table(path, "network", data), base.network, row)
+            fields["network"] = _network(path, _table(path, "network", data, _NETWORK), base.network, row)
             if "default" not in data:
                 fields["default"] = Link(fields["network"].latency, fields["network"].bandwidth)
-    except (TypeError, AttributeError) as e:
-        raise TopologyError(f"{path}: {e}") from None
+        found = replace(base, **fields, sources=sources)
+    except TopologyError as e:
+        raise e if e.message.startswith(str(path)) else TopologyError(f"{path}: {e.message}") from None
     if fields["compiler"] not in (None, "tpu", "cuda", "cpu"):
         raise TopologyError(f"{path}: compiler = {fields['compiler']!r} is none of tpu, cuda, cpu")
-    return replace(base, **fields, sources=sources)
+    return found
 
 
 def _network(path: Path, table: dict, base: Network | None, row: Any) -> Network:
-    _only(path, "network.", table, _NETWORK)
     values = {k: row(f"network.{k}", v) for k, v in table.items()}
     if "limits" in values:
         if not isinstance(values["limits"], list):
@@ -308,10 +320,13 @@ def _figure(path: Path, where: str, value: Any, sources: dict[str, str], data: d
     return value
 
 
-def _table(path: Path, name: str, data: dict) -> dict:
+def _table(path: Path, name: str, data: dict, known: set[str] | None = None, within: str = "") -> dict:
+    """The table [within name], whose keys are `known` (None: any)."""
     table = data.get(name, {})
     if not isinstance(table, dict):
-        raise TopologyError(f"{path}: {name} is a table ([{name}]), got {table!r}")
+        raise TopologyError(f"{path}: {within}{name} is a table ([{within}{name}]), got {table!r}")
+    if known is not None:
+        _only(path, f"{within}{name}.", table, known)
     return table
 
 

@@ -34,7 +34,11 @@ def test_every_figure_of_a_file_has_its_source_and_the_date_it_was_read(name):
         source, date = topology.sources[figure].rsplit(", ", 1)
         assert len(source) > 5 and len(date) == 10
     with known()[name].open("rb") as f:
-        assert tomllib.load(f)["compiler"] == topology.compiler
+        data = tomllib.load(f)
+    assert data["compiler"] == topology.compiler
+    rows = [*data.get("network", {}).items(), *data.get("device", {}).items(), *data.get("default", {}).items()]
+    for row, value in rows:
+        assert row == "name" or (value["source"] and value["read_on"] and "value" in value), row
 
 
 def test_a_mesh_axis_covers_digits_of_the_hardware():
@@ -135,10 +139,15 @@ def test_a_user_replaces_rows_of_a_known_topology(tmp_path):
         ("flops = -1", "positive"),
         ("memory = true", "positive"),
         ("[flops]\nsource = 'x'", "flops lacks value"),
-        ("[default]\nspeed = 3", "speed"),
+        ("[default]\nspeed = 3", "unknown keys default.speed; known are bandwidth, exchange"),
+        ("[axes.data]\nspeed = 3", "unknown keys axes.data.speed"),
+        ("[device]\nspeed = 3", "unknown keys device.speed"),
+        ("[device]\ncores = [3]", "mine.toml: device.cores is a number or a name"),
+        ("base = ['v5e']", "not one of"),
+        ("base = 'v5e'\n[network]\nwrap = 'x'", "mine.toml: wrap of a network is a size"),
         ("[default]\nbandwidth = 'fast'", "numbers"),
         ("axes = 3", "axes is a table"),
-        ("[axes]\ndata = 3", "mine.toml"),
+        ("[axes]\ndata = 3", r"mine.toml: axes.data is a table \(\[axes.data\]\), got 3"),
         ("compiler = 'gcc'", "none of tpu, cuda, cpu"),
         ("base = 'nope'", "not one of"),
         ("[network]\nkind = 'torus'", "network lacks"),
