@@ -14,7 +14,7 @@ from propagation.program import Op
 from ..layout import Dims
 from . import trade
 from .context import Context
-from .factors import PASS, REDUCE, Choice, Factors, choose, gathered
+from .factors import PASS, REDUCE, Choice, Factors, choose, note_gathered
 from .intervals import bordered, lacking
 from .reaches import Axis, Window, own_outputs, own_part, own_taps, padding_of, per_dim, taps_of_own_inputs
 
@@ -136,7 +136,7 @@ def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[Axis], padding, 
     result = op.results[0]
     factors, choice, _, plans, kernel = plan
     layout, groups = choice.operands[0], _groups(op)
-    gathered(ctx, factors, (lhs, rhs), choice.operands, _WHY)
+    note_gathered(ctx, factors, (lhs, rhs), choice.operands, _WHY)
     zeros = [ctx.realiser.zero(ctx.region, (), v.type.dtype) for v in (lhs, rhs)]
     needs = {d.input_spatial[j]: (plan.starts, plan.length, plan.counts) for j, plan in plans.items()}
     taps = {d.kernel_spatial[j]: (plan.starts, plan.length, plan.counts) for j, plan in kernel.items()}

@@ -23,7 +23,7 @@ from .state import State
 
 __all__ = [
     "MUCH", "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "arranged", "choose", "gathered", "layout_of",
-    "sent", "work_of",
+    "note_gathered", "sent", "work_of",
 ]  # fmt: skip
 
 PASS, REDUCE, WHOLE = 0, 1, 2
@@ -253,6 +253,18 @@ def gathered(
         have = ctx.state(v).dims or ((),) * len(dims)
         refs.append(ctx.gathered(v, dims, why, [i for i, f in enumerate(fs) if _is_whole(ctx, factors, f, have[i])]))
     return refs
+
+
+def note_gathered(
+    ctx: Context, factors: Factors, operands: Sequence[Value], layouts: Sequence[Dims], why: str
+) -> None:
+    """The findings of `gathered`, for operands that may be fetched in another way: what is a stretch of another tensor
+    is not cut out of it."""
+    for v, dims, fs in zip(operands, layouts, factors.operands):
+        have = ctx.state(v).dims or ((),) * len(dims)
+        lost = [i for i, f in enumerate(fs) if have[i] and _is_whole(ctx, factors, f, have[i])]
+        if lost:
+            ctx.gathered(v, dims, why, lost)
 
 
 def _is_whole(ctx: Context, factors: Factors, factor: int, atoms: tuple[int, ...]) -> bool:

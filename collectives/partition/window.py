@@ -14,7 +14,7 @@ from ..layout import Dims
 from . import monoid
 from .constant import scalar_constant
 from .context import Context
-from .factors import PASS, WHOLE, Choice, Factors, choose, gathered
+from .factors import PASS, WHOLE, Choice, Factors, choose, note_gathered
 from .intervals import bordered, lacking, neighbours
 from .reaches import Axis, Window, own_outputs, own_part, padding_of, per_dim
 from .reduce import identity_literal, is_identity, reduction_kind
@@ -42,7 +42,7 @@ def reduce_window(ctx: Context, op: Op) -> None:
     factors, choice, plans, running = _split(ctx, op, axes, padding, totals)
     dims = choice.operands[0]
     neutral = neutral or (starts and bool(running))
-    gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count))
+    note_gathered(ctx, factors, op.operands[:count], choice.operands, _WHY)
     inits = [ctx.get(v, ()) for v in op.operands[count:]]
     needs = {d: (plan.starts, plan.length, plan.counts) for d, plan in plans.items()}
     # Compilers count a window's initial value once; borders hold it too, so they get what changes nothing.

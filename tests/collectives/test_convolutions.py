@@ -115,3 +115,22 @@ def test_a_running_minimum_from_a_number_that_counts():
     x = np.random.default_rng(0).integers(-3, 6, (16,)).astype(np.float32)
     _, sent = check(Case({"x": 8}, build, (x,), (P("x"),), P("x")), exact=True, above_xla=True)
     assert sent <= 3 * 4
+
+
+@pytest.mark.parametrize("kind", ["window", "convolution"])
+def test_a_window_over_a_padded_tensor_fetches_of_what_was_padded(kind):
+    """The gradient of an average: interior padding, which moves nothing of its own, and one border."""
+
+    def build(constrain):
+        def f(x, w):
+            y = jax.lax.pad(x, 0.0, ((1, 1, 1), (0, 0, 0), (0, 0, 0)))
+            if kind == "window":
+                return jax.lax.reduce_window(y, 0.0, jax.lax.add, (2, 1, 1), (1, 1, 1), "VALID")
+            return jax.lax.conv_general_dilated(y, w, (1,), "VALID", dimension_numbers=("WNC", "WIO", "WNC"))
+
+        return f
+
+    args = normal(16, 4, 3), normal(2, 3, 3, seed=1)
+    case = Case({"x": 4, "y": 2}, build, args, (P("x"), P()), P("x"))
+    _, sent = check(case)
+    assert sent <= 4 * 3 * 4
