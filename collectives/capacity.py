@@ -21,7 +21,6 @@ from .passes.graph import inputs
 from .passes.machine import ref_bytes
 from .passes.memory import boundary
 from .plan import human, origin
-from .topology import Topology
 
 __all__ = ["Capacity"]
 
@@ -34,10 +33,10 @@ _SHOWN, _SMALL = 3, 0.01  # how many values are told, and what share of the larg
 
 
 class Capacity:
-    """What a device of `topology` holds: `limit` bytes."""
+    """What a device of a machine, called `machine`, holds: `limit` bytes."""
 
-    def __init__(self, atoms: Atoms, topology: Topology, limit: float):
-        self._atoms, self._topology, self._limit = atoms, topology, limit
+    def __init__(self, atoms: Atoms, machine: str, limit: float):
+        self._atoms, self._machine, self._limit = atoms, machine, limit
 
     def check_boundary(self, main: Func, item: FunctionItem, ins: Sequence[Dims], outs: Sequence[Dims]) -> None:
         """Raises `DeviceMemoryError` for arguments and results that do not fit: no compiler can help."""
@@ -58,7 +57,7 @@ class Capacity:
             for n, name, v, dims in sized[:_SHOWN]
         ]
         raise DeviceMemoryError(
-            f"the program does not fit {self._topology.spec}: a device needs {human(need)} for its arguments and "
+            f"the program does not fit {self._machine}: a device needs {human(need)} for its arguments and "
             f"results alone and has {human(self._limit)}; the largest are {'; '.join(largest)}. Shard them over more "
             "axes (what is replicated is whole on every device), use a larger topology, or donate arguments that are "
             "replaced",
@@ -91,7 +90,7 @@ class Capacity:
         shown = [r for r in alive[:_SHOWN] if ref_bytes(r) > _SMALL * ref_bytes(alive[0])]
         largest = "; ".join(f"{r.type} {human(ref_bytes(r))}{_at(_made(r, builder))}" for r in shown)
         return DeviceMemoryError(
-            f"the program does not fit {self._topology.spec}: the {does}, for which a device needs "
+            f"the program does not fit {self._machine}: the {does}, for which a device needs "
             f"{human(need)}{beside} and has {human(self._limit)}; the largest values there are {largest}. Shard what "
             "is gathered or made over more axes, annotate its users so that they take it sharded, use smaller batches, "
             "or use a larger topology",

@@ -177,7 +177,8 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
     item.result_attrs = [", ".join(_kept(attrs)) for attrs in main.result_attrs]
     machine = machine_of(atoms, given, options.memory)
     limit = machine.topology.memory if options.memory is None else options.memory
-    capacity = Capacity(atoms, machine.topology, math.inf if limit is None else limit)
+    called = machine.topology.spec if machine.chosen else "the memory of a device"
+    capacity = Capacity(atoms, called, math.inf if limit is None else limit)
     capacity.check_boundary(main, item, ins, outs)
     if options.optimize:
         optimize(builder, ctx.realiser, machine, options)
