@@ -255,9 +255,7 @@ def gathered(
     return refs
 
 
-def note_gathered(
-    ctx: Context, factors: Factors, operands: Sequence[Value], layouts: Sequence[Dims], why: str
-) -> None:
+def note_gathered(ctx: Context, factors: Factors, operands: Sequence[Value], layouts: Sequence[Dims], why: str) -> None:
     """The findings of `gathered`, for operands that may be fetched in another way: what is a stretch of another tensor
     is not cut out of it."""
     for v, dims, fs in zip(operands, layouts, factors.operands):

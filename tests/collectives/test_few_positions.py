@@ -10,7 +10,6 @@ from jax.sharding import PartitionSpec as P
 
 from .jax_side import Case, check
 
-
 FEWER = {
     "sort": (lambda x: jax.lax.sort(x, dimension=1), 0),
     "sum of the others": (lambda x: x.sum(1), 0),
