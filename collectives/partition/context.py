@@ -196,6 +196,8 @@ class Context:
         if state.make is not None or dims in state.versions:
             return 0.0
         found = self._sources(state, self.region)
+        if state.versions and self.elements(state.shape, dims) <= self.elements(state.shape, state.dims):
+            found += self.journal.more(found, state.shape, self.region)  # else work that was shared would not stay so
         return min((self._source_cost(state, s, dims) for s in found), default=0.0)
 
     def move_cost(self, value: Value, dims: Dims) -> float:
@@ -283,6 +285,7 @@ class Context:
                 self._remember(state, region, dims, ref)
                 return ref
             sources = self._sources(state, region)
+            sources += self.journal.more(sources, state.shape, region)
             have, parts = min(sources, key=lambda s: self._source_cost(state, s, dims))
             move = 0.0 if state.recipe is None else self._source_cost(state, (have, parts), dims)
             if move and _recompute().pays(self, state, dims, move):

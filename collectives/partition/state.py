@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -209,6 +209,17 @@ class Journal:
         """
         versions, home = self._siblings.get((ref, shape), ({}, region))
         return versions.get(dims) if versions.get(have) is ref and _is_within(region, home) else None
+
+    def more(self, sources: Sequence[tuple], shape: tuple[int, ...], region: Region) -> list[tuple]:
+        """What else a value of `sources` = [(layout, parts)] can be made of: the versions, visible in `region`, of
+        those whose other name it is."""
+        out = []
+        for have, parts in sources:
+            ref = parts[()] if tuple(parts) == ((),) else None
+            versions, home = self._siblings.get((ref, shape), ({}, region))
+            if versions.get(have) is ref and _is_within(region, home):
+                out += [(dims, {(): other}) for dims, other in versions.items() if dims != have]
+        return out
 
     def layouts(self, ref: Ref, shape: tuple[int, ...]) -> tuple[Dims, ...]:
         """All layouts in which `sibling` may have versions."""

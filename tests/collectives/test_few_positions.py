@@ -64,3 +64,13 @@ def test_what_was_only_cut_is_whole_already():
     args = np.ones((30, 4), np.float32), np.arange(6, dtype=np.int32), np.full((6, 4), 2.0, np.float32)
     _, sent = check(Case({"x": 8}, build, args, (P(), P(), P()), P()))
     assert sent == 0
+
+
+def test_what_an_annotation_moved_is_still_where_it_came_from():
+    """A transform takes its pieces from the layout from which they have to go the shorter way."""
+    build = lambda constrain: lambda x: jnp.fft.irfftn(jnp.fft.rfftn(constrain(x, "x")) * 2)
+    x = np.random.default_rng(0).standard_normal(64).astype(np.float32)
+    case = Case({"x": 4, "y": 2}, build, (x,), (P("y"),))
+    _, sent = check(case)
+    _, there = check(Case({"x": 4, "y": 2}, lambda constrain: build(lambda x, spec: x), (x,), (P("y"),)))
+    assert sent == there
