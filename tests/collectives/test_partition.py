@@ -140,7 +140,9 @@ def test_unknown_operation():
 
 
 def test_indivisible_boundary():
-    wanted = r"argument 0 of @main is f32\[9@x\]: dimension 0 has size 9, which x \(8 devices\) does not divide; make it 16"
+    wanted = (
+        r"argument 0 of @main is f32\[9@x\]: dimension 0 has size 9, which x \(8 devices\) does not divide; make it 16"
+    )
     with pytest.raises(errors.UnsupportedShardingError, match=wanted):
         collectives.partition(ONE.format(type="tensor<9xf32>", body="return %x : tensor<9xf32>"))
 
@@ -151,7 +153,9 @@ def test_two_meshes():
     assert kept.mesh.axes == (("x", 8),)  # nothing is over the other one
     body = '%0 = stablehlo.negate %x {sdy.sharding = #sdy.sharding_per_value<[<@other, [{"y"}]>]>} : tensor<8xf32>\n'
     text = other + ONE.format(type="tensor<8xf32>", body=body + "return %0 : tensor<8xf32>")
-    with pytest.raises(errors.MeshMismatchError, match=r"different shapes .*@other .* of a result of stablehlo\.negate"):
+    with pytest.raises(
+        errors.MeshMismatchError, match=r"different shapes .*@other .* of a result of stablehlo\.negate"
+    ):
         collectives.partition(text)
 
 
