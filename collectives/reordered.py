@@ -37,7 +37,8 @@ def in_xla_order(known: Source) -> Source:
     if first is not None and (first.stage != "closed" or first.options.xla_order):
         return known
     meshes = {m.layout for m in known.program.meshes.values() if not m.is_empty and not m.is_maximal}
-    if len(meshes) != 1 or not depends_on_order(known.program, known.shardings):
+    log = None if first is None else first.log
+    if len(meshes) != 1 or not depends_on_order(known.program, known.shardings, log):
         return known
     again = _opened_again(known) if first is None else first.again(xla_order=True)
     return known if again is None else _Again(again, known.results())
@@ -52,6 +53,8 @@ def _opened_again(known: Source) -> Propagated | None:
         return None
     found = run(_opened(read(program.module)))
     if _decided(found.program, found.shardings) != _decided(program, known.shardings):
+        return None
+    if not depends_on_order(found.program, found.shardings, found.log):
         return None
     return run(_opened(read(program.module)), xla_order=True)
 

@@ -148,6 +148,10 @@ class Log:
         self._slot, self._table, self._initial, self._results = slot, table, table[:], results
         self.strategy, self._owners = strategy, owners
 
+    def knows(self, value: Value) -> bool:
+        """Whether a value was there when the decisions were made."""
+        return self._slot is not None and value.index < len(self._slot)
+
     def slot_of(self, value: Value) -> int:
         """The place in the driver's table of the sharding of `value`."""
         if self._slot is None:
@@ -184,7 +188,7 @@ class Log:
     def explain(self, value: Value, dim: int, axes: tuple[AxisRef, ...] | None = None) -> list[list[Step]]:
         """For each of `axes` (default: all that were decided) on dimension `dim` of `value`, the chain of steps from
         `value` back to an annotation. Empty for a value that was made after the decisions."""
-        if self._slot is None or value.index >= len(self._slot):
+        if not self.knows(value):
             return []
         slot = self._slot[value.index]
         final = self._final(slot)

@@ -73,3 +73,18 @@ def test_axes_that_meet_nowhere_need_no_other_order():
     assert text.count("{sdy.sharding") == 1
     result = propagation.run(text)
     assert not depends_on_order(result.program, result.shardings)
+
+
+def test_the_log_tells_a_race_from_a_meeting():
+    """Activations that begin split by the batch do not wait for the broadcast; looked-up ones do."""
+    start, end = BLOCK.index("  %0 ="), BLOCK.index("  %2 =")
+    text = BLOCK[:start] + BLOCK[end:].replace("%1", "%ids")
+    text = text.replace("%ids: tensor<16x8xi32>", "%ids: tensor<16x8x32xf32>").replace(
+        '[{"x"}, {}]>}) ->', '[{"x"}, {}, {}]>}) ->'
+    )
+    result = propagation.run(text)
+    assert depends_on_order(result.program, result.shardings)
+    assert not depends_on_order(result.program, result.shardings, result.log)
+    assert result.again(xla_order=True).as_text() == result.as_text()
+    first = propagation.run(BLOCK)
+    assert depends_on_order(first.program, first.shardings, first.log)
