@@ -104,6 +104,7 @@ def einsum(ctx: Context, op: Op) -> None:
     if not arrow:
         raise UnsupportedOpError(f"{op.name}: {config!r} does not say its result; write it behind ->", source(op))
     names = _named(inputs.split(","), output, op)
+    _check(names, config, op)
     f = _Function(op)
     sides = []
     for i, (x, letters) in enumerate(zip(f.args, names[:-1])):
@@ -125,6 +126,8 @@ def _named(inputs: list[str], output: str, op: Op) -> list[str]:
     """The letters of all dimensions of operands and result; an ellipsis stands for as many as are left, which are the
     last ones of those where they are fewer."""
     free = [c for c in _LETTERS if not any(c in text for text in (*inputs, output))]
+    if len(inputs) != len(op.operands):
+        raise UnsupportedOpError(f"{op.name}: {len(inputs)} operands are named, of {len(op.operands)}", source(op))
     out = []
     for text, value in zip((*inputs, output), (*op.operands, op.results[0])):
         rank = len(value.type.shape)
@@ -134,6 +137,20 @@ def _named(inputs: list[str], output: str, op: Op) -> list[str]:
             raise UnsupportedOpError(f"{op.name}: {text!r} names {len(text)} of {rank} dimensions", source(op))
         out.append(text)
     return out
+
+
+def _check(names: list[str], config: str, op: Op) -> None:
+    """An error unless letters stand for dimensions of one size, and those of the result for one dimension each."""
+    sizes: dict[str, int] = {}
+    for letters, value in zip(names, (*op.operands, op.results[0])):
+        for c, n in zip(letters, value.type.shape):
+            if sizes.setdefault(c, n) != n:
+                raise UnsupportedOpError(f"{op.name}: {config!r}: {c} is {sizes[c]} and {n} positions", source(op))
+    for c in names[-1]:
+        if names[-1].count(c) > 1 or not any(c in letters for letters in names[:-1]):
+            raise UnsupportedOpError(
+                f"{op.name}: {config!r}: {c} of the result must be a dimension of an operand, named once", source(op)
+            )
 
 
 def _diagonal(f: _Function, value, letters: str):

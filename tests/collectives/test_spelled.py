@@ -122,3 +122,22 @@ def test_random_numbers_are_equal_wherever_they_are_held(axes, kind, shape):
     assert len(np.unique(got)) > got.size / 2
     if kind == "UNIFORM":
         assert got.min() >= 1 and got.max() < 3
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("ij,jk->iz", "z of the result"),
+        ("ij,jk->ii", "i is 8 and 4 positions"),
+        ("ij,ik->jk", "i is 8 and 6 positions"),
+        ("ij->ij", "1 operands are named, of 2"),
+        ("ij,jk,kl->il", "3 operands are named, of 2"),
+        ("ij,jk", "does not say its result"),
+    ],
+)
+def test_an_einsum_whose_letters_do_not_fit_is_a_typed_error(config, said):
+    """Also where the operand that has no letters would only have been left out."""
+    line = f'"stablehlo.einsum"(%a, %b) {{einsum_config = "{config}"}} : ({typed((8, 6))}, {typed((6, 4))})'
+    args = [("a", (8, 6), ("x", ""), "f32"), ("b", (6, 4), ("", ""), "f32")]
+    with pytest.raises(collectives.errors.UnsupportedOpError, match=said):
+        collectives.partition(program(f"{line} -> {typed((8, 4))}", args, typed((8, 4))))
