@@ -9,8 +9,9 @@ XLA's own run may end otherwise than one on the module as it was written.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from .annotations import Shardings
 from .factors import BACKWARD, FORWARD
@@ -18,9 +19,11 @@ from .log import Log
 from .model import FactorType, OpRule, TensorSharding
 from .program import Op, Program, Value
 from .rules import RuleCache
-from .schedule import ROUNDS, adds_unit_dimensions, direction, kind_of
+from .schedule import ROUNDS, adds_unit_dimensions, direction, is_elementwise, kind_of
 
 __all__ = ["depends_on_order"]
+
+Found = tuple[TensorSharding | None, ...]  # of an operation's operands and results
 
 
 def depends_on_order(program: Program, shardings: Shardings, log: Log | None = None) -> bool:
@@ -32,54 +35,59 @@ def depends_on_order(program: Program, shardings: Shardings, log: Log | None = N
         return False
     ops = program.ops()
     carried = {a for op in ops if adds_unit_dimensions(op) for a in _axes(shardings, (*op.operands, *op.results))}
-    if not carried:
-        return False
-    races = None if log is None else _Races(log)
-    rules, table, seen = RuleCache(), shardings.table, set()
-    count = len(table)
-    for op in ops:
-        found = tuple([table[v.index] if v.index < count else None for v in (*op.operands, *op.results)])
-        if not op.results or not any(found) or (races is not None and not races.concern(op)):
-            continue
-        rule = rules.rule_for(op)
-        if rule is None or (rule, found) in seen:
-            continue
-        if _meets(rule, found, carried):
-            if races is None or races.at(op, rule, found):
-                return True
-        else:
-            seen.add((rule, found))
+    meetings = _meetings(ops, shardings, carried) if carried else iter(())
+    if log is None:
+        return any(True for _ in meetings)
+    races = None
+    for op, rule, found in meetings:
+        races = races or _Races(log, carried)
+        if races.at(op, rule, found):
+            return True
     return False
 
 
+def _meetings(ops: Iterable[Op], shardings: Shardings, axes: set[str]) -> Iterator[tuple[Op, OpRule, Found]]:
+    """The operations at which one of `axes` splits dimensions that do not correspond, with rules and shardings."""
+    rules, table = RuleCache(), shardings.table
+    count = len(table)
+    known: dict[tuple[OpRule, Found], bool] = {}
+    for op in ops:
+        found = tuple([table[v.index] if v.index < count else None for v in (*op.operands, *op.results)])
+        several = len({s for s in found if s is not None})
+        if not several or not op.results or (several == 1 and is_elementwise(op)):
+            continue
+        rule = rules.rule_for(op)
+        if rule is None:
+            continue
+        meets = known.get((rule, found))
+        if meets is None:
+            meets = known[rule, found] = _meets(rule, found, axes)
+        if meets:
+            yield op, rule, found
+
+
 class _Races:
-    """What the log says of axes that might have come earlier: those that broadcasts which only add dimensions of size
+    """What the log says of `axes` that might have come earlier: those that broadcasts which only add dimensions of size
     one have carried, and whatever else had them from there."""
 
-    def __init__(self, log: Log):
+    def __init__(self, log: Log, axes: set[str]):
         self._log = log
-        self._late: dict[int, set[str]] = {}  # by places of the driver's table
+        self._late: set[tuple[int, str]] = set()  # places of the driver's table, with axes that came there late
         self._passed: dict[Op, set[tuple[int, str]]] = {}  # the tensors to which operations themselves gave an axis
         self._round: dict[tuple[int, str], int | None] = {}  # in which a place got an axis
         for event in log.events:
-            if not isinstance(event.op, Op):
+            op, slots = event.op, event.slots
+            if not isinstance(op, Op):
                 continue
             for t, new in event.decision.changes:
-                before = event.before[t]
-                gained = _names(new) if before is None else _names(new) - _names(before)
-                self._round.update(((event.slots[t], a), event.round[1]) for a in gained)
-                if event.rule is not None:
-                    self._passed.setdefault(event.op, set()).update((t, a) for a in gained)
-                if not adds_unit_dimensions(event.op):
-                    gained = {a for a in gained if any(a in self._late.get(place, ()) for place in event.slots)}
-                if gained:
-                    self._late.setdefault(event.slots[t], set()).update(gained)
+                for a in _gained(event.before[t], new) & axes:
+                    self._round[slots[t], a] = event.round[1]
+                    if event.rule is not None:
+                        self._passed.setdefault(op, set()).add((t, a))
+                    if adds_unit_dimensions(op) or any([(place, a) in self._late for place in slots]):
+                        self._late.add((slots[t], a))
 
-    def concern(self, op: Op) -> bool:
-        """Whether an operation is such a broadcast, or has an axis that came through one."""
-        return adds_unit_dimensions(op) or any(map(self._late_axes, (*op.operands, *op.results)))
-
-    def at(self, op: Op, rule: OpRule, found: tuple[TensorSharding | None, ...]) -> bool:
+    def at(self, op: Op, rule: OpRule, found: Found) -> bool:
         """Whether the axes of an operation would be others had the late ones come first: where one met itself along
         another factor, and either the operation has carried it along that one, or it would have carried the late one
         further, in a round in which the other was not there yet."""
@@ -87,7 +95,7 @@ class _Races:
         passed = self._passed.get(op, ())
         for axis, at in _places(tensors, found).items():
             for t, factors in at.items():
-                if not (adds_unit_dimensions(op) or axis in self._late_axes(values[t])):
+                if not (adds_unit_dimensions(op) or self._is_late(values[t], axis)):
                     continue
                 against = [u for u, others in at.items() if not factors & others]
                 if any((u, axis) in passed for u in against):
@@ -106,8 +114,8 @@ class _Races:
         number = self._round.get((self._log.slot_of(value), axis), -1)
         return ROUNDS if number is None else number
 
-    def _late_axes(self, value: Value) -> set[str]:
-        return self._late.get(self._log.slot_of(value), set()) if self._log.knows(value) else set()
+    def _is_late(self, value: Value, axis: str) -> bool:
+        return self._log.knows(value) and (self._log.slot_of(value), axis) in self._late
 
 
 def _first_round(op: Op, rule: OpRule, factor: int, to_result: bool) -> int:
@@ -120,7 +128,7 @@ def _first_round(op: Op, rule: OpRule, factor: int, to_result: bool) -> int:
     return ROUNDS
 
 
-def _places(tensors, found: tuple[TensorSharding | None, ...]) -> dict[str, dict[int, frozenset[int]]]:
+def _places(tensors, found: Found) -> dict[str, dict[int, frozenset[int]]]:
     """For each axis the tensors that it splits, and the factors of the dimensions."""
     places: dict[str, dict[int, frozenset[int]]] = {}
     for t, (dims, sharding) in enumerate(zip(tensors, found)):
@@ -138,11 +146,16 @@ def _axes(shardings: Shardings, values: Iterable[Value]) -> set[str]:
     return {a for v in values if (s := shardings.get(v)) is not None for a in _names(s)}
 
 
-def _names(sharding: TensorSharding) -> set[str]:
-    return {axis.name for dim in sharding.dims for axis in dim.axes}
+@functools.lru_cache(maxsize=4096)
+def _names(sharding: TensorSharding) -> frozenset[str]:
+    return frozenset([axis.name for dim in sharding.dims for axis in dim.axes])
 
 
-def _meets(rule: OpRule, found: tuple[TensorSharding | None, ...], axes: set[str]) -> bool:
+def _gained(before: TensorSharding | None, after: TensorSharding) -> frozenset[str]:
+    return _names(after) if before is None else _names(after) - _names(before)
+
+
+def _meets(rule: OpRule, found: Found, axes: set[str]) -> bool:
     """Whether one of `axes` splits several factors. A dimension of several factors counts for all of them."""
     places = _places((*rule.operands, *rule.results), found)
     return any(not frozenset.intersection(*at.values()) for axis, at in places.items() if axis in axes)
