@@ -84,7 +84,7 @@ class _Races:
                     self._round[slots[t], a] = event.round[1]
                     if event.rule is not None:
                         self._passed.setdefault(op, set()).add((t, a))
-                    if adds_unit_dimensions(op) or any([(place, a) in self._late for place in slots]):
+                    if adds_unit_dimensions(op) or not self._late.isdisjoint([(place, a) for place in slots]):
                         self._late.add((slots[t], a))
 
     def at(self, op: Op, rule: OpRule, found: Found) -> bool:
