@@ -11,11 +11,13 @@ from typing import NamedTuple
 from propagation.attributes import ConvDims, conv_dims, integer
 from propagation.program import Op
 
+from ..emit import Ref
 from ..layout import Dims
 from . import trade
 from .context import Context
 from .factors import PASS, REDUCE, Choice, Factors, choose, note_gathered
 from .intervals import bordered, lacking
+from .partial_pieces import Cut, cut_of, parts_of
 from .reaches import Axis, Window, own_outputs, own_part, own_taps, padding_of, per_dim, taps_of_own_inputs
 
 _WINDOWED = ("stablehlo.convolution", "stablehlo.reduce_window")
@@ -169,10 +171,31 @@ def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[Axis], padding, 
     out = choice.results[0]
     made = {d.output_spatial[j]: w for j, w in plans.items() if w.more}
     shape = [n + made[i].more if i in made else n for i, n in enumerate(ctx.piece_shape(result, out))]
-    ref = trade.convolve(ctx, op, local, operands, tuple(shape))
+    cuts: dict[int, Cut | None] = {}
+    for own, found in ((1, plans), (0, kernel)):
+        for j in [j for j in found if plan.spatial[j] == "kernel"]:
+            atoms = layout[d.input_spatial[j]]
+            other = op.operands[1 - own].type.dtype
+            cuts[j] = cut_of(axes[j], found[j], own, atoms, other)
+    ref = _added(ctx, op, local, operands, tuple(shape), {j: cut for j, cut in cuts.items() if cut is not None})
     for i, w in made.items():
         ref = own_part(ctx, ref, i, out[i], w)
     ctx.bind_partial(result, choice.results[0], {choice.pending: ref})
+
+
+def _added(
+    ctx: Context, op: Op, local: trade.Local, operands: Sequence[Ref], shape: tuple[int, ...], cuts: dict[int, Cut]
+) -> Ref:  # fmt: skip
+    """The convolution of the pieces, whose contractions are cut along the spatial dimensions `cuts`."""
+    if not cuts:
+        return trade.convolve(ctx, op, local, operands, shape)
+    (j, cut), *others = cuts.items()
+    total = None
+    for refs, window in parts_of(ctx, cut, operands, (local.dims.input_spatial[j], local.dims.kernel_spatial[j])):
+        padding = [(window.low, window.high) if i == j else pad for i, pad in enumerate(local.padding)]
+        ref = _added(ctx, op, local._replace(padding=padding), refs, shape, dict(others))
+        total = ref if total is None else ctx.emit("stablehlo.add", (total, ref), shape, ref.dtype)
+    return total
 
 
 def _paired_padding(axis: Axis, n: int) -> tuple[int, int]:

@@ -14,7 +14,10 @@ from propagation.program import Op
 from ..emit import Ref
 from .context import Context
 
-__all__ = ["Axis", "Window", "own_outputs", "own_part", "own_taps", "padding_of", "per_dim", "taps_of_own_inputs"]
+__all__ = [
+    "Axis", "Window", "inputs_of_taps", "own_outputs", "own_part", "own_taps", "padding_of", "per_dim",
+    "taps_of_inputs", "taps_of_own_inputs",
+]  # fmt: skip
 
 
 class Axis(NamedTuple):
@@ -136,20 +139,39 @@ def own_taps(axis: Axis, p: int) -> Window | None:
     return _needed(-axis.low, jump, reach, axis.base, p)
 
 
+def inputs_of_taps(axis: Axis, window: Window, piece: int, start: int, stop: int) -> Window | None:
+    """Of the `window` of inputs under a piece of taps, that under its taps [start, stop); None if there is none."""
+    low = window.low - (piece - stop if axis.turned else start) * axis.spread
+    reach = (axis.out - 1) * axis.step + (stop - start - 1) * axis.spread + 1
+    return _needed(-low, 0, reach, axis.base, 1)
+
+
 def taps_of_own_inputs(axis: Axis, p: int) -> Window | None:
     """The taps of the kernel that meet inputs [c*s, (c+1)*s) in some output, and the padding that then goes around the
     device's own inputs; None if they start differently on different devices."""
     s = -(-axis.size // p)
-    jump = s * axis.base
-    if jump % axis.spread:
+    if s * axis.base % axis.spread:
         return None
+    return _meeting(axis, s, s * axis.base // axis.spread, p)
+
+
+def taps_of_inputs(axis: Axis, window: Window, piece: int, start: int, stop: int) -> Window | None:
+    """Of the `window` of taps that meet a piece of inputs, those that meet inputs [start, stop) of it; None if there
+    are none."""
+    local = axis._replace(taps=window.length, low=window.low + start * axis.base)
+    return _meeting(local, stop - start, 0, 1)
+
+
+def _meeting(axis: Axis, s: int, jump: int, p: int) -> Window | None:
+    """The taps that meet `s` inputs, which lie `jump` taps behind those of the device before; None if there are
+    none."""
     first = -(-(axis.low - (axis.out - 1) * axis.step) // axis.spread)
     length = ((s - 1) * axis.base + axis.low) // axis.spread - first + 1
     if length < 1:
         return None
     low = axis.low - first * axis.spread
     span = (axis.out - 1) * axis.step + (length - 1) * axis.spread + 1
-    starts = tuple(first + c * (jump // axis.spread) for c in range(p))
+    starts = tuple(first + c * jump for c in range(p))
     if axis.turned:
         starts = tuple(axis.taps - start - length for start in starts)
     return Window(starts, length, low, span - low - (s - 1) * axis.base - 1, (length,) * p)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from . import harness
 from .jax_side import Case, check
 from .text_side import MESH, check_text, over
 
@@ -134,3 +135,40 @@ def test_a_window_over_a_padded_tensor_fetches_of_what_was_padded(kind):
     case = Case({"x": 4, "y": 2}, build, args, (P("x"), P()), P("x"))
     _, sent = check(case)
     assert sent <= 4 * 3 * 4
+
+
+# size, taps, padding, devices: pieces that are whole or padding (28 over 8), and such as are partly padding
+CONTRACTED = [(28, 3, (1, 1), 8), (30, 3, (1, 1), 8), (14, 5, (3, 1), 4), (14, 4, (0, 3), 4), (16, 3, (1, 1), 4)]
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+@pytest.mark.parametrize("n, taps, padding, devices", CONTRACTED)
+def test_padding_of_a_contracted_dimension_meets_no_number(n, taps, padding, devices, number):
+    """What is not finite at the ends of pieces is multiplied with no zero that one device does not have."""
+    out = n + sum(padding) - taps + 1
+
+    def build(constrain):
+        def f(x, ct):
+            x, ct = constrain(x[:, :n], None, "x", None), constrain(ct[:, :out], None, "x", None)
+            conv = lambda w: jax.lax.conv_general_dilated(
+                x, w, (1,), (padding,), dimension_numbers=("NWC", "WIO", "NWC")
+            )
+            return jax.vjp(conv, jax.numpy.zeros((taps, 4, 5), np.float32))[1](ct)[0]
+
+        return f
+
+    def full(size):
+        return -(-size // devices) * devices
+
+    x, ct = normal(2, full(n), 4), normal(2, full(out), 5, seed=1)
+    case = Case({"x": devices}, build, (x, ct), (P(None, "x"), P(None, "x")), P())
+    result, _ = check(case, rtol=1e-4)
+    assert "all_gather" not in result.plan.as_text()
+    compiled = harness.Compiled(result.as_text(), devices)
+    piece = -(-n // devices)
+    for at in (0, piece - 1, n // piece * piece - 1, n - 2, n - 1):
+        x = normal(2, full(n), 4)
+        x[1, at, 2] = number
+        expected = np.asarray(case.one(x, ct))
+        for got in compiled([np.split(x, devices, 1), np.split(ct, devices, 1)])[0]:
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4, err_msg=f"position {at}")
