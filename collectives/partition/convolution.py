@@ -17,7 +17,7 @@ from . import trade
 from .context import Context
 from .factors import PASS, REDUCE, Choice, Factors, choose, note_gathered
 from .intervals import bordered, lacking
-from .partial_pieces import Cut, cut_of, parts_of
+from .partial_pieces import Cut, cut_of, kept, parts_of
 from .reaches import Axis, Window, own_outputs, own_part, own_taps, padding_of, per_dim, taps_of_own_inputs
 
 _WINDOWED = ("stablehlo.convolution", "stablehlo.reduce_window")
@@ -175,8 +175,7 @@ def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[Axis], padding, 
     for own, found in ((1, plans), (0, kernel)):
         for j in [j for j in found if plan.spatial[j] == "kernel"]:
             atoms = layout[d.input_spatial[j]]
-            other = op.operands[1 - own].type.dtype
-            cuts[j] = cut_of(axes[j], found[j], own, atoms, other)
+            cuts[j] = cut_of(axes[j], found[j], own, atoms, op.results[0].type.dtype)
     ref = _added(ctx, op, local, operands, tuple(shape), {j: cut for j, cut in cuts.items() if cut is not None})
     for i, w in made.items():
         ref = own_part(ctx, ref, i, out[i], w)
@@ -191,9 +190,11 @@ def _added(
         return trade.convolve(ctx, op, local, operands, shape)
     (j, cut), *others = cuts.items()
     total = None
-    for refs, window in parts_of(ctx, cut, operands, (local.dims.input_spatial[j], local.dims.kernel_spatial[j])):
-        padding = [(window.low, window.high) if i == j else pad for i, pad in enumerate(local.padding)]
+    for refs, part in parts_of(ctx, cut, operands, (local.dims.input_spatial[j], local.dims.kernel_spatial[j])):
+        around = part.window.low, part.window.high
+        padding = [around if i == j else pad for i, pad in enumerate(local.padding)]
         ref = _added(ctx, op, local._replace(padding=padding), refs, shape, dict(others))
+        ref = kept(ctx, cut, part, ref, local.dims.output_spatial[j])
         total = ref if total is None else ctx.emit("stablehlo.add", (total, ref), shape, ref.dtype)
     return total
 
@@ -227,7 +228,7 @@ class _Borders(NamedTuple):
             if mode == "out":
                 plans[j] = own_outputs(axis, p)
                 continue
-            options = (own_taps(axis, p), taps_of_own_inputs(axis, p))
+            options = (own_taps(axis, p), self._few(axis, taps_of_own_inputs(axis, p), layouts[0][i]))
             costs = []
             for plan, v, dims, at, shape in zip(options, self.op.operands, layouts, (i, k), self.shapes):
                 piece = -(-shape[at] // p)
@@ -239,6 +240,11 @@ class _Borders(NamedTuple):
             else:
                 plans[j] = options[0]
         return plans, kernel
+
+    def _few(self, axis: Axis, taps: Window | None, atoms: Sequence[int]) -> Window | None:
+        """`taps`, unless the contraction of a device's own inputs with them had to be cut too often."""
+        cut = None if taps is None else cut_of(axis, taps, 0, atoms, self.op.results[0].type.dtype)
+        return None if cut is not None and not cut.parts else taps
 
     def __call__(self, ctx: Context, layouts: Sequence[Dims]) -> float:
         """Bytes that a device lacks of its windows; 0 where that is not known, and the dimension cannot stay split."""
