@@ -415,11 +415,12 @@ class Context:
     # -- findings ---------------------------------------------------------------------------------------------
 
     def gathered(self, value: Value, dims: Dims, why: str, within: Iterable[int] | None = None) -> Ref:
-        """`get`, with a finding if what splits the dimensions `within` (None: all) of `value` splits none in `dims`.
-        With `allow_full_gather=False` findings end the partitioning, once the layouts of loops are final."""
+        """`get`, with a finding if what splits dimensions `within` (None: all) of several positions splits none in
+        `dims`. With `allow_full_gather=False` findings end the partitioning, once the layouts of loops are final."""
         have = self.env[value].dims or replicated(len(dims))
         kept = {a for atoms in dims for a in atoms}
-        if any(a not in kept for i in (range(len(have)) if within is None else within) for a in have[i]):
+        places = [i for i in (range(len(have)) if within is None else within) if value.type.shape[i] > 1]
+        if any(a not in kept for i in places for a in have[i]):
             sent = self.cost(value, dims)
             if sent > 0:
                 text = self.atoms.text(value.type.shape, value.type.dtype, have)

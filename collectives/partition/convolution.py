@@ -216,8 +216,8 @@ class _Borders(NamedTuple):
 
     def windows(self, ctx: Context, layouts: Sequence[Dims]) -> tuple[dict, dict]:
         """({dimension: window of the input}, {dimension: window of the kernel}) that are fetched. A contraction over
-        positions needs one of the two; an operand under other windows too is preferred, because one border serves
-        both."""
+        positions needs one of the two: one with which it need not be cut, if there is such; an operand under other
+        windows too is preferred, because one border serves both."""
         plans: dict[int, Window | None] = {}
         kernel: dict[int, Window | None] = {}
         d = self.dims
@@ -228,23 +228,27 @@ class _Borders(NamedTuple):
             if mode == "out":
                 plans[j] = own_outputs(axis, p)
                 continue
-            options = (own_taps(axis, p), self._few(axis, taps_of_own_inputs(axis, p), layouts[0][i]))
-            costs = []
-            for plan, v, dims, at, shape in zip(options, self.op.operands, layouts, (i, k), self.shapes):
-                piece = -(-shape[at] // p)
-                rows = float("inf") if plan is None else lacking(plan.starts, plan.counts, shape[at])
-                shared = any(u.op is not self.op and u.op.name in _WINDOWED for u in v.uses)
-                costs.append(rows * ctx.elements(shape, dims) / piece * ctx.bits(v) * (0.5 if shared else 1.0))
+            options = (own_taps(axis, p), taps_of_own_inputs(axis, p))
+            costs = [self._cost(ctx, axis, own, plan, layouts, at) for own, plan, at in zip((1, 0), options, (i, k))]
             if costs[1] < costs[0]:
                 kernel[j] = options[1]
             else:
                 plans[j] = options[0]
         return plans, kernel
 
-    def _few(self, axis: Axis, taps: Window | None, atoms: Sequence[int]) -> Window | None:
-        """`taps`, unless the contraction of a device's own inputs with them had to be cut too often."""
-        cut = None if taps is None else cut_of(axis, taps, 0, atoms, self.op.results[0].type.dtype)
-        return None if cut is not None and not cut.parts else taps
+    def _cost(
+        self, ctx: Context, axis: Axis, own: int, plan: Window | None, layouts: Sequence[Dims], at: int
+    ) -> tuple[bool, bool, float]:
+        """(impossible, cut, bytes) of a contraction over positions in which devices have pieces of operand `own`, and
+        fetch a window along dimension `at` of the other one."""
+        if plan is None:
+            return True, True, 0.0
+        v, dims, shape = self.op.operands[1 - own], layouts[1 - own], self.shapes[1 - own]
+        cut = cut_of(axis, plan, own, dims[at], self.op.results[0].type.dtype)
+        rows = lacking(plan.starts, plan.counts, shape[at])
+        size = rows * ctx.elements(shape, dims) / -(-shape[at] // len(plan.starts)) * ctx.bits(v)
+        shared = any(u.op is not self.op and u.op.name in _WINDOWED for u in v.uses)
+        return cut is not None and not cut.parts, cut is not None, size * (0.5 if shared else 1.0)
 
     def __call__(self, ctx: Context, layouts: Sequence[Dims]) -> float:
         """Bytes that a device lacks of its windows; 0 where that is not known, and the dimension cannot stay split."""

@@ -3,7 +3,7 @@
 A weight that is transposed, cut or converted in a loop is as much a value of outside as the weight itself: moved there
 it is sent once, and what the loop sends for every turn is weighed against that. Compilers move such operations out by
 themselves, but not what has already become part of a collective. Only what makes nothing larger leaves the loop, and
-only if it is split: else nothing of it is ever sent.
+only if it is split: else nothing of it is ever sent. What the loop also uses as it is stays: it may be sent for both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOVED = frozenset(
 def region_of(ctx: Context, op: Op) -> Region:
     """The region in which `op` is to be written: the current one, or one around loops that it does not depend on."""
     region = ctx.region
-    if region.kind != "loop" or op.name not in _MOVED:
+    if region.kind != "loop" or op.name not in _MOVED or len(op.operands[0].uses) > 1:
         return region
     state, result = ctx.env[op.operands[0]], op.results[0]
     if not any(state.dims or ()) or ctx.bits(result) * result.type.size > state.bytes:

@@ -15,6 +15,8 @@ from .machine import Machine, ref_bytes
 __all__ = ["kernels_first"]
 
 _MOVED = {"stablehlo.reverse", "stablehlo.transpose", "stablehlo.reshape", "stablehlo.convert"}
+# What puts a border around a device's piece.
+_BORDERED = {"stablehlo.concatenate", "stablehlo.pad", "stablehlo.select", "stablehlo.slice"}
 
 
 def kernels_first(function: FunctionItem, machine: Machine) -> int:
@@ -26,7 +28,7 @@ def _wait_in(region: Region) -> int:
     by_operand: dict[Ref, list[Item]] = {}
     for item in region.items:
         if item.name == "stablehlo.convolution":
-            for r in dict.fromkeys(item.operands):
+            for r in dict.fromkeys(map(_piece, item.operands)):
                 by_operand.setdefault(r, []).append(item)
     if all(len(group) < 2 for group in by_operand.values()):
         return 0
@@ -41,10 +43,17 @@ def _wait_in(region: Region) -> int:
             if first is None or item in waiting or _summed(item, users):
                 continue
             smaller = ref_bytes(first.results[0]) < ref_bytes(item.results[0])
-            if smaller and first not in waiting and item.operands[0] is not item.operands[1]:
+            if smaller and first not in waiting and _piece(item.operands[0]) is not _piece(item.operands[1]):
                 if _wait(region, item, first, shared):
                     waiting.add(item)
     return len(waiting)
+
+
+def _piece(r: Ref) -> Ref:
+    """The piece that a convolution's operand is, with or without borders of other devices around it."""
+    while r.item is not None and r.item.name in _BORDERED:
+        r = max(r.item.operands, key=ref_bytes)
+    return r
 
 
 def _summed(item: Item, users: dict[Ref, list[Item]]) -> bool:
@@ -70,7 +79,7 @@ def _wait(region: Region, item: Item, first: Item, shared: Ref) -> bool:
             return False
         items.insert(before, items.pop(at))
         at = before
-    other = next(k for k, r in enumerate(item.operands) if r is not shared)
+    other = next(k for k, r in enumerate(item.operands) if _piece(r) is not shared)
     tied = [item.operands[other], first.results[0]]
     held = [Ref(r.shape, r.dtype) for r in tied]
     barrier = Item("stablehlo.optimization_barrier", tied, held, loc=item.loc)
