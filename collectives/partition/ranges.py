@@ -29,8 +29,10 @@ _GROWING = frozenset(("stablehlo.add", "stablehlo.maximum", "stablehlo.multiply"
 
 
 def is_finite(program: Program, value: Value) -> bool:
-    """Whether no element is infinite."""
-    return not value.type.dtype.startswith(("f", "bf")) or _largest(program, value, DEPTH) is not None
+    """Whether all elements are known to be finite; of complex numbers nothing is known."""
+    if value.type.dtype.startswith(("f", "bf")):
+        return _largest(program, value, DEPTH) is not None
+    return not value.type.dtype.startswith("complex")
 
 
 def is_positive(program: Program, value: Value) -> bool:

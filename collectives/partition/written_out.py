@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from propagation.program import Op, read
+from propagation.errors import ModuleParseError
+from propagation.program import Op, read, source
 
+from ..errors import UnsupportedOpError
 from ..layout import Dims
 from .context import Context
 
@@ -15,7 +17,10 @@ __all__ = ["write_out"]
 def write_out(ctx: Context, op: Op, text: str, layouts: Mapping[tuple[int, ...], Dims]) -> None:
     """Writes the one function of `text`, whose arguments and results are those of `op`, in its place. `layouts` says
     how values of a shape are wanted; where they do not, it is whole."""
-    program = read(text)
+    try:
+        program = read(text)
+    except ModuleParseError as e:  # attributes that say nothing, as groups of devices that do not exist
+        raise UnsupportedOpError(f"{op.name} cannot be written out: {e}", source(op)) from None
     ctx.decisions.setdefault("written out", []).append(program)  # its context lives as long as this one
     (func,) = program.funcs.values()
     for inner in func.body.ops:

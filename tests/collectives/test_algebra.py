@@ -53,6 +53,21 @@ def test_layer_norm_over_a_split_dimension_reduces_four_columns():
     assert sent == (4 * 4 + 1) * 2 * 7 / 8 * 12
 
 
+@pytest.mark.parametrize("kind", ["float32", "complex64"])
+def test_sums_go_through_contractions_where_the_other_operand_may_not_be_infinite(kind):
+    """Nothing is known of an argument, be it of real or of complex numbers; of a bounded function's values it is."""
+    args = [normal(24, 64), normal(64, 24, seed=1), normal(24, 2, seed=2)]
+    args = tuple(a.astype(kind) for a in args)
+    places = (P(None, "x"), P("x", None), P())
+    case = Case({"x": 8}, lambda constrain: lambda a, b, c: (a @ b) @ c, args, places, P())
+    less, most = ([check(case, rtol=1e-4, above_xla=True, distribute=d)[1] for d in (True, None)])
+    assert less == 2 * 7 / 8 * 24 * 2 * args[0].itemsize
+    assert most == 2 * 7 / 8 * 24 * 24 * args[0].itemsize
+    if kind == "float32":
+        bounded = Case({"x": 8}, lambda constrain: lambda a, b, c: (a @ b) @ jnp.tanh(c), args, places, P())
+        assert check(bounded, rtol=1e-4, above_xla=True)[1] == less
+
+
 SPECIAL = np.array([np.inf, 0, 2, -np.inf, np.nan, 1], np.float32)
 
 

@@ -141,3 +141,11 @@ def test_an_einsum_whose_letters_do_not_fit_is_a_typed_error(config, said):
     args = [("a", (8, 6), ("x", ""), "f32"), ("b", (6, 4), ("", ""), "f32")]
     with pytest.raises(collectives.errors.UnsupportedOpError, match=said):
         collectives.partition(program(f"{line} -> {typed((8, 4))}", args, typed((8, 4))))
+
+
+def test_groups_of_devices_that_do_not_exist_are_a_typed_error():
+    groups = "replica_groups = dense<[[0, 9]]> : tensor<1x2xi64>"
+    line = f'"stablehlo.cross-replica-sum"(%x) {{{groups}}} : (tensor<8xf32>) -> tensor<8xf32>'
+    text = program(line, [("x", (8,), ("x",), "f32")], typed((8,)))
+    with pytest.raises(collectives.errors.UnsupportedOpError, match="cross-replica-sum cannot be written out"):
+        collectives.partition(propagation.run(text))
