@@ -60,7 +60,7 @@ def test_sums_go_through_contractions_where_the_other_operand_may_not_be_infinit
     args = tuple(a.astype(kind) for a in args)
     places = (P(None, "x"), P("x", None), P())
     case = Case({"x": 8}, lambda constrain: lambda a, b, c: (a @ b) @ c, args, places, P())
-    less, most = ([check(case, rtol=1e-4, above_xla=True, distribute=d)[1] for d in (True, None)])
+    less, most = [check(case, rtol=1e-4, above_xla=True, distribute=d)[1] for d in (True, None)]
     assert less == 2 * 7 / 8 * 24 * 2 * args[0].itemsize
     assert most == 2 * 7 / 8 * 24 * 24 * args[0].itemsize
     if kind == "float32":
