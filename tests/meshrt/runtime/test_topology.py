@@ -189,7 +189,10 @@ def test_processes_compile_beside_one_another():
 @pytest.mark.tpu
 @needs_tpu
 def test_a_program_that_does_not_fit_a_tpu():
+    """What is certain is told before the compiler runs, with what fills the memory; all else the compiler tells."""
     with pytest.raises(errors.DeviceMemoryError, match=r"does not fit v5e:2x2: a device needs .* has 16(\.00)? GiB"):
+        lowered(batch=3 * 2**16, width=32768, hidden=32768).compile(topology="v5e:2x2")
+    with pytest.raises(errors.DeviceMemoryError, match=r"does not fit v5e:2x2: the all_reduce for .* needs 18 GiB"):
         lowered(batch=2**18, width=32768, hidden=32768).compile(topology="v5e:2x2")
 
 
