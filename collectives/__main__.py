@@ -15,6 +15,9 @@ from . import Partitioned, partition
 from .errors import CollectivesError
 from .topology import load
 
+# Options that may be said, unsaid, or left to the library.
+_SWITCHES = ("distribute", "optimize", "combine", "hoist", "collective_matmul", "order", "reorder")
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the filter; returns the exit code: 0, or 2 for input that cannot be used."""
@@ -26,16 +29,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-full-gather", action="store_true", help="fail where a tensor must be gathered whole")
     parser.add_argument("--gather-custom-calls", action="store_true", help="gather operands of unknown custom calls")
     parser.add_argument("--unreduced-results", action="store_true", help="return results declared unreduced as addends")
-    for name in ("distribute", "optimize", "combine", "hoist", "collective-matmul", "order", "reorder"):
+    for name in _SWITCHES:
         parser.add_argument(
-            f"--{name}", action=argparse.BooleanOptionalAction, help=f"option {name.replace('-', '_')} of partition"
+            f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, help=f"option {name} of partition"
         )
     parser.add_argument("--keep-gathered", action="store_true", help="never gather a value again to save memory")
     parser.add_argument("--memory", type=int, metavar="BYTES", help="memory of a device; default: the topology's")
     parser.add_argument("--memory-growth", type=float, metavar="SHARE", help="memory that passes may add; default 0.25")
     args = parser.parse_intermixed_args(argv)
-    switches = ("distribute", "optimize", "combine", "hoist", "collective_matmul", "order", "reorder")
-    names = (*switches, "memory", "memory_growth")
+    names = (*_SWITCHES, "memory", "memory_growth")
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     try:
         data = sys.stdin.buffer.read() if args.file == "-" else _read(args.file)

@@ -6,7 +6,7 @@ to read. Compilers may fuse all else away; of that there is an estimate (`passes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from jaxlib.mlir import ir
 
@@ -17,7 +17,7 @@ from .boundary import argument_text, result_text
 from .emit import FunctionItem, Item, ModuleBuilder, Ref, Region
 from .errors import DeviceMemoryError
 from .layout import Atoms, Dims
-from .passes.graph import inputs
+from .passes.graph import inputs, walk
 from .passes.machine import ref_bytes
 from .passes.memory import boundary
 from .plan import human, origin
@@ -70,10 +70,11 @@ class Capacity:
         fixed = sum(ref_bytes(a) for a, text in zip(main.region.args, main.arg_attrs) if not text)
         worst: tuple[float, Region, Item] | None = None
         for function in builder.functions:
-            for region, item in _walk(function.region):
-                held = _held(item)
-                if fixed + held > self._limit and (worst is None or held > worst[0]):
-                    worst = held, region, item
+            for region in walk(function.region):
+                for item in (*region.prologue, *region.items):
+                    held = _held(item)
+                    if fixed + held > self._limit and (worst is None or held > worst[0]):
+                        worst = held, region, item
         if worst is not None:
             held, region, item = worst
             raise self._too_large(item, region, fixed + held, fixed, builder)
@@ -96,14 +97,6 @@ class Capacity:
             "or use a larger topology",
             _where(item, builder),
         )
-
-
-def _walk(region: Region) -> Iterator[tuple[Region, Item]]:
-    for item in (*region.prologue, *region.items):
-        yield region, item
-        for inner in item.regions:
-            if inner.kind != "body":
-                yield from _walk(inner)
 
 
 def _held(item: Item) -> float:

@@ -21,7 +21,7 @@ from propagation.model import AxisRef, Mesh, TensorSharding
 
 from .errors import MeshMismatchError, UnsupportedShardingError
 
-__all__ = ["Atoms", "Dims", "local_shape", "replicated"]
+__all__ = ["Atoms", "Dims", "count_of", "local_shape", "replicated"]
 
 Dims = tuple[tuple[int, ...], ...]
 
@@ -100,11 +100,8 @@ class Atoms:
             found = self._layouts[sharding] = tuple(self.of_axes(d.axes) for d in sharding.dims)
         return found
 
-    def product(self, atoms: Sequence[int]) -> int:
-        n = 1
-        for a in atoms:
-            n *= self.sizes[a]
-        return n
+    def product(self, atoms: Iterable[int]) -> int:
+        return count_of(atoms, self.sizes)
 
     def groups(self, atoms: Sequence[int]) -> np.ndarray:
         """i64[groups, members]: devices that differ only in `atoms`, each group ordered by them, major to minor."""
@@ -173,12 +170,12 @@ def _primes(n: int) -> list[int]:
 
 def local_shape(shape: Sequence[int], dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:
     """The shape of one device's piece; `sizes` are the atom sizes."""
-    out = []
-    for n, atoms in zip(shape, dims):
-        if atoms:
-            p = 1
-            for a in atoms:
-                p *= sizes[a]
-            n = -(-n // p)
-        out.append(n)
-    return tuple(out)
+    return tuple([-(-n // count_of(atoms, sizes)) if atoms else n for n, atoms in zip(shape, dims)])
+
+
+def count_of(atoms: Iterable[int], sizes: Sequence[int]) -> int:
+    """How many devices differ in `atoms`."""
+    n = 1
+    for a in atoms:
+        n *= sizes[a]
+    return n

@@ -49,9 +49,10 @@ def _opened_again(known: Source) -> Propagated | None:
     what propagation makes of its arguments, results and constraints, but somebody's own; and for a `Program` that was
     changed since it was read."""
     program = known.program
-    if not _is_as_read(program):
+    again = _as_read(program)
+    if again is None:
         return None
-    found = run(_opened(read(program.module)))
+    found = run(_opened(again))
     if _decided(found.program, found.shardings) != _decided(program, known.shardings):
         return None
     if not depends_on_order(found.program, found.shardings, found.log):
@@ -59,19 +60,19 @@ def _opened_again(known: Source) -> Propagated | None:
     return run(_opened(read(program.module)), xla_order=True)
 
 
-def _is_as_read(program: Program) -> bool:
-    """Whether a program is the module from which it was made."""
+def _as_read(program: Program) -> Program | None:
+    """The module from which a program was made, read again; None if the program is not that any more."""
     again = read(program.module)
     said = lambda p: [(name, f.arg_attrs, f.result_attrs) for name, f in p.funcs.items()]
     ops, original = program.ops(), again.ops()
     if len(ops) != len(original) or said(program) != said(again):
-        return False
+        return None
     for op, other in zip(ops, original):
         if op.name != other.name or [v.index for v in op.operands] != [v.index for v in other.operands]:
-            return False
+            return None
         if op._attrs is not None and op._attrs != other.attrs:
-            return False
-    return True
+            return None
+    return again
 
 
 def _opened(program: Program) -> Program:

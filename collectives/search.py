@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .boxes import tiles_of
 from .cost import sent_bytes
-from .layout import Dims, local_shape
+from .layout import Dims, count_of, local_shape
 from .moves import Step, successors
 from .tiles import lacking
 
@@ -96,8 +96,8 @@ def search(
     else:
         bound = lower_bound(piece, source, target, unreduced)
     for weight in WEIGHTS:
-        found = _Search(piece, target, step_cost, larger if memory is None else memory, weight)
-        found.permutes, found.anywhere = permutes, anywhere
+        limit = larger if memory is None else memory
+        found = _Search(piece, target, step_cost, limit, weight, permutes, anywhere)
         found.run((source, unreduced), bound, rival)
         if found.beaten:
             return None
@@ -130,12 +130,7 @@ class Pieces:
     def __call__(self, dims: Dims) -> Piece:
         found = self._known.get(dims)
         if found is None:
-            counts = []
-            for atoms in dims:
-                n = 1
-                for a in atoms:
-                    n *= self.sizes[a]
-                counts.append(n)
+            counts = [count_of(atoms, self.sizes) for atoms in dims]
             local = tuple([-(-n // k) for n, k in zip(self.shape, counts)])
             even = not [n for n, k in zip(self.shape, counts) if n % k]
             found = self._known[dims] = Piece(local, tuple(counts), math.prod(local) * self.bits, even)
@@ -143,23 +138,22 @@ class Pieces:
 
     def product(self, atoms: Iterable[int]) -> int:
         """How many devices differ in `atoms`."""
-        n = 1
-        for a in atoms:
-            n *= self.sizes[a]
-        return n
+        return count_of(atoms, self.sizes)
 
 
 class _Search:
     """One search. Afterwards `steps` has the way that was found; if there is none, the rival may have `beaten` all, or
     it was `cut_short` after `STATE_LIMIT` states. A bound of more than its `weight` leads to a way sooner, not to the
-    cheapest."""
+    cheapest. Without `permutes` there are no collective permutes; for `anywhere` see `moves.successors`."""
 
-    def __init__(self, piece: Pieces, target: Dims, step_cost: float, limit: float, weight: float):
+    def __init__(
+        self, piece: Pieces, target: Dims, step_cost: float, limit: float, weight: float, permutes: bool, anywhere: bool
+    ):
         self.piece, self.target = piece, target
         self.step_cost, self.limit, self.weight = step_cost, limit, weight
+        self.permutes, self.anywhere = permutes, anywhere
         self.steps: list[Step] | None = None
         self.beaten = self.cut_short = False
-        self.permutes, self.anywhere = True, False
         self._left: dict[tuple, float] = {}
 
     def run(self, start: tuple, bound: float, rival: Rival | None) -> None:

@@ -111,11 +111,15 @@ def _fitting(groups: list[list[Item]], memory: _Memory) -> list[list[Item]]:
 def _parts(group: list[Item], bound: float) -> list[list[Item]]:
     """A group as several whose messages are within a bound, members in their order."""
     out: list[list[Item]] = []
+    leaves = arrives = 0.0
     for item in group:
-        if out and _message([*out[-1], item]) <= bound:
+        size, made = ref_bytes(item.operands[0]), ref_bytes(item.results[0])
+        leaves, arrives = leaves + size, arrives + made
+        if out and max(leaves, arrives) <= bound:
             out[-1].append(item)
         else:
             out.append([item])
+            leaves, arrives = size, made
     return out
 
 
