@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.peers import Pairs, Peers, alternate
-from meshrt.inspect.hlo import axes_of_groups, collectives, sent_bytes
+from meshrt.runtime.hlo import axes_of_groups, collectives, sent_bytes
 
 __all__ = ["FIGURES", "Effort", "Figure", "Result"]
 

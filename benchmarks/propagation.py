@@ -25,6 +25,7 @@ import propagation
 from benchmarks.figures import MESH, unrolled
 from benchmarks.peers import Pairs, Peer, alternate
 from propagation import program
+from propagation.contexts import context
 from propagation.fuzz.compare import VERSION
 from propagation.fuzz.oracle import pass_manager, passes
 
@@ -69,7 +70,7 @@ class _Cpp:
 
     def __call__(self, text: str, stage: str = STAGE) -> float:
         """Seconds of the C++ passes, from text to text."""
-        with program.context():
+        with context():
             if stage not in self.managers:
                 self.managers[stage] = pass_manager(passes(stage, VERSION == "0.12"))
             start = time.perf_counter()

@@ -7,16 +7,19 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from jaxlib.mlir import ir
 
 from propagation import Propagated
+from propagation.collector import collector_paused
+from propagation.errors import UnsupportedModuleError
 from propagation.pipeline import check_types
-from propagation.program import Program, paused_collection, read
+from propagation.program import Program, read, source
 
 from . import errors
-from .annotations import Annotated, Propagation
-from .module import Partitioned, partition_program
+from .annotations import Annotated, KnownShardings, Propagation
+from .module import PartitionedProgram, partition_program
 from .network import Link, Network
 from .options import Options
 from .plan import CommunicationPlan, Finding, Origin, PlanEntry
@@ -32,7 +35,7 @@ __all__ = [
     "Network",
     "Options",
     "Origin",
-    "Partitioned",
+    "PartitionedProgram",
     "PlanEntry",
     "PlannedReshard",
     "PlannedStep",
@@ -45,7 +48,11 @@ __all__ = [
 ]
 
 
-def partition(propagated, topology: Topology | str | os.PathLike | None = None, **options) -> Partitioned:
+def partition(
+    propagated: Propagated | Program | ir.Module | str | bytes,
+    topology: Topology | str | os.PathLike | None = None,
+    **options: Any,
+) -> PartitionedProgram:
     """Turns a propagated program into one device's program.
 
     `propagated` is what `propagation.run` returns, or a module that carries closed `sdy` shardings already (text,
@@ -66,12 +73,35 @@ def partition(propagated, topology: Topology | str | os.PathLike | None = None, 
     chosen = Options.of(options)
     if isinstance(propagated, Program):
         check_types(propagated)
-    known = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
+    _check_static(propagated if isinstance(propagated, Program) else propagated.program)
+    known: KnownShardings = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
+    _check_sums(known)
     if chosen.reorder:
         known = in_xla_order(known)
     machine = _topology(topology)
-    with paused_collection():  # nearly all that is made here lives on in the result
+    with collector_paused():  # nearly all that is made here lives on in the result
         return partition_program(known.program, known, machine, chosen)
+
+
+def _check_static(program: Program) -> None:
+    """Raises `UnsupportedModuleError` if a value's shape is not known: pieces of it have no size."""
+    unknown = {v.type for v in program.values if v.type.is_tensor and not v.type.is_static}
+    for value in program.values if unknown else ():
+        if value.type in unknown:
+            raise UnsupportedModuleError(
+                f"partitioning needs static shapes, found {value.type.text}; refine the module's shapes first",
+                None if value.op is None else source(value.op),
+            )
+
+
+def _check_sums(known: KnownShardings) -> None:
+    """Raises `UnsupportedModuleError` for partial values that combine by something else than a sum."""
+    for sharding in {*known.shardings.table, *known.results()}:
+        if sharding is not None and sharding.reduction != "sum":
+            raise UnsupportedModuleError(
+                f"{sharding.to_text()} over {', '.join(a.name for a in sharding.unreduced)} leaves its "
+                f"{sharding.reduction} to be taken; only sums may be left. Put an sdy.all_reduce behind the value"
+            )
 
 
 def _topology(topology: Topology | str | os.PathLike | None) -> Topology | None:

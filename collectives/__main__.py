@@ -11,8 +11,9 @@ import sys
 from propagation import read
 from propagation.errors import PropagationError
 
-from . import Partitioned, partition
+from . import PartitionedProgram, partition
 from .errors import CollectivesError
+from .heuristics import MEMORY_GROWTH_SHARE
 from .topology import load
 
 # Options that may be said, unsaid, or left to the library.
@@ -35,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         )
     parser.add_argument("--keep-gathered", action="store_true", help="never gather a value again to save memory")
     parser.add_argument("--memory", type=int, metavar="BYTES", help="memory of a device; default: the topology's")
-    parser.add_argument("--memory-growth", type=float, metavar="SHARE", help="memory that passes may add; default 0.25")
+    growth = f"memory that passes may add; default {MEMORY_GROWTH_SHARE}"
+    parser.add_argument("--memory-growth", type=float, metavar="SHARE", help=growth)
     args = parser.parse_intermixed_args(argv)
     names = (*_SWITCHES, "memory", "memory_growth")
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
@@ -61,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _output(result: Partitioned, args: argparse.Namespace) -> str:
+def _output(result: PartitionedProgram, args: argparse.Namespace) -> str:
     if args.json:
         findings = [{"kind": f.kind, "message": f.message, "where": f.where, "bytes": f.bytes} for f in result.findings]
         plan = {"bytes": result.plan.bytes, "seconds": result.plan.seconds, "exposed": result.plan.exposed}

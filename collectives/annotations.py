@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from propagation import Propagated
-from propagation.annotations import Shardings, parse_sharding, read_shardings
+from propagation.annotations import read_shardings
 from propagation.model import AxisRef, TensorSharding
 from propagation.program import Op, Program, Value, source
+from propagation.sdy_text import read_sharding
+from propagation.shardings import Shardings
 
 from .plan import Finding
 
-__all__ = ["Annotated", "Propagation", "Source", "unpropagated"]
+__all__ = ["Annotated", "KnownShardings", "Propagation", "unpropagated"]
 
 
-class Source:
+class KnownShardings:
     """Answers for the shardings of a program: of values, of the results of @main, around manual computations."""
 
     def __init__(self, program: Program, shardings: Shardings):
@@ -28,9 +30,13 @@ class Source:
 
     def manual(self, op: Op) -> tuple[tuple[TensorSharding, ...], tuple[TensorSharding, ...]]:
         """(in_shardings, out_shardings) of a manual computation."""
-        return op.data["in_shardings"], tuple(self.sharding(r) for r in op.results)
+        assert op.data is not None, "manual computations are decoded when they are read"
+        outs = tuple([s for r in op.results if (s := self.sharding(r)) is not None])
+        assert len(outs) == len(op.results), "a manual computation says the shardings of all its results"
+        return op.data["in_shardings"], outs
 
     def manual_axes(self, op: Op) -> tuple[str, ...]:
+        assert op.data is not None, "manual computations are decoded when they are read"
         return tuple(op.data["manual_axes"])
 
     def used_axes(self) -> set[AxisRef]:
@@ -44,7 +50,7 @@ class Source:
         return out
 
 
-class Annotated(Source):
+class Annotated(KnownShardings):
     """A module that carries closed shardings in its `sdy` attributes, whoever wrote them."""
 
     def __init__(self, program: Program):
@@ -56,11 +62,11 @@ class Annotated(Source):
         return [_reduced(self.shardings.get(v)) if s is None else s for v, s in zip(main.returned, declared)]
 
 
-# Operations whose results propagation may leave without a word.
+# Operations whose results propagation may leave without a sharding.
 _UNSAID = ("stablehlo.custom_call", "stablehlo.async_", "stablehlo.composite", "stablehlo.recv", "stablehlo.infeed")
 
 
-def unpropagated(known: Source) -> list[Finding]:
+def unpropagated(known: KnownShardings) -> list[Finding]:
     """A finding where a module that carries its own shardings looks as if nothing had been propagated through it: no
     operation's result has one, though operands do. (A module of a few operations may come out of propagation so.)"""
     if not isinstance(known, Annotated):
@@ -85,7 +91,7 @@ def _reduced(sharding: TensorSharding | None) -> TensorSharding | None:
     return sharding and TensorSharding(sharding.mesh, sharding.dims, sharding.replicated)
 
 
-class Propagation(Source):
+class Propagation(KnownShardings):
     """What `propagation.run` returned."""
 
     def __init__(self, propagated: Propagated):
@@ -93,12 +99,12 @@ class Propagation(Source):
         self.propagated = propagated
 
     def results(self) -> list[TensorSharding | None]:
-        """As propagation left them; but whoever did not declare a result unreduced gets the sum, also where propagation
-        passed on that the returned value is (as Shardy does for an argument that is whole otherwise)."""
-        meshes, attrs = self.program.meshes, self.program.main.result_attrs
+        """As propagation left them, but unreduced only where @main declares it so: a caller who did not ask for addends
+        gets their sum, even where propagation found the returned value unreduced."""
+        attrs = self.program.main.result_attrs
         found: list[TensorSharding | None] = []
         for s, own in zip(self.propagated.result_shardings, attrs, strict=True):
             said = own.get("sdy.sharding")
-            is_declared = said is not None and bool(parse_sharding(str(said), meshes).unreduced)
+            is_declared = said is not None and bool(read_sharding(str(said)).unreduced)
             found.append(s if is_declared else _reduced(s))
         return found

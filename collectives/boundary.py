@@ -10,7 +10,7 @@ from propagation.locations import value_source
 from propagation.model import Mesh, TensorSharding
 from propagation.program import Func, Op, Program, Value, argument_names, source
 
-from .annotations import Source
+from .annotations import KnownShardings
 from .errors import MeshMismatchError, UnreducedResultError, UnsupportedShardingError
 from .layout import Atoms, Dims
 
@@ -33,7 +33,7 @@ def result_text(main: Func, i: int) -> str:
 # -- the mesh -------------------------------------------------------------------------------------------------
 
 
-def mesh_of(known: Source) -> Mesh:
+def mesh_of(known: KnownShardings) -> Mesh:
     """The one mesh that the program's shardings are over; a program without any runs on one device.
 
     Raises `MeshMismatchError` if there are several, or several orders of devices, or if a value is on one device alone.
@@ -46,6 +46,7 @@ def mesh_of(known: Source) -> Mesh:
     for sharding, where, what in _uses(known):
         mesh = sharding.mesh
         if mesh.is_maximal:
+            assert mesh.device_ids, "a maximal mesh names its device"
             raise MeshMismatchError(
                 f"{what()} is placed on device {mesh.device_ids[0]} alone, by mesh @{mesh.name}; a partitioned program "
                 "runs on all devices of one mesh: remove that sharding, or replicate the value over the mesh",
@@ -72,7 +73,7 @@ def _several(found: list[tuple[Mesh, str | None, str]]) -> MeshMismatchError:
     return MeshMismatchError(message, found[1][1])
 
 
-def _uses(known: Source) -> Iterator[tuple[TensorSharding, Callable[[], str | None], Callable[[], str]]]:
+def _uses(known: KnownShardings) -> Iterator[tuple[TensorSharding, Callable[[], str | None], Callable[[], str]]]:
     """(sharding, its source line, what has it), in the order of the program."""
     program: Program = known.program
     for func in program.funcs.values():

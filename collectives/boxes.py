@@ -16,14 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .heuristics import EXACT_DEVICES, EXACT_ROUNDS_FOR_MEMORY
 from .layout import Dims, local_shape
-from .pieces import DEVICE_LIMIT, fewest, involved, pieces_between, positions
-from .tiles import Round as Dealt
-from .tiles import Tiles, exchange
+from .pieces import fewest, involved, pieces_between, positions
+from .tiles import TileRound, Tiles, exchange
 
 __all__ = ["Boxes", "Put", "boxes_between", "fewest_between", "tiles_of"]
-
-MOST_ROUNDS = 64  # permutes; beyond them the program grows more than it gains, however tight memory is
 
 
 class Put(NamedTuple):
@@ -71,12 +69,12 @@ def boxes_between(shape: tuple[int, ...], source: Dims, target: Dims, sizes: tup
     if all(n % p == 0 == n % q for n, p, q in zip(shape, *parts)):
         return _of_one_shape(shape, source, target, sizes)
     atoms = involved(source, target)
-    if math.prod(sizes[a] for a in atoms) > DEVICE_LIMIT:
+    if math.prod(sizes[a] for a in atoms) > EXACT_DEVICES:
         return None
     pieces = [local_shape(shape, dims, sizes) for dims in (source, target)]
     starts = _starts(shape, source, target, sizes)
     old, new = (_clipped(start, piece, shape) for start, piece in zip(starts, pieces))
-    found = exchange(old, new, MOST_ROUNDS)
+    found = exchange(old, new, EXACT_ROUNDS_FOR_MEMORY)
     if found is None:
         return None
     place = _Places(starts, pieces)
@@ -139,14 +137,14 @@ def _clipped(start: np.ndarray, piece: Sequence[int], shape: Sequence[int]) -> T
     return Tiles(np.minimum(start, shape), np.minimum(start + piece, shape))
 
 
-def _kept(old: Tiles, new: Tiles) -> list[Dealt]:
+def _kept(old: Tiles, new: Tiles) -> list[TileRound]:
     """What each device holds of its new piece."""
     low, high = np.maximum(old.low, new.low), np.minimum(old.high, new.high)
     (devices,) = np.nonzero((low < high).all(axis=1))
     if not len(devices):
         return []
     low, high = low[devices], high[devices]
-    return [Dealt(tuple((high - low).max(axis=0).tolist()), devices, devices, low, high)]
+    return [TileRound(tuple((high - low).max(axis=0).tolist()), devices, devices, low, high)]
 
 
 class _Places:
@@ -155,7 +153,7 @@ class _Places:
     def __init__(self, starts: Sequence[np.ndarray], pieces: Sequence[tuple[int, ...]]):
         self.starts, self.pieces = starts, pieces
 
-    def windows(self, dealt: Dealt) -> Put:
+    def windows(self, dealt: TileRound) -> Put:
         """A window of one shape around each box: within the sender's piece, and within the receiver's if it can be."""
         old, new = self.starts[0][dealt.senders], self.starts[1][dealt.receivers]
         first = np.maximum(dealt.high - dealt.box, old)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxlib.mlir import ir
-
 from propagation.locations import location_text, value_source
+from propagation.ops import having
+from propagation.parsing import parse
 from propagation.program import Func
 
 from .boundary import argument_text, result_text
-from .emit import FunctionItem, Item, ModuleBuilder, Ref, Region
+from .emit import LocalFunction, LocalOp, LocalValue, ModuleBuilder, Region
 from .errors import DeviceMemoryError
+from .heuristics import SHOWN_SHARE, SHOWN_VALUES
 from .layout import Atoms, Dims
 from .passes.graph import inputs, walk
 from .passes.machine import ref_bytes
@@ -24,12 +25,7 @@ from .plan import human, origin
 
 __all__ = ["Capacity"]
 
-# What they read and make for each other is in memory.
-_WHOLE = frozenset(
-    f"stablehlo.{name}" for name in ("cholesky", "convolution", "dot_general", "fft", "sort", "triangular_solve")
-)
-_GATHERING = ("all_gather", "reduce_scatter")  # others may work in place
-_SHOWN, _SMALL = 3, 0.01  # how many values are told, and what share of the largest is worth it
+_WHOLE = having("library")  # what they read and make for each other is in memory
 
 
 class Capacity:
@@ -38,7 +34,7 @@ class Capacity:
     def __init__(self, atoms: Atoms, machine: str, limit: float):
         self._atoms, self._machine, self._limit = atoms, machine, limit
 
-    def check_boundary(self, main: Func, item: FunctionItem, ins: Sequence[Dims], outs: Sequence[Dims]) -> None:
+    def check_boundary(self, main: Func, item: LocalFunction, ins: Sequence[Dims], outs: Sequence[Dims]) -> None:
         """Raises `DeviceMemoryError` for arguments and results that do not fit: no compiler can help."""
         need = boundary(item)
         if need <= self._limit:
@@ -54,7 +50,7 @@ class Capacity:
         sized.sort(key=lambda s: -s[0])
         largest = [
             f"{name} {self._atoms.text(v.type.shape, v.type.dtype, dims)} {human(n)}{_at(value_source(v))}"
-            for n, name, v, dims in sized[:_SHOWN]
+            for n, name, v, dims in sized[:SHOWN_VALUES]
         ]
         raise DeviceMemoryError(
             f"the program does not fit {self._machine}: a device needs {human(need)} for its arguments and "
@@ -64,11 +60,11 @@ class Capacity:
             value_source(sized[0][2]),
         )
 
-    def check_inside(self, main: FunctionItem, builder: ModuleBuilder) -> None:
+    def check_inside(self, main: LocalFunction, builder: ModuleBuilder) -> None:
         """Raises `DeviceMemoryError` for an operation whose operands and results do not fit beside the arguments that
         the caller keeps."""
         fixed = sum(ref_bytes(a) for a, text in zip(main.region.args, main.arg_attrs) if not text)
-        worst: tuple[float, Region, Item] | None = None
+        worst: tuple[float, Region, LocalOp] | None = None
         for function in builder.functions:
             for region in walk(function.region):
                 for item in (*region.prologue, *region.items):
@@ -80,7 +76,7 @@ class Capacity:
             raise self._too_large(item, region, fixed + held, fixed, builder)
 
     def _too_large(
-        self, item: Item, region: Region, need: float, fixed: float, builder: ModuleBuilder
+        self, item: LocalOp, region: Region, need: float, fixed: float, builder: ModuleBuilder
     ) -> DeviceMemoryError:
         does = f"{item.name} reads {', '.join(r.type for r in item.operands)}"
         if item.collective is not None:
@@ -88,7 +84,7 @@ class Capacity:
             does = f"{item.collective.kind} for {origin(item.collective)[1]} makes {results}"
         beside = f" ({human(fixed)} of it for arguments)" if fixed else ""
         alive = _alive(region, item)
-        shown = [r for r in alive[:_SHOWN] if ref_bytes(r) > _SMALL * ref_bytes(alive[0])]
+        shown = [r for r in alive[:SHOWN_VALUES] if ref_bytes(r) > SHOWN_SHARE * ref_bytes(alive[0])]
         largest = "; ".join(f"{r.type} {human(ref_bytes(r))}{_at(_made(r, builder))}" for r in shown)
         return DeviceMemoryError(
             f"the program does not fit {self._machine}: the {does}, for which a device needs "
@@ -99,18 +95,19 @@ class Capacity:
         )
 
 
-def _held(item: Item) -> float:
+def _held(item: LocalOp) -> float:
     """Bytes that are in memory at once for an item, whatever compilers fuse, besides arguments."""
     if item.collective is None and item.name not in _WHOLE:
         return 0.0
     read = [r for r in item.operands if r.item is not None and (item.collective or r.item.name in _WHOLE)]
     if item.collective is not None:
-        in_place = item.collective.kind not in _GATHERING
+        kind = item.collective.facts
+        in_place = not kind.gathers and not kind.scatters  # operand and result of one size
         return sum(map(ref_bytes, item.results)) + (0 if in_place else sum(map(ref_bytes, read)))
     return sum(map(ref_bytes, dict.fromkeys(read)))
 
 
-def _alive(region: Region, item: Item) -> list[Ref]:
+def _alive(region: Region, item: LocalOp) -> list[LocalValue]:
     """What lives in a region while an item runs, the largest first."""
     items = [*region.prologue, *region.items]
     at = items.index(item)
@@ -119,19 +116,18 @@ def _alive(region: Region, item: Item) -> list[Ref]:
     return sorted({*refs, *region.args, *item.results}, key=lambda r: -ref_bytes(r))
 
 
-def _made(ref: Ref, builder: ModuleBuilder) -> str | None:
+def _made(ref: LocalValue, builder: ModuleBuilder) -> str | None:
     return None if ref.item is None else _where(ref.item, builder)
 
 
-def _where(item: Item, builder: ModuleBuilder) -> str | None:
+def _where(item: LocalOp, builder: ModuleBuilder) -> str | None:
     """The user's line of an item."""
     if item.collective is not None:
         return origin(item.collective)[0]
     text = next((text for text, alias in builder.locations.items() if alias == item.loc), None)
     if text is None:
         return None
-    with ir.Context():  # nothing else parses locations
-        return location_text(ir.Module.parse(f"module {{}} loc({text})").operation.location)
+    return location_text(parse(f"module {{}} loc({text})", trusted=True).operation.location)
 
 
 def _at(where: str | None) -> str:

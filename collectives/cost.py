@@ -1,16 +1,17 @@
 """What a collective costs: bytes each device sends, and time on a topology.
 
-The formulas are those of bandwidth-optimal ring algorithms; n is the group size, b the bytes of a device's operand.
-The busiest device counts.
+The formulas are those of bandwidth-optimal ring algorithms (`kinds` has one for each collective). The busiest device
+counts.
 """
 
 from __future__ import annotations
 
 import math
 
+from .kinds import kind_of
 from .network import Link
 
-__all__ = ["ITEM_BITS", "item_bytes", "seconds", "sent_bytes"]
+__all__ = ["ITEM_BITS", "item_bytes", "seconds", "seconds_to_send", "sent_bytes"]
 
 ITEM_BITS = {
     "i1": 8, "i2": 2, "ui2": 2, "i4": 4, "ui4": 4, "i8": 8, "ui8": 8, "i16": 16, "ui16": 16, "i32": 32,
@@ -32,34 +33,31 @@ def item_bytes(dtype: str) -> float:
 def sent_bytes(kind: str, n: int, operand: float) -> float:
     """Bytes one device sends in a collective over groups of `n` with `operand` bytes per device.
 
-    `kind` is all_gather, reduce_scatter, all_reduce, all_to_all or collective_permute (whose operand is the payload
-    of a device that sends to another).
+    `kind` is the name of one of `kinds`; the operand of a permute is the payload of a device that sends to another.
     """
-    if kind == "collective_permute":
-        return operand
-    if n <= 1:
-        return 0.0
-    if kind == "all_gather":
-        return (n - 1) * operand
-    if kind in ("reduce_scatter", "all_to_all"):
-        return (n - 1) / n * operand
-    if kind == "all_reduce":
-        return 2 * (n - 1) / n * operand
-    raise ValueError(f"unknown collective {kind!r}")
+    k = kind_of(kind)
+    return 0.0 if n <= 1 and not k.pairs else k.sent(n, operand)
 
 
 def seconds(kind: str, n: int, operand: float, link: Link) -> float:
-    """Predicted time: latency of the algorithm's steps plus bytes over what the link gives such a collective.
+    """Predicted time of a collective over groups of `n` with `operand` bytes per device."""
+    return seconds_to_send(kind, n, sent_bytes(kind, n, operand), link)
 
-    A ring collective takes `link.rounds` steps, on a switch the logarithm of the group's size.
+
+def seconds_to_send(kind: str, n: int, sent: float, link: Link) -> float:
+    """Predicted time of a collective in which a device sends `sent` bytes: latency of the algorithm's steps plus bytes
+    over what the link gives such a collective.
+
+    A ring takes `link.rounds` steps each time that it goes around, on a switch the logarithm of the group's size; an
+    exchange as many, on a switch one; a shift one.
     """
-    if kind == "collective_permute":
-        return link.latency + operand / (link.shift or link.bandwidth)
+    k = kind_of(kind)
+    if k.pattern == "shift":
+        return link.latency + sent / (link.shift or link.bandwidth)
     if n <= 1:
         return 0.0
-    rounds = link.rounds if link.rounds is not None else math.ceil(math.log2(n))
-    if kind == "all_to_all":
+    if k.pattern == "exchange":
         steps = link.rounds if link.rounds is not None else 1
-        return steps * link.latency + sent_bytes(kind, n, operand) / (link.exchange or link.bandwidth)
-    steps = rounds * (2 if kind == "all_reduce" else 1)
-    return steps * link.latency + sent_bytes(kind, n, operand) / link.bandwidth
+        return steps * link.latency + sent / (link.exchange or link.bandwidth)
+    rounds = link.rounds if link.rounds is not None else math.ceil(math.log2(n))
+    return k.phases * rounds * link.latency + sent / link.bandwidth

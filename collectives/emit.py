@@ -8,18 +8,19 @@ in a scope that already has it returns the first one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from propagation.asm import module_text
+from propagation.program import Func, Op
 
+from .heuristics import LOOP_CAPTURE_ELEMENTS
+from .kinds import CollectiveKind, kind_of
 from .layout import Dims
 
-__all__ = ["Collective", "Item", "ModuleBuilder", "Ref", "Region", "has_grown", "tensor_text"]
+__all__ = ["Collective", "LocalOp", "LocalValue", "ModuleBuilder", "Region", "has_grown", "tensor_text"]
 
-SMALL = 1024  # elements that loops take in without a thought
 _TYPES: dict[tuple, str] = {}
 
 
@@ -37,26 +38,32 @@ def tensor_text(shape: tuple[int, ...], dtype: str) -> str:
 class Collective(NamedTuple):
     """What a communicating item does, for the plan.
 
-    atoms   the atoms whose devices talk; None for groups given by the program itself
-    groups  number of groups and devices per group
-    bytes   sent by the busiest device, once
-    op      the operation of the global program that caused it
-    cause   why, in words
-    senders the devices that send; None if all do
-    members those that it stands for, if a pass combined several
+    kind     the name of one of `kinds`
+    atoms    the atoms whose devices talk; None for groups given by the program itself
+    groups   number of groups and devices per group
+    bytes    sent by the busiest device, once
+    op       the operation of the global program that caused it, or the function whose result did
+    cause    why, in words
+    senders  the devices that send; None if all do
+    members  those that it stands for, if a pass combined several
     """
 
     kind: str
     atoms: tuple[int, ...] | None
     groups: tuple[int, int]
     bytes: float
-    op: object
+    op: Op | Func | None
     cause: str
     senders: np.ndarray | None = None
-    members: tuple = ()
+    members: tuple[Collective, ...] = ()
+
+    @property
+    def facts(self) -> CollectiveKind:
+        """What holds for every collective of its kind."""
+        return kind_of(self.kind)
 
 
-class Ref:
+class LocalValue:
     """A value of the per-device program. `dtype` is MLIR's element text; values that are not tensors (tokens) have
     `type_text` set."""
 
@@ -65,7 +72,7 @@ class Ref:
     def __init__(self, shape: tuple[int, ...], dtype: str, type_text: str | None = None):
         self.shape = shape
         self.dtype = dtype
-        self.item: Item | None = None
+        self.item: LocalOp | None = None
         self.number = 0
         self.type_text = type_text
 
@@ -73,19 +80,35 @@ class Ref:
     def type(self) -> str:
         return self.type_text or tensor_text(self.shape, self.dtype)
 
+    @property
+    def maker(self) -> LocalOp:
+        """The item of a value that is known to be no argument."""
+        assert self.item is not None, "arguments are made by no item"
+        return self.item
+
     def __repr__(self) -> str:
         return f"<{self.type} of {self.item.name if self.item else 'argument'}>"
 
 
-class Item:
+class LocalOp:
     """An operation. `attrs` are inherent attributes, `extra` discardable ones, both as text."""
 
     __slots__ = ("attrs", "collective", "effect", "extra", "loc", "name", "operands", "region", "regions", "results")
 
-    def __init__(self, name, operands, results, attrs="", extra="", regions=(), loc="", effect=False):
+    def __init__(
+        self,
+        name: str,
+        operands: Sequence[LocalValue],
+        results: list[LocalValue],
+        attrs: str = "",
+        extra: str = "",
+        regions: Sequence[Region] = (),
+        loc: str = "",
+        effect: bool = False,
+    ):
         self.name: str = name
-        self.operands: list[Ref] = list(operands)
-        self.results: list[Ref] = results
+        self.operands: list[LocalValue] = list(operands)
+        self.results: list[LocalValue] = results
         self.attrs: str = attrs
         self.extra: str = extra
         self.regions: Sequence[Region] = regions
@@ -95,6 +118,12 @@ class Item:
         self.region: Region | None = None
         for i, r in enumerate(results):
             r.item, r.number = self, i
+
+    @property
+    def communication(self) -> Collective:
+        """What an item does that is known to communicate."""
+        assert self.collective is not None, f"{self.name} does not communicate"
+        return self.collective
 
     def __repr__(self) -> str:
         return f"<{self.name} -> {', '.join(r.type for r in self.results)}>"
@@ -112,9 +141,9 @@ class Region:
     def __init__(self, kind: str, parent: Region | None, arg_types: Sequence[tuple] = (), trips: int | None = 1):
         self.kind = kind
         self.parent = parent
-        self.args = [Ref(shape, dtype) for shape, dtype in arg_types]
-        self.prologue: list[Item] = []
-        self.items: list[Item] = []
+        self.args = [LocalValue(shape, dtype) for shape, dtype in arg_types]
+        self.prologue: list[LocalOp] = []
+        self.items: list[LocalOp] = []
         self.known: dict = {}
         self.trips = trips
 
@@ -125,23 +154,33 @@ class Region:
             region = region.parent
         return region
 
-    def add(self, item: Item) -> Item:
+    def add(self, item: LocalOp) -> LocalOp:
         item.region = self
         self.items.append(item)
         return item
 
-    def op(self, name, operands, types, attrs="", extra="", regions=(), loc="", effect=False) -> list[Ref]:
+    def op(
+        self,
+        name: str,
+        operands: Sequence[LocalValue],
+        types: Iterable[tuple[tuple[int, ...], str]],
+        attrs: str = "",
+        extra: str = "",
+        regions: Sequence[Region] = (),
+        loc: str = "",
+        effect: bool = False,
+    ) -> list[LocalValue]:
         """Appends an operation; `types` are (shape, dtype) pairs of its results."""
-        results = [Ref(shape, dtype) for shape, dtype in types]
-        item = Item(name, operands, results, attrs, extra, regions, loc, effect)
+        results = [LocalValue(shape, dtype) for shape, dtype in types]
+        item = LocalOp(name, operands, results, attrs, extra, regions, loc, effect)
         item.region = self
         self.items.append(item)
         return results
 
-    def lookup(self, key, grown: bool = False):
+    def lookup(self, key: Any, grown: bool = False) -> Any:
         """A fact known here or in an enclosing region. Values that have `grown` are not taken into loops: there they
         would be kept as large as they are, while those made inside become part of what uses them."""
-        region = self
+        region: Region | None = self
         while region is not None:
             found = region.known.get(key)
             if found is not None:
@@ -151,7 +190,15 @@ class Region:
             region = region.parent
         return None
 
-    def shared(self, name, operands, shape, dtype, attrs="", loc="") -> Ref:
+    def shared(
+        self,
+        name: str,
+        operands: Sequence[LocalValue],
+        shape: tuple[int, ...],
+        dtype: str,
+        attrs: str = "",
+        loc: str = "",
+    ) -> LocalValue:
         """A pure one-result operation, reused if an equal one is visible."""
         key = (name, tuple(map(id, operands)), attrs, shape, dtype)
         found = self.lookup(key, has_grown(shape, [x.shape for x in operands]))
@@ -159,14 +206,16 @@ class Region:
             found = self.known[key] = self.op(name, operands, [(shape, dtype)], attrs, loc=loc)[0]
         return found
 
-    def entry(self, name, operands, shape, dtype, attrs="") -> Ref:
+    def entry(
+        self, name: str, operands: Sequence[LocalValue], shape: tuple[int, ...], dtype: str, attrs: str = ""
+    ) -> LocalValue:
         """Like `shared`, at the start of the function, so that every region sees it."""
         root = self.root
         key = (name, tuple(map(id, operands)), attrs, shape, dtype)
         found = root.known.get(key)
         if found is None:
-            found = Ref(shape, dtype)
-            item = Item(name, operands, [found], attrs)
+            found = LocalValue(shape, dtype)
+            item = LocalOp(name, operands, [found], attrs)
             item.region = root
             root.prologue.append(item)
             root.known[key] = found
@@ -176,30 +225,33 @@ class Region:
 def has_grown(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> bool:
     """Whether a result is large, and larger than all that it is made of: a broadcast, or positions."""
     size = math.prod(shape)
-    return size > SMALL and size > sum(map(math.prod, operands))
+    return size > LOOP_CAPTURE_ELEMENTS and size > sum(map(math.prod, operands))
 
 
 class ModuleBuilder:
-    """The whole per-device module: functions and the attribute aliases that their text uses."""
+    """The whole per-device module: functions and the aliases that their text uses, of attributes (`aliases`) and of
+    locations, each from the text it stands for to its name. `printing.program_text` writes it."""
 
     def __init__(self, name: str, attributes: str):
         self.name = name
         self.attributes = attributes
-        self.functions: list[FunctionItem] = []
-        self._aliases: dict[str, str] = {}
+        self.functions: list[LocalFunction] = []
+        self.aliases: dict[str, str] = {}
         self._groups: dict[tuple, str] = {}
         self.locations: dict[str, str] = {}
 
-    def function(self, name: str, arg_types, public: bool, loc: str) -> FunctionItem:
-        function = FunctionItem(name, Region("function", None, arg_types), public, loc)
+    def function(
+        self, name: str, arg_types: Sequence[tuple[tuple[int, ...], str]], public: bool, loc: str
+    ) -> LocalFunction:
+        function = LocalFunction(name, Region("function", None, arg_types), public, loc)
         self.functions.append(function)
         return function
 
     def alias(self, text: str) -> str:
         """A name for a long attribute, written once per module."""
-        name = self._aliases.get(text)
+        name = self.aliases.get(text)
         if name is None:
-            name = self._aliases[text] = f"#groups{len(self._aliases)}"
+            name = self.aliases[text] = f"#groups{len(self.aliases)}"
         return name
 
     def dense(self, key: tuple, make: Callable[[], np.ndarray]) -> str:
@@ -218,14 +270,6 @@ class ModuleBuilder:
             alias = self.locations[text] = f"#loc{len(self.locations) + 1}"
         return alias
 
-    def text(self) -> str:
-        from .printing import function_text  # it needs the types of this file
-
-        functions = [function_text(f) for f in self.functions]
-        body = module_text(self.name, self.attributes, (), functions, self.locations)
-        aliases = "".join(f"{name} = {text}\n" for text, name in self._aliases.items() if name in body)
-        return aliases + body
-
 
 def _dense_text(array: np.ndarray) -> str:
     dims = "x".join(map(str, array.shape))
@@ -235,7 +279,7 @@ def _dense_text(array: np.ndarray) -> str:
     return f"dense<{array.tolist()}> : tensor<{dims}xi64>"
 
 
-class FunctionItem:
+class LocalFunction:
     """A function being built. `results` are set by `ret`; the attribute texts stand beside arguments and results.
 
     `layouts` are those of the arguments, as far as they are known.
@@ -245,7 +289,7 @@ class FunctionItem:
 
     def __init__(self, name: str, region: Region, public: bool, loc: str):
         self.name, self.region, self.public, self.loc = name, region, public, loc
-        self.results: list[Ref] = []
+        self.results: list[LocalValue] = []
         self.arg_attrs = [""] * len(region.args)
         self.layouts: Sequence[Dims] = ()
         self.result_attrs: list[str] = []

@@ -20,12 +20,11 @@ import numpy as np
 from propagation.model import AxisRef, Mesh, TensorSharding
 
 from .errors import MeshMismatchError, UnsupportedShardingError
+from .heuristics import MAX_DEVICES
 
 __all__ = ["Atoms", "Dims", "count_of", "local_shape", "replicated"]
 
 Dims = tuple[tuple[int, ...], ...]
-
-MAX_DEVICES = 1 << 20
 
 
 def replicated(rank: int) -> Dims:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
 from propagation import Propagated
+from propagation.collector import collector_paused
 from propagation.model import Mesh, TensorSharding
-from propagation.program import Func, Op, Program, Value, parse, paused_collection, source
+from propagation.parsing import parse
+from propagation.program import Func, Op, Program, Value, source
 
-from .annotations import Propagation, Source, unpropagated
+from .annotations import KnownShardings, Propagation, unpropagated
 from .boundary import check_divided, check_reduced, mesh_of, result_text
 from .capacity import Capacity
-from .emit import FunctionItem, ModuleBuilder, Ref
+from .emit import LocalFunction, LocalValue, ModuleBuilder
 from .errors import FullGatherError, TopologyError
 from .layout import Atoms, Dims
 from .optimize import optimize
@@ -26,15 +29,16 @@ from .partition.provenance import RESHARD
 from .passes.bits import as_bits
 from .passes.machine import machine_of
 from .plan import CommunicationPlan, Finding, human, plan_of
+from .printing import program_text
 from .realise import APART
 from .reshard import Planner, step_cost
 from .topology import Topology
 
-__all__ = ["Partitioned", "partition_program"]
+__all__ = ["PartitionedProgram", "partition_program"]
 
 
 @dataclass(slots=True, eq=False)
-class Partitioned:
+class PartitionedProgram:
     """A per-device program.
 
     plan             its collectives
@@ -58,8 +62,8 @@ class Partitioned:
     def as_text(self) -> str:
         """The module as StableHLO text."""
         if self._text is None:
-            with paused_collection():
-                self._text = self._builder.text()
+            with collector_paused():
+                self._text = program_text(self._builder)
         return self._text
 
     @property
@@ -74,13 +78,21 @@ class Partitioned:
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{n}={s}" for n, s in self.mesh.axes)
-        return f"<Partitioned over {axes or 'one device'}: {self.plan!r}, {len(self.findings)} findings>"
+        return f"<PartitionedProgram over {axes or 'one device'}: {self.plan!r}, {len(self.findings)} findings>"
 
 
 class Module(Context):
     """The context, and what it takes to partition functions."""
 
-    def __init__(self, program: Program, known: Source, atoms, builder, given: Topology | None, options):
+    def __init__(
+        self,
+        program: Program,
+        known: KnownShardings,
+        atoms: Atoms,
+        builder: ModuleBuilder,
+        given: Topology | None,
+        options: Options,
+    ):
         super().__init__(program, known.sharding, atoms, builder, given or Topology(), options)
         self.planner = Planner(atoms, step_cost(given))
         self.known = known
@@ -105,7 +117,7 @@ class Module(Context):
         item = self.builder.function(name, types, False, self.loc)
         item.results = self.copy_ops(func.body, item.region, item.region.args)
 
-    def manual_shardings(self, op: Op):
+    def manual_shardings(self, op: Op) -> tuple[tuple[TensorSharding, ...], tuple[TensorSharding, ...]]:
         return self.known.manual(op)
 
     def manual_atoms(self, op: Op) -> tuple[int, ...]:
@@ -113,8 +125,15 @@ class Module(Context):
         return self.atoms.of_axes(mesh.axis(name) for name in self.known.manual_axes(op))
 
     def function(
-        self, func: Func, ins, outs, name: str, public: bool, partial=None, apart: frozenset[int] = frozenset()
-    ) -> FunctionItem:  # fmt: skip
+        self,
+        func: Func,
+        ins: Sequence[Dims],
+        outs: Sequence[Dims],
+        name: str,
+        public: bool,
+        partial: Sequence[Sequence[tuple[int, ...]]] | None = None,
+        apart: frozenset[int] = frozenset(),
+    ) -> LocalFunction:
         """Partitions a function whose arguments and results have the layouts `ins` and `outs`. `partial` has the atoms
         over which arguments, and those over which results, are sums still to be taken; None if all are complete.
         Over the atoms `apart` devices may disagree about running it."""
@@ -138,7 +157,7 @@ class Module(Context):
         self.region, self.env, self.op = saved
         return item
 
-    def _result(self, func: Func, i: int, value: Value, dims: Dims, atoms: tuple[int, ...]) -> Ref:
+    def _result(self, func: Func, i: int, value: Value, dims: Dims, atoms: tuple[int, ...]) -> LocalValue:
         """A result in its layout; what that sends is charged to the operation that computed it, with the result as the
         cause."""
         self.op = value.owner if isinstance(value.owner, Op) else func.body.terminator
@@ -149,7 +168,9 @@ class Module(Context):
             self.because = RESHARD
 
 
-def partition_program(program: Program, known: Source, given: Topology | None, options: Options) -> Partitioned:
+def partition_program(
+    program: Program, known: KnownShardings, given: Topology | None, options: Options
+) -> PartitionedProgram:
     """Partitions `program`, whose shardings `known` knows, for a topology that holds its mesh, or for any."""
     sharding = known.sharding
     main = program.main
@@ -192,7 +213,7 @@ def partition_program(program: Program, known: Source, given: Topology | None, o
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     results = tuple(_sharding(s, mesh, v) for s, v in zip(result_shardings, main.returned))
     propagated = known.propagated if isinstance(known, Propagation) else None
-    return Partitioned(builder, plan, tuple(ctx.findings), mesh, arg_shardings, results, propagated)
+    return PartitionedProgram(builder, plan, tuple(ctx.findings), mesh, arg_shardings, results, propagated)
 
 
 def _laid(topology: Topology, mesh: Mesh, main: Func) -> Topology:
@@ -226,7 +247,7 @@ def _gathered(findings: list[Finding]) -> FullGatherError:
     )
 
 
-def _arg_attrs(ctx: Module, main: Func, item: FunctionItem) -> list[str]:
+def _arg_attrs(ctx: Module, main: Func, item: LocalFunction) -> list[str]:
     """Donation survives where the local shapes of argument and result still agree."""
     out = []
     for arg, attrs in zip(item.region.args, main.arg_attrs):

@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from .kinds import kind_of, kinds
 from .layout import Dims
 
-__all__ = ["Move", "Step", "successors"]
+__all__ = ["Move", "ReshardStep", "successors"]
 
 Unreduced = tuple[int, ...]
 
@@ -28,7 +29,7 @@ class Move(NamedTuple):
     atoms: tuple[int, ...]
 
 
-class Step(NamedTuple):
+class ReshardStep(NamedTuple):
     """One collective (or a local slice).
 
     kind       slice, all_gather, all_to_all, collective_permute, reduce_scatter, all_reduce, pieces
@@ -50,13 +51,18 @@ class Step(NamedTuple):
     unreduced: Unreduced
     rounds: int = 0
 
-    def rename(self, names: Callable[[int], tuple[int, ...]]) -> Step:
+    @property
+    def reduces(self) -> bool:
+        """Whether it adds up what is unreduced."""
+        return self.kind in kinds() and kind_of(self.kind).reduces
+
+    def rename(self, names: Callable[[int], tuple[int, ...]]) -> ReshardStep:
         """The same step with every atom replaced by several."""
 
         def expand(atoms):
             return tuple(x for a in atoms for x in names(a))
 
-        return Step(
+        return ReshardStep(
             self.kind,
             expand(self.atoms),
             self.dim,
@@ -74,7 +80,7 @@ def successors(
     target: Dims,
     sizes: Sequence[int],
     anywhere: bool = False,
-) -> list[Step]:
+) -> list[ReshardStep]:
     """Moves from (dims, unreduced) that may lead to `target`. Partial sums may be scattered `anywhere`, or over atoms
     only that the target is sharded over."""
     p = _Position(shape, dims, unreduced, target, sizes)
@@ -115,7 +121,7 @@ class _Position:
     def with_dim(self, d: int, atoms) -> Dims:
         return (*self.dims[:d], tuple(atoms), *self.dims[d + 1 :])
 
-    def direct(self) -> Step | None:
+    def direct(self) -> ReshardStep | None:
         """Slicing, or reduce-scattering, exactly what the target wants next: never a mistake, if nothing is left that
         could be sliced before it is reduced."""
         found = next(self._direct_slices(), None)
@@ -136,7 +142,7 @@ class _Position:
             k += 1
         return t[:k]
 
-    def _direct_slices(self) -> Iterator[Step]:
+    def _direct_slices(self) -> Iterator[ReshardStep]:
         for d in self._fitting():
             s = self.dims[d]
             new = self._run(d, lambda a: a not in self.used)
@@ -144,12 +150,12 @@ class _Position:
             if len(new) > len(s) and self.can_hold(d, s, new):
                 if len(more) > len(new) and self.can_hold(d, s, more) and not self.can_hold(d, new, more):
                     continue  # pieces that are not nested: scattered as a whole
-                yield Step("slice", new[len(s) :], d, (), self.with_dim(d, new), self.unreduced)
+                yield ReshardStep("slice", new[len(s) :], d, (), self.with_dim(d, new), self.unreduced)
 
     def _is_cut(self, a: int) -> bool:
         return a in self.unreduced or a not in self.used
 
-    def _direct_scatters(self) -> Iterator[Step]:
+    def _direct_scatters(self) -> Iterator[ReshardStep]:
         """Each by itself, or with free atoms that the target wants beside them: devices cut by these first."""
         for d in self._fitting():
             s = self.dims[d]
@@ -158,9 +164,9 @@ class _Position:
                 atoms = tuple(a for a in new[len(s) :] if a in self.unreduced)
                 if atoms and self.can_hold(d, s, new):
                     left = tuple(u for u in self.unreduced if u not in atoms)
-                    yield Step("reduce_scatter", atoms, d, (), self.with_dim(d, new), left)
+                    yield ReshardStep("reduce_scatter", atoms, d, (), self.with_dim(d, new), left)
 
-    def reductions(self, anywhere: bool) -> Iterator[Step]:
+    def reductions(self, anywhere: bool) -> Iterator[ReshardStep]:
         yield from self._direct_scatters()
         inside = [u for u in self.unreduced if u in self.place]
         outside = tuple(u for u in self.unreduced if u not in self.place)
@@ -169,11 +175,11 @@ class _Position:
                 new = (*self.dims[d], u)
                 if self.even(d, new):
                     left = tuple(v for v in self.unreduced if v != u)
-                    yield Step("reduce_scatter", (u,), d, (), self.with_dim(d, new), left)
+                    yield ReshardStep("reduce_scatter", (u,), d, (), self.with_dim(d, new), left)
         if outside:
-            yield Step("all_reduce", outside, -1, (), self.dims, tuple(inside))
+            yield ReshardStep("all_reduce", outside, -1, (), self.dims, tuple(inside))
         if inside:
-            yield Step("all_reduce", self.unreduced, -1, (), self.dims, ())
+            yield ReshardStep("all_reduce", self.unreduced, -1, (), self.dims, ())
 
     def _suffixes(self, d: int) -> Iterator[tuple[int, ...]]:
         s = self.dims[d]
@@ -204,7 +210,7 @@ class _Position:
             return [Move(d, e, (*sorted(atoms, key=self.target[e].index), *along))]
         return [Move(d, e, tuple(sorted(atoms, key=self.target[e].index))) for e, atoms in groups.items()]
 
-    def exchanges(self) -> Iterator[Step]:
+    def exchanges(self) -> Iterator[ReshardStep]:
         """All-to-alls: one source dimension with every suffix, then source dimensions fused."""
         longest: list[list[Move]] = []
         for d in range(len(self.dims)):
@@ -229,7 +235,7 @@ class _Position:
                         yield step
                         fused += other
 
-    def exchange(self, moves: list[Move]) -> Step | None:
+    def exchange(self, moves: list[Move]) -> ReshardStep | None:
         moves = sorted(moves, key=lambda m: (m.target, self.target[m.target].index(m.atoms[0])))
         losing = {m.source for m in moves}
         gaining = {m.target for m in moves}
@@ -247,9 +253,9 @@ class _Position:
             if not self.can_hold(e, self.dims[e], tuple(dims[e])):
                 return None
         atoms = tuple(a for m in moves for a in m.atoms)
-        return Step("all_to_all", atoms, -1, tuple(moves), tuple(map(tuple, dims)), self.unreduced)
+        return ReshardStep("all_to_all", atoms, -1, tuple(moves), tuple(map(tuple, dims)), self.unreduced)
 
-    def slices(self) -> Iterator[Step]:
+    def slices(self) -> Iterator[ReshardStep]:
         """Cutting by an atom that the target wants elsewhere, so that less has to move."""
         for a in self.place:
             if a in self.used:
@@ -257,17 +263,17 @@ class _Position:
             for d in range(len(self.dims)):
                 new = (*self.dims[d], a)
                 if self.even(d, new):
-                    yield Step("slice", (a,), d, (), self.with_dim(d, new), self.unreduced)
+                    yield ReshardStep("slice", (a,), d, (), self.with_dim(d, new), self.unreduced)
 
-    def gathers(self) -> Iterator[Step]:
+    def gathers(self) -> Iterator[ReshardStep]:
         for d in range(len(self.dims)):
             for suffix in self._suffixes(d):
                 rest = self.dims[d][: len(self.dims[d]) - len(suffix)]
-                yield Step("all_gather", suffix, d, (), self.with_dim(d, rest), self.unreduced)
+                yield ReshardStep("all_gather", suffix, d, (), self.with_dim(d, rest), self.unreduced)
                 if not rest and 2 * self.shape[d] < math.prod(self.sizes[a] for a in suffix):
-                    yield Step("all_reduce", suffix, d, (), self.with_dim(d, ()), self.unreduced)
+                    yield ReshardStep("all_reduce", suffix, d, (), self.with_dim(d, ()), self.unreduced)
 
-    def permutes(self) -> Iterator[Step]:
+    def permutes(self) -> Iterator[ReshardStep]:
         """Layouts with the same piece shape that are closer to the target."""
         if not any(self.dims):
             return
@@ -281,7 +287,7 @@ class _Position:
                 if new is not None and new not in seen:
                     seen.add(new)
                     atoms = tuple(sorted(old.union(*new)))
-                    yield Step("collective_permute", atoms, -1, (), new, self.unreduced)
+                    yield ReshardStep("collective_permute", atoms, -1, (), new, self.unreduced)
 
     def _heads(self, keep_common: bool) -> tuple[list[tuple[int, ...]], list[int]]:
         """Of every dimension the most of its target that its piece count allows, and how many pieces that leaves."""

@@ -28,7 +28,7 @@ class Link:
     shift: float | None = None
     rounds: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         rates = [self.bandwidth, *[r for r in (self.exchange, self.shift) if r is not None]]
         numbers = [self.latency, *rates, self.rounds or 0]
         if any(isinstance(v, bool) or not isinstance(v, int | float) for v in numbers):
@@ -65,7 +65,7 @@ class Network:
     wrap: int = 0
     wrap_all: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.kind not in ("torus", "switch"):
             raise TopologyError(f"a network is a 'torus' or a 'switch', got {self.kind!r}")
         if not self.limits or any(type(n) is not int or n < 1 for n in self.limits):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .errors import OptionError
+from .heuristics import MEMORY_GROWTH_SHARE
 
 __all__ = ["Options"]
 
@@ -59,7 +60,7 @@ class Options:
     order: bool | None = None
     keep_gathered: bool = False
     memory: int | None = None
-    memory_growth: float = 0.25
+    memory_growth: float = MEMORY_GROWTH_SHARE
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> Options:

@@ -20,15 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .heuristics import BOXES_PER_ROUND, EXACT_DEVICES, EXACT_ROUNDS
 from .layout import Dims
 
-__all__ = ["DEVICE_LIMIT", "ROUND_LIMIT", "Pieces", "fewest", "involved", "pieces_between", "positions"]
-
-DEVICE_LIMIT = 256  # devices that differ in the atoms of either layout; beyond them the search takes too long
-ROUND_LIMIT = 16  # more messages than this cost more time than their bytes save
+__all__ = ["Pieces", "fewest", "involved", "pieces_between", "positions"]
 
 
-class Round(NamedTuple):
+class PieceRound(NamedTuple):
     """One collective permute, by device number over the atoms involved.
 
     sender    i64[devices]: who sends to each device; -1: it receives nothing
@@ -44,7 +42,7 @@ class Round(NamedTuple):
 class Pieces(NamedTuple):
     """How boxes travel.
 
-    atoms     the atoms involved, in the order in which `Round` numbers devices
+    atoms     the atoms involved, in the order in which `PieceRound` numbers devices
     grid      boxes per piece of the target, by dimension
     units     boxes in the whole tensor, by dimension
     rounds    the permutes
@@ -54,8 +52,8 @@ class Pieces(NamedTuple):
     atoms: tuple[int, ...]
     grid: tuple[int, ...]
     units: tuple[int, ...]
-    rounds: tuple[Round, ...]
-    own: tuple[Round, ...]
+    rounds: tuple[PieceRound, ...]
+    own: tuple[PieceRound, ...]
 
 
 class _Lacking(NamedTuple):
@@ -97,7 +95,7 @@ def _lacking(source: Dims, target: Dims, sizes: tuple[int, ...]) -> _Lacking | N
     new = [math.prod(sizes[a] for a in d) for d in target]
     units = tuple(math.lcm(p, q) for p, q in zip(old, new))
     grid = tuple(n // q for n, q in zip(units, new))
-    if count > DEVICE_LIMIT or math.prod(grid) > 4 * ROUND_LIMIT:
+    if count > EXACT_DEVICES or math.prod(grid) > BOXES_PER_ROUND * EXACT_ROUNDS:
         return None
     position = positions(atoms, sizes, count)
     have = np.stack([position(d) for d in source], axis=1) if source else np.zeros((count, 0), np.int64)
@@ -108,7 +106,7 @@ def _lacking(source: Dims, target: Dims, sizes: tuple[int, ...]) -> _Lacking | N
     wanted, cut = np.divmod(box, np.array(inside, np.int64))
     kept = (wanted == have[:, None]).all(axis=2)
     most = int((~kept).sum(axis=1).max())
-    if not 0 < most <= ROUND_LIMIT:
+    if not 0 < most <= EXACT_ROUNDS:
         return None
     return _Lacking(atoms, grid, units, old, have, puts, wanted, cut, kept, most)
 
@@ -138,7 +136,7 @@ def pieces_between(source: Dims, target: Dims, sizes: tuple[int, ...]) -> Pieces
     return Pieces(atoms, grid, units, rounds, _own(kept, cut, puts))
 
 
-def _own(kept: np.ndarray, cut: np.ndarray, puts: np.ndarray) -> tuple[Round, ...]:
+def _own(kept: np.ndarray, cut: np.ndarray, puts: np.ndarray) -> tuple[PieceRound, ...]:
     """What devices keep, one box of each at a time: `kept` are flags by device and box."""
     nth = kept.cumsum(axis=1)
     own = []
@@ -160,9 +158,9 @@ def _number(tiles: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     return out
 
 
-def _empty(count: int, rank: int) -> Round:
+def _empty(count: int, rank: int) -> PieceRound:
     zeros = lambda: np.zeros((count, rank), np.int64)
-    return Round(np.full(count, -1, np.int64), zeros(), zeros())
+    return PieceRound(np.full(count, -1, np.int64), zeros(), zeros())
 
 
 def involved(source: Dims, target: Dims) -> tuple[int, ...]:

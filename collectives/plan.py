@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from propagation.program import source
+from propagation.program import Op, source
 
-from .cost import seconds
-from .emit import Collective, FunctionItem, Item, Region
+from .cost import seconds_to_send
+from .emit import Collective, LocalFunction, LocalOp, Region
 from .layout import Atoms
 from .passes.machine import Machine
 from .passes.schedule import simulate
@@ -44,7 +45,7 @@ class Origin:
 class PlanEntry:
     """One collective.
 
-    kind        all_gather, reduce_scatter, all_reduce, all_to_all, collective_permute
+    kind        the name of one of `kinds`: all_gather, reduce_scatter, all_reduce, all_to_all, collective_permute, ...
     axes        mesh axes its devices differ in (`data,model:(2)2`); empty if the program gave the groups itself
     groups      number of groups
     group_size  devices per group
@@ -119,7 +120,7 @@ class CommunicationPlan:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[PlanEntry]:
         return iter(self.entries)
 
     def __repr__(self) -> str:
@@ -144,7 +145,7 @@ def human_time(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def plan_of(main: FunctionItem, functions: dict[str, FunctionItem], machine: Machine) -> CommunicationPlan:
+def plan_of(main: LocalFunction, functions: dict[str, LocalFunction], machine: Machine) -> CommunicationPlan:
     """The plan of a built program, read off its items: what is written is what is counted."""
     atoms, topology = machine.atoms, machine.topology
     entries: list[PlanEntry] = []
@@ -176,19 +177,18 @@ def plan_of(main: FunctionItem, functions: dict[str, FunctionItem], machine: Mac
     return CommunicationPlan(tuple(entries), everyone + float(some.max()), exposed)
 
 
-def _entry(item: Item, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:
-    c = item.collective
+def _entry(item: LocalOp, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:
+    c = item.communication
     axes = () if c.atoms is None else atoms.axes(c.atoms)
     link = topology.link(a.name for a in axes)
     groups, size = c.groups
-    operand = c.bytes if c.kind == "collective_permute" else _operand_bytes(c.kind, size, c.bytes)
     text = "" if c.atoms is None else atoms.axes_text(c.atoms)
     where, cause = origin(c)
     members = tuple(Origin(*origin(m), m.bytes) for m in c.members)
     if members:
         causes = dict.fromkeys(m.cause for m in members)
         cause = f"{c.cause}: {next(iter(causes))}" + (", ..." if len(causes) > 1 else "")
-    time = seconds(c.kind, size, operand, link)
+    time = seconds_to_send(c.kind, size, c.bytes, link)
     triples = tuple((a.name, a.pre, a.size) for a in axes)
     return PlanEntry(c.kind, text, groups, size, c.bytes, times, where, cause, time, members, triples)
 
@@ -197,13 +197,5 @@ def origin(c: Collective) -> tuple[str | None, str]:
     """The source line of what caused a collective, and that with why."""
     if c.op is None:
         return None, c.cause
-    name = getattr(c.op, "name", "") if hasattr(c.op, "operands") else f"result of @{c.op.name}"
-    return source(c.op), f"{name}: {c.cause}" if name else c.cause
-
-
-def _operand_bytes(kind: str, n: int, sent: float) -> float:
-    """The operand bytes that make a device send `sent` bytes."""
-    if n <= 1:
-        return 0.0
-    factor = {"all_gather": n - 1, "all_reduce": 2 * (n - 1) / n}.get(kind, (n - 1) / n)
-    return sent / factor
+    name = c.op.name if isinstance(c.op, Op) else f"result of @{c.op.name}"
+    return source(c.op), f"{name}: {c.cause}"

@@ -19,7 +19,7 @@ from .boxes import boxes_between
 from .cost import item_bytes, seconds
 from .errors import OptionError, ReshardError, TopologyError, UnsupportedShardingError
 from .layout import Atoms, Dims
-from .moves import Step
+from .moves import ReshardStep
 from .plan import human, human_time
 from .reshard import Planner, ReshardPlan, step_cost
 from .search import operand_bytes, piece_bytes, step_bytes
@@ -154,10 +154,10 @@ def plan_reshard(
     mesh = as_mesh(mesh)
     asked = _asked(as_shape(shape), as_element_type(dtype), mesh, source, target, target_mesh)
     machine = _machine(topology, mesh)
-    ends = [piece_bytes(asked.shape, asked.bits, dims, asked.atoms.sizes) for dims in (asked.before, asked.after)]
+    ends = [piece_bytes(asked.shape, asked.itemsize, dims, asked.atoms.sizes) for dims in (asked.before, asked.after)]
     limit = max(ends) if memory is None else _memory(memory, max(ends))
     planner = _planner(_plain(mesh), frozenset(asked.axes), step_cost(machine), limit if memory is not None else None)
-    plan = planner.plan(asked.shape, asked.bits, asked.before, asked.after, asked.pending)
+    plan = planner.plan(asked.shape, asked.itemsize, asked.before, asked.after, asked.pending)
     bound = _bound(asked)
     routes = [r for r in _routes(asked, plan) if r.peak <= limit]
     if not routes:
@@ -180,7 +180,7 @@ class _Asked(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
-    bits: float
+    itemsize: float
     source: TensorSharding
     target: TensorSharding
     axes: tuple[AxisRef, ...]
@@ -208,7 +208,7 @@ class _Asked(NamedTuple):
 class _RouteStep(NamedTuple):
     """A step between two layouts; `state` are (layout, unreduced atoms, whether over the target's mesh)."""
 
-    step: Step
+    step: ReshardStep
     before: tuple[Dims, tuple[int, ...], bool]
     after: tuple[Dims, tuple[int, ...], bool]
     bytes: float
@@ -285,8 +285,8 @@ def _bound(asked: _Asked) -> float:
     """Bytes that the busiest device must be sent, whatever the plan."""
     target = asked.tiles(asked.after, asked.kept, True)
     if asked.pending:
-        return summing(target, asked.atoms.product(asked.pending)) * asked.bits
-    return lacking(asked.tiles(asked.before, asked.kept, False), target) * asked.bits
+        return summing(target, asked.atoms.product(asked.pending)) * asked.itemsize
+    return lacking(asked.tiles(asked.before, asked.kept, False), target) * asked.itemsize
 
 
 def _routes(asked: _Asked, plan: ReshardPlan) -> list[_Route]:
@@ -298,10 +298,10 @@ def _routes(asked: _Asked, plan: ReshardPlan) -> list[_Route]:
     return [_reordered(asked, plan), *([] if boxes is None else [boxes])]
 
 
-def _route(asked: _Asked, steps: Iterable[Step], turn: int | None) -> _Route:
+def _route(asked: _Asked, steps: Iterable[ReshardStep], turn: int | None) -> _Route:
     """The route of the planner's steps, where the step `turn` ends in the target's order of devices."""
     state = (asked.before, (*asked.pending, *asked.kept), False)
-    size = lambda dims: piece_bytes(asked.shape, asked.bits, dims, asked.atoms.sizes)
+    size = lambda dims: piece_bytes(asked.shape, asked.itemsize, dims, asked.atoms.sizes)
     out, peak = [], size(asked.before)
     for i, step in enumerate(steps):
         after = (step.after, (*step.unreduced, *asked.kept), state[2] or i == turn)
@@ -309,9 +309,9 @@ def _route(asked: _Asked, steps: Iterable[Step], turn: int | None) -> _Route:
         if step.kind == "pieces":
             found = boxes_between(asked.shape, state[0], step.after, asked.atoms.sizes)
             assert found is not None  # the planner has seen it
-            rounds, sent = step.rounds, found.elements * asked.bits
+            rounds, sent = step.rounds, found.elements * asked.itemsize
         else:
-            sent = step_bytes(step, asked.shape, asked.bits, state[0], asked.atoms.sizes)
+            sent = step_bytes(step, asked.shape, asked.itemsize, state[0], asked.atoms.sizes)
         if i == turn and _same(asked, state, after):
             sent, rounds = 0.0, 0
         out.append(_RouteStep(step, state, after, sent, rounds))
@@ -332,7 +332,7 @@ def _reordered(asked: _Asked, plan: ReshardPlan) -> _Route:
     routes = []
     dims, partial = asked.before, asked.pending
     for i in range(len(plan.steps) + 1):
-        turn = Step("collective_permute", everyone, -1, (), dims, partial)
+        turn = ReshardStep("collective_permute", everyone, -1, (), dims, partial)
         routes.append(_route(asked, [*plan.steps[:i], turn, *plan.steps[i:]], i))
         if i < len(plan.steps):
             step = plan.steps[i]
@@ -347,10 +347,10 @@ def _boxes(asked: _Asked) -> _Route | None:
     """Exact boxes, after an all-reduce of what is to be summed."""
     steps: list[_RouteStep] = []
     start = (asked.before, (*asked.pending, *asked.kept), False)
-    size = lambda dims: piece_bytes(asked.shape, asked.bits, dims, asked.atoms.sizes)
+    size = lambda dims: piece_bytes(asked.shape, asked.itemsize, dims, asked.atoms.sizes)
     if asked.pending:
-        step = Step("all_reduce", asked.pending, -1, (), asked.before, ())
-        sent = step_bytes(step, asked.shape, asked.bits, asked.before, asked.atoms.sizes)
+        step = ReshardStep("all_reduce", asked.pending, -1, (), asked.before, ())
+        sent = step_bytes(step, asked.shape, asked.itemsize, asked.before, asked.atoms.sizes)
         summed = (asked.before, asked.kept, False)
         steps.append(_RouteStep(step, start, summed, sent, 1))
         start = summed
@@ -359,8 +359,8 @@ def _boxes(asked: _Asked) -> _Route | None:
     if found is None:
         return None
     rounds, atoms = len(found.rounds), tuple(range(len(asked.atoms.sizes)))
-    step = Step("pieces" if rounds else "slice", atoms, -1, (), asked.after, (), rounds)
-    steps.append(_RouteStep(step, start, end, found.elements * asked.bits, rounds))
+    step = ReshardStep("pieces" if rounds else "slice", atoms, -1, (), asked.after, (), rounds)
+    steps.append(_RouteStep(step, start, end, found.elements * asked.itemsize, rounds))
     return _Route(tuple(steps), sum(s.bytes for s in steps), max(size(asked.before), size(asked.after)))
 
 
@@ -389,5 +389,5 @@ def _seconds(asked: _Asked, s: _RouteStep, link) -> float:
         return 0.0
     if s.step.kind in ("pieces", "collective_permute"):
         return s.rounds * seconds("collective_permute", 2, s.bytes / s.rounds, link)
-    operand = operand_bytes(s.step, asked.shape, asked.bits, s.before[0], asked.atoms.sizes)
+    operand = operand_bytes(s.step, asked.shape, asked.itemsize, s.before[0], asked.atoms.sizes)
     return seconds(s.step.kind, asked.atoms.product(s.step.atoms), operand, link)

@@ -6,12 +6,20 @@ from collections.abc import Sequence
 
 from propagation import asm
 
-from .emit import FunctionItem, Ref, Region, tensor_text
+from .emit import LocalFunction, LocalValue, ModuleBuilder, Region, tensor_text
 
-__all__ = ["function_text"]
+__all__ = ["function_text", "program_text"]
 
 
-def function_text(function: FunctionItem) -> str:
+def program_text(builder: ModuleBuilder) -> str:
+    """The whole module, after the aliases that it uses."""
+    functions = [function_text(f) for f in builder.functions]
+    body = asm.module_text(builder.name, builder.attributes, (), functions, builder.locations)
+    aliases = "".join(f"{name} = {text}\n" for text, name in builder.aliases.items() if name in body)
+    return aliases + body
+
+
+def function_text(function: LocalFunction) -> str:
     """A `func.func`. Values are numbered in the order in which they are written."""
     region, printer = function.region, _Printer()
     args = printer.arguments(region)
@@ -31,7 +39,7 @@ class _Printer:
 
     def __init__(self) -> None:
         self.count = 0
-        self.values: dict[Ref, tuple[str, str]] = {}
+        self.values: dict[LocalValue, tuple[str, str]] = {}
 
     def arguments(self, region: Region) -> list[tuple[str, str]]:
         """Names the arguments of a region."""
@@ -64,7 +72,7 @@ class _Printer:
             out.append(line(head, item.name, operands, types, item.attrs, regions, item.loc, item.extra))
         return out
 
-    def _several(self, results: Sequence[Ref]) -> tuple[str, str]:
+    def _several(self, results: Sequence[LocalValue]) -> tuple[str, str]:
         """Names the results of an item that has none or several; the text in front of it, and that of their types."""
         if not results:
             return "", "()"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from propagation.program import source
+from propagation.ops import REDUCTIONS
+from propagation.program import Func, Op, source
 
 from .cost import item_bytes, sent_bytes
-from .emit import Collective, ModuleBuilder, Ref, Region
+from .emit import Collective, LocalValue, ModuleBuilder, Region
 from .errors import UnsupportedOpError
 from .layout import Atoms, Dims, local_shape
-from .moves import Step
+from .moves import ReshardStep
 from .realise_pieces import send_pieces
 from .realise_reductions import Group, all_reduce, reduce_scatter, spread
 from .reshard import Planner
@@ -24,15 +26,7 @@ __all__ = ["APART", "REDUCERS", "Realiser", "array_text", "zero_literal"]
 APART = "apart"
 
 # The operation that combines partial results of each kind.
-REDUCERS = {
-    "add": "stablehlo.add",
-    "mul": "stablehlo.multiply",
-    "max": "stablehlo.maximum",
-    "min": "stablehlo.minimum",
-    "and": "stablehlo.and",
-    "or": "stablehlo.or",
-    "xor": "stablehlo.xor",
-}
+REDUCERS = {row.kind: row.op for row in REDUCTIONS.values()}
 
 
 class Realiser:
@@ -49,11 +43,11 @@ class Realiser:
 
     # -- scalars and positions ------------------------------------------------------------------------------
 
-    def index(self, region: Region, value: int) -> Ref:
+    def index(self, region: Region, value: int) -> LocalValue:
         """An i32 scalar constant."""
         return region.entry("stablehlo.constant", (), (), "i32", f"value = dense<{value}> : tensor<i32>")
 
-    def coordinate(self, region: Region, atoms: Sequence[int]) -> Ref:
+    def coordinate(self, region: Region, atoms: Sequence[int]) -> LocalValue:
         """This device's position along `atoms` (i32 scalar), the first most major."""
         device = region.entry("stablehlo.replica_id", (), (), "ui32")
         device = region.entry("stablehlo.convert", (device,), (), "i32")
@@ -70,34 +64,42 @@ class Realiser:
             out = digit
         return self.index(region, 0) if out is None else out
 
-    def offset(self, region: Region, atoms: Sequence[int], piece: int) -> Ref:
+    def offset(self, region: Region, atoms: Sequence[int], piece: int) -> LocalValue:
         """Where this device's piece starts in a dimension cut by `atoms` into pieces of `piece` (i32 scalar)."""
         position = self.coordinate(region, atoms)
         if piece == 1 or not atoms:
             return position
         return region.entry("stablehlo.multiply", (position, self.index(region, piece)), (), "i32")
 
-    def constant(self, region: Region, shape: tuple[int, ...], dtype: str, literal: str) -> Ref:
+    def constant(self, region: Region, shape: tuple[int, ...], dtype: str, literal: str) -> LocalValue:
         """A splat constant, at the entry of the function."""
         attrs = f"value = dense<{literal}> : tensor<{dtype}>"
         scalar = region.entry("stablehlo.constant", (), (), dtype, attrs)
         return scalar if not shape else self.splat(region, scalar, shape)
 
-    def splat(self, region: Region, scalar: Ref, shape: tuple[int, ...]) -> Ref:
+    def splat(self, region: Region, scalar: LocalValue, shape: tuple[int, ...]) -> LocalValue:
         """A scalar repeated over `shape`."""
         if not shape:
             return scalar
         attrs = "broadcast_dimensions = array<i64>"
         return region.shared("stablehlo.broadcast_in_dim", (scalar,), shape, scalar.dtype, attrs)
 
-    def zero(self, region: Region, shape: tuple[int, ...], dtype: str) -> Ref:
+    def zero(self, region: Region, shape: tuple[int, ...], dtype: str) -> LocalValue:
         return self.constant(region, shape, dtype, zero_literal(dtype))
 
     # -- local pieces ---------------------------------------------------------------------------------------
 
     def pad(
-        self, region: Region, x: Ref, dim: int, low: int, high: int, fill: Ref | None = None, loc="", inner: int = 0
-    ) -> Ref:
+        self,
+        region: Region,
+        x: LocalValue,
+        dim: int,
+        low: int,
+        high: int,
+        fill: LocalValue | None = None,
+        loc: str = "",
+        inner: int = 0,
+    ) -> LocalValue:
         """`x` with `low` and `high` elements of `fill` (zero by default) added to the ends of `dim`, `inner` between
         neighbours; negative amounts at the ends cut."""
         if not low and not high and not inner:
@@ -112,7 +114,9 @@ class Realiser:
         )
         return region.shared("stablehlo.pad", (x, fill), shape, x.dtype, attrs, loc)
 
-    def cut(self, region: Region, x: Ref, dim: int, start: int, stop: int, loc="", stride: int = 1) -> Ref:
+    def cut(
+        self, region: Region, x: LocalValue, dim: int, start: int, stop: int, loc: str = "", stride: int = 1
+    ) -> LocalValue:
         """`x[start:stop:stride]` along `dim`, static."""
         if start == 0 and stop == x.shape[dim] and stride == 1:
             return x
@@ -125,7 +129,9 @@ class Realiser:
         )
         return region.shared("stablehlo.slice", (x,), shape, x.dtype, attrs, loc)
 
-    def window(self, region: Region, x: Ref, dim: int, start: Ref, size: int, loc="") -> Ref:
+    def window(
+        self, region: Region, x: LocalValue, dim: int, start: LocalValue, size: int, loc: str = ""
+    ) -> LocalValue:
         """`size` elements of `x` along `dim` from the i32 scalar `start`."""
         zero = self.index(region, 0)
         starts = [start if d == dim else zero for d in range(len(x.shape))]
@@ -133,7 +139,7 @@ class Realiser:
         attrs = f"slice_sizes = array<i64: {_list(shape)}>"
         return region.shared("stablehlo.dynamic_slice", (x, *starts), shape, x.dtype, attrs, loc)
 
-    def repeat(self, region: Region, x: Ref, dim: int, times: int, loc="") -> Ref:
+    def repeat(self, region: Region, x: LocalValue, dim: int, times: int, loc: str = "") -> LocalValue:
         """`x` laid `times` times one behind the other along `dim`."""
         wide = (*x.shape[:dim], times, *x.shape[dim:])
         dims = [d + (d >= dim) for d in range(len(x.shape))]
@@ -141,19 +147,21 @@ class Realiser:
         out = region.shared("stablehlo.broadcast_in_dim", (x,), wide, x.dtype, attrs, loc)
         return self.reshape(region, out, _with(x.shape, dim, times * x.shape[dim]), loc)
 
-    def reshape(self, region: Region, x: Ref, shape: tuple[int, ...], loc="") -> Ref:
+    def reshape(self, region: Region, x: LocalValue, shape: tuple[int, ...], loc: str = "") -> LocalValue:
         if x.shape == shape:
             return x
         return region.shared("stablehlo.reshape", (x,), shape, x.dtype, "", loc)
 
-    def transpose(self, region: Region, x: Ref, order: Sequence[int], loc="") -> Ref:
+    def transpose(self, region: Region, x: LocalValue, order: Sequence[int], loc: str = "") -> LocalValue:
         if list(order) == list(range(len(order))):
             return x
         shape = tuple(x.shape[i] for i in order)
         attrs = f"permutation = array<i64: {_list(order)}>"
         return region.shared("stablehlo.transpose", (x,), shape, x.dtype, attrs, loc)
 
-    def inside(self, region: Region, x_shape, dim: int, atoms, size: int) -> Ref | None:
+    def inside(
+        self, region: Region, x_shape: tuple[int, ...], dim: int, atoms: Sequence[int], size: int
+    ) -> LocalValue | None:
         """i1 of shape `x_shape`: which elements of a piece lie inside a dimension of global `size`; None if all."""
         piece = x_shape[dim]
         if piece * self.atoms.product(atoms) == size:
@@ -163,7 +171,9 @@ class Realiser:
         attrs = "comparison_direction = #stablehlo<comparison_direction LT>"
         return region.shared("stablehlo.compare", (where, limit), x_shape, "i1", attrs)
 
-    def positions(self, region: Region, x_shape, dim: int, atoms, piece: int) -> Ref:
+    def positions(
+        self, region: Region, x_shape: tuple[int, ...], dim: int, atoms: Sequence[int], piece: int
+    ) -> LocalValue:
         """i32 of shape `x_shape`: the global position along `dim` of each element of this device's piece."""
         iota = region.shared("stablehlo.iota", (), x_shape, "i32", f"iota_dimension = {dim} : i64")
         if not atoms:
@@ -183,8 +193,20 @@ class Realiser:
         return Group(self.groups(atoms), tuple(atoms), (self.atoms.count // n, n))
 
     def collective(
-        self, region: Region, kind, atoms, x: Ref, shape, attrs, op, cause, loc, reducer=None, sent=None, count=None
-    ):
+        self,
+        region: Region,
+        kind: str,
+        atoms: Sequence[int] | None,
+        x: LocalValue,
+        shape: tuple[int, ...],
+        attrs: str,
+        op: Op | Func | None,
+        cause: str,
+        loc: str,
+        reducer: str | None = None,
+        sent: float | None = None,
+        count: tuple[int, int] | None = None,
+    ) -> LocalValue:
         """One collective over `atoms`, reused if the same one is visible. `sent` overrides the operand's bytes; `count`
         is the number of groups and of devices per group, where `atoms` is None.
 
@@ -203,14 +225,17 @@ class Realiser:
         (out,) = region.op(f"stablehlo.{kind}", (x,), [(shape, x.dtype)], attrs, regions=regions, loc=loc)
         operand = math.prod(x.shape) * item_bytes(x.dtype) if sent is None else sent
         if count is None:
+            assert atoms is not None  # groups that the program gives come with their count
             n = self.atoms.product(atoms)
             count = (self.atoms.count // n, n)
         atoms = None if atoms is None else tuple(atoms)
-        out.item.collective = Collective(kind, atoms, count, sent_bytes(kind, count[1], operand), op, cause)
+        out.maker.collective = Collective(kind, atoms, count, sent_bytes(kind, count[1], operand), op, cause)
         region.known[key] = out
         return out
 
-    def _check_reached(self, region: Region, kind: str, atoms, op, cause) -> None:
+    def _check_reached(
+        self, region: Region, kind: str, atoms: Sequence[int] | None, op: Op | Func | None, cause: str
+    ) -> None:
         """Raises `UnsupportedOpError` for a collective that some of those who take part in it may never reach. Of the
         program's own groups (`atoms` is None) it must know itself."""
         apart = region.lookup(APART)
@@ -222,10 +247,21 @@ class Realiser:
             f"manual computation that devices along {split} may not all run, and would wait for those that do not; "
             "move it out of there, decide by a value that is the same along these axes, or keep what it uses whole "
             "(replicated) along the free axes",
-            source(op),
+            None if op is None else source(op),
         )
 
-    def _choose(self, region: Region, kind, atoms, x: Ref, shape, attrs, op, cause, loc) -> Ref:
+    def _choose(
+        self,
+        region: Region,
+        kind: str,
+        atoms: Sequence[int] | None,
+        x: LocalValue,
+        shape: tuple[int, ...],
+        attrs: str,
+        op: Op | Func | None,
+        cause: str,
+        loc: str,
+    ) -> LocalValue:
         """A sum of which only one device's summand is an element and all others are zeros.
 
         Floating-point numbers travel as their bits: sums would lose signs of zeros, subnormal numbers, payloads of NaNs
@@ -247,7 +283,7 @@ class Realiser:
         out = region.shared("stablehlo.bitcast_convert", (bits,), (*half(shape), *unit), x.dtype, "", loc)
         return self.reshape(region, out, tuple(shape), loc)
 
-    def _parts(self, region: Region, x: Ref, loc) -> Ref:
+    def _parts(self, region: Region, x: LocalValue, loc: str) -> LocalValue:
         """Real and imaginary parts along a new last dimension."""
         real = x.dtype[len("complex<") : -1]
         parts = [region.shared(f"stablehlo.{name}", (x,), x.shape, real, "", loc) for name in ("real", "imag")]
@@ -255,7 +291,7 @@ class Realiser:
         attrs = f"dimension = {len(x.shape)} : i64"
         return region.shared("stablehlo.concatenate", parts, (*x.shape, 2), real, attrs, loc)
 
-    def _of_parts(self, region: Region, parts: Ref, dtype: str, loc) -> Ref:
+    def _of_parts(self, region: Region, parts: LocalValue, dtype: str, loc: str) -> LocalValue:
         """The complex tensor of real and imaginary parts along the last dimension."""
         last, shape = len(parts.shape) - 1, parts.shape[:-1]
         real, imag = [self.reshape(region, self.cut(region, parts, last, i, i + 1, loc), shape, loc) for i in (0, 1)]
@@ -268,7 +304,18 @@ class Realiser:
         body.op("stablehlo.return", out, ())
         return body
 
-    def step(self, region: Region, x: Ref, shape, before: Dims, step: Step, reduction: str, op, cause, loc) -> Ref:
+    def step(
+        self,
+        region: Region,
+        x: LocalValue,
+        shape: tuple[int, ...],
+        before: Dims,
+        step: ReshardStep,
+        reduction: str,
+        op: Op | Func | None,
+        cause: str,
+        loc: str,
+    ) -> LocalValue:
         """Realises one step of a plan on `x`, the piece of a tensor of global `shape` laid out as `before`."""
         after = local_shape(shape, step.after, self.sizes)
         kind, atoms, d = step.kind, step.atoms, step.dim
@@ -297,7 +344,9 @@ class Realiser:
             return self.permute(region, x, before, step, op, cause, loc)
         return self.exchange(region, x, after, before, step, op, cause, loc)
 
-    def _cut_between(self, region: Region, x: Ref, d: int, length: int, added, kept, loc) -> Ref:
+    def _cut_between(
+        self, region: Region, x: LocalValue, d: int, length: int, added: Any, kept: Any, loc: str
+    ) -> LocalValue:
         """Dimension `d` in as many pieces of `length` as the atoms `added` have positions, major to minor; of each atom
         that is not among `kept` only what belongs to a device's position."""
         digits = tuple(self.sizes[a] for a in added)
@@ -311,7 +360,17 @@ class Realiser:
                 x = self.window(region, x, d + i, self.offset(region, (a,), 1), 1, loc)
         return self.reshape(region, x, rest, loc)
 
-    def _in_groups(self, region: Region, x: Ref, shape, before: Dims, step: Step, op, cause, loc) -> Ref:
+    def _in_groups(
+        self,
+        region: Region,
+        x: LocalValue,
+        shape: tuple[int, ...],
+        before: Dims,
+        step: ReshardStep,
+        op: Op | Func | None,
+        cause: str,
+        loc: str,
+    ) -> LocalValue:
         """A step as collectives of groups, where not everybody runs it: for a permute all devices would have to."""
         plan = self.grouped.plan(tuple(shape), item_bytes(x.dtype), before, step.after)
         for s in plan.steps:
@@ -319,11 +378,22 @@ class Realiser:
             before = s.after
         return x
 
-    def permute(self, region: Region, x: Ref, before: Dims, step: Step, op, cause, loc) -> Ref:
+    def permute(
+        self, region: Region, x: LocalValue, before: Dims, step: ReshardStep, op: Op | Func | None, cause: str, loc: str
+    ) -> LocalValue:
         pairs = self.pairs(before, step.after, step.unreduced)
         return self.send(region, x, pairs, step.atoms, op, cause, loc)
 
-    def send(self, region: Region, x: Ref, pairs: np.ndarray, atoms, op, cause, loc) -> Ref:
+    def send(
+        self,
+        region: Region,
+        x: LocalValue,
+        pairs: np.ndarray,
+        atoms: Sequence[int],
+        op: Op | Func | None,
+        cause: str,
+        loc: str,
+    ) -> LocalValue:
         """A collective permute with the given (source, target) device pairs; others receive zeros."""
         apart = region.lookup(APART)
         if apart and apart.isdisjoint(atoms) and 0 not in x.shape:
@@ -336,10 +406,19 @@ class Realiser:
         out = self.collective(region, kind, tuple(atoms), x, x.shape, attrs, op, cause, loc, sent=sent)
         senders = pairs[pairs[:, 0] != pairs[:, 1], 0]
         if len(senders) < self.atoms.count and 0 not in x.shape:
-            out.item.collective = out.item.collective._replace(senders=senders)
+            out.maker.collective = out.maker.communication._replace(senders=senders)
         return out
 
-    def _send_in_groups(self, region: Region, x: Ref, pairs: np.ndarray, atoms, op, cause, loc) -> Ref:
+    def _send_in_groups(
+        self,
+        region: Region,
+        x: LocalValue,
+        pairs: np.ndarray,
+        atoms: Sequence[int],
+        op: Op | Func | None,
+        cause: str,
+        loc: str,
+    ) -> LocalValue:
         """What `send` does, where not everybody runs it: all of a group is gathered, each device takes its sender's."""
         groups = self.atoms.groups(atoms)
         member = np.empty(self.atoms.count, np.int64)
@@ -355,7 +434,7 @@ class Realiser:
         row = self.window(region, rows, 0, self.table(region, sender, me), 1, loc)
         return self.reshape(region, row, x.shape, loc)
 
-    def table(self, region: Region, values: np.ndarray, me: Ref) -> Ref:
+    def table(self, region: Region, values: np.ndarray, me: LocalValue) -> LocalValue:
         """The entry of `values` at the position `me`, both i32."""
         if (values == values[0]).all():
             return self.index(region, int(values[0]))
@@ -364,7 +443,7 @@ class Realiser:
         entry = region.entry("stablehlo.dynamic_slice", (table, me), (1,), "i32", "slice_sizes = array<i64: 1>")
         return region.entry("stablehlo.reshape", (entry,), (), "i32")
 
-    def pairs(self, before: Dims, after: Dims, unreduced) -> np.ndarray:
+    def pairs(self, before: Dims, after: Dims, unreduced: tuple[int, ...]) -> np.ndarray:
         """i64[devices, 2]: from whom each device gets its piece when equal-sized pieces change hands. A device that
         already holds its piece keeps it.
 
@@ -385,7 +464,17 @@ class Realiser:
         sender[takers] = givers
         return np.stack([groups[:, sender].reshape(-1), groups.reshape(-1)], axis=1)
 
-    def exchange(self, region: Region, x: Ref, after, before: Dims, step: Step, op, cause, loc) -> Ref:
+    def exchange(
+        self,
+        region: Region,
+        x: LocalValue,
+        after: tuple[int, ...],
+        before: Dims,
+        step: ReshardStep,
+        op: Op | Func | None,
+        cause: str,
+        loc: str,
+    ) -> LocalValue:
         """An all-to-all: each move's atoms leave the minor end of one dimension and join another."""
         moves, n = step.moves, self.atoms.product(step.atoms)
         joined: dict[int, int] = {}
@@ -408,7 +497,18 @@ class Realiser:
             x = self.cut(region, x, m.source, 0, after[m.source], loc)
         return x
 
-    def _exchange_innermost(self, region, x: Ref, d: int, n: int, step: Step, groups, op, cause, loc) -> Ref:
+    def _exchange_innermost(
+        self,
+        region: Any,
+        x: LocalValue,
+        d: int,
+        n: int,
+        step: ReshardStep,
+        groups: Any,
+        op: Op | Func | None,
+        cause: str,
+        loc: str,
+    ) -> LocalValue:
         """Splits the innermost dimension and joins dimension `d`. The parts get a dimension of their own first: what
         arrives is put together along the dimension that was split, which takes a copy if that is the innermost one."""
         e = len(x.shape) - 1
@@ -418,7 +518,17 @@ class Realiser:
         x = self.transpose(region, x, [*range(d), e, *range(d, e), e + 1], loc)
         return self.reshape(region, x, (*x.shape[:d], n * x.shape[d + 1], *x.shape[d + 2 :]), loc)
 
-    def _exchange_many(self, region, x: Ref, before: Dims, step: Step, groups, op, cause, loc) -> Ref:
+    def _exchange_many(
+        self,
+        region: Any,
+        x: LocalValue,
+        before: Dims,
+        step: ReshardStep,
+        groups: Any,
+        op: Op | Func | None,
+        cause: str,
+        loc: str,
+    ) -> LocalValue:
         moves, sizes = step.moves, self.sizes
         # Split every receiving dimension and bring the new parts to the front, in the order of the group.
         split: list[int] = []
@@ -452,7 +562,7 @@ class Realiser:
         return self.reshape(region, x, tuple(shape), loc)
 
 
-def _digits(atoms, sizes, strides):
+def _digits(atoms: Sequence[int], sizes: Sequence[int], strides: Any) -> Any:
     """(stride, size) of the digits of a position, atoms that are neighbours in the mesh taken together."""
     out: list[list[int]] = []
     for a in atoms:

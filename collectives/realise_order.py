@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .emit import Ref, Region
+from .emit import LocalValue, Region
 
 if TYPE_CHECKING:
     from .realise import Realiser
@@ -25,7 +25,7 @@ def is_ordered(reduction: str, dtype: str) -> bool:
     return reduction in ("max", "min") and dtype in _BITS
 
 
-def to_ordered(real: Realiser, region: Region, x: Ref, reduction: str) -> Ref:
+def to_ordered(real: Realiser, region: Region, x: LocalValue, reduction: str) -> LocalValue:
     """Integers ordered like the floats `x`."""
     bits = _BITS[x.dtype]
     key = _flip(real, region, region.shared("stablehlo.bitcast_convert", (x,), x.shape, f"i{bits}"))
@@ -35,12 +35,12 @@ def to_ordered(real: Realiser, region: Region, x: Ref, reduction: str) -> Ref:
                          key.dtype)  # fmt: skip
 
 
-def from_ordered(real: Realiser, region: Region, key: Ref, dtype: str) -> Ref:
+def from_ordered(real: Realiser, region: Region, key: LocalValue, dtype: str) -> LocalValue:
     """The floats that integers made by `to_ordered` stand for."""
     return region.shared("stablehlo.bitcast_convert", (_flip(real, region, key),), key.shape, dtype)
 
 
-def _flip(real: Realiser, region: Region, key: Ref) -> Ref:
+def _flip(real: Realiser, region: Region, key: LocalValue) -> LocalValue:
     """The bits below the sign inverted where the sign is set; its own inverse."""
     low = 2 ** (int(key.dtype[1:]) - 1) - 1
     inverted = region.shared(

@@ -15,27 +15,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from propagation.program import Func, Op
+
 from .boxes import Put, boxes_between
-from .emit import Region
+from .emit import LocalValue, Region
+from .heuristics import FILLED_BOXES, FILLED_SLOTS
 from .layout import Dims, local_shape
 
 if TYPE_CHECKING:
-    from .emit import Ref
-    from .moves import Step
+    from .moves import ReshardStep
     from .realise import Realiser
 
 __all__ = ["send_pieces", "where"]
 
-MOST_SLOTS, MOST_CHOICES = 8, 16
-
 
 def send_pieces(
-    realiser: Realiser, region: Region, x: Ref, global_shape, before: Dims, step: Step, op, cause, loc
-) -> Ref:
+    realiser: Realiser,
+    region: Region,
+    x: LocalValue,
+    global_shape: tuple[int, ...],
+    before: Dims,
+    step: ReshardStep,
+    op: Op | Func | None,
+    cause: str,
+    loc: str,
+) -> LocalValue:
     """Brings `x`, a piece of a tensor of `global_shape` in layout `before`, to the layout `step.after`."""
     found = boxes_between(tuple(global_shape), before, step.after, realiser.sizes)
     assert found is not None  # the planner has seen it
@@ -44,7 +52,8 @@ def send_pieces(
     groups = realiser.atoms.groups(found.atoms)
     wide = tuple(n + m for n, m in zip(after, map(sum, zip(found.low, found.high))))
     copies = groups.shape[1] > math.prod(realiser.sizes[a] for d in step.after for a in d)
-    rounds, kept = found.rounds, found.own
+    rounds: Sequence[Put] = found.rounds
+    kept: Sequence[Put] = found.own
     at_once = realiser.platform == "tpu" and not copies
     if at_once:
         rounds, kept = _kept_in_rounds(rounds, kept)
@@ -75,8 +84,9 @@ def _kept_in_rounds(rounds: Sequence[Put], kept: Sequence[Put]) -> tuple[list[Pu
     for own in kept:
         (keepers,) = np.nonzero(own.sender >= 0)
         idle = lambda r, d, box=own.box: r.box == box and r.sender[d] < 0 and d not in r.sender
-        chosen = {int(d): next((i for i, r in enumerate(rounds) if idle(r, d)), None) for d in keepers}
-        if None in chosen.values():
+        found = {int(d): next((i for i, r in enumerate(rounds) if idle(r, d)), None) for d in keepers}
+        chosen = {d: i for d, i in found.items() if i is not None}
+        if len(chosen) < len(found):
             left.append(own)
             continue
         for i in set(chosen.values()):
@@ -94,7 +104,7 @@ def _slots(wide: tuple[int, ...], every: Sequence[Put]) -> dict[tuple[int, ...],
     if any(r.box != box for r in every) or any(n % m for n, m in zip(wide, box)):
         return None
     grid = [n // m for n, m in zip(wide, box)]
-    if math.prod(grid) > MOST_SLOTS:
+    if math.prod(grid) > FILLED_SLOTS:
         return None
     slots: dict[tuple[int, ...], list[tuple[int, np.ndarray]]] = {slot: [] for slot in np.ndindex(*grid)}
     for i, round_ in enumerate(every):
@@ -106,13 +116,15 @@ def _slots(wide: tuple[int, ...], every: Sequence[Put]) -> dict[tuple[int, ...],
             if here.any():
                 found.append((i, here))
     filled = all(found and np.logical_or.reduce([h for _, h in found]).all() for found in slots.values())
-    few = sum(map(len, slots.values())) <= MOST_CHOICES
+    few = sum(map(len, slots.values())) <= FILLED_BOXES
     return slots if filled and few else None
 
 
-def _fill(realiser: Realiser, region: Region, parts: list[Ref], me: Ref, wide, slots, loc) -> Ref:
+def _fill(
+    realiser: Realiser, region: Region, parts: list[LocalValue], me: LocalValue, wide: Any, slots: Any, loc: str
+) -> LocalValue:
     """The piece whose slots hold, on each device, the boxes that `_slots` has found."""
-    held: dict[tuple[int, ...], Ref] = {}
+    held: dict[tuple[int, ...], LocalValue] = {}
     for slot, found in slots.items():
         if len(found) == 2 and found[1][1][0]:  # of two choices one table serves the slot with either first
             found = found[::-1]
@@ -121,7 +133,7 @@ def _fill(realiser: Realiser, region: Region, parts: list[Ref], me: Ref, wide, s
         for i, here in others:
             held[slot] = where(realiser, region, here, me, parts[i], held[slot], loc)
     for d in reversed(range(len(wide))):
-        lines: dict[tuple[int, ...], list[Ref]] = {}
+        lines: dict[tuple[int, ...], list[LocalValue]] = {}
         for slot, ref in held.items():
             lines.setdefault(slot[:d], []).append(ref)
         attrs = f"dimension = {d} : i64"
@@ -142,11 +154,13 @@ def _pairs(round_: Put, groups: np.ndarray) -> np.ndarray:
     return np.stack([groups[:, senders].reshape(-1), groups[:, receivers].reshape(-1)], axis=1)
 
 
-def _cut(realiser: Realiser, region: Region, x: Ref, me: Ref, round_: Put, loc) -> Ref:
+def _cut(realiser: Realiser, region: Region, x: LocalValue, me: LocalValue, round_: Put, loc: str) -> LocalValue:
     return _window(realiser, region, x, me, round_.cut_at, round_.box, loc)
 
 
-def _window(realiser: Realiser, region: Region, x: Ref, me: Ref, at: np.ndarray, box, loc) -> Ref:
+def _window(
+    realiser: Realiser, region: Region, x: LocalValue, me: LocalValue, at: np.ndarray, box: Any, loc: str
+) -> LocalValue:
     if x.shape == box:
         return x
     starts = _starts(realiser, region, me, at)
@@ -154,7 +168,16 @@ def _window(realiser: Realiser, region: Region, x: Ref, me: Ref, at: np.ndarray,
     return region.shared("stablehlo.dynamic_slice", (x, *starts), box, x.dtype, attrs, loc)
 
 
-def _put(realiser: Realiser, region: Region, out: Ref, part: Ref, me: Ref, round_: Put, later: Put | None, loc) -> Ref:
+def _put(
+    realiser: Realiser,
+    region: Region,
+    out: LocalValue,
+    part: LocalValue,
+    me: LocalValue,
+    round_: Put,
+    later: Put | None,
+    loc: str,
+) -> LocalValue:
     """`out` with `part` in its place, on the devices that have one. The others write what is there, or whatever they
     have where `later` is put."""
     at, has = round_.put_at, round_.sender >= 0
@@ -169,7 +192,9 @@ def _put(realiser: Realiser, region: Region, out: Ref, part: Ref, me: Ref, round
     return region.shared("stablehlo.dynamic_update_slice", (out, part, *starts), out.shape, out.dtype, "", loc)
 
 
-def where(realiser: Realiser, region: Region, chosen: np.ndarray, me: Ref, new: Ref, old: Ref, loc) -> Ref:
+def where(
+    realiser: Realiser, region: Region, chosen: np.ndarray, me: LocalValue, new: LocalValue, old: LocalValue, loc: str
+) -> LocalValue:
     """`new` on the devices `chosen`, `old` on the others."""
     flag = realiser.table(region, chosen.astype(np.int64), me)
     attrs = "comparison_direction = #stablehlo<comparison_direction NE>"
@@ -177,7 +202,9 @@ def where(realiser: Realiser, region: Region, chosen: np.ndarray, me: Ref, new: 
     return region.shared("stablehlo.select", (flag, new, old), new.shape, new.dtype, "", loc)
 
 
-def _scatter_all(realiser: Realiser, region: Region, out: Ref, parts: list[Ref], me: Ref, rounds, loc) -> Ref:
+def _scatter_all(
+    realiser: Realiser, region: Region, out: LocalValue, parts: list[LocalValue], me: LocalValue, rounds: Any, loc: str
+) -> LocalValue:
     """All boxes in their places, by a scatter for each shape of boxes."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for i, round_ in enumerate(rounds):
@@ -188,7 +215,16 @@ def _scatter_all(realiser: Realiser, region: Region, out: Ref, parts: list[Ref],
     return out
 
 
-def _scatter(realiser: Realiser, region: Region, out: Ref, parts: list[Ref], me: Ref, rounds, apart: bool, loc) -> Ref:
+def _scatter(
+    realiser: Realiser,
+    region: Region,
+    out: LocalValue,
+    parts: list[LocalValue],
+    me: LocalValue,
+    rounds: Any,
+    apart: bool,
+    loc: str,
+) -> LocalValue:
     """Boxes of one shape in their places; a device skips those that it neither gets nor keeps. Boxes that lie `apart`
     do not overlap."""
     shape, box, dtype = out.shape, parts[0].shape, parts[0].dtype
@@ -213,7 +249,7 @@ def _scatter(realiser: Realiser, region: Region, out: Ref, parts: list[Ref], me:
     return region.op("stablehlo.scatter", (out, places, stack), [(shape, dtype)], attrs, regions=[body], loc=loc)[0]
 
 
-def _rows(realiser: Realiser, region: Region, values: np.ndarray, me: Ref) -> Ref:
+def _rows(realiser: Realiser, region: Region, values: np.ndarray, me: LocalValue) -> LocalValue:
     """This device's matrix of `values` (devices x n x m), i32[n, m]."""
     shape = values.shape[1:]
     attrs = f"value = dense<{values.tolist()}> : tensor<{'x'.join(map(str, values.shape))}xi32>"
@@ -224,5 +260,5 @@ def _rows(realiser: Realiser, region: Region, values: np.ndarray, me: Ref) -> Re
     return region.entry("stablehlo.reshape", (rows,), shape, "i32")
 
 
-def _starts(realiser: Realiser, region: Region, me: Ref, at: np.ndarray) -> list[Ref]:
+def _starts(realiser: Realiser, region: Region, me: LocalValue, at: np.ndarray) -> list[LocalValue]:
     return [realiser.table(region, column, me) for column in at.T]

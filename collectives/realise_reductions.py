@@ -12,10 +12,15 @@ does):
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from propagation.ops import REDUCTIONS
+from propagation.program import Func, Op
+
 from .cost import item_bytes
-from .emit import Ref, Region
+from .emit import LocalValue, Region
+from .heuristics import GATHERED_REDUCTION_BYTES
 from .realise_order import from_ordered, is_ordered, to_ordered
 
 if TYPE_CHECKING:
@@ -23,43 +28,60 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "all_reduce", "reduce_scatter", "spread"]
 
-SMALL = 256  # bytes below which one gather is better than an exchange and a gather, though it sends more
-
 
 class Group(NamedTuple):
     """The devices that reduce together.
 
     text   the `replica_groups` attribute
     atoms  the atoms in which they differ; None for groups that the program itself gives
-    count  number of groups and devices per group
+    shape  number of groups and devices per group
     """
 
     text: str
     atoms: tuple[int, ...] | None
-    count: tuple[int, int]
+    shape: tuple[int, int]
 
 
-_OF_BOOLEANS = {"add": "or", "max": "or", "mul": "and", "min": "and"}
+_OF_BOOLEANS = {row.kind: row.of_booleans for row in REDUCTIONS.values()}
 
 
-def all_reduce(realiser: Realiser, region: Region, x: Ref, group: Group, kind: str, op, cause, loc) -> Ref:
+def all_reduce(
+    realiser: Realiser,
+    region: Region,
+    x: LocalValue,
+    group: Group,
+    kind: str,
+    op: Op | Func | None,
+    cause: str,
+    loc: str,
+) -> LocalValue:
     """The reduction of `x` over a group, on every device of it. `kind` is one of `REDUCERS`."""
-    kind = _OF_BOOLEANS.get(kind, kind) if x.dtype == "i1" else kind
+    kind = _OF_BOOLEANS[kind] if x.dtype == "i1" else kind
     if _is_exchanged(realiser.platform, kind, x.dtype):
         return _exchanged(realiser, region, x, group, kind, op, cause, loc)
 
-    def reduce(x: Ref) -> Ref:
+    def reduce(x: LocalValue) -> LocalValue:
         return realiser.collective(
-            region, "all_reduce", group.atoms, x, x.shape, group.text, op, cause, loc, kind, count=group.count
+            region, "all_reduce", group.atoms, x, x.shape, group.text, op, cause, loc, kind, count=group.shape
         )
 
     return _ordered(realiser, region, x, kind, reduce)
 
 
-def reduce_scatter(realiser: Realiser, region: Region, x: Ref, dim: int, group: Group, kind, op, cause, loc) -> Ref:
+def reduce_scatter(
+    realiser: Realiser,
+    region: Region,
+    x: LocalValue,
+    dim: int,
+    group: Group,
+    kind: str,
+    op: Op | Func | None,
+    cause: str,
+    loc: str,
+) -> LocalValue:
     """The reduction of `x` over a group, of which each device gets its part along `dim` (which the group divides)."""
-    kind = _OF_BOOLEANS.get(kind, kind) if x.dtype == "i1" else kind
-    n = group.count[1]
+    kind = _OF_BOOLEANS[kind] if x.dtype == "i1" else kind
+    n = group.shape[1]
     after = (*x.shape[:dim], x.shape[dim] // n, *x.shape[dim + 1 :])
     if realiser.platform == "tpu" and 1 in after:
         # TPUs' compiler refuses some where dimensions of one element are next to the last one.
@@ -73,23 +95,27 @@ def reduce_scatter(realiser: Realiser, region: Region, x: Ref, dim: int, group: 
         x = realiser.transpose(region, x, [dim, *range(dim), *range(dim + 1, len(x.shape))], loc)
         return _all_to_all(realiser, region, x, group, kind, op, cause, loc)
 
-    def reduce(x: Ref) -> Ref:
+    def reduce(x: LocalValue) -> LocalValue:
         attrs = f"scatter_dimension = {dim} : i64, {group.text}"
         return realiser.collective(
-            region, "reduce_scatter", group.atoms, x, after, attrs, op, cause, loc, kind, count=group.count
+            region, "reduce_scatter", group.atoms, x, after, attrs, op, cause, loc, kind, count=group.shape
         )
 
     return _ordered(realiser, region, x, kind, reduce)
 
 
-def _ordered(realiser: Realiser, region: Region, x: Ref, kind: str, reduce) -> Ref:
+def _ordered(
+    realiser: Realiser, region: Region, x: LocalValue, kind: str, reduce: Callable[[LocalValue], LocalValue]
+) -> LocalValue:
     """`reduce(x)`, on integers in the order of the numbers if it is a floating maximum or minimum."""
     if realiser.platform == "tpu" or not is_ordered(kind, x.dtype):
         return reduce(x)
     return from_ordered(realiser, region, reduce(to_ordered(realiser, region, x, kind)), x.dtype)
 
 
-def spread(realiser: Realiser, region: Region, x: Ref, dim: int, atoms, size: int, loc) -> Ref:
+def spread(
+    realiser: Realiser, region: Region, x: LocalValue, dim: int, atoms: Sequence[int], size: int, loc: str
+) -> LocalValue:
     """A dimension of `size` of which each device along `atoms` holds one element, or padding: zeros but for that."""
     shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
     attrs = f"broadcast_dimensions = array<i64: {', '.join(map(str, range(len(shape))))}>"
@@ -124,10 +150,19 @@ def _identity(kind: str, dtype: str) -> str:
     return str((1 << int(dtype[2:])) - 1) if dtype.startswith("u") else "-1"
 
 
-def _exchanged(realiser: Realiser, region: Region, x: Ref, group: Group, kind: str, op, cause, loc) -> Ref:
+def _exchanged(
+    realiser: Realiser,
+    region: Region,
+    x: LocalValue,
+    group: Group,
+    kind: str,
+    op: Op | Func | None,
+    cause: str,
+    loc: str,
+) -> LocalValue:
     """Everything gathered and reduced, if it is small; else pieces exchanged, reduced and gathered."""
-    n, shape, total = group.count[1], x.shape, math.prod(x.shape)
-    if n <= 2 or total * item_bytes(x.dtype) <= SMALL:
+    n, shape, total = group.shape[1], x.shape, math.prod(x.shape)
+    if n <= 2 or total * item_bytes(x.dtype) <= GATHERED_REDUCTION_BYTES:
         row = realiser.reshape(region, x, (1, *shape), loc)
         rows = _all_gather(realiser, region, row, group, op, cause, loc)
         return _reduced(realiser, region, rows, kind, loc)
@@ -139,23 +174,34 @@ def _exchanged(realiser: Realiser, region: Region, x: Ref, group: Group, kind: s
     return realiser.reshape(region, realiser.cut(region, flat, 0, 0, total, loc), shape, loc)
 
 
-def _all_gather(realiser: Realiser, region: Region, x: Ref, group: Group, op, cause, loc) -> Ref:
+def _all_gather(
+    realiser: Realiser, region: Region, x: LocalValue, group: Group, op: Op | Func | None, cause: str, loc: str
+) -> LocalValue:
     """The first dimensions of all devices' tensors joined."""
-    shape = (x.shape[0] * group.count[1], *x.shape[1:])
+    shape = (x.shape[0] * group.shape[1], *x.shape[1:])
     attrs = f"all_gather_dim = 0 : i64, {group.text}"
-    return realiser.collective(region, "all_gather", group.atoms, x, shape, attrs, op, cause, loc, count=group.count)
+    return realiser.collective(region, "all_gather", group.atoms, x, shape, attrs, op, cause, loc, count=group.shape)
 
 
-def _all_to_all(realiser: Realiser, region: Region, rows: Ref, group: Group, kind: str, op, cause, loc) -> Ref:
+def _all_to_all(
+    realiser: Realiser,
+    region: Region,
+    rows: LocalValue,
+    group: Group,
+    kind: str,
+    op: Op | Func | None,
+    cause: str,
+    loc: str,
+) -> LocalValue:
     """Row i of every device goes to device i of its group, which reduces them."""
-    attrs = f"split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {group.count[1]} : i64, {group.text}"
+    attrs = f"split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {group.shape[1]} : i64, {group.text}"
     rows = realiser.collective(
-        region, "all_to_all", group.atoms, rows, rows.shape, attrs, op, cause, loc, count=group.count
+        region, "all_to_all", group.atoms, rows, rows.shape, attrs, op, cause, loc, count=group.shape
     )
     return _reduced(realiser, region, rows, kind, loc)
 
 
-def _reduced(realiser: Realiser, region: Region, rows: Ref, kind: str, loc) -> Ref:
+def _reduced(realiser: Realiser, region: Region, rows: LocalValue, kind: str, loc: str) -> LocalValue:
     """The first dimension reduced."""
     start = realiser.constant(region, (), rows.dtype, _identity(kind, rows.dtype))
     body = realiser.reducer(region, kind, rows.dtype)

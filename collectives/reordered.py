@@ -10,12 +10,14 @@ has such axes (`propagation.contested`), it is propagated once more in that orde
 from __future__ import annotations
 
 from propagation import Propagated, run
-from propagation.annotations import OWN_ATTRIBUTE, WITH_IN_SHARDINGS, Shardings
+from propagation.annotations import WITH_IN_SHARDINGS
 from propagation.contested import depends_on_order
 from propagation.model import TensorSharding
+from propagation.ops import SHARDING_ATTRIBUTE
 from propagation.program import Program, read
+from propagation.shardings import Shardings
 
-from .annotations import Propagation, Source
+from .annotations import KnownShardings, Propagation
 
 __all__ = ["in_xla_order"]
 
@@ -31,7 +33,7 @@ class _Again(Propagation):
         return self._results
 
 
-def in_xla_order(known: Source) -> Source:
+def in_xla_order(known: KnownShardings) -> KnownShardings:
     """`known`, or what is decided in XLA's order if that might be something else."""
     first = known.propagated if isinstance(known, Propagation) else None
     if first is not None and (first.stage != "closed" or first.options.xla_order):
@@ -44,7 +46,7 @@ def in_xla_order(known: Source) -> Source:
     return known if again is None else _Again(again, known.results())
 
 
-def _opened_again(known: Source) -> Propagated | None:
+def _opened_again(known: KnownShardings) -> Propagated | None:
     """What XLA's order makes of a module that carries the shardings which propagation gave it. None if they are not
     what propagation makes of its arguments, results and constraints, but somebody's own; and for a `Program` that was
     changed since it was read."""
@@ -83,7 +85,7 @@ def _opened(program: Program) -> Program:
         for attrs in (*func.arg_attrs, *func.result_attrs) if func is not main else ():
             attrs.pop("sdy.sharding", None)
     for op in program.ops():
-        if op.name not in OWN_ATTRIBUTE and op.name not in WITH_IN_SHARDINGS and op.has_attr("sdy.sharding"):
+        if op.name not in SHARDING_ATTRIBUTE and op.name not in WITH_IN_SHARDINGS and op.has_attr("sdy.sharding"):
             del op.attrs["sdy.sharding"]
     return program
 

@@ -13,19 +13,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from .boxes import boxes_between, fewest_between
+from .heuristics import EXACT_ROUNDS, FINE_ATOMS, REMEMBERED_PLANS, SCATTER_ELSEWHERE_SHARE, STEP_BYTES
 from .layout import Atoms, Dims
-from .moves import Step
-from .pieces import ROUND_LIMIT
-from .search import STEP_BYTES, ReshardPlan, Rival, even, lacking_bytes, piece_bytes, search, step_bytes
+from .moves import ReshardStep
+from .search import ReshardPlan, Rival, even, lacking_bytes, piece_bytes, search, step_bytes
 from .topology import Topology
 
 __all__ = ["Planner", "ReshardPlan", "runs_of", "step_cost"]
-
-
-REMEMBERED = 1 << 14  # plans at most
-MUCH = 0.95  # of what a plan sends without: what scattering sums over axes that the target does not have may send
 
 
 @functools.lru_cache(maxsize=64)
@@ -56,52 +53,56 @@ class Planner:
         self._plans, self._abstract = _tables(atoms.sizes, step_bytes, memory, permutes)
 
     def plan(
-        self, shape: tuple[int, ...], bits: float, source: Dims, target: Dims, unreduced: tuple[int, ...] = ()
+        self, shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, unreduced: tuple[int, ...] = ()
     ) -> ReshardPlan:
-        """The cheapest plan for a tensor of global `shape` whose elements take `bits` bytes.
+        """The cheapest plan for a tensor of global `shape` whose elements take `itemsize` bytes.
 
         `unreduced` are the atoms over which the source is a partial sum; the target is reduced.
         """
-        key = (shape, bits, source, target, unreduced)
+        key = (shape, itemsize, source, target, unreduced)
         found = self._plans.get(key)
         if found is None:
-            if len(self._plans) >= REMEMBERED:
+            if len(self._plans) >= REMEMBERED_PLANS:
                 self._plans.clear()
                 self._abstract.clear()
-            found = self._plans[key] = self._search(shape, bits, source, target, unreduced)
+            found = self._plans[key] = self._search(shape, itemsize, source, target, unreduced)
         return found
 
-    def cost(self, shape, bits, source: Dims, target: Dims, unreduced=()) -> float:
+    def cost(
+        self, shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, unreduced: tuple[int, ...] = ()
+    ) -> float:
         """Bytes of `plan`."""
         if source == target and not unreduced:
             return 0.0
-        return self.plan(shape, bits, source, target, unreduced).bytes
+        return self.plan(shape, itemsize, source, target, unreduced).bytes
 
-    def _search(self, shape, bits, source, target, unreduced) -> ReshardPlan:
+    def _search(
+        self, shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, unreduced: tuple[int, ...]
+    ) -> ReshardPlan:
         """The cheapest sequence of collectives, or exact pieces where those cost less or it needs too much memory."""
         sizes = self.atoms.sizes
         runs = runs_of([*source, *target, unreduced])
-        exact = functools.cache(lambda: self._exact(shape, bits, source, target, unreduced))
+        exact = functools.cache(lambda: self._exact(shape, itemsize, source, target, unreduced))
         rival = Rival(
-            lambda: self._exact_price(shape, bits, source, target, unreduced),
+            lambda: self._exact_price(shape, itemsize, source, target, unreduced),
             lambda: math.inf if (found := exact()) is None or _long(found) else self.price(found),
         )
-        plan = self._abstract_plan(shape, bits, source, target, unreduced, runs, sizes, rival)
+        plan = self._abstract_plan(shape, itemsize, source, target, unreduced, runs, sizes, rival)
         fine = len({a for lists in (*source, *target, unreduced) for a in lists})
-        if (plan is None or plan.bytes > plan.bound) and any(len(r) > 1 for r in runs) and fine <= 7:
+        if (plan is None or plan.bytes > plan.bound) and any(len(r) > 1 for r in runs) and fine <= FINE_ATOMS:
             singles = [(a,) for r in runs for a in r]
-            finer = self._abstract_plan(shape, bits, source, target, unreduced, singles, sizes, rival)
+            finer = self._abstract_plan(shape, itemsize, source, target, unreduced, singles, sizes, rival)
             if finer is not None and (plan is None or finer.bytes < plan.bytes):
                 plan = finer
         wanted = {a for d in target for a in d}
         if plan is not None and plan.bytes > plan.bound and any(a not in wanted for a in unreduced):
-            most = MUCH * self.price(plan)
+            most = SCATTER_ELSEWHERE_SHARE * self.price(plan)
             worth = Rival(lambda: most, lambda: most)
-            other = self._abstract_plan(shape, bits, source, target, unreduced, runs, sizes, worth, most)
+            other = self._abstract_plan(shape, itemsize, source, target, unreduced, runs, sizes, worth, most)
             plan = plan if other is None or self.price(other) >= most else other
         if plan is not None and (plan.exact or exact() is None):
             return plan
-        held = max(piece_bytes(shape, bits, dims, sizes) for dims in (source, target))
+        held = max(piece_bytes(shape, itemsize, dims, sizes) for dims in (source, target))
         limit = held if self.memory is None else self.memory
         options = [p for p in (plan, exact()) if p is not None]  # a tie goes to the first
         return min(options, key=lambda p: (p.peak > limit, _long(p), self.price(p)))
@@ -114,7 +115,9 @@ class Planner:
         """How many collectives each step of a plan is."""
         return [0 if s.kind == "slice" else max(1, s.rounds) for s in plan.steps]
 
-    def _exact(self, shape, bits: float, source: Dims, target: Dims, unreduced) -> ReshardPlan | None:
+    def _exact(
+        self, shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, unreduced: tuple[int, ...]
+    ) -> ReshardPlan | None:
         """Exact pieces, once what is unreduced is summed; None where there are none within the limits. Sums of evenly
         divided tensors are better scattered."""
         if not self.permutes or (unreduced and even(shape, source, target, self.atoms.sizes)):
@@ -124,39 +127,53 @@ class Planner:
             return None
         steps, sent = [], 0.0
         if unreduced:
-            steps.append(Step("all_reduce", unreduced, -1, (), source, ()))
-            sent = step_bytes(steps[0], shape, bits, source, self.atoms.sizes)
-        steps.append(Step("pieces", tuple(sorted(found.atoms)), -1, (), target, (), len(found.rounds)))
-        ends = [piece_bytes(shape, bits, dims, self.atoms.sizes) for dims in (source, target)]
-        sent += found.elements * bits
-        bound = 0.0 if unreduced else lacking_bytes(shape, bits, source, target, self.atoms.sizes)
+            steps.append(ReshardStep("all_reduce", unreduced, -1, (), source, ()))
+            sent = step_bytes(steps[0], shape, itemsize, source, self.atoms.sizes)
+        steps.append(ReshardStep("pieces", tuple(sorted(found.atoms)), -1, (), target, (), len(found.rounds)))
+        ends = [piece_bytes(shape, itemsize, dims, self.atoms.sizes) for dims in (source, target)]
+        sent += found.elements * itemsize
+        bound = 0.0 if unreduced else lacking_bytes(shape, itemsize, source, target, self.atoms.sizes)
         return ReshardPlan(source, target, unreduced, tuple(steps), sent, bound, sent <= bound, max(ends))
 
-    def _exact_price(self, shape, bits: float, source: Dims, target: Dims, unreduced) -> float:
+    def _exact_price(
+        self, shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, unreduced: tuple[int, ...]
+    ) -> float:
         """What exact pieces cost at least, found quickly."""
         if not even(shape, source, target, self.atoms.sizes):
             return 0.0
         found = None if unreduced or not self.permutes else fewest_between(shape, source, target, self.atoms.sizes)
-        return math.inf if found is None else found[1] * bits + self.step_bytes * found[0]
+        return math.inf if found is None else found[1] * itemsize + self.step_bytes * found[0]
 
-    def _abstract_plan(self, shape, bits, source, target, unreduced, runs, sizes, rival, most=0.0):
+    def _abstract_plan(
+        self,
+        shape: tuple[int, ...],
+        itemsize: float,
+        source: Dims,
+        target: Dims,
+        unreduced: tuple[int, ...],
+        runs: Any,
+        sizes: Sequence[int],
+        rival: Any,
+        most: Any = 0.0,
+    ) -> Any:
         """Searches with each run of atoms as one, on small integer names, so that equal problems meet in a cache. What
         the rival costs does not depend on the names either. With `most`, which is what it costs, sums may be scattered
         over axes that the target does not have."""
         name = {run[0]: i for i, run in enumerate(runs)}
         products = tuple(math.prod(sizes[a] for a in run) for run in runs)
 
-        def rename(dims):
+        def rename(dims: Any) -> Any:
             return tuple(tuple(name[a] for a in d if a in name) for d in dims)
 
         src, dst, (pending,) = rename(source), rename(target), rename((unreduced,))
-        key = (shape, bits, src, dst, pending, products, most)
+        key = (shape, itemsize, src, dst, pending, products, most)
         try:
             found = self._abstract[key]
         except KeyError:
             found = self._abstract[key] = search(
-                shape, bits, src, dst, pending, products, self.step_bytes, self.memory, rival, self.permutes, most > 0
-            )
+                shape, itemsize, src, dst, pending, products,
+                self.step_bytes, self.memory, rival, self.permutes, most > 0,
+            )  # fmt: skip
         if found is None:
             return None
         steps = tuple(s.rename(lambda i: runs[i]) for s in found.steps)
@@ -165,7 +182,7 @@ class Planner:
 
 def _long(plan: ReshardPlan) -> bool:
     """Whether a plan takes so many permutes that only a bound on memory is a reason for them."""
-    return any(s.rounds > ROUND_LIMIT for s in plan.steps)
+    return any(s.rounds > EXACT_ROUNDS for s in plan.steps)
 
 
 def step_cost(topology: Topology | None) -> float:

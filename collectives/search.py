@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from .boxes import tiles_of
 from .cost import sent_bytes
+from .heuristics import EQUAL_COST_BYTES, SEARCH_STATES, SEARCH_WEIGHTS, STEP_BYTES
 from .layout import Dims, count_of, local_shape
-from .moves import Step, successors
+from .moves import ReshardStep, successors
 from .tiles import lacking
 
 __all__ = [
-    "STEP_BYTES",
     "ReshardPlan",
     "even",
     "lacking_bytes",
@@ -28,13 +28,6 @@ __all__ = [
     "search",
     "step_bytes",
 ]
-
-# What a step, or a message of exact pieces, costs besides its bytes where no topology was chosen: it only decides
-# between plans of about equal bytes.
-STEP_BYTES = 16.0
-STATE_LIMIT = 2000
-WEIGHTS = (1, 1.5, 4)  # of the bound: exact first, then, where that sees too many states, soon (Pohl 1970)
-TINY = 1e-6  # bytes below which costs are equal
 
 
 class ReshardPlan(NamedTuple):
@@ -50,7 +43,7 @@ class ReshardPlan(NamedTuple):
     source: Dims
     target: Dims
     unreduced: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ReshardStep, ...]
     bytes: float
     bound: float
     exact: bool
@@ -71,7 +64,7 @@ class Rival(NamedTuple):
 
 def search(
     shape: tuple[int, ...],
-    bits: float,
+    itemsize: float,
     source: Dims,
     target: Dims,
     unreduced: tuple[int, ...],
@@ -89,13 +82,13 @@ def search(
     Without `permutes` it is found among the other moves; `anywhere` allows some more (`moves.successors`). Where no
     such way is found (dimensions that do not divide) all is gathered.
     """
-    piece = Pieces(shape, bits, sizes)
+    piece = PieceSizes(shape, itemsize, sizes)
     larger = max(piece(source).bytes, piece(target).bytes)
     if not unreduced and not (piece(source).even and piece(target).even):
-        bound = lacking_bytes(shape, bits, source, target, sizes)
+        bound = lacking_bytes(shape, itemsize, source, target, sizes)
     else:
         bound = lower_bound(piece, source, target, unreduced)
-    for weight in WEIGHTS:
+    for weight in SEARCH_WEIGHTS:
         limit = larger if memory is None else memory
         found = _Search(piece, target, step_cost, limit, weight, permutes, anywhere)
         found.run((source, unreduced), bound, rival)
@@ -118,13 +111,13 @@ class Piece(NamedTuple):
     even: bool
 
 
-class Pieces:
-    """The pieces of one tensor under layouts, each found once. `bits` are the bytes of an element."""
+class PieceSizes:
+    """The pieces of one tensor under layouts, each found once. `itemsize` is the bytes of an element."""
 
-    __slots__ = ("_known", "bits", "shape", "sizes")
+    __slots__ = ("_known", "itemsize", "shape", "sizes")
 
-    def __init__(self, shape: Sequence[int], bits: float, sizes: Sequence[int]):
-        self.shape, self.bits, self.sizes = shape, bits, sizes
+    def __init__(self, shape: Sequence[int], itemsize: float, sizes: Sequence[int]):
+        self.shape, self.itemsize, self.sizes = shape, itemsize, sizes
         self._known: dict[Dims, Piece] = {}
 
     def __call__(self, dims: Dims) -> Piece:
@@ -133,7 +126,7 @@ class Pieces:
             counts = [count_of(atoms, self.sizes) for atoms in dims]
             local = tuple([-(-n // k) for n, k in zip(self.shape, counts)])
             even = not [n for n, k in zip(self.shape, counts) if n % k]
-            found = self._known[dims] = Piece(local, tuple(counts), math.prod(local) * self.bits, even)
+            found = self._known[dims] = Piece(local, tuple(counts), math.prod(local) * self.itemsize, even)
         return found
 
     def product(self, atoms: Iterable[int]) -> int:
@@ -143,16 +136,23 @@ class Pieces:
 
 class _Search:
     """One search. Afterwards `steps` has the way that was found; if there is none, the rival may have `beaten` all, or
-    it was `cut_short` after `STATE_LIMIT` states. A bound of more than its `weight` leads to a way sooner, not to the
+    it was `cut_short` after `SEARCH_STATES` states. A bound of more than its `weight` leads to a way sooner, not to the
     cheapest. Without `permutes` there are no collective permutes; for `anywhere` see `moves.successors`."""
 
     def __init__(
-        self, piece: Pieces, target: Dims, step_cost: float, limit: float, weight: float, permutes: bool, anywhere: bool
+        self,
+        piece: PieceSizes,
+        target: Dims,
+        step_cost: float,
+        limit: float,
+        weight: float,
+        permutes: bool,
+        anywhere: bool,
     ):
         self.piece, self.target = piece, target
         self.step_cost, self.limit, self.weight = step_cost, limit, weight
         self.permutes, self.anywhere = permutes, anywhere
-        self.steps: list[Step] | None = None
+        self.steps: list[ReshardStep] | None = None
         self.beaten = self.cut_short = False
         self._left: dict[tuple, float] = {}
 
@@ -167,17 +167,17 @@ class _Search:
             least, _, before, state = heapq.heappop(queue)
             if before != best[state]:
                 continue  # a cheaper way there has been found since
-            if rival is not None and most is None and least > bound + self.step_cost + TINY:
+            if rival is not None and most is None and least > bound + self.step_cost + EQUAL_COST_BYTES:
                 most = rival.least()
-            if rival is not None and most is not None and least >= most - TINY:
+            if rival is not None and most is not None and least >= most - EQUAL_COST_BYTES:
                 most = rival.cost()
-                if least >= most - TINY:
+                if least >= most - EQUAL_COST_BYTES:
                     self.beaten = True
                     return
             if state == goal:
                 self.steps = _steps_to(goal, start, came)
                 return
-            if count >= STATE_LIMIT:
+            if count >= SEARCH_STATES:
                 self.cut_short = True
                 return
             for step in successors(piece.shape, state[0], state[1], self.target, piece.sizes, self.anywhere):
@@ -186,17 +186,18 @@ class _Search:
                 new, cost = (step.after, step.unreduced), self._cost(before, state[0], step)
                 known = best.get(new)
                 if known is not None and (
-                    cost[0] >= known[0] + TINY or (cost[0] > known[0] - TINY and cost[1] >= known[1])
+                    cost[0] >= known[0] + EQUAL_COST_BYTES
+                    or (cost[0] > known[0] - EQUAL_COST_BYTES and cost[1] >= known[1])
                 ):
                     continue
                 best[new], came[new] = cost, (state, step)
-                if new == goal and cost[0] <= least + TINY:
+                if new == goal and cost[0] <= least + EQUAL_COST_BYTES:
                     self.steps = _steps_to(goal, start, came)
                     return
                 count += 1
                 heapq.heappush(queue, (cost[0] + self._rest(new), -count, cost, new))
 
-    def _cost(self, before: tuple[float, int], dims: Dims, step: Step) -> tuple[float, int]:
+    def _cost(self, before: tuple[float, int], dims: Dims, step: ReshardStep) -> tuple[float, int]:
         if step.kind == "slice":
             return before[0], before[1] + 1
         return before[0] + _sent(step, self.piece, dims) + self.step_cost, before[1]
@@ -210,7 +211,7 @@ class _Search:
         return found
 
 
-def _steps_to(state: tuple, start: tuple, came: dict[tuple, tuple]) -> list[Step]:
+def _steps_to(state: tuple, start: tuple, came: dict[tuple, tuple]) -> list[ReshardStep]:
     steps = []
     while state != start:
         state, step = came[state]
@@ -218,34 +219,36 @@ def _steps_to(state: tuple, start: tuple, came: dict[tuple, tuple]) -> list[Step
     return steps[::-1]
 
 
-def lacking_bytes(shape, bits: float, source: Dims, target: Dims, sizes: Sequence[int]) -> float:
+def lacking_bytes(shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, sizes: Sequence[int]) -> float:
     """Bytes that the busiest device lacks of its piece of `target`, counted device by device."""
-    return lacking(*tiles_of(shape, source, target, sizes)) * bits
+    return lacking(*tiles_of(shape, source, target, sizes)) * itemsize
 
 
-def piece_bytes(shape, bits: float, dims: Dims, sizes: Sequence[int]) -> float:
+def piece_bytes(shape: tuple[int, ...], itemsize: float, dims: Dims, sizes: Sequence[int]) -> float:
     """Bytes of one device's piece."""
-    return math.prod(local_shape(shape, dims, sizes)) * bits
+    return math.prod(local_shape(shape, dims, sizes)) * itemsize
 
 
-def step_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
+def step_bytes(step: ReshardStep, shape: tuple[int, ...], itemsize: float, before: Dims, sizes: Sequence[int]) -> float:
     """Bytes the busiest device sends in `step`, taken from layout `before`. Padding counts."""
-    return _sent(step, Pieces(shape, bits, sizes), before)
+    return _sent(step, PieceSizes(shape, itemsize, sizes), before)
 
 
-def operand_bytes(step: Step, shape, bits: float, before: Dims, sizes: Sequence[int]) -> float:
+def operand_bytes(
+    step: ReshardStep, shape: tuple[int, ...], itemsize: float, before: Dims, sizes: Sequence[int]
+) -> float:
     """Bytes per device that the collective of `step`, taken from layout `before`, is given. Padding counts: dimensions
     that it splits are as many pieces as there will be."""
-    return _given(step, Pieces(shape, bits, sizes), before)
+    return _given(step, PieceSizes(shape, itemsize, sizes), before)
 
 
-def _sent(step: Step, piece: Pieces, before: Dims) -> float:
+def _sent(step: ReshardStep, piece: PieceSizes, before: Dims) -> float:
     if step.kind == "slice":
         return 0.0
     return sent_bytes(step.kind, piece.product(step.atoms), _given(step, piece, before))
 
 
-def _given(step: Step, piece: Pieces, before: Dims) -> float:
+def _given(step: ReshardStep, piece: PieceSizes, before: Dims) -> float:
     if step.kind == "reduce_scatter":
         return piece(step.after).bytes * piece.product(step.atoms)
     if not step.moves:
@@ -255,10 +258,10 @@ def _given(step: Step, piece: Pieces, before: Dims) -> float:
         operand[e] = after[e]
     for m in step.moves:
         operand[m.target] *= piece.product(m.atoms)
-    return math.prod(operand) * piece.bits
+    return math.prod(operand) * piece.itemsize
 
 
-def lower_bound(piece: Pieces, source: Dims, target: Dims, unreduced: tuple[int, ...]) -> float:
+def lower_bound(piece: PieceSizes, source: Dims, target: Dims, unreduced: tuple[int, ...]) -> float:
     """Bytes the busiest device must receive, whatever the plan; 0 where dimensions do not divide."""
     old, new = piece(source), piece(target)
     if not (old.even and new.even):
@@ -274,20 +277,20 @@ def lower_bound(piece: Pieces, source: Dims, target: Dims, unreduced: tuple[int,
         if s != t and s[: len(t)] != t[: len(s)]:
             return new.bytes
         overlap *= n // max(p, q)
-    return max(0.0, new.bytes - overlap * piece.bits)
+    return max(0.0, new.bytes - overlap * piece.itemsize)
 
 
-def even(shape, source: Dims, target: Dims, sizes) -> bool:
+def even(shape: tuple[int, ...], source: Dims, target: Dims, sizes: Sequence[int]) -> bool:
     """Whether every dimension divides into its pieces in both layouts."""
     return all(n % math.prod(sizes[a] for a in d) == 0 for dims in (source, target) for n, d in zip(shape, dims))
 
 
 def _plan(
-    piece: Pieces,
+    piece: PieceSizes,
     source: Dims,
     target: Dims,
     unreduced: tuple[int, ...],
-    steps: Sequence[Step],
+    steps: Sequence[ReshardStep],
     bound: float,
     exact: bool,
 ) -> ReshardPlan:
@@ -299,11 +302,13 @@ def _plan(
     return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, exact, peak)
 
 
-def _gather_all(shape, source: Dims, target: Dims, unreduced, sizes: Sequence[int]) -> list[Step]:
+def _gather_all(
+    shape: tuple[int, ...], source: Dims, target: Dims, unreduced: tuple[int, ...], sizes: Sequence[int]
+) -> list[ReshardStep]:
     """The way that always exists: reduce, gather what differs, slice."""
     steps, dims = [], list(source)
     if unreduced:
-        steps.append(Step("all_reduce", unreduced, -1, (), source, ()))
+        steps.append(ReshardStep("all_reduce", unreduced, -1, (), source, ()))
     for d, (s, t) in enumerate(zip(source, target)):
         keep = 0
         while keep < min(len(s), len(t)) and s[keep] == t[keep]:
@@ -314,9 +319,9 @@ def _gather_all(shape, source: Dims, target: Dims, unreduced, sizes: Sequence[in
             keep = 0 if s != t else keep
         if s[keep:]:
             dims[d] = s[:keep]
-            steps.append(Step("all_gather", s[keep:], d, (), tuple(dims), ()))
+            steps.append(ReshardStep("all_gather", s[keep:], d, (), tuple(dims), ()))
     for d, t in enumerate(target):
         if t != dims[d]:
-            steps.append(Step("slice", t[len(dims[d]) :], d, (), (*dims[:d], t, *dims[d + 1 :]), ()))
+            steps.append(ReshardStep("slice", t[len(dims[d]) :], d, (), (*dims[:d], t, *dims[d + 1 :]), ()))
             dims[d] = t
     return steps

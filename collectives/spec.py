@@ -16,28 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from propagation.annotations import parse_sharding
-from propagation.errors import PropagationError
-from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding, quote_symbol
+from propagation.annotations import sharding_on
+from propagation.errors import ModuleParseError, PropagationError
+from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding
+from propagation.sdy_text import read_mesh, read_sharding
 
 from .cost import ITEM_BITS
 from .errors import ReshardError, UnsupportedShardingError
 
 __all__ = ["as_element_type", "as_mesh", "as_shape", "as_sharding"]
-
-_NAME = r'"(?:[^"\\]|\\.)*"'
-_BARE = r"[A-Za-z_]\w*"
-_SIZES = re.compile(rf"\s*({_NAME}|{_BARE})\s*=\s*(\d+)\s*")
-_MESH = re.compile(
-    r"(?:sdy\.mesh\s*@\S+\s*=\s*|#sdy\.mesh)?\s*<?\s*\[?(?P<axes>[^\[\]<>]*)\]?"
-    r"(?:\s*,\s*device_ids\s*=\s*\[(?P<ids>[\d\s,]*)\])?\s*>?\s*"
-)
-_AXIS = rf"\s*{_NAME}(?::\(\d+\)\d+)?\s*"
-_LIST = rf"\{{(?:{_AXIS}(?:,{_AXIS})*(?:,\s*\?\s*)?|\s*\?\s*|\s*)\}}(?:p\d+)?"
-_BODY = re.compile(
-    rf"\[\s*(?:{_LIST}(?:\s*,\s*{_LIST})*)?\s*\](?:\s*,\s*(?:replicated|unreduced)\s*=\s*(?:sum\s*)?{_LIST})*"
-)
-_ON_MESH = re.compile(r"(?:#sdy\.sharding)?\s*<\s*@(?P<mesh>[\w.$-]+|\"[^\"]*\")\s*,\s*(?P<body>.*)>", re.DOTALL)
 
 _WAYS = 'write a=4,b=2 or <["a"=4, "b"=2]>, or give a mapping of axis names to sizes'
 
@@ -64,23 +51,14 @@ def as_mesh(mesh: Mesh | str | Mapping[str, int] | Iterable[tuple[str, int]]) ->
 
 
 def _mesh_of_text(text: str) -> Mesh:
-    found = _MESH.fullmatch(text.strip())
-    axes: list[tuple[str, int]] = []
-    at, inside = 0, "" if found is None else found["axes"]
-    while found is not None and inside.strip():
-        axis = _SIZES.match(inside, at)
-        if axis is None or (axis.end() < len(inside) and inside[axis.end()] != ","):
-            found = None
-            break
-        name = axis[1][1:-1] if axis[1].startswith('"') else axis[1]
-        axes.append((name, int(axis[2])))
-        at = axis.end() + 1
-        if axis.end() == len(inside):
-            break
-    if found is None:
-        raise UnsupportedShardingError(f"{text!r} is no mesh; {_WAYS}")
-    ids = None if found["ids"] is None else [int(i) for i in found["ids"].replace(",", " ").split()]
-    return Mesh("mesh", axes, ids)
+    """`a=4,b=2` is the inside of what the dialect writes."""
+    inside = text.strip()
+    if not inside.endswith(">"):
+        inside = f"<{inside}>" if "[" in inside else f"<[{inside}]>"
+    try:
+        return Mesh("mesh", *read_mesh(inside))
+    except ModuleParseError:
+        raise UnsupportedShardingError(f"{text!r} is no mesh; {_WAYS}") from None
 
 
 def as_sharding(sharding: TensorSharding | str | Iterable[Any], mesh: Mesh) -> TensorSharding:
@@ -106,7 +84,7 @@ def as_sharding(sharding: TensorSharding | str | Iterable[Any], mesh: Mesh) -> T
 
 def _on(sharding: TensorSharding, mesh: Mesh) -> TensorSharding:
     if sharding.mesh.is_empty:
-        return TensorSharding(mesh, sharding.dims, sharding.replicated, sharding.unreduced)
+        return TensorSharding(mesh, sharding.dims, sharding.replicated, sharding.unreduced, sharding.reduction)
     if sharding.mesh.axes != mesh.axes:
         raise UnsupportedShardingError(
             f"the sharding {sharding.to_text()} is over mesh {sharding.mesh.to_text()}, the tensor over "
@@ -116,13 +94,13 @@ def _on(sharding: TensorSharding, mesh: Mesh) -> TensorSharding:
 
 
 def _sharding_of_text(text: str, mesh: Mesh) -> TensorSharding:
-    with_mesh = _ON_MESH.fullmatch(text.strip())
-    body = text.strip() if with_mesh is None else with_mesh["body"].strip()
-    if not _BODY.fullmatch(body):
+    try:
+        found = read_sharding(text)
+    except ModuleParseError:
         raise UnsupportedShardingError(
             f'{text!r} is no sharding; write one {{...}} of quoted axis names per dimension, as in [{{"a"}}, {{}}]'
-        )
-    return parse_sharding(f"#sdy.sharding<@{quote_symbol(mesh.name)}, {body}>", {mesh.name: mesh})
+        ) from None
+    return sharding_on(found, mesh)
 
 
 def _sharding_of_entries(entries: Iterable[Any], mesh: Mesh) -> TensorSharding:

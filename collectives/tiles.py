@@ -14,12 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .heuristics import EXCHANGED_BOXES, PAIRS_PER_BOX, RECUT_BOXES
 from .layout import Atoms, Dims
 
-__all__ = ["Exchange", "Round", "Tiles", "exchange", "lacking", "summing", "tiles"]
-
-CUT_LIMIT = 256  # boxes up to which other ways to cut them are tried
-MESSAGE_LIMIT = 1 << 16  # boxes in all; beyond them planning takes seconds and the latencies more than the bytes
+__all__ = ["Exchange", "TileRound", "Tiles", "exchange", "lacking", "summing", "tiles"]
 
 
 class Tiles(NamedTuple):
@@ -34,7 +32,7 @@ class Tiles(NamedTuple):
         return np.prod(self.high - self.low, axis=1, dtype=np.float64)
 
 
-class Round(NamedTuple):
+class TileRound(NamedTuple):
     """Boxes that travel at the same time: nobody sends or receives two of them.
 
     box        the least extents that hold each of them
@@ -53,7 +51,7 @@ class Round(NamedTuple):
 class Exchange(NamedTuple):
     """Boxes that travel until everybody has what it lacks."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[TileRound, ...]
 
     @property
     def elements(self) -> int:
@@ -110,7 +108,7 @@ def exchange(source: Tiles, target: Tiles, limit: int | None = None) -> Exchange
     count, rank = source.low.shape
     keys, index = np.unique(np.concatenate([source.low, source.high], axis=1), axis=0, return_inverse=True)
     index = index.reshape(-1)
-    if count * len(keys) > 16 * MESSAGE_LIMIT:
+    if count * len(keys) > PAIRS_PER_BOX * EXCHANGED_BOXES:
         return None
     low = np.maximum(keys[None, :, :rank], target.low[:, None])
     extents = np.minimum(keys[None, :, rank:], target.high[:, None]) - low
@@ -118,7 +116,7 @@ def exchange(source: Tiles, target: Tiles, limit: int | None = None) -> Exchange
     missing[np.arange(count), index] = False
     receivers, parts = np.nonzero(missing)
     most = int(missing.sum(axis=1).max()) if len(keys) else 0
-    if len(receivers) > MESSAGE_LIMIT or (limit is not None and most > limit):
+    if len(receivers) > EXCHANGED_BOXES or (limit is not None and most > limit):
         return None
     low, extents = low[receivers, parts], extents[receivers, parts]
     holders: list[list[int]] = [[] for _ in range(len(keys))]
@@ -126,7 +124,7 @@ def exchange(source: Tiles, target: Tiles, limit: int | None = None) -> Exchange
         holders[part].append(device)
     found, least = None, math.inf
     for boxes in _cut((receivers, parts, low, extents)):
-        if found is None or len(boxes[0]) <= CUT_LIMIT:
+        if found is None or len(boxes[0]) <= RECUT_BOXES:
             dealt = _deal(holders, count, boxes, limit, least)
             if dealt is not None:
                 found, least = dealt, dealt[-1]
@@ -171,7 +169,7 @@ def _rounds(boxes: tuple[np.ndarray, ...], senders: Sequence[int], dealt: Sequen
     for number in range(max(dealt, default=-1) + 1):
         (these,) = np.nonzero(of == number)
         box = tuple(extents[these].max(axis=0).tolist())
-        rounds.append(Round(box, by[these], receivers[these], low[these], (low + extents)[these]))
+        rounds.append(TileRound(box, by[these], receivers[these], low[these], (low + extents)[these]))
     return Exchange(tuple(rounds))
 
 

@@ -56,7 +56,7 @@ class Topology:
     device: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for what in ("flops", "memory_bandwidth", "memory"):
             value = getattr(self, what)
             if value is None and what == "memory":

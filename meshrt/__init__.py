@@ -6,6 +6,8 @@ The public names are JAX's, so a training script changes its import line:
     import meshrt.numpy as jnp
 """
 
+from typing import TYPE_CHECKING
+
 from meshrt import (
     ad_checkpoint,
     config,
@@ -24,6 +26,7 @@ from meshrt import (
 )
 from meshrt import dispatch as _dispatch  # noqa: F401  (eager evaluation registers itself)
 from meshrt.api import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+from meshrt.caches import clear_caches
 from meshrt.contexts import (
     debug_infs,
     debug_nans,
@@ -39,7 +42,8 @@ from meshrt.core.source import named_call, named_scope
 from meshrt.core.types import aval_of as typeof
 from meshrt.dtypes import float0
 from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
-from meshrt.jit import clear_caches, jit
+from meshrt.jit import jit
+from meshrt.primitives.device_put import device_put
 from meshrt.runtime.array import Array, Shard
 from meshrt.runtime.backend import (
     clear_backends,
@@ -56,7 +60,6 @@ from meshrt.runtime.transfer import (
     block_until_ready,
     copy_to_host_async,
     device_get,
-    device_put,
     make_array_from_callback,
     make_array_from_process_local_data,
     make_array_from_single_device_arrays,
@@ -83,12 +86,14 @@ __all__ = [
     "make_jaxpr", "make_mesh", "named_call", "named_scope", "nn", "numpy", "numpy_dtype_promotion", "process_count",
     "process_index", "random", "remat", "set_mesh", "sharding", "stages", "tree", "tree_util", "typeof",
     "value_and_grad", "vjp", "vmap",
-]  # fmt: skip  # fmt: skip
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str):
-    if name.startswith("__"):
-        raise AttributeError(name)
-    raise errors.MissingFunctionError(f"meshrt.{name} is not implemented; meshrt has {', '.join(__all__)}")
+if not TYPE_CHECKING:  # a checker reports names that do not exist
+
+    def __getattr__(name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise errors.MissingFunctionError(f"meshrt.{name} is not implemented; meshrt has {', '.join(__all__)}")

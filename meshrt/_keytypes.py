@@ -78,6 +78,7 @@ class KeyType(ExtendedDType):
     _interned: ClassVar[dict[KeyImpl, KeyType]] = {}
 
     impl: KeyImpl
+    _hash: int
 
     def __new__(cls, impl: KeyImpl | str) -> KeyType:
         if isinstance(impl, str):

@@ -48,7 +48,7 @@ def _edges(strict: bool, x64: bool) -> dict[Any, list[Any]]:
             int: [float, *SIGNED, *UNSIGNED], float: [complex, *FLOAT], complex: COMPLEX,
             **{t: [] for t in STRONG},
         }  # fmt: skip
-    up = {t: [] for t in STRONG}
+    up: dict[Any, list[Any]] = {t: [] for t in STRONG}
     chain = [
         ("uint8", "int16 uint16"), ("uint16", "int32 uint32"), ("uint32", "int64 uint64"), ("int8", "int16"),
         ("int16", "int32"), ("int32", "int64"), ("float16", "float32"), ("float32", "float64 complex64"),

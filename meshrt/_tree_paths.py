@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 from meshrt import errors
@@ -22,7 +22,7 @@ def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
     return out
 
 
-def flatten_one_level_with_keys(tree: Any) -> tuple[Iterable[tuple[KeyEntry, Any]], Hashable]:
+def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Hashable]:
     """`([(key, child), ...], auxiliary data)` of a container; ValueError for a leaf."""
     out = default_registry.flatten_one_level_with_keys(tree)
     if out is None:
@@ -94,7 +94,9 @@ class TypedLeaf:
         return str(self.type)
 
 
-def _prefix_errors(path: KeyPath, prefix: Any, full: Any, is_leaf: IsLeaf):
+def _prefix_errors(
+    path: KeyPath, prefix: Any, full: Any, is_leaf: IsLeaf
+) -> Iterator[Callable[[str], errors.TreeError]]:
     if _is_leaf(prefix, is_leaf):
         return
     if type(prefix) is not type(full):
@@ -132,7 +134,7 @@ def equality_errors(tree1: Any, tree2: Any, is_leaf: IsLeaf = None) -> list[tupl
     return list(_equality_errors((), tree1, tree2, is_leaf))
 
 
-def _equality_errors(path: KeyPath, a: Any, b: Any, is_leaf: IsLeaf):
+def _equality_errors(path: KeyPath, a: Any, b: Any, is_leaf: IsLeaf) -> Iterator[tuple[KeyPath, str, str, str]]:
     if _is_leaf(a, is_leaf) and _is_leaf(b, is_leaf):
         return
     if type(a) is not type(b) or _is_leaf(a, is_leaf) != _is_leaf(b, is_leaf):
@@ -167,7 +169,7 @@ def explained(e: ValueError, tree: Any, is_leaf: IsLeaf) -> errors.TreeError:
     return errors.TreeError(str(e))
 
 
-def _unsortable(path: KeyPath, tree: Any, is_leaf: IsLeaf):
+def _unsortable(path: KeyPath, tree: Any, is_leaf: IsLeaf) -> Iterator[tuple[KeyPath, list[Any]]]:
     if is_leaf is not None and is_leaf(tree):
         return
     if isinstance(tree, dict) and not isinstance(tree, collections.OrderedDict):

@@ -3,41 +3,64 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.shapes import zeros
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.runtime.transfer import from_numpy
+from meshrt.runtime.array import Array
+from meshrt.runtime.transfer import from_numpy, put_leaf
+from meshrt.staging import abstract
 from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, split_aux
-from meshrt.transforms.jvp import JVPTracer, jvp_flat
+from meshrt.transforms.high import flatten
+from meshrt.transforms.jvp import jvp_flat
 from meshrt.transforms.linear import LinearTracer, backward, transpose_jaxpr
 from meshrt.transforms.linearize import LinearFunction, linearize_flat
-from meshrt.transforms.tools import hoist_consts, zeros
-from meshrt.tree_util import tree_flatten, tree_unflatten
+from meshrt.transforms.tools import hoist_consts
+from meshrt.tree_util import tree_unflatten
 
 __all__ = ["grad", "jvp", "linear_transpose", "linearize", "value_and_grad", "vjp"]
 
 
 class _Flat:
-    """A function of flat leaves made from one of pytrees; remembers the structure of the last result."""
+    """A function of flat leaves made from one of pytrees; remembers the structure of the last result.
 
-    __slots__ = ("fun", "in_tree", "kwargs", "out_tree")
+    With `has_aux` the leaves of the auxiliary part follow those of the value: they leave the trace as all results do,
+    so that a trace around it sees what they depend on.
+    """
 
-    def __init__(self, fun: Callable[..., Any], in_tree: Any, kwargs: dict[str, Any] | None = None):
-        self.fun, self.in_tree, self.kwargs = fun, in_tree, kwargs
+    __slots__ = ("aux_tree", "count", "fun", "has_aux", "in_tree", "name", "out_tree")
+
+    def __init__(self, fun: Callable[..., Any], in_tree: Any, has_aux: bool = False, name: Any = None):
+        self.fun, self.in_tree, self.has_aux = fun, in_tree, has_aux
+        self.name = fun if name is None else name
         self.out_tree: Any = None
+        self.aux_tree: Any = None
+        self.count = 0
 
     def __call__(self, *leaves: Any) -> list[Any]:
-        args = tree_unflatten(self.in_tree, leaves)
-        out = self.fun(*args, **self.kwargs) if self.kwargs is not None else self.fun(*args)
-        flat, self.out_tree = tree_flatten(out)
-        return flat
+        out = self.fun(*tree_unflatten(self.in_tree, leaves))
+        if not self.has_aux:
+            flat, self.out_tree = flatten(out)
+            self.count = len(flat)
+            return flat
+        out, aux = split_aux(self.name, out)
+        flat, self.out_tree = flatten(out)
+        extra, self.aux_tree = flatten(aux)
+        self.count = len(flat)
+        return flat + extra
+
+    def split(self, outs: Sequence[Any]) -> tuple[list[Any], Any]:
+        """The leaves of the value, and the auxiliary part (None without one)."""
+        aux = tree_unflatten(self.aux_tree, outs[self.count :]) if self.has_aux else None
+        return list(outs[: self.count]), aux
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -66,30 +89,27 @@ def value_and_grad(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nums = check_argnums(fun, argnums, len(args))
         dynamic = tuple(args[n] for n in nums)
-        leaves, tree = tree_flatten(dynamic)
+        leaves, tree = flatten(dynamic)
         _check_inputs(fun, leaves, tree, args, nums, allow_int, holomorphic)
-        aux: list[Any] = []
 
         def call(*values: Any) -> Any:
             full = list(args)
             for n, v in zip(nums, values):
                 full[n] = v
-            out = fun(*full, **kwargs)
-            if has_aux:
-                out, extra = split_aux(fun, out)
-                aux.append(extra)
-            return out
+            return fun(*full, **kwargs)
 
-        flat = _Flat(call, tree)
+        flat = _Flat(call, tree, has_aux, fun)
         nonzeros = [aval_of(x).is_differentiable for x in leaves]
-        (value,), linear = _scalar_linearized(fun, flat, leaves, nonzeros, holomorphic)
+        value, aux, linear = _scalar_linearized(fun, flat, leaves, nonzeros, holomorphic)
         ct = np.asarray(1, aval_of(value).dtype)[()]
+        if type(value) is Array and value.committed:  # so that a constant gradient lies where the value does
+            ct = put_leaf(ct, value.sharding, False, None)
         cts = _pull_back(linear, [ct])
         filled = [_typed(c, aval_of(x)) if nz else _float0(x) for c, x, nz in zip(cts, leaves, nonzeros)]
         gradient = tree_unflatten(tree, filled)
         gradient = gradient[0] if single else gradient
         if has_aux:
-            return (value, _drop_tangents(aux[-1], linear)), gradient
+            return (value, aux), gradient
         return value, gradient
 
     return wrapped
@@ -124,9 +144,9 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
         if not aval.is_differentiable and allow_int:
             continue
         if paths is None:
-            _, full_tree = tree_flatten((tuple(args), {}))
-            every = tree_unflatten(full_tree, argument_paths(fun, full_tree))[0]
-            paths = tree_flatten(tuple(every[n] for n in nums))[0]
+            every = iter(argument_paths(fun, flatten((tuple(args), {}))[1]))
+            of_argument = [list(itertools.islice(every, len(flatten(a)[0]))) for a in args]
+            paths = [path for n in nums for path in of_argument[n]]
         if holomorphic:
             raise errors.ArgumentTypeError(
                 f"grad with holomorphic=True requires inputs with complex dtype, but {paths[i]} is {aval.str_short()}"
@@ -140,6 +160,7 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
 
 def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
     outs, linear = linearize_flat(flat, leaves, nonzeros)
+    outs, aux = flat.split(outs)
     if flat.out_tree.num_leaves != 1 or not tree_util.treedef_is_leaf(flat.out_tree):
         raise errors.ArgumentTypeError(
             f"gradient only defined for scalar-output functions, but {fun_name(fun)} returned a {flat.out_tree}"
@@ -155,7 +176,7 @@ def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
             f"grad requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but {fun_name(fun)} "
             f"returned {aval.str_short()}"
         )
-    return outs, linear
+    return outs[0], aux, linear
 
 
 def _pull_back(linear: LinearFunction, cts: Sequence[Any]) -> list[Any]:
@@ -163,15 +184,6 @@ def _pull_back(linear: LinearFunction, cts: Sequence[Any]) -> list[Any]:
     outs = [t._var if type(t) is LinearTracer else None for t in linear.outs]
     pulled = iter(backward(linear.trace.tape, outs, cts, [t._var for t in linear.inputs if t is not None]))
     return [None if t is None else next(pulled) for t in linear.inputs]
-
-
-def _drop_tangents(aux: Any, linear: LinearFunction) -> Any:
-    """Auxiliary outputs as plain values: they were computed by the trace that is now over."""
-
-    def plain(x: Any) -> Any:
-        return x.primal if type(x) is JVPTracer and x._trace.parent is linear.trace else x
-
-    return tree_util.tree_map(plain, aux)
 
 
 def _typed(value: Any, aval: ShapedArray) -> Any:
@@ -192,19 +204,11 @@ def _float0(x: Any) -> np.ndarray:
 @boundary
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """(fun(*primals), pullback) where `pullback(ct)` is the tuple of cotangents of the primals."""
-    leaves, tree = tree_flatten(primals)
-    aux: list[Any] = []
-
-    def call(*args: Any) -> Any:
-        out = fun(*args)
-        if has_aux:
-            out, extra = split_aux(fun, out)
-            aux.append(extra)
-        return out
-
-    flat = _Flat(call, tree)
+    leaves, tree = flatten(primals)
+    flat = _Flat(fun, tree, has_aux)
     nonzeros = [aval_of(x).is_differentiable for x in leaves]
     outs, linear = linearize_flat(flat, leaves, nonzeros)
+    outs, aux = flat.split(outs)
     out_tree, out_avals = flat.out_tree, [aval_of(o) for o in outs]
     in_avals = [aval_of(x) for x in leaves]
 
@@ -218,19 +222,25 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
 
     result = tree_unflatten(out_tree, outs)
     partial = tree_util.Partial(pullback)
-    return (result, partial, _drop_tangents(aux[-1], linear)) if has_aux else (result, partial)
+    return (result, partial, aux) if has_aux else (result, partial)
 
 
-def _flat_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], fun: Callable[..., Any]) -> list[Any]:
-    leaves, ct_tree = tree_flatten(ct)
+def _flat_cotangents(
+    ct: Any, tree: Any, avals: Sequence[ShapedArray], fun: Callable[..., Any], integers: bool = False
+) -> list[Any]:
+    """The leaves of a cotangent, of the types of the results; None for those that have no derivative.
+
+    Integers have none, but where a linear function is transposed they are as good as other numbers (`integers`).
+    """
+    leaves, ct_tree = flatten(ct)
     if ct_tree != tree:
         raise errors.TreeError(
             f"Tree structure of cotangent input {ct_tree}, does not match structure of primal output {tree} of "
             f"{fun_name(fun)}"
         )
-    out = []
+    out: list[Any] = []
     for c, a in zip(leaves, avals):
-        if not a.is_differentiable:
+        if not a.is_differentiable and not (integers and a.dtype.kind in "iu"):
             out.append(None)
             continue
         got = aval_of(c)
@@ -254,32 +264,20 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
             "primal and tangent arguments to jvp must be tuples or lists; "
             f"found {type(primals).__name__} and {type(tangents).__name__}"
         )
-    leaves, tree = tree_flatten(tuple(primals))
-    tangent_leaves, tangent_tree = tree_flatten(tuple(tangents))
+    leaves, tree = flatten(tuple(primals))
+    tangent_leaves, tangent_tree = flatten(tuple(tangents))
     if tree != tangent_tree:
         raise errors.ArgumentTypeError(
             f"primal and tangent arguments to jvp must have the same tree structure; primals have {tree} whereas "
             f"tangents have {tangent_tree}"
         )
     flat_tangents = _flat_tangents(leaves, tangent_leaves, tree, fun)
-    aux: list[Any] = []
-
-    def call(*args: Any) -> Any:
-        out = fun(*args)
-        if has_aux:
-            out, extra = split_aux(fun, out)
-            aux.append(extra)
-        return out
-
-    flat = _Flat(call, tree)
-    parent = context.trace
+    flat = _Flat(fun, tree, has_aux)
     outs, out_tangents = jvp_flat(flat, leaves, flat_tangents)
+    outs, aux = flat.split(outs)
     filled = [_tangent_or_zero(t, o) for t, o in zip(out_tangents, outs)]
     result = tree_unflatten(flat.out_tree, outs), tree_unflatten(flat.out_tree, filled)
-    if not has_aux:
-        return result
-    strip = lambda x: x.primal if type(x) is JVPTracer and x._trace.parent is parent else x
-    return (*result, tree_util.tree_map(strip, aux[-1]))
+    return (*result, aux) if has_aux else result
 
 
 def _tangent_or_zero(t: Any, primal: Any) -> Any:
@@ -290,7 +288,7 @@ def _tangent_or_zero(t: Any, primal: Any) -> Any:
 
 
 def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:
-    out = []
+    out: list[Any] = []
     for i, (p, t) in enumerate(zip(primals, tangents)):
         want = aval_of(p).to_tangent_aval()
         if getattr(t, "dtype", None) == dtypes.float0:
@@ -298,7 +296,7 @@ def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:
         else:
             got = aval_of(t)
         if got.shape != want.shape or (got.dtype != want.dtype and not (got.weak_type and want.dtype != dtypes.float0)):
-            path = argument_paths(fun, tree_flatten((tree_unflatten(tree, primals), {}))[1])[i]
+            path = argument_paths(fun, flatten((tree_unflatten(tree, primals), {}))[1])[i]
             raise errors.ArgumentTypeError(
                 f"primal and tangent arguments to jvp do not match; dtypes and shapes must be equal, but {path} is "
                 f"{aval_of(p).str_short()}, which needs a tangent {want.str_short()}, and got {got.str_short()}"
@@ -313,26 +311,18 @@ def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:
 @boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """(fun(*primals), push) where `push(*tangents)` is the derivative at `primals`, without running `fun` again."""
-    leaves, tree = tree_flatten(primals)
-    aux: list[Any] = []
-
-    def call(*args: Any) -> Any:
-        out = fun(*args)
-        if has_aux:
-            out, extra = split_aux(fun, out)
-            aux.append(extra)
-        return out
-
-    flat = _Flat(call, tree)
+    leaves, tree = flatten(primals)
+    flat = _Flat(fun, tree, has_aux)
     nonzeros = [aval_of(x).is_differentiable for x in leaves]
     outs, linear = linearize_flat(flat, leaves, nonzeros)
+    outs, aux = flat.split(outs)
     inputs = [t for t in linear.inputs if t is not None]
-    live = [t for t in linear.outs if t is not None]
+    live = [t for t in linear.outs[: flat.count] if t is not None]
     jaxpr, residuals = linear.trace.to_jaxpr(inputs, live)
     out_tree = flat.out_tree
 
     def push(*tangents: Any) -> Any:
-        tangent_leaves, tangent_tree = tree_flatten(tangents)
+        tangent_leaves, tangent_tree = flatten(tangents)
         if tangent_tree != tree:
             raise errors.TreeError(f"the linearized function takes tangents of structure {tree}, got {tangent_tree}")
         given = [t for t in _flat_tangents(leaves, tangent_leaves, tree, fun) if t is not None]
@@ -342,24 +332,31 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 
     result = tree_unflatten(out_tree, outs)
     partial = tree_util.Partial(push)
-    return (result, partial, _drop_tangents(aux[-1], linear)) if has_aux else (result, partial)
+    return (result, partial, aux) if has_aux else (result, partial)
 
 
 @boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()) -> Callable[..., Any]:
     """The transpose of a linear function, given example arguments (only their types matter)."""
-    leaves, tree = tree_flatten(primals)
-    avals = [ShapedArray(tuple(x.shape), x.dtype) if hasattr(x, "shape") else aval_of(x) for x in leaves]
+    leaves, tree = flatten(primals)
+    avals = [abstract(x) for x in leaves]
     flat = _Flat(fun, tree)
     closed = trace_to_jaxpr(flat, avals, fun_name(fun))
     out_tree = flat.out_tree
+    for one, other in ((avals, closed.out_avals), (closed.out_avals, avals)):
+        if any(a.is_differentiable for a in one) and not all(a.is_differentiable for a in other):
+            raise errors.ArgumentTypeError(
+                "linear_transpose only supports functions from floating or complex to floating or complex numbers, and "
+                f"from integers to integers, but {fun_name(fun)} takes {', '.join(a.str_short() for a in avals)} to "
+                f"{', '.join(a.str_short() for a in closed.out_avals)}"
+            )
 
     def transposed(ct: Any) -> Any:
-        cts = _flat_cotangents(ct, out_tree, closed.out_avals, fun)
+        cts = _flat_cotangents(ct, out_tree, closed.out_avals, fun, integers=True)
         hoisted = hoist_consts(closed)
         linear = (False,) * len(hoisted.consts) + (True,) * len(avals)
         back, nonzeros = transpose_jaxpr(hoisted.jaxpr, linear, tuple(c is not None for c in cts))
         pulled = iter(eval_jaxpr(back.jaxpr, (), [*back.consts, *hoisted.consts, *[c for c in cts if c is not None]]))
-        return tree_unflatten(tree, [next(pulled) if nz else zeros(a) for nz, a in zip(nonzeros, avals)])
+        return tree_unflatten(tree, [_typed(next(pulled) if nz else None, a) for nz, a in zip(nonzeros, avals)])
 
     return transposed

@@ -18,7 +18,7 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -137,6 +137,8 @@ class _Overrides:
     """The settings that differ inside a `with override(...)`, and the keys of all settings with them."""
 
     __slots__ = ("compile", "trace", "values", "version")
+    trace: tuple  # set by `Settings._refresh` before they are read
+    compile: tuple
 
     def __init__(self, values: dict[str, Any]):
         self.values, self.version = values, -1
@@ -150,7 +152,7 @@ class Settings:
         "version",
     )  # fmt: skip
 
-    def __init__(self, environ: dict[str, str] | None = None):
+    def __init__(self, environ: Mapping[str, str] | None = None):
         environ = os.environ if environ is None else environ
         self._values = {f.name: f.parse(environ[f.env]) if f.env in environ else f.default for f in FIELDS.values()}
         self._lock = threading.RLock()
@@ -235,7 +237,7 @@ class Settings:
                 hook(value)
 
     @contextmanager
-    def override(self, **values: Any):
+    def override(self, **values: Any) -> Iterator[None]:
         """Other values inside the block, for the current thread only."""
         checked = {_field_name(n): self.checked(n, v) for n, v in values.items()}
         for name in checked:

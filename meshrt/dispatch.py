@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from meshrt import config
+from meshrt import config, heuristics
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import EvalTrace
+from meshrt.jit import jit
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import SCALARS, scalar_beside
 
@@ -19,9 +20,6 @@ _functions: dict[Any, Any] = {}
 # Those of loops, branches and other primitives over Jaxprs, least recently used first. A function written inside
 # another is a new one, and a new Jaxpr, on every call, so these must not be kept for ever.
 _over_jaxprs: OrderedDict[Any, Any] = OrderedDict()
-_KEPT = 256
-# Static parameters (positions of slices, exponents, ...) make entries too: beyond this many the oldest half goes.
-_KEPT_PLAIN = 4096
 _lock = threading.Lock()
 
 
@@ -32,16 +30,16 @@ def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) 
     table = _functions if primitive.cache_types else _over_jaxprs
     function = table.get(key)
     if function is None:
-        if len(_functions) >= _KEPT_PLAIN:
+        if len(_functions) >= heuristics.KEPT_OPERATIONS:
             with _lock:
-                for old in list(_functions)[: _KEPT_PLAIN // 2]:
+                for old in list(_functions)[: heuristics.KEPT_OPERATIONS // 2]:
                     _functions.pop(old, None)
         function = table[key] = _compiled(primitive, params)
     if table is _over_jaxprs:
         with _lock:  # another thread may drop the entry
             _over_jaxprs[key] = function
             _over_jaxprs.move_to_end(key)
-            if len(_over_jaxprs) > _KEPT:
+            if len(_over_jaxprs) > heuristics.KEPT_OVER_JAXPRS:
                 _over_jaxprs.popitem(last=False)
     if config.settings.disable_jit:  # single operations are compiled all the same
         with config.override(disable_jit=False):
@@ -65,8 +63,6 @@ def _on_one_device(args: Sequence[Any]) -> Sequence[Any]:
 
 
 def _compiled(primitive: Primitive, params: dict[str, Any]) -> Any:
-    from meshrt.jit import jit
-
     def apply(*operands: Any) -> Any:
         return primitive.bind(*operands, **params)
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch import bootstrap, environment
 from meshrt.launch.address import HEARTBEAT_S, split_address
+from meshrt.runtime import backend, jaxlib_api
 
 if TYPE_CHECKING:
     from meshrt.launch.local_service import LocalService
@@ -141,6 +142,11 @@ def initialize(
             client, identity.process_id, identity.num_processes, local_address, identity.local_device_ids,
             service, identity.launched, shutdown_timeout_seconds,
         )  # fmt: skip
+        backend.set_process_info(
+            backend.ProcessInfo(
+                client, identity.process_id, identity.num_processes, local_address, identity.local_device_ids
+            )
+        )
         bootstrap.send(kind="meshed")
         _install_exits()
 
@@ -157,6 +163,7 @@ def shutdown() -> None:
         if ctx.service is not None:
             ctx.service.stop()
         _context = None
+        backend.set_process_info(None)
 
 
 def note_failure(code: int) -> None:
@@ -189,6 +196,7 @@ def _identify(
             f"{', '.join(f'{prefix}_{name.upper()}' for name in missing)}. A script that also runs as a single process "
             'should call it only if "MESHRT_COORDINATOR_ADDRESS" in os.environ.'
         )
+    assert address is not None  # it is not missing
     split_address(address)
     if type(count) is not int or count < 1:
         raise ConfigError(f"num_processes={count!r}: expected a whole number, at least 1")
@@ -226,8 +234,6 @@ def _local_devices(
 
 def _check_no_backend() -> None:
     """The devices of the other processes can only be shown by a client that is made afterwards."""
-    from meshrt.runtime import backend
-
     if backend.is_created():
         raise DistributedError(
             "meshrt.distributed.initialize() must be called before devices are used: something before it asked for "
@@ -236,7 +242,7 @@ def _check_no_backend() -> None:
 
 
 def _start_service(bind: str, count: int, heartbeat_s: int, shutdown_s: int, timeout_s: float) -> LocalService:
-    from meshrt.launch.local_service import LocalService  # most processes never need it
+    from meshrt.launch.local_service import LocalService  # start-up time: most processes never need it
 
     return LocalService.start(bind, count, heartbeat_s, shutdown_s, timeout_s)
 
@@ -271,8 +277,6 @@ def _await_coordinator(address: str, timeout_s: float) -> str:
 
 
 def _connect(identity: _Identity, init_s: int, heartbeat_s: int, shutdown_s: int) -> Any:
-    from meshrt.runtime import jaxlib_api
-
     if identity.launched:  # the launcher watches the processes, and says who is missing, where jaxlib would abort
         init_s, heartbeat_s = _LAUNCHER_WAIT_S, HEARTBEAT_S
     client = jaxlib_api.distributed_client(

@@ -68,11 +68,6 @@ def x64_enabled() -> bool:
     return _x64_source()
 
 
-def strict_promotion() -> bool:
-    """Whether ``numpy_dtype_promotion`` is ``"strict"``: then only weak types promote."""
-    return _strict_source()
-
-
 _x64_source: Callable[[], bool] = lambda: settings.enable_x64
 _strict_source: Callable[[], bool] = lambda: settings.numpy_dtype_promotion == "strict"
 
@@ -182,11 +177,6 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     return False
 
 
-def is_float_like(dtype: Any) -> bool:
-    """Whether ``dtype`` is real or complex floating."""
-    return issubdtype(dtype, np.inexact)
-
-
 def scalar_type_of(x: Any) -> type:
     """The Python scalar type (bool, int, float or complex) of the values of ``x``'s dtype."""
     d = globals()["dtype"](x)
@@ -243,11 +233,6 @@ def default_uint_dtype() -> np.dtype:
 def default_float_dtype() -> np.dtype:
     """float32, or float64 with x64."""
     return canonicalize_dtype(python_scalar_dtypes[float])
-
-
-def default_complex_dtype() -> np.dtype:
-    """complex64, or complex128 with x64."""
-    return canonicalize_dtype(python_scalar_dtypes[complex])
 
 
 @cache

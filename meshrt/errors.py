@@ -27,6 +27,7 @@ __all__ = [
     "ExecutionError",
     "ForwardModeError",
     "IndivisibleError",
+    "InspectError",
     "IntegerOverflowError",
     "InternalError",
     "LeakedTracerError",
@@ -199,6 +200,10 @@ class DonationWarning(UserWarning):
 
 class CompileCacheError(MeshrtError, RuntimeError):
     """The on-disk compilation cache cannot be trusted, or an entry of it cannot be read."""
+
+
+class InspectError(MeshrtError, ValueError):
+    """A question about a program (`meshrt inspect`, `Propagated.explain`) names nothing that can be read or shown."""
 
 
 class DistributedError(MeshrtError, RuntimeError):

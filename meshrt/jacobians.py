@@ -10,13 +10,14 @@ import numpy as np
 
 from meshrt import tree_util
 from meshrt.api import jvp, vjp
+from meshrt.core.basic.shapes import reshape
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
-from meshrt.primitives.reshape import reshape
 from meshrt.primitives.slice import slice_in_dim
 from meshrt.transforms.arguments import check_argnums, split_aux
+from meshrt.transforms.high import flatten
 from meshrt.transforms.vmap import vmap
-from meshrt.tree_util import tree_flatten, tree_unflatten
+from meshrt.tree_util import tree_unflatten
 
 __all__ = ["hessian", "jacfwd", "jacobian", "jacrev"]
 
@@ -31,25 +32,23 @@ def jacfwd(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nums = check_argnums(fun, argnums, len(args))
         dynamic = args[nums[0]] if isinstance(argnums, int) else tuple(args[n] for n in nums)
-        leaves, tree = tree_flatten(dynamic)
-        aux: list[Any] = []
+        leaves, tree = flatten(dynamic)
 
-        def call(*values: Any) -> list[Any]:
+        def call(*values: Any) -> Any:
             inner = tree_unflatten(tree, values)
             full = list(args)
             for n, v in zip(nums, (inner,) if isinstance(argnums, int) else inner):
                 full[n] = v
             out = fun(*full, **kwargs)
-            if has_aux:
-                out, extra = split_aux(fun, out)
-                aux.append(extra)
-            return out
+            return split_aux(fun, out) if has_aux else (out, None)
 
-        push = lambda *tangents: jvp(call, leaves, tangents)
-        basis = _standard_basis(leaves)
-        _, columns = vmap(push, out_axes=(None, -1))(*basis)
+        def push(*tangents: Any) -> tuple[Any, Any]:
+            _, column, aux = jvp(call, leaves, tangents, has_aux=True)
+            return column, aux
+
+        columns, aux = vmap(push, out_axes=(-1, None))(*_standard_basis(leaves))
         result = tree_util.tree_map(lambda j: _split_columns(j, leaves, tree, True), columns)
-        return (result, aux[-1]) if has_aux else result
+        return (result, aux) if has_aux else result
 
     return wrapped
 
@@ -77,12 +76,12 @@ def jacrev(
         primals = tuple(args[n] for n in nums)
         result = vjp(call, *primals, has_aux=has_aux)
         out, pullback = result[0], result[1]
-        out_leaves, out_tree = tree_flatten(out)
+        out_leaves, out_tree = flatten(out)
         basis = tree_unflatten(out_tree, _standard_basis(out_leaves))
         rows = vmap(pullback)(basis)
         rows = rows[0] if isinstance(argnums, int) else rows
-        row_leaves, row_tree = tree_flatten(rows)
-        per_output = [[] for _ in out_leaves]
+        row_leaves, row_tree = flatten(rows)
+        per_output: list[list[Any]] = [[] for _ in out_leaves]
         for leaf in row_leaves:
             for k, part in enumerate(_split_rows(leaf, out_leaves)):
                 per_output[k].append(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import dtypes
@@ -13,7 +13,8 @@ from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.transforms.arguments import as_tuple, fun_name
-from meshrt.tree_util import tree_flatten, tree_unflatten
+from meshrt.transforms.high import flatten
+from meshrt.tree_util import tree_unflatten
 
 __all__ = ["abstract", "eval_shape", "make_jaxpr"]
 
@@ -33,16 +34,18 @@ def make_jaxpr(fun: Callable[..., Any], static_argnums: Any = (), return_shape: 
     return wrapped
 
 
-def _stage(fun, args, kwargs, static=()) -> tuple[ClosedJaxpr, Any]:
+def _stage(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], static: Sequence[int] = ()
+) -> tuple[ClosedJaxpr, Any]:
     dynamic = [a for i, a in enumerate(args) if i not in static]
-    leaves, tree = tree_flatten((dynamic, kwargs))
+    leaves, tree = flatten((dynamic, kwargs))
     out_tree: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
         inner, inner_kwargs = tree_unflatten(tree, values)
         rest = iter(inner)
         full = [a if i in static else next(rest) for i, a in enumerate(args)]
-        out, structure = tree_flatten(fun(*full, **inner_kwargs))
+        out, structure = flatten(fun(*full, **inner_kwargs))
         out_tree.append(structure)
         return out
 
@@ -64,7 +67,13 @@ def abstract(x: Any) -> ShapedArray:
 
 @boundary
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The types of the results of `fun` as ShapeDtypeStructs, without computing anything."""
+    """The types of the results of `fun` as ShapeDtypeStructs, without computing anything.
+
+    Those of a jitted function say which shardings were asked for.
+    """
+    of_jitted = getattr(type(fun), "eval_shape", None)
+    if of_jitted is not None:
+        return of_jitted(fun, *args, **kwargs)
     closed, out_tree = _stage(fun, args, kwargs)
     return tree_unflatten(out_tree, [_struct(a) for a in closed.out_avals])
 

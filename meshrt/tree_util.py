@@ -48,6 +48,8 @@ __all__ = [
 ]  # fmt: skip
 
 T = TypeVar("T")
+IsLeafAt = Callable[..., bool] | None
+C = TypeVar("C", bound=Any)  # a class with `tree_flatten` and `tree_unflatten`, which no protocol of classes describes
 
 # ----------------------------------------------------------------------------------------------------------
 # Flattening and mapping.
@@ -120,7 +122,9 @@ def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, py
 _MISSING: Any = object()
 
 
-def tree_reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None):
+def tree_reduce(
+    function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None
+) -> Any:
     """`functools.reduce` over the leaves."""
     leaves = tree_leaves(tree, is_leaf)
     return (
@@ -132,7 +136,7 @@ def tree_reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any
 
 def tree_reduce_associative(
     operation: Callable[[T, T], T], tree: Any, *, identity: Any = _MISSING, is_leaf: IsLeaf = None
-):
+) -> Any:
     """As :func:`tree_reduce` for an associative operation, combining neighbours in a balanced tree."""
     values = tree_leaves(tree, is_leaf)
     if not values:
@@ -150,24 +154,31 @@ def tree_all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
     return all(tree_leaves(tree, is_leaf))
 
 
-def tree_flatten_with_path(tree: Any, is_leaf: IsLeaf = None, is_leaf_takes_path: bool = False):
-    """`([(path, leaf), ...], treedef)`; a path is a tuple of key entries, see :func:`keystr`."""
+def tree_flatten_with_path(
+    tree: Any, is_leaf: IsLeafAt = None, is_leaf_takes_path: bool = False
+) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
+    """`([(path, leaf), ...], treedef)`; a path is a tuple of key entries, see :func:`keystr`.
+
+    `is_leaf` is given the value, or with `is_leaf_takes_path` the path and the value.
+    """
     predicate = is_leaf if is_leaf is None or is_leaf_takes_path else lambda _, x: is_leaf(x)
     return default_registry.flatten_with_path(tree, predicate)
 
 
-def tree_leaves_with_path(tree: Any, is_leaf: IsLeaf = None, is_leaf_takes_path: bool = False):
+def tree_leaves_with_path(
+    tree: Any, is_leaf: IsLeafAt = None, is_leaf_takes_path: bool = False
+) -> list[tuple[KeyPath, Any]]:
     """`[(path, leaf), ...]`."""
     return tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
 def tree_map_with_path(
-    f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None, is_leaf_takes_path: bool = False
+    f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeafAt = None, is_leaf_takes_path: bool = False
 ) -> Any:
     """As :func:`tree_map`, and `f` is given the path first."""
     pairs, treedef = tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)
-    plain_leaf = None if is_leaf_takes_path else is_leaf
-    others = [_up_to(treedef, tree, r, i, plain_leaf) for i, r in enumerate(rest)]
+    was_leaf = lambda x: any(x is leaf for _, leaf in pairs)  # for errors, which do not look into leaves
+    others = [_up_to(treedef, tree, r, i, was_leaf) for i, r in enumerate(rest)]
     return treedef.unflatten(f(path, leaf, *more) for (path, leaf), *more in zip(pairs, *others))
 
 
@@ -274,7 +285,7 @@ def register_pytree_node(
     _register(nodetype, flatten_func, unflatten_func, flatten_with_keys_func)
 
 
-def register_pytree_node_class(cls: type[T]) -> type[T]:
+def register_pytree_node_class(cls: C) -> C:
     """Class decorator: uses the class's `tree_flatten(self)` and classmethod `tree_unflatten(aux, children)`."""
     register_pytree_node(cls, lambda x: x.tree_flatten(), cls.tree_unflatten)
     return cls
@@ -295,7 +306,7 @@ def register_pytree_with_keys(
     _register(nodetype, flatten_func or without_keys, unflatten_func, flatten_with_keys)
 
 
-def register_pytree_with_keys_class(cls: type[T]) -> type[T]:
+def register_pytree_with_keys_class(cls: C) -> C:
     """Class decorator: uses the class's `tree_flatten_with_keys(self)` and `tree_unflatten(aux, children)`."""
     plain = (lambda x: x.tree_flatten()) if hasattr(cls, "tree_flatten") else None
     register_pytree_with_keys(cls, lambda x: x.tree_flatten_with_keys(), cls.tree_unflatten, plain)

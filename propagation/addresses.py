@@ -1,16 +1,16 @@
-"""Values by the words that people have for them: `arg[0]:1`, `result[1]`, `%3:0`, an argument's name, `train.py:57`."""
+"""Values by the names that users write: `arg[0]:1`, `result[1]`, `%3:0`, an argument's name, `train.py:57`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxlib.mlir import ir
 
 from .errors import BadOptionError
 from .locations import argument_names, source
-from .program import Func, Value
+from .program import Block, Func, Value
 
 if TYPE_CHECKING:
     from .propagated import Propagated
@@ -99,7 +99,7 @@ def names_in_text(result: Propagated) -> dict[Value, tuple[str, str]]:
     for func, op in zip(result.program.funcs.values(), funcs):
         state = ir.AsmState(op.operation)
 
-        def note(block, view, func=func, state=state) -> None:
+        def note(block: Block, view: Any, func: Func = func, state: ir.AsmState = state) -> None:
             for value, printed in zip(block.args, view.arguments):
                 names[value] = (func.name, printed.get_name(state))
             for ours, theirs in zip(block.ops, view.operations):

@@ -8,165 +8,31 @@ True
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Sequence
 
 from jaxlib.mlir import ir
 
-from . import errors
-from .attributes import unquote
+from . import errors, sdy_text
+from .graph import Op, Program
+from .locations import location_text, source
 from .model import AxisRef, DimSharding, Mesh, TensorSharding
-from .program import Func, Op, Program, Value, location_text, source
+from .ops import SHARDING_ATTRIBUTE
+from .sdy_text import AxisText, MeshText, ShardingText, axes_in, read_sharding
+from .shardings import Shardings
 
-__all__ = ["Shardings", "parse_sharding", "parse_shardings", "read_shardings"]
+__all__ = ["WITH_IN_SHARDINGS", "inlined_mesh", "parse_sharding", "parse_shardings", "read_shardings", "sharding_on"]
 
-_TOKEN = re.compile(
-    r'\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|@(?P<symbol>[\w.$-]+|"(?:[^"\\]|\\.)*")|(?P<number>\d+)'
-    r"|(?P<word>[A-Za-z_]\w*)|(?P<mark>[\[\]{}<>(),:=?#.]))"
-)
-
-# Where operations keep the sharding of their single result, other than in `sdy.sharding`.
-OWN_ATTRIBUTE = {
-    "sdy.sharding_constraint": "sharding",
-    "sdy.reshard": "sharding",
-    "sdy.data_flow_edge": "sharding",
-    **{
-        f"sdy.{name}": "out_sharding"
-        for name in [
-            "all_gather",
-            "all_slice",
-            "all_to_all",
-            "collective_permute",
-            "all_reduce",
-            "reduce_scatter",
-            "sharded_to_unreduced",
-            "replicated_to_unreduced",
-        ]
-    },
-}
 WITH_IN_SHARDINGS = ("sdy.manual_computation", "sdy.named_computation")
 
 
-class _Parser:
-    """Recursive descent over one attribute's text. MLIR has verified it, so only unknown syntax is an error."""
-
-    def __init__(self, text: str, meshes: dict[str, Mesh], where: str | None):
-        self.text, self.meshes, self.where = text, meshes, where
-        self.tokens = [(m.lastgroup, m[m.lastgroup]) for m in _TOKEN.finditer(text)]
-        self.at = 0
-
-    def peek(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
-
-    def take(self, expected: str | None = None) -> str:
-        token = self.peek()
-        if (expected is not None and token != expected) or not token:
-            raise errors.ModuleParseError(f"cannot read sharding {self.text!r}: expected {expected!r}", self.where)
-        self.at += 1
-        return token
-
-    def accept(self, token: str) -> bool:
-        if self.at < len(self.tokens) and self.tokens[self.at][1] == token:
-            self.at += 1
-            return True
-        return False
-
-    def header(self) -> str:
-        """`#sdy.NAME` -> NAME."""
-        self.take("#")
-        self.take("sdy")
-        self.take(".")
-        return self.take()
-
-    def mesh(self) -> Mesh:
-        kind, token = self.tokens[self.at]
-        self.at += 1
-        if kind == "symbol":
-            name = unquote(token[1:-1]) if token.startswith('"') else token
-            if name not in self.meshes:
-                known = ", ".join(f"@{m}" for m in self.meshes) or "none"
-                raise errors.UnknownMeshError(f"mesh @{name} is not defined; the module has {known}", self.where)
-            return self.meshes[name]
-        self.take("<")
-        axes, ids = [], None
-        self.take("[")
-        while not self.accept("]"):
-            name = unquote(self.take()[1:-1])
-            self.take("=")
-            axes.append((name, int(self.take())))
-            self.accept(",")
-        if self.accept(","):
-            self.take("device_ids")
-            self.take("=")
-            self.take("[")
-            ids = []
-            while not self.accept("]"):
-                ids.append(int(self.take()))
-                self.accept(",")
-        self.take(">")
-        return inlined_mesh(self.meshes, axes, ids)
-
-    def axis(self, mesh: Mesh) -> AxisRef:
-        full = mesh.axis(unquote(self.take()[1:-1]))
-        if not self.accept(":"):
-            return full
-        self.take("(")
-        pre = int(self.take())
-        self.take(")")
-        return AxisRef(full.name, pre, int(self.take()))
-
-    def axes(self, mesh: Mesh) -> tuple[AxisRef, ...]:
-        out = []
-        self.take("{")
-        while not self.accept("}"):
-            out.append(self.axis(mesh))
-            self.accept(",")
-        return tuple(out)
-
-    def dim(self, mesh: Mesh) -> DimSharding:
-        axes, is_open = [], False
-        self.take("{")
-        while not self.accept("}"):
-            if self.accept("?"):
-                is_open = True
-            else:
-                axes.append(self.axis(mesh))
-            self.accept(",")
-        priority = None
-        if self.at < len(self.tokens) and self.tokens[self.at][0] == "word" and re.fullmatch(r"p\d+", self.peek()):
-            priority = int(self.take()[1:])
-        return DimSharding(axes, is_open, priority)
-
-    def body(self) -> TensorSharding:
-        self.take("<")
-        mesh = self.mesh()
-        self.take(",")
-        dims, lists = [], {"replicated": (), "unreduced": ()}
-        self.take("[")
-        while not self.accept("]"):
-            dims.append(self.dim(mesh))
-            self.accept(",")
-        while self.accept(","):
-            label = self.take()
-            self.take("=")
-            if self.peek() != "{":
-                kind = self.take()
-                if kind != "sum":
-                    raise errors.UnsupportedModuleError(
-                        f"unreduced axes of kind {kind!r} are not supported; only sums are", self.where
-                    )
-            lists[label] = self.axes(mesh)
-        self.take(">")
-        return TensorSharding(mesh, dims, lists["replicated"], lists["unreduced"])
-
-
-def inlined_mesh(meshes: dict[str, Mesh], axes, ids) -> Mesh:
+def inlined_mesh(meshes: dict[str, Mesh], axes: Iterable[tuple[str, int]], ids: Sequence[int] | None) -> Mesh:
     """The mesh written inside an attribute: one of `meshes` if one is equal, else a new one, added to them."""
     wanted = Mesh("mesh", axes, ids)
     for mesh in meshes.values():
         if mesh.layout == wanted.layout:
             return mesh
     base = "mesh"
-    if wanted.is_maximal:
+    if wanted.is_maximal and wanted.device_ids is not None:
         base = f"maximal_mesh_{wanted.device_ids[0]}"
     elif wanted.is_empty:
         base = "empty_mesh"
@@ -179,52 +45,34 @@ def inlined_mesh(meshes: dict[str, Mesh], axes, ids) -> Mesh:
 
 def parse_sharding(text: str, meshes: dict[str, Mesh], where: str | None = None) -> TensorSharding:
     """`#sdy.sharding<...>` as a `TensorSharding`. Raises `UnknownMeshError`, `UnknownAxisError`, `ModuleParseError`."""
-    parser = _Parser(text, meshes, where)
-    if parser.header() != "sharding":
-        raise errors.ModuleParseError(f"{text!r} is not an #sdy.sharding", where)
-    return parser.body()
+    return _on_mesh(read_sharding(text, where), meshes, where)
 
 
 def parse_shardings(text: str, meshes: dict[str, Mesh], where: str | None = None) -> tuple[TensorSharding, ...]:
     """`#sdy.sharding_per_value<[...]>` or a single `#sdy.sharding<...>` as a tuple."""
-    parser = _Parser(text, meshes, where)
-    if parser.header() == "sharding":
-        return (parser.body(),)
-    out = []
-    parser.take("<")
-    parser.take("[")
-    while not parser.accept("]"):
-        out.append(parser.body())
-        parser.accept(",")
-    return tuple(out)
+    return tuple([_on_mesh(found, meshes, where) for found in sdy_text.read_shardings(text, where)])
 
 
-class Shardings:
-    """The sharding of each value (by index; None: none yet) and of each function result."""
+def sharding_on(found: ShardingText, mesh: Mesh, where: str | None = None) -> TensorSharding:
+    """What was read, over `mesh`, whichever mesh it names."""
+    dims = [DimSharding(_axes(mesh, dim.axes), dim.is_open, dim.priority) for dim in found.dims]
+    return TensorSharding(mesh, dims, _axes(mesh, found.replicated), _axes(mesh, found.unreduced), found.reduction)
 
-    __slots__ = ("results", "table")
 
-    def __init__(self, program: Program):
-        self.table: list[TensorSharding | None] = [None] * len(program.values)
-        self.results: dict[Func, list[TensorSharding | None]] = {}
+def _on_mesh(found: ShardingText, meshes: dict[str, Mesh], where: str | None) -> TensorSharding:
+    name = found.mesh
+    if isinstance(name, MeshText):
+        return sharding_on(found, inlined_mesh(meshes, *name), where)
+    if name is None:
+        raise errors.UnknownMeshError("the sharding names no mesh; write #sdy.sharding<@mesh, [...]>", where)
+    if name not in meshes:
+        known = ", ".join(f"@{m}" for m in meshes) or "none"
+        raise errors.UnknownMeshError(f"mesh @{name} is not defined; the module has {known}", where)
+    return sharding_on(found, meshes[name], where)
 
-    def get(self, value: Value) -> TensorSharding | None:
-        return self.table[value.index] if value.index < len(self.table) else None
 
-    def __getitem__(self, value: Value) -> TensorSharding | None:
-        return self.get(value)
-
-    def set(self, value: Value, sharding: TensorSharding | None) -> None:
-        missing = value.index + 1 - len(self.table)
-        if missing > 0:
-            self.table.extend([None] * missing)
-        self.table[value.index] = sharding
-
-    def copy(self) -> Shardings:
-        new = Shardings.__new__(Shardings)
-        new.table = self.table[:]
-        new.results = {f: list(r) for f, r in self.results.items()}
-        return new
+def _axes(mesh: Mesh, axes: Iterable[AxisText]) -> list[AxisRef]:
+    return [mesh.axis(name) if size is None else AxisRef(mesh.axis(name).name, pre, size) for name, pre, size in axes]
 
 
 class _Annotations:
@@ -234,7 +82,7 @@ class _Annotations:
         self.meshes = program.meshes
         self.cache: dict[ir.Attribute, tuple[TensorSharding, ...]] = {}
 
-    def decode(self, attr: ir.Attribute, where=None) -> tuple[TensorSharding, ...]:
+    def decode(self, attr: ir.Attribute, where: str | None = None) -> tuple[TensorSharding, ...]:
         found = self.cache.get(attr)
         if found is None:
             found = self.cache[attr] = parse_shardings(str(attr), self.meshes, where)
@@ -263,7 +111,7 @@ def read_shardings(program: Program) -> Shardings:
         if name in WITH_IN_SHARDINGS or name == "sdy.sharding_group":
             _read_special(op, annotations, shardings)
             continue
-        key = OWN_ATTRIBUTE.get(name, "sdy.sharding")
+        key = SHARDING_ATTRIBUTE.get(name, "sdy.sharding")
         if not op.has_attr(key):
             continue
         values = annotations.decode(op._attrs[key] if op._attrs is not None else op._ir.attributes[key])
@@ -287,7 +135,6 @@ def _read_special(op: Op, annotations: _Annotations, shardings: Shardings) -> No
         for value, sharding in zip(op.results, annotations.decode(attrs["out_shardings"], where)):
             shardings.table[value.index] = sharding
     if op.name == "sdy.manual_computation":
-        names = re.findall(r'"(?:[^"\\]|\\.)*"', str(attrs["manual_axes"]))
-        op.data["manual_axes"] = tuple(unquote(n[1:-1]) for n in names)
+        op.data["manual_axes"] = tuple([axis.name for axis in axes_in(str(attrs["manual_axes"]))])
     else:
         op.data["name"] = ir.StringAttr(attrs["name"]).value

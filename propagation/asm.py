@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from .quoting import quote, quote_symbol
+
 __all__ = [
     "Body", "FunctionWriter", "Item", "ModuleWriter", "Ref", "block_text", "function_text", "line", "module_text",
-    "quote",
 ]  # fmt: skip
 
 
@@ -39,15 +40,6 @@ class Ref:
 
 # name, operands, results, attributes, regions, location, discardable attributes; see `Body.ops`
 Item: TypeAlias = "tuple[str, Sequence[Ref], tuple[Ref, ...], str, Sequence[Body], str, str]"
-
-
-def quote(text: str) -> str:
-    """`text` as an MLIR string literal (non-printable bytes become \\HH escapes)."""
-    out = []
-    for byte in text.encode("utf-8"):
-        char = chr(byte)
-        out.append(char if 32 <= byte < 127 and char not in '"\\' else f"\\{byte:02X}")
-    return '"' + "".join(out) + '"'
 
 
 class Body:
@@ -111,7 +103,10 @@ class Body:
         return block_text([(a.name, a.type) for a in self.args], [_item_text(*item) for item in self.items])
 
 
-def _item_text(name, operands, results, attrs, regions, loc, discardable) -> str:
+def _item_text(
+    name: str, operands: Sequence[Ref], results: tuple[Ref, ...], attrs: str, regions: Sequence[Body], loc: str,
+    discardable: str,
+) -> str:  # fmt: skip
     """An operation that was recorded."""
     count = len(results)
     if count == 1:
@@ -251,9 +246,3 @@ class ModuleWriter:
     def text(self) -> str:
         functions = [f.function_text() for f in self.functions]
         return module_text(self.name, self.attributes, self.preamble, functions, self._locations)
-
-
-def quote_symbol(name: str) -> str:
-    """`name` as it follows `@`: bare if it is an identifier, else quoted."""
-    plain = name.replace("_", "a").replace(".", "a").replace("$", "a")
-    return name if plain.isalnum() and plain.isascii() and not name[:1].isdigit() else quote(name)

@@ -7,7 +7,6 @@ are decoded by `annotations.py`.
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +15,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from . import errors
+from .heuristics import DECODED_ATTRIBUTES
 from .model import Mesh
+from .sdy_text import read_mesh
 
 __all__ = [
     "ConvDims",
@@ -79,12 +80,12 @@ def _cached(decode: Callable[[ir.Attribute], Any]) -> Callable[[ir.Attribute], A
     """Caches by attribute."""
     name = decode.__name__
 
-    def lookup(attr: ir.Attribute):
+    def lookup(attr: ir.Attribute) -> Any:
         key = (name, attr)
         try:
             return _cache[key]
         except KeyError:
-            if len(_cache) > _CACHE_LIMIT:
+            if len(_cache) > DECODED_ATTRIBUTES:
                 _cache.clear()
             value = _cache[key] = decode(attr)
             return value
@@ -93,8 +94,7 @@ def _cached(decode: Callable[[ir.Attribute], Any]) -> Callable[[ir.Attribute], A
     return lookup
 
 
-_cache: dict = {}
-_CACHE_LIMIT = 4096
+_cache: dict[tuple[str, ir.Attribute], Any] = {}
 _cached_of: Callable[[], ir.Context | None] = lambda: None
 
 
@@ -111,17 +111,17 @@ def integers(attr: ir.Attribute) -> tuple[int, ...]:
     """A dense i64 array, a dense 1-D integer tensor or an array of integers."""
     if isinstance(attr, ir.DenseI64ArrayAttr):
         return tuple(attr)
-    if isinstance(attr, ir.DenseIntElementsAttr):
-        return tuple(int(n) for n in attr)
     if isinstance(attr, ir.ArrayAttr):
         return tuple(ir.IntegerAttr(a).value for a in attr)
-    return tuple(int(n) for n in attr)
+    elements: Any = attr  # the bindings' stubs have no iterators of dense elements
+    return tuple(int(n) for n in elements)
 
 
 @_cached
 def pairs(attr: ir.Attribute) -> tuple[tuple[int, int], ...]:
     """An Nx2 integer tensor (padding) as N pairs."""
-    flat = [int(n) for n in ir.DenseIntElementsAttr(attr)]
+    elements: Any = ir.DenseIntElementsAttr(attr)
+    flat = [int(n) for n in elements]
     if len(flat) == 1:  # a splat lists its one element once
         flat = flat * (ir.ShapedType(ir.DenseIntElementsAttr(attr).type).shape[0] * 2)
     return tuple(zip(flat[::2], flat[1::2]))
@@ -200,23 +200,9 @@ def conv_dims(attr: ir.Attribute) -> ConvDims:
     )
 
 
-_AXIS = re.compile(r'"((?:[^"\\]|\\.)*)"=(\d+)')
-_IDS = re.compile(r"device_ids=\[([\d, ]*)\]")
-
-
-def unquote(text: str) -> str:
-    """The inverse of `model.quote`, without the quotation marks."""
-    if "\\" not in text:
-        return text
-    data = re.sub(rb"\\([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), text.encode())
-    return data.replace(b"\\\\", b"\\").replace(b'\\"', b'"').decode("utf-8", "replace")
-
-
 def mesh_of(attr: ir.Attribute, name: str) -> Mesh:
     """The `Mesh` of an `#sdy.mesh` attribute. Raises the errors of `Mesh`."""
     text = str(attr)
-    ids = _IDS.search(_AXIS.sub("", text))
-    axes = [(unquote(n), int(s)) for n, s in _AXIS.findall(text)]
     if not text.startswith("#sdy.mesh<"):
         raise errors.UnsupportedModuleError(f"mesh @{name} is not an #sdy.mesh attribute: {text[:80]}")
-    return Mesh(name, axes, None if ids is None else [int(n) for n in ids[1].replace(",", " ").split()])
+    return Mesh(name, *read_mesh(text))

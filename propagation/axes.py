@@ -1,4 +1,4 @@
-"""Arithmetic on axis references and axis lists.
+"""Axis references, and arithmetic on them and on lists of them.
 
 Every axis reference is a canonical triple (name, pre, size); the full axis is (name, 1, full size). In this form one
 set of rules covers full axes and sub-axes. `end` is pre * size.
@@ -9,17 +9,22 @@ Algorithm: the axis algebra of Shardy (openxla/shardy, `dialect/sdy/ir/dialect.c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
-from .model import AxisRef
+from .interning import Interned
+from .interning import set_field as _set
+from .sdy_text import axis_text
+
+if TYPE_CHECKING:
+    from .model import Mesh
 
 __all__ = [
     "Axes",
+    "AxisRef",
     "add_or_merge",
     "can_coexist",
-    "common_prefix",
     "contains",
     "difference",
-    "intersect",
     "is_prefix",
     "is_strict_prefix",
     "list_prefix",
@@ -28,6 +33,41 @@ __all__ = [
     "prefix_without",
     "suffix_without",
 ]
+
+
+class AxisRef(Interned):
+    """The part of mesh axis `name` of size `size` that has parts of product `pre` to its left.
+
+    The full axis has `pre=1` and `size` equal to the axis size. Get full axes with `Mesh.axis`.
+    """
+
+    __slots__ = ("end", "name", "pre", "size")
+    _fields = ("name", "pre", "size")
+    _table: ClassVar[dict[tuple[str, int, int], AxisRef]]
+    name: str
+    pre: int
+    size: int
+    end: int  # pre * size: the `pre` of the next sub-axis to the right
+
+    def __new__(cls, name: str, pre: int, size: int) -> AxisRef:
+        key = (name, pre, size)
+        self = cls._table.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            _set(self, "name", name)
+            _set(self, "pre", pre)
+            _set(self, "size", size)
+            _set(self, "end", pre * size)
+            self = cls._table.setdefault(key, self)
+        return self
+
+    def is_full(self, mesh: Mesh) -> bool:
+        """Whether this is the whole axis of `mesh` rather than a sub-axis."""
+        return self.pre == 1 and self.size == mesh.axis_size(self.name)
+
+    def to_text(self, mesh: Mesh) -> str:
+        return axis_text(self.name) if self.is_full(mesh) else axis_text(self.name, self.pre, self.size)
+
 
 Axes = tuple[AxisRef, ...]
 
@@ -88,21 +128,6 @@ def suffix_without(a: AxisRef, b: AxisRef) -> AxisRef | None:
     if a.end <= b.end:
         return None
     return AxisRef(a.name, b.end, a.end // b.end)
-
-
-def intersect(a: AxisRef, b: AxisRef) -> AxisRef | None:
-    """The part of the axis in both; None if they do not overlap."""
-    if not overlaps(a, b):
-        return None
-    pre, end = max(a.pre, b.pre), min(a.end, b.end)
-    return AxisRef(a.name, pre, end // pre)
-
-
-def common_prefix(a: AxisRef, b: AxisRef) -> AxisRef | None:
-    """The longer of the two if one is a prefix of the other, cut to the shorter; else None."""
-    if is_prefix(a, b):
-        return a
-    return b if is_prefix(b, a) else None
 
 
 def list_prefix(first: Sequence[AxisRef], second: Sequence[AxisRef]) -> int:

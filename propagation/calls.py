@@ -7,12 +7,16 @@ functions of them again, one per distinct (original function, argument and resul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
-from .annotations import Shardings
 from .functions import Symbols, callee_of, drop_unreachable_functions, original_name, set_callee
 from .importing import filled
 from .model import TensorSharding
 from .program import Block, Edits, Func, Op, Program, Value, replace_all_uses
+from .shardings import Shardings
+
+# What makes two copies of a function one: the original's name, and the shardings of arguments and results.
+Key: TypeAlias = "tuple[str, tuple[TensorSharding | None, ...], tuple[TensorSharding | None, ...]]"
 
 __all__ = ["inline_calls", "note_returned", "outline_calls", "returned_shardings", "settle_calls"]
 
@@ -50,11 +54,10 @@ class _Inliner:
         program, shardings = self.program, self.shardings
         callee = program.funcs[callee_of(op)]
         attrs = {k: v for k, v in op.attrs.items() if k not in ("callee", "sdy.sharding")}
-        # Operands come from values; uses are made in the order of the operands.
         new = program.new_op("sdy.named_computation", list(op.operands), [v.type for v in op.results], attrs, (), op)
-        mapping: dict = {}
+        mapping: dict[Value, Value] = {}
         body = program.clone_block(callee.body, mapping, new)
-        new.regions.append(body)
+        new.regions = [body]
         body.terminator.name = "sdy.return"
         for old, copy in mapping.items():
             shardings.set(copy, shardings.get(old))
@@ -70,9 +73,9 @@ class _Inliner:
 
 
 def note_returned(program: Program, shardings: Shardings, is_newest: bool) -> None:
-    """Notes what named computations return, as long as edges hold the shardings of loops' and branches' values: an
-    edge without one says nothing, although its operation may later list it as open. A value on one device says nothing
-    about the function's result, either, in the newest version."""
+    """Notes the shardings of what each named computation returns, while those of loops and branches still stand on
+    their edges: one without a sharding counts as unsharded here, though sinking the edges may list it as open next to
+    sharded ones. In the newest version a value on a single device (a maximal sharding) counts as unsharded, too."""
     if "sdy.named_computation" not in program.names:
         return
     for op in program.ops():
@@ -83,22 +86,22 @@ def note_returned(program: Program, shardings: Shardings, is_newest: bool) -> No
 
 
 def returned_shardings(values: Sequence[Value], shardings: Shardings, is_newest: bool) -> list[TensorSharding | None]:
-    """What a function that returns `values` says about its results."""
+    """The result shardings of a function that returns `values`."""
     found = [shardings.get(v) for v in values]
     return [None if s is not None and s.mesh.is_maximal and is_newest else s for s in found]
 
 
 def outline_calls(program: Program, shardings: Shardings, keep_own: bool) -> None:
-    """Makes functions and calls of the named computations. Calls of one function with equal shardings share one, the
-    first that a call names in program order. A call whose results are sharded otherwise than the function returns them
-    gets reshards behind it, the last result's first; but if they are unreduced over other axes, it keeps its own
-    (`keep_own`)."""
+    """Makes functions and calls of the named computations again. Calls of one function with equal argument and result
+    shardings share a copy: the one that comes first in program order. Where a call's result is sharded otherwise than
+    the function returns it, an `sdy.reshard` follows the call, the last result's first. But with `keep_own`, where the
+    two are unreduced over different axes, the call keeps its own sharding."""
     if "sdy.named_computation" not in program.names:
         return
     symbols = Symbols(program)
     edits = Edits()
     calls: list[tuple[Op, Op]] = []
-    keys: dict[str, tuple] = {}
+    keys: dict[str, Key] = {}
     for func in list(program.funcs.values()):
         for op in func.body.walk_inside_out():
             if op.name == "sdy.named_computation":
@@ -107,7 +110,7 @@ def outline_calls(program: Program, shardings: Shardings, keep_own: bool) -> Non
     _share_functions(program, keys)
     for call, op in calls:
         wanted = [shardings.get(v) for v in op.results]
-        # Whose sharding each result has, for explanations.
+        # The value whose decisions explain each result of the call.
         call.data = {"stands_for": [*op.results]}
         returns = op.data["returned"], op.data["returned_values"]
         _settle_results(program, shardings, call, *returns, wanted, keep_own, edits)
@@ -116,8 +119,8 @@ def outline_calls(program: Program, shardings: Shardings, keep_own: bool) -> Non
 
 
 def settle_calls(program: Program, shardings: Shardings, keep_own: bool) -> None:
-    """The same for functions that were not inlined: copies of one function with equal shardings are one again, and a
-    call's results have the shardings that the function returns."""
+    """`outline_calls` for functions that were not inlined: copies of one function with equal shardings become one
+    again, and a call's results get the shardings that the function returns."""
     if "func.call" not in program.names:
         return
     keys = {}
@@ -138,7 +141,9 @@ def settle_calls(program: Program, shardings: Shardings, keep_own: bool) -> None
     edits.apply()
 
 
-def _outline(program: Program, shardings: Shardings, op: Op, symbols: Symbols, keys: dict, edits: Edits) -> Op:
+def _outline(
+    program: Program, shardings: Shardings, op: Op, symbols: Symbols, keys: dict[str, Key], edits: Edits
+) -> Op:
     """The call that stands for a named computation, and a function of its body."""
     func = _new_function(program, shardings, op, symbols)
     keys[func.name] = (op.data["name"], tuple(op.data["in_shardings"]), tuple(op.data["returned"]))
@@ -154,8 +159,8 @@ def _outline(program: Program, shardings: Shardings, op: Op, symbols: Symbols, k
     return call
 
 
-def _share_functions(program: Program, keys: dict[str, tuple]) -> None:
-    first: dict[tuple, str] = {}
+def _share_functions(program: Program, keys: dict[str, Key]) -> None:
+    first: dict[Key, str] = {}
     for op in program.ops():
         if op.name == "func.call":
             name = callee_of(op)
@@ -165,8 +170,9 @@ def _share_functions(program: Program, keys: dict[str, tuple]) -> None:
 
 
 def _settle_results(
-    program: Program, shardings: Shardings, call: Op, returned, returned_values, wanted_ones, keep_own, edits: Edits
-) -> None:
+    program: Program, shardings: Shardings, call: Op, returned: Sequence[TensorSharding | None],
+    returned_values: Sequence[Value], wanted_ones: Sequence[TensorSharding | None], keep_own: bool, edits: Edits,
+) -> None:  # fmt: skip
     """The shardings of a call's results: those that the function returns (`returned`, of `returned_values`), with
     reshards to those that were decided for them (`wanted_ones`)."""
     given = filled(returned, call.results)
@@ -178,7 +184,7 @@ def _settle_results(
             wanted = TensorSharding.replicated_on(returns.mesh, value.type.rank)
         if returns is None or wanted is None:
             shardings.set(value, returns or wanted)
-        elif keep_own and returns.unreduced != wanted.unreduced:
+        elif keep_own and (returns.unreduced, returns.reduction) != (wanted.unreduced, wanted.reduction):
             shardings.set(value, wanted)
             continue
         else:
@@ -196,7 +202,9 @@ def _is_placed_alike(a: TensorSharding, b: TensorSharding) -> bool:
     return a.mesh is b.mesh and [d.axes for d in a.dims] == [d.axes for d in b.dims]
 
 
-def _reshard(program: Program, shardings: Shardings, value: Value, wanted: TensorSharding, call: Op, edits) -> None:
+def _reshard(
+    program: Program, shardings: Shardings, value: Value, wanted: TensorSharding, call: Op, edits: Edits
+) -> None:
     reshard = program.new_op("sdy.reshard", [], [value.type], {}, (), call)
     replace_all_uses(value, reshard.results[0])
     reshard.add_operand(value)

@@ -11,6 +11,7 @@ would stay where they are.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .axes import (
@@ -23,12 +24,13 @@ from .axes import (
     overlaps,
     prefix_without,
 )
-from .model import FactorType, Mesh, OpRule
+from .model import AxisRef, FactorType, Mesh, OpRule
 from .projection import TensorState
 
 __all__ = ["common_axes"]
 
-# Which factors are rather kept sharded: partial results are cheaper than halo exchanges, those than gathering.
+# Which factors are kept sharded first: all-reducing partial results is cheaper than halo exchanges, and these are
+# cheaper than gathering.
 _PRECEDENCE = {
     FactorType.PASS_THROUGH: 3,
     FactorType.REDUCTION: 2,
@@ -44,7 +46,7 @@ def common_axes(
 
     states   the operands and results in factor space
     counts   their numbers of elements
-    faults   as Shardy: a candidate of which nothing is left takes from its factor the axes that it already has
+    faults   copies Shardy: a candidate that other factors left without axes may still win, and then unshards its factor
     """
     agreed = _agreed(rule, states)
     if agreed is not None:
@@ -60,7 +62,8 @@ def common_axes(
 
 
 def _agreed(rule: OpRule, states: list[TensorState]) -> list[Axes] | None:
-    """The axes if all tensors agree and nothing stands against them."""
+    """The axes per factor, if all tensors have the same ones, no axis is on two factors, and none is on a factor that
+    needs replication; else None."""
     found: list[Axes | None] = [None] * rule.num_factors
     for state in states:
         for f, own in enumerate(state.axes):
@@ -80,10 +83,11 @@ def _agreed(rule: OpRule, states: list[TensorState]) -> list[Axes] | None:
 
 
 def _of_preferred(rule: OpRule, tensors: list[tuple[TensorState, int]]) -> list[Axes]:
-    """Two tensors: the axes of the better one, and on factors of the other alone, what does not overlap them."""
+    """For an operation of two tensors: the axes of the one that is better kept (no permutation factor split, then more
+    elements, then split further); factors that only the other has keep their axes up to the first overlap."""
     permuted = rule.factors_of_type(FactorType.PERMUTATION)
 
-    def worth(tensor: tuple[TensorState, int]):
+    def worth(tensor: tuple[TensorState, int]) -> tuple[bool, int, int]:
         state, count = tensor
         return (not any(state.axes[f] for f in permuted), count, state.sharded_size())
 
@@ -98,10 +102,10 @@ def _of_preferred(rule: OpRule, tensors: list[tuple[TensorState, int]]) -> list[
     return axes
 
 
-def _without(axes: Axes, taken) -> Axes:
+def _without(axes: Axes, taken: Iterable[AxisRef]) -> Axes:
     """`axes` up to the first overlap with `taken`."""
     for i, axis in enumerate(axes):
-        cut = axis
+        cut: AxisRef | None = axis
         for other in taken:
             cut = None if cut is None else prefix_without(cut, other)
         if cut is not axis:
@@ -111,7 +115,8 @@ def _without(axes: Axes, taken) -> Axes:
 
 @dataclass(slots=True)
 class _Candidate:
-    """`axes` for `factor`: `weight` elements have them already, `size` is by how much they would split more."""
+    """`axes` for `factor`: tensors of together `weight` elements are split so already, and into `size` times as many
+    parts as with what the factor has been assigned so far."""
 
     factor: int
     axes: Axes
@@ -151,18 +156,19 @@ class _Contest:
         for state in self.states:
             for f, own in enumerate(state.axes):
                 for n in range(len(own or ()), 0, -1):
-                    if (f, own[:n]) not in found:
-                        found[f, own[:n]] = _Candidate(f, own[:n], self._weight(f, own[:n]), list_size(own[:n]))
+                    axes = (own or ())[:n]
+                    if (f, axes) not in found:
+                        found[f, axes] = _Candidate(f, axes, self._weight(f, axes), list_size(axes))
         return list(found.values())
 
     def _weight(self, f: int, axes: Axes) -> int:
         return sum(
             count
             for state, count in zip(self.states, self.counts)
-            if state.axes[f] is not None and list_prefix(axes, state.axes[f]) != NOT_PREFIX
+            if (own := state.axes[f]) is not None and list_prefix(axes, own) != NOT_PREFIX
         )
 
-    def _worth(self, c: _Candidate):
+    def _worth(self, c: _Candidate) -> tuple[int, int, int, int, int, tuple[tuple[str, int, int], ...]]:
         axes = tuple((a.name, a.pre, a.size) for a in c.axes)
         return (c.weight, _PRECEDENCE[self.rule.types[c.factor]], c.size, c.factor, len(axes), axes)
 
@@ -180,10 +186,15 @@ class _Contest:
         return list_prefix(self.axes[c.factor], c.axes) == STRICT_PREFIX
 
 
-def _moved_to_batch(rule: OpRule, states, tensors: list[int], axes: list[Axes], replicated) -> list[Axes]:
+def _moved_to_batch(
+    rule: OpRule, states: list[TensorState], tensors: list[int], axes: list[Axes], replicated: Sequence[int]
+) -> list[Axes]:
     """Factors that need replication lose their axes, which go to batching factors as far as they divide them."""
     axes = list(axes)
-    everywhere = lambda f: all(states[t].axes[f] is not None for t in tensors)
+
+    def everywhere(f: int) -> bool:
+        return all(states[t].axes[f] is not None for t in tensors)
+
     batching = [f for f, kind in enumerate(rule.types) if kind == FactorType.PASS_THROUGH and everywhere(f)]
     for f in replicated:
         free, axes[f] = axes[f], ()

@@ -7,12 +7,13 @@ on its input, so that it takes part in propagation from the start.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from .annotations import Shardings
-from .dataflow import add_manual, remove_manual
+from .dataflow import add_manual, is_data_flow_op, remove_manual
 from .errors import UnsupportedModuleError
-from .model import TensorSharding
+from .model import Mesh, TensorSharding
 from .program import Op, Program, Use, Value, replace_all_uses, source
+from .shardings import Shardings
 
 __all__ = ["apply_constraints", "import_groups", "settle_groups"]
 
@@ -25,56 +26,54 @@ def apply_constraints(
 ) -> list[tuple[Op, Value]]:
     """Applies constraints, and manual computations' input shardings, to the values that they constrain.
 
-    `edge_values` are the owners and targets of data-flow edges, each with the value that has the edge's sharding: for
-    these all uses go through the constraint instead, because that sharding belongs to more than this value. A value
-    annotated as open and nothing else counts as
-    not annotated by the newest version (`is_newest`), as annotated by the older one.
+    `edge_values` maps the owners and targets of data-flow edges to the value that has the edge's sharding. An edge's
+    sharding belongs to several values, so a constraint on one of them is not put on the edge; instead all other uses of
+    the value go through the constraint. An annotation that is open in every dimension and says nothing else counts as
+    none in the newest version (`is_newest`), and as an annotation before.
 
     Returns the operations whose sharding was put on an operand, with the operand.
     """
     applied: list[tuple[Op, Value]] = []
     if program.names.isdisjoint((_CONSTRAINT, _MANUAL)):
         return applied
-    annotated = _Annotated(shardings) if is_newest else _All(shardings)
+    annotated = _Annotated(shardings, is_newest)
     main = program.main
     for func in program.funcs.values():
         for op in func.body.walk_inside_out():
             if op.name == _CONSTRAINT:
                 _redirect_chain(op, annotated, edge_values, func is main)
-                _apply(program, annotated, edge_values, op, 0, shardings.get(op.results[0]), applied)
+                _apply(program, annotated, edge_values, op, 0, applied)
             elif op.name == _MANUAL:
-                for number, sharding in enumerate(op.data["in_shardings"]):
-                    _apply(program, annotated, edge_values, op, number, sharding, applied)
+                for number in range(len(op.data["in_shardings"])):
+                    _apply(program, annotated, edge_values, op, number, applied)
     return applied
 
 
-class _All:
-    """Shardings as they are; `of_constraint` are those that constraints have themselves."""
-
-    def __init__(self, shardings: Shardings):
-        self.get = self.of_constraint = shardings.get
-        self.set = shardings.set
-
-
 class _Annotated:
-    """Shardings, in which a value's that says nothing is none. A constraint has its own in any case: that of a scalar
-    is open and closed at once."""
+    """Shardings of values; with `open_is_none`, one that is open in every dimension and says nothing else counts as
+    None. `of_constraint` gives a constraint's own sharding unfiltered: a scalar's has no dimensions, so it would count
+    as open."""
 
-    def __init__(self, shardings: Shardings):
-        self.shardings = shardings
+    def __init__(self, shardings: Shardings, open_is_none: bool):
+        self.shardings, self.open_is_none = shardings, open_is_none
         self.of_constraint = shardings.get
         self.set = shardings.set
 
     def get(self, value: Value) -> TensorSharding | None:
         found = self.shardings.get(value)
-        if found is None or found.mesh.is_maximal or found is not TensorSharding.open_on(found.mesh, found.rank):
+        if not self.open_is_none or found is None or found.mesh.is_maximal:
             return found
-        return None
+        return None if found is TensorSharding.open_on(found.mesh, found.rank) else found
 
 
-def _apply(program, shardings, edge_values, op: Op, number: int, sharding: TensorSharding, applied: list) -> None:
+def _apply(
+    program: Program, shardings: _Annotated, edge_values: dict[Value, Value], op: Op, number: int,
+    applied: list[tuple[Op, Value]],
+) -> None:  # fmt: skip
+    """Puts what `op`, a constraint or a manual computation, says of an operand on that operand."""
     value = op.operands[number]
-    if not _is_shardable(value) or _sharding_of(value, shardings, edge_values) is not None:
+    sharding = _said(op, number, shardings)
+    if sharding is None or not _is_shardable(value) or _sharding_of(value, shardings, edge_values) is not None:
         return
     if not sharding.is_fully_closed or _is_constrained_otherwise(value, sharding, shardings):
         return
@@ -84,20 +83,28 @@ def _apply(program, shardings, edge_values, op: Op, number: int, sharding: Tenso
         applied.append((op, value))
         return
     if op.name == _CONSTRAINT:
-        op.parent.ops.remove(op)
+        op.block.ops.remove(op)
         constraint = op
     else:
         constraint = program.new_op(_CONSTRAINT, [value], [value.type], like=op)
         shardings.set(constraint.results[0], sharding)
     if sharding.unreduced:
         opened = TensorSharding.open_on(sharding.mesh, value.type.rank)
-        unreduced = TensorSharding(sharding.mesh, opened.dims, (), sharding.unreduced)
+        unreduced = TensorSharding(sharding.mesh, opened.dims, (), sharding.unreduced, sharding.reduction)
         shardings.set(edge_values.get(value, value), unreduced)
     _insert_behind(value, constraint)
     replace_all_uses(value, constraint.results[0], lambda use: use.op is not constraint)
 
 
-def _set(value: Value, sharding: TensorSharding, shardings: Shardings) -> None:
+def _said(op: Op, number: int, shardings: _Annotated) -> TensorSharding | None:
+    """The sharding that a constraint or a manual computation wants of an operand."""
+    if op.name == _CONSTRAINT:
+        return shardings.of_constraint(op.results[0])
+    wanted: TensorSharding | None = op.data["in_shardings"][number]
+    return wanted
+
+
+def _set(value: Value, sharding: TensorSharding, shardings: Shardings | _Annotated) -> None:
     """Also gives the other results of the same operation an open sharding, if they have none."""
     shardings.set(value, sharding)
     if value.op is not None:
@@ -107,27 +114,24 @@ def _set(value: Value, sharding: TensorSharding, shardings: Shardings) -> None:
 
 
 def _insert_behind(value: Value, op: Op) -> None:
-    if value.op is None:
-        block = value.owner
-        block.ops.insert(0, op)
+    owner = value.owner
+    if isinstance(owner, Op):
+        block = owner.block
+        block.ops.insert(block.ops.index(owner) + 1, op)
     else:
-        block = value.op.parent
-        block.ops.insert(block.ops.index(value.op) + 1, op)
+        block = owner
+        block.ops.insert(0, op)
     op.parent = block
 
 
 def _is_shardable(value: Value) -> bool:
     """Arguments of bodies (reducers and the like) cannot carry a sharding."""
-    from .dataflow import is_data_flow_op
-
-    if not value.is_argument:
-        return True
-    owner = value.owner.owner
+    owner = value.argument_of
     return not isinstance(owner, Op) or is_data_flow_op(owner)
 
 
-def _sharding_of(value: Value, shardings: Shardings, edge_values: dict[Value, Value]) -> TensorSharding | None:
-    """Looks through to the edge of a value that is an edge's only use, or a target of an edge."""
+def _sharding_of(value: Value, shardings: _Annotated, edge_values: dict[Value, Value]) -> TensorSharding | None:
+    """The sharding of a value: that of its edge, if it is an edge's owner or target or only an edge uses it."""
     if value in edge_values:
         return shardings.get(edge_values[value])
     if len(value.uses) == 1 and value.uses[0].op.name == "sdy.data_flow_edge":
@@ -135,22 +139,19 @@ def _sharding_of(value: Value, shardings: Shardings, edge_values: dict[Value, Va
     return shardings.get(value)
 
 
-def _is_constrained_otherwise(value: Value, sharding: TensorSharding, shardings: Shardings) -> bool:
-    for op, number in value.uses:
-        if op.name == _CONSTRAINT and shardings.of_constraint(op.results[0]) is not sharding:
-            return True
-        if op.name == _MANUAL and op.data["in_shardings"][number] is not sharding:
-            return True
-    return False
+def _is_constrained_otherwise(value: Value, sharding: TensorSharding, shardings: _Annotated) -> bool:
+    return any(
+        op.name in (_CONSTRAINT, _MANUAL) and _said(op, number, shardings) is not sharding for op, number in value.uses
+    )
 
 
 def _is_constrained(value: Value, excluded: Op | None = None) -> bool:
     return any(u.op is not excluded and u.op.name in (_CONSTRAINT, _MANUAL) for u in value.uses)
 
 
-def _redirect_chain(head: Op, shardings: Shardings, edge_values: dict[Value, Value], is_main: bool) -> None:
-    """Constraints that follow each other are a sequence of reshards; later users of the first one's input, but the
-    return of the entry function (`is_main`), then use the last one's result."""
+def _redirect_chain(head: Op, shardings: _Annotated, edge_values: dict[Value, Value], is_main: bool) -> None:
+    """A chain of constraints `x -> c1 -> c2` is a sequence of reshards. Users of `x` behind the chain then use `c2`, so
+    that they see the last sharding; not so the return of the entry function (`is_main`)."""
     value = head.operands[0]
     if value.op is not None and value.op.name == _CONSTRAINT:
         return
@@ -161,7 +162,7 @@ def _redirect_chain(head: Op, shardings: Shardings, edge_values: dict[Value, Val
         tail = tail.results[0].uses[0].op
     if tail is head or _is_constrained(tail.results[0]):
         return
-    order = {op: i for i, op in enumerate(tail.parent.ops)}
+    order = {op: i for i, op in enumerate(tail.block.ops)}
     behind = order[tail]
 
     def is_later(use: Use) -> bool:
@@ -179,7 +180,7 @@ def import_groups(program: Program) -> list[list[Value]]:
     if "sdy.sharding_group" not in program.names:
         return []
     members: dict[Value, list[Op]] = {}
-    about: dict[int, tuple] = {}
+    about: dict[int, tuple[Op | None, tuple[int, ...]]] = {}
     for op in [op for op in program.ops() if op.name == "sdy.sharding_group"]:
         value = op.operands[0]
         members.setdefault(value, []).append(op)
@@ -201,7 +202,7 @@ def import_groups(program: Program) -> list[list[Value]]:
             op.data["group"] = number[leader[op.data["group"]]]
         groups[ops[0].data["group"]].append(value)
         for extra in ops[1:]:
-            extra.parent.ops.remove(extra)
+            extra.block.ops.remove(extra)
             value.uses.remove(Use(extra, 0))
             extra.parent = None
     return groups
@@ -216,7 +217,7 @@ def _manual_parent(op: Op) -> Op | None:
     return None
 
 
-def _unite(members: dict[Value, list[Op]], about: dict[int, tuple]) -> dict[int, int]:
+def _unite(members: dict[Value, list[Op]], about: Iterable[int]) -> dict[int, int]:
     leader = {group: group for group in about}
 
     def find(group: int) -> int:
@@ -245,10 +246,11 @@ def settle_groups(
         if len(found) == 1:
             (sharding,) = found
             for value in places:
-                if _computation(value) is None:
+                computation = _computation(value)
+                if computation is None:
                     _set(value, sharding, shardings)
                 else:
-                    _start(value, sharding)
+                    _start(computation, value.number, sharding)
         elif len(found) > 1:
             _log.warning("a sharding group starts with different shardings: %s", ", ".join(s.to_text() for s in found))
             group = [_open_constraint(program, shardings, v, next(iter(found)).mesh) for v in group]
@@ -258,7 +260,7 @@ def settle_groups(
 
 def _place(value: Value, edge_values: dict[Value, Value]) -> Value:
     """The value that has the sharding of `value`; without edges, a loop's arguments have that of its results."""
-    loop = value.owner.owner if value.is_argument else None
+    loop = value.argument_of
     if value not in edge_values and isinstance(loop, Op) and loop.name == "stablehlo.while":
         return loop.results[value.number]
     return edge_values.get(value, value)
@@ -266,7 +268,7 @@ def _place(value: Value, edge_values: dict[Value, Value]) -> Value:
 
 def _computation(value: Value) -> Op | None:
     """The computation whose argument `value` is; its sharding is one of the computation's input shardings."""
-    owner = value.owner.owner if value.is_argument else None
+    owner = value.argument_of
     return owner if isinstance(owner, Op) and owner.name in (_MANUAL, "sdy.named_computation") else None
 
 
@@ -277,10 +279,10 @@ def _started(value: Value, shardings: Shardings) -> TensorSharding | None:
     return remove_manual(op.data["in_shardings"][value.number], op.data.get("manual_axes", ()))
 
 
-def _start(value: Value, sharding: TensorSharding) -> None:
-    op = _computation(value)
+def _start(op: Op, number: int, sharding: TensorSharding) -> None:
+    """Gives argument `number` of a computation a sharding to start from."""
     outer = op.data["in_shardings"]
-    outer[value.number] = add_manual(sharding, outer[value.number], op.data.get("manual_axes", ()))
+    outer[number] = add_manual(sharding, outer[number], op.data.get("manual_axes", ()))
 
 
 def _says_nothing(s: TensorSharding) -> bool:
@@ -288,7 +290,7 @@ def _says_nothing(s: TensorSharding) -> bool:
     return s.is_fully_replicated and all(d.is_open for d in s.dims)
 
 
-def _open_constraint(program: Program, shardings: Shardings, value: Value, mesh) -> Value:
+def _open_constraint(program: Program, shardings: Shardings, value: Value, mesh: Mesh) -> Value:
     constraint = program.new_op(_CONSTRAINT, [value], [value.type])
     shardings.set(constraint.results[0], TensorSharding.open_on(mesh, value.type.rank))
     _insert_behind(value, constraint)

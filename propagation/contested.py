@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from .annotations import Shardings
 from .factors import BACKWARD, FORWARD
+from .heuristics import REMEMBERED_AXIS_NAMES
 from .log import Log
-from .model import FactorType, OpRule, TensorSharding
+from .model import DimFactors, FactorType, OpRule, TensorSharding
 from .program import Op, Program, Value
 from .rules import RuleCache
 from .schedule import ROUNDS, adds_unit_dimensions, direction, is_elementwise, kind_of
+from .shardings import Shardings
+from .visit import Seen
 
 __all__ = ["depends_on_order"]
-
-Found = tuple[TensorSharding | None, ...]  # of an operation's operands and results
 
 
 def depends_on_order(program: Program, shardings: Shardings, log: Log | None = None) -> bool:
@@ -46,11 +46,11 @@ def depends_on_order(program: Program, shardings: Shardings, log: Log | None = N
     return False
 
 
-def _meetings(ops: Iterable[Op], shardings: Shardings, axes: set[str]) -> Iterator[tuple[Op, OpRule, Found]]:
+def _meetings(ops: Iterable[Op], shardings: Shardings, axes: set[str]) -> Iterator[tuple[Op, OpRule, Seen]]:
     """The operations at which one of `axes` splits dimensions that do not correspond, with rules and shardings."""
     rules, table = RuleCache(), shardings.table
     count = len(table)
-    known: dict[tuple[OpRule, Found], bool] = {}
+    known: dict[tuple[OpRule, Seen], bool] = {}
     for op in ops:
         found = tuple([table[v.index] if v.index < count else None for v in (*op.operands, *op.results)])
         several = len({s for s in found if s is not None})
@@ -68,26 +68,28 @@ def _meetings(ops: Iterable[Op], shardings: Shardings, axes: set[str]) -> Iterat
 
 class _Races:
     """What the log says of `axes` that might have come earlier: those that broadcasts which only add dimensions of size
-    one have carried, and whatever else had them from there."""
+    one have carried, and whatever else had them from there. Only axes of one user priority race: all rounds of a
+    priority are over, in whichever order, when those of the next one begin."""
 
     def __init__(self, log: Log, axes: set[str]):
         self._log = log
         self._late: set[tuple[int, str]] = set()  # places of the driver's table, with axes that came there late
-        self._passed: dict[Op, set[tuple[int, str]]] = {}  # the tensors to which operations themselves gave an axis
-        self._round: dict[tuple[int, str], int | None] = {}  # in which a place got an axis
+        # The tensors to which operations themselves gave an axis, with the user priority at which they did.
+        self._passed: dict[Op, set[tuple[int, str, int]]] = {}
+        self._round: dict[tuple[int, str], tuple[int, int | None]] = {}  # in which a place got an axis
         for event in log.events:
             op, slots = event.op, event.slots
             if not isinstance(op, Op):
                 continue
             for t, new in event.decision.changes:
                 for a in _gained(event.before[t], new) & axes:
-                    self._round[slots[t], a] = event.round[1]
+                    self._round[slots[t], a] = event.round
                     if event.rule is not None:
-                        self._passed.setdefault(op, set()).add((t, a))
+                        self._passed.setdefault(op, set()).add((t, a, event.round[0]))
                     if adds_unit_dimensions(op) or not self._late.isdisjoint([(place, a) for place in slots]):
                         self._late.add((slots[t], a))
 
-    def at(self, op: Op, rule: OpRule, found: Found) -> bool:
+    def at(self, op: Op, rule: OpRule, found: Seen) -> bool:
         """Whether the axes of an operation would be others had the late ones come first: where one met itself along
         another factor, and either the operation has carried it along that one, or it would have carried the late one
         further, in a round in which the other was not there yet."""
@@ -98,24 +100,33 @@ class _Races:
                 if not (adds_unit_dimensions(op) or self._is_late(values[t], axis)):
                     continue
                 against = [u for u, others in at.items() if not factors & others]
-                if any((u, axis) in passed for u in against):
+                priority, _ = self._since(values[t], axis)
+                if any((u, axis, priority) in passed for u in against):
                     return True
-                there = [self._since(values[u], axis) for u in against]
+                since = [self._since(values[u], axis) for u in against]
+                there = [number for p, number in since if p == priority or number == ROUNDS]
                 for w, dims in enumerate(tensors):
                     lacking = factors.intersection(itertools.chain(*dims)) - at.get(w, frozenset())
                     if any(r >= _first_round(op, rule, f, w >= len(op.operands)) for f in lacking for r in there):
                         return True
         return False
 
-    def _since(self, value: Value, axis: str) -> int:
-        """The round in which a value got an axis; -1 if it began with it."""
+    def _since(self, value: Value, axis: str) -> tuple[int, int]:
+        """The user priority and the round in which a value got an axis. The round is -1 if it was annotated with it,
+        and `ROUNDS` if there were no rounds or the value was made after them."""
         if not self._log.knows(value):
-            return ROUNDS
-        number = self._round.get((self._log.slot_of(value), axis), -1)
-        return ROUNDS if number is None else number
+            return 0, ROUNDS
+        slot = self._log.slot_of(value)
+        priority, number = self._round.get((slot, axis)) or (_annotated_priority(self._log.initial(slot), axis), -1)
+        return priority, ROUNDS if number is None else number
 
     def _is_late(self, value: Value, axis: str) -> bool:
         return self._log.knows(value) and (self._log.slot_of(value), axis) in self._late
+
+
+def _annotated_priority(sharding: TensorSharding | None, axis: str) -> int:
+    dims = () if sharding is None else sharding.dims
+    return next((d.priority or 0 for d in dims if any(a.name == axis for a in d.axes)), 0)
 
 
 def _first_round(op: Op, rule: OpRule, factor: int, to_result: bool) -> int:
@@ -128,7 +139,7 @@ def _first_round(op: Op, rule: OpRule, factor: int, to_result: bool) -> int:
     return ROUNDS
 
 
-def _places(tensors, found: Found) -> dict[str, dict[int, frozenset[int]]]:
+def _places(tensors: Sequence[DimFactors], found: Seen) -> dict[str, dict[int, frozenset[int]]]:
     """For each axis the tensors that it splits, and the factors of the dimensions."""
     places: dict[str, dict[int, frozenset[int]]] = {}
     for t, (dims, sharding) in enumerate(zip(tensors, found)):
@@ -146,7 +157,7 @@ def _axes(shardings: Shardings, values: Iterable[Value]) -> set[str]:
     return {a for v in values if (s := shardings.get(v)) is not None for a in _names(s)}
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=REMEMBERED_AXIS_NAMES)
 def _names(sharding: TensorSharding) -> frozenset[str]:
     return frozenset([axis.name for dim in sharding.dims for axis in dim.axes])
 
@@ -155,7 +166,7 @@ def _gained(before: TensorSharding | None, after: TensorSharding) -> frozenset[s
     return _names(after) if before is None else _names(after) - _names(before)
 
 
-def _meets(rule: OpRule, found: Found, axes: set[str]) -> bool:
+def _meets(rule: OpRule, found: Seen, axes: set[str]) -> bool:
     """Whether one of `axes` splits several factors. A dimension of several factors counts for all of them."""
     places = _places((*rule.operands, *rule.results), found)
     return any(not frozenset.intersection(*at.values()) for axis, at in places.items() if axis in axes)

@@ -1,4 +1,4 @@
-"""Data-flow edges: values that are one value seen from several places must be sharded alike.
+"""Data-flow edges: one value that appears in several places, as a loop's does, has one sharding in all of them.
 
 A loop's initial value, its body's argument and result, and the loop's result are one *edge*. `add_edges` makes each
 edge an operation `sdy.data_flow_edge` on the edge's owner, through which all uses of the owner go, so that the driver
@@ -6,50 +6,54 @@ treats it like any other operation; `sink_edges` removes them again.
 
 Values that flow between functions are edges, too, where functions are not inlined (`propagation.func_edges`).
 
-For a manual computation the two sides of an edge differ by the manual axes; `to_sources` and `from_sources` convert.
+At the boundary of a manual computation the sharding outside has the manual axes, the one inside has not:
+`remove_manual` and `add_manual` convert, and `source_view` has both for an edge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from .annotations import Shardings
 from .errors import UnsupportedModuleError
 from .model import DimSharding, TensorSharding
-from .program import Edits, Func, Op, Program, Use, Value, replace_all_uses
+from .ops import DATA_FLOW
+from .program import Block, Edits, Func, Op, Program, Use, Value, replace_all_uses, source
+from .shardings import Shardings
 
 __all__ = [
     "FUNC_EDGE",
     "Edge",
     "add_edges",
     "add_manual",
+    "edges_in",
     "edges_of",
     "is_data_flow_op",
     "is_edge",
     "node_of",
     "remove_manual",
     "sink_edges",
+    "with_nodes",
 ]
 
 EDGE, FUNC_EDGE = "sdy.data_flow_edge", "sdy.func_data_flow_edge"
 
-_DATA_FLOW = {
-    "sdy.manual_computation",
-    "sdy.named_computation",
-    "stablehlo.case",
-    "stablehlo.if",
-    "stablehlo.optimization_barrier",
-    "stablehlo.while",
-}
+Change: TypeAlias = Callable[[TensorSharding | None], TensorSharding | None]
 
 
 @dataclass(slots=True, eq=False)
 class Edge:
-    """`op` is the data-flow operation (or the function or call that values enter or leave), `owner` the value that
-    stands for the edge, `sources` the uses through which values flow in, `targets` the other values that carry the
-    edge's sharding, `node` the edge operation. `manual` are the axes that are manual at each source and at the owner,
-    of an edge between functions where these differ."""
+    """Values that are sharded alike. Of a loop `%r = while(%x)`, edge 0 has the owner `%r`, the sources `%x` and what
+    the body returns, and the targets: the first argument of the condition and of the body.
+
+    op       the data-flow operation; of an edge between functions, the function or call that values enter or leave
+    owner    the value that stands for the edge
+    sources  the uses through which values flow in
+    targets  the other values that have the edge's sharding
+    node     the edge operation, if there is one
+    manual   of an edge between functions, where they differ: the axes that are manual at each source and at the owner
+    """
 
     op: Op | Func
     owner: Value
@@ -63,6 +67,18 @@ class Edge:
         return self.owner.is_argument
 
     @property
+    def operation(self) -> Op:
+        """The edge operation, of an edge that has one."""
+        assert self.node is not None
+        return self.node
+
+    @property
+    def computation(self) -> Op:
+        """The data-flow operation, of an edge that is not between functions."""
+        assert isinstance(self.op, Op)
+        return self.op
+
+    @property
     def is_between_functions(self) -> bool:
         return self.node is not None and self.node.name == FUNC_EDGE
 
@@ -73,9 +89,9 @@ def is_edge(op: Op) -> bool:
 
 
 def is_data_flow_op(op: Op) -> bool:
-    """Whether values that flow through `op` are sharded alike. Marked ones (`data["no_edges"]`) are not: versions
-    before 0.12 let nothing through `stablehlo.if`."""
-    return op.name in _DATA_FLOW and not (op.data is not None and op.data.get("no_edges"))
+    """Whether values flow through `op` along edges. Not if it is marked (`data["no_edges"]`): versions before 0.12 let
+    nothing through `stablehlo.if`."""
+    return op.name in DATA_FLOW and not (op.data is not None and op.data.get("no_edges"))
 
 
 def edges_of(op: Op) -> list[Edge]:
@@ -101,24 +117,50 @@ def edges_of(op: Op) -> list[Edge]:
 
 def add_edges(program: Program, shardings: Shardings, ops: list[Op] | None = None) -> list[Edge]:
     """Adds an edge operation for every edge of `ops` (default: of all data-flow operations, inner ones first)."""
-    if ops is None and program.names.isdisjoint(_DATA_FLOW):
+    if ops is None and program.names.isdisjoint(DATA_FLOW):
         return []
     if ops is None:
         ops = [op for func in program.funcs.values() for op in func.body.walk_inside_out() if is_data_flow_op(op)]
     edits = Edits()
-    added = []
+    added: list[Edge] = []
     for op in ops:
-        arguments, results = [], []
-        for edge in edges_of(op):
+        edges = edges_of(op)
+        for edge in edges:
             shardings.set(node_of(program, edge, EDGE, op).results[0], initial_sharding(edge, shardings))
-            (arguments if edge.is_argument else results).append(edge)
-            added.append(edge)
-        for edge in reversed(arguments):
-            edits.first(edge.owner.owner, edge.node)
-        for edge in reversed(results):
-            edits.after(op, edge.node)
+        for edge in reversed(edges):
+            block = edge.owner.owner
+            if isinstance(block, Block):
+                edits.first(block, edge.operation)
+            else:
+                edits.after(op, edge.operation)
+        added += edges
     edits.apply()
     return added
+
+
+def edges_in(program: Program) -> list[Edge]:
+    """The edges of data-flow operations whose edge operations the module carries already."""
+    if EDGE not in program.names:
+        return []
+    edges = [edge for op in program.ops() if op.name in DATA_FLOW for edge in edges_of(op)]
+    return with_nodes(program, EDGE, edges)
+
+
+def with_nodes(program: Program, name: str, edges: list[Edge]) -> list[Edge]:
+    """Those of `edges` for which there is an operation `name`, tied to it. Raises `UnsupportedModuleError` for such an
+    operation on a value that owns no edge."""
+    nodes = {op.operands[0]: op for op in program.ops() if op.name == name}
+    found = [edge for edge in edges if edge.owner in nodes]
+    for edge in found:
+        edge.node = node = nodes.pop(edge.owner)
+        node.data = {"edge": edge}
+    for value, node in nodes.items():
+        raise UnsupportedModuleError(
+            f"{name} stands for a value that flows through a loop, a branch, a barrier, a computation or a call: its "
+            f"result, or an argument of its body. Its operand is {value!r}; use that value itself",
+            source(node),
+        )
+    return found
 
 
 def node_of(program: Program, edge: Edge, name: str, like: Op | None) -> Op:
@@ -132,31 +174,33 @@ def node_of(program: Program, edge: Edge, name: str, like: Op | None) -> Op:
 
 
 def initial_sharding(edge: Edge, shardings: Shardings) -> TensorSharding | None:
-    """What an edge starts from: the owner's sharding, seen from inside for an argument."""
+    """The sharding that an edge begins with: the owner's; for an argument of a computation, the input sharding as seen
+    from inside."""
     if not edge.is_argument:
         return shardings.get(edge.owner)
-    outer = edge.op.data["in_shardings"][edge.owner.number]
-    if edge.op.name == "sdy.manual_computation":
-        return remove_manual(outer, edge.op.data["manual_axes"])
+    op = edge.computation
+    outer: TensorSharding | None = op.data["in_shardings"][edge.owner.number]
+    if op.name == "sdy.manual_computation":
+        return remove_manual(outer, op.data["manual_axes"])
     return outer
 
 
 def sink_edges(program: Program, shardings: Shardings, edges: list[Edge]) -> None:
     """Moves the edges' shardings to the operations and removes the edge operations."""
-    sides: dict[tuple[Op, bool], list[Edge]] = {}
+    sides: dict[tuple[Op | Func, bool], list[Edge]] = {}
     for edge in edges:
         if edge.node is not None and edge.node.parent is not None:
             sides.setdefault((edge.op, edge.is_argument), []).append(edge)
     edits = Edits()
     for members in sides.values():
-        found = [shardings.get(e.node.results[0]) for e in members]
+        found = [shardings.get(e.operation.results[0]) for e in members]
         mesh = next((s.mesh for s in found if s is not None), None)
         for edge, sharding in zip(members, found):
             if sharding is None and mesh is not None:
                 sharding = TensorSharding.open_on(mesh, edge.owner.type.rank)
             _store(edge, sharding, shardings)
-            replace_all_uses(edge.node.results[0], edge.owner)
-            edits.erase(edge.node)
+            replace_all_uses(edge.operation.results[0], edge.owner)
+            edits.erase(edge.operation)
     edits.apply()
 
 
@@ -170,9 +214,10 @@ def _store(edge: Edge, sharding: TensorSharding | None, shardings: Shardings) ->
 
 def store_argument(edge: Edge, sharding: TensorSharding | None) -> None:
     """Writes the sharding of a computation's argument back to the computation's input sharding."""
-    outer, number = edge.op.data["in_shardings"], edge.owner.number
-    if edge.op.name == "sdy.manual_computation":
-        sharding = add_manual(sharding, outer[number], edge.op.data["manual_axes"])
+    op, number = edge.computation, edge.owner.number
+    outer = op.data["in_shardings"]
+    if op.name == "sdy.manual_computation":
+        sharding = add_manual(sharding, outer[number], op.data["manual_axes"])
     outer[number] = sharding
 
 
@@ -185,8 +230,9 @@ def remove_manual(sharding: TensorSharding | None, manual: tuple[str, ...]) -> T
     for dim in sharding.dims:
         free = tuple(a for a in dim.axes if a.name not in names)
         dims.append(dim if free == dim.axes else DimSharding(free, dim.is_open, dim.priority))
-    keep = lambda axes: tuple(a for a in axes if a.name not in names)
-    return TensorSharding(sharding.mesh, dims, keep(sharding.replicated), keep(sharding.unreduced))
+    replicated = [a for a in sharding.replicated if a.name not in names]
+    unreduced = [a for a in sharding.unreduced if a.name not in names]
+    return TensorSharding(sharding.mesh, dims, replicated, unreduced, sharding.reduction)
 
 
 def add_manual(
@@ -205,25 +251,26 @@ def add_manual(
     for old, new in zip(outer.dims, inner.dims):
         kept = tuple(a for a in old.axes if a.name in names)
         dims.append(DimSharding(kept + new.axes, new.is_open, new.priority) if kept else new)
-    return TensorSharding(outer.mesh, dims, outer.replicated, outer.unreduced)
+    return TensorSharding(outer.mesh, dims, outer.replicated, outer.unreduced, outer.reduction)
 
 
-def source_view(edge: Edge, shardings: Shardings) -> tuple[Callable, Callable] | None:
+def source_view(edge: Edge, shardings: Shardings) -> tuple[Change, Change] | None:
     """For an edge of a manual computation, the maps of its sharding to the side of its sources and back; None where
     both sides are alike."""
-    if edge.op.name != "sdy.manual_computation" or not edge.op.data["manual_axes"]:
+    if edge.op.name != "sdy.manual_computation" or not edge.computation.data["manual_axes"]:
         return None
-    manual = edge.op.data["manual_axes"]
+    manual = edge.computation.data["manual_axes"]
     if edge.is_argument:
-        outer = edge.op.data["in_shardings"][edge.owner.number]
+        outer = edge.computation.data["in_shardings"][edge.owner.number]
         return (lambda s: add_manual(s, outer, manual), lambda s: remove_manual(s, manual))
-    slot = edge.node.results[0]
+    slot = edge.operation.results[0]
     return (lambda s: remove_manual(s, manual), lambda s: add_manual(s, shardings.get(slot), manual))
 
 
 def func_of(value: Value) -> Func:
     """The function in which `value` is defined."""
-    owner = value.owner
+    owner: Op | Block | Func | None = value.owner
     while not isinstance(owner, Func):
-        owner = owner.owner if not isinstance(owner, Op) else owner.parent
+        assert owner is not None
+        owner = owner.parent if isinstance(owner, Op) else owner.owner
     return owner

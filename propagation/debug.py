@@ -8,17 +8,18 @@ and results got axes, and from which of them. Both are read off the decision log
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
-from .axes import contains, overlaps
-from .dataflow import add_manual, is_data_flow_op, remove_manual
+from .axes import Axes, contains, overlaps
+from .dataflow import Change, add_manual, is_data_flow_op, remove_manual
 from .graph import Func, Op, Program, Value
 from .log import Event, Log
-from .model import AxisRef, Mesh, TensorSharding
+from .model import AxisRef, Mesh, OpRule, TensorSharding
 from .projection import project
+from .shardings import Shardings
 
 __all__ = ["annotate_edges", "annotate_origins"]
 
@@ -44,7 +45,9 @@ class _Step:
     moves: list[_Move]
 
     def text(self, index: int) -> str:
-        name = lambda t: f"operand-{t}" if t < self.operands else f"result-{t - self.operands}"
+        def name(t: int) -> str:
+            return f"operand-{t}" if t < self.operands else f"result-{t - self.operands}"
+
         moves = [
             f"{{{m.axis.to_text(m.mesh)} = {name(m.source)} -> [{', '.join(map(name, m.targets))}]}}"
             for m in sorted(self.moves, key=lambda m: m.mesh.sort_key(m.axis))
@@ -68,19 +71,22 @@ def _applied(log: Log, op: Op, value: Value) -> _Step:
 
 def _step(event: Event) -> _Step:
     if isinstance(event.op, Func):
-        return _Step(event.op, event.rule, event.slots, 1, list(_moves(event, _dims_of, 2)))
-    mappings = (*event.rule.operands, *event.rule.results)
+        number = event.rule if isinstance(event.rule, int) else 0
+        return _Step(event.op, number, event.slots, 1, list(_moves(event, _dims_of, 2)))
+    rule = event.rule
+    assert isinstance(rule, OpRule)
+    mappings = (*rule.operands, *rule.results)
     view = _source_side(event.op)
 
-    def factors(t: int, sharding: TensorSharding | None):
+    def factors(t: int, sharding: TensorSharding | None) -> Sequence[Axes | None]:
         seen = view(sharding) if t == len(mappings) - 1 else sharding
-        return project(event.rule, mappings[t], seen).axes
+        return project(rule, mappings[t], seen).axes
 
-    operands = len(event.rule.operands)
+    operands = len(rule.operands)
     return _Step(event.op, 0, event.slots, operands, list(_moves(event, factors, len(mappings))))
 
 
-def _source_side(op: Op):
+def _source_side(op: Op) -> Change:
     """How the sharding of an edge operation looks from its sources: without or with the manual axes."""
     if op.name != "sdy.data_flow_edge" or op.data["edge"].op.name != "sdy.manual_computation":
         return lambda sharding: sharding
@@ -92,11 +98,13 @@ def _source_side(op: Op):
     return lambda sharding: remove_manual(sharding, manual)
 
 
-def _dims_of(t: int, sharding: TensorSharding | None):
+def _dims_of(t: int, sharding: TensorSharding | None) -> Sequence[Axes | None]:
     return () if sharding is None else [d.axes for d in sharding.dims]
 
 
-def _moves(event: Event, factors, count: int) -> Iterator[_Move]:
+def _moves(
+    event: Event, factors: Callable[[int, TensorSharding | None], Sequence[Axes | None]], count: int
+) -> Iterator[_Move]:
     """What a visit passed on; `factors(tensor, sharding)` are the axes per factor."""
     before = [factors(t, event.before[t]) for t in range(count)]
     found: dict[tuple[int, AxisRef], _Move] = {}
@@ -113,14 +121,14 @@ def _moves(event: Event, factors, count: int) -> Iterator[_Move]:
     yield from found.values()
 
 
-def _has(factors, f: int, axis: AxisRef) -> bool:
+def _has(factors: Sequence[Axes | None], f: int, axis: AxisRef) -> bool:
     return f < len(factors) and any(contains(other, axis) for other in factors[f] or ())
 
 
 def annotate_edges(program: Program, log: Log, to_first_result: bool) -> None:
     """Writes `sdy.propagation_edges`. Those of all function results go to the first one, each axis once, as Shardy
     writes them, if `to_first_result`."""
-    texts: dict[tuple, list[str]] = {}
+    texts: dict[tuple[Op | Func, int], list[str]] = {}
     seen: set[AxisRef] = set()
     for index, step in enumerate(_steps(log)):
         if to_first_result and isinstance(step.op, Func):
@@ -138,7 +146,9 @@ def annotate_edges(program: Program, log: Log, to_first_result: bool) -> None:
         _annotate_data_flow(program, "propagation_edges", lambda op: attrs.get((op, 0)), None)
 
 
-def _annotate_data_flow(program: Program, what: str, of_edge, nothing: ir.Attribute | None) -> None:
+def _annotate_data_flow(
+    program: Program, what: str, of_edge: Callable[[Op], ir.Attribute | None], nothing: ir.Attribute | None
+) -> None:
     """What the edges of an operation carry goes to the operation, in a list per kind of value. MLIR cannot read an
     empty list of edges (`nothing` is None); the list then has another name, and an empty array for it."""
     found: dict[Op, dict[tuple[bool, int], ir.Attribute]] = {}
@@ -168,8 +178,9 @@ class _Origins:
         for step in _steps(log):
             for move in step.moves:
                 origin = self._origin(step.slots[move.source], move.axis)
-                for target in move.targets if origin is not None else ():
-                    self.known.setdefault(step.slots[target], {})[move.axis] = origin
+                if origin is not None:
+                    for target in move.targets:
+                        self.known.setdefault(step.slots[target], {})[move.axis] = origin
 
     def _name_annotations(self) -> None:
         main, log = self.program.main, self.log
@@ -211,8 +222,10 @@ class _Origins:
 
     def attribute(self, slot: int, sharding: TensorSharding | None) -> ir.Attribute | None:
         """The origins of what is left of the axes at `slot`; None if nothing is known of them."""
+        if sharding is None:
+            return None
         entries = []
-        for axis in sharding.axes if sharding is not None else ():
+        for axis in sharding.axes:
             origin = self._origin(slot, axis)
             if origin is not None:
                 key = axis.to_text(sharding.mesh).replace('"', "")
@@ -222,16 +235,18 @@ class _Origins:
         return ir.DictAttr.get({key: ir.StringAttr.get(origin) for key, origin in entries})
 
 
-def annotate_origins(program: Program, log: Log, shardings) -> None:
+def annotate_origins(program: Program, log: Log, shardings: Shardings) -> None:
     """Writes `sdy.sharding_origins`, and the names of constraints."""
     with program.context:
         origins = _Origins(program, log)
-        of = lambda value: origins.attribute(log.slot_of(value), shardings.get(value))
+
+        def of(value: Value) -> ir.Attribute | None:
+            return origins.attribute(log.slot_of(value), shardings.get(value))
 
         def of_edge(op: Op) -> ir.Attribute | None:
             sharding, edge = shardings.get(op.results[0]), op.data["edge"]
-            view = _source_side(op) if edge.is_argument else lambda s: s
-            return origins.attribute(log.slot_of(op.results[0]), view(sharding))
+            seen = _source_side(op)(sharding) if edge.is_argument else sharding
+            return origins.attribute(log.slot_of(op.results[0]), seen)
 
         main = program.main
         for value, attrs in zip(main.args, main.arg_attrs):

@@ -10,21 +10,22 @@ looked up in a table of earlier decisions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import itemgetter
 
 from . import schedule
-from .annotations import Shardings
 from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, is_edge, store_argument
 from .importing import filled
 from .last_visits import LastVisits
 from .log import Log
 from .model import OpRule, TensorSharding
 from .nodes import Group, Node, barrier_direction, has_one_user, identity, view_of
-from .program import Block, Func, Op, Program, Value, erase
+from .program import Block, Func, Op, Program, Use, Value, erase
 from .purity import is_removable
 from .rules import RuleCache
 from .rules.parse import written_rule
-from .visit import Decision, decide
+from .shardings import Shardings
+from .visit import Decision, Seen, decide
 
 __all__ = ["Driver"]
 
@@ -54,8 +55,8 @@ class Driver:
         self.log = log if log is not None else Log(program)
         self.conservative = rules.options.conservative
         self._faults, self._as_xla = faults, as_xla
-        self._groups: dict[tuple, Group] = {}
-        self._round = (0, 0)
+        self._groups: dict[tuple[OpRule, str], Group] = {}
+        self._round: tuple[int, int | None] = (0, 0)
         self._held: dict[int, tuple[TensorSharding, tuple[int, ...]]] = {}
         self._lay_out(edges)
         self._build_nodes()
@@ -86,30 +87,30 @@ class Driver:
         self.table.append(None)
         nowhere = len(self.table) - 1
         self._inner: list[Edge] = []
-        self._siblings: dict[int, tuple[Value, ...]] = {}
+        self._siblings: dict[int, Sequence[Value]] = {}
         for op in program.ops():
             if op.regions:
                 for block in op.regions:
                     for i, arg in enumerate(block.args):
                         # An asynchronous body sees its operand, but not through an edge.
                         seen = op.operands[i] if op.name == "stablehlo.async_start" else None
-                        is_plain = seen is not None and (seen.op is not None or isinstance(seen.owner.owner, Func))
-                        slot[arg.index] = slot[seen.index] if is_plain else nowhere
+                        is_plain = seen is not None and (seen.op is not None or isinstance(seen.argument_of, Func))
+                        slot[arg.index] = slot[seen.index] if seen is not None and is_plain else nowhere
                 if is_data_flow_op(op):
                     self._lay_out_data_flow(op)
             if len(op.results) > 1:
-                # Annotating one result annotates all, the others as open.
+                # Results of one operation are annotated together: when one gets a sharding, the others become open.
                 self._siblings.update((v.index, op.results) for v in op.results)
-        self._edges_of_source: dict[tuple, list[Edge]] = {}  # several for what a function with several calls returns
+        self._edges_of_source: dict[Use, list[Edge]] = {}  # several for what a function with several calls returns
         self._edge_by_slot: dict[int, Edge] = {}
         self._edge_owners = {edge.owner.index for edge in edges}
         for edge in edges:
-            place = edge.node.results[0].index
+            place = edge.operation.results[0].index
             self._edge_by_slot[place] = edge
             for value in (edge.owner, *edge.targets):
                 slot[value.index] = place
             for use in edge.sources:
-                # A computation's own operand is looked up by the operand and not found, as in Shardy.
+                # Shardy does not find the edge of a computation's argument by the computation's operand; nor do we.
                 if not (edge.is_argument and use.op is edge.op):
                     self._edges_of_source.setdefault(use, []).append(edge)
         self._nowhere = nowhere
@@ -129,7 +130,7 @@ class Driver:
     def _build_nodes(self) -> None:
         self.nodes: list[Node] = []
         self._dead: set[int] = set()
-        self._gone: set[Op] = set()  # removed, but for the blocks of `_thinned` not yet from the lists
+        self._gone: set[Op] = set()  # removed operations, which still stand in the lists of the blocks of `_thinned`
         self._thinned: dict[Block, None] = {}
         for func in self.program.funcs.values():
             self._build_block(func.body.ops, ())
@@ -176,12 +177,14 @@ class Driver:
 
     def _rule(self, op: Op) -> OpRule | None:
         if op.data is not None and "sharding_rule" in op.data:
-            return op.data["sharding_rule"]
+            known: OpRule | None = op.data["sharding_rule"]
+            return known
         attr = op.attr("sdy.sharding_rule")
         if attr is not None:
             return written_rule(op, attr)
         if op.name == "sdy.propagation_barrier":
-            return identity(op.results[0].type.shape, 1, True)
+            kind = op.results[0].type
+            return identity(kind.shape, 1, True) if kind.is_static else None
         return self.rules.rule_for(op)
 
     # ---- removal of operations without use or effect
@@ -195,7 +198,7 @@ class Driver:
             gone.add(o)
             affected += [v.op for v in o.operands if v.op is not None and has_one_user(v, gone)]
         self.log.removed(op, any(self._slot[v.index] in self._held for o in inner for v in o.results))
-        self._thinned[op.parent] = None
+        self._thinned[op.block] = None
         self._gone.update(inner)
         erase(op)
         for o in inner:
@@ -239,7 +242,7 @@ class Driver:
             shardings = node.look(table)
             decision = memo.get(shardings)
             if decision is None:
-                decision = self._decide(node, node.group.mode, shardings)
+                decision = self._decide(node, node.group.mode or schedule.ALL, shardings)
             if decision.changes:
                 self._apply(index, node, decision, decision.before, stack, on_stack)
         for block in self._thinned:
@@ -266,7 +269,7 @@ class Driver:
         for priority in sorted({p for _, priorities in held.values() for p in priorities}):
             for place, (original, priorities) in held.items():
                 if priority in priorities:
-                    table[place] = schedule.restore_priority(table[place], original, priority)
+                    table[place] = schedule.restore_priority(table[place] or original, original, priority)
             self.run_rounds(priority)
 
     def finish(self) -> None:
@@ -276,7 +279,7 @@ class Driver:
         for edge in self._inner:
             if edge.owner.index not in self._edge_owners:
                 store_argument(edge, table[edge.owner.index])
-        for op in {edge.op: None for edge in self._inner if edge.op.name == "sdy.named_computation"}:
+        for op in {edge.computation: None for edge in self._inner if edge.op.name == "sdy.named_computation"}:
             op.data["in_shardings"] = filled(op.data["in_shardings"], op.operands)
         for func, places in self._result_slots.items():
             self.shardings.results[func] = [table[p] for p in places]
@@ -297,6 +300,7 @@ class Driver:
             kind = group.kind
             if kind == "return":
                 continue
+            mode: schedule.Mode | None
             if kind in _BARRIER_MODES:
                 mode = _BARRIER_MODES[kind]
             elif round is None:
@@ -305,12 +309,12 @@ class Driver:
                 # Removing operations changes who is the only user, so the direction is found at each visit.
                 mode = (0, 0) if kind in ("other", "broadcast") else None
             else:
-                mode = schedule.direction(None, round, kind)
+                mode = schedule.later_direction(kind, round)
             group.mode = mode
             group.memo = None if mode is None else group.decisions(mode)[1]
 
-    def _decide(self, node: Node, mode: schedule.Mode, shardings: tuple) -> Decision:
-        rule = node.rule
+    def _decide(self, node: Node, mode: schedule.Mode, shardings: Seen) -> Decision:
+        rule = node.group.rule
         directions, memo = node.group.decisions(mode)
         count = len(rule.operands) + len(rule.results)
         decision = decide(rule, directions, self.strategy, self._is_conservative(node), shardings[:count])
@@ -320,11 +324,11 @@ class Driver:
     def _is_conservative(self, node: Node) -> bool:
         return self.conservative and not is_edge(node.op)
 
-    def _visit_slow(self, index, node, round, stack, on_stack) -> None:
+    def _visit_slow(self, index: int, node: Node, round: int | None, stack: list[int], on_stack: bytearray) -> None:
         """Visits where the direction depends on the current uses, or the two sides differ by manual axes."""
         mode = node.group.mode
         if mode is None:
-            mode = schedule.direction(node.op, round, node.group.kind)
+            mode = schedule.direction(node.op, round or 0, node.group.kind)
             if mode == (0, 0):
                 return
         view, shardings = node.view, node.look(self.table)
@@ -343,7 +347,10 @@ class Driver:
         decision = Decision(changes, decision.sources, decision.conflicts)
         self._apply(index, node, decision, shardings, stack, on_stack, for_group)
 
-    def _apply(self, index, node, decision: Decision, shardings, stack, on_stack, for_group=None) -> None:
+    def _apply(
+        self, index: int, node: Node, decision: Decision, shardings: Seen, stack: list[int], on_stack: bytearray,
+        for_group: dict[int, TensorSharding] | None = None,
+    ) -> None:  # fmt: skip
         table, slots = self.table, node.slots
         self.log.visit(node, decision, shardings, self._round)
         for t, new in decision.changes:
@@ -366,7 +373,7 @@ class Driver:
                     table[other.index] = TensorSharding.open_on(new.mesh, other.type.rank)
         table[place] = new
 
-    def _write(self, index: int, place: int, new: TensorSharding, stack, on_stack) -> None:
+    def _write(self, index: int, place: int, new: TensorSharding, stack: list[int], on_stack: bytearray) -> None:
         """Stores a sharding that operation `index` decided and pushes the operations to visit because of it."""
         self._set(place, new)
         if place >= len(self.program.values):
@@ -383,7 +390,7 @@ class Driver:
         self._push_users(value, stack, on_stack)
         on_stack[index] = waiting
 
-    def _push_users(self, value: Value, stack, on_stack) -> None:
+    def _push_users(self, value: Value, stack: list[int], on_stack: bytearray) -> None:
         for use in reversed(value.uses):
             edges = self._edges_of_source.get(use) if self._edges_of_source else None
             if edges is not None and edges[0].node is not None:
@@ -394,7 +401,7 @@ class Driver:
             else:
                 self._push_ruled(use.op, stack, on_stack)
 
-    def _push_ruled(self, op: Op | Func | None, stack, on_stack) -> None:
+    def _push_ruled(self, op: Op | Func | None, stack: list[int], on_stack: bytearray) -> None:
         """Pushes an operation and those around it, as far as they have rules."""
         if not isinstance(op, Op):
             return
@@ -407,7 +414,7 @@ class Driver:
                 on_stack[i] = 1
                 stack.append(i)
 
-    def _push(self, index: int, stack, on_stack) -> None:
+    def _push(self, index: int, stack: list[int], on_stack: bytearray) -> None:
         for i in (index, *self.nodes[index].above):
             if not on_stack[i]:
                 on_stack[i] = 1

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from .graph import Block, Op, Value
+from collections.abc import Callable
+
+from .graph import Block, Op, Use, Value
 
 __all__ = ["Edits", "erase", "replace_all_uses"]
 
 
-def replace_all_uses(old: Value, new: Value, where=None) -> None:
+def replace_all_uses(old: Value, new: Value, where: Callable[[Use], bool] | None = None) -> None:
     """Redirects uses of `old` to `new`, newest use first as MLIR does (so their order in `new` is reversed).
 
     `where(use)` selects the uses to move.
     """
-    kept, moved = [], []
+    kept: list[Use] = []
+    moved: list[Use] = []
     for use in reversed(old.uses):
         (moved if where is None or where(use) else kept).append(use)
     for op, number in moved:
@@ -49,12 +52,12 @@ class Edits:
 
     def before(self, anchor: Op, op: Op) -> None:
         """`op` right before `anchor`, behind earlier insertions there."""
-        self._touch(anchor.parent, op)
+        self._touch(anchor.block, op)
         self._before.setdefault(anchor, []).append(op)
 
     def after(self, anchor: Op, op: Op) -> None:
         """`op` right after `anchor`, in front of earlier insertions there."""
-        self._touch(anchor.parent, op)
+        self._touch(anchor.block, op)
         self._after.setdefault(anchor, []).insert(0, op)
 
     def first(self, block: Block, op: Op) -> None:
@@ -63,7 +66,7 @@ class Edits:
         self._first.setdefault(block, []).append(op)
 
     def erase(self, op: Op) -> None:
-        self._blocks[op.parent] = None
+        self._blocks[op.block] = None
         self._erased.add(op)
 
     def apply(self) -> None:

@@ -11,7 +11,6 @@ __all__ = [
     "BadRuleError",
     "LimitError",
     "ModuleParseError",
-    "ModuleVerifyError",
     "OverlappingAxesError",
     "PropagationError",
     "RankMismatchError",
@@ -36,10 +35,6 @@ class ModuleParseError(PropagationError):
 
 class LimitError(ModuleParseError):
     """The input is too large or too deeply nested to be read safely (see `propagation.limits`)."""
-
-
-class ModuleVerifyError(PropagationError):
-    """The module parses but breaks an invariant of its dialects."""
 
 
 class UnsupportedModuleError(PropagationError):

@@ -3,13 +3,15 @@ the boundary are made even, and everything is closed."""
 
 from __future__ import annotations
 
-import re
 from math import gcd
+from typing import Any
 
-from .annotations import Shardings
+from .dataflow import remove_manual
 from .model import AxisRef, DimSharding, TensorSharding
-from .program import Edits, Op, Program, Value, replace_all_uses
+from .program import Block, Edits, Op, Program, Value, replace_all_uses
 from .purity import is_removable
+from .sdy_text import AxisText, axes_in
+from .shardings import Shardings, map_shardings
 
 __all__ = [
     "close_shardings",
@@ -25,18 +27,19 @@ __all__ = [
 
 
 def merge_constants(program: Program, shardings: Shardings) -> None:
-    """Joins constants, and broadcasts of scalars, that are alike in attributes, sharding and region."""
+    """Common-subexpression elimination of constants and of broadcast scalars: those in one block with equal attributes
+    and shardings become one."""
     for func in program.funcs.values():
         edits = Edits()
-        _merge_block(func.body, shardings, edits, {})
+        _merge_block(func.body, shardings, edits)
         edits.apply()
 
 
-def _merge_block(block, shardings: Shardings, edits: Edits, known: dict) -> None:
-    local: dict[tuple, Op] = {}
+def _merge_block(block: Block, shardings: Shardings, edits: Edits) -> None:
+    local: dict[tuple[Any, ...], Op] = {}
     for op in block.ops:
         for inner in op.regions:
-            _merge_block(inner, shardings, edits, known)
+            _merge_block(inner, shardings, edits)
         key = _constant_key(op, shardings)
         if key is None:
             continue
@@ -46,7 +49,7 @@ def _merge_block(block, shardings: Shardings, edits: Edits, known: dict) -> None
             edits.erase(op)
 
 
-def _constant_key(op: Op, shardings: Shardings) -> tuple | None:
+def _constant_key(op: Op, shardings: Shardings) -> tuple[Any, ...] | None:
     name = op.name
     if name in ("sdy.constant", "stablehlo.constant"):
         operand = None
@@ -77,7 +80,8 @@ def constraints_to_reshards(program: Program) -> None:
 
 
 def evenly_sharded(sharding: TensorSharding, shape: tuple[int, ...]) -> TensorSharding:
-    """`sharding` with each dimension cut to the longest leading part that divides it; the last axis may be split."""
+    """`sharding` with each dimension's axes cut to the longest prefix that divides its size; of the last axis a part
+    may stay. A dimension of 6 over an axis of 4 keeps the half of it: `{"a"}` becomes `{"a":(1)2}`."""
     if len(sharding.dims) != len(shape):
         return sharding
     dims = tuple(_even_dim(d, n, sharding) for d, n in zip(sharding.dims, shape))
@@ -134,8 +138,6 @@ def _even_manual(op: Op, shardings: Shardings) -> None:
             ins[i] = evenly_sharded(ins[i], value.type.shape)
     for value in op.results:
         _even(value, shardings)
-    from .dataflow import remove_manual
-
     for arg, outer in zip(op.regions[0].args, ins):
         shardings.set(arg, remove_manual(outer, op.data["manual_axes"]))
 
@@ -163,21 +165,7 @@ def _without_sub_axes(sharding: TensorSharding, closed_too: bool) -> TensorShard
 
 def close_shardings(program: Program, shardings: Shardings) -> None:
     """Closes every dimension; explicitly replicated axes are dropped, unreduced ones kept."""
-    known: dict[TensorSharding | None, TensorSharding | None] = {None: None}
-
-    def closed(s):
-        if s not in known:
-            known[s] = s.closed()
-        return known[s]
-
-    shardings.table[:] = [closed(s) for s in shardings.table]
-    for results in shardings.results.values():
-        results[:] = [closed(s) for s in results]
-    if program.names.isdisjoint(("sdy.manual_computation", "sdy.named_computation")):
-        return
-    for op in program.ops():
-        if op.data is not None and "in_shardings" in op.data:
-            op.data["in_shardings"] = [closed(s) for s in op.data["in_shardings"]]
+    map_shardings(program, shardings, TensorSharding.closed)
 
 
 def remove_unused(program: Program) -> None:
@@ -193,8 +181,8 @@ def remove_unused(program: Program) -> None:
 
 
 def simplify_reductions(program: Program, shardings: Shardings) -> None:
-    """Drops all-reduces that undo what the operation before them did: making axes unreduced of a value replicated
-    over them changes nothing, of a value split over them it gathers."""
+    """Drops all-reduces that undo the operation before them: `all_reduce(replicated_to_unreduced(x))` is `x`, and
+    `all_reduce(sharded_to_unreduced(x))` is an all-gather of `x`."""
     if "sdy.all_reduce" not in program.names:
         return
     edits = Edits()
@@ -214,7 +202,6 @@ def simplify_reductions(program: Program, shardings: Shardings) -> None:
     edits.apply()
 
 
-def _axes_of(op: Op) -> list[str]:
+def _axes_of(op: Op) -> frozenset[AxisText]:
     """The axes that an operation makes unreduced or sums over, whichever dimension they come from."""
-    text = str(op.attrs["axes" if "axes" in op.attrs else "reduction_axes"])
-    return sorted(re.findall(r'"(?:[^"\\]|\\.)*"(?::\(\d+\)\d+)?', text))
+    return frozenset(axes_in(str(op.attrs["axes" if "axes" in op.attrs else "reduction_axes"])))

@@ -15,7 +15,9 @@ Algorithm: openxla/shardy, `transforms/propagation/{basic,aggressive}_factor_pro
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import gcd
+from typing import TypeAlias
 
 from .axes import (
     NOT_PREFIX,
@@ -42,8 +44,18 @@ LIMITED = "the result of the pointwise operation has no more axes there"
 # Directions of propagation. Their numeric order is part of the algorithm (a union takes the larger).
 NONE, FORWARD, BACKWARD, BOTH = 0, 1, 2, 3
 
+# Called with a factor, the axes that it could have, the number of a tensor, the axes that this got, and why not more.
+Watch: TypeAlias = Callable[[int, Axes, int, Axes, str], None]
+States: TypeAlias = Sequence[TensorState]
+Strategy: TypeAlias = Callable[
+    [OpRule, Sequence[int], Sequence[int], States, States, bool, Mesh, Watch | None], list[int]
+]
 
-def aggressive(rule: OpRule, sizes, directions, operands, results, conservative, mesh, watch=None) -> list[int]:
+
+def aggressive(
+    rule: OpRule, sizes: Sequence[int], directions: Sequence[int], operands: States, results: States,
+    conservative: bool, mesh: Mesh, watch: Watch | None = None,
+) -> list[int]:  # fmt: skip
     """Resolves conflicts. See the module's text for the parameters."""
     per = [major_axes(f, d, operands, results) for f, d in enumerate(directions)]
     if not any(per):
@@ -54,7 +66,7 @@ def aggressive(rule: OpRule, sizes, directions, operands, results, conservative,
     for i, state in enumerate(results):
         if _expand_tensor(rule, per, order, state, (), conservative, mesh, watch, count + i):
             changed.append(count + i)
-    limits = results if rule.elementwise else ()
+    limits: States = results if rule.elementwise else ()
     for i, state in enumerate(operands):
         if _expand_tensor(rule, per, order, state, limits, conservative, mesh, watch, i):
             changed.append(i)
@@ -62,7 +74,7 @@ def aggressive(rule: OpRule, sizes, directions, operands, results, conservative,
     return changed
 
 
-def _factor_order(rule, sizes, per, operands, results) -> list[int]:
+def _factor_order(rule: OpRule, sizes: Sequence[int], per: list[Axes], operands: States, results: States) -> list[int]:
     """Factors in the order in which they may claim axes: from the largest source tensor down."""
     tensors = [*operands, *results]
     keys = []
@@ -79,7 +91,10 @@ def _factor_order(rule, sizes, per, operands, results) -> list[int]:
     return [key[3] for key in sorted(keys)]
 
 
-def _expand_tensor(rule, per, order, state: TensorState, limits, conservative, mesh, watch, tensor) -> bool:
+def _expand_tensor(
+    rule: OpRule, per: list[Axes], order: list[int], state: TensorState, limits: States, conservative: bool,
+    mesh: Mesh, watch: Watch | None, tensor: int,
+) -> bool:  # fmt: skip
     """Gives one tensor what it can take of `per`, in `order`; True if it got anything."""
     grew = False
     for f in order:
@@ -119,7 +134,10 @@ def _why_not_within(state: TensorState, f: int) -> str:
     return "the axis is reserved as replicated or unreduced"
 
 
-def basic(rule: OpRule, sizes, directions, operands, results, conservative, mesh, watch=None) -> list[int]:
+def basic(
+    rule: OpRule, sizes: Sequence[int], directions: Sequence[int], operands: States, results: States,
+    conservative: bool, mesh: Mesh, watch: Watch | None = None,
+) -> list[int]:  # fmt: skip
     """Extends a factor only by what every tensor can take. See the module's text for the parameters."""
     tensors = [*operands, *results]
     changed = set()
@@ -129,14 +147,15 @@ def basic(rule: OpRule, sizes, directions, operands, results, conservative, mesh
             continue
         size = rule.sizes[f]
 
-        def allowed(axis: AxisRef, prev: int, f=f, size=size) -> AxisRef | None:
+        def allowed(axis: AxisRef, prev: int, f: int = f, size: int = size) -> AxisRef | None:
+            left: AxisRef | None = axis
             for state in tensors:
-                axis = _across(axis, state, f)
-                if axis is not None and state.axes[f] is not None:
-                    axis = _within(axis, state, f, prev, size)
-                if axis is None:
+                left = _across(left, state, f)
+                if left is not None and state.axes[f] is not None:
+                    left = _within(left, state, f, prev, size)
+                if left is None:
                     return None
-            return axis
+            return left
 
         new = _truncate(axes, allowed, conservative, mesh)
         if watch is not None and new != axes:
@@ -149,7 +168,7 @@ def basic(rule: OpRule, sizes, directions, operands, results, conservative, mesh
     return sorted(changed)
 
 
-def major_axes(f: int, direction: int, operands, results) -> Axes:
+def major_axes(f: int, direction: int, operands: States, results: States) -> Axes:
     """The axes that factor `f` could have everywhere, by what its tensors have now and the direction."""
     if direction == NONE:
         return ()
@@ -157,13 +176,15 @@ def major_axes(f: int, direction: int, operands, results) -> Axes:
     axes: Axes = ()
     expand = True
     for state in first:
-        if state.axes[f] is not None:
-            axes, expand = _compatible(axes, state.axes[f], expand)
+        own = state.axes[f]
+        if own is not None:
+            axes, expand = _compatible(axes, own, expand)
     if direction != BOTH:
         expand = False
     for state in second:
-        if state.axes[f] is not None:
-            axes, expand = _compatible(axes, state.axes[f], expand)
+        own = state.axes[f]
+        if own is not None:
+            axes, expand = _compatible(axes, own, expand)
     return axes
 
 
@@ -195,7 +216,7 @@ def _compatible(old: Axes, new: Axes, expand: bool) -> tuple[Axes, bool]:
     return tuple(out), expand
 
 
-def _truncate(axes: Axes, allowed, conservative: bool, mesh: Mesh) -> Axes:
+def _truncate(axes: Axes, allowed: Callable[[AxisRef, int], AxisRef | None], conservative: bool, mesh: Mesh) -> Axes:
     """The longest prefix of `axes` that `allowed(axis, size before it)` grants; the last axis may be cut."""
     prev = 1
     for i, axis in enumerate(axes):
@@ -235,10 +256,11 @@ def _within(axis: AxisRef, state: TensorState, f: int, prev: int, size: int) -> 
     for reserved in (state.replicated, state.unreduced):
         for other in reserved:
             if other.name == name:
-                axis = prefix_without(axis, other)
-                if axis is None:
+                left = prefix_without(axis, other)
+                if left is None:
                     return None
-    own = state.axes[f]
+                axis = left
+    own = state.axes[f] or ()
     for other in own:
         if contains(other, axis):
             return axis
@@ -256,4 +278,8 @@ def _within(axis: AxisRef, state: TensorState, f: int, prev: int, size: int) -> 
     return None
 
 
-STRATEGIES = {"basic": (basic,), "aggressive": (aggressive,), "basic-then-aggressive": (basic, aggressive)}
+STRATEGIES: dict[str, tuple[Strategy, ...]] = {
+    "basic": (basic,),
+    "aggressive": (aggressive,),
+    "basic-then-aggressive": (basic, aggressive),
+}

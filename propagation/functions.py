@@ -1,13 +1,18 @@
-"""Copies of functions, and the names that they get."""
+"""Functions and the calls of them: how deep calls go, copies of functions, and the names that these get."""
 
 from __future__ import annotations
 
 from jaxlib.mlir import ir
 
-from .annotations import Shardings
-from .graph import Block, Func, Op, Program, Value
+from . import errors
+from .graph import Func, Op, Program, Value
+from .limits import MAX_DEPTH, MAX_GROWTH, MAX_INLINED, MAX_OPERATIONS
+from .locations import source
+from .shardings import Shardings
 
-__all__ = ["Symbols", "callee_of", "copy_function", "drop_unreachable_functions", "original_name", "set_callee"]
+__all__ = [
+    "Symbols", "callee_of", "check_calls", "copy_function", "drop_unreachable_functions", "original_name", "set_callee",
+]  # fmt: skip
 
 _ORIGINAL = "sdy.original_func_name"
 
@@ -47,7 +52,7 @@ def original_name(func: Func) -> str:
 def copy_function(program: Program, shardings: Shardings, func: Func, symbols: Symbols) -> Func:
     """A copy of `func` that calls copies of its callees, at the end of the program, behind those."""
     mapping: dict[Value, Value] = {}
-    body = program.clone_block(func.body, mapping, Block())
+    body = program.clone_block(func.body, mapping, None)
     for op in body.walk():
         if op.name == "func.call":
             callee = copy_function(program, shardings, program.funcs[callee_of(op)], symbols)
@@ -90,3 +95,54 @@ def _named_functions(op: Op) -> list[str]:
     if op.name == "stablehlo.custom_call" and "called_computations" in op.attrs:
         return [ir.FlatSymbolRefAttr(a).value for a in ir.ArrayAttr(op.attrs["called_computations"])]
     return []
+
+
+def check_calls(program: Program) -> None:
+    """Notes each function's first call. Raises `UnsupportedModuleError` for functions that call themselves, and
+    `LimitError` for chains of calls that are too long or that would inline to too many operations."""
+    if "func.call" not in program.names:
+        return
+    sizes: dict[str, int] = {}
+    depths: dict[str, int] = {}
+    active: dict[str, None] = {}
+    bodies = {name: func.body.walk() for name, func in program.funcs.items()}
+    calls = {name: [op for op in ops if op.name == "func.call"] for name, ops in bodies.items()}
+    for ops in calls.values():
+        for op in ops:
+            callee = program.funcs[callee_of(op)]
+            callee.caller = callee.caller or op
+    written = sum(map(len, bodies.values()))
+    for start in program.funcs:
+        stack = [start]
+        while stack:
+            name = stack[-1]
+            if name in sizes:
+                stack.pop()
+                continue
+            active[name] = None
+            todo = [op for op in calls[name] if callee_of(op) not in sizes]
+            for op in todo:
+                if callee_of(op) in active:
+                    raise errors.UnsupportedModuleError(
+                        f"function @{callee_of(op)} calls itself; only calls without recursion can be propagated",
+                        source(op),
+                    )
+            if todo:
+                stack.append(callee_of(todo[0]))
+                continue
+            names = [callee_of(op) for op in calls[name]]
+            sizes[name] = len(bodies[name]) + sum(sizes[n] for n in names)
+            depths[name] = 1 + max((depths[n] for n in names), default=0)
+            if depths[name] > MAX_DEPTH:
+                raise errors.LimitError(f"calls are nested more than {MAX_DEPTH} deep from @{name}")
+            if sizes[name] > MAX_OPERATIONS:
+                raise errors.LimitError(
+                    f"@{name} has {sizes[name]:,} operations with its calls inlined; at most {MAX_OPERATIONS:,} are"
+                )
+            if sizes[name] > max(MAX_INLINED, MAX_GROWTH * written):
+                raise errors.LimitError(
+                    f"@{name} has {sizes[name]:,} operations with its calls inlined, of {written:,} that are written; "
+                    f"above {MAX_INLINED:,} there may be {MAX_GROWTH:,} times as many. Write what repeats as a loop"
+                )
+            del active[name]
+            stack.pop()

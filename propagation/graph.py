@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from jaxlib.mlir import ir
 
@@ -24,7 +24,12 @@ class TensorType:
 
     __slots__ = ("dtype", "is_static", "shape", "size", "text")
     is_tensor = True
-    _table: dict[tuple, TensorType] = {}
+    _table: ClassVar[dict[Any, TensorType]] = {}
+    dtype: str
+    is_static: bool
+    shape: tuple[int, ...]
+    size: int
+    text: str
 
     def __new__(cls, shape: Sequence[int], dtype: str, text: str | None = None) -> TensorType:
         key = (tuple(shape), dtype, text)
@@ -44,7 +49,7 @@ class TensorType:
     def rank(self) -> int:
         return len(self.shape)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return TensorType, (self.shape, self.dtype)
 
     def __repr__(self) -> str:
@@ -55,6 +60,7 @@ class OtherType:
     """A type that is not a ranked tensor (token, tuple, ...). It has no shape to shard: `shape` is empty."""
 
     __slots__ = ("text",)
+    text: str
     is_tensor = False
     is_static = False
     shape: tuple[int, ...] = ()
@@ -65,7 +71,7 @@ class OtherType:
     def __init__(self, text: str):
         self.text = text
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, OtherType) and self.text == other.text
 
     def __hash__(self) -> int:
@@ -89,13 +95,18 @@ class Value:
     """
 
     __slots__ = ("index", "number", "owner", "type", "uses")
+    index: int
+    number: int
+    owner: Op | Block
+    type: TensorType | OtherType
+    uses: list[Use]
 
     def __init__(self, index: int, type: TensorType | OtherType, owner: Op | Block, number: int):
         self.index = index
         self.type = type
         self.owner = owner
         self.number = number
-        self.uses: list[Use] = []
+        self.uses = []
 
     @property
     def is_argument(self) -> bool:
@@ -105,6 +116,11 @@ class Value:
     def op(self) -> Op | None:
         """The defining operation; None for a block argument."""
         return None if isinstance(self.owner, Block) else self.owner
+
+    @property
+    def argument_of(self) -> Op | Func | None:
+        """The operation or function of whose block this is an argument; None for a result."""
+        return self.owner.owner if isinstance(self.owner, Block) else None
 
     def drop_use(self, op: Op, number: int) -> None:
         """Forgets that operand `number` of `op` is this value. Uses go in the order of the program or against it, so
@@ -128,14 +144,30 @@ class Op:
     numbers operations."""
 
     __slots__ = ("_attrs", "_ir", "data", "name", "operands", "parent", "place", "regions", "results")
+    name: str
+    operands: Sequence[Value]
+    results: Sequence[Value]
+    regions: Sequence[Block]
+    parent: Block | None
+    data: Any  # a dictionary, or None
+    place: int
+    _ir: Any  # an `ir.Operation`, what `propagation.written` has in its place, or None
+    _attrs: dict[str, ir.Attribute] | None
 
-    def __init__(self, name, operands, regions, ir_op=None, attrs=None):
-        self.name: str = name
-        self.operands: Sequence[Value] = operands
-        self.results: Sequence[Value] = ()
-        self.regions: Sequence[Block] = regions  # a list if there are any
-        self.parent: Block | None = None
-        self.data: dict | None = None
+    def __init__(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        regions: Sequence[Block],
+        ir_op: Any = None,
+        attrs: dict[str, ir.Attribute] | None = None,
+    ):
+        self.name = name
+        self.operands = operands
+        self.results = ()
+        self.regions = regions
+        self.parent = None
+        self.data = None
         self.place = -1
         self._ir = ir_op
         self._attrs = attrs
@@ -154,7 +186,7 @@ class Op:
         attrs = self._attrs
         if attrs is None:
             items = self._ir.attributes
-            attrs = self._attrs = {} if not len(items) else dict(attribute_items(items))
+            attrs = self._attrs = dict(attribute_items(items)) if len(items) else {}
         return attrs
 
     def attr(self, name: str) -> ir.Attribute | None:
@@ -180,6 +212,12 @@ class Op:
     def loc(self) -> ir.Location | None:
         """The MLIR location; a synthetic operation has that of the operation it was made from."""
         return None if self._ir is None else self._ir.location
+
+    @property
+    def block(self) -> Block:
+        """The block it is in, of an operation that is in one."""
+        assert self.parent is not None
+        return self.parent
 
     @property
     def parent_op(self) -> Op | Func | None:
@@ -226,15 +264,16 @@ class TextAttribute:
         return self.text
 
 
-def attribute_items(attributes):
+def attribute_items(attributes: Any) -> Iterable[tuple[str, Any]]:
     """The names and values of an operation's attributes."""
     try:
-        return attributes.items()
+        items: Iterable[tuple[str, Any]] = attributes.items()
+        return items
     except TypeError:
         return [(name, _attribute(attributes, name)) for name in attributes]
 
 
-def _attribute(attributes, name: str):
+def _attribute(attributes: Any, name: str) -> Any:
     try:
         return attributes[name]
     except TypeError:
@@ -247,10 +286,13 @@ class Block:
     """The single block of a region or function."""
 
     __slots__ = ("args", "ops", "owner")
+    args: list[Value]
+    ops: list[Op]
+    owner: Op | Func | None
 
     def __init__(self, owner: Op | Func | None = None):
-        self.args: list[Value] = []
-        self.ops: list[Op] = []
+        self.args = []
+        self.ops = []
         self.owner = owner
 
     @property
@@ -289,17 +331,26 @@ class Func:
     the first call of it, where it is known."""
 
     __slots__ = ("_ir", "arg_attrs", "attrs", "body", "caller", "name", "result_attrs", "result_types", "visibility")
+    name: str
+    visibility: str
+    body: Block
+    result_types: list[TensorType | OtherType]
+    attrs: dict[str, ir.Attribute]
+    arg_attrs: list[dict[str, ir.Attribute]]
+    result_attrs: list[dict[str, ir.Attribute]]
+    caller: Op | None
+    _ir: Any  # as that of an `Op`
 
-    def __init__(self, name: str, visibility: str, body: Block, result_types):
+    def __init__(self, name: str, visibility: str, body: Block, result_types: list[TensorType | OtherType]):
         self.name = name
         self.visibility = visibility
         self.body = body
-        self.result_types: list[TensorType | OtherType] = result_types
-        self.attrs: dict[str, ir.Attribute] = {}
-        self.arg_attrs: list[dict[str, ir.Attribute]] = []
-        self.result_attrs: list[dict[str, ir.Attribute]] = []
+        self.result_types = result_types
+        self.attrs = {}
+        self.arg_attrs = []
+        self.result_attrs = []
         self._ir = None
-        self.caller: Op | None = None
+        self.caller = None
         body.owner = self
 
     @property
@@ -364,7 +415,15 @@ class Program:
         self.values.append(value)
         return value
 
-    def new_op(self, name, operands, result_types, attrs=None, regions=(), like: Op | None = None) -> Op:
+    def new_op(
+        self,
+        name: str,
+        operands: Iterable[Value],
+        result_types: Iterable[TensorType | OtherType],
+        attrs: Mapping[str, ir.Attribute] | None = None,
+        regions: Iterable[Block] = (),
+        like: Op | None = None,
+    ) -> Op:
         """A new operation, not yet in a block. `like` lends its source location."""
         self.names.add(name)
         op = Op(name, tuple(operands), list(regions), like._ir if like is not None else None, dict(attrs or {}))
@@ -380,10 +439,10 @@ class Program:
         new.data = None if op.data is None else {k: v[:] if type(v) is list else v for k, v in op.data.items()}
         mapping.update(zip(op.results, new.results))
         for block in op.regions:
-            new.regions.append(self.clone_block(block, mapping, new))
+            new.regions = [*new.regions, self.clone_block(block, mapping, new)]
         return new
 
-    def clone_block(self, block: Block, mapping: dict[Value, Value], owner: Op | Func) -> Block:
+    def clone_block(self, block: Block, mapping: dict[Value, Value], owner: Op | Func | None) -> Block:
         copy = Block(owner)
         copy.args = [self.new_value(a.type, copy, i) for i, a in enumerate(block.args)]
         mapping.update(zip(block.args, copy.args))

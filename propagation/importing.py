@@ -7,14 +7,17 @@ user decides for itself how its copy is sharded.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from jaxlib.mlir import ir
 
-from .annotations import Shardings
 from .functions import Symbols, callee_of, copy_function, set_callee
-from .model import AxisRef, DimSharding, Mesh, TensorSharding, quote, quote_symbol
+from .model import AxisRef, DimSharding, Mesh, TensorSharding
 from .program import Edits, Func, Op, Program, Use, Value
+from .quoting import quote, quote_symbol
 from .schedule import is_elementwise
+from .shardings import Shardings, map_shardings
 
 __all__ = [
     "clean_manual_axes",
@@ -24,23 +27,6 @@ __all__ = [
     "split_constants",
     "unify_meshes",
 ]
-
-
-def _map_shardings(program: Program, shardings: Shardings, change) -> None:
-    """Applies `change` to every sharding, each distinct one once."""
-    known: dict[TensorSharding | None, TensorSharding | None] = {None: None}
-
-    def mapped(s):
-        if s not in known:
-            known[s] = change(s)
-        return known[s]
-
-    shardings.table[:] = [mapped(s) for s in shardings.table]
-    for results in shardings.results.values():
-        results[:] = [mapped(s) for s in results]
-    for op in program.ops():
-        if op.data is not None and "in_shardings" in op.data:
-            op.data["in_shardings"] = [mapped(s) for s in op.data["in_shardings"]]
 
 
 def unify_meshes(program: Program, shardings: Shardings) -> None:
@@ -60,16 +46,16 @@ def _described(mesh: Mesh) -> str:
 
 
 def _join_equal_meshes(program: Program, shardings: Shardings) -> None:
-    first: dict[tuple, Mesh] = {}
+    first: dict[Any, Mesh] = {}
     for mesh in program.meshes.values():
         first.setdefault(mesh.layout, mesh)
     if len(first) == len(program.meshes):
         return
 
     def change(s: TensorSharding) -> TensorSharding:
-        return TensorSharding(first[s.mesh.layout], s.dims, s.replicated, s.unreduced)
+        return TensorSharding(first[s.mesh.layout], s.dims, s.replicated, s.unreduced, s.reduction)
 
-    _map_shardings(program, shardings, change)
+    map_shardings(program, shardings, change)
     joined = {n: first[m.layout].name for n, m in program.meshes.items() if first[m.layout] is not m}
     _rename_in_collectives(program, joined)
     for name in joined:
@@ -99,12 +85,12 @@ def drop_unit_axes(program: Program, shardings: Shardings) -> None:
 
     def change(s: TensorSharding) -> TensorSharding:
         dims = [DimSharding(keep(d.axes), d.is_open, _kept_priority(d)) for d in s.dims]
-        return TensorSharding(s.mesh, dims, keep(s.replicated), keep(s.unreduced))
+        return TensorSharding(s.mesh, dims, keep(s.replicated), keep(s.unreduced), s.reduction)
 
     def _kept_priority(d: DimSharding) -> int | None:
         return d.priority if d.is_open or any(a.size > 1 for a in d.axes) else None
 
-    _map_shardings(program, shardings, change)
+    map_shardings(program, shardings, change)
     sizes = {name: size for mesh in program.meshes.values() for name, size in mesh.axes}
     for op in program.ops():
         if op.name == "sdy.manual_computation":
@@ -123,8 +109,9 @@ def func_to_call(program: Program, shardings: Shardings) -> None:
             shardings.set(value, sharding)
 
 
-def filled(shardings: list[TensorSharding | None], values: list[Value]) -> list[TensorSharding | None]:
-    """Missing ones become open on the first mesh; all are missing if there is no mesh but of a single device."""
+def filled(shardings: Sequence[TensorSharding | None], values: Sequence[Value]) -> list[TensorSharding | None]:
+    """`shardings` of `values`, in which a missing one is open in every dimension, on the mesh of the others. All are
+    None if the only meshes are those of single devices."""
     mesh = next((s.mesh for s in shardings if s is not None and not s.mesh.is_maximal), None)
     if mesh is None:
         return [None] * len(values)
@@ -149,13 +136,15 @@ def clean_manual_axes(program: Program, shardings: Shardings) -> None:
             shardings.set(value, _with_manual(sharding, value, manual, mesh))
 
 
-def _with_manual(s: TensorSharding, value: Value, manual, mesh: Mesh) -> TensorSharding:
+def _with_manual(s: TensorSharding | None, value: Value, manual: Sequence[str], mesh: Mesh) -> TensorSharding | None:
+    if s is None:
+        return None
     used = {a.name for d in s.dims for a in d.axes} | {a.name for a in (*s.replicated, *s.unreduced)}
     unused = [mesh.axis(name) for name in manual if name not in used]
     if not unused or not value.type.is_tensor:
         return s
     replicated = sorted((*s.replicated, *unused), key=mesh.sort_key)
-    return TensorSharding(mesh if s.mesh.is_empty else s.mesh, s.dims, replicated, s.unreduced)
+    return TensorSharding(mesh if s.mesh.is_empty else s.mesh, s.dims, replicated, s.unreduced, s.reduction)
 
 
 _CONSTANT_INSIDE = {"sdy.constant", "stablehlo.constant", "stablehlo.iota", "sdy.sharding_group"}
@@ -185,7 +174,7 @@ class _Splitter:
         self.edits = Edits()
         self.constants: dict[Op, None] = {}
         self.expansions: dict[Op, None] = {}
-        self.left: dict[Value, None] = {}  # values whose uses went to copies
+        self.left: dict[Value, None] = {}  # values some of whose users now use a copy
         self.grouping: dict[Value, list[Op]] = {}
 
     def run(self, func: Func) -> None:
@@ -193,7 +182,7 @@ class _Splitter:
         for op in ops:
             if op.name == "stablehlo.constant":
                 op.name = "sdy.constant"
-        inside: list[Op] = []  # named computations; what they return is known only behind their bodies
+        inside: list[Op] = []  # the named computations around; one is constant or not when its body has been seen
         for op in ops:
             while inside and op.parent is not inside[-1].regions[0]:
                 self._process(inside.pop())
@@ -268,13 +257,17 @@ class _Splitter:
         return mapping[root]
 
     def _clone(self, op: Op, value: Value, mapping: dict[Value, Value]) -> None:
+        if op.regions:  # copies that were inserted into its body are part of it
+            self.edits.apply()
+            self.edits = Edits()
         copy = self.program.clone(op, mapping)
         if op.name == "func.call":
             callee = self.program.funcs[callee_of(op)]
             set_callee(self.program, copy, copy_function(self.program, self.shardings, callee, self.symbols).name)
         self.edits.before(op, copy)
-        for old, new in zip(op.results, copy.results):
-            self.shardings.set(new, self.shardings.get(old))
+        for one, other in zip(op.walk(), copy.walk()) if op.regions else ((op, copy),):
+            for old, new in zip(one.results, other.results):
+                self.shardings.set(new, self.shardings.get(old))
         for group in self._groups_of(value):
             self.edits.before(op, self.program.clone(group, mapping))
 

@@ -16,9 +16,14 @@ __all__ = ["LastVisits", "Visit"]
 
 
 class Visit(NamedTuple):
-    """An operation, or the loop, branch, computation, call or function that an edge belongs to, with the values that it
-    ties (operands or sources, then results or the edge's owner), their places in the driver's table and shardings.
-    Without a rule there are no directions and no decision."""
+    """One more visit of an operation: what it would decide if it were visited again.
+
+    op          the operation; of an edge, the loop, branch, computation, call or function that it belongs to
+    values      operands, then results; of an edge its sources, then its owner
+    slots       the places of these values in the driver's table
+    shardings   their shardings
+    rule, directions, decision   None without a sharding rule
+    """
 
     op: Op | Func
     values: tuple[Value, ...]
@@ -35,8 +40,9 @@ class LastVisits:
     stages behind it made it. `slot` and `table` are the driver's."""
 
     def __init__(
-        self, program: Program, slot: list[int], table: list, nodes: list[Node], strategy: str, conservative: bool
-    ):
+        self, program: Program, slot: list[int], table: list[TensorSharding | None], nodes: list[Node], strategy: str,
+        conservative: bool,
+    ):  # fmt: skip
         self.program, self.slot, self.table = program, slot, table
         self.strategy, self.conservative = strategy, conservative
         # Of the driver's nodes, only this much is kept.
@@ -45,7 +51,7 @@ class LastVisits:
     def __iter__(self) -> Iterator[Visit]:
         for op, group, view in self._nodes:
             if is_edge(op):
-                visit = self._edge(op.data["edge"], group, view)
+                visit = None if group is None else self._edge(op.data["edge"], group, view)
             elif op.parent is None or (group is None and is_data_flow_op(op)):
                 continue
             else:
@@ -54,10 +60,11 @@ class LastVisits:
                 yield visit
 
     def _visit(
-        self, op: Op | Func, values: tuple[Value, ...], group: Group | None, view, conservative: bool
-    ) -> Visit | None:
-        slots = tuple([self.place(v) for v in values])
-        if None in slots:
+        self, op: Op | Func, values: tuple[Value, ...], group: Group | None, view: SourceView | ReservedView | None,
+        conservative: bool,
+    ) -> Visit | None:  # fmt: skip
+        slots = tuple([place for v in values if (place := self.place(v)) is not None])
+        if len(slots) != len(values):
             return None
         shardings = tuple([self.table[s] for s in slots])
         if group is None:
@@ -69,18 +76,22 @@ class LastVisits:
         return Visit(op, values, slots, shardings, group.rule, directions, decision)
 
     def _edge(self, edge: Edge, group: Group, view: SourceView | ReservedView | None) -> Visit | None:
-        """The visit of an edge by what is left of it, if anything is: calls that were inlined are calls again, but
-        perhaps of another copy of the function, and operations without use are gone."""
+        """The visit of an edge; None if what it belonged to is gone. A named computation has become a call again,
+        perhaps of another copy of its function, and operations without use were removed."""
         op = _left(edge.op)
         owner = op.results[edge.owner.number] if isinstance(op, Op) and not edge.is_argument else edge.owner
-        users = [(_left(use.op), use.number) for use in edge.sources]
-        # What stood inside an operation that is gone has no operands any more.
-        if op is None or any(user is None or number >= len(user.operands) for user, number in users):
+        sources: list[Value] = []
+        for use in edge.sources:
+            user = _left(use.op)
+            # Operations inside one that was removed have lost their operands.
+            if isinstance(user, Op) and use.number < len(user.operands):
+                sources.append(user.operands[use.number])
+        if op is None or len(sources) != len(edge.sources):
             return None
         func = func_of(owner)
         if self.program.funcs.get(func.name) is not func:
             return None
-        values = (*[user.operands[number] for user, number in users], owner)
+        values = (*sources, owner)
         visit = self._visit(op, values, group, view, False)
         return None if visit is None else visit._replace(is_edge=True)
 
@@ -89,8 +100,10 @@ class LastVisits:
         while value is not None and value.index >= len(self.slot):
             op = value.op
             stands_for = None if op is None or op.data is None else op.data.get("stands_for")
-            is_reshard = op is not None and op.name == "sdy.reshard"
-            value = stands_for[value.number] if stands_for else op.operands[0] if is_reshard else None
+            if stands_for:
+                value = stands_for[value.number]
+            else:
+                value = op.operands[0] if op is not None and op.name == "sdy.reshard" else None
         return None if value is None else self.slot[value.index]
 
 
@@ -99,5 +112,6 @@ def _left(op: Op | Func | None) -> Op | Func | None:
     if not isinstance(op, Op):
         return op
     if op.data is not None and "became" in op.data:
-        return op.data["became"]
+        call: Op = op.data["became"]
+        return call
     return None if op.parent is None else op

@@ -1,4 +1,4 @@
-"""What is checked of MLIR text before MLIR's parser sees it, and of a module before anything recurses over it.
+"""What is checked of MLIR text before MLIR's parser sees it, and how much of anything is read at all.
 
 The C++ parser and the destructors of what it makes recurse over nested text, so deep nesting overflows the stack and
 ends the process; it also allocates what a result number or a literal asks for. None of this happens in a program that
@@ -8,13 +8,12 @@ a compiler wrote, so the limits here are far above those, and far below what bre
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
 from . import errors
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_OPERATIONS", "check_calls", "check_text"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_OPERATIONS", "check_text"]
 
 MAX_BYTES = 1 << 30  # of a module's text or bytecode
 MAX_DEPTH = 128  # of brackets, of regions, of calls, of `-` before an affine expression
@@ -140,58 +139,3 @@ def _check_aliases(bare: bytes) -> None:
                 active.add(inner)
             if len(stack) > MAX_ALIAS_DEPTH or depth.get(name, 0) > MAX_ALIAS_DEPTH:
                 raise errors.LimitError(f"aliases refer to each other more than {MAX_ALIAS_DEPTH} deep")
-
-
-def check_calls(program: Any) -> None:
-    """Notes each function's first call. Raises `UnsupportedModuleError` for functions that call themselves, and
-    `LimitError` for chains of calls that are too long or that would inline to too many operations. `program` is a
-    `propagation.program.Program`."""
-    if "func.call" not in program.names:
-        return
-    from .functions import callee_of
-    from .program import source
-
-    sizes: dict[str, int] = {}
-    depths: dict[str, int] = {}
-    active: dict[str, None] = {}
-    bodies = {name: func.body.walk() for name, func in program.funcs.items()}
-    calls = {name: [op for op in ops if op.name == "func.call"] for name, ops in bodies.items()}
-    for ops in calls.values():
-        for op in ops:
-            callee = program.funcs[callee_of(op)]
-            callee.caller = callee.caller or op
-    written = sum(map(len, bodies.values()))
-    for start in program.funcs:
-        stack = [start]
-        while stack:
-            name = stack[-1]
-            if name in sizes:
-                stack.pop()
-                continue
-            active[name] = None
-            todo = [op for op in calls[name] if callee_of(op) not in sizes]
-            for op in todo:
-                if callee_of(op) in active:
-                    raise errors.UnsupportedModuleError(
-                        f"function @{callee_of(op)} calls itself; only calls without recursion can be propagated",
-                        source(op),
-                    )
-            if todo:
-                stack.append(callee_of(todo[0]))
-                continue
-            names = [callee_of(op) for op in calls[name]]
-            sizes[name] = len(bodies[name]) + sum(sizes[n] for n in names)
-            depths[name] = 1 + max((depths[n] for n in names), default=0)
-            if depths[name] > MAX_DEPTH:
-                raise errors.LimitError(f"calls are nested more than {MAX_DEPTH} deep from @{name}")
-            if sizes[name] > MAX_OPERATIONS:
-                raise errors.LimitError(
-                    f"@{name} has {sizes[name]:,} operations with its calls inlined; at most {MAX_OPERATIONS:,} are"
-                )
-            if sizes[name] > max(MAX_INLINED, MAX_GROWTH * written):
-                raise errors.LimitError(
-                    f"@{name} has {sizes[name]:,} operations with its calls inlined, of {written:,} that are written; "
-                    f"above {MAX_INLINED:,} there may be {MAX_GROWTH:,} times as many. Write what repeats as a loop"
-                )
-            del active[name]
-            stack.pop()

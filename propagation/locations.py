@@ -22,7 +22,7 @@ __all__ = ["argument_locations", "argument_names", "location_text", "source", "v
 _INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d[^/\\]*)[/\\]|^<frozen ")
 
 
-def _frames(loc: ir.Location | None) -> Iterator[tuple[str, int]]:
+def _frames(loc: object) -> Iterator[tuple[str, int]]:
     """(file, line) of a location, innermost first."""
     if isinstance(loc, ir.FileLineColLoc):
         yield str(getattr(loc.filename, "value", loc.filename)), loc.start_line
@@ -42,7 +42,7 @@ def _line_text(loc: ir.Location | None) -> str | None:
     return None if own is None else f"{own[0]}:{own[1]}"
 
 
-def _name(loc: ir.Location | None) -> str | None:
+def _name(loc: object) -> str | None:
     if isinstance(loc, ir.NameLoc):
         return _name(loc.child_loc) or loc.name_str
     if isinstance(loc, ir.CallSiteLoc):
@@ -74,7 +74,7 @@ def value_source(value: Value) -> str | None:
     function's; of a result the operation's."""
     if value.op is not None:
         return source(value.op)
-    owner = value.owner.owner
+    owner = value.argument_of
     if owner is None:
         return None
     own = argument_locations(owner)

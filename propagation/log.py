@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from .axes import contains, difference
 from .dataflow import is_edge
 from .locations import source, value_source
-from .model import AxisRef, TensorSharding
+from .model import AxisRef, DimFactors, OpRule, TensorSharding
 from .program import Func, Op, Program, Value
 from .reasons import Missing, Reason, missing_values, obstacles
-from .visit import Decision
+from .visit import Decision, Seen
 
 if TYPE_CHECKING:
     from .last_visits import Visit
+    from .nodes import Node
 
-__all__ = ["Event", "Log", "Missing", "Reason", "Step"]
+__all__ = ["Event", "Log", "Missing", "ProvenanceStep", "Reason"]
 
 Round = tuple[int, int | None]
+Origin = tuple[int, int, int | None]  # tensor, dimension and factor from which an axis came
 
 
 class Event(NamedTuple):
@@ -33,9 +35,9 @@ class Event(NamedTuple):
     sharding was copied to another member of a sharding group (`op` is the operation that changed the first)."""
 
     op: Op | Func
-    rule: object
+    rule: OpRule | int | None
     slots: tuple[int, ...]
-    before: tuple[TensorSharding | None, ...]
+    before: Seen
     decision: Decision
     round: Round
 
@@ -53,7 +55,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProvenanceStep:
     """One link of an explanation: `axis` came to dimension `dim` of `value` through `op` along `factor` from
     dimension `source_dim` of `source`, by `strategy` in `round`. For the user's own annotation `op` is None; `factor`
     is None there and between members of a sharding group. `conflicts` are the tensors of `op` that did not take the
@@ -81,7 +83,8 @@ class Step:
         value = "the result" if self.value is None else name(self.value)
         place = f" ({self.where})" if self.where else ""
         if self.is_inserted:
-            around = f"reshards were put around {self.value.op.name}"
+            maker = None if self.value is None else self.value.op
+            around = "reshards were put around " + ("it" if maker is None else maker.name)
             return f"dimension {self.dim} of {value} got axis {self.axis.name!r} when {around}{place}"
         if self.op is None:
             who = "the user" if self.constraint is None else f"the {self.constraint.name} that uses it"
@@ -91,7 +94,7 @@ class Step:
         origin = "the result" if self.source is None else name(self.source)
         text += f" from dimension {self.source_dim} of {origin}"
         text += " as a member of its sharding group" if self.factor is None else f" along factor {self.factor}"
-        priority, number = self.round
+        priority, number = self.round or (0, None)
         text += f", {self.strategy} strategy" + (f", user priority {priority}" if priority else "")
         text += "" if number is None else f", round {number}"
         return text + "".join(f"; there {c.text(name)}" for c in self.conflicts)
@@ -106,8 +109,8 @@ class Log:
 
     applied            constraints and manual computations whose sharding was put on an operand beforehand
     removed_ops        operations without use or effect that were removed
-    last_visits        every operation as it is seen when all is decided
-    stale_priorities   those of them whose user priority was still to come (see `removed`)
+    last_visits        what every operation would decide if it were visited once more
+    stale_priorities   the removed operations of which a result's user priority was still held back (see `removed`)
     """
 
     def __init__(self, program: Program):
@@ -141,8 +144,9 @@ class Log:
     # ---- recording
 
     def start(
-        self, slot: list[int], table, results: dict[Func, list[int]], strategy: str, owners: dict[int, Value]
-    ) -> None:
+        self, slot: list[int], table: list[TensorSharding | None], results: dict[Func, list[int]], strategy: str,
+        owners: dict[int, Value],
+    ) -> None:  # fmt: skip
         """Takes note of the table's layout, of the user's annotations and of the strategy. `owners` are the values that
         edges belong to, by the edges' places."""
         self._slot, self._table, self._initial, self._results = slot, table, table[:], results
@@ -166,42 +170,64 @@ class Log:
         """The sharding from which the driver started."""
         return self._initial[slot]
 
-    def visit(self, node, decision: Decision, shardings, round: Round) -> None:
+    def user_priority(self, value: Value, dim: int) -> int:
+        """The user priority at which dimension `dim` of a value got its first axes: that of its annotation, or that of
+        the rounds in which they came. 0 if it has none."""
+        slot = self.slot_of(value)
+        said = self._initial[slot]
+        if said is not None and said.dims[dim].axes:
+            return said.dims[dim].priority or 0
+        for number, t in self._changes(slot):
+            event = self.events[number]
+            if dict(event.decision.changes)[t].dims[dim].axes:
+                return event.round[0]
+        return 0
+
+    def visit(self, node: Node, decision: Decision, shardings: Seen, round: Round) -> None:
         self.events.append(Event(node.op, node.rule, node.slots, shardings, decision, round))
 
-    def group(self, op: Op | Func, place: int, other: int, old, new: TensorSharding, round: Round) -> None:
+    def group(
+        self, op: Op | Func, place: int, other: int, old: TensorSharding | None, new: TensorSharding, round: Round
+    ) -> None:
         """The sharding decided for `place` also went to `other`, a member of its group."""
         self.events.append(Event(op, None, (place, other), (new, old), Decision(((1, new),)), round))
 
-    def result(self, func: Func, number: int, slots, decision: Decision, shardings, round: Round) -> None:
+    def result(
+        self, func: Func, number: int, slots: tuple[int, ...], decision: Decision, shardings: Seen, round: Round
+    ) -> None:
         self.events.append(Event(func, number, slots, shardings, decision, round))
 
     def removed(self, op: Op, is_held: bool) -> None:
-        """An operation without use or effect is gone. `is_held`: a priority above 0 of its result was still to come
-        (there the C++ passes go on with memory that they have freed, and what they decide means nothing)."""
+        """An operation without use or effect was removed. `is_held`: a user priority of one of its results was still
+        held back. There the C++ passes read memory that they have freed, so their decisions cannot be compared."""
         self.removed_ops.append(repr(op))
         if is_held:
             self.stale_priorities.append(f"{op!r} was removed while a user priority of its result was held back")
 
     # ---- asking
 
-    def explain(self, value: Value, dim: int, axes: tuple[AxisRef, ...] | None = None) -> list[list[Step]]:
+    def explain(self, value: Value, dim: int, axes: tuple[AxisRef, ...] | None = None) -> list[list[ProvenanceStep]]:
         """For each of `axes` (default: all that were decided) on dimension `dim` of `value`, the chain of steps from
         `value` back to an annotation. Empty for a value that was made after the decisions."""
         if not self.knows(value):
             return []
-        slot = self._slot[value.index]
+        slot = self.slot_of(value)
         final = self._final(slot)
         if axes is None:
             axes = () if final is None or dim >= len(final.dims) else final.dims[dim].axes
-        inserted = lambda axis: [Step(value, dim, axis, *[None] * 5, (), source(value.op), is_inserted=True)]
         found = []
         for axis in axes:
-            is_decided = value.op is None or _covers(final, dim, axis)
-            found.append(self._chain(slot, dim, axis, value) if is_decided else inserted(axis))
+            if value.op is None or _covers(final, dim, axis):
+                found.append(self._chain(slot, dim, axis, value))
+            else:
+                where = source(value.op)
+                step = ProvenanceStep(value, dim, axis, None, None, None, None, None, (), where, is_inserted=True)
+                found.append([step])
         return found
 
-    def explain_result(self, func: Func, number: int, dim: int, axes: tuple[AxisRef, ...]) -> list[list[Step]]:
+    def explain_result(
+        self, func: Func, number: int, dim: int, axes: tuple[AxisRef, ...]
+    ) -> list[list[ProvenanceStep]]:
         """The same for result `number` of a function, which has a sharding beside that of the value it is. Axes that
         were not decided for it are those of the value."""
         if func not in self._results:
@@ -222,16 +248,16 @@ class Log:
         return self._by_slot.get(slot, [])
 
     def _final(self, slot: int) -> TensorSharding | None:
-        # Not what the last event left: dimensions whose priority was still to come then were put back afterwards.
+        # Not what the last event says: it was made while dimensions of lower priority were held back.
         return self._table[slot]
 
-    def _chain(self, slot: int, dim: int, axis: AxisRef, value: Value | None) -> list[Step]:
-        steps: list[Step] = []
+    def _chain(self, slot: int, dim: int, axis: AxisRef, value: Value | None) -> list[ProvenanceStep]:
+        steps: list[ProvenanceStep] = []
         for at in self._walk(slot, dim, axis, value, len(self.events)):
             steps.append(self._step(*at))
         return steps
 
-    def annotation(self, slot: int, dim: int, axis: AxisRef, before: int | None = None) -> Step:
+    def annotation(self, slot: int, dim: int, axis: AxisRef, before: int | None = None) -> ProvenanceStep:
         """The annotation from which `axis` came to dimension `dim` of the value at `slot` before event `before`."""
         *_, last = self._walk(slot, dim, axis, self._value(slot), len(self.events) if before is None else before)
         return self._step(*last)
@@ -245,13 +271,15 @@ class Log:
 
     def _annotated_at(self, slot: int) -> tuple[Op | None, str | None]:
         """The constraint whose sharding the value at `slot` began with, and where its annotation was written."""
-        by = next((op for op, v in self.applied if self._slot[v.index] == slot), None)
+        by = next((op for op, v in self.applied if self.slot_of(v) == slot), None)
         if by is not None:
             return by, source(by)
         value = self._value(slot)
         return None, source(self.program.main) if value is None else value_source(value)
 
-    def _walk(self, slot: int, dim: int, axis: AxisRef, value: Value | None, before: int):
+    def _walk(
+        self, slot: int, dim: int, axis: AxisRef, value: Value | None, before: int
+    ) -> Iterator[tuple[Value | None, int, int, AxisRef, int | None, Origin | None]]:
         """(value, slot, dimension, axis, event number, origin) of each step back; the last has no number: an
         annotation, or the event's number without origin, where a computation's own sharding names a manual axis."""
         while True:
@@ -269,29 +297,34 @@ class Log:
             slot = event.slots[other]
             value = self._value(slot)
 
-    def _step(self, value, slot: int, dim: int, axis: AxisRef, number: int | None, origin) -> Step:
-        if origin is None:
-            if number is None:
-                by, where = self._annotated_at(slot)
-            else:
-                by = self.events[number].op.data["edge"].op
-                where = source(by)
-            return Step(value, dim, axis, None, None, None, None, None, (), where, constraint=by)
+    def _step(
+        self, value: Value | None, slot: int, dim: int, axis: AxisRef, number: int | None, origin: Origin | None
+    ) -> ProvenanceStep:
+        if origin is None or number is None:
+            by, where = self._annotated_at(slot) if number is None else self._computation(number)
+            return ProvenanceStep(value, dim, axis, None, None, None, None, None, (), where, constraint=by)
         event = self.events[number]
         other, other_dim, factor = origin
-        return Step(
+        return ProvenanceStep(
             value, dim, axis, event.op, factor, event.round, self._value(event.slots[other]), other_dim,
             tuple(self._competitors(event, axis, number)), source(event.op), self.strategy, number,
         )  # fmt: skip
+
+    def _computation(self, number: int) -> tuple[Op | None, str | None]:
+        """The computation whose own sharding event `number` passed on, and where it stands."""
+        op = self.events[number].op
+        by = op.data["edge"].op if isinstance(op, Op) else None
+        return by, None if by is None else source(by)
 
     def _competitors(self, event: Event, axis: AxisRef, number: int) -> Iterator[Reason]:
         conflicts = [c for c in event.decision.conflicts if any(a.name == axis.name for a in c.wanted)]
         if not conflicts:
             return
-        if event.rule is None or isinstance(event.op, Func):
-            mappings = tuple(tuple((d,) for d in range(len(s.dims) if s else 0)) for s in event.before)
-        else:
+        mappings: tuple[DimFactors, ...]
+        if isinstance(event.rule, OpRule):
             mappings = (*event.rule.operands, *event.rule.results)
+        else:
+            mappings = tuple(tuple((d,) for d in range(len(s.dims) if s else 0)) for s in event.before)
         after = [dict(event.decision.changes).get(t, s) for t, s in enumerate(event.before)]
         for c in conflicts:
             yield from obstacles(self, c, mappings, event.slots, after, _count(event.op), number + 1)
@@ -306,7 +339,7 @@ class Log:
         return None
 
     def _value(self, slot: int) -> Value | None:
-        return self._owners.get(slot) or (self.program.values[slot] if slot < len(self._slot) else None)
+        return self._owners.get(slot) or (self.program.values[slot] if slot < len(self._slot or ()) else None)
 
     def value_at(self, slot: int) -> Value | None:
         """The value whose sharding a place of the table holds; None for a function's result."""
@@ -335,7 +368,7 @@ def _covers(sharding: TensorSharding | None, dim: int, axis: AxisRef) -> bool:
     return any(contains(a, axis) for a in sharding.dims[dim].axes)
 
 
-def _origin(event: Event, tensor: int, dim: int, axis: AxisRef):
+def _origin(event: Event, tensor: int, dim: int, axis: AxisRef) -> tuple[AxisRef, Origin | None]:
     """The axis to follow, and (tensor, dimension, factor) from which it came in this event. Where only a part of the
     axis is new, that part is followed."""
     old = event.before[tensor]
@@ -347,8 +380,8 @@ def _origin(event: Event, tensor: int, dim: int, axis: AxisRef):
     return axis, None
 
 
-def _source_of(event: Event, tensor: int, dim: int, axis: AxisRef) -> tuple[int, int, int | None] | None:
-    if event.rule is None or isinstance(event.op, Func):
+def _source_of(event: Event, tensor: int, dim: int, axis: AxisRef) -> Origin | None:
+    if not isinstance(event.rule, OpRule):
         other = 1 - tensor
         factor = None if event.rule is None else dim
         return (other, dim, factor) if _covers(event.before[other], dim, axis) else None

@@ -21,14 +21,19 @@ True
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from . import errors
-from .interning import Interned, quote, quote_symbol
+from .axes import AxisRef, overlaps
+from .interning import Interned
 from .interning import set_field as _set
-from .rule_model import FactorSharding, FactorType, OpRule, Projection, TensorFactors, factor_symbol
+from .rule_model import DimFactors, FactorSharding, FactorType, OpRule, Projection, TensorFactors, factor_symbol
+from .sdy_text import dim_text, mesh_text, sharding_text
 
 __all__ = [
     "AxisRef",
+    "DimFactors",
     "DimSharding",
     "FactorSharding",
     "FactorType",
@@ -38,43 +43,7 @@ __all__ = [
     "TensorFactors",
     "TensorSharding",
     "factor_symbol",
-    "quote",
-    "quote_symbol",
 ]
-
-
-class AxisRef(Interned):
-    """The part of mesh axis `name` of size `size` that has parts of product `pre` to its left.
-
-    The full axis has `pre=1` and `size` equal to the axis size. Get full axes with `Mesh.axis`.
-    """
-
-    __slots__ = ("end", "name", "pre", "size")
-    _fields = ("name", "pre", "size")
-    name: str
-    pre: int
-    size: int
-    end: int  # pre * size: the `pre` of the next sub-axis to the right
-
-    def __new__(cls, name: str, pre: int, size: int) -> AxisRef:
-        key = (name, pre, size)
-        self = cls._table.get(key)
-        if self is None:
-            self = object.__new__(cls)
-            _set(self, "name", name)
-            _set(self, "pre", pre)
-            _set(self, "size", size)
-            _set(self, "end", pre * size)
-            self = cls._table.setdefault(key, self)
-        return self
-
-    def is_full(self, mesh: Mesh) -> bool:
-        """Whether this is the whole axis of `mesh` rather than a sub-axis."""
-        return self.pre == 1 and self.size == mesh.axis_size(self.name)
-
-    def to_text(self, mesh: Mesh) -> str:
-        quoted = quote(self.name)
-        return quoted if self.is_full(mesh) else f"{quoted}:({self.pre}){self.size}"
 
 
 class Mesh(Interned):
@@ -86,13 +55,16 @@ class Mesh(Interned):
 
     __slots__ = ("_axis", "_index", "axes", "device_ids", "layout", "name", "size")
     _fields = ("name", "axes", "device_ids")
+    _table: ClassVar[dict[Any, Mesh]]
     name: str
     axes: tuple[tuple[str, int], ...]
     device_ids: tuple[int, ...] | None
     size: int
-    layout: tuple  # what the mesh is apart from its name
+    layout: tuple[tuple[tuple[str, int], ...], tuple[int, ...] | None]  # what the mesh is apart from its name
+    _axis: dict[str, AxisRef]
+    _index: dict[str, int]
 
-    def __new__(cls, name: str, axes, device_ids=None) -> Mesh:
+    def __new__(cls, name: str, axes: Iterable[tuple[str, int]], device_ids: Iterable[int] | None = None) -> Mesh:
         axes = tuple((str(n), int(s)) for n, s in axes)
         size = math.prod(s for _, s in axes)
         if device_ids is not None:
@@ -152,12 +124,10 @@ class Mesh(Interned):
 
     def to_text(self) -> str:
         """The mesh attribute as it stands after `sdy.mesh @name =`."""
-        axes = ", ".join(f"{quote(n)}={s}" for n, s in self.axes)
-        ids = "" if self.device_ids is None else f", device_ids=[{', '.join(map(str, self.device_ids))}]"
-        return f"<[{axes}]{ids}>"
+        return mesh_text(self.axes, self.device_ids)
 
 
-def _check_mesh(name: str, axes, device_ids, size: int) -> None:
+def _check_mesh(name: str, axes: tuple[tuple[str, int], ...], device_ids: tuple[int, ...] | None, size: int) -> None:
     names = [n for n, _ in axes]
     if len(set(names)) != len(names):
         raise errors.AxisReuseError(f"mesh @{name} has the axis name {names!r} more than once; rename one")
@@ -180,12 +150,13 @@ class DimSharding(Interned):
 
     __slots__ = ("axes", "factor", "is_open", "priority")
     _fields = ("axes", "is_open", "priority")
+    _table: ClassVar[dict[Any, DimSharding]]
     axes: tuple[AxisRef, ...]
     is_open: bool
     priority: int | None
     factor: int  # the product of the axis sizes
 
-    def __new__(cls, axes=(), is_open: bool = False, priority: int | None = None) -> DimSharding:
+    def __new__(cls, axes: Iterable[AxisRef] = (), is_open: bool = False, priority: int | None = None) -> DimSharding:
         key = (tuple(axes), is_open, priority)
         self = cls._table.get(key)
         if self is None:
@@ -198,34 +169,46 @@ class DimSharding(Interned):
         return self
 
     def to_text(self, mesh: Mesh) -> str:
-        parts = [a.to_text(mesh) for a in self.axes] + (["?"] if self.is_open else [])
-        return "{" + ", ".join(parts) + "}" + ("" if self.priority is None else f"p{self.priority}")
+        return dim_text([a.to_text(mesh) for a in self.axes], self.is_open, self.priority)
 
 
 _OPEN, _CLOSED = DimSharding((), True), DimSharding(())
 
 
 class TensorSharding(Interned):
-    """The sharding of a value: one `DimSharding` per dimension, explicitly replicated axes, and unreduced axes
-    (the value is a partial sum over them). Construction does not check; `check` does.
+    """The sharding of a value: one `DimSharding` per dimension, explicitly replicated axes, and unreduced axes: each
+    device along them has a part of the value, which is the sum of the parts, or whatever else `reduction` says ("sum",
+    "max" or "min"; jaxlib 0.10 knows sums only). Construction does not check; `check` does.
     """
 
-    __slots__ = ("_text", "dims", "mesh", "replicated", "unreduced")
-    _fields = ("mesh", "dims", "replicated", "unreduced")
+    __slots__ = ("_text", "dims", "mesh", "reduction", "replicated", "unreduced")
+    _fields = ("mesh", "dims", "replicated", "unreduced", "reduction")
+    _table: ClassVar[dict[Any, TensorSharding]]
     mesh: Mesh
     dims: tuple[DimSharding, ...]
     replicated: tuple[AxisRef, ...]
     unreduced: tuple[AxisRef, ...]
+    reduction: str
+    _text: str | None
 
-    def __new__(cls, mesh: Mesh, dims, replicated=(), unreduced=()) -> TensorSharding:
-        key = (mesh, tuple(dims), tuple(replicated), tuple(unreduced))
+    def __new__(
+        cls,
+        mesh: Mesh,
+        dims: Iterable[DimSharding],
+        replicated: Iterable[AxisRef] = (),
+        unreduced: Iterable[AxisRef] = (),
+        reduction: str = "sum",
+    ) -> TensorSharding:
+        parts = tuple(unreduced)
+        key = (mesh, tuple(dims), tuple(replicated), parts, reduction if parts else "sum")
         self = cls._table.get(key)
         if self is None:
             self = object.__new__(cls)
             _set(self, "mesh", mesh)
             _set(self, "dims", key[1])
             _set(self, "replicated", key[2])
-            _set(self, "unreduced", key[3])
+            _set(self, "unreduced", parts)
+            _set(self, "reduction", key[4])
             _set(self, "_text", None)
             self = cls._table.setdefault(key, self)
         return self
@@ -271,32 +254,31 @@ class TensorSharding(Interned):
     def closed(self) -> TensorSharding:
         """The same axes, no dimension open, no priorities, no explicitly replicated axes."""
         dims = tuple(DimSharding(d.axes) for d in self.dims)
-        return TensorSharding(self.mesh, dims, (), self.unreduced)
+        return TensorSharding(self.mesh, dims, (), self.unreduced, self.reduction)
 
-    def with_dims(self, dims) -> TensorSharding:
-        return TensorSharding(self.mesh, dims, self.replicated, self.unreduced)
+    def with_dims(self, dims: Iterable[DimSharding]) -> TensorSharding:
+        return TensorSharding(self.mesh, dims, self.replicated, self.unreduced, self.reduction)
 
     def to_text(self) -> str:
         """`#sdy.sharding<@mesh, [{"x"}, {?}], replicated={"y"}>`."""
-        if self._text is None:
-            _set(self, "_text", f"#sdy.sharding{self.body_text()}")
-        return self._text
+        text = self._text
+        if text is None:
+            text = f"#sdy.sharding{self.body_text()}"
+            _set(self, "_text", text)
+        return text
 
     def body_text(self) -> str:
         """What stands after `#sdy.sharding`: `<@mesh, [...]>`, as inside per-value lists."""
         mesh = self.mesh
-        parts = [f"@{quote_symbol(mesh.name)}", "[" + ", ".join([d.to_text(mesh) for d in self.dims]) + "]"]
-        for label, axes in (("replicated", self.replicated), ("unreduced", self.unreduced)):
-            if axes:
-                parts.append(f"{label}={{{', '.join(a.to_text(mesh) for a in axes)}}}")
-        return f"<{', '.join(parts)}>"
+        dims = [d.to_text(mesh) for d in self.dims]
+        replicated, unreduced = [a.to_text(mesh) for a in self.replicated], [a.to_text(mesh) for a in self.unreduced]
+        return sharding_text(mesh.name, dims, replicated, unreduced, self.reduction)
 
     def check(self, rank: int | None = None, where: str | None = None) -> TensorSharding:
         """Raises the error that fits if an axis is unknown, used twice, overlapping or misfit, or the rank is
         not `rank`. Returns self."""
-        from .axes import overlaps  # axes.py builds on this module
-
-        mesh, seen = self.mesh, []
+        mesh = self.mesh
+        seen: list[AxisRef] = []
         if rank is not None and rank != len(self.dims) and not mesh.is_maximal:
             raise errors.RankMismatchError(
                 f"sharding {self.to_text()} has {len(self.dims)} dimensions, the value has {rank}; "

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from . import schedule
-from .annotations import Shardings
 from .attributes import integer
-from .dataflow import Edge, add_manual, source_view
+from .dataflow import Change, Edge, add_manual, source_view
 from .model import Mesh, OpRule, TensorSharding
 from .program import Op, Value
+from .shardings import Shardings
+from .visit import Decision, Seen
 
 __all__ = ["Group", "Node", "barrier_direction", "has_one_user", "identity", "view_of"]
 
 
+# The decisions of a rule in one direction, by the shardings that were seen.
+Memo: TypeAlias = dict[Seen, Decision]
+
+
 class Node:
-    """An operation as the driver sees it. `look` reads the shardings of its operands and results from the table."""
+    """An operation as the driver sees it. One with a rule has a `group`, and `look`, which reads the shardings of its
+    operands and results from the table; `above` are the numbers of the operations around it that have rules."""
 
     __slots__ = ("above", "group", "look", "op", "rule", "slots", "view")
+    op: Op
+    rule: OpRule | None
+    group: Group
+    slots: tuple[int, ...]
+    look: Callable[[Sequence[TensorSharding | None]], Seen]
+    view: SourceView | ReservedView | None
+    above: tuple[int, ...]
 
     def __init__(self, op: Op):
         self.op = op
-        self.rule: OpRule | None = None
-        self.group: Group | None = None
-        self.slots: tuple[int, ...] = ()
-        self.look: Callable | None = None
-        self.view: SourceView | ReservedView | None = None
-        self.above: tuple[int, ...] = ()
+        self.rule = None
+        self.slots = ()
+        self.view = None
+        self.above = ()
 
 
 class Group:
@@ -34,14 +46,18 @@ class Group:
     depends on the operation's uses; `memo` has the decisions made so far in that direction."""
 
     __slots__ = ("kind", "memo", "memos", "mode", "rule")
+    rule: OpRule
+    kind: str
+    mode: schedule.Mode | None
+    memo: Memo | None
+    memos: dict[schedule.Mode, tuple[tuple[int, ...], Memo]]
 
     def __init__(self, rule: OpRule, kind: str):
         self.rule, self.kind = rule, kind
-        self.mode: schedule.Mode | None = None
-        self.memo: dict | None = None
-        self.memos: dict[schedule.Mode, tuple[tuple[int, ...], dict]] = {}
+        self.mode = self.memo = None
+        self.memos = {}
 
-    def decisions(self, mode: schedule.Mode) -> tuple[tuple[int, ...], dict]:
+    def decisions(self, mode: schedule.Mode) -> tuple[tuple[int, ...], Memo]:
         """Direction per factor, and the decisions so far."""
         found = self.memos.get(mode)
         if found is None:
@@ -62,31 +78,35 @@ def has_one_user(value: Value, gone: set[Op]) -> bool:
 
 
 class SourceView:
-    """The sharding of an edge of a manual computation as its sources see it, and back: without the manual axes, or with
-    them. It is that of the last tensor, number `last`."""
+    """The edge of a manual computation. Its sharding, that of tensor number `last`, is converted to the side of the
+    sources for a visit (the manual axes added or removed), and back for the table."""
 
     __slots__ = ("last", "to_source", "to_table")
+    last: int
+    to_source: Change
+    to_table: Change
 
-    def __init__(self, last: int, to_source: Callable, to_table: Callable):
+    def __init__(self, last: int, to_source: Change, to_table: Change):
         self.last, self.to_source, self.to_table = last, to_source, to_table
 
-    def seen(self, shardings: tuple) -> tuple:
+    def seen(self, shardings: Seen) -> Seen:
         return (*shardings[:-1], self.to_source(shardings[-1]))
 
     def stored(self, tensor: int, sharding: TensorSharding) -> TensorSharding:
-        return self.to_table(sharding) if tensor == self.last else sharding
+        return (self.to_table(sharding) or sharding) if tensor == self.last else sharding
 
 
 class ReservedView:
-    """The tensors of an edge between functions, each with the axes that are manual around it reserved, so that these
-    cannot come from where they are free."""
+    """An edge between functions. In a visit, each tensor lists the axes that are manual around it as replicated, so
+    that such an axis cannot arrive from a tensor around which it is free."""
 
     __slots__ = ("manual",)
+    manual: tuple[frozenset[str], ...]
 
     def __init__(self, manual: tuple[frozenset[str], ...]):
         self.manual = manual
 
-    def seen(self, shardings: tuple) -> tuple:
+    def seen(self, shardings: Seen) -> Seen:
         mesh = next((s.mesh for s in shardings if s is not None and not s.mesh.is_maximal), None)
         if mesh is None:
             return shardings
@@ -96,7 +116,7 @@ class ReservedView:
     def stored(self, tensor: int, sharding: TensorSharding) -> TensorSharding:
         names = self.manual[tensor]
         kept = [a for a in sharding.replicated if a.name not in names]
-        return TensorSharding(sharding.mesh, sharding.dims, kept, sharding.unreduced)
+        return TensorSharding(sharding.mesh, sharding.dims, kept, sharding.unreduced, sharding.reduction)
 
 
 def _reserve(sharding: TensorSharding | None, names: frozenset[str], mesh: Mesh, rank: int) -> TensorSharding | None:
@@ -106,19 +126,21 @@ def _reserve(sharding: TensorSharding | None, names: frozenset[str], mesh: Mesh,
     taken = {a.name for a in (*known.axes, *known.replicated, *known.unreduced)}
     more = [known.mesh.axis(n) for n, _ in known.mesh.axes if n in names and n not in taken]
     replicated = sorted([*known.replicated, *more], key=known.mesh.sort_key)
-    return TensorSharding(known.mesh, known.dims, replicated, known.unreduced)
+    return TensorSharding(known.mesh, known.dims, replicated, known.unreduced, known.reduction)
 
 
-def view_of(edge: Edge, table, shardings: Shardings, may_leak: bool) -> SourceView | ReservedView | None:
-    """How an edge operation sees its tensors, if not as they are. `may_leak`: axes may come between functions to where
-    they are manual, as in Shardy."""
+def view_of(
+    edge: Edge, table: Sequence[TensorSharding | None], shardings: Shardings, may_leak: bool
+) -> SourceView | ReservedView | None:
+    """The conversion of the shardings that an edge's visit sees; None if it sees the table's. With `may_leak` axes are
+    not kept from tensors around which they are manual, as in Shardy."""
     if edge.is_between_functions:
         return None if may_leak or edge.manual is None else ReservedView(edge.manual)
     view = source_view(edge, shardings)
     if view is None:
         return None
     if not edge.is_argument:
-        manual, place = edge.op.data["manual_axes"], edge.node.results[0].index
+        manual, place = edge.computation.data["manual_axes"], edge.operation.results[0].index
         view = (view[0], lambda s: add_manual(s, table[place], manual))
     return SourceView(len(edge.sources), *view)
 

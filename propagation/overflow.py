@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from .axes import Axes, add_or_merge
-from .model import AxisRef, Mesh, OpRule
+from .model import AxisRef, DimFactors, Mesh, OpRule
 from .projection import TensorState, back_project, project
 
 __all__ = ["overflow_alike", "spread_reshape"]
@@ -20,26 +20,29 @@ def spread_reshape(rule: OpRule, states: list[TensorState], mesh: Mesh) -> list[
     """
     source = 1 if states[1].sharded_size() > states[0].sharded_size() else 0
     axes: list[AxisRef] = []
-    for own, over in zip(states[source].axes, states[source].overflow):
-        axes += (*(own or ()), *over)
+    for along, over in zip(states[source].axes, states[source].overflow):
+        axes += (*(along or ()), *over)
     mappings = (rule.operands[0], rule.results[0])
     # Written as shardings and read again, which drops what stands behind a factor that is not fully split.
     written = [back_project(rule, m, _spread(rule, m, s, axes), mesh) for m, s in zip(mappings, states)]
     spread = [project(rule, m, s) for m, s in zip(mappings, written)]
     for f in range(rule.num_factors):
-        sides = [state for state in spread if state.axes[f] is not None]
-        own = [state.axes[f] for state in sides]
-        common = own[0] if len(own) == 1 else _common_prefix(*own) if own else ()
-        for state in sides:
-            state.axes[f], state.overflow[f] = common, ()
+        common: Axes | None = None
+        for state in spread:
+            own = state.axes[f]
+            if own is not None:
+                common = own if common is None else _common_prefix(common, own)
+        for state in spread:
+            if state.axes[f] is not None:
+                state.axes[f], state.overflow[f] = common, ()
     for state, old in zip(spread, states):
         state.closed = old.closed
     return spread
 
 
 def overflow_alike(rule: OpRule, states: list[TensorState], shapes: list[tuple[int, ...]]) -> bool:
-    """Whether both sides of a reshape, of `shapes`, split the same stretches of the elements, in row-major order, by
-    the same axes, dividing a factor or not."""
+    """Whether operand and result of a reshape, of `shapes`, give each device the same run of elements in row-major
+    order, whether or not the axes divide the factors."""
     mappings = (rule.operands[0], rule.results[0])
     first, second = (_placed(m, state, shape) for m, state, shape in zip(mappings, states, shapes))
     return first == second
@@ -66,7 +69,7 @@ class _Placed:
         return self.dim == other.dim or not apart
 
 
-def _placed(mapping, state: TensorState, shape: tuple[int, ...]) -> list[tuple[int, AxisRef]]:
+def _placed(mapping: DimFactors, state: TensorState, shape: tuple[int, ...]) -> list[tuple[int, AxisRef]]:
     """The axes of one side, each with the number of parts that its place in the row-major order has before it."""
     out: list[_Placed] = []
     before, number = 1, 0
@@ -99,7 +102,7 @@ def _common_prefix(a: Axes, b: Axes) -> Axes:
     return tuple(out)
 
 
-def _spread(rule: OpRule, mapping, state: TensorState, axes: list[AxisRef]) -> TensorState:
+def _spread(rule: OpRule, mapping: DimFactors, state: TensorState, axes: list[AxisRef]) -> TensorState:
     """The state of one tensor in which the factors that `state` has take the axes in order; from the first one that no
     factor divides further, they all overflow from the last factor."""
     taken: dict[int, list[AxisRef]] = {f: [] for dim in mapping for f in dim if state.axes[f] is not None}

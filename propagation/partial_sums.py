@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .graph import Op
+from .ops import REDUCTIONS
 
 __all__ = ["MAX", "MIN", "SUM", "combiners", "shardys_combiners"]
 
 # The values of the `reduction_op` attribute of `sdy.all_reduce`.
 SUM, MAX, MIN = 0, 1, 2
-_KINDS = {"stablehlo.add": SUM, "stablehlo.maximum": MAX, "stablehlo.minimum": MIN}
+_KINDS = {name: row.sdy for name, row in REDUCTIONS.items() if row.sdy is not None}
 _BOOLEAN = {"stablehlo.or": MAX, "stablehlo.and": MIN}
 
 
@@ -32,8 +33,8 @@ def combiners(op: Op) -> list[int | None]:
 
 
 def shardys_combiners(op: Op, is_newest: bool) -> list[int | None]:
-    """What Shardy takes for granted: before 0.12 everything is a sum. Since then the last operation of the combiner
-    decides, unknown ones are sums in a reduction of one result, and nothing is combined otherwise."""
+    """What Shardy assumes. Before 0.12: all are sums. Since then: what the last operation of the region says; an
+    unknown one counts as a sum in a `reduce` of one result, and else as None."""
     count = len(op.results)
     if not op.regions or not is_newest:
         return [SUM] * count

@@ -15,16 +15,19 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from . import calls, constraints, debug, exporting, func_edges, functions, importing
-from .annotations import Shardings, read_shardings
-from .dataflow import Edge, add_edges, sink_edges
+from .annotations import read_shardings
+from .collector import collector_paused
+from .dataflow import Edge, add_edges, edges_in, sink_edges
 from .driver import Driver
 from .errors import BadOptionError, UnsupportedModuleError
 from .factors import STRATEGIES
 from .log import Log
-from .model import OpRule
-from .program import Program, Value, paused_collection, source, utf8_errors
+from .model import DimSharding, OpRule
+from .parsing import utf8_errors
+from .program import Program, Value, source
 from .reshards import insert_reshards
 from .rules import RuleCache, RuleOptions
+from .shardings import Shardings
 
 __all__ = ["STAGES", "Options", "Run", "run_stage"]
 
@@ -86,8 +89,8 @@ class Options:
 
     @property
     def rules(self) -> RuleOptions:
-        major, minor = str(self.version).split(".")[:2]
-        return RuleOptions(self.conservative, (int(major), int(minor)), self.chlo)
+        parts = [int(p) for p in str(self.version).split(".")[:3] if p.isdecimal()]
+        return RuleOptions(self.conservative, tuple(parts), self.chlo, self.shardy_faults)
 
 
 @dataclass(slots=True)
@@ -113,13 +116,9 @@ def start(program: Program, options: Options) -> Run:
 
 
 def check_types(program: Program) -> None:
-    """Raises `UnsupportedModuleError` if a value has no static shape, or is a tuple."""
+    """Raises `UnsupportedModuleError` if a value is a tuple."""
     for value in program.values:
         t = value.type
-        if t.is_tensor and not t.is_static:
-            raise UnsupportedModuleError(
-                f"propagation needs static shapes, found {t.text}; refine the module's shapes first", _where(value)
-            )
         if not t.is_tensor and t.text.startswith("tuple<"):
             raise UnsupportedModuleError(f"tuples cannot be sharded, found {t.text}; flatten them first", _where(value))
 
@@ -130,6 +129,7 @@ def _where(value: Value) -> str | None:
 
 def run_import(run: Run) -> None:
     program, shardings = run.program, run.shardings
+    _sink_edges_in(program, shardings)
     functions.drop_unreachable_functions(program)
     importing.unify_meshes(program, shardings)
     importing.drop_unit_axes(program, shardings)
@@ -141,6 +141,13 @@ def run_import(run: Run) -> None:
     if run.options.dedup_functions_fully:
         _apply_constraints(run)
         run.groups = constraints.import_groups(program)
+
+
+def _sink_edges_in(program: Program, shardings: Shardings) -> None:
+    """Edges that the module carries, left by an earlier run or by Shardy's own passes, give their shardings to the
+    operations that they belong to, which then get edges as all others do."""
+    func_edges.sink_func_edges(shardings, func_edges.func_edges_in(program))
+    sink_edges(program, shardings, edges_in(program))
 
 
 def run_prepare(run: Run) -> None:
@@ -156,7 +163,7 @@ def run_prepare(run: Run) -> None:
         _apply_constraints(run)
     made = calls.inline_calls(program, shardings)
     if made:
-        run.edges = _edges_in(program)
+        run.edges = edges_in(program)  # those of operations that were copied with their functions are others
         run.edges += add_edges(program, shardings, made)
     if not run.options.rules.is_newest:
         _apply_constraints(run)
@@ -181,22 +188,6 @@ def _edge_values(run: Run) -> dict[Value, Value]:
     return {v: e.node.results[0] for e in run.edges if e.node is not None for v in (e.owner, *e.targets)}
 
 
-def _edges_in(program: Program) -> list[Edge]:
-    """The edges after functions were copied: those of copied operations are found anew."""
-    from .dataflow import edges_of
-
-    nodes = {op.operands[0]: op for op in program.ops() if op.name == "sdy.data_flow_edge"}
-    found: list[Edge] = []
-    for op in program.ops():
-        for edge in edges_of(op):
-            node = nodes.get(edge.owner)
-            if node is not None:
-                edge.node = node
-                node.data = {"edge": edge}
-                found.append(edge)
-    return found
-
-
 def run_propagation(run: Run, kind: str = "user_priority") -> None:
     """One of the propagation strategies on the program as it stands."""
     groups = constraints.settle_groups(run.program, run.shardings, run.groups, _edge_values(run))
@@ -216,6 +207,20 @@ def run_propagation(run: Run, kind: str = "user_priority") -> None:
         debug.annotate_origins(run.program, run.log, run.shardings)
     if run.options.edges:
         debug.annotate_edges(run.program, run.log, run.options.shardy_faults)
+
+
+def run_propagation_alone(run: Run, kind: str) -> None:
+    """A strategy on a module that stays as it is: edges that it carries are followed, and their operations keep what is
+    decided, beside what the values that they belong to say themselves."""
+    shardings = run.shardings
+    run.edges = [*edges_in(run.program), *func_edges.func_edges_in(run.program)]
+    said = [(edge, shardings.get(edge.owner)) for edge in run.edges]
+    run_propagation(run, kind)
+    for edge, sharding in said:
+        if edge.node is not None and edge.node.parent is not None:
+            if kind == "user_priority" and edge.is_between_functions and sharding is not None:
+                sharding = sharding.with_dims([DimSharding(d.axes, d.is_open) for d in sharding.dims])
+            shardings.set(edge.owner, sharding)
 
 
 def run_export(run: Run) -> None:
@@ -253,11 +258,13 @@ def run_close(run: Run) -> None:
 
 
 def write_rules(run: Run) -> None:
-    """Gives every operation that has a sharding rule the attribute that says it."""
+    """Gives every operation that has a sharding rule the attribute that says it. The dialect refuses the attribute on
+    operations with dimensions of unknown size."""
     known: dict[OpRule, ir.Attribute] = {}
     with run.program.context:
         for op in run.program.ops():
-            rule = None if op.has_attr("sdy.sharding_rule") else run.rules.rule_for(op)
+            is_sized = all(v.type.is_static or not v.type.is_tensor for v in (*op.operands, *op.results))
+            rule = run.rules.rule_for(op) if is_sized and not op.has_attr("sdy.sharding_rule") else None
             if rule is not None:
                 if rule not in known:
                     known[rule] = ir.Attribute.parse(f"#sdy.op_sharding_rule<{rule.to_text()}>")
@@ -279,11 +286,13 @@ def run_stage(
     Raises `BadOptionError` for an unknown stage."""
     if stage not in STAGES:
         raise BadOptionError(f"unknown stage {stage!r}; choose from {', '.join(STAGES)}")
-    with paused_collection(), utf8_errors():
+    with collector_paused(), utf8_errors():
         return _run_stage(program, stage, options, annotate)
 
 
-def _run_stage(program: Program, stage: str, options: Options, annotate) -> Run:
+def _run_stage(
+    program: Program, stage: str, options: Options, annotate: Callable[[Program, Shardings], None] | None
+) -> Run:
     run = start(program, options)
     if annotate is not None:
         annotate(program, run.shardings)
@@ -291,7 +300,7 @@ def _run_stage(program: Program, stage: str, options: Options, annotate) -> Run:
         run.options = replace(options, strategy=stage)
     if stage in ALONE:
         run.groups = constraints.import_groups(program)
-        run_propagation(run, stage)
+        run_propagation_alone(run, stage)
     elif stage == "insert_reshards":
         run_reshards(run, full=True)
     elif stage == "rules":

@@ -14,21 +14,18 @@ Attributes stay MLIR attributes and are fetched from an operation when first ask
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import os
-import re
-import threading
+from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
-from . import bytecode, errors, limits
+from . import errors, limits
 from .attributes import cache_for, mesh_of
+from .collector import collector_paused
 from .edits import Edits, erase, replace_all_uses
+from .functions import check_calls
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Use, Value, attribute_items
 from .locations import argument_names, location_text, source
+from .parsing import parse, utf8_errors
 
 __all__ = [
     "Block",
@@ -41,143 +38,14 @@ __all__ = [
     "Use",
     "Value",
     "argument_names",
-    "context",
     "erase",
     "location_text",
-    "note_read",
-    "parse",
-    "paused_collection",
     "read",
     "replace_all_uses",
     "source",
-    "utf8_errors",
 ]
 
 DYNAMIC = -(2**63)
-
-
-# MLIR keeps every attribute that a context has seen, constants too, until the context goes. What was read into one may
-# add up to this much before the next module gets a new one; programs keep the one that they were read in.
-CONTEXT_BYTES, CONTEXT_MODULES = 64 << 20, 1000
-
-
-class _Shared:
-    """The context that modules are read into, with what was."""
-
-    def __init__(self) -> None:
-        self.context: ir.Context | None = None
-        self.bytes = self.modules = 0
-        self.lock = threading.Lock()
-
-
-_shared = _Shared()
-
-
-def context(size: int | None = None) -> ir.Context:
-    """The MLIR context in which text is parsed: StableHLO, CHLO, func, sdy and what jaxlib registers. With a `size`,
-    the one for a module of so many bytes more: a new one if enough was read into the last."""
-    with _shared.lock:
-        is_full = _shared.bytes >= CONTEXT_BYTES or _shared.modules >= CONTEXT_MODULES
-        if _shared.context is None or (is_full and size is not None):
-            _shared.context, _shared.bytes, _shared.modules = _new_context(), 0, 0
-        if size is not None:
-            _shared.bytes += size
-            _shared.modules += 1
-        return _shared.context
-
-
-def note_read(size: int) -> None:
-    """So many bytes more were read into the last context."""
-    with _shared.lock:
-        _shared.bytes += size
-
-
-def _new_context() -> ir.Context:
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    c = ir.Context()
-    c.append_dialect_registry(registry)
-    c.load_all_available_dialects()
-    for dialect in (stablehlo, chlo, sdy):
-        dialect.register_dialect(c)
-    c.enable_multithreading(False)
-    c.allow_unregistered_dialects = True
-    return c
-
-
-def parse(
-    module: str | bytes | ir.Module, trusted: bool = False, file: str | None = None, into: ir.Context | None = None
-) -> ir.Module:
-    """The `ir.Module` of text or bytecode; an `ir.Module` is returned as it is.
-
-    Text is checked against the limits of `propagation.limits` first, bytecode is turned into text by a child process,
-    because MLIR's readers end the process on some malformed input. `trusted` input goes to MLIR at once. `file` is the
-    file that text was read from: MLIR reads it again, so that operations without a location have their place in it.
-    `into` is the context (default: `context`).
-    """
-    if isinstance(module, ir.Module):
-        return module
-    if not isinstance(module, str | bytes):
-        raise errors.ModuleParseError(f"expected text, bytes or an ir.Module, got {type(module).__name__}")
-    is_bytecode = isinstance(module, bytes) and module.startswith(bytecode.MAGIC)
-    if not trusted:
-        if is_bytecode:
-            if len(module) > limits.MAX_BYTES:
-                raise errors.LimitError(f"{len(module):,} bytes of bytecode; at most {limits.MAX_BYTES:,} are read")
-            module = bytecode.to_text(module)
-        limits.check_text(module)
-    try:
-        with into if into is not None else context(len(module)):
-            can_reread = not is_bytecode and file is not None and os.path.isfile(file)
-            parsed = ir.Module.parseFile(file) if can_reread else ir.Module.parse(module)
-            return _from_portable(parsed, module)
-    except ir.MLIRError as e:
-        raise _typed(e) from None
-    except (ValueError, UnicodeError, MemoryError) as e:
-        raise errors.ModuleParseError(f"not a module: {' '.join(str(e).split())[:300]}") from None
-
-
-def _from_portable(parsed: ir.Module, data: str | bytes) -> ir.Module:
-    """StableHLO from a portable artifact (VHLO, what exporters write); any other module as it is."""
-    if not any(op.operation.name.startswith("vhlo.") for op in parsed.body.operations):
-        return parsed
-    if isinstance(data, str):
-        raise errors.ModuleParseError("a portable artifact (VHLO) must be given as the bytes of its file, not as text")
-    return stablehlo.deserialize_portable_artifact(parsed.context, data)
-
-
-# What the verifier of the sdy dialect says, the error that it is, and what to do about it.
-_VERIFIER = (
-    (r"unknown axis name", errors.UnknownAxisError, "use an axis of the sharding's mesh"),
-    (r"unknown mesh", errors.UnknownMeshError, "define it with sdy.mesh"),
-    (r"duplicate axis", errors.AxisReuseError, "an axis may be used once"),
-    (
-        r"both sub-axis and full-axis|overlapping sub-axes",
-        errors.OverlappingAxesError,
-        "use disjoint parts of the axis",
-    ),
-    (r"consecutive sub-axes can be merged", errors.OverlappingAxesError, "write them as one"),
-    (r"sub-axis", errors.SubAxisError, "(pre)size needs pre*size to divide the axis size, and size to be smaller"),
-    (r"tensor rank|doesn't match.*rank", errors.RankMismatchError, "write one {...} per dimension"),
-    (
-        r"mapping rank|op_sharding_rule|factor",
-        errors.BadRuleError,
-        "the rule must fit the operation's operands and results",
-    ),
-)
-
-
-def _typed(error: ir.MLIRError) -> errors.PropagationError:
-    """MLIR's first message as one of our errors."""
-    where, message = None, " ".join(str(error).split())[:300]
-    for d in error.error_diagnostics:
-        where = re.sub(r"^loc\((.*)\)$", r"\1", str(d.location)).replace('"', "")
-        message = " ".join(d.message.split())[:300]
-        break
-    for pattern, kind, fix in _VERIFIER:
-        if re.search(pattern, message):
-            return kind(f"{message}; {fix}", where)
-    return errors.ModuleParseError(message, where)
 
 
 def read(module: str | bytes | ir.Module, file: str | None = None) -> Program:
@@ -188,32 +56,8 @@ def read(module: str | bytes | ir.Module, file: str | None = None) -> Program:
     several blocks or values used before they are defined.
     """
     module = parse(module, file=file)
-    with paused_collection(), utf8_errors():
+    with collector_paused(), utf8_errors():
         return _read(module)
-
-
-@contextlib.contextmanager
-def utf8_errors():
-    """What MLIR's bindings raise for text that is not UTF-8 as a `ModuleParseError`. Attributes are read when first
-    asked for, so this is around every pass, not only around `read`."""
-    try:
-        yield
-    except (UnicodeDecodeError, RuntimeError) as e:
-        if isinstance(e, RuntimeError) and "conversion error" not in str(e):
-            raise
-        raise errors.ModuleParseError("a name or text in the module is not UTF-8") from None
-
-
-@contextlib.contextmanager
-def paused_collection():
-    """Pauses Python's cyclic garbage collector: what is made here lives on, so looking through it finds nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _read(module: ir.Module) -> Program:
@@ -227,17 +71,17 @@ def _read(module: ir.Module) -> Program:
         if name == "func.func":
             reader.func(op)
         elif name == "sdy.mesh":
-            read_mesh(program, op)
+            add_mesh(program, op)
         else:
             raise errors.UnsupportedModuleError(
                 f"{name} at the top of a module is not supported; only func.func and sdy.mesh are",
                 location_text(op.location),
             )
-    limits.check_calls(program)
+    check_calls(program)
     return program
 
 
-def read_mesh(program: Program, op: ir.Operation) -> None:
+def add_mesh(program: Program, op: ir.Operation) -> None:
     """Adds the mesh that an `sdy.mesh` operation defines."""
     attrs = dict(attribute_items(op.attributes))
     symbol = ir.StringAttr(attrs.pop("sym_name")).value
@@ -264,7 +108,7 @@ class _Reader:
     def __init__(self, program: Program):
         self.program = program
         self.depth = 0
-        self.known: dict[ir.Value, Value] = {}
+        self.known: dict[Any, Value] = {}
         self.types: dict[ir.Type, TensorType | OtherType] = {}
 
     def type(self, t: ir.Type) -> TensorType | OtherType:
@@ -316,7 +160,7 @@ class _Reader:
             names.add(name)
             op = Op(name, operands, regions, raw)
             op.link(block)
-            made = []
+            made: list[Value] = []
             for r in raw.results:
                 t = r.type
                 value = Value(len(values), types.get(t) or self.type(t), op, len(made))
@@ -345,7 +189,7 @@ class _Reader:
         return block
 
 
-def _attr_dicts(attr, count: int) -> list[dict[str, ir.Attribute]]:
+def _attr_dicts(attr: ir.Attribute | None, count: int) -> list[dict[str, ir.Attribute]]:
     if attr is None:
         return [{} for _ in range(count)]
     out = []

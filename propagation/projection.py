@@ -9,11 +9,13 @@ Algorithm: openxla/shardy, `transforms/propagation/sharding_projection.cc`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 from .axes import Axes, add_or_merge, list_size
 from .model import (
     AxisRef,
+    DimFactors,
     DimSharding,
     FactorSharding,
     Mesh,
@@ -32,22 +34,23 @@ class TensorState:
     `overflow[f]` holds axes that do not divide a non-minor factor; the factors behind it are then closed or absent.
     """
 
-    __slots__ = ("axes", "closed", "minor_most", "overflow", "replicated", "unreduced")
+    __slots__ = ("axes", "closed", "minor_most", "overflow", "reduction", "replicated", "unreduced")
+    axes: list[Axes | None]
+    closed: list[bool]
+    minor_most: list[bool]
+    overflow: list[Axes]
+    replicated: Axes
+    unreduced: Axes
+    reduction: str
 
     def __init__(self, count: int):
-        self.axes: list[Axes | None] = [None] * count
-        self.closed: list[bool] = [False] * count
-        self.minor_most: list[bool] = [False] * count
-        self.overflow: list[Axes] = [()] * count
-        self.replicated: Axes = ()
-        self.unreduced: Axes = ()
-
-    def copy(self) -> TensorState:
-        new = TensorState.__new__(TensorState)
-        new.axes = self.axes[:]
-        new.closed, new.minor_most, new.overflow = self.closed, self.minor_most, self.overflow
-        new.replicated, new.unreduced = self.replicated, self.unreduced
-        return new
+        self.axes = [None] * count
+        self.closed = [False] * count
+        self.minor_most = [False] * count
+        self.overflow = [()] * count
+        self.replicated = ()
+        self.unreduced = ()
+        self.reduction = "sum"
 
     def sharded_size(self) -> int:
         size = 1
@@ -59,7 +62,9 @@ class TensorState:
         return size
 
 
-def project(rule: OpRule, mapping, sharding: TensorSharding | None, closed_if_missing: bool = False) -> TensorState:
+def project(
+    rule: OpRule, mapping: DimFactors, sharding: TensorSharding | None, closed_if_missing: bool = False
+) -> TensorState:
     """The factor view of one tensor, whose dimensions map to factors by `mapping` (`rule.operands[i]`)."""
     state = TensorState(len(rule.sizes))
     if sharding is None:
@@ -69,7 +74,7 @@ def project(rule: OpRule, mapping, sharding: TensorSharding | None, closed_if_mi
             if factors:
                 state.minor_most[factors[-1]] = True
         return state
-    state.replicated, state.unreduced = sharding.replicated, sharding.unreduced
+    state.replicated, state.unreduced, state.reduction = sharding.replicated, sharding.unreduced, sharding.reduction
     for factors, dim in zip(mapping, sharding.dims):
         if len(factors) == 1:
             f = factors[0]
@@ -79,7 +84,7 @@ def project(rule: OpRule, mapping, sharding: TensorSharding | None, closed_if_mi
     return state
 
 
-def _project_dim(sizes, factors, dim: DimSharding, state: TensorState) -> None:
+def _project_dim(sizes: tuple[int, ...], factors: tuple[int, ...], dim: DimSharding, state: TensorState) -> None:
     remaining = list(reversed(dim.axes))
     closed = not dim.is_open
     for position, f in enumerate(factors):
@@ -112,7 +117,7 @@ def _project_dim(sizes, factors, dim: DimSharding, state: TensorState) -> None:
             return
 
 
-def back_project(rule: OpRule, mapping, state: TensorState, mesh: Mesh) -> TensorSharding:
+def back_project(rule: OpRule, mapping: DimFactors, state: TensorState, mesh: Mesh) -> TensorSharding:
     """The tensor sharding that `state` stands for. Factors behind one that is not fully split cannot be written
     (that would be a strided view) and are dropped."""
     dims = []
@@ -120,7 +125,7 @@ def back_project(rule: OpRule, mapping, state: TensorState, mesh: Mesh) -> Tenso
     for factors in mapping:
         if len(factors) == 1:
             f = factors[0]
-            dims.append(DimSharding(state.axes[f], not state.closed[f]))
+            dims.append(DimSharding(state.axes[f] or (), not state.closed[f]))
             continue
         is_closed = False
         axes: list[AxisRef] = []
@@ -141,13 +146,18 @@ def back_project(rule: OpRule, mapping, state: TensorState, mesh: Mesh) -> Tenso
             if list_size(own) < sizes[f]:
                 break
         dims.append(DimSharding(axes, not is_closed))
-    return TensorSharding(mesh, dims, state.replicated, state.unreduced)
+    return TensorSharding(mesh, dims, state.replicated, state.unreduced, state.reduction)
 
 
-def project_rule(rule: OpRule, operands, results, closed_if_missing: bool = False) -> Projection:
+def project_rule(
+    rule: OpRule,
+    operands: Sequence[TensorSharding | None],
+    results: Sequence[TensorSharding | None],
+    closed_if_missing: bool = False,
+) -> Projection:
     """The `Projection` of an operation's operand and result shardings (None: not annotated)."""
 
-    def view(mapping, sharding) -> TensorFactors:
+    def view(mapping: DimFactors, sharding: TensorSharding | None) -> TensorFactors:
         s = project(rule, mapping, sharding, closed_if_missing)
         factors = tuple(
             None if axes is None else FactorSharding(axes, s.closed[f], s.minor_most[f], s.overflow[f])
@@ -156,5 +166,5 @@ def project_rule(rule: OpRule, operands, results, closed_if_missing: bool = Fals
         return TensorFactors(factors, s.replicated, s.unreduced)
 
     return Projection(
-        (view(m, s) for m, s in zip(rule.operands, operands)), (view(m, s) for m, s in zip(rule.results, results))
+        [view(m, s) for m, s in zip(rule.operands, operands)], [view(m, s) for m, s in zip(rule.results, results)]
     )

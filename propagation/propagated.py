@@ -6,18 +6,18 @@ import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from jaxlib.mlir import ir
 
 from .addresses import Address, names_in_text, resolve
-from .annotations import Shardings
 from .errors import BadOptionError
-from .log import Log, Missing, Step
-from .model import TensorSharding
+from .log import Log, Missing, ProvenanceStep
+from .model import DimSharding, TensorSharding
 from .pipeline import Options, Run, run_stage
 from .program import Program, Value, read
 from .reasons import missing_at_boundaries
+from .shardings import Shardings
 from .write import write
 
 __all__ = ["Propagated", "run"]
@@ -54,12 +54,13 @@ class Propagated:
         """Shardings of the entry function's results."""
         return list(self.shardings.results[self.program.main])
 
-    def again(self, **changes) -> Propagated | None:
+    def again(self, **changes: Any) -> Propagated | None:
         """The same module propagated anew, with some of the options changed. Arguments of the entry function begin with
-        the shardings that they have here. None if a `Program` was handed in: only its owner can make it once more."""
+        the shardings that they have here, each dimension at the user priority at which it got its axes. None if a
+        `Program` was handed in: only its owner can make it once more."""
         if self._original is None:
             return None
-        given = self.arg_shardings
+        given = [self._with_priorities(v) for v in self.program.main.args]
 
         def annotate(program: Program, shardings: Shardings) -> None:
             for arg, sharding in zip(program.main.args, given, strict=True):
@@ -69,7 +70,18 @@ class Propagated:
         done = run_stage(read(self._original()), self.stage, replace(self.options, **changes), annotate)
         return Propagated(done, self.stage, self._original)
 
-    def explain(self, what: Value | str, dim: int | None = None) -> list[list[Step]]:
+    def _with_priorities(self, value: Value) -> TensorSharding | None:
+        """The sharding of a value as an annotation from which the same priorities follow."""
+        sharding = self.shardings.get(value)
+        if sharding is None or not self.log.knows(value):
+            return sharding
+        dims = [
+            DimSharding(d.axes, d.is_open, self.log.user_priority(value, number) or None) if d.axes else d
+            for number, d in enumerate(sharding.dims)
+        ]
+        return sharding.with_dims(dims)
+
+    def explain(self, what: Value | str, dim: int | None = None) -> list[list[ProvenanceStep]]:
         """Why dimension `dim` of a value is sharded: per axis, the steps back to an annotation. Empty if it is not, and
         for reshards that were inserted after the decisions (their operands and users say why).
 
@@ -84,7 +96,7 @@ class Propagated:
             what = f"{what}:{_dimension(dim)}"
         return [chain for at in resolve(self, what) for d in at.dims for chain in self.explain_address(at, d)]
 
-    def explain_address(self, at: Address, dim: int) -> list[list[Step]]:
+    def explain_address(self, at: Address, dim: int) -> list[list[ProvenanceStep]]:
         """The same for one dimension of what was addressed."""
         sharding = None if at.result is None else self.shardings.results[at.func][at.result]
         if at.result is None or sharding is self.shardings.get(at.value):
@@ -93,7 +105,7 @@ class Propagated:
             return []
         return self.log.explain_result(at.func, at.result, dim, sharding.dims[dim].axes)
 
-    def _explain_value(self, value: Value, dim: int) -> list[list[Step]]:
+    def _explain_value(self, value: Value, dim: int) -> list[list[ProvenanceStep]]:
         sharding = self.shardings.get(value)
         if sharding is None or dim >= len(sharding.dims):
             return []
@@ -113,7 +125,7 @@ class Propagated:
 
     def as_text(self, debug_info: bool = False) -> str:
         """The annotated module as MLIR text, with source locations if `debug_info`."""
-        return self.module.operation.get_asm(enable_debug_info=debug_info)
+        return str(self.module.operation.get_asm(enable_debug_info=debug_info))
 
     @functools.cached_property
     def module(self) -> ir.Module:
@@ -150,7 +162,7 @@ def run(
     stage: str = "closed",
     *,
     file: str | None = None,
-    **options,
+    **options: Any,
 ) -> Propagated:
     """Propagates the shardings of a module.
 

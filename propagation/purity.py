@@ -1,48 +1,14 @@
-"""Which operations can be removed when nothing uses their results, as MLIR sees it."""
+"""Dead code: which operations can be removed when nothing uses their results, by MLIR's side effects."""
 
 from __future__ import annotations
 
 import functools
 
 from .graph import Op
+from .ops import IMPURE, TERMINATORS
 
 __all__ = ["is_removable"]
 
-_IMPURE = frozenset(
-    [
-        "func.call",
-        "func.return",
-        "sdy.return",
-        "sdy.sharding_constraint",
-        "sdy.sharding_group",
-        "sdy.data_flow_edge",
-        "sdy.func_data_flow_edge",
-        "sdy.all_gather",
-        "sdy.all_slice",
-        "sdy.all_to_all",
-        "sdy.collective_permute",
-        "sdy.all_reduce",
-        "sdy.reduce_scatter",
-        "sdy.replicated_to_unreduced",
-        "sdy.sharded_to_unreduced",
-        "stablehlo.all_gather",
-        "stablehlo.all_reduce",
-        "stablehlo.all_to_all",
-        "stablehlo.async_done",
-        "stablehlo.collective_broadcast",
-        "stablehlo.collective_permute",
-        "stablehlo.composite",
-        "stablehlo.cross-replica-sum",
-        "stablehlo.infeed",
-        "stablehlo.outfeed",
-        "stablehlo.recv",
-        "stablehlo.reduce_scatter",
-        "stablehlo.return",
-        "stablehlo.rng",
-        "stablehlo.send",
-        "stablehlo.create_token",
-    ]
-)
 _KNOWN_DIALECTS = ("stablehlo.", "chlo.", "sdy.")
 
 
@@ -56,8 +22,8 @@ def is_removable(op: Op) -> bool:
 
 @functools.cache
 def _is_pure(name: str) -> bool:
-    return name not in _IMPURE and name.startswith(_KNOWN_DIALECTS)
+    return name not in IMPURE and name.startswith(_KNOWN_DIALECTS)
 
 
 def _is_pure_inside(op: Op) -> bool:
-    return op.name in ("stablehlo.return", "sdy.return") or is_removable(op)
+    return op.name in TERMINATORS or is_removable(op)

@@ -13,18 +13,27 @@ from typing import TYPE_CHECKING
 from .axes import NOT_PREFIX, Axes, AxisRef, list_prefix
 from .factors import BACKWARD, CLOSED, FORWARD, NONE, USED_ELSEWHERE
 from .locations import source
-from .model import OpRule, TensorSharding
+from .model import DimFactors, OpRule, TensorSharding
 from .program import Func, Op, Value
 from .projection import TensorState, project
 from .visit import Conflict, Decision
 
 if TYPE_CHECKING:
-    from .annotations import Shardings
+    from .last_visits import Visit
     from .log import Log
+    from .shardings import Shardings
 
 __all__ = ["Missing", "Reason", "axes_text", "missing_at_boundaries", "missing_values", "obstacles"]
 
 _NAMES = Callable[[Value], str]
+Mappings = Sequence[DimFactors]  # of an operation's rule: operands, then results
+Shown = Sequence[TensorSharding | None]  # the shardings of those
+
+# Reshaping [6, 4] to [24] with the 4 split over an axis: every device would hold 6 pieces of the 24, not one.
+_INEXPRESSIBLE = (
+    "the axes split a minor part of this dimension whose major part is whole, so that a device would hold several "
+    "pieces of it (a strided tile), which a sharding cannot express"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ def axes_text(axes: Iterable[AxisRef]) -> str:
 
 
 def obstacles(
-    log: Log, c: Conflict, mappings, slots: Sequence[int], shardings: Sequence[TensorSharding | None],
+    log: Log, c: Conflict, mappings: Mappings, slots: Sequence[int], shardings: Shown,
     count: int | None, before: int | None = None,
 ) -> Iterator[Reason]:  # fmt: skip
     """Which tensors of a visit did not take the axes of a conflict, and why. `mappings` are the rule's, `count` is the
@@ -100,8 +109,9 @@ def obstacles(
         yield Reason((f"axes {axes_text(lost)} of factor {c.factor}: {c.reason}",))
 
 
-def _reason_of(t: int, factor: int, lost, mappings, shardings) -> str | None:
-    """What keeps `lost` from a tensor, where the strategy says no more than that some tensor cannot take it."""
+def _reason_of(t: int, factor: int, lost: Sequence[AxisRef], mappings: Mappings, shardings: Shown) -> str | None:
+    """Why tensor `t` cannot take the axes `lost`; None if nothing keeps it. (The basic strategy only says that some
+    tensor cannot.)"""
     sharding = shardings[t]
     if sharding is None:
         return None
@@ -116,7 +126,10 @@ def _reason_of(t: int, factor: int, lost, mappings, shardings) -> str | None:
     return None
 
 
-def _obstacle(log: Log, t, factor, lost, reason, mappings, slots, shardings, count, before) -> Reason:
+def _obstacle(
+    log: Log, t: int, factor: int, lost: Sequence[AxisRef], reason: str, mappings: Mappings, slots: Sequence[int],
+    shardings: Shown, count: int | None, before: int | None,
+) -> Reason:  # fmt: skip
     dim, sharding = _dim_of(mappings[t], factor), shardings[t]
     parts: list[str | Value] = [*_who(log, t, slots, count), f" did not take axis {axes_text(lost)}"]
     parts.append("" if dim is None else f" on dimension {dim}")
@@ -146,11 +159,11 @@ def _annotated(log: Log, slot: int, dim: int, axis: AxisRef, before: int | None 
     return [", from the annotation of ", "the result" if step.value is None else step.value, place]
 
 
-def _dim_of(mapping, factor: int) -> int | None:
+def _dim_of(mapping: DimFactors, factor: int) -> int | None:
     return next((d for d, factors in enumerate(mapping) if factor in factors), None)
 
 
-def _holder(sharding: TensorSharding, dim: int, axes) -> AxisRef | None:
+def _holder(sharding: TensorSharding, dim: int, axes: Iterable[AxisRef]) -> AxisRef | None:
     """The first axis of a dimension that has a name among `axes`."""
     names = {a.name for a in axes}
     return next((a for a in sharding.dims[dim].axes if a.name in names), None) if dim < len(sharding.dims) else None
@@ -159,24 +172,23 @@ def _holder(sharding: TensorSharding, dim: int, axes) -> AxisRef | None:
 # ---- values that stayed whole
 
 
-def missing_values(log: Log, visits) -> list[Missing]:
+def missing_values(log: Log, visits: Iterable[Visit]) -> list[Missing]:
     """Every dimension of an operand or result, or of a value that flows along an edge (through a loop, a branch, a
     computation, a call), that stayed whole though another tensor of the operation is split along
-    the same factor, with what stopped the axes; each dimension of a value once. A factor that a tensor does not have
-    (a sum over a sharded dimension) is no reason, but how it should be. `visits` are those of the driver as things
-    stand in the end."""
+    the same factor, with what stopped the axes; each dimension of a value once. Where the value does not have the
+    factor (the result of a sum over a sharded dimension), nothing is missing. `visits` are `LastVisits`."""
     out: list[Missing] = []
     seen: set[tuple[int, int]] = set()
     for op, values, slots, shardings, rule, directions, decision, is_edge in visits:
         if rule is None:
-            out += _without_rule(op, shardings)
+            out += _without_rule(op, shardings) if isinstance(op, Op) else ()
             continue
         mappings = (*rule.operands, *rule.results)
         if any(s is not None and len(s.dims) != len(m) for s, m in zip(shardings, mappings)):
             continue  # on one device, or of another rank: nothing passes
         if not any(s is not None and s.axes for s in shardings):
             continue
-        look = _Look(log, op, rule, slots, shardings, directions, decision, is_edge)
+        look = _Look(log, op, rule, slots, shardings, directions or (), decision, is_edge)
         for t, value in enumerate(values[: len(mappings)]):
             for dim in range(len(mappings[t])):
                 own = shardings[t]
@@ -189,7 +201,7 @@ def missing_values(log: Log, visits) -> list[Missing]:
     return out
 
 
-def _without_rule(op: Op, shardings) -> Iterator[Missing]:
+def _without_rule(op: Op, shardings: Shown) -> Iterator[Missing]:
     count = len(op.operands)
     sharded = next((v for v, s in zip(op.operands, shardings) if s is not None and s.axes), None)
     for value, own in zip(op.results, shardings[count:]):
@@ -202,8 +214,9 @@ class _Look:
     """One operation with what its tensors have along the factors of its rule."""
 
     def __init__(
-        self, log: Log, op: Op | Func, rule: OpRule, slots, shardings, directions, decision: Decision, is_edge: bool
-    ):
+        self, log: Log, op: Op | Func, rule: OpRule, slots: Sequence[int], shardings: Shown,
+        directions: Sequence[int], decision: Decision | None, is_edge: bool,
+    ):  # fmt: skip
         self.log, self.op, self.rule = log, op, rule
         self.slots, self.shardings, self.directions, self.decision = slots, shardings, directions, decision
         self.mappings = (*rule.operands, *rule.results)
@@ -228,7 +241,7 @@ class _Look:
             found = True
             yield reason
         if not found:
-            yield Reason(("split as it is, that dimension passes no axes on that this one could be written with",))
+            yield Reason((_INEXPRESSIBLE,))
 
     def _general(self, t: int, f: int) -> Iterator[Reason]:
         direction = self.directions[f]
@@ -246,7 +259,7 @@ class _Look:
         """Tensors that are split over axes none of which is the beginning of the other's."""
         first = sources[0]
         for other in sources[1:]:
-            a, b = self.states[first].axes[f], self.states[other].axes[f]
+            a, b = self.states[first].axes[f] or (), self.states[other].axes[f] or ()
             if list_prefix(a, b) == list_prefix(b, a) == NOT_PREFIX:
                 parts = [*self._split(first, f, a), ", but ", *self._split(other, f, b)]
                 yield Reason((*parts, "; neither gives way, so no axis fits both"))
@@ -255,7 +268,7 @@ class _Look:
         dim = _dim_of(self.mappings[t], f)
         parts: list[str | Value] = [f"dimension {dim} of ", *_who(self.log, t, self.slots, self.count)]
         parts.append(f" is split over {axes_text(axes)}")
-        return parts + _annotated(self.log, self.slots[t], dim, axes[0])
+        return parts if dim is None else parts + _annotated(self.log, self.slots[t], dim, axes[0])
 
     def _conflicts(self, t: int, f: int) -> Iterator[Reason]:
         for c in self.decision.conflicts if self.decision is not None else ():
@@ -267,8 +280,8 @@ class _Look:
 
 
 def missing_at_boundaries(log: Log, shardings: Shardings) -> list[Missing]:
-    """The arguments and results of functions that are whole though axes were decided for them: the program ends in
-    tiles of one size, so what does not divide is not split there."""
+    """The arguments and results of functions that are whole though axes were decided for them: tiles at a boundary have
+    one size, so a dimension that does not divide is not split there."""
     out: list[Missing] = []
     for func in log.program.funcs.values():
         for value in func.args:
@@ -279,7 +292,9 @@ def missing_at_boundaries(log: Log, shardings: Shardings) -> list[Missing]:
     return out
 
 
-def _at_boundary(func: Func, value: Value, result: int | None, decided, final) -> Iterator[Missing]:
+def _at_boundary(
+    func: Func, value: Value, result: int | None, decided: TensorSharding | None, final: TensorSharding | None
+) -> Iterator[Missing]:
     if decided is None or not value.type.is_tensor:
         return
     for dim, (d, size) in enumerate(zip(decided.dims, value.type.shape)):

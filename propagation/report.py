@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .addresses import Address, function_of, resolve
 from .locations import source
-from .log import Missing, Step
+from .log import Missing, ProvenanceStep
+from .model import TensorSharding
 from .program import Value
 from .propagated import Propagated
 from .reasons import Reason
@@ -19,7 +21,7 @@ __all__ = ["Explanation", "explain", "explained_json", "shardings_json"]
 def shardings_json(result: Propagated) -> str:
     """Functions with their arguments, results and operations, as JSON text."""
 
-    def text(sharding):
+    def text(sharding: TensorSharding | None) -> str | None:
         return None if sharding is None else sharding.to_text()
 
     out = {}
@@ -50,11 +52,11 @@ class Explanation:
     names     (function, name in the module's text) of every value
     """
 
-    chains: list[tuple[str, str, int, list[Step]]] = field(default_factory=list)
+    chains: list[tuple[str, str, int, list[ProvenanceStep]]] = field(default_factory=list)
     missing: list[tuple[str, str, Missing]] = field(default_factory=list)
     names: dict[Value, tuple[str, str]] = field(default_factory=dict)
 
-    def said(self, what: Step | Missing) -> str:
+    def said(self, what: ProvenanceStep | Missing) -> str:
         """The sentence of a step or of what is missing, with values by their names in the module's text."""
         return what.text(self._name)
 
@@ -116,7 +118,7 @@ def _add_chains(out: Explanation, result: Propagated, at: Address, function: str
 def explained_json(found: Explanation) -> str:
     """An explanation as JSON text: steps and reasons with what they cross."""
 
-    def step(s: Step) -> dict:
+    def step(s: ProvenanceStep) -> dict[str, Any]:
         return {
             "dimension": s.dim,
             "axis": s.axis.name,

@@ -11,26 +11,28 @@ Algorithm: openxla/shardy, `transforms/export/insert_explicit_reshards.cc`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from jaxlib.mlir import ir
 
-from .annotations import Shardings
 from .axes import STRICT_PREFIX, Axes, difference, list_prefix, merged, overlaps
 from .common_axes import common_axes
 from .dataflow import edges_of, initial_sharding, is_data_flow_op, remove_manual
 from .functions import callee_of
 from .importing import filled
-from .model import DimSharding, FactorType, Mesh, OpRule, TensorSharding
+from .model import AxisRef, DimSharding, FactorType, Mesh, OpRule, TensorSharding
+from .ops import TERMINATORS
 from .overflow import overflow_alike, spread_reshape
-from .partial_sums import combiners, shardys_combiners
+from .partial_sums import MAX, MIN, SUM, combiners, shardys_combiners
 from .program import Edits, Op, Program, Use, Value, replace_all_uses
 from .projection import TensorState, back_project, project
 from .rules import RuleCache
 from .rules.parse import written_rule
+from .shardings import Shardings
 
 __all__ = ["insert_reshards"]
 
-_TERMINATORS = ("func.return", "sdy.return", "stablehlo.return")
+_REDUCTION_OPS = {"sum": SUM, "max": MAX, "min": MIN}
 _TO_UNREDUCED = ("sdy.replicated_to_unreduced", "sdy.sharded_to_unreduced")
 
 
@@ -38,8 +40,8 @@ def insert_reshards(program: Program, shardings: Shardings, rules: RuleCache, fu
     """Inserts reshards into all functions of `program`, whose shardings are final.
 
     full    see the module's text
-    faults  copies what Shardy gets wrong: operations with a user's rule are left as they are, partial results are
-            summed that are maxima, or cannot be combined at all, and axes without a common refinement undo each other
+    faults  copies what Shardy gets wrong: operations with a user's rule get no reshards, partial maxima (and what
+            cannot be combined at all) are summed, and a candidate that lost its axes may unshard its factor
     """
     inserter = _Inserter(program, shardings, rules, full, faults)
     for func in program.funcs.values():
@@ -74,7 +76,7 @@ class _Inserter:
         if name == "func.return":
             for number, target in enumerate(results):
                 self._use(Use(op, number), target, self.full)
-        elif name in _TERMINATORS:
+        elif name in TERMINATORS:
             return
         elif is_data_flow_op(op):
             self._data_flow(op)
@@ -89,7 +91,8 @@ class _Inserter:
             self._operation(op)
 
     def _reshard(self, op: Op) -> None:
-        """Of a reshard that is there already, the part that changes unreduced axes becomes operations of its own."""
+        """A reshard of the module that also changes unreduced axes: that part becomes an `sdy.all_reduce` or a
+        `..._to_unreduced` in front of it."""
         target = self.shardings.get(op.results[0])
         self._use(Use(op, 0), target, False)
         if op.operands[0].op is not None and op.operands[0].op.name in _TO_UNREDUCED:
@@ -133,43 +136,52 @@ class _Inserter:
         if source is not None:
             source = self._unreduced(use, source, target)
         if full and not _equivalent(source, target):
-            wanted = target or TensorSharding.replicated_on(source.mesh, value.type.rank)
-            self._before(use, "sdy.reshard", {}, wanted)
+            wanted = target
+            if wanted is None and source is not None:
+                wanted = TensorSharding.replicated_on(source.mesh, value.type.rank)
+            if wanted is not None:  # one of the two is not replicated
+                self._before(use, "sdy.reshard", {}, wanted)
 
-    def _reduced(self, use: Use, source, target) -> TensorSharding | None:
+    def _reduced(self, use: Use, source: TensorSharding | None, target: TensorSharding | None) -> TensorSharding | None:
         """Sums over the axes that are unreduced in `source` and not in `target`."""
-        axes = source.unreduced if source is not None else ()
-        axes = difference(axes, target.unreduced if target is not None else ())
+        if source is None:
+            return None
+        axes = difference(source.unreduced, target.unreduced if target is not None else ())
         if not axes:
             return source
         kept = difference(source.unreduced, axes)
-        summed = TensorSharding(source.mesh, source.dims, source.replicated, kept)
-        self._before(use, "sdy.all_reduce", {"reduction_axes": _axis_list(axes, source.mesh)}, summed)
+        summed = TensorSharding(source.mesh, source.dims, source.replicated, kept, source.reduction)
+        attrs = {"reduction_axes": _axis_list(axes, source.mesh)}
+        if source.reduction != "sum":
+            attrs["reduction_op"] = f"{_REDUCTION_OPS[source.reduction]} : i32"
+        self._before(use, "sdy.all_reduce", attrs, summed)
         return summed
 
-    def _unreduced(self, use: Use, source, target) -> TensorSharding | None:
+    def _unreduced(self, use: Use, source: TensorSharding, target: TensorSharding | None) -> TensorSharding:
         """Makes axes unreduced that are so in `target` and not in `source`."""
-        axes = target.unreduced if target is not None else ()
-        axes = difference(axes, source.unreduced if source is not None else ())
+        if target is None:
+            return source
+        axes = difference(target.unreduced, source.unreduced)
         if not axes:
             return source
         mesh = target.mesh
         dropped = [_dropped_axes(a.axes, b.axes, axes) for a, b in zip(source.dims, target.dims)]
         dims = [DimSharding(merged(t.axes + x)) for t, x in zip(target.dims, dropped)]
         if any(not x and d.axes != s.axes for x, d, s in zip(dropped, dims, source.dims)):
-            self._before(use, "sdy.reshard", {}, TensorSharding(mesh, dims, (), source.unreduced))
+            self._before(use, "sdy.reshard", {}, TensorSharding(mesh, dims, (), source.unreduced, source.reduction))
         sharded = tuple(a for x in dropped for a in x)
         unreduced = source.unreduced
         rest = difference(axes, sharded)
         if rest:
             unreduced = _sorted((*unreduced, *rest), mesh)
-            reached = TensorSharding(mesh, dims, (), unreduced)
+            reached = TensorSharding(mesh, dims, (), unreduced, target.reduction)
             self._before(use, "sdy.replicated_to_unreduced", {"axes": _axis_list(rest, mesh)}, reached)
         if sharded:
             lists = ", ".join("{" + ", ".join(a.to_text(mesh) for a in x) + "}" for x in dropped)
-            reached = TensorSharding(mesh, target.dims, (), _sorted((*unreduced, *sharded), mesh))
+            unreduced = _sorted((*unreduced, *sharded), mesh)
+            reached = TensorSharding(mesh, target.dims, (), unreduced, target.reduction)
             self._before(use, "sdy.sharded_to_unreduced", {"axes": f"#sdy<list_of_axis_ref_lists[{lists}]>"}, reached)
-        return TensorSharding(mesh, target.dims, (), target.unreduced)
+        return TensorSharding(mesh, target.dims, (), target.unreduced, target.reduction)
 
     def _before(self, use: Use, name: str, attrs: dict[str, str], sharding: TensorSharding) -> None:
         """A new operation between a value and one use of it."""
@@ -177,10 +189,10 @@ class _Inserter:
         new = self._new(name, [value], value, attrs, sharding, use.op)
         if not self.early:
             self.edits.before(use.op, new)
-        elif value.op is None:
-            self.edits.first(value.owner, new)
+        elif isinstance(value.owner, Op):
+            self.edits.after(value.owner, new)
         else:
-            self.edits.after(value.op, new)
+            self.edits.first(value.owner, new)
         use.op.set_operand(use.number, new.results[0])
 
     def _after(self, value: Value, name: str, attrs: dict[str, str], sharding: TensorSharding) -> Value:
@@ -191,7 +203,10 @@ class _Inserter:
         self.behind.append(new)
         return new.results[0]
 
-    def _new(self, name, operands, value: Value, attrs: dict[str, str], sharding, like: Op) -> Op:
+    def _new(
+        self, name: str, operands: list[Value], value: Value, attrs: dict[str, str], sharding: TensorSharding,
+        like: Op | None,
+    ) -> Op:  # fmt: skip
         with self.program.context:
             parsed = {k: ir.Attribute.parse(v) for k, v in attrs.items()}
         new = self.program.new_op(name, operands, [value.type], parsed, (), like)
@@ -227,7 +242,7 @@ class _Inserter:
         for number, value in enumerate(op.operands):
             source = self.shardings.get(value)
             if source is not None and source.unreduced and difference(source.unreduced, kept):
-                target = TensorSharding(source.mesh, source.dims, source.replicated, kept)
+                target = TensorSharding(source.mesh, source.dims, source.replicated, kept, source.reduction)
                 self._reduced(Use(op, number), source, target)
 
     def _operation(self, op: Op) -> None:
@@ -254,7 +269,9 @@ class _Inserter:
         for new in reversed(sums + moves):  # sums come first: it is a summed result that moves
             self.edits.after(op, new)
 
-    def _full(self, op: Op, rule: OpRule, mesh: Mesh, states: list[TensorState], shardings) -> list[Axes]:
+    def _full(
+        self, op: Op, rule: OpRule, mesh: Mesh, states: list[TensorState], shardings: list[TensorSharding | None]
+    ) -> list[Axes]:
         """Gives all tensors of `op` common axes, with reshards around it."""
         mappings = (*rule.operands, *rule.results)
         if op.name == "stablehlo.reshape" and any(any(s.overflow) for s in states):
@@ -275,7 +292,7 @@ class _Inserter:
         count = len(op.operands)
         for t, sharding in enumerate(shardings):
             moved = sharding is not None and sharding.mesh.device_ids != mesh.device_ids
-            if t not in changed and not (moved and not sharding.is_fully_replicated):
+            if t not in changed and not (moved and sharding is not None and not sharding.is_fully_replicated):
                 continue
             wanted = back_project(rule, mappings[t], states[t], mesh)
             if t < count:
@@ -283,21 +300,21 @@ class _Inserter:
             else:
                 result = op.results[t - count]
                 old = self.shardings.get(result) or TensorSharding.replicated_on(first, result.type.rank)
-                self._annotate(result, wanted)
+                self._annotate(op, result, wanted)
                 self._after(result, "sdy.reshard", {}, old)
         return axes
 
-    def _annotate(self, result: Value, sharding: TensorSharding) -> None:
+    def _annotate(self, op: Op, result: Value, sharding: TensorSharding) -> None:
         """Results of one operation are annotated together: the others become open if none had a sharding."""
         get = self.shardings.get
-        others = [v for v in result.op.results if v is not result and v.type.is_tensor and get(v) is None]
+        others = [v for v in op.results if v is not result and v.type.is_tensor and get(v) is None]
         self.shardings.set(result, sharding)
         for other in others:
             self.shardings.set(other, TensorSharding.open_on(sharding.mesh, other.type.rank))
 
     def _sum_results(self, op: Op, rule: OpRule, mesh: Mesh, axes: list[Axes], full: bool) -> None:
         """All-reduces behind an operation whose reduction factors are split."""
-        summed: list = []
+        summed: list[AxisRef] = []
         for f in rule.factors_of_type(FactorType.REDUCTION):
             summed += axes[f]
         if not summed:
@@ -328,8 +345,9 @@ class _Inserter:
         return axes
 
     def _keep_product_local(self, op: Op, rule: OpRule, mesh: Mesh, states: list[TensorState]) -> None:
-        """A product whose result is to be split by the contracting axes in a dimension that an operand splits
-        otherwise keeps the operand's axes, and is resharded behind."""
+        """A product [i, k] x [k, j] whose result is to be split along i (or j) by the axes that split k in the
+        operands, while the operand splits i by others: the product keeps the operand's axes, and its result
+        is resharded."""
         lhs, rhs, out = states
         both = [f for f in range(rule.num_factors) if lhs.axes[f] is not None and rhs.axes[f] is not None]
         if any(lhs.axes[f] != rhs.axes[f] for f in both):
@@ -345,7 +363,7 @@ class _Inserter:
         state = states[sides[f]]
         if not state.axes[f] or op.results[0].type.size > op.operands[sides[f]].type.size:
             return
-        summed = tuple(a for g in rule.factors_of_type(FactorType.REDUCTION) for a in lhs.axes[g])
+        summed = tuple(a for g in rule.factors_of_type(FactorType.REDUCTION) for a in lhs.axes[g] or ())
         if not summed or out.axes[f] != summed:
             return
         out.axes[f] = state.axes[f]
@@ -373,7 +391,7 @@ def _assign(state: TensorState, axes: list[Axes]) -> bool:
     return changed
 
 
-def _differs(shardings, count: int) -> bool:
+def _differs(shardings: Sequence[TensorSharding | None], count: int) -> bool:
     """Whether any operand of a concatenation is sharded otherwise than the result."""
     return any(not _equivalent(s, shardings[count]) for s in shardings[:count])
 
@@ -385,10 +403,10 @@ def _equivalent(a: TensorSharding | None, b: TensorSharding | None) -> bool:
     if a is None or b is None:
         return False
     same_axes = [d.axes for d in a.dims] == [d.axes for d in b.dims]
-    return same_axes and a.unreduced == b.unreduced and a.mesh.layout == b.mesh.layout
+    return same_axes and (a.unreduced, a.reduction) == (b.unreduced, b.reduction) and a.mesh.layout == b.mesh.layout
 
 
-def _mesh_of(shardings) -> Mesh | None:
+def _mesh_of(shardings: Sequence[TensorSharding | None]) -> Mesh | None:
     """The mesh that an operation is computed on: all must have the same axes; of several names the one that most split
     tensors have, the first of them if several are as frequent."""
     meshes = [s.mesh for s in shardings if s is not None and not s.mesh.is_empty]
@@ -409,7 +427,7 @@ def _dropped_axes(old: Axes, new: Axes, wanted: Axes) -> Axes:
     return rest if rest and not difference(rest, wanted) else ()
 
 
-def _sorted(axes, mesh: Mesh) -> Axes:
+def _sorted(axes: Iterable[AxisRef], mesh: Mesh) -> Axes:
     return merged(sorted(axes, key=mesh.sort_key))
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from .interning import Interned
 from .interning import set_field as _set
 
-__all__ = ["FactorSharding", "FactorType", "OpRule", "Projection", "TensorFactors", "factor_symbol"]
+if TYPE_CHECKING:
+    from .axes import AxisRef
+
+__all__ = ["DimFactors", "FactorSharding", "FactorType", "OpRule", "Projection", "TensorFactors", "factor_symbol"]
+
+# Per dimension of a tensor the indices of its factors, from major to minor.
+DimFactors: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 
 class FactorType(IntEnum):
@@ -33,16 +41,25 @@ class OpRule(Interned):
 
     __slots__ = ("_text", "blocked", "custom", "elementwise", "operands", "results", "sizes", "types")
     _fields = ("sizes", "operands", "results", "types", "blocked", "custom", "elementwise")
+    _table: ClassVar[dict[Any, OpRule]]
     sizes: tuple[int, ...]
-    operands: tuple[tuple[tuple[int, ...], ...], ...]
-    results: tuple[tuple[tuple[int, ...], ...], ...]
+    operands: tuple[DimFactors, ...]
+    results: tuple[DimFactors, ...]
     types: tuple[FactorType, ...]
     blocked: tuple[int, ...]
     custom: bool
     elementwise: bool
+    _text: str | None
 
     def __new__(
-        cls, sizes, operands, results, types=None, blocked=(), custom: bool = False, elementwise: bool = False
+        cls,
+        sizes: Iterable[int],
+        operands: tuple[DimFactors, ...],
+        results: tuple[DimFactors, ...],
+        types: Iterable[FactorType] | None = None,
+        blocked: Iterable[int] = (),
+        custom: bool = False,
+        elementwise: bool = False,
     ) -> OpRule:
         sizes = tuple(sizes)
         types = (FactorType.PASS_THROUGH,) * len(sizes) if types is None else tuple(types)
@@ -65,9 +82,11 @@ class OpRule(Interned):
 
     def to_text(self) -> str:
         """`([i, k], [k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}`, as Shardy prints a rule."""
-        if self._text is None:
-            _set(self, "_text", _rule_text(self))
-        return self._text
+        text = self._text
+        if text is None:
+            text = _rule_text(self)
+            _set(self, "_text", text)
+        return text
 
     def __str__(self) -> str:
         return self.to_text()
@@ -79,7 +98,7 @@ def factor_symbol(index: int) -> str:
 
 
 def _rule_text(rule: OpRule) -> str:
-    def tensor(dims) -> str:
+    def tensor(dims: DimFactors) -> str:
         return "[" + ", ".join(["".join([factor_symbol(f) for f in dim]) for dim in dims]) + "]"
 
     text = f"({', '.join(map(tensor, rule.operands))})->({', '.join(map(tensor, rule.results))})"
@@ -99,12 +118,19 @@ class FactorSharding(Interned):
 
     __slots__ = ("axes", "closed", "minor_most", "overflow")
     _fields = ("axes", "closed", "minor_most", "overflow")
-    axes: tuple
+    _table: ClassVar[dict[Any, FactorSharding]]
+    axes: tuple[AxisRef, ...]
     closed: bool
     minor_most: bool
-    overflow: tuple
+    overflow: tuple[AxisRef, ...]
 
-    def __new__(cls, axes=(), closed: bool = False, minor_most: bool = True, overflow=()) -> FactorSharding:
+    def __new__(
+        cls,
+        axes: tuple[AxisRef, ...] = (),
+        closed: bool = False,
+        minor_most: bool = True,
+        overflow: tuple[AxisRef, ...] = (),
+    ) -> FactorSharding:
         key = (axes, closed, minor_most, overflow)
         self = cls._table.get(key)
         if self is None:
@@ -120,11 +146,17 @@ class TensorFactors(Interned):
 
     __slots__ = ("factors", "replicated", "unreduced")
     _fields = ("factors", "replicated", "unreduced")
+    _table: ClassVar[dict[Any, TensorFactors]]
     factors: tuple[FactorSharding | None, ...]
-    replicated: tuple
-    unreduced: tuple
+    replicated: tuple[AxisRef, ...]
+    unreduced: tuple[AxisRef, ...]
 
-    def __new__(cls, factors, replicated=(), unreduced=()) -> TensorFactors:
+    def __new__(
+        cls,
+        factors: tuple[FactorSharding | None, ...],
+        replicated: tuple[AxisRef, ...] = (),
+        unreduced: tuple[AxisRef, ...] = (),
+    ) -> TensorFactors:
         key = (factors, replicated, unreduced)
         self = cls._table.get(key)
         if self is None:
@@ -140,10 +172,11 @@ class Projection(Interned):
 
     __slots__ = ("operands", "results")
     _fields = ("operands", "results")
+    _table: ClassVar[dict[Any, Projection]]
     operands: tuple[TensorFactors, ...]
     results: tuple[TensorFactors, ...]
 
-    def __new__(cls, operands, results) -> Projection:
+    def __new__(cls, operands: Sequence[TensorFactors], results: Sequence[TensorFactors]) -> Projection:
         key = (tuple(operands), tuple(results))
         self = cls._table.get(key)
         if self is None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from .factors import BACKWARD, BOTH, FORWARD, NONE
 from .model import DimSharding, FactorType, OpRule, TensorSharding
+from .ops import PLAIN, POINTWISE
 from .program import Op
-from .rules.elementwise import CHLO_ELEMENTWISE
+from .rules.custom import target_of
 
 __all__ = [
-    "ALL", "ROUNDS", "adds_unit_dimensions", "direction", "directions", "is_elementwise", "restore_priority",
+    "ALL", "ROUNDS", "adds_unit_dimensions", "direction", "directions", "is_elementwise", "kind_of", "later_direction",
+    "restore_priority",
     "split_priorities",
 ]  # fmt: skip
 
@@ -24,57 +26,13 @@ Mode = tuple[int, int]
 ALL: Mode = (BOTH, BOTH)
 _NOTHING: Mode = (NONE, NONE)
 
-_ELEMENTWISE = frozenset(
-    "stablehlo." + name
-    for name in [
-        "abs",
-        "add",
-        "and",
-        "atan2",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "compare",
-        "complex",
-        "convert",
-        "cosine",
-        "count_leading_zeros",
-        "divide",
-        "exponential",
-        "exponential_minus_one",
-        "floor",
-        "imag",
-        "is_finite",
-        "log",
-        "log_plus_one",
-        "logistic",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negate",
-        "not",
-        "or",
-        "popcnt",
-        "power",
-        "real",
-        "reduce_precision",
-        "remainder",
-        "round_nearest_afz",
-        "round_nearest_even",
-        "rsqrt",
-        "select",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sine",
-        "sqrt",
-        "subtract",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-) | {"sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard", *CHLO_ELEMENTWISE}
+# What Shardy counts as elementwise: the pointwise operations except some of CHLO, and those of CHLO that broadcast
+# their operands.
+_UNKNOWN = {f"chlo.{name}" for name in ("_asin_acos_kernel", "mulhi", "next_after", "polygamma", "zeta")}
+_BROADCASTING = {name for name in PLAIN if name.startswith("chlo.broadcast_")} - {"chlo.broadcast_select"}
+_ELEMENTWISE = (POINTWISE - _UNKNOWN) | _BROADCASTING | {
+    "sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard"
+}  # fmt: skip
 _PASSING = _ELEMENTWISE | {"stablehlo.reshape", "stablehlo.transpose", "sdy.data_flow_edge"}
 _DYNAMIC = {"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"}
 _MOVES = {"MoveToDevice", "MoveToHost"}
@@ -96,17 +54,15 @@ def adds_unit_dimensions(op: Op) -> bool:
     return bool(before.shape) and before.size == after.size
 
 
-def _kind(op: Op, as_xla: bool = False) -> str:
-    """The kind of schedule of an operation; `as_xla`: as XLA's own run of Shardy has it, before which broadcasts that
-    only add dimensions of size one become reshapes."""
+def kind_of(op: Op, as_xla: bool = False) -> str:
+    """The kind of an operation, which decides when and in which direction it is visited. `as_xla`: in XLA's own run of
+    Shardy, before which broadcasts that only add dimensions of size one become reshapes."""
     name = op.name
     if as_xla and adds_unit_dimensions(op):
         return "passing"
     if name in _PASSING or is_elementwise(op):
         return "passing"
     if name == "stablehlo.custom_call":
-        from .rules.custom import target_of
-
         return "passing" if target_of(op) in _MOVES else "other"
     if name in _DYNAMIC:
         return "dynamic"
@@ -122,17 +78,19 @@ _AFTER_FIRST: dict[str, tuple[Mode, ...]] = {
 }
 
 
+def later_direction(kind: str, round: int) -> Mode:
+    """The directions of operations of `kind` in `round` (1 to 4)."""
+    return _AFTER_FIRST[kind][round - 1]
+
+
 def direction(op: Op, round: int, kind: str | None = None) -> Mode:
     """The directions of `op` in `round` (0 to 4), as (factors that do not pass through, pass-through factors)."""
-    kind = kind or _kind(op)
+    kind = kind or kind_of(op)
     if round:
-        return _AFTER_FIRST[kind][round - 1]
+        return later_direction(kind, round)
     if kind in ("other", "broadcast") or not _is_single_use(op):
         return _NOTHING
     return (FORWARD, FORWARD) if kind == "dynamic" else ALL
-
-
-kind_of = _kind
 
 
 def _is_single_use(op: Op) -> bool:
@@ -162,7 +120,7 @@ def split_priorities(sharding: TensorSharding) -> tuple[TensorSharding, tuple[in
             dims.append(DimSharding(dim.axes, dim.is_open))
     mesh = sharding.mesh
     replicated.sort(key=mesh.sort_key)
-    return TensorSharding(mesh, dims, replicated, sharding.unreduced), tuple(sorted(held))
+    return TensorSharding(mesh, dims, replicated, sharding.unreduced, sharding.reduction), tuple(sorted(held))
 
 
 def restore_priority(current: TensorSharding, original: TensorSharding, priority: int) -> TensorSharding:
@@ -173,4 +131,4 @@ def restore_priority(current: TensorSharding, original: TensorSharding, priority
         if dim.priority == priority:
             dims[i] = DimSharding(dim.axes, dim.is_open)
             replicated = [a for a in replicated if a not in dim.axes]
-    return TensorSharding(current.mesh, dims, replicated, current.unreduced)
+    return TensorSharding(current.mesh, dims, replicated, current.unreduced, current.reduction)

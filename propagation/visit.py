@@ -3,14 +3,19 @@ strategy, shardings), so the driver remembers its results."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from .axes import Axes
+from .axes import Axes, contains
 from .factors import STRATEGIES
-from .model import Mesh, OpRule, TensorSharding
+from .model import DimFactors, Mesh, OpRule, TensorSharding
 from .projection import TensorState, back_project, project
 
-__all__ = ["Conflict", "Decision", "common_mesh", "decide"]
+__all__ = ["Conflict", "Decision", "Seen", "common_mesh", "decide"]
+
+# The shardings of the operands, then of the results of an operation; None: not annotated.
+Seen: TypeAlias = "tuple[TensorSharding | None, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +32,19 @@ class Conflict:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`changes` are (tensor, new sharding), operands first. `sources` gives, per changed tensor and factor that grew,
-    the tensor that the new axes came from. `before` are the shardings that were visited; they are kept here, once for
-    all visits that met the same, rather than with every event of the log."""
+    the tensor that the new axes came from. `before` are the shardings that were visited: a decision is remembered and
+    shared by all visits with the same shardings, so they are stored once."""
 
     changes: tuple[tuple[int, TensorSharding], ...]
     sources: tuple[tuple[int, int, int], ...] = ()
     conflicts: tuple[Conflict, ...] = ()
-    before: tuple[TensorSharding | None, ...] = ()
+    before: Seen = ()
 
 
 _NOTHING = Decision(())
 
 
-def common_mesh(shardings) -> Mesh | None:
+def common_mesh(shardings: Iterable[TensorSharding | None]) -> Mesh | None:
     """The mesh of all shardings; None if there is none, they differ, or it is a single device."""
     found: Mesh | None = None
     for sharding in shardings:
@@ -55,8 +60,8 @@ def common_mesh(shardings) -> Mesh | None:
     return None if found is None or found.is_maximal else found
 
 
-def decide(rule: OpRule, directions, strategy: str, conservative: bool, shardings) -> Decision:
-    """Visits an operation once. `shardings` lists those of operands, then results; None: not annotated."""
+def decide(rule: OpRule, directions: Sequence[int], strategy: str, conservative: bool, shardings: Seen) -> Decision:
+    """Visits an operation once."""
     mesh = common_mesh(shardings)
     if mesh is None:
         return _NOTHING
@@ -69,7 +74,7 @@ def decide(rule: OpRule, directions, strategy: str, conservative: bool, sharding
     sizes = _tensor_sizes(rule, mappings)
     conflicts: list[Conflict] = []
 
-    def watch(factor, wanted, tensor, granted, reason):
+    def watch(factor: int, wanted: Axes, tensor: int, granted: Axes, reason: str) -> None:
         conflicts.append(Conflict(factor, wanted, tensor, granted, reason))
 
     changed: set[int] = set()
@@ -83,10 +88,10 @@ def decide(rule: OpRule, directions, strategy: str, conservative: bool, sharding
             changes.append((t, new))
     if not changes and not conflicts:
         return _NOTHING
-    return Decision(tuple(changes), _sources(changes, states, before), tuple(conflicts), tuple(shardings))
+    return Decision(tuple(changes), _sources(changes, states, before), tuple(conflicts), shardings)
 
 
-def _tensor_sizes(rule: OpRule, mappings) -> list[int]:
+def _tensor_sizes(rule: OpRule, mappings: tuple[DimFactors, ...]) -> list[int]:
     """The element count of each tensor in factor space."""
     out = []
     for mapping in mappings:
@@ -97,7 +102,9 @@ def _tensor_sizes(rule: OpRule, mappings) -> list[int]:
     return out
 
 
-def _sources(changes, states: list[TensorState], before) -> tuple[tuple[int, int, int], ...]:
+def _sources(
+    changes: list[tuple[int, TensorSharding]], states: list[TensorState], before: list[list[Axes | None]]
+) -> tuple[tuple[int, int, int], ...]:
     """(changed tensor, factor, source tensor): the source is the first tensor that had the axes already."""
     out = []
     for t, _ in changes:
@@ -106,13 +113,7 @@ def _sources(changes, states: list[TensorState], before) -> tuple[tuple[int, int
                 continue
             last = axes[-1]
             source = next(
-                (
-                    s
-                    for s, old in enumerate(before)
-                    if s != t
-                    and old[f]
-                    and any(a.name == last.name and a.pre <= last.pre and a.end >= last.end for a in old[f])
-                ),
+                (s for s, old in enumerate(before) if s != t and any(contains(a, last) for a in old[f] or ())),
                 -1,
             )
             out.append((t, f, source))

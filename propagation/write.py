@@ -7,10 +7,15 @@ from collections.abc import Collection, Sequence
 
 from jaxlib.mlir import ir
 
-from .annotations import OWN_ATTRIBUTE, WITH_IN_SHARDINGS, Shardings
+from .annotations import WITH_IN_SHARDINGS
+from .heuristics import NAMED_ATTRIBUTE_CHARACTERS, REMEMBERED_ATTRIBUTE_NAMES
 from .locations import argument_locations
-from .model import Mesh, TensorSharding, quote, quote_symbol
-from .program import Block, Func, Op, Program, Value, parse, utf8_errors
+from .model import Mesh, TensorSharding
+from .ops import SHARDING_ATTRIBUTE
+from .parsing import parse, utf8_errors
+from .program import Block, Func, Op, Program, Value
+from .quoting import quote, quote_symbol
+from .shardings import Shardings
 
 __all__ = ["write", "write_text"]
 
@@ -32,9 +37,6 @@ def write_text(program: Program, shardings: Shardings, debug_info: bool = True) 
     return _Writer(program, shardings, debug_info).module()
 
 
-_LONG = 32  # characters; attributes from this length on have names
-
-
 class _Writer:
     def __init__(self, program: Program, shardings: Shardings, debug_info: bool):
         self.program, self.shardings, self.debug_info = program, shardings, debug_info
@@ -53,7 +55,7 @@ class _Writer:
 
     def _short(self, text: str) -> str:
         """A name for a long attribute, which is then written, and read by MLIR, once."""
-        if len(text) < _LONG:
+        if len(text) < NAMED_ATTRIBUTE_CHARACTERS:
             return text
         alias = self.aliases.get(text)
         if alias is None:
@@ -153,7 +155,7 @@ class _Writer:
 
     def _attributes(self, op: Op) -> str:
         name = op.name
-        own = OWN_ATTRIBUTE.get(name)
+        own = SHARDING_ATTRIBUTE.get(name)
         if name in WITH_IN_SHARDINGS:
             written = {"in_shardings", "out_shardings", "manual_axes", "sdy.sharding"}
             if name == "sdy.named_computation":
@@ -213,7 +215,7 @@ class _Writer:
         return parts
 
 
-def _per_value(shardings, values, always: bool = False) -> str:
+def _per_value(shardings: Sequence[TensorSharding | None], values: Sequence[Value], always: bool = False) -> str:
     """`#sdy.sharding_per_value<[...]>`; empty text if none of the values has a sharding."""
     mesh = next((s.mesh for s in shardings if s is not None), None)
     if mesh is None:
@@ -222,6 +224,6 @@ def _per_value(shardings, values, always: bool = False) -> str:
     return f"#sdy.sharding_per_value<[{', '.join(s.body_text() for s in found)}]>"
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=REMEMBERED_ATTRIBUTE_NAMES)
 def _is_bare(name: str) -> bool:
     return name.replace("_", "a").replace(".", "a").replace("$", "a").isalnum() and not name[0].isdigit()

@@ -7,13 +7,19 @@ the text is parsed, by the compiler at the latest.
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxlib.mlir import ir
 
 from . import errors, limits
 from .asm import Body, FunctionWriter, ModuleWriter
 from .attributes import cache_for
+from .collector import collector_paused
+from .contexts import context, note_read
+from .functions import check_calls
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Value
-from .program import context, note_read, parse, paused_collection, read_mesh, type_of
+from .parsing import parse
+from .program import add_mesh, type_of
 
 __all__ = ["program_of"]
 
@@ -22,9 +28,9 @@ def program_of(writer: ModuleWriter) -> Program:
     """The program that `writer` recorded. The writer must not be used to write more.
 
     Raises `LimitError` for regions nested too deeply or tensors of too many dimensions, and the errors of
-    `program.parse` for attributes and types that are none.
+    `parsing.parse` for attributes and types that are none.
     """
-    with paused_collection():
+    with collector_paused():
         return _Recorded(writer).program()
 
 
@@ -89,7 +95,7 @@ class _Known:
         return self._locations[alias]
 
 
-def _parsed(kind, text: str):
+def _parsed(kind: Any, text: str) -> Any:
     try:
         return kind.parse(text)
     except ir.MLIRError as e:
@@ -115,10 +121,10 @@ class _Recorded:
         self.made = program = Program(known.context, read, attrs, {}, {}, {}, [], set())
         if writer.preamble:
             for view in parse("\n".join(writer.preamble), trusted=True, into=known.context).body.operations:
-                read_mesh(program, view.operation)
+                add_mesh(program, view.operation)
         for function in writer.functions:
             self.func(function)
-        limits.check_calls(program)
+        check_calls(program)
         return program
 
     def func(self, writer: FunctionWriter) -> None:
@@ -155,7 +161,7 @@ class _Recorded:
             names.add(name)
             op = Op(name, operands, blocks, origin(attrs, discardable, loc))
             op.link(block)
-            made = []
+            made: list[Value] = []
             for r in results:
                 value = Value(len(values), type_of_text(r.type), op, len(made))
                 values.append(value)

@@ -10,38 +10,40 @@ from typing import Any
 import jax
 import numpy as np
 
+from collectives.kinds import kind_of
+
 __all__ = [
-    "PROGRAMS", "Array", "Out", "Program", "all_gather", "all_reduce", "all_to_all", "constant", "eight", "integers",
+    "PROGRAMS", "Array", "Out", "Workload", "all_gather", "all_reduce", "all_to_all", "constant", "eight", "integers",
     "program", "reduce_scatter", "two_by_four",
 ]  # fmt: skip
 
-PROGRAMS: dict[str, Program] = {}
-Mesh = tuple[tuple[str, int], ...]
-eight: Mesh = (("x", 8),)
-two_by_four: Mesh = (("x", 2), ("y", 4))
+PROGRAMS: dict[str, Workload] = {}
+MeshShape = tuple[tuple[str, int], ...]
+eight: MeshShape = (("x", 8),)
+two_by_four: MeshShape = (("x", 2), ("y", 4))
 
 
-# Bytes that one device sends, by ring algorithms over n devices.
+# Bytes that one device sends, by the best-known algorithms over n devices.
 
 
 def all_reduce(operand: float, n: int = 8) -> float:
     """Of the operand's bytes."""
-    return 2 * (n - 1) / n * operand
+    return kind_of("all_reduce").sent(n, operand)
 
 
 def all_gather(gathered: float, n: int = 8) -> float:
     """Of the result's bytes."""
-    return (n - 1) / n * gathered
+    return kind_of("all_gather").sent(n, gathered / n)
 
 
 def reduce_scatter(operand: float, n: int = 8) -> float:
     """Of the operand's bytes."""
-    return (n - 1) / n * operand
+    return kind_of("reduce_scatter").sent(n, operand)
 
 
 def all_to_all(local: float, n: int = 8) -> float:
     """Of the bytes that a device holds."""
-    return (n - 1) / n * local
+    return kind_of("all_to_all").sent(n, local)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Out(tuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Workload:
     """A program to partition.
 
     function  of the arguments; takes a keyword `at(x, *spec)`, a sharding constraint, if it has one
@@ -91,7 +93,7 @@ class Program:
     """
 
     name: str
-    mesh: Mesh
+    mesh: MeshShape
     function: Callable
     args: tuple[Any, ...]
     outs: Any
@@ -126,13 +128,19 @@ class Program:
 
 
 def program(
-    name: str, mesh: Mesh, args: Any, outs: Any, best: float | None = None, why: str = "", bound: float | None = None
+    name: str,
+    mesh: MeshShape,
+    args: Any,
+    outs: Any,
+    best: float | None = None,
+    why: str = "",
+    bound: float | None = None,
 ) -> Callable[[Callable], Callable]:
     """Registers the function that follows."""
 
     def register(function: Callable) -> Callable:
         assert name not in PROGRAMS, name
-        PROGRAMS[name] = Program(name, mesh, function, tuple(args), outs, best, why, bound)
+        PROGRAMS[name] = Workload(name, mesh, function, tuple(args), outs, best, why, bound)
         return function
 
     return register

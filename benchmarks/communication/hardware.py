@@ -25,12 +25,12 @@ import collectives
 import meshrt
 import propagation
 from collectives.topology import load
-from meshrt.inspect.schedule import schedule
+from meshrt.runtime.schedule import schedule
 from meshrt.runtime.topology import TopologyExecutable, compile_for, topology_of
 from propagation.model import Mesh
 
 from ..tasks import Tasks
-from .base import Program
+from .base import Workload
 from .measure import staged
 
 __all__ = ["compare", "compare_program"]
@@ -55,7 +55,7 @@ def compare(spec: str) -> dict[str, Any]:
         return _both(side("meshrt"), side("xla"))
 
 
-def compare_program(program: Program, spec: str) -> dict[str, Any]:
+def compare_program(program: Workload, spec: str) -> dict[str, Any]:
     """Both partitioners' programs of one program of the library, compiled for `spec`, which has as many devices."""
     topology = topology_of(spec)
     text = _lowered(program, topology.compiler)
@@ -64,7 +64,7 @@ def compare_program(program: Program, spec: str) -> dict[str, Any]:
     return _both(_side(lambda: compile_for(topology, ours())), _side(lambda: compile_for(topology, text, mode="spmd")))
 
 
-def _lowered(program: Program, platform: str) -> str:
+def _lowered(program: Workload, platform: str) -> str:
     """The program for all devices, as JAX lowers it for `platform`."""
     mesh = jax.sharding.AbstractMesh(tuple(n for _, n in program.mesh), tuple(name for name, _ in program.mesh))
     jitted, _ = staged(program, mesh)
@@ -86,14 +86,14 @@ def _side(compile_: Callable[[], TopologyExecutable]) -> dict[str, Any]:
     compiled = compile_()
     seconds = time.perf_counter() - start
     cost, memory, topology = compiled.cost_analysis(), compiled.memory_analysis(), compiled.topology
-    peak = memory.peak_bytes
+    peak = memory.peak_memory_in_bytes
     try:
         found = schedule(compiled.hlo_text(), topology.devices)
     except meshrt.errors.UnsupportedError:  # what a compiler newer than jaxlib made cannot always be read
         found = None
     return {
         "peak bytes": peak,
-        "device bytes": memory.argument_bytes + memory.output_bytes + memory.temp_bytes - memory.alias_bytes,
+        "device bytes": memory.device_size_in_bytes,
         "share of memory": round(peak / topology.memory, 4),
         "optimal seconds": cost.get("optimal_seconds"),
         "flops": cost.get("flops"),

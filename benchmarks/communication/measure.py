@@ -19,10 +19,10 @@ import numpy as np
 
 import collectives
 import propagation
-from meshrt.inspect import hlo
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import hlo, jaxlib_api
+from meshrt.runtime.memory_stats import memory_stats_of
 
-from .base import Program
+from .base import Workload
 from .library import PROGRAMS
 
 __all__ = ["Measured", "measure", "sent_by_device", "staged"]
@@ -73,7 +73,7 @@ def sent_by_device(found: list[hlo.HloCollective], devices: int) -> np.ndarray:
     return sent
 
 
-def staged(program: Program, mesh: Any) -> tuple[Any, Any]:
+def staged(program: Workload, mesh: Any) -> tuple[Any, Any]:
     """The program jitted by JAX with its annotations on `mesh`, which may be abstract; its arguments' shardings."""
     placed = lambda spec: jax.sharding.NamedSharding(mesh, spec)
     is_spec = lambda x: isinstance(x, jax.sharding.PartitionSpec)
@@ -84,7 +84,7 @@ def staged(program: Program, mesh: Any) -> tuple[Any, Any]:
     return jitted, ins
 
 
-def measure(program: Program, repeats: int = REPEATS) -> Measured:
+def measure(program: Workload, repeats: int = REPEATS) -> Measured:
     """Compiles both, checks both against one device, times them in turn."""
     mesh = jax.sharding.Mesh(
         np.array(jax.devices()[: program.devices]).reshape([n for _, n in program.mesh]), [n for n, _ in program.mesh]
@@ -189,11 +189,9 @@ def _side(executable: Any, devices: int, compile_seconds: float, step_seconds: f
     kinds: dict[str, int] = {}
     for c in found:
         kinds[c.kind] = kinds.get(c.kind, 0) + (c.times or 1)
-    stats = jaxlib_api.memory_stats(executable)
-    whole = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
-    memory = whole - stats.alias_size_in_bytes  # the CPU compiler's own peak leaves temporaries out
+    memory = memory_stats_of(executable).device_size_in_bytes  # the CPU compiler's own peak leaves temporaries out
     sent = float(sent_by_device(found, devices).max())
-    return Side(sent, sum(kinds.values()), kinds, int(memory), compile_seconds, step_seconds)
+    return Side(sent, sum(kinds.values()), kinds, memory, compile_seconds, step_seconds)
 
 
 def main() -> None:

@@ -22,8 +22,7 @@ import numpy as np
 from collectives.cost import sent_bytes
 from collectives.layout import Atoms
 from collectives.reshard import Planner, ReshardPlan
-from meshrt.inspect import hlo
-from meshrt.runtime import mlir
+from meshrt.runtime import hlo, mlir
 from propagation.model import DimSharding, Mesh, TensorSharding
 
 from .measure import sent_by_device

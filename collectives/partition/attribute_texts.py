@@ -1,8 +1,10 @@
-"""The attributes of operations as text, and as numbers that tell equal ones."""
+"""The attributes of operations: as MLIR text for the program being written, and numbered for value numbering, where
+equal attributes must compare fast."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from propagation.program import Op
 
@@ -20,7 +22,8 @@ class AttributeTexts:
         self._signatures: dict[tuple, int] = {}
 
     def signature(self, op: Op) -> int:
-        """A number for the operation's attributes: equal ones have the same. Those that annotate do not count."""
+        """A number for the operation's attributes: equal for equal ones. Shardings and other annotations do not
+        count."""
         attrs = op.attrs
         return self._decoded(attrs)[0] if attrs else 0
 
@@ -50,7 +53,7 @@ class AttributeTexts:
             out.append(name if text == "unit" else f"{name} = {text}" if _plain(name) else f'"{name}" = {text}')
         return ", ".join(out)
 
-    def one(self, attr) -> str:
+    def one(self, attr: Any) -> str:
         """An attribute as MLIR text, printed once."""
         text = self._texts.get(attr)
         if text is None:

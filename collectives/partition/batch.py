@@ -1,21 +1,27 @@
-"""Operations that work within some dimensions and are independent along the others: sorts, transforms, factorisations,
-random bits, custom calls. Their independent dimensions come from the propagation rule of the operation and stay split;
-the others are made whole."""
+"""Operations with batch dimensions: they work within some dimensions (which are gathered) and are independent along the
+others (which stay split): sorts, transforms, factorisations, random bits, custom calls.
+
+Which dimensions are independent comes from the sharding rule of the operation in `propagation.rules`: its pass-through
+factors. A sort of f32[64, 1024] along dimension 1 has the rule ([i, j]) -> ([i, j]) with j needing replication: layout
+((0,), ()) needs no communication, ((), (0,)) is brought to ((0,), ()) by an all-to-all.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from jaxlib.mlir import ir
 
 from propagation.attributes import flag, string
 from propagation.model import FactorType, OpRule
 from propagation.program import Op, Value, source
-from propagation.rules import rule_for, user_rule
+from propagation.rules import rule_for
 from propagation.rules.custom import is_opaque
 from propagation.rules.parse import parse_printed
+from propagation.rules.registered import user_rule
 
-from ..emit import Item, Ref
+from ..emit import LocalOp, LocalValue
 from ..errors import UnsupportedOpError
 from ..layout import Dims, replicated
 from . import rules
@@ -35,8 +41,8 @@ def rule_of(op: Op) -> OpRule | None:
 
 @functools.lru_cache(maxsize=4096)
 def factors_of(rule: OpRule, operands: tuple, results: tuple, sums: bool = False) -> Factors:
-    """Pass-through factors may be split if every dimension they stand in is one factor of that size; so may factors
-    that are reduced, if the operation `sums` over them."""
+    """The factors of a sharding rule, as `choose` takes them. Pass-through factors may be split if every dimension that
+    has them is that one factor; so may reduced factors if the operation `sums` over them. All others are gathered."""
     of_type = {FactorType.PASS_THROUGH: PASS, **({FactorType.REDUCTION: REDUCE} if sums else {})}
     kinds = [of_type.get(t, WHOLE) for t in rule.types]
     for shapes, tensors in ((operands, rule.operands), (results, rule.results)):
@@ -46,14 +52,14 @@ def factors_of(rule: OpRule, operands: tuple, results: tuple, sums: bool = False
                     if len(factors) > 1 or n != rule.sizes[f]:
                         kinds[f] = WHOLE
 
-    def flat(tensors):
+    def flat(tensors: Sequence[Sequence[tuple[int, ...]]]) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(f[0] if len(f) == 1 else -1 for f in dims) for dims in tensors)
 
     used = {f for dims in flat(rule.operands) for f in dims}
-    kinds = [k if f in used else WHOLE for f, k in enumerate(kinds)]  # nobody knows what makes a part of a result alone
-    for dims in flat(rule.results):  # what a result does not have is not passed through, what it has is not reduced
-        kinds = [k if (f in dims) == (k == PASS) else WHOLE for f, k in enumerate(kinds)]
-    even = frozenset(f for f, k in enumerate(kinds) if k == REDUCE)  # nothing is known about adding padding
+    kinds = [k if f in used else WHOLE for f, k in enumerate(kinds)]  # no operand says how to compute a part of these
+    for tensor in flat(rule.results):  # pass-through factors are in every result, reduced ones in none
+        kinds = [k if (f in tensor) == (k == PASS) else WHOLE for f, k in enumerate(kinds)]
+    even = frozenset(f for f, k in enumerate(kinds) if k == REDUCE)  # padding would be added up, with unknown effect
     return Factors(rule.sizes, tuple(kinds), flat(rule.operands), flat(rule.results), even)
 
 
@@ -65,31 +71,37 @@ def by_rule(
     effect: bool = False,
     row_major: bool = False,
     gathers: bool = False,
+    attrs: str | None = None,
 ) -> None:
-    """Partitions along the pass-through factors of the operation's rule, with its attributes as they are; also along
-    reduced factors if the operation `sums` over them: each device makes a partial sum. An `effect` keeps it. With
-    `row_major` its operands and results are laid out so in memory; `gathers` as `apply` knows it."""
+    """Partitions along the pass-through factors of the operation's rule, with its attributes unchanged unless `attrs`
+    replaces their text; also along reduced factors if the operation `sums` over them: each device makes a partial sum.
+    `effect`, `row_major` and `gathers` are those of `apply`."""
     rule = rule_of(op)
     if rule is None:
         whole(ctx, op, "nothing is known about its dimensions", effect)
         return
     shapes = [tuple([v.type.shape for v in values]) for values in (op.operands, op.results)]
     factors = factors_of(rule, *shapes, sums)
-    apply(ctx, op, factors, why, effect=effect, row_major=row_major, gathers=gathers)
+    apply(ctx, op, factors, why, attrs, effect, row_major, gathers)
 
 
 def apply(
     ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = None, effect: bool = False,
     row_major: bool = False, gathers: bool = False,
 ) -> None:  # fmt: skip
-    """Runs the operation on pieces split as the cheapest assignment of `factors` says; an `effect` keeps it although
-    nobody uses its results. With `row_major` its operands and results are laid out so in memory. With `gathers`, axes
-    that would have to be exchanged are given up where that sends less, whatever all devices then compute alike."""
-    # One way through memory: computing the same on all devices is avoided, but not at the price of sending more.
-    byte = max(map(ctx.bits, op.results), default=0.0) * ctx.redundancy
+    """Runs the operation on pieces, in the layouts of the cheapest assignment of axes to `factors`.
+
+    why        what a full-gather finding says of the dimensions that had to be gathered
+    effect     the operation has a side effect: it stays although nobody uses its results
+    row_major  operands and results are kept in row-major order in memory
+    gathers    axes that would need an all-to-all are gathered instead where that sends less, although all devices of
+               these axes then compute the same
+    """
+    # Work counts as one pass over the results: computing the same on all devices is avoided, but not by sending more.
+    byte = max(map(ctx.itemsize, op.results), default=0.0) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
     if gathers and ctx.options.allow_full_gather:
-        choice = _given_up(ctx, factors, op, choice)
+        choice = _gathered_instead(ctx, factors, op, choice)
     operands = gathered(ctx, factors, op.operands, choice.operands, why)
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
     if row_major:
@@ -101,10 +113,10 @@ def apply(
         ctx.bind_partial(r, dims, {choice.pending: ref})
 
 
-def _given_up(ctx: Context, factors: Factors, op: Op, choice: Choice) -> Choice:
-    """`choice` without the axes that it takes from dimensions that must be whole, if that sends less: one operand
-    gathered may be less than an exchange and all results gathered. Axes that some operand has at a factor stay: the
-    work is dealt out already."""
+def _gathered_instead(ctx: Context, factors: Factors, op: Op, choice: Choice) -> Choice:
+    """`choice` without the axes that stand at dimensions which must be whole, if that sends less: all-gathering one
+    operand may be less than an all-to-all of it and an all-gather of every result. Axes that split some operand along a
+    factor stay: its work is distributed already."""
     lost, dealt = set[int](), set[int]()
     for v, fs in zip(op.operands, factors.operands):
         for f, atoms in zip(fs, ctx.state(v).dims or ()):
@@ -116,9 +128,9 @@ def _given_up(ctx: Context, factors: Factors, op: Op, choice: Choice) -> Choice:
     return fewer if sent(ctx, op.operands, op.results, fewer) < sent(ctx, op.operands, op.results, choice) else choice
 
 
-def in_row_major(ctx: Context, x: Ref) -> Ref:
-    """`x`, which compilers keep in memory with its last dimension minor. That of TPUs finds layouts that its transforms
-    can take, and knows no such request of complex numbers, which it splits into their parts."""
+def in_row_major(ctx: Context, x: LocalValue) -> LocalValue:
+    """`x` in row-major order in memory, by the custom call `LayoutConstraint`. Not on TPUs, whose compiler finds
+    layouts for its transforms by itself, and does not know that call for complex numbers."""
     rank = len(x.shape)
     if rank < 2 or ctx.realiser.platform == "tpu":
         return x
@@ -130,10 +142,10 @@ def in_row_major(ctx: Context, x: Ref) -> Ref:
 def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
     """Every device runs the whole operation."""
     operands = [ctx.gathered(v, replicated(len(v.type.shape)), why) for v in op.operands]
-    results = [Ref(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text) for r in op.results]
+    results = [LocalValue(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text) for r in op.results]
     regions = [ctx.copy_region(b) for b in op.regions] if op.regions else ()
     text = ctx.attr_text(op)
-    ctx.region.add(Item(op.name, operands, results, extra=text, regions=regions, loc=ctx.loc, effect=effect))
+    ctx.region.add(LocalOp(op.name, operands, results, extra=text, regions=regions, loc=ctx.loc, effect=effect))
     for r, ref in zip(op.results, results):
         ctx.bind(r, replicated(len(r.type.shape)), ref)
 
@@ -146,12 +158,13 @@ _BATCHED_LIBRARIES = (
 
 
 def custom_call(ctx: Context, op: Op) -> None:
-    """As the family does that has `stablehlo.custom_call@target`; by its rule if there is one; linear algebra along its
-    batch dimensions; callbacks and kernels, which nobody can split, whole, with a finding. What no rule tells anything
-    about takes no sharded operand unless the user says so."""
+    """In this order: the family that has an entry `stablehlo.custom_call@TARGET`; the sharding rule of the call; linear
+    algebra libraries along their batch dimensions; callbacks and kernels on gathered operands, with a finding. A call
+    that nothing is known of is refused sharded operands, unless the option `gather_custom_calls` is set."""
     target = string(op.attrs["call_target_name"])
-    for symbol in op.attrs.get("called_computations", ()):
-        ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
+    if "called_computations" in op.attrs:
+        for symbol in ir.ArrayAttr(op.attrs["called_computations"]):
+            ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
     effect = "has_side_effect" in op.attrs and flag(op.attrs["has_side_effect"])
     own = rules().get(f"stablehlo.custom_call@{target}")
     if own is not None and user_rule(target) is None:
@@ -178,7 +191,7 @@ def _without_rule(ctx: Context, op: Op, target: str, effect: bool) -> None:
 
 
 def matrices(ctx: Context, op: Op, effect: bool = False) -> None:
-    """Linear algebra on matrices: along the batch dimensions that all operands and results share."""
+    """Linear algebra on stacks of matrices: split along the batch dimensions that all operands and results share."""
     factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
     why = f"@{string(op.attrs['call_target_name'])} works on whole matrices"
     apply(ctx, op, factors, why, effect=effect, gathers=True)
@@ -198,8 +211,8 @@ def _refuse_sharded(ctx: Context, op: Op, target: str) -> None:
 
 
 def along_batch(op: Op, value: Value, dims: Dims) -> tuple[list[Dims], list[Dims]] | None:
-    """The layouts of operands and results of linear algebra that keeps the batch dimensions of its operand `value` as
-    `dims` splits them; None for other operations, and if `dims` splits a matrix."""
+    """For linear algebra one of whose operands is `value` in layout `dims`: the layouts of all operands and results
+    that follow from splitting the batch dimensions so. None for other operations, and if `dims` splits a matrix."""
     if op.name not in ("stablehlo.cholesky", "stablehlo.triangular_solve"):
         if op.name != "stablehlo.custom_call":
             return None
@@ -226,14 +239,14 @@ def _batch_factors(operands: tuple, results: tuple) -> Factors:
             common += 1
         batch = common if s else batch
 
-    def dims(s):
+    def dims(s: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(i if i < batch else -1 for i in range(len(s)))
 
     return Factors(shape[:batch], (PASS,) * batch, tuple(map(dims, operands)), tuple(map(dims, results)))
 
 
 def rng_bit_generator(ctx: Context, op: Op) -> None:
-    """The generator's stream is a function of the whole shape: every device makes all bits and keeps its part."""
+    """The stream of bits depends on the whole shape: every device makes all bits, and slices off its part later."""
     key = op.operands[0]
     state = ctx.gathered(key, replicated(len(key.type.shape)), "every device needs the whole state")
     new, bits = ctx.local_copy(op, [state], [r.type.shape for r in op.results])

@@ -1,28 +1,24 @@
-"""What stands in regions and functions: which callees are written out where they are called, and regions of scalars.
+"""Functions and regions: which callees are inlined, and region bodies without sharding annotations.
 
-Regions of scalars (of reductions, sorts, scatters): no device computes them by itself, so shardings mean nothing in
-them. Frontends write constraints there all the same.
+The regions of reductions, sorts and scatters compute on scalars: shardings mean nothing there, but frontends write
+constraints into them all the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from propagation.attributes import symbol
+from propagation.ops import ANNOTATIONS, CONTROL
 from propagation.program import Block, Func, Op, Use, Value
+
+from ..heuristics import INLINED_OPERATIONS
 
 if TYPE_CHECKING:
     from .context import Context
 
 __all__ = ["called", "is_written_in_place", "plain"]
-
-INLINE_LIMIT = 40  # operations of a callee that is written out at every call rather than called
-
-_COMPUTATIONS = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while", "sdy.manual_computation"})
-_ANNOTATIONS = frozenset(
-    f"sdy.{name}"
-    for name in ("data_flow_edge", "propagation_barrier", "reshard", "sharding_constraint", "sharding_group")
-)
 
 
 def called(ctx: Context, op: Op) -> Func | None:
@@ -31,18 +27,18 @@ def called(ctx: Context, op: Op) -> Func | None:
 
 
 def is_written_in_place(ctx: Context, callee: Func) -> bool:
-    """Whether a function is written out at its calls: a small one, and one that is called once."""
-    return ctx.calls(callee.name) <= 1 or len(callee.body.ops) <= INLINE_LIMIT
+    """Whether a function is inlined: a small one, or one that is called once."""
+    return ctx.calls(callee.name) <= 1 or len(callee.body.ops) <= INLINED_OPERATIONS
 
 
 def plain(op: Op) -> Op:
-    """The operation without annotations in its regions of scalars; itself if there are none."""
-    if op.name in _COMPUTATIONS or not any(o.name in _ANNOTATIONS for block in op.regions for o in block.walk()):
+    """The operation without sharding annotations in its regions of scalars; itself if there are none."""
+    if op.name in CONTROL or not any(o.name in ANNOTATIONS for block in op.regions for o in block.walk()):
         return op
     return _copied(op, {}, op.results)
 
 
-def _copied(op: Op, names: dict[Value, Value], results=None) -> Op:
+def _copied(op: Op, names: dict[Value, Value], results: Sequence[Value] | None = None) -> Op:
     """A copy with renamed operands; it has new results unless it is given some."""
     operands = tuple([names.get(v, v) for v in op.operands])
     copy = Op(op.name, operands, [], op._ir, op.attrs)
@@ -63,7 +59,7 @@ def _block(block: Block, owner: Op, names: dict[Value, Value]) -> Block:
     copy.args = [Value(a.index, a.type, copy, i) for i, a in enumerate(block.args)]
     names.update(zip(block.args, copy.args))
     for op in block.ops:
-        if op.name in _ANNOTATIONS:
+        if op.name in ANNOTATIONS:
             names.update((r, names.get(v, v)) for r, v in zip(op.results, op.operands))
         else:
             inner = _copied(op, names)

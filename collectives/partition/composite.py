@@ -1,5 +1,5 @@
-"""Composites: operations with a name and a function that says what they do. Those that other families know are theirs,
-of others the function is written in place."""
+"""`stablehlo.composite`: an operation with a name and a function that decomposes it. If the name is that of a CHLO
+operation with a rule (`chlo.top_k`), that rule is used; else the decomposition is inlined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 
 def composite(ctx: Context, op: Op) -> None:
-    """As the operation of its name, if that is one of CHLO's without regions; else as its function."""
+    """As the CHLO operation of its name, if there is one; else its decomposition, inlined."""
     name = string(op.attrs["name"])
     own = rules().get(name) if name.startswith("chlo.") else None
     if own is not None:
@@ -30,7 +30,7 @@ def composite(ctx: Context, op: Op) -> None:
     if callee is None:
         what = f"composite {name} is made of @{symbol(op.attrs['decomposition'])}, which the module does not define"
         raise UnsupportedOpError(what, source(op))
-    ctx.forget_estimates()  # another composite may be made of the same function
+    ctx.forget_estimates()  # the function may be the decomposition of another composite too
     inline(ctx, op, callee)
 
 

@@ -1,6 +1,9 @@
-"""Values that every device can make for itself in any layout: constants, positions, the device's number."""
+"""Values that every device computes for itself in any layout, without communication: constants, iota, device
+numbers."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +13,7 @@ from propagation.attributes import integer
 from propagation.graph import TextAttribute
 from propagation.program import Op, Value
 
-from ..emit import Ref
+from ..emit import LocalValue
 from ..layout import Dims, replicated
 from .context import Context
 
@@ -18,13 +21,13 @@ __all__ = ["scalar_constant"]
 
 
 def constant(ctx: Context, op: Op) -> None:
-    """A splat is written in the local shape; other constants once, and each device cuts out its part."""
+    """A splat constant is written in the local shape; of other constants each device slices out its piece."""
     result = op.results[0]
     shape, dtype = result.type.shape, result.type.dtype
     attr = op.attrs["value"]
     text = ctx.text_of(attr)
 
-    def make(dims: Dims) -> Ref:
+    def make(dims: Dims) -> LocalValue:
         local = ctx.piece_shape(result, dims)
         if local == shape:
             return ctx.region.entry("stablehlo.constant", (), shape, dtype, f"value = {text}")
@@ -39,7 +42,7 @@ def constant(ctx: Context, op: Op) -> None:
     ctx.bind_lazy(result, make)
 
 
-def _type(shape, dtype) -> str:
+def _type(shape: Sequence[int], dtype: str) -> str:
     return "tensor<" + "".join(f"{n}x" for n in shape) + f"{dtype}>"
 
 
@@ -50,9 +53,10 @@ def _is_splat(attr: ir.Attribute | TextAttribute) -> bool:
 
 
 def scalar_constant(value: Value) -> float | int | bool | None:
-    """The number a value holds everywhere, if it is a constant that says so, or made of one."""
+    """The number that all elements of a value are, if it is a splat constant, broadcast, reshaped or converted; else
+    None."""
     op = value.op
-    types: list[str] = []  # that it is converted to, the last one first
+    types: list[str] = []  # element types that it is converted to, the last one first
     while op is not None and op.name in ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"):
         if op.name == "stablehlo.convert":
             types.append(op.results[0].type.dtype)
@@ -69,7 +73,7 @@ _FLOATS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f6
 
 
 def _converted(number: float | int | bool, dtype: str) -> float | int | bool | None:
-    """A number as an element of another type; None where that is not known, or not the same on every platform."""
+    """A number converted to another element type; None where the result is unknown or differs between platforms."""
     if isinstance(number, complex):
         return None
     if dtype in _FLOATS:
@@ -86,7 +90,7 @@ def _converted(number: float | int | bool, dtype: str) -> float | int | bool | N
 
 
 def _number(op: Op) -> float | int | bool | None:
-    """The element of a constant, if all are equal."""
+    """The element of a splat constant; None for other constants."""
     attr = op.attrs["value"]
     if isinstance(attr, TextAttribute) or not _is_splat(attr):
         return None
@@ -109,12 +113,12 @@ def _from_bits(literal: str, dtype: str) -> float | None:
 
 
 def iota(ctx: Context, op: Op) -> None:
-    """Positions along a dimension; a split dimension adds where this device's piece starts."""
+    """Indices along a dimension: if it is split, the local iota plus the index at which this device's piece starts."""
     result = op.results[0]
     d = integer(op.attrs["iota_dimension"])
     dtype = result.type.dtype
 
-    def make(dims: Dims) -> Ref:
+    def make(dims: Dims) -> LocalValue:
         local = ctx.piece_shape(result, dims)
         if not dims[d]:
             return ctx.region.shared("stablehlo.iota", (), local, dtype, f"iota_dimension = {d} : i64", ctx.loc)

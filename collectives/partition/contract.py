@@ -1,4 +1,9 @@
-"""Contractions: by byte cost over all ways to assign mesh axes to batch, free and contracted dimensions."""
+"""Contractions (dot_general): the cheapest way, in bytes, to assign mesh axes to batch, free and contracted dimensions.
+
+lhs[m, k] @ rhs[k, n] on an axis x: split along m or n, operands and result stay where they are; split along k, the
+result is a partial sum whose reduction is deferred (see `linear.py`), to become an all-reduce or, where the result is
+wanted split, a reduce-scatter.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,11 @@ import functools
 
 from jaxlib.mlir import ir
 
-from propagation.attributes import dot_dims
+from propagation.attributes import DotDims, dot_dims
 from propagation.program import Op
 
-from ..emit import Ref
+from ..emit import LocalValue
+from ..heuristics import EQUAL_COST_BYTES
 from ..layout import Dims
 from . import linear
 from .context import Context
@@ -19,7 +25,7 @@ from .state import Partial
 
 
 @functools.lru_cache(maxsize=4096)
-def _dot_factors(dims, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> Factors:
+def _dot_factors(dims: DotDims, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> Factors:
     sizes: list[int] = []
     kinds: list[int] = []
     left, right, out = [-1] * len(lhs), [-1] * len(rhs), []
@@ -62,17 +68,17 @@ def dot_general(ctx: Context, op: Op) -> None:
     ctx.bind_partial(result, out, {choice.pending: ref})
 
 
-def _carry_on(ctx: Context, op: Op, factors: Factors, dims, limit: float) -> bool:
-    """Contracts the parts of an operand that is still to be reduced, so that only the result is, if that costs less
-    than `limit`: the product of a sum is the sum of products."""
-    best, plan = limit - 1e-6, None
+def _carry_on(ctx: Context, op: Op, factors: Factors, dims: DotDims, limit: float) -> bool:
+    """Contracts an operand that is still unreduced part by part, so that only the result is reduced, if that costs less
+    than `limit` bytes: (sum of parts) @ b = sum of (part @ b)."""
+    best, plan = limit - EQUAL_COST_BYTES, None
     for position, v in enumerate(op.operands):
         other = op.operands[1 - position]
-        if other is v or not linear.deferred(ctx, v) or ctx.state(other).pending or ctx.state(v).partial.masked:
+        partial = None if other is v else linear.deferred(ctx, v)
+        if partial is None or ctx.state(other).pending or partial.masked:
             continue
         if not ctx.options.distribute and not is_finite(ctx.program, other):
             continue  # inf * (p + q) is infinite where inf * p + inf * q is not a number
-        partial = ctx.state(v).partial
         assigned = _assigned(ctx, factors, position, partial, ctx.state(other).dims or ctx.want(other))
         more = tuple(a for f, k in enumerate(factors.kinds) if k == REDUCE for a in assigned[f])
         theirs = layout_of(factors.operands[1 - position], assigned)
@@ -82,27 +88,27 @@ def _carry_on(ctx: Context, op: Op, factors: Factors, dims, limit: float) -> boo
         for atoms in partial.parts:
             cost += ctx.later_cost(op.results[0], out, tuple(sorted({*atoms, *more})))
         if cost < best:
-            best, plan = cost, (position, theirs, out, more)
+            best, plan = cost, (position, partial, theirs, out, more)
     if plan is None:
         return False
-    position, theirs, out, more = plan
+    position, partial, theirs, out, more = plan
     v, other = op.operands[position], op.operands[1 - position]
     contracted = (dims.lhs_contract, dims.rhs_contract)
-    mine = ctx.state(v).partial.dims
+    mine = partial.dims
     factor = ctx.masked(ctx.get(other, theirs), other.type.shape, theirs, contracted[1 - position])
 
-    def local(ref: Ref) -> Ref:
+    def local(ref: LocalValue) -> LocalValue:
         ref = ctx.masked(ref, v.type.shape, mine, contracted[position])
         refs = (ref, factor) if position == 0 else (factor, ref)
         return ctx.local_copy(op, refs, [ctx.piece_shape(op.results[0], out)])[0]
 
-    linear.apply(ctx, op, v, out, local, more)
+    linear.apply(ctx, op, partial, out, local, more)
     return True
 
 
 def _assigned(ctx: Context, factors: Factors, position: int, partial: Partial, have: Dims) -> list[tuple[int, ...]]:
-    """Axes per factor: those of the unreduced operand, and at the other operand's own factors what it has of the axes
-    that are neither used nor pending."""
+    """Axes per factor: those of the unreduced operand (the one at `position`); along factors that only the other
+    operand has, those that it has there, unless they are used or pending."""
     assigned: list[tuple[int, ...]] = [()] * len(factors.sizes)
     for f, atoms in zip(factors.operands[position], partial.dims):
         assigned[f] = atoms
@@ -114,7 +120,8 @@ def _assigned(ctx: Context, factors: Factors, position: int, partial: Partial, h
 
 
 def dot(ctx: Context, op: Op) -> None:
-    """The product of matrices and vectors: the last dimension of the left meets the first of the right."""
+    """The old form of dot_general for vectors and matrices: contracts the last dimension of lhs with the first of
+    rhs."""
     last = len(op.operands[0].type.shape) - 1
     text = f"#stablehlo.dot<lhs_contracting_dimensions = [{last}], rhs_contracting_dimensions = [0]>"
     attrs = {**op.attrs, "dot_dimension_numbers": ir.Attribute.parse(text, ctx.program.context)}

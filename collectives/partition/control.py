@@ -1,27 +1,34 @@
-"""Control flow: loops, branches, calls, constraints and barriers."""
+"""Control flow and annotations: while, case, calls; sharding constraints, barriers, tokens, messages.
+
+Bodies are partitioned in place. What is special to loops: loop-invariant values are captured instead of carried, so
+that reshards of them are hoisted; and accumulators of partial sums are carried unreduced: `for i: s += dot(a[i],
+b[i])`, each dot a partial sum over x, is one all-reduce of s after the loop. Since how the body uses what it carries is
+only known once it is written, a body is written up to `LOOP_WRITES` times."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from propagation.attributes import symbol
-from propagation.program import Block, Op, Value, source
+from propagation.program import Block, Func, Op, Value, source
 
-from ..emit import Ref, Region
+from ..emit import LocalValue, Region
 from ..errors import UnsupportedOpError
+from ..heuristics import LOOP_WRITES
 from ..layout import Dims
 from ..realise import APART
 from . import batch, linear
 from .bodies import called, is_written_in_place
-from .carries import best
 from .constant import scalar_constant
 from .context import Context
+from .loop_layouts import best
 from .provenance import asked
+from .state import Partial, State
 from .varying import varying
 
 _CARRIED = "carried value {} of a loop"
-LOOKS = 3  # how often a loop's body is written before the layouts of what it carries are final
 
 
 # -- loops ----------------------------------------------------------------------------------------------------
@@ -29,9 +36,15 @@ LOOKS = 3  # how often a loop's body is written before the layouts of what it ca
 
 @dataclass(slots=True)
 class _Carry:
-    """How a loop carries a value: in layout `dims`, complete or (`pending`) as a sum still to be reduced over axes.
-    A `fixed` value is returned unchanged by the body: it is not carried but used from outside. A pending sum is
-    `refused` if the body, seen again, does not return it as such; a `settled` carry is not changed any more."""
+    """How a loop carries a value.
+
+    dims     its layout
+    fixed    loop-invariant: the body returns it unchanged, so it is not carried but captured from outside
+    pending  the atoms over which it is carried as an unreduced sum, to be reduced once after the loop
+    masked   as in `Partial`
+    refused  the body, written again with the pending sum, did not return it as one
+    settled  not changed any more
+    """
 
     dims: Dims
     fixed: bool
@@ -42,14 +55,15 @@ class _Carry:
 
 
 def while_(ctx: Context, op: Op) -> None:
-    """Carried values keep the layout that propagation gave the loop, with three exceptions: what the body returns
-    unchanged stays outside, so that it is resharded once; an empty collection takes the layout of what is put in;
-    a sum of partial sums is reduced once, after the loop."""
+    """Carried values keep the layout that propagation gave the loop (or one that `loop_layouts` finds cheaper), with
+    three exceptions: loop-invariant values stay outside, so that they are resharded once; a stack that a scan writes
+    rows into takes the layout that the rows are computed in; an accumulator of partial sums stays unreduced inside and
+    is reduced once, after the loop."""
     body = op.regions[1]
     carries = []
     for r, v, ret, arg in zip(op.results, op.operands, body.terminator.operands, body.args):
         carries.append(_Carry(ctx.want(r), ret is arg))
-        if ret is arg:  # each run of the body uses it: a partial sum must not be carried on inside
+        if ret is arg:  # each iteration uses it: an unreduced sum must not be used part by part inside
             ctx.state(v).uses += 2
     trips = trip_count(op)
 
@@ -74,32 +88,33 @@ def while_(ctx: Context, op: Op) -> None:
 
 
 def _settle(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> tuple[list[_Carry], list[Region]]:
-    """Carries that the body agrees with, starting from given ones, and the regions written with them."""
+    """Writes the loop, again while its body suggests better carries, starting from given ones; the final carries and
+    the regions written with them."""
     marks = len(ctx.findings)
     regions, looks = _loop_regions(ctx, op, carries, trips), 1
-    # After LOOKS only what was refused changes, each carry once.
-    while (better := _reconsider(ctx, op, carries, looks < LOOKS)) is not None:
+    # After LOOP_WRITES times only refused carries change, each once.
+    while (better := _reconsider(ctx, op, carries, looks < LOOP_WRITES)) is not None:
         carries = better
         del ctx.findings[marks:]
         regions, looks = _loop_regions(ctx, op, carries, trips), looks + 1
     return carries, regions
 
 
-def _emit_loop(ctx: Context, op: Op, inits, regions) -> list[Ref]:
+def _emit_loop(ctx: Context, op: Op, inits: Sequence[LocalValue], regions: Sequence[Region]) -> list[LocalValue]:
     types = [(ref.shape, ref.dtype) for ref in inits]
     text = ctx.attr_text(op)
     return ctx.region.op(op.name, inits, types, extra=text, regions=regions, loc=ctx.loc)
 
 
-def _initial(ctx: Context, op: Op, i: int, carry: _Carry) -> tuple[Ref, dict[tuple[int, ...], Ref]]:
-    """The first value of a carried argument, and the parts to be added to what the loop returns. A pending sum starts
-    at what is pending over the same axes already (in an outer loop, its own sum so far), else at zero."""
+def _initial(ctx: Context, op: Op, i: int, carry: _Carry) -> tuple[LocalValue, dict[tuple[int, ...], LocalValue]]:
+    """The initial value of a carried argument, and the parts to be added to the loop's result. A pending sum starts at
+    the part of its operand that is pending over the same axes (in an outer loop, its own sum so far), else at zero."""
     value = op.operands[i]
     if not carry.pending:
         return asked(ctx, value, carry.dims, _CARRIED.format(i)), {}
-    rest: dict[tuple[int, ...], Ref] = {}
-    partial = ctx.state(value).partial
-    if linear.deferred(ctx, value) and partial.dims == carry.dims:
+    rest: dict[tuple[int, ...], LocalValue] = {}
+    partial = linear.deferred(ctx, value)
+    if partial is not None and partial.dims == carry.dims:
         rest = dict(partial.parts)
         carry.masked |= partial.masked
     elif scalar_constant(value) != 0:
@@ -110,8 +125,8 @@ def _initial(ctx: Context, op: Op, i: int, carry: _Carry) -> tuple[Ref, dict[tup
     return start, rest
 
 
-def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None):
-    """Condition and body for a choice of carries."""
+def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> list[Region]:
+    """Writes condition and body for given carries."""
     outer, regions = ctx.region, []
     apart = _apart(ctx, op.regions[0].terminator.operands[0]) if trips is None else None
     for is_body, block in enumerate(op.regions):
@@ -124,7 +139,7 @@ def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None
                 ctx.env[arg] = ctx.env[v]
                 continue
             text = None if arg.type.is_tensor else arg.type.text
-            ref = Ref(ctx.piece_shape(arg, carry.dims), arg.type.dtype, text)
+            ref = LocalValue(ctx.piece_shape(arg, carry.dims), arg.type.dtype, text)
             region.args.append(ref)
             ctx.bind_partial(arg, carry.dims, {carry.pending: ref}, masked=carry.masked)
         if is_body:
@@ -142,19 +157,19 @@ def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None
     return regions
 
 
-def _returned(ctx: Context, value: Value, carry: _Carry, because: str) -> Ref:
+def _returned(ctx: Context, value: Value, carry: _Carry, because: str) -> LocalValue:
     if carry.pending:
         partial = ctx.state(value).partial
-        sums = partial is not None and (partial.kind, partial.dims) == ("add", carry.dims)
-        if sums and set(partial.parts) == {carry.pending}:
-            return partial.parts[carry.pending]
+        if partial is not None and (partial.kind, partial.dims) == ("add", carry.dims):
+            if set(partial.parts) == {carry.pending}:
+                return partial.parts[carry.pending]
         carry.refused = True
     return asked(ctx, value, carry.dims, because)
 
 
 def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list[_Carry] | None:
-    """Better carries, now that the body has been seen, or (without `look`) such that it allows; None if there are
-    none."""
+    """Better carries, given the states that writing the body left; None if there are none. Without `look`, only carries
+    that the body refused are changed."""
     cond, body = op.regions
     out, changed = [], False
     for i, (arg, ret, v, c) in enumerate(zip(body.args, body.terminator.operands, op.operands, carries)):
@@ -164,9 +179,9 @@ def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list
             new = _Carry(ctx.want(op.results[i]), False, settled=True)
         elif c.fixed or c.pending or c.settled or not look:
             pass
-        elif not cond.args[i].uses and _accumulates(state, end):
-            (pending,) = [p for p in end.partial.parts if p]
-            new = _Carry(end.partial.dims, False, pending, end.partial.masked)
+        elif not cond.args[i].uses and (partial := _accumulated(state, end)) is not None:
+            (pending,) = [p for p in partial.parts if p]
+            new = _Carry(partial.dims, False, pending, partial.masked)
         elif state.hint is not None and ctx.state(v).make is not None and state.hint != c.dims:
             new = _Carry(state.hint, False)
         changed |= new is not c
@@ -174,16 +189,18 @@ def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list
     return out if changed else None
 
 
-def _accumulates(state, end) -> bool:
-    """Whether a body returns its argument plus one partial sum, the argument being used for nothing else."""
-    if state.uses != 1 or end.uses != 1 or end.partial is None or end.partial.kind != "add":
-        return False
-    parts = end.partial.parts
-    return len(parts) == 2 and parts.get(()) is state.versions.get(end.partial.dims)
+def _accumulated(state: State, end: State) -> Partial | None:
+    """What a body returns (`end`) if that is its argument (`state`) plus one unreduced sum, the argument being used for
+    nothing else; else None."""
+    partial = end.partial
+    if state.uses != 1 or end.uses != 1 or partial is None or partial.kind != "add":
+        return None
+    parts = partial.parts
+    return partial if len(parts) == 2 and parts.get(()) is state.versions.get(partial.dims) else None
 
 
 def trip_count(op: Op) -> int | None:
-    """How often a counting loop runs: `i < limit`, `i` from a constant by constant steps. None if not such a loop."""
+    """The trip count of a loop `for i in range(start, limit, step)` with constants; None for any other loop."""
     cond, body = op.regions
     test = cond.terminator.operands[0].op
     if test is None or test.name != "stablehlo.compare" or test.parent is not cond:
@@ -200,14 +217,16 @@ def trip_count(op: Op) -> int | None:
         return None
     a, b = step_op.operands
     step = scalar_constant(_outside(op, body, b if a is body.args[i] else a))
-    # Floating-point steps are rounded: how many it takes is not the quotient.
-    if not all(type(n) is int for n in (start, end, step)) or step <= 0 or body.args[i] not in (a, b):
+    # Only integers: sums of floating-point steps are rounded, so their number is not the quotient.
+    if type(start) is not int or type(end) is not int or type(step) is not int or step <= 0:
+        return None
+    if body.args[i] not in (a, b):
         return None
     return max(0, -(-(end - start) // step))
 
 
 def _outside(op: Op, block: Block, value: Value) -> Value:
-    """The value outside a loop that a carried but never changed argument stands for."""
+    """The value outside of a loop that a loop-invariant argument stands for; other values as they are."""
     while value.is_argument and value.owner is block:
         body = op.regions[1]
         if body.terminator.operands[value.number] is not body.args[value.number]:
@@ -220,7 +239,8 @@ def _outside(op: Op, block: Block, value: Value) -> Value:
 
 
 def case(ctx: Context, op: Op) -> None:
-    """Every branch returns the layout propagation gave the result; what is gathered inside stays inside."""
+    """Every branch returns the layouts that propagation gave the results. Versions made inside a branch are not visible
+    outside, since it may not run."""
     index = ctx.get(op.operands[0], ())
     layouts = [ctx.want(r) for r in op.results]
     outer, regions = ctx.region, []
@@ -245,7 +265,8 @@ def case(ctx: Context, op: Op) -> None:
 
 
 def _apart(ctx: Context, predicate: Value) -> frozenset[int]:
-    """The atoms over which devices may disagree about running what a predicate decides, and what it stands in."""
+    """The atoms over which devices may diverge in a branch or loop: those over which its predicate may differ between
+    devices (in a manual computation), and those of the regions around."""
     return varying(ctx, predicate) | (ctx.region.lookup(APART) or frozenset())
 
 
@@ -253,7 +274,7 @@ def _apart(ctx: Context, predicate: Value) -> frozenset[int]:
 
 
 def call(ctx: Context, op: Op) -> None:
-    """Small callees, and those called once, are written in place; others become one function per set of layouts."""
+    """Small callees, and those called once, are inlined; others become one function per set of layouts."""
     callee = called(ctx, op)
     if callee is None:
         name = symbol(op.attrs["callee"])
@@ -264,15 +285,15 @@ def call(ctx: Context, op: Op) -> None:
         _call(ctx, op, callee)
 
 
-def inline(ctx: Context, op: Op, callee) -> None:
-    """Writes a function in the place of an operation whose results are the function's."""
+def inline(ctx: Context, op: Op, callee: Func) -> None:
+    """Inlines a function in place of an operation whose operands and results are the function's."""
     outer = ctx.env
     for v, arg in zip(op.operands, callee.args):
-        # The call is one use, which stands for all uses of the callee's argument.
+        # The call counts as one use of the operand; the callee's argument has as many as it has.
         ctx.state(v).uses += max(0, len(arg.uses) - 1)
     ctx.env = {arg: outer[v] for arg, v in zip(callee.args, op.operands)}
     if ctx.calls(callee.name) > 1:
-        ctx.forget_estimates()  # those of the callee's values were made for another call
+        ctx.forget_estimates()  # estimates of the callee's values are those of another call
     for v, r in zip(callee.returned, op.results):
         end = ctx.ends.get(r) if len(r.uses) == 1 else None
         if end is None:
@@ -286,11 +307,11 @@ def inline(ctx: Context, op: Op, callee) -> None:
     ctx.op = op
     for r, state in zip(op.results, results):
         ctx.env[r] = state
-        # The callee's return is one use, which stands for all uses of the call's result.
+        # The callee's return counts as one use; the call's result has as many as it has.
         state.uses += max(0, len(r.uses) - 1)
 
 
-def _call(ctx: Context, op: Op, callee) -> None:
+def _call(ctx: Context, op: Op, callee: Func) -> None:
     layouts = tuple(ctx.want(a) for a in callee.args)
     outs = tuple(ctx.want(v) for v in callee.returned)
     apart = ctx.region.lookup(APART) or frozenset()
@@ -315,14 +336,15 @@ def _call(ctx: Context, op: Op, callee) -> None:
 
 
 def constraint(ctx: Context, op: Op) -> None:
-    """The value in the layout that was asked for."""
+    """A sharding constraint or reshard: the value in the layout of the annotation."""
     value, result = op.operands[0], op.results[0]
     state = ctx.state(value)
     if state.make is not None or state.type_text is not None:
         ctx.env[result] = state
         return
     dims = ctx.want(result)
-    if state.pending and state.partial.dims == dims and ctx.sharding(result).unreduced:
+    sharding, partial = ctx.sharding(result), state.partial
+    if state.pending and partial is not None and partial.dims == dims and sharding is not None and sharding.unreduced:
         same(ctx, op)
         return
     ctx.bind(result, dims, asked(ctx, value, dims, "annotation"))
@@ -330,8 +352,9 @@ def constraint(ctx: Context, op: Op) -> None:
 
 
 def reduced(ctx: Context, op: Op) -> None:
-    """A sum over devices that stands after the operation that left it to be done: the value itself, in its layout.
-    Sums of what an argument holds on each device are no operation on the whole tensor, unless it is said to be one."""
+    """`sdy.all_reduce` and `sdy.reduce_scatter`, which Shardy inserts behind an operation with a partial result. Values
+    of the global program are whole, so it is the operand itself, in the layout of the result. Of an argument that makes
+    sense only if it is declared unreduced."""
     value = op.operands[0]
     sharding = ctx.sharding(value)
     if not isinstance(value.owner, Op) and not (sharding is not None and sharding.unreduced):
@@ -344,7 +367,7 @@ def reduced(ctx: Context, op: Op) -> None:
 
 
 def same(ctx: Context, op: Op) -> None:
-    """Operations that only speak to propagation."""
+    """The result is the operand: operations that only tell propagation something."""
     for v, r in zip(op.operands, op.results):
         ctx.env[r] = state = ctx.env[v]
         state.uses += max(0, len(r.uses) - 1)
@@ -355,7 +378,7 @@ def nothing(ctx: Context, op: Op) -> None:
 
 
 def optimization_barrier(ctx: Context, op: Op) -> None:
-    """One barrier over the local pieces, so that nothing moves across it."""
+    """One barrier over the pieces of all operands: no collective or computation of theirs moves across it."""
     layouts = [ctx.want(r) for r in op.results]
     chosen = []
     for v, want in zip(op.operands, layouts):
@@ -369,12 +392,12 @@ def optimization_barrier(ctx: Context, op: Op) -> None:
 
 
 def token(ctx: Context, op: Op) -> None:
-    """Operations on tokens and tensors without any sharding of their own: run whole on every device."""
+    """Operations on tokens: run on every device."""
     batch.whole(ctx, op, "it has no sharding of its own", effect=True)
 
 
 def message(ctx: Context, op: Op) -> None:
-    """What leaves or enters the program (outfeed, send, ...) does so once on each device of a manual computation."""
+    """Messages to and from the host (outfeed, send, ...): in a manual computation once on each device."""
     if not ctx.manual and ctx.atoms.count > 1:
         raise UnsupportedOpError(
             f"{op.name} outside of a manual computation would run once per device; write it in one (shard_map), or use "

@@ -1,5 +1,9 @@
-"""Convolutions. Batch and feature dimensions pass; along a dimension that a window moves over, each device fetches the
-border it lacks (a halo) and works on its own outputs."""
+"""Convolutions: batch and feature dimensions are split like those of a matrix product, spatial ones by halo exchange.
+
+A 3 x 3 convolution of f32[32, 256, 256, 8] split along height over 8 devices: each device holds 32 rows, fetches one
+row from either neighbour (two permutes), and computes its own 32 rows of the output. A kernel as large as the image, as
+in the gradient of a kernel, is contracted over the split dimension instead and leaves a partial sum; of one operand
+each device then fetches the window that its piece of the other one is multiplied with."""
 
 from __future__ import annotations
 
@@ -11,25 +15,32 @@ from typing import NamedTuple
 from propagation.attributes import ConvDims, conv_dims, integer
 from propagation.program import Op
 
-from ..emit import Ref
+from ..emit import LocalValue
+from ..heuristics import EQUAL_COST_BYTES, SHARED_HALO_SHARE
 from ..layout import Dims
-from . import trade
 from .context import Context
+from .contraction_cuts import Cut, cut_of, kept, parts_of
 from .factors import PASS, REDUCE, Choice, Factors, choose, note_gathered
 from .intervals import bordered, lacking
-from .partial_pieces import Cut, cut_of, kept, parts_of
-from .reaches import Axis, Window, own_outputs, own_part, own_taps, padding_of, per_dim, taps_of_own_inputs
+from .local_convolution import Local, convolve
+from .window_reach import Axis, Window, own_outputs, own_part, own_taps, padding_of, per_dim, taps_of_own_inputs
 
 _WINDOWED = ("stablehlo.convolution", "stablehlo.reduce_window")
 _WHY = "a window moves over this dimension"
+_Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # of input, kernel and output
 
 
 @functools.lru_cache(maxsize=1024)
-def _conv_factors(d, lhs, rhs, out, batch_groups: int, feature_groups: int, spatial) -> Factors:
-    """Batch and output features pass, input features are contracted; with groups, the group dimension passes as a
-    whole number of groups per device. `spatial` says per spatial dimension what is split with the input: "out",
-    "kernel" (contracted), "batch" (both) or nothing."""
-    sizes, kinds = [], []
+def _conv_factors(
+    d: ConvDims, lhs: tuple[int, ...], rhs: tuple[int, ...], out: tuple[int, ...], batch_groups: int,
+    feature_groups: int, spatial: tuple[str, ...],
+) -> Factors:  # fmt: skip
+    """The factors of a convolution: batch and output features pass through, input features are contracted; with groups
+    the group dimension passes through, in whole groups per device. `spatial` says per spatial dimension what is split
+    together with the input: "out" (outputs, by halo exchange), "kernel" (contracted), "batch" (both: output t is made
+    of input t and tap t alone), or "" if it is whole."""
+    sizes: list[int] = []
+    kinds: list[int] = []
 
     def factor(n: int, kind: int) -> int:
         sizes.append(n)
@@ -78,20 +89,21 @@ def convolution(ctx: Context, op: Op) -> None:
             d.input_spatial, d.output_spatial, d.kernel_spatial, spread, step, base, lows, _reversals(op, rank)
         )
     ]
-    plan = None
+    plan: _Plan | None = None
     for spatial in itertools.product(*map(_modes, axes)):
         found = _plan(ctx, op, d, tuple(axes), shapes, spatial)
-        if found is not None and (plan is None or found.choice.bytes < plan.choice.bytes - 1e-6):
+        if found is not None and (plan is None or found.choice.bytes < plan.choice.bytes - EQUAL_COST_BYTES):
             plan = found
     if plan is None:
         plan = _plan(ctx, op, d, tuple(axes), shapes, ("",) * rank)
+        assert plan is not None  # spatial dimensions that are whole need no windows
     _convolve(ctx, op, d, axes, padding, plan)
 
 
 def _modes(axis: Axis) -> tuple[str, ...]:
-    """What a dimension's input may be split with: outputs if windows are small, the kernel if it is as large as the
-    input. By the number of elements and by how far they reach this may not be the same: windows that do not overlap
-    may have more taps than there are windows, and the gradient of their kernel more outputs than taps."""
+    """The modes of `_conv_factors` to try for a spatial dimension: "out" for a small window, "kernel" for one as large
+    as the input. Small is judged by the number of taps and by their reach, which may disagree (windows that do not
+    overlap may have more taps than there are windows): then both are tried."""
     if axis.is_batch:
         return ("batch",)
     few = axis.out >= axis.taps, axis.out * axis.step >= axis.taps * axis.spread
@@ -99,12 +111,13 @@ def _modes(axis: Axis) -> tuple[str, ...]:
 
 
 def _reversals(op: Op, rank: int) -> tuple[bool, ...]:
-    """Per spatial dimension, whether its windows are reversed."""
+    """Per spatial dimension, whether its kernel is reversed."""
     return tuple(map(bool, per_dim(op, "window_reversal", rank, 0)))
 
 
 class _Plan(NamedTuple):
-    """How a convolution is split: the choice among its factors, and the windows of input and kernel to fetch."""
+    """How a convolution is split: the choice among its factors, and by spatial dimension the `windows` of the input and
+    the `taps` of the kernel that devices fetch."""
 
     factors: Factors
     choice: Choice
@@ -117,23 +130,28 @@ def _groups(op: Op) -> dict[str, int]:
     return {k: integer(op.attrs[k]) for k in ("batch_group_count", "feature_group_count")}
 
 
-def _plan(ctx: Context, op: Op, d: ConvDims, axes: tuple[Axis, ...], shapes, spatial: tuple[str, ...]) -> _Plan | None:
-    """The cheapest way to split a convolution whose spatial dimensions are split as `spatial` says; None if devices
-    would need windows of different forms."""
+def _plan(
+    ctx: Context, op: Op, d: ConvDims, axes: tuple[Axis, ...], shapes: _Shapes, spatial: tuple[str, ...]
+) -> _Plan | None:  # fmt: skip
+    """The cheapest way to split a convolution whose spatial dimensions have the modes `spatial`; None if devices would
+    need windows of different forms (lengths or paddings), as one program for all devices cannot have."""
     factors = _conv_factors(d, *shapes, *_groups(op).values(), spatial)
     per_element = 2 * ctx.byte_per_flop
     for i, k, o in zip(d.input_spatial, d.kernel_spatial, d.output_spatial):
         taken = {f[i] for f, i in ((factors.operands[0], i), (factors.operands[1], k), (factors.results[0], o))}
         per_element *= shapes[1][k] * shapes[2][o] / max(1, *[factors.sizes[f] for f in taken if f >= 0], 1)
-    borders = _Borders(op, d, axes, spatial, shapes)
+    borders = _HaloPrice(op, d, axes, spatial, shapes)
     choice = choose(ctx, factors, op.operands, op.results, per_element, borders if any(spatial) else None)
-    windows, taps = borders.windows(ctx, choice.operands)
-    if None in windows.values() or None in taps.values():
+    found = borders.windows(ctx, choice.operands)
+    windows, taps = ({j: w for j, w in which.items() if w is not None} for which in found)
+    if (len(windows), len(taps)) != tuple(map(len, found)):
         return None
     return _Plan(factors, choice, spatial, windows, taps)
 
 
-def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[Axis], padding, plan: _Plan) -> None:
+def _convolve(
+    ctx: Context, op: Op, d: ConvDims, axes: Sequence[Axis], padding: Sequence[tuple[int, int]], plan: _Plan
+) -> None:  # fmt: skip
     lhs, rhs = op.operands
     result = op.results[0]
     factors, choice, _, plans, kernel = plan
@@ -146,9 +164,9 @@ def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[Axis], padding, 
         bordered(ctx, lhs, layout, needs, zeros[0], 0),
         bordered(ctx, rhs, choice.operands[1], taps, zeros[1], 0),
     ]
-    own = [d.input_spatial[j] for j in kernel]
+    under = [d.input_spatial[j] for j in kernel]
     fixed = [k for k, mode in zip(d.kernel_spatial, plan.spatial) if mode == "kernel" and k not in taps]
-    contracted = ((d.input_feature, *own), (d.kernel_input_feature, *fixed))
+    contracted = ((d.input_feature, *under), (d.kernel_input_feature, *fixed))
     operands = [
         ctx.masked(ref, v.type.shape, dims, which)
         for ref, v, dims, which in zip(operands, (lhs, rhs), choice.operands, contracted)
@@ -156,7 +174,7 @@ def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[Axis], padding, 
     around = {**plans, **kernel}
     paired = [layout[i] and mode == "batch" for mode, i in zip(plan.spatial, d.input_spatial)]
     lengths = [operands[0].shape[i] for i in d.input_spatial]
-    local = trade.Local(
+    local = Local(
         d,
         [a.step for a in axes],
         [a.base for a in axes],
@@ -183,41 +201,45 @@ def _convolve(ctx: Context, op: Op, d: ConvDims, axes: Sequence[Axis], padding, 
 
 
 def _added(
-    ctx: Context, op: Op, local: trade.Local, operands: Sequence[Ref], shape: tuple[int, ...], cuts: dict[int, Cut]
-) -> Ref:  # fmt: skip
-    """The convolution of the pieces, whose contractions are cut along the spatial dimensions `cuts`."""
+    ctx: Context, op: Op, local: Local, operands: Sequence[LocalValue], shape: tuple[int, ...],
+    cuts: dict[int, Cut],
+) -> LocalValue:  # fmt: skip
+    """The convolution of the pieces; along the spatial dimensions `cuts` it is a sum of convolutions of parts."""
     if not cuts:
-        return trade.convolve(ctx, op, local, operands, shape)
+        return convolve(ctx, op, local, operands, shape)
     (j, cut), *others = cuts.items()
-    total = None
+    total: LocalValue | None = None
     for refs, part in parts_of(ctx, cut, operands, (local.dims.input_spatial[j], local.dims.kernel_spatial[j])):
         around = part.window.low, part.window.high
         padding = [around if i == j else pad for i, pad in enumerate(local.padding)]
         ref = _added(ctx, op, local._replace(padding=padding), refs, shape, dict(others))
         ref = kept(ctx, cut, part, ref, local.dims.output_spatial[j])
         total = ref if total is None else ctx.emit("stablehlo.add", (total, ref), shape, ref.dtype)
+    assert total is not None  # a cut has parts
     return total
 
 
 def _paired_padding(axis: Axis, n: int) -> tuple[int, int]:
-    """The padding with which `n` of the positions of a batch dimension meet in pairs, as all of them do."""
+    """The local padding of a spatial dimension that is a batch dimension, of which a device has `n` positions."""
     around = (n - 1) * axis.spread if axis.turned else 0
     return around, around
 
 
-class _Borders(NamedTuple):
-    """What a convolution's device needs of split spatial dimensions."""
+class _HaloPrice(NamedTuple):
+    """Prices the halos that devices need along split spatial dimensions (a `Border` of `choose`)."""
 
     op: Op
     dims: ConvDims
     axes: tuple[Axis, ...]
     spatial: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: _Shapes
 
-    def windows(self, ctx: Context, layouts: Sequence[Dims]) -> tuple[dict, dict]:
-        """({dimension: window of the input}, {dimension: window of the kernel}) that are fetched. A contraction over
-        positions needs one of the two: one with which it need not be cut, if there is such; an operand under other
-        windows too is preferred, because one border serves both."""
+    def windows(
+        self, ctx: Context, layouts: Sequence[Dims]
+    ) -> tuple[dict[int, Window | None], dict[int, Window | None]]:
+        """({spatial dimension: window of the input}, {spatial dimension: window of the kernel}) to fetch. A contraction
+        over a split dimension needs one of the two: preferably one with which it need not be cut (`contraction_cuts`),
+        and of an operand that other windows slide over too, because one halo then serves both."""
         plans: dict[int, Window | None] = {}
         kernel: dict[int, Window | None] = {}
         d = self.dims
@@ -239,19 +261,20 @@ class _Borders(NamedTuple):
     def _cost(
         self, ctx: Context, axis: Axis, own: int, plan: Window | None, layouts: Sequence[Dims], at: int
     ) -> tuple[bool, bool, float]:
-        """(impossible, cut, bytes) of a contraction over positions in which devices have pieces of operand `own`, and
-        fetch a window along dimension `at` of the other one."""
+        """(impossible, cut, bytes) of a contraction over a split dimension in which devices have pieces of operand
+        `own` and fetch a window along dimension `at` of the other operand."""
         if plan is None:
             return True, True, 0.0
         v, dims, shape = self.op.operands[1 - own], layouts[1 - own], self.shapes[1 - own]
         cut = cut_of(axis, plan, own, dims[at], self.op.results[0].type.dtype)
         rows = lacking(plan.starts, plan.counts, shape[at])
-        size = rows * ctx.elements(shape, dims) / -(-shape[at] // len(plan.starts)) * ctx.bits(v)
+        size = rows * ctx.elements(shape, dims) / -(-shape[at] // len(plan.starts)) * ctx.itemsize(v)
         shared = any(u.op is not self.op and u.op.name in _WINDOWED for u in v.uses)
-        return cut is not None and not cut.parts, cut is not None, size * (0.5 if shared else 1.0)
+        return cut is not None and not cut.parts, cut is not None, size * (SHARED_HALO_SHARE if shared else 1.0)
 
     def __call__(self, ctx: Context, layouts: Sequence[Dims]) -> float:
-        """Bytes that a device lacks of its windows; 0 where that is not known, and the dimension cannot stay split."""
+        """Bytes of halos that the busiest device receives. Dimensions without a possible window count as 0: the plan is
+        rejected later."""
         total = 0.0
         places = (self.dims.input_spatial, self.dims.kernel_spatial)
         for found, v, dims, at, shape in zip(
@@ -260,7 +283,7 @@ class _Borders(NamedTuple):
             for j, plan in found.items():
                 size = shape[at[j]]
                 if plan is not None:
-                    row = ctx.bits(v) * ctx.elements(shape, dims) / -(-size // len(plan.starts))
+                    row = ctx.itemsize(v) * ctx.elements(shape, dims) / -(-size // len(plan.starts))
                     total += row * lacking(plan.starts, plan.counts, size)
         return total
 

@@ -1,11 +1,17 @@
-"""Pointwise operations: computed where the operands already are, or where the result is wanted."""
+"""Pointwise operations: computed in the layout of an operand or in the one wanted for the result, whichever sends less.
+
+Sums, differences and products with a constant pass unreduced operands on (see `linear.py`).
+"""
 
 from __future__ import annotations
 
 import math
 
+from propagation.ops import POINTWISE
 from propagation.program import Op, Value
 
+from ..emit import LocalValue
+from ..heuristics import EQUAL_COST_BYTES
 from ..layout import Dims
 from . import linear, recompute
 from .constant import scalar_constant
@@ -13,7 +19,7 @@ from .context import Context
 
 
 def pointwise(ctx: Context, op: Op) -> None:
-    """A pointwise operation. Scalars beside larger operands (clamp, select) are kept whole."""
+    """Any pointwise operation. Scalar operands beside larger ones (clamp, select) stay replicated."""
     result = op.results[0]
     rank = len(result.type.shape)
     if _all_lazy(ctx, op):
@@ -34,13 +40,14 @@ def _operand_layouts(op: Op, dims: Dims) -> tuple[Dims, ...]:
     return tuple([dims if len(v.type.shape) == len(dims) else () for v in op.operands])
 
 
-def _compute(ctx: Context, op: Op, dims: Dims):
+def _compute(ctx: Context, op: Op, dims: Dims) -> LocalValue:
     operands = [ctx.get(v, wanted) for v, wanted in zip(op.operands, _operand_layouts(op, dims))]
     return ctx.local_copy(op, operands, [ctx.piece_shape(op.results[0], dims)])[0]
 
 
 def layout(ctx: Context, op: Op, rank: int) -> Dims:
-    """Where to compute: the layout of the result, or that of an operand if moving the result later is cheaper."""
+    """The layout to compute in: the one wanted for the result, or that of an operand if resharding the result later is
+    cheaper."""
     result = op.results[0]
     want = ctx.want(result)
     env = ctx.env
@@ -51,16 +58,16 @@ def layout(ctx: Context, op: Op, rank: int) -> Dims:
     for v in bound:
         state = ctx.state(v)
         for dims in [state.dims, *state.versions]:
-            if dims not in candidates:
+            if dims is not None and dims not in candidates:
                 candidates.append(dims)
-    shape, bits = result.type.shape, ctx.bits(result)
-    per_element = bits * (1 + len(bound)) * ctx.redundancy
+    shape, itemsize = result.type.shape, ctx.itemsize(result)
+    per_element = itemsize * (1 + len(bound)) * ctx.redundancy
     best, best_cost = want, math.inf
     for dims in candidates if len(candidates) > 1 else ():
         cost = sum([ctx.move_cost(v, dims) for v in bound]) + ctx.elements(shape, dims) * per_element
-        if cost < best_cost - 1e-6:  # else its users need not be asked
+        if cost < best_cost - EQUAL_COST_BYTES:  # else there is no need to look ahead
             cost += ctx.later_cost(result, dims)
-            if cost < best_cost - 1e-6:
+            if cost < best_cost - EQUAL_COST_BYTES:
                 best, best_cost = dims, cost
     return best
 
@@ -94,103 +101,32 @@ def divide(ctx: Context, op: Op) -> None:
 
 
 def _same(ctx: Context, op: Op, value: Value) -> None:
-    """The result is another name of `value`: the cotangent of a loss begins with ones."""
+    """x * 1 and x / 1 are x: frontends write them, as the cotangent of a loss begins with ones."""
     state = ctx.state(value)
     state.uses += len(op.results[0].uses) - 1
     ctx.env[op.results[0]] = state
 
 
 def negate(ctx: Context, op: Op) -> None:
-    value = op.operands[0]
-    if linear.deferred(ctx, value):
-        dims = ctx.state(value).partial.dims
-        linear.apply(ctx, op, value, dims, lambda r: ctx.emit(op.name, (r,), r.shape, r.dtype))
+    partial = linear.deferred(ctx, op.operands[0])
+    if partial is not None:
+        linear.apply(ctx, op, partial, partial.dims, lambda r: ctx.emit(op.name, (r,), r.shape, r.dtype))
     else:
         pointwise(ctx, op)
 
 
 def convert(ctx: Context, op: Op) -> None:
-    """To the type that a pending sum has already, it stays pending."""
+    """An unreduced sum converted to its own type stays unreduced; to another one it is rounded after the sum."""
     value = op.operands[0]
-    if value.type.dtype == op.results[0].type.dtype and linear.deferred(ctx, value):
-        linear.apply(ctx, op, value, ctx.state(value).partial.dims, lambda r: r)
+    partial = linear.deferred(ctx, value) if value.type.dtype == op.results[0].type.dtype else None
+    if partial is not None:
+        linear.apply(ctx, op, partial, partial.dims, lambda r: r)
     else:
         pointwise(ctx, op)
 
 
-_POINTWISE = [
-    "abs",
-    "and",
-    "atan2",
-    "cbrt",
-    "ceil",
-    "clamp",
-    "compare",
-    "complex",
-    "cosine",
-    "count_leading_zeros",
-    "exponential",
-    "exponential_minus_one",
-    "floor",
-    "imag",
-    "is_finite",
-    "log",
-    "log_plus_one",
-    "logistic",
-    "maximum",
-    "minimum",
-    "not",
-    "or",
-    "popcnt",
-    "power",
-    "real",
-    "reduce_precision",
-    "remainder",
-    "round_nearest_afz",
-    "round_nearest_even",
-    "rsqrt",
-    "select",
-    "shift_left",
-    "shift_right_arithmetic",
-    "shift_right_logical",
-    "sign",
-    "sine",
-    "sqrt",
-    "tan",
-    "tanh",
-    "xor",
-]
-_CHLO = [
-    "_asin_acos_kernel",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "bessel_i1e",
-    "conj",
-    "cosh",
-    "digamma",
-    "erf",
-    "erf_inv",
-    "erfc",
-    "is_inf",
-    "is_neg_inf",
-    "is_pos_inf",
-    "lgamma",
-    "mulhi",
-    "next_after",
-    "polygamma",
-    "sinh",
-    "square",
-    "zeta",
-    "tan",
-]
-
 PARTITION = {
-    **{f"stablehlo.{name}": pointwise for name in _POINTWISE},
-    **{f"chlo.{name}": pointwise for name in _CHLO},
+    **dict.fromkeys(sorted(POINTWISE), pointwise),
     "stablehlo.map": pointwise,
     "stablehlo.add": add,
     "stablehlo.subtract": subtract,

@@ -1,46 +1,50 @@
 """Choosing how to split an operation: which mesh axes each of its factors gets.
 
-Factors are the loops of the operation (batch, rows, columns, contraction, ...). Splitting a pass-through factor costs
-nothing, splitting a reduced factor leaves a partial sum. Every axis that some operand or the result uses can go to one
-of the factors it stands at, or to none; what a choice costs is read off the reshard plans it needs, plus the time that
-computing redundantly takes on the topology, in bytes that could be sent meanwhile.
+Factors are the loops of the operation: of a matrix product lhs[m, k] @ rhs[k, n] they are m, n (pass-through: splitting
+them costs nothing) and k (reduced: splitting it leaves a partial sum). Every axis that splits some operand or is wanted
+for the result may go to one of the factors at which it stands there, or to none. All such assignments are priced, by
+the reshard plans that they need for operands and results, plus the time that redundant computation takes on the
+topology, in bytes that could be sent meanwhile.
+
+With lhs f32[1024@x, 512], rhs f32[512, 256@x] and the result wanted [1024@x, 256], axis x stands at m and at n: for m,
+rhs is all-gathered; for n, lhs is moved by an all-to-all and the result back; the cheaper one wins.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from propagation.program import Value
 
-from ..emit import Ref
+from ..emit import LocalValue, Region
+from ..heuristics import ASSIGNMENTS, ELSEWHERE_SHARE, EQUAL_COST_BYTES, RESHARD_LATER_SHARE
 from ..layout import Dims
 from ..reshard import runs_of
-from .context import SOFT, Context
+from .context import Context
 from .state import State
 
 __all__ = [
-    "MUCH", "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "arranged", "choose", "gathered", "layout_of",
+    "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "arranged", "choose", "gathered", "layout_of",
     "note_gathered", "sent", "work_of",
 ]  # fmt: skip
 
 PASS, REDUCE, WHOLE = 0, 1, 2
-CHOICE_LIMIT = 600
-MUCH = 0.8  # what a choice against propagation's may cost at most, as a part of the best one with it
 
 
 class Factors(NamedTuple):
     """The factors of an operation.
 
     sizes     size of each factor
-    kinds     PASS, REDUCE (summed over, operands only) or WHOLE (must stay in one piece)
+    kinds     PASS, REDUCE (summed over, operands only) or WHOLE (must not be split)
     operands  per operand, per dimension, its factor; -1 for a dimension that must be whole
     results   the same for results
     even      factors whose axes must divide their size
-    dealt     factors to which axes may go that stand elsewhere, where what has them is whole: cutting costs nothing
-    idle      factors along which nothing is computed: of the rows of a table, those that are asked for are touched
+    dealt     factors to which axes may go although no tensor has them there: those that count the look-ups of a gather,
+              whose indices are replicated mostly, so that splitting them is a local slice
+    idle      factors along which nothing is computed: the rows of a table, of which a gather touches only some
     """
 
     sizes: tuple[int, ...]
@@ -53,7 +57,8 @@ class Factors(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The layouts that follow from an assignment of axes to factors. `pending` are the axes of reduced factors."""
+    """The layouts that follow from an assignment of axes to factors. `pending` are the axes of reduced factors, over
+    which results are unreduced; `bytes` is its price."""
 
     assigned: tuple[tuple[int, ...], ...]
     operands: tuple[Dims, ...]
@@ -62,27 +67,33 @@ class Choice(NamedTuple):
     bytes: float
 
 
-Border = Callable[[Context, tuple[Dims, ...]], float]
+class Border(Protocol):
+    """Prices the borders (halos) that operands laid out so still lack: bytes that a device receives for them."""
+
+    def __call__(self, ctx: Context, layouts: Sequence[Dims], /) -> float: ...
+
+    def __hash__(self) -> int: ...
 
 
 def choose(
     ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], byte_per_work: float,
     border: Border | None = None,
 ) -> Choice:  # fmt: skip
-    """The cheapest assignment. `byte_per_work` prices one element of the factors' product computed on a device;
-    `border`, a value that hashes, tells the bytes that operands laid out so still lack, as a window's borders."""
+    """The cheapest assignment of axes to factors. `byte_per_work` prices one element of the product of all factors'
+    sizes, computed on a device; `border` adds the halos that operands in given layouts still need."""
     states = [ctx.state(v) for v in operands]
     wants = [ctx.want(v) for v in results]
     key = (
         factors,
         tuple((_seen(ctx, s) or s.dims, s.partial and (s.partial.dims, tuple(s.partial.parts))) for s in states),
         tuple(wants),
-        tuple(s.bits for s in states),
+        tuple(s.itemsize for s in states),
         tuple(v.type.dtype for v in results),
+        tuple(tuple(r) for s in states for r in _local_versions(ctx, s)),
+        border,
+        tuple(map(ctx.runs_since, states)),
     )
-    local = tuple(tuple(r) for s in states for r in _local_versions(ctx, s))
-    key = (*key, local, border, tuple(map(ctx.runs_since, states)))
-    if any(s.recipe is not None for s in states):  # what they cost depends on what they are made of
+    if any(s.recipe is not None for s in states):  # their cost depends on where the sources of their recomputation are
         return _choose(ctx, factors, operands, results, states, wants, byte_per_work, border)
     found = ctx.decisions.get(key)
     if found is None:
@@ -91,15 +102,16 @@ def choose(
 
 
 def _seen(ctx: Context, state: State) -> tuple[Dims, ...]:
-    """The layouts of a value's versions, and those of another value that has the same pieces in one of them."""
+    """The layouts of a value's versions, and of other values that share one of these versions."""
     out = tuple(state.versions)
     for ref in state.versions.values():
         out += ctx.journal.layouts(ref, state.shape)
     return out
 
 
-def _local_versions(ctx: Context, state):
-    region = ctx.region
+def _local_versions(ctx: Context, state: State) -> Iterator[dict[Dims, LocalValue]]:
+    """The versions of a value that only regions around the current operation know."""
+    region: Region | None = ctx.region
     while region is not state.home and region is not None:
         known = region.known.get(state)
         if known:
@@ -107,20 +119,30 @@ def _local_versions(ctx: Context, state):
         region = region.parent
 
 
-def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_work, border) -> Choice:
-    tensors: list[tuple[tuple[int, ...], Dims]] = []  # (factor per dim, layout), the largest first
+_Tensor = tuple[tuple[int, ...], Dims]  # an operand or result: (factor per dimension, layout)
+_Run = tuple[int, ...]  # atoms that all layouts use together, in this order
+_Assigned = tuple[tuple[int, ...], ...]  # per factor, the atoms that split it
+_Work = tuple[float, Border | None]  # bytes that an element of work counts as, and what prices borders
+
+
+def _choose(
+    ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], states: Sequence[State],
+    wants: Sequence[Dims], byte_per_work: float, border: Border | None,
+) -> Choice:  # fmt: skip
+    sized: list[tuple[float, tuple[int, ...], Dims]] = []
     for f, s in zip(factors.operands, states):
         if s.dims is not None:
-            tensors.append((math.prod(s.shape) * s.bits, f, s.dims))
-            tensors += [(math.prod(s.shape) * s.bits - 1, f, d) for v in _local_versions(ctx, s) for d in v]
+            sized.append((math.prod(s.shape) * s.itemsize, f, s.dims))
+            sized += [(math.prod(s.shape) * s.itemsize - 1, f, d) for known in _local_versions(ctx, s) for d in known]
     for f, v, w in zip(factors.results, results, wants):
-        tensors.append((v.type.size, f, w))
-    tensors = [(f, d) for _, f, d in sorted(tensors, key=lambda t: -t[0])]
+        sized.append((v.type.size, f, w))
+    tensors: list[_Tensor] = [(f, d) for _, f, d in sorted(sized, key=lambda t: -t[0])]
     runs = runs_of([d for _, dims in tensors for d in dims])
     runs = [r for r in runs if r]
     places = [_places(ctx, run, tensors, factors) for run in runs]
     work = byte_per_work, border
-    best, chosen = None, ()
+    best: Choice | None = None
+    chosen: tuple[int, ...] = ()
     light = _are_light(ctx, operands, results)
     options = []
     for run, p in zip(runs, places):
@@ -128,44 +150,51 @@ def _choose(ctx, factors: Factors, operands, results, states, wants, byte_per_wo
         if sure and light:
             sure = factors.kinds[p[0]] != REDUCE
         options.append(p if sure else [*p, -1])
-    if math.prod(map(len, options)) > CHOICE_LIMIT:
+    if math.prod(map(len, options)) > ASSIGNMENTS:
         options = [o[:2] for o in options]
-    for picks in itertools.islice(itertools.product(*options), CHOICE_LIMIT):
+    for picks in itertools.islice(itertools.product(*options), ASSIGNMENTS):
         assigned = _assign(ctx, factors, runs, picks, tensors)
         if assigned is None:
             continue
         choice = _cost(ctx, factors, assigned, operands, results, work, None if best is None else best.bytes)
-        if choice is not None and (best is None or choice.bytes < best.bytes - 1e-6):
+        if choice is not None and (best is None or choice.bytes < best.bytes - EQUAL_COST_BYTES):
             best, chosen = choice, picks
-    if best is not None and best.bytes > _heaviest(ctx, states) and not best.pending:  # one sum is a quick thing
+    if best is not None and best.bytes > _heaviest(ctx, states) and not best.pending:  # one reduction is hard to beat
         best = _elsewhere(ctx, factors, runs, places, chosen, tensors, operands, results, work, best)
     if best is None:
-        none = ((),) * len(factors.sizes)
-        best = _cost(ctx, factors, none, operands, results, work, None)
-    if factors.dealt and any(best.assigned[f] for f in factors.dealt):  # to send less, not to compute less
-        plain = _choose(ctx, factors._replace(dealt=()), operands, results, states, wants, *work)
+        best = _cost(ctx, factors, ((),) * len(factors.sizes), operands, results, work, None)
+        assert best is not None  # without a limit every assignment has a price
+    if factors.dealt and any(
+        best.assigned[f] for f in factors.dealt
+    ):  # chosen for sending less, not for computing less
+        plain = _choose(
+            ctx, factors._replace(dealt=()), operands, results, states, wants, byte_per_work, border
+        )  # fmt: skip
         sent = [c.bytes - work_of(ctx, factors, c.assigned) * byte_per_work for c in (best, plain)]
-        best = best if sent[0] < MUCH * sent[1] else plain
+        best = best if sent[0] < ELSEWHERE_SHARE * sent[1] else plain
     return best
 
 
 def _are_light(ctx: Context, operands: Sequence[Value], results: Sequence[Value]) -> bool:
-    """Whether having operands whole may send less than adding up results: where some are moved once for many runs of a
-    loop. Elsewhere it would make every device compute what they share."""
+    """Whether gathering operands may send less than reducing results: in a loop, where operands from outside are
+    gathered once for all iterations. Elsewhere gathering would only make all devices compute the same."""
     runs = [(s, ctx.runs_since(s)) for s in map(ctx.state, operands) if s.make is None]
     if all(n == 1 for _, n in runs):
         return False
-    return sum(s.bytes / n for s, n in runs) < 2 * sum(ctx.bits(r) * r.type.size for r in results)
+    return sum(s.bytes / n for s, n in runs) < 2 * sum(ctx.itemsize(r) * r.type.size for r in results)
 
 
-def _heaviest(ctx, states) -> float:
+def _heaviest(ctx: Context, states: Sequence[State]) -> float:
     """Bytes of a device's piece of the largest operand."""
-    return max((s.bits * ctx.elements(s.shape, s.dims) for s in states if s.dims is not None), default=0.0)
+    return max((s.itemsize * ctx.elements(s.shape, s.dims) for s in states if s.dims is not None), default=0.0)
 
 
-def _elsewhere(ctx, factors: Factors, runs, places, chosen, tensors, operands, results, work, best: Choice) -> Choice:
-    """A better choice in which one run of axes goes to a factor at which it stands nowhere yet, if there is one: where
-    all places cost a gather, an exchange to a free dimension and back may cost less."""
+def _elsewhere(
+    ctx: Context, factors: Factors, runs: Sequence[_Run], places: Sequence[list[int]], chosen: tuple[int, ...],
+    tensors: Sequence[_Tensor], operands: Sequence[Value], results: Sequence[Value], work: _Work, best: Choice,
+) -> Choice:  # fmt: skip
+    """A better choice, if there is one, in which one run of axes goes to a pass-through factor where no tensor has it:
+    where every other place costs an all-gather, an all-to-all to a free dimension and one back may cost less."""
     for r, run in enumerate(runs):
         n = ctx.atoms.product(run)
         for factor in tensors[0][0]:
@@ -174,16 +203,17 @@ def _elsewhere(ctx, factors: Factors, runs, places, chosen, tensors, operands, r
             if factors.sizes[factor] % n:
                 continue
             assigned = _assign(ctx, factors, runs, (*chosen[:r], factor, *chosen[r + 1 :]), tensors)
-            choice = assigned and _cost(ctx, factors, assigned, operands, results, work, MUCH * best.bytes)
-            if choice is not None and choice.bytes < MUCH * best.bytes:
+            choice = assigned and _cost(ctx, factors, assigned, operands, results, work, ELSEWHERE_SHARE * best.bytes)
+            if choice and choice.bytes < ELSEWHERE_SHARE * best.bytes:
                 best = choice
     return best
 
 
-def _places(ctx, run, tensors, factors: Factors) -> list[int]:
-    """The factors at which a run of axes stands in some tensor and may be used. A run that splits a dimension which
-    must be whole may also go to a factor that all operands have."""
-    out, displaced = [], False
+def _places(ctx: Context, run: _Run, tensors: Sequence[_Tensor], factors: Factors) -> list[int]:
+    """The factors that a run of axes may go to: those where some tensor has it. A run that splits a dimension which
+    must be whole may also go to any pass-through factor that all operands have (by an all-to-all)."""
+    out: list[int] = []
+    displaced = False
     for f, dims in tensors:
         for factor, atoms in zip(f, dims):
             if run[0] not in atoms:
@@ -202,7 +232,7 @@ def _places(ctx, run, tensors, factors: Factors) -> list[int]:
     return out
 
 
-def _agreed(run, factor: int, tensors) -> bool:
+def _agreed(run: _Run, factor: int, tensors: Sequence[_Tensor]) -> bool:
     """Whether every tensor that has the factor splits it by this run, and no other dimension does."""
     for f, dims in tensors:
         for g, atoms in zip(f, dims):
@@ -211,14 +241,16 @@ def _agreed(run, factor: int, tensors) -> bool:
     return True
 
 
-def _assign(ctx, factors: Factors, runs, picks, tensors):
-    """Axes per factor, ordered as the largest tensor that splits it so has them, or those with more or fewer axes; None
-    if an assignment does not fit."""
-    chosen: dict[int, list] = {}
+def _assign(
+    ctx: Context, factors: Factors, runs: Sequence[_Run], picks: tuple[int, ...], tensors: Sequence[_Tensor]
+) -> _Assigned | None:
+    """Axes per factor for a pick of a factor (-1: none) for each run. Several runs at one factor are ordered as in the
+    largest tensor that splits it by exactly these axes, else by some of them. None if an assignment does not fit."""
+    chosen: dict[int, list[_Run]] = {}
     for run, pick in zip(runs, picks):
         if pick >= 0:
             chosen.setdefault(pick, []).append(run)
-    assigned = [()] * len(factors.sizes)
+    assigned: list[tuple[int, ...]] = [()] * len(factors.sizes)
     for factor, members in chosen.items():
         every = {a for m in members for a in m}
         alike = (atoms for f, dims in tensors for g, atoms in zip(f, dims) if g == factor and set(atoms) == every)
@@ -232,22 +264,23 @@ def _assign(ctx, factors: Factors, runs, picks, tensors):
         n, size = ctx.atoms.product(ordered), factors.sizes[factor]
         if size % n and factor in factors.even:
             return None
-        # Among more devices than there are positions it is dealt only where some tensor is so already.
+        # Over more devices than it has elements a factor is split only where some tensor is split so already.
         if size % n and n > size and not any((factor, assigned[factor]) in zip(f, dims) for f, dims in tensors):
             return None
     return tuple(assigned)
 
 
-def layout_of(dims_factors: Sequence[int], assigned) -> Dims:
+def layout_of(dims_factors: Sequence[int], assigned: Sequence[tuple[int, ...]]) -> Dims:
+    """The layout of a tensor whose dimensions have given factors (-1 for none), of which each is split as assigned."""
     return tuple([assigned[f] if f >= 0 else () for f in dims_factors])
 
 
 def gathered(
     ctx: Context, factors: Factors, operands: Sequence[Value], layouts: Sequence[Dims], why: str,
     which: slice = slice(None),
-) -> list[Ref]:  # fmt: skip
-    """The operands (`which` of them) in their layouts, with a finding where a dimension was split that has to be in one
-    piece."""
+) -> list[LocalValue]:  # fmt: skip
+    """The operands (`which` of them) in their layouts, with a full-gather finding for every dimension that was split
+    and must be whole."""
     refs = []
     for v, dims, fs in list(zip(operands, layouts, factors.operands))[which]:
         have = ctx.state(v).dims or ((),) * len(dims)
@@ -256,8 +289,7 @@ def gathered(
 
 
 def note_gathered(ctx: Context, factors: Factors, operands: Sequence[Value], layouts: Sequence[Dims], why: str) -> None:
-    """The findings of `gathered`, for operands that may be fetched in another way: what is a stretch of another tensor
-    is not cut out of it."""
+    """The findings of `gathered` for operands that are fetched in another way: a lazy view is not cut out for them."""
     for v, dims, fs in zip(operands, layouts, factors.operands):
         have = ctx.state(v).dims or ((),) * len(dims)
         lost = [i for i, f in enumerate(fs) if have[i] and _is_whole(ctx, factors, f, have[i])]
@@ -271,8 +303,8 @@ def _is_whole(ctx: Context, factors: Factors, factor: int, atoms: tuple[int, ...
     return factor in factors.even and factors.sizes[factor] % ctx.atoms.product(atoms) != 0
 
 
-def work_of(ctx: Context, factors: Factors, assigned) -> int:
-    """Elements of the factors' product that a device computes."""
+def work_of(ctx: Context, factors: Factors, assigned: Sequence[tuple[int, ...]]) -> int:
+    """The work of a device: the product of its shares of all factors' sizes."""
     work = 1
     for factor, (size, atoms) in enumerate(zip(factors.sizes, assigned)):
         if factor not in factors.idle:
@@ -280,7 +312,11 @@ def work_of(ctx: Context, factors: Factors, assigned) -> int:
     return work
 
 
-def _cost(ctx, factors: Factors, assigned, operands, results, work, limit) -> Choice | None:
+def _cost(
+    ctx: Context, factors: Factors, assigned: _Assigned, operands: Sequence[Value], results: Sequence[Value],
+    work: _Work, limit: float | None,
+) -> Choice | None:  # fmt: skip
+    """The choice of an assignment, with its price; None if that is known to be `limit` or more."""
     byte_per_work, border = work
     choice = arranged(factors, assigned)
     total = work_of(ctx, factors, assigned) * byte_per_work
@@ -296,7 +332,7 @@ def _cost(ctx, factors: Factors, assigned, operands, results, work, limit) -> Ch
 
 
 def arranged(factors: Factors, assigned: tuple[tuple[int, ...], ...]) -> Choice:
-    """The choice that assigns axes to factors so, without a price."""
+    """The choice of an assignment, without a price."""
     ins = tuple(layout_of(f, assigned) for f in factors.operands)
     outs = tuple(layout_of(f, assigned) for f in factors.results)
     pending = tuple(sorted(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms))
@@ -304,12 +340,12 @@ def arranged(factors: Factors, assigned: tuple[tuple[int, ...], ...]) -> Choice:
 
 
 def sent(ctx: Context, operands: Sequence[Value], results: Sequence[Value], choice: Choice) -> float:
-    """Bytes that a choice makes devices send, now and later, as far as they can be told."""
+    """Bytes that a choice sends, for its operands now and for its results later as far as that can be estimated."""
     now = sum(ctx.cost(v, dims) / ctx.runs_since(ctx.state(v)) for v, dims in zip(operands, choice.operands))
     return now + sum(_later(ctx, v, dims, choice.pending) for v, dims in zip(results, choice.results))
 
 
 def _later(ctx: Context, value: Value, dims: Dims, pending: tuple[int, ...]) -> float:
-    """`later_cost` in full."""
+    """`later_cost` without the discount."""
     end = ctx.ends.get(value) if len(value.uses) == 1 else None
-    return ctx.later_cost(value, dims, pending) / (1.0 if pending else SOFT if end is None else end[1])
+    return ctx.later_cost(value, dims, pending) / (1.0 if pending else RESHARD_LATER_SHARE if end is None else end[1])

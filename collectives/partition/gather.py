@@ -1,27 +1,33 @@
-"""Gather and scatter: batch and whole dimensions pass through; a table split along an indexed dimension is looked up
-with a mask and leaves a partial sum; a split target of a scatter keeps the updates that fall into its piece."""
+"""Gather and scatter: batch dimensions and whole slices pass through, indexed dimensions are split by masked lookups.
+
+An embedding table f32[50000@x, 512] indexed by i32[64]: each device subtracts the offset of its rows from the indices,
+looks up those that fall into its piece and zeros for the others, and the sum over x (64 rows, not the table) is the
+result. A scatter into a split target is its mirror image: indices outside of the device's piece are dropped. Updates
+that are split (segment sums) leave partial sums of the target, reduced later."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
-from propagation.attributes import gather_dims, integers, scatter_dims
+from propagation.attributes import GatherDims, ScatterDims, gather_dims, integer, integers, scatter_dims
 from propagation.program import Op, Value
 
-from ..emit import Ref
+from ..emit import LocalValue
+from ..heuristics import COUNTING_STEPS, ELSEWHERE_SHARE, EQUAL_COST_BYTES
 from ..layout import Dims
 from ..realise import array_text
-from . import chosen, linear, placed
 from . import indices as indices_
+from . import linear, lookups, static_indices
 from .constant import scalar_constant
 from .context import Context
-from .factors import MUCH, PASS, REDUCE, WHOLE, Choice, Factors, choose, gathered, layout_of, work_of
+from .factors import PASS, REDUCE, WHOLE, Choice, Factors, choose, gathered, layout_of, work_of
 from .reduce import identity_literal, is_identity, reduction_kind
 
 
 class _Builder:
-    """Collects factors while dimensions are matched."""
+    """Collects the factors of an operation while its dimensions are matched."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -32,23 +38,35 @@ class _Builder:
         self.kinds.append(kind)
         return len(self.sizes) - 1
 
-    def build(self, operands, results, dealt=(), rows=()) -> Factors:
-        """`dealt` are the factors that count look-ups, which any axes may share; `rows` those that are looked up."""
+    def build(
+        self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]], dealt: Sequence[int] = (),
+        rows: Sequence[int] = (),
+    ) -> Factors:  # fmt: skip
+        """`dealt` are the factors that count look-ups, `rows` the indexed ones: see `Factors`."""
         operands, results = (tuple(map(tuple, part)) for part in (operands, results))
         sizes, kinds = tuple(self.sizes), tuple(self.kinds)
         return Factors(sizes, kinds, operands, results, dealt=tuple(dealt), idle=frozenset(rows))
 
 
-_WHY = "traced positions along this dimension need it whole"
+_WHY = "indices that are computed point into this dimension, which has to be whole"
 
 
 # -- gather ---------------------------------------------------------------------------------------------------
 
 
+# The factors of a gather (scatter), the dimensions of the table (target) that are looked up by index, and the pairs of
+# dimensions of table and indices that correspond.
+_Indexed = tuple[Factors, tuple[int, ...], tuple[tuple[int, int], ...]]
+
+
 @functools.lru_cache(maxsize=4096)
-def _gather_factors(dims, sizes, operand, indices, result, iotas) -> tuple[Factors, tuple[int, ...], tuple]:
-    """(factors, operand dimensions that are looked up by index, (operand, indices) dimension pairs that correspond)."""
-    b = _Builder()
+def _gather_factors(
+    dims: GatherDims, sizes: tuple[int, ...], operand: tuple[int, ...], indices: tuple[int, ...],
+    result: tuple[int, ...], iotas: _Iotas,
+) -> _Indexed:  # fmt: skip
+    """The factors of a gather: batch dimensions and whole slices pass through, dimensions looked up by index are
+    reduced (of a masked lookup's sum over devices). Dimensions that an iota indexes correspond to the iota's."""
+    b, counted = _Builder(), dict(iotas)
     table, index, out = [-1] * len(operand), [-1] * len(indices), [-1] * len(result)
     batch_out = [i for i in range(len(result)) if i not in dims.offset]
     batch_in = [i for i in range(len(indices)) if i != dims.index_vector]
@@ -64,10 +82,10 @@ def _gather_factors(dims, sizes, operand, indices, result, iotas) -> tuple[Facto
     for d in dims.start_index_map:
         if table[d] >= 0 or sizes[d] != 1 or operand[d] == 1:
             continue
-        i = iotas.get(d) if iotas else None
-        if i is not None and indices[i] == operand[d]:
-            table[d] = index[i]
-            paired.append((d, i))
+        along = counted.get(d)
+        if along is not None and indices[along] == operand[d]:
+            table[d] = index[along]
+            paired.append((d, along))
         else:
             table[d] = b.add(operand[d], REDUCE)
             looked_up.append(d)
@@ -76,15 +94,12 @@ def _gather_factors(dims, sizes, operand, indices, result, iotas) -> tuple[Facto
     return b.build((table, index), (out,), dealt, rows), tuple(looked_up), tuple(paired)
 
 
-class _Iotas(dict):
-    """Hashable mapping from operand dimensions to the index dimension along which their index counts."""
-
-    def __hash__(self):
-        return hash(tuple(sorted(self.items())))
+# Pairs of an operand dimension and the dimension of the indices along which its index counts 0, 1, 2, ...
+_Iotas = tuple[tuple[int, int], ...]
 
 
-def factors_of_gather(op: Op) -> tuple[Factors, tuple[int, ...], tuple]:
-    """What `_gather_factors` says of an operation."""
+def factors_of_gather(op: Op) -> _Indexed:
+    """`_gather_factors` of an operation."""
     table, indices = op.operands
     dims = gather_dims(op.attrs["dimension_numbers"])
     sizes = integers(op.attrs["slice_sizes"])
@@ -93,14 +108,14 @@ def factors_of_gather(op: Op) -> tuple[Factors, tuple[int, ...], tuple]:
 
 
 def gather(ctx: Context, op: Op) -> None:
-    if placed.gather(ctx, op):
+    if static_indices.gather(ctx, op):
         return
     table, indices = op.operands
     result = op.results[0]
     dims = gather_dims(op.attrs["dimension_numbers"])
     sizes = integers(op.attrs["slice_sizes"])
     factors, looked_up, paired = factors_of_gather(op)
-    choice = choose(ctx, factors, (table, indices), (result,), 2 * ctx.bits(result) * ctx.redundancy)
+    choice = choose(ctx, factors, (table, indices), (result,), 2 * ctx.itemsize(result) * ctx.redundancy)
     layout, out = choice.operands[0], choice.results[0]
     x, i = gathered(ctx, factors, op.operands, choice.operands, _WHY)
     split = [d for d in looked_up if layout[d]]
@@ -109,7 +124,7 @@ def gather(ctx: Context, op: Op) -> None:
     if split or moved:
         i, mask = _relative_indices(ctx, table, x, i, layout, dims, sizes, split, moved)
     elif dims.start_index_map and result.type.size == math.prod(sizes) and max(sizes) > 1:
-        # XLA makes a slice of a single window, and merges that with cuts without clamping where it starts.
+        # XLA turns a gather of one window into a dynamic slice, and merges that with slices without clamping its start.
         lasts = [table.type.shape[d] - sizes[d] for d in dims.start_index_map]
         i = indices_.starts(ctx, i, dims.index_vector if dims.index_vector < len(i.shape) else None, lasts)
     local = [x.shape[d] if n == table.type.shape[d] else n for d, n in enumerate(sizes)]
@@ -122,14 +137,17 @@ def gather(ctx: Context, op: Op) -> None:
         mask = ctx.emit("stablehlo.broadcast_in_dim", (mask,), shape, "i1", wide)
         zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
         ref = ctx.emit("stablehlo.select", (mask, ref, zero), shape, ref.dtype)
-    chosen.bind(ctx, result, out, choice.pending, ref)
+    lookups.bind(ctx, result, out, choice.pending, ref)
 
 
-def _relative_indices(ctx: Context, table: Value, x: Ref, i: Ref, layout: Dims, dims, sizes, split, moved):
-    """Indices relative to this device's piece of the table, and (unless only `moved`) which of them it holds.
+def _relative_indices(
+    ctx: Context, table: Value, x: LocalValue, i: LocalValue, layout: Dims, dims: GatherDims, sizes: Sequence[int],
+    split: Sequence[int], moved: Sequence[int],
+) -> tuple[LocalValue, LocalValue | None]:  # fmt: skip
+    """(indices relative to this device's piece of the table, mask of those that fall into it).
 
-    `split` dimensions are looked up anywhere; `moved` ones are known to index this device's own piece.
-    """
+    Along `split` dimensions indices may be anywhere. Along `moved` ones each device's indices are known to lie in its
+    own piece (x[arange(n)]); with only such there is no mask."""
     shape = i.shape
     vector = dims.index_vector if dims.index_vector < len(shape) else None
     i = indices_.starts(ctx, i, vector, [table.type.shape[d] - sizes[d] for d in dims.start_index_map])
@@ -164,32 +182,28 @@ def _direction(name: str) -> str:
     return f"#stablehlo<comparison_direction {name}>"
 
 
-_EXACT = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}  # bits of the whole numbers that they hold
+_EXACT = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}  # bits of the integers that float types hold exactly
 
 
-def _counting_indices(indices: Value, vector: int, index_map) -> _Iotas:
+def _counting_indices(indices: Value, vector: int, index_map: tuple[int, ...]) -> _Iotas:
     """Which indexed dimensions are indexed by their own position along a batch dimension of the indices."""
-    out = _Iotas()
     op = indices.op
-    if op is None or op.name != "stablehlo.concatenate" or op.attrs["dimension"].value != vector:
-        return out
+    if op is None or op.name != "stablehlo.concatenate" or integer(op.attrs["dimension"]) != vector:
+        return ()
     if len(op.operands) != len(index_map):
-        return out
-    for d, column in zip(index_map, op.operands):
-        along = _counts_along(column, 0)
-        if along is not None and along != vector:
-            out[d] = along
-    return out
+        return ()
+    found = [(d, _counts_along(column, 0)) for d, column in zip(index_map, op.operands)]
+    return tuple(sorted([(d, along) for d, along in found if along is not None and along != vector]))
 
 
 def _counts_along(value: Value, depth: int) -> int | None:
-    """The dimension along which `value` is 0, 1, 2, ...; None if it is not known to be."""
+    """The dimension along which `value` holds 0, 1, 2, ... (is an iota); None if it is not known to be."""
     d = _counts(value, depth)
     return None if d is None or not _holds(value.type.dtype, value.type.shape[d]) else d
 
 
 def _holds(dtype: str, count: int) -> bool:
-    """Whether a type holds 0, 1, ..., count - 1."""
+    """Whether all of 0, 1, ..., count - 1 are numbers of a type, exactly."""
     if dtype in _EXACT:
         return count <= 1 << _EXACT[dtype]
     return dtype.startswith(("i", "ui")) and count - 1 <= indices_.bounds_of(dtype)[1]
@@ -197,20 +211,20 @@ def _holds(dtype: str, count: int) -> bool:
 
 def _counts(value: Value, depth: int) -> int | None:
     op = value.op
-    if op is None or depth > 12:
+    if op is None or depth > COUNTING_STEPS:
         return None
     if op.name == "stablehlo.iota":
-        return op.attrs["iota_dimension"].value
+        return integer(op.attrs["iota_dimension"])
     if op.name == "stablehlo.convert":
         return _counts_along(op.operands[0], depth + 1)
-    if op.name == "stablehlo.select":  # the wrap-around of negative indices leaves positions as they are
+    if op.name == "stablehlo.select":  # select(i < 0, i + n, i), as for negative indices, leaves an iota as it is
         return _counts_along(op.operands[2], depth + 1) if _wraps(op) else None
     if op.name == "stablehlo.broadcast_in_dim":
         d = _counts_along(op.operands[0], depth + 1)
         if d is None:
             return None
         to = integers(op.attrs["broadcast_dimensions"])[d]
-        return to if value.type.shape[to] == op.operands[0].type.shape[d] else None  # else it is repeated
+        return to if value.type.shape[to] == op.operands[0].type.shape[d] else None  # else it is broadcast
     if op.name == "stablehlo.reshape":
         d = _counts_along(op.operands[0], depth + 1)
         if d is None:
@@ -242,13 +256,18 @@ def _wraps(op: Op) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _scatter_factors(dims, count, target, indices, update, reducible, iotas):
-    """(factors, target dimensions to which indices are relative, pairs as for gather)."""
-    b = _Builder()
+def _scatter_factors(
+    dims: ScatterDims, count: int, target: tuple[int, ...], indices: tuple[int, ...], update: tuple[int, ...],
+    reducible: bool, iotas: _Iotas,
+) -> _Indexed:  # fmt: skip
+    """The factors of a scatter into `count` targets: whole slices pass through, indexed dimensions pass through with
+    indices made relative to the device's piece, and dimensions that count updates are reduced if the body is a known
+    reduction (`reducible`)."""
+    b, counted = _Builder(), dict(iotas)
     into, index, new = [-1] * len(target), [-1] * len(indices), [-1] * len(update)
     batch_index = [i for i in range(len(indices)) if i != dims.index_vector]
     batch_update = [j for j in range(len(update)) if j not in dims.update_window]
-    own = set(dims.indices_batching) | set(iotas.values())
+    own = set(dims.indices_batching) | set(counted.values())
     for i, j in zip(batch_index, batch_update):
         kind = PASS if i in own else REDUCE if reducible else WHOLE
         index[i] = new[j] = b.add(indices[i], kind)
@@ -259,14 +278,14 @@ def _scatter_factors(dims, count, target, indices, update, reducible, iotas):
     for d, j in zip(window, dims.update_window):
         if update[j] == target[d]:
             into[d] = new[j] = b.add(target[d], PASS)
-        elif update[j] == 1 and d in dims.to_operand:  # without an index it is written at position 0
+        elif update[j] == 1 and d in dims.to_operand:  # if it has no index, position 0 is written
             into[d] = b.add(target[d], PASS)
             shifted.append(d)
     for d in dims.inserted_window:
-        i = iotas.get(d)
-        if i is not None and indices[i] == target[d]:
-            into[d] = index[i]
-            paired.append((d, i))
+        along = counted.get(d)
+        if along is not None and indices[along] == target[d]:
+            into[d] = index[along]
+            paired.append((d, along))
         elif d in dims.to_operand:
             into[d] = b.add(target[d], PASS)
             shifted.append(d)
@@ -279,20 +298,20 @@ def _scatter_factors(dims, count, target, indices, update, reducible, iotas):
     return b.build(operands, [into] * count, dealt, rows), tuple(shifted), tuple(paired)
 
 
-def factors_of_scatter(op: Op) -> tuple[Factors, tuple[int, ...], tuple]:
-    """What `_scatter_factors` says of an operation."""
+def factors_of_scatter(op: Op) -> _Indexed:
+    """`_scatter_factors` of an operation."""
     count = len(op.results)
     targets, indices, updates = op.operands[:count], op.operands[count], op.operands[count + 1 :]
     dims = scatter_dims(op.attrs["scatter_dimension_numbers"])
     kind = reduction_kind(op.regions[0])
-    reducible = bool(kind) and count == 1 and identity_literal(kind, op.results[0].type.dtype) is not None
+    reducible = kind is not None and count == 1 and identity_literal(kind, op.results[0].type.dtype) is not None
     iotas = _counting_indices(indices, dims.index_vector, dims.to_operand)
     shapes = targets[0].type.shape, indices.type.shape, updates[0].type.shape
     return _scatter_factors(dims, count, *shapes, reducible, iotas)
 
 
 def scatter(ctx: Context, op: Op) -> None:
-    if placed.scatter(ctx, op):
+    if static_indices.scatter(ctx, op):
         return
     count = len(op.results)
     targets, indices = op.operands[:count], op.operands[count]
@@ -301,7 +320,7 @@ def scatter(ctx: Context, op: Op) -> None:
     dtype = op.results[0].type.dtype
     fill = identity_literal(kind, dtype) if kind and count == 1 else None
     factors, shifted, paired = factors_of_scatter(op)
-    byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
+    byte = 2 * ctx.itemsize(op.results[0]) * ctx.redundancy
     choice = choose(ctx, factors, op.operands, op.results, byte)
     sums = fill is not None and kind == "add" and is_identity(kind, dtype, scalar_constant(targets[0]))
     if sums and _carry_on(ctx, op, factors, dims, {*shifted, *(d for d, _ in paired)}, choice, byte):
@@ -312,7 +331,7 @@ def scatter(ctx: Context, op: Op) -> None:
     moved = [d for d in (*shifted, *(d for d, _ in paired)) if layout[d]]
     shape = ctx.piece_shape(targets[0], layout)
     padded = bool(choice.pending) and _is_padded(ctx, indices, choice.operands[count], vector)
-    # What is sent out of bounds need not stay sorted, nor differ from other such indices.
+    # Indices that are moved out of bounds need not stay sorted or unique.
     broken = ("indices_are_sorted", "unique_indices") if padded or (moved and not indices_.fits(i.dtype)) else ()
     if moved or padded:
         i = indices_.within_reach(ctx, i, vector, [targets[0].type.shape[d] for d in dims.to_operand])
@@ -332,21 +351,24 @@ def scatter(ctx: Context, op: Op) -> None:
                 ref = ctx.emit("stablehlo.select", (hit, ref, old), shape, ref.dtype)
             ctx.bind(r, layout, ref)
         return
-    base = ctx.realiser.constant(ctx.region, shape, dtype, fill)
-    parts = {choice.pending: ctx.local_copy(op, [base, i, *new], [shape], text)[0]}
+    assert kind is not None and fill is not None  # else no factor is reduced
+    neutral = ctx.realiser.constant(ctx.region, shape, dtype, fill)
+    parts = {choice.pending: ctx.local_copy(op, [neutral, i, *new], [shape], text)[0]}
     if not is_identity(kind, dtype, scalar_constant(targets[0])):
         parts[()] = gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count))[0]
     ctx.bind_partial(op.results[0], layout, parts, kind)
 
 
-def _carry_on(ctx: Context, op: Op, factors: Factors, dims, indexed: set[int], other: Choice, byte: float) -> bool:
-    """Adds updates that are still to be reduced to zeros, part by part, so that only the result is reduced, if that
-    sends less than the `other` choice (far less, where the result is larger before it is reduced), in which an element
-    of work counts as `byte`. `indexed` are the target's dimensions to which indices are relative: they stay whole."""
+def _carry_on(
+    ctx: Context, op: Op, factors: Factors, dims: ScatterDims, indexed: set[int], other: Choice, byte: float
+) -> bool:
+    """Scatters unreduced updates into zeros part by part, so that only the result is reduced, if that sends less than
+    the `other` choice, in which an element of work counts as `byte` (less by `ELSEWHERE_SHARE` where the unreduced
+    result is larger than the other one's). `indexed` are the target's indexed dimensions: they stay whole."""
     target, indices, updates = op.operands
-    if not linear.deferred(ctx, updates):
+    partial = linear.deferred(ctx, updates)
+    if partial is None:
         return False
-    partial = ctx.state(updates).partial
     assigned: list[tuple[int, ...]] = [()] * len(factors.sizes)
     for f, atoms in zip(factors.operands[2], partial.dims):
         if atoms and (f < 0 or factors.kinds[f] == WHOLE):
@@ -362,8 +384,8 @@ def _carry_on(ctx: Context, op: Op, factors: Factors, dims, indexed: set[int], o
         cost += ctx.later_cost(result, out, tuple(sorted({*atoms, *more})))
     sent = other.bytes - work_of(ctx, factors, other.assigned) * byte
     if ctx.elements(result.type.shape, out) > ctx.elements(result.type.shape, other.results[0]):
-        sent *= MUCH
-    if cost >= sent - 1e-6:
+        sent *= ELSEWHERE_SHARE
+    if cost >= sent - EQUAL_COST_BYTES:
         return False
     i = ctx.get(indices, theirs)
     vector = dims.index_vector if dims.index_vector < len(i.shape) else None
@@ -374,12 +396,15 @@ def _carry_on(ctx: Context, op: Op, factors: Factors, dims, indexed: set[int], o
         text = ctx.attr_text(op, skip=("indices_are_sorted", "unique_indices"))
     base = ctx.get(target, out)
     local = lambda ref: ctx.local_copy(op, [base, i, ref], [ctx.piece_shape(result, out)], text)[0]
-    linear.apply(ctx, op, updates, out, local, more)
+    linear.apply(ctx, op, partial, out, local, more)
     return True
 
 
-def _hits(ctx: Context, dims, i: Ref, moved: list[int], shape) -> tuple[Ref | None, Ref]:
-    """For a single index: (whether it falls into this device's piece, the index clamped into it); else (None, i).
+def _hits(
+    ctx: Context, dims: ScatterDims, i: LocalValue, moved: list[int], shape: tuple[int, ...]
+) -> tuple[LocalValue | None, LocalValue]:
+    """For a scatter at a single index: (whether it falls into this device's piece, the index clamped into it); else
+    (None, i).
 
     XLA turns a scatter at one index into an update of a slice, and merging that with the slice which cut this piece
     loses the bounds check; so a single index is never left out of bounds.
@@ -404,6 +429,7 @@ def _hits(ctx: Context, dims, i: Ref, moved: list[int], shape) -> tuple[Ref | No
 
 
 def _padded(layout: Dims, vector: int | None) -> list[int]:
+    """The split batch dimensions of the indices."""
     return [d for d, atoms in enumerate(layout) if atoms and d != vector]
 
 
@@ -412,9 +438,9 @@ def _is_padded(ctx: Context, indices: Value, layout: Dims, vector: int | None) -
     return any(indices.type.shape[d] % ctx.atoms.product(layout[d]) for d in _padded(layout, vector))
 
 
-def _drop_padding(ctx: Context, indices: Value, i: Ref, layout: Dims, vector: int | None) -> Ref:
-    """Sends the i32 indices in the padding of an unevenly split batch dimension out of bounds, where scatter drops
-    them."""
+def _drop_padding(ctx: Context, indices: Value, i: LocalValue, layout: Dims, vector: int | None) -> LocalValue:
+    """Replaces the i32 indices in the padding of unevenly split batch dimensions by an out-of-bounds one, which scatter
+    drops."""
     for d in _padded(layout, vector):
         inside = ctx.realiser.inside(ctx.region, i.shape, d, layout[d], indices.type.shape[d])
         if inside is not None:

@@ -1,21 +1,21 @@
-"""Traced positions (starts of slices, columns of gathers and scatters) brought into i32, which offsets of pieces have.
+"""Run-time indices (starts of dynamic slices, columns of gathers and scatters) converted to i32, the type of the
+offsets of pieces, from which they are subtracted.
 
-Programs may hold positions in any integer type. They are clamped in their own type before they are converted: 2^32 in
-64 bits, or 2^31 without a sign, is far behind the end and not a position near the start.
-"""
+Programs may hold indices in any integer type. They are clamped in their own type before they are converted: 2^32 as
+i64, or 2^31 as ui32, is far beyond the end, and must not wrap around to an index near the start."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..emit import Ref
+from ..emit import LocalValue
 from .context import Context
 
 __all__ = ["along", "along_refs", "bounds_of", "fits", "start", "starts", "within_reach"]
 
 
 def bounds_of(dtype: str) -> tuple[int, int]:
-    """The least and the greatest number that an integer type holds (`i1` holds 0 and 1)."""
+    """(least, greatest) number of an integer type; of `i1` 0 and 1."""
     width = int(dtype.lstrip("ui"))
     if dtype.startswith("ui") or width == 1:
         return 0, (1 << width) - 1
@@ -28,7 +28,7 @@ def fits(dtype: str) -> bool:
     return low >= -(1 << 31) and high < 1 << 31
 
 
-def start(ctx: Context, x: Ref, last: int) -> Ref:
+def start(ctx: Context, x: LocalValue, last: int) -> LocalValue:
     """A start index clamped to [0, last], as slices clamp it (i32)."""
     if x.dtype != "i32":
         high = min(last, bounds_of(x.dtype)[1])
@@ -39,13 +39,14 @@ def start(ctx: Context, x: Ref, last: int) -> Ref:
     return ctx.emit("stablehlo.clamp", (bounds[0], x, bounds[1]), (), "i32")
 
 
-def starts(ctx: Context, x: Ref, vector: int | None, lasts: Sequence[int]) -> Ref:
-    """Columns of start indices along dimension `vector`, column k clamped to [0, lasts[k]] (i32)."""
+def starts(ctx: Context, x: LocalValue, vector: int | None, lasts: Sequence[int]) -> LocalValue:
+    """Start indices as i32, with column k along dimension `vector` clamped to [0, lasts[k]], as a gather clamps
+    them."""
     return _clamped(ctx, x, vector, [0] * len(lasts), lasts)
 
 
-def within_reach(ctx: Context, x: Ref, vector: int | None, sizes: Sequence[int]) -> Ref:
-    """Columns of indices as i32. Column k indexes a dimension of sizes[k]: what lies outside of it stays outside."""
+def within_reach(ctx: Context, x: LocalValue, vector: int | None, sizes: Sequence[int]) -> LocalValue:
+    """Indices as i32, of which column k indexes a dimension of sizes[k]: out-of-bounds indices stay out of bounds."""
     if x.dtype == "i32":
         return x
     if fits(x.dtype):
@@ -53,7 +54,7 @@ def within_reach(ctx: Context, x: Ref, vector: int | None, sizes: Sequence[int])
     return _clamped(ctx, x, vector, [-n for n in sizes], sizes)
 
 
-def _clamped(ctx: Context, x: Ref, vector: int | None, lows: Sequence[int], highs: Sequence[int]) -> Ref:
+def _clamped(ctx: Context, x: LocalValue, vector: int | None, lows: Sequence[int], highs: Sequence[int]) -> LocalValue:
     least, most = bounds_of(x.dtype)
     low = along(ctx, x.shape, vector, [max(n, least) for n in lows], x.dtype)
     high = along(ctx, x.shape, vector, [min(n, most) for n in highs], x.dtype)
@@ -65,7 +66,9 @@ def _literal(number: int, dtype: str) -> str:
     return str(bool(number)).lower() if dtype == "i1" else str(number)
 
 
-def along(ctx: Context, shape: tuple[int, ...], vector: int | None, values: Sequence[int], dtype: str = "i32") -> Ref:
+def along(
+    ctx: Context, shape: tuple[int, ...], vector: int | None, values: Sequence[int], dtype: str = "i32"
+) -> LocalValue:
     """A tensor of `shape` that holds values[k] at position k of dimension `vector`."""
     if vector is None or len(set(values)) == 1:
         return ctx.realiser.constant(ctx.region, shape, dtype, _literal(values[0], dtype))
@@ -75,8 +78,10 @@ def along(ctx: Context, shape: tuple[int, ...], vector: int | None, values: Sequ
     return ctx.region.shared("stablehlo.broadcast_in_dim", (row,), shape, dtype, attrs)
 
 
-def along_refs(ctx: Context, shape: tuple[int, ...], vector: int | None, values: Sequence[Ref | None]) -> Ref:
-    """The same for i32 scalars; None stands for zero."""
+def along_refs(
+    ctx: Context, shape: tuple[int, ...], vector: int | None, values: Sequence[LocalValue | None]
+) -> LocalValue:
+    """The same from i32 scalars; None stands for zero."""
     if vector is None or len(values) == 1:
         return ctx.realiser.splat(ctx.region, values[0] or ctx.realiser.index(ctx.region, 0), shape)
     parts = []

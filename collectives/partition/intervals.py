@@ -1,24 +1,25 @@
-"""Interval moves: shifting positions along a split dimension by sending exactly the pieces that a device lacks.
+"""Interval moves: halo exchange, shifts, slices, pads and concatenations along a split dimension, by collective
+permutes of exactly the elements that a device does not hold yet.
 
-A result along a dimension is described as runs: positions [to, to + length) of the result come from positions
-[start, start + length) of an operand. Every device's part of every run is cut at the borders of the operand's pieces,
-and the cut parts travel in rounds of collective permutes; in a round each device sends and receives at most once.
+A result along a dimension is described as runs: positions [to, to + length) of the result come from positions [start,
+start + length) of an operand. Every device's part of every run is cut where it crosses from one operand piece to the
+next, and these parts travel in rounds of collective permutes; in a round each device sends and receives at most once.
 
-Where all devices put what they get in the same places, as in borders between pieces of equal size, the result is the
-concatenation of what arrives; else parts are laid over each other under masks.
-"""
+x[1:] padded by a zero, f32[1024] over 8 devices, is one run: 127 elements of each piece are a local copy, 1 element
+comes from the next device. Where all devices put what they receive at the same local positions, as here, the result is
+a concatenation of what arrives; else parts are laid over each other under masks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from propagation.program import Value
 
-from ..emit import Ref
+from ..emit import LocalValue
 from ..layout import Dims
 from .context import Context
 
@@ -36,8 +37,8 @@ class Run(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """`length` elements, `stride` apart, that device `source` holds from `start` and device `target` wants at `to`
-    (coordinates along the split dimension, local positions)."""
+    """`length` elements, `stride` apart, that device `source` holds from `start` on and device `target` needs from `to`
+    on. Devices are coordinates along the split dimension, positions are local."""
 
     source: int
     target: int
@@ -48,7 +49,7 @@ class _Part(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """Parts that travel at once. A distance of zero is a local copy."""
+    """Parts that one collective permute sends; if `local`, parts that stay on their devices."""
 
     operand: int
     parts: list[_Part]
@@ -56,11 +57,11 @@ class _Round(NamedTuple):
 
 
 def assemble(
-    ctx: Context, dim: int, atoms: Sequence[int], refs: Sequence[Ref], sizes: Sequence[int], size: int,
-    runs: Sequence[Run], fill: Ref | None,
-) -> Ref:  # fmt: skip
-    """This device's piece of a result of `size` along `dim`, split by `atoms` like the operands `refs` (of global
-    `sizes`). Positions that no run covers hold the scalar `fill`."""
+    ctx: Context, dim: int, atoms: Sequence[int], refs: Sequence[LocalValue], sizes: Sequence[int], size: int,
+    runs: Sequence[Run], fill: LocalValue | None,
+) -> LocalValue:  # fmt: skip
+    """This device's piece of a result of global `size` along `dim`, put together from operands `refs` of global `sizes`
+    along it, all of them split by `atoms`. Positions that no run covers hold the scalar `fill`."""
     p = ctx.atoms.product(atoms)
     piece = -(-size // p)
     rounds = []
@@ -69,17 +70,17 @@ def assemble(
         rounds += _rounds(operand, parts, p)
     counts = [max(0, min(piece, size - c * piece)) for c in range(p)]
     shape = (*refs[0].shape[:dim], piece, *refs[0].shape[dim + 1 :])
-    # Compilers work out masks along the innermost dimension in the loop that uses the result, but not concatenations.
+    # Along the innermost dimension masks are fused into the loop that uses the result; concatenations are not.
     return _lay(ctx, dim, atoms, refs, rounds, shape, fill, counts, join=dim != len(shape) - 1)
 
 
 def windows(
-    ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int], length: int, fill: Ref,
-    counts: Sequence[int] = (),
-) -> Ref:  # fmt: skip
-    """Overlapping windows of a tensor of `size` along `dim`: device coordinate c gets positions
-    [starts[c], starts[c] + length), with the scalar `fill` where they lie outside of the tensor. Of these only the
-    first counts[c] matter, if given."""
+    ctx: Context, dim: int, atoms: Sequence[int], ref: LocalValue, size: int, starts: Sequence[int], length: int,
+    fill: LocalValue, counts: Sequence[int] = (),
+) -> LocalValue:  # fmt: skip
+    """Halo exchange: overlapping windows of a tensor of global `size` along `dim`. Device coordinate c gets positions
+    [starts[c], starts[c] + length), with the scalar `fill` where they lie outside of the tensor; only the first
+    counts[c] of them matter, if given."""
     p, have = ctx.atoms.product(atoms), ref.shape[dim]
     counts = counts or [length] * p
     parts = _window_parts(starts, counts, size, have)
@@ -88,10 +89,11 @@ def windows(
 
 
 def joined_windows(
-    ctx: Context, dim: int, atoms: Sequence[int], joined: tuple[Sequence[Ref], Sequence[int], Sequence[Run]],
-    starts: Sequence[int], length: int, fill: Ref,
-) -> Ref:  # fmt: skip
-    """The same of what `assemble` would make of `joined` = (tensors, their sizes, runs without strides)."""
+    ctx: Context, dim: int, atoms: Sequence[int], joined: tuple[Sequence[LocalValue], Sequence[int], Sequence[Run]],
+    starts: Sequence[int], length: int, fill: LocalValue,
+) -> LocalValue:  # fmt: skip
+    """`windows` of the concatenation that `assemble` would make of `joined` = (tensors, their sizes, runs of stride 1),
+    without making it."""
     refs, sizes, runs = joined
     p = ctx.atoms.product(atoms)
     rounds = []
@@ -111,12 +113,12 @@ def joined_windows(
 
 
 def bordered(
-    ctx: Context, value: Value, dims: Dims, needs: dict[int, tuple[Sequence[int], int, Sequence[int]]], fill: Ref,
-    number: float | int | bool | None,
-) -> Ref:  # fmt: skip
-    """`value` laid out as `dims` with, along each dimension d of `needs` = {d: (starts, length, counts)}, the window
-    that each device needs, as `windows` makes it. `number` is the value of `fill` if that is known: a padding of the
-    program with the same number is then not made first, but part of the window."""
+    ctx: Context, value: Value, dims: Dims, needs: Mapping[int, tuple[Sequence[int], int, Sequence[int]]],
+    fill: LocalValue, number: float | int | bool | None,
+) -> LocalValue:  # fmt: skip
+    """`value` laid out as `dims` with its halos: along each dimension d of `needs` = {d: (starts, length, counts)} the
+    window that each device needs, as `windows` makes it. `number` is the number that `fill` is, if known: if `value` is
+    a lazy pad with the same number, its base is used and the padding becomes part of the window."""
     view, left = ctx.view(value, dims), dict(needs)
     if view is not None and view.dim in needs and view.covers and number is not None and view.fill == number:
         starts, length, counts = left.pop(view.dim)
@@ -131,8 +133,8 @@ def bordered(
 
 
 def lacking(starts: Sequence[int], counts: Sequence[int], size: int) -> int:
-    """The most positions of a window [starts[c], starts[c] + counts[c]), one per device along a dimension of `size`,
-    that its device does not hold."""
+    """The size of the largest halo: of the windows [starts[c], starts[c] + counts[c]) of device coordinates c, along a
+    split dimension of `size`, the most positions that a device does not hold."""
     have = -(-size // len(starts))
     most = 0
     for c, first in enumerate(starts):
@@ -143,8 +145,8 @@ def lacking(starts: Sequence[int], counts: Sequence[int], size: int) -> int:
 
 
 def traffic(starts: Sequence[int], counts: Sequence[int], size: int, have: int) -> np.ndarray:
-    """The positions that each device sends for the windows [starts[c], starts[c] + counts[c]) of a dimension of `size`
-    in pieces of `have` (i64[devices along it]): in a round all send as many as the longest part has."""
+    """The positions that each device sends (i64[devices along the dimension]) for the windows [starts[c], starts[c] +
+    counts[c]) of a dimension of `size` in pieces of `have`: in a round all send as many as its longest part has."""
     sent = np.zeros(len(starts), np.int64)
     for r in _rounds(0, _window_parts(starts, counts, size, have), len(starts)):
         if not r.local:
@@ -153,10 +155,11 @@ def traffic(starts: Sequence[int], counts: Sequence[int], size: int, have: int) 
 
 
 def fold(
-    ctx: Context, dim: int, atoms: Sequence[int], ref: Ref, size: int, starts: Sequence[int], counts: Sequence[int]
-) -> Ref:  # fmt: skip
-    """The sum of overlapping windows: the piece of a tensor of `size` along `dim` to whose positions
-    [starts[c], starts[c] + counts[c]) device coordinate c contributes its `ref`. The transpose of `windows`."""
+    ctx: Context, dim: int, atoms: Sequence[int], ref: LocalValue, size: int, starts: Sequence[int],
+    counts: Sequence[int],
+) -> LocalValue:  # fmt: skip
+    """The transpose of `windows`, for gradients: device coordinate c adds its `ref` to positions [starts[c], starts[c]
+    + counts[c]) of a tensor of `size` along `dim`; the result is this device's piece of the sum."""
     p = ctx.atoms.product(atoms)
     have = -(-size // p)
     parts = [
@@ -168,7 +171,7 @@ def fold(
     total = None
     for r in _rounds(0, parts, p):
         exact = len({part.length for part in r.parts}) == 1 and (not r.local or len(r.parts) == p)
-        if exact:  # who gets nothing in a round gets zeros
+        if exact:  # devices that receive nothing in a round hold zeros
             mine = _payload(ctx, dim, atoms, ref, r, 0, have, p)
         else:
             mine = _apply(ctx, dim, atoms, ref, r, shape, zero, p)
@@ -176,8 +179,8 @@ def fold(
     return zero if total is None else total
 
 
-def neighbours(ctx: Context, x: Ref, atoms: Sequence[int], distance: int, cause: str) -> Ref:
-    """`x` of the device `distance` places before this one along `atoms`; zeros where there is none."""
+def neighbours(ctx: Context, x: LocalValue, atoms: Sequence[int], distance: int, cause: str) -> LocalValue:
+    """`x` of the device `distance` coordinates before this one along `atoms`; zeros where there is none."""
     groups = ctx.atoms.groups(atoms)
     if distance > 0:
         pairs = np.stack([groups[:, :-distance], groups[:, distance:]], axis=2)
@@ -187,7 +190,7 @@ def neighbours(ctx: Context, x: Ref, atoms: Sequence[int], distance: int, cause:
 
 
 def _window_parts(starts: Sequence[int], counts: Sequence[int], size: int, have: int) -> list[_Part]:
-    """Windows of `counts` positions cut at the borders of the pieces (of `have` positions) that hold them."""
+    """The windows, cut into parts at the borders of the pieces (of `have` positions) that hold them."""
     parts = []
     for c, (first, count) in enumerate(zip(starts, counts)):
         at, stop = max(first, 0), min(first + count, size)
@@ -200,7 +203,7 @@ def _window_parts(starts: Sequence[int], counts: Sequence[int], size: int, have:
 
 
 def _parts(runs: Sequence[Run], p: int, have: int, want: int, length: int) -> list[_Part]:
-    """Cuts runs at the borders of the target's and the source's pieces (of `want` and `have` positions)."""
+    """Runs, cut into parts at the borders of the pieces of source and target (of `have` and `want` positions)."""
     out = []
     for run in runs:
         at, stop = run.to, run.to + run.length
@@ -215,10 +218,11 @@ def _parts(runs: Sequence[Run], p: int, have: int, want: int, length: int) -> li
 
 
 def _rounds(operand: int, parts: list[_Part], p: int) -> list[_Round]:
-    """Local copies first, then rounds in which everyone sends and receives at most once. Parts of equal distance fit
-    together; rounds of equal length that do not meet are joined."""
+    """Parts grouped into rounds: local copies first, then permutes, in which every device sends and receives at most
+    once. Parts between devices of equal distance share a round, and rounds of equal length over disjoint devices are
+    merged."""
     local: list[list[_Part]] = []
-    by_distance: dict[tuple, list[list[_Part]]] = {}
+    by_distance: dict[int, list[list[_Part]]] = {}
     for part in parts:
         lists = local if part.source == part.target else by_distance.setdefault(part.target - part.source, [])
         for members in lists:
@@ -243,11 +247,12 @@ def _rounds(operand: int, parts: list[_Part], p: int) -> list[_Round]:
 
 
 def _lay(
-    ctx: Context, dim: int, atoms, refs: Sequence[Ref], rounds: list[_Round], shape, fill: Ref | None,
-    counts: Sequence[int], join: bool = True,
-) -> Ref:  # fmt: skip
-    """The parts of all rounds in their places, `fill` (zero if None) elsewhere; of the positions of coordinate c only
-    the first counts[c] matter. `join` says whether to concatenate what can be."""
+    ctx: Context, dim: int, atoms: Sequence[int], refs: Sequence[LocalValue], rounds: list[_Round],
+    shape: tuple[int, ...], fill: LocalValue | None, counts: Sequence[int], join: bool = True,
+) -> LocalValue:  # fmt: skip
+    """Runs all rounds and puts their parts in place, with `fill` (zero if None) elsewhere; of the positions of device
+    coordinate c only the first counts[c] matter. By a concatenation, if `join` allows it and all devices put the parts
+    of a round at the same positions; else by masks."""
     p = len(counts)
     fill = ctx.realiser.zero(ctx.region, (), refs[0].dtype) if fill is None else fill
     stretches = _stretches(rounds, counts, shape[dim]) if join else None
@@ -255,6 +260,7 @@ def _lay(
         out = None if _covers_all(rounds, counts) else ctx.realiser.splat(ctx.region, fill, shape)
         for r in rounds:
             out = _apply(ctx, dim, atoms, refs[r.operand], r, shape, out, p)
+        assert out is not None  # with no rounds nothing is covered
         return out
     if not rounds:
         return ctx.realiser.splat(ctx.region, fill, shape)
@@ -273,8 +279,9 @@ def _lay(
 
 
 def _stretches(rounds: list[_Round], counts: Sequence[int], want: int) -> list[tuple[int, int, list[_Round]]] | None:
-    """(start, length, rounds) of consecutive stretches that together are the `want` positions of a result, each either
-    filled by whole parts or by none; None if devices put parts of a round into different places."""
+    """The operands of the concatenation that makes a result of `want` positions, as (start, length, rounds) of
+    consecutive stretches, each filled by whole parts or by none. None if devices put parts of a round at different
+    positions."""
     found: dict[tuple[int, int], list[_Round]] = {}
     for r in rounds:
         length = max(part.length for part in r.parts)
@@ -299,14 +306,15 @@ def _stretches(rounds: list[_Round], counts: Sequence[int], want: int) -> list[t
 
 
 def _stretch(
-    ctx: Context, dim: int, atoms, refs: Sequence[Ref], rounds: list[_Round], at: int, shape, fill: Ref,
-    reach: set[int], p: int,
-) -> Ref:  # fmt: skip
-    """One stretch, from position `at`, of which each device of the coordinates `reach` gets at most one part."""
+    ctx: Context, dim: int, atoms: Sequence[int], refs: Sequence[LocalValue], rounds: list[_Round], at: int,
+    shape: tuple[int, ...], fill: LocalValue, reach: set[int], p: int,
+) -> LocalValue:  # fmt: skip
+    """One operand of that concatenation, from position `at` on. Only the device coordinates `reach` need it; each gets
+    at most one part of it."""
     targets = [{part.target for part in r.parts} for r in rounds]
     payloads = [_payload(ctx, dim, atoms, refs[r.operand], r, at, shape[dim], p) for r in rounds]
-    # What the first part holds on devices that it is not for does not matter where all get another part; and whoever
-    # gets nothing from the others gets zeros.
+    # Where every device gets some part, selects over the first round's payload leave nothing of it elsewhere. Devices
+    # that receive nothing in a permute hold zeros, which may serve as the fill.
     base = 0 if reach <= set().union(*targets) else None
     if base is None and _is_zero(fill):
         base = next((i for i, r in enumerate(rounds) if not r.local), None)
@@ -318,15 +326,15 @@ def _stretch(
     return out
 
 
-def _is_zero(scalar: Ref) -> bool:
-    """Whether a scalar is known to be the zero that devices receive when nobody sends to them."""
+def _is_zero(scalar: LocalValue) -> bool:
+    """Whether a scalar is known to be zero, which devices hold that receive nothing in a permute."""
     if scalar.item is None or scalar.item.name != "stablehlo.constant":
         return False
     literal = re.search(r"dense<([^<>]*)>", f"{scalar.item.attrs} {scalar.item.extra}")
     return literal is not None and re.fullmatch(r"0|0\.0+(e\+00)?|false|0x0+", literal[1]) is not None
 
 
-def _member(ctx: Context, atoms, coordinates: set[int], p: int) -> Ref:
+def _member(ctx: Context, atoms: Sequence[int], coordinates: set[int], p: int) -> LocalValue:
     """Whether this device's coordinate is one of `coordinates` (i1 scalar)."""
     flags = np.array([c in coordinates for c in range(p)], np.int64)
     if flags.all():
@@ -342,7 +350,7 @@ def _member(ctx: Context, atoms, coordinates: set[int], p: int) -> Ref:
 
 
 def _covers_all(rounds: list[_Round], counts: Sequence[int]) -> bool:
-    """Whether the first round alone writes every position that counts (then no fill is needed below it)."""
+    """Whether the first round alone writes every position that matters, so that no fill is needed below it."""
     first = next(iter(rounds), None)
     if first is None:
         return False
@@ -351,15 +359,17 @@ def _covers_all(rounds: list[_Round], counts: Sequence[int]) -> bool:
 
 
 def _payload(
-    ctx: Context, dim: int, atoms, ref: Ref, r: _Round, at: int, want: int, p: int, masked: bool = False
-) -> Ref:  # fmt: skip
-    """What each device gets in a round, as `want` positions from position `at` of its result, around it zeros. Who gets
-    nothing has zeros, unless the round is local. If the result is `masked`, what is around does not matter."""
+    ctx: Context, dim: int, atoms: Sequence[int], ref: LocalValue, r: _Round, at: int, want: int, p: int,
+    masked: bool = False,
+) -> LocalValue:  # fmt: skip
+    """What each device gets in a round, padded with zeros to the `want` positions of its result from `at` on. Devices
+    that receive nothing hold zeros, unless the round is local. If the caller masks the result (`masked`), anything may
+    stand in place of the padding."""
     have = ref.shape[dim]
     length = max(part.length for part in r.parts)
     stride = r.parts[0].stride
     span = (length - 1) * stride + 1
-    if stride > 1:  # a window that starts late may run over the end of the piece; nobody looks at what it finds there
+    if stride > 1:  # a strided window may run over the end of the piece; what it reads there is not used
         ref = ctx.realiser.pad(ctx.region, ref, dim, 0, max(0, max(q.start for q in r.parts) + span - have))
         have = ref.shape[dim]
     start, shift = {}, {}
@@ -376,7 +386,7 @@ def _payload(
     if length == want and not any(shift.values()):
         return payload
     if masked and ctx.realiser.platform != "tpu" and not any(n % length for n in (want, *shift.values())):
-        # It lies wherever it may have to: compilers make repeating part of what reads it, and of padding an array.
+        # Repeated, it lies at every position where the mask may look. Repeating is fused into readers; a pad is not.
         return ctx.realiser.repeat(ctx.region, payload, dim, want // length, ctx.loc)
     before = max(0, *shift.values())
     after = max(0, want - length - min(shift.values()))
@@ -385,8 +395,8 @@ def _payload(
 
 
 def _completed(values: dict[int, int], p: int) -> np.ndarray:
-    """i64[p] with `values`, which are {coordinate: value}; the others are free, and chosen so that all are equal or
-    linear in the coordinate if they can be."""
+    """i64[p] with the given {coordinate: value}; other entries do not matter, and are chosen so that all are equal or
+    linear in the coordinate if possible, which saves a table in the program."""
     at = np.array(sorted(values))
     known = np.array([values[c] for c in at.tolist()], np.int64)
     if (known == known[0]).all():
@@ -400,7 +410,10 @@ def _completed(values: dict[int, int], p: int) -> np.ndarray:
     return out
 
 
-def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref | None, p: int) -> Ref:
+def _apply(
+    ctx: Context, dim: int, atoms: Sequence[int], ref: LocalValue, r: _Round, shape: tuple[int, ...],
+    out: LocalValue | None, p: int,
+) -> LocalValue:  # fmt: skip
     """Writes the parts of one round over `out`."""
     want = shape[dim]
     to, stop = np.full(p, want, np.int64), np.full(p, want, np.int64)
@@ -408,7 +421,7 @@ def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref |
         to[part.target], stop[part.target] = part.to, part.to + part.length
     masked = out is not None and not bool((to == 0).all() and (stop == want).all())
     payload = _payload(ctx, dim, atoms, ref, r, 0, want, p, masked)
-    if not masked:
+    if out is None or not masked:
         return payload
     where = ctx.region.shared("stablehlo.iota", (), shape, "i32", f"iota_dimension = {dim} : i64")
     mask = _compare(ctx, where, _table(ctx, atoms, to), "GE")
@@ -417,13 +430,15 @@ def _apply(ctx: Context, dim: int, atoms, ref: Ref, r: _Round, shape, out: Ref |
     return ctx.region.shared("stablehlo.select", (mask, payload, out), shape, payload.dtype, loc=ctx.loc)
 
 
-def _compare(ctx: Context, where: Ref, bound: Ref, direction: str) -> Ref:
+def _compare(ctx: Context, where: LocalValue, bound: LocalValue, direction: str) -> LocalValue:
     other = ctx.realiser.splat(ctx.region, bound, where.shape)
     attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
     return ctx.region.shared("stablehlo.compare", (where, other), where.shape, "i1", attrs)
 
 
-def _window(ctx: Context, ref: Ref, dim: int, atoms, starts: np.ndarray, length: int) -> Ref:
+def _window(
+    ctx: Context, ref: LocalValue, dim: int, atoms: Sequence[int], starts: np.ndarray, length: int
+) -> LocalValue:
     if length == ref.shape[dim]:
         return ref
     if (starts == starts[0]).all():
@@ -431,7 +446,7 @@ def _window(ctx: Context, ref: Ref, dim: int, atoms, starts: np.ndarray, length:
     return ctx.realiser.window(ctx.region, ref, dim, _table(ctx, atoms, starts), length, ctx.loc)
 
 
-def _table(ctx: Context, atoms, values: np.ndarray) -> Ref:
+def _table(ctx: Context, atoms: Sequence[int], values: np.ndarray) -> LocalValue:
     """The entry of `values` at this device's coordinate (i32 scalar)."""
     if (values == values[0]).all():
         return ctx.realiser.index(ctx.region, int(values[0]))
@@ -448,8 +463,9 @@ def _table(ctx: Context, atoms, values: np.ndarray) -> Ref:
     return ctx.region.entry("stablehlo.reshape", (one,), (), "i32")
 
 
-def _pairs(ctx: Context, atoms, parts: list[_Part], p: int) -> np.ndarray:
-    """Device pairs of parts given by coordinates along `atoms`, in every group of devices along them."""
+def _pairs(ctx: Context, atoms: Sequence[int], parts: list[_Part], p: int) -> np.ndarray:
+    """(source, target) device numbers of parts, whose devices are coordinates along `atoms`, in every group along
+    these."""
     groups = ctx.atoms.groups(atoms)
     pairs = [np.stack([groups[:, part.source], groups[:, part.target]], axis=1) for part in parts]
     return np.concatenate(pairs)

@@ -1,4 +1,5 @@
-"""Factorisations and solves: batch dimensions and the right-hand sides of solves stay split, matrices are whole."""
+"""Matrix factorisations and triangular solves: batch dimensions stay split, and so do the right-hand sides of a solve;
+matrices are gathered."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def _solve(ctx: Context, op: Op, left: bool) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _solve_factors(shape: tuple[int, ...], left: bool) -> Factors:
-    """Batch dimensions, and that of right-hand sides: columns of b if the matrix stands on the left, else rows."""
+    """The factors of a solve: batch dimensions, and the right-hand sides, which are the columns of b in op(a) x = b and
+    the rows of b in x op(a) = b."""
     batch = len(shape) - 2
     every = tuple(range(batch))
     rest = (-1, batch) if left else (batch, -1)
@@ -51,7 +53,7 @@ def _solve_factors(shape: tuple[int, ...], left: bool) -> Factors:
     return Factors(sizes, (PASS,) * (batch + 1), ((*every, -1, -1), sides), (sides,))
 
 
-# Calls that compilers for TPUs and XLA's own expansions use. The last two dimensions of all are those of matrices.
+# Custom calls of XLA's TPU compiler and of its expansions, on matrices in the last two dimensions of all operands.
 _MATRICES = (
     "Cholesky", "CompactWyHelper", "Eigh", "InvertDiagBlocksLowerTriangular", "InvertDiagBlocksUpperTriangular",
     "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecompositionBlock",

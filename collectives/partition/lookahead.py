@@ -1,10 +1,9 @@
-"""What a layout other than the one propagation chose would cost later, seen from the operations that use the value.
+"""The look-ahead: what leaving a value in a layout would cost at the operations that use it.
 
-Propagation gives every value one sharding; where it conflicts with how the value is made, moving the value is not the
-only way: a pointwise operation can work in the other layout, one that renames positions carries it on, and a
-contraction may rather move its result. The estimate follows uses through such operations for a few steps; everything
-else is taken to need what propagation chose.
-"""
+Propagation gives every value one sharding. Where a value is computed in another layout, resharding it at once is not
+the only way: a pointwise operation can work in that layout, a transpose or reshape carries it on, a contraction may
+rather reshard its result. The estimate follows uses through such operations for `LOOKAHEAD_STEPS` steps; every other
+operation is taken to need its operands as propagation laid them out."""
 
 from __future__ import annotations
 
@@ -12,13 +11,14 @@ import math
 from collections.abc import Sequence
 
 from propagation.attributes import dot_dims, integers
+from propagation.ops import POINTWISE
 from propagation.program import Func, Op, Value
 
+from ..heuristics import LOOKAHEAD_STEPS, LOOKAHEAD_USES
 from ..layout import Dims
 from .batch import along_batch, factors_of
 from .bodies import called, is_written_in_place
 from .context import Context
-from .elementwise import PARTITION as POINTWISE
 from .factors import REDUCE, WHOLE, Factors, layout_of
 from .fourier import in_place
 from .gather import factors_of_gather, factors_of_scatter
@@ -26,9 +26,8 @@ from .reshape import carried, renamed
 
 __all__ = ["extra_cost"]
 
-DEPTH = 8
-USES = 3
-# Operations that keep the split of dimensions in which they change nothing, or that they sum up.
+_POINTWISE = POINTWISE | {"stablehlo.map"}
+# Operations whose factors tell what becomes of a layout: they keep the split of some dimensions, or sum over it.
 RULED = frozenset(
     f"stablehlo.{name}"
     for name in (
@@ -38,14 +37,14 @@ RULED = frozenset(
 )
 
 
-def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = DEPTH) -> float:
-    """Bytes that the users of `value` would send if it was in `dims`: to move it, to bring what they use beside it to
-    where it is, and to have their results where these are wanted."""
+def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = LOOKAHEAD_STEPS) -> float:
+    """Bytes that the users of `value` would send if it was in `dims`: to reshard it, to reshard their other operands to
+    match, and to bring their results to their wanted layouts."""
     if not value.uses:  # as a result of a call that nobody uses
         return 0.0
     want = ctx.want(value)
-    move = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.bits(value), dims, want)
-    if not depth or len(value.uses) > USES:
+    move = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, want)
+    if not depth or len(value.uses) > LOOKAHEAD_USES:
         return move
     key = (value, dims, depth)
     found = ctx.estimates.get(key)
@@ -60,11 +59,11 @@ def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = DEPTH) -> fl
 
 
 def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
-    """What one operation has to send if it finds `value` in `dims`, with what follows from its result."""
-    if op.name in POINTWISE and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
+    """`extra_cost` of one use, by `op`."""
+    if op.name in _POINTWISE and len(op.results) == 1 and op.results[0].type.shape == value.type.shape:
         return _pointwise(ctx, op, value, dims, depth)
     want = ctx.want(value)
-    to = lambda layout: ctx.planner.cost(value.type.shape, ctx.bits(value), dims, layout)
+    to = lambda layout: ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, layout)
     if op.name == "func.return" and value in ctx.returned_as:
         return extra_cost(ctx, ctx.returned_as[value], dims, depth)
     if op.name == "func.call" and (callee := called(ctx, op)) is not None and is_written_in_place(ctx, callee):
@@ -89,23 +88,23 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
 
 
 def _pointwise(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
-    """Of a pointwise operation: the cheapest of the layouts in which it may work."""
+    """Of a pointwise operation: by the cheapest layout that it may work in."""
     result = op.results[0]
-    shape, bits = value.type.shape, ctx.bits(value)
+    shape, itemsize = value.type.shape, ctx.itemsize(value)
     others = [v for v in op.operands if v is not value and v.type.shape == shape]
     best = math.inf
     for layout in _meetings(ctx, others, dims, ctx.want(value), ctx.want(result)):
-        cost = 0.0 if layout == dims else ctx.planner.cost(shape, bits, dims, layout)
+        cost = 0.0 if layout == dims else ctx.planner.cost(shape, itemsize, dims, layout)
         for v in others:
             if cost < best:
                 cost += reach(ctx, v, layout, depth)
-        if cost < best:  # else users need not be asked
+        if cost < best:  # else there is no need to look ahead
             best = min(best, cost + extra_cost(ctx, result, layout, depth))
     return best
 
 
 def _called(ctx: Context, op: Op, callee: Func, value: Value, dims: Dims, depth: int) -> float:
-    """Of a call whose callee is written in its place: what the users of its argument send, and those of its results."""
+    """Of a call that is inlined: that of the callee's argument."""
     returned, estimates = ctx.returned_as, ctx.estimates
     ctx.returned_as = {**returned, **dict(zip(callee.returned, op.results))}
     if ctx.calls(callee.name) > 1:
@@ -117,14 +116,14 @@ def _called(ctx: Context, op: Op, callee: Func, value: Value, dims: Dims, depth:
 
 
 def _meetings(ctx: Context, others: Sequence[Value], *layouts: Dims) -> list[Dims]:
-    """The layouts in which a pointwise operation may work: some that are given, and where its other operands are."""
+    """The layouts in which a pointwise operation may work: given ones, and those of its other operands."""
     have = [ctx.env[v].dims for v in others if v in ctx.env]
     return list(dict.fromkeys([*layouts, *(d for d in have if d is not None)]))
 
 
 def _renamed(ctx: Context, op: Op, value: Value, dims: Dims, after: Dims, depth: int) -> float:
-    """Of an operation that gives positions other names: its result as it comes, in `after`. What is broadcast, the
-    smaller of the two, may also be moved first to where its copies are wanted."""
+    """Of a transpose, reshape or broadcast that turns layout `dims` into `after` without communication. The operand of
+    a broadcast, which is smaller than the result, may also be resharded first to give the result its wanted layout."""
     result = op.results[0]
     cost = extra_cost(ctx, result, _filled(ctx, result, after), depth)
     if op.name != "stablehlo.broadcast_in_dim" or not cost:
@@ -132,56 +131,58 @@ def _renamed(ctx: Context, op: Op, value: Value, dims: Dims, after: Dims, depth:
     inner = _before_broadcast(op, ctx.want(result))
     if inner == dims or result.type.size == value.type.size:
         return cost
-    move = ctx.planner.cost(value.type.shape, ctx.bits(value), dims, inner)
+    move = ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, inner)
     return min(cost, move + extra_cost(ctx, result, ctx.want(result), depth))
 
 
 def _before_broadcast(op: Op, dims: Dims) -> Dims:
-    """The layout of what is broadcast such that the result can be made in `dims`."""
+    """The layout of the operand of a broadcast whose result is in `dims`."""
     value, shape = op.operands[0], op.results[0].type.shape
     place = integers(op.attrs["broadcast_dimensions"]) if value.type.shape else ()
     return tuple(dims[j] if shape[j] == n else () for j, n in zip(place, value.type.shape))
 
 
 def _reshaped(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
-    """Of a reshape: what it cannot carry on is gathered."""
+    """Of a reshape that cannot carry on all of `dims`: the rest is gathered first."""
     result = op.results[0]
     kept, after = carried(value.type.shape, dims, result.type.shape, ctx.sizes)
-    return ctx.planner.cost(value.type.shape, ctx.bits(value), dims, kept) + extra_cost(ctx, result, after, depth)
+    return ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, kept) + extra_cost(ctx, result, after, depth)
 
 
 def _filled(ctx: Context, result: Value, dims: Dims) -> Dims:
-    """`dims` with what propagation gave the dimensions that they leave whole (a broadcast makes any part of those)."""
-    if result.op.name != "stablehlo.broadcast_in_dim":
+    """For the result of a broadcast, `dims` with the wanted axes at dimensions that they leave whole: of those every
+    device makes its part without communication."""
+    if result.op is None or result.op.name != "stablehlo.broadcast_in_dim":
         return dims
     used = {a for d in dims for a in d}
     return tuple(d or tuple(a for a in w if a not in used) for d, w in zip(dims, ctx.want(result)))
 
 
 def reach(ctx: Context, value: Value, dims: Dims, depth: int) -> float:
-    """What it costs to have a value, perhaps one that is not made yet, in `dims`."""
+    """Bytes of having a value in `dims`, also of one whose operation is not partitioned yet."""
     if value in ctx.env:
         return ctx.move_cost(value, dims)
     op = value.op
     shape = value.type.shape
     if op is not None and depth:
-        if op.name in POINTWISE:
+        if op.name in _POINTWISE:
             return sum(reach(ctx, v, dims if v.type.shape == shape else (), depth - 1) for v in op.operands)
         if op.name == "stablehlo.broadcast_in_dim":
             return reach(ctx, op.operands[0], _before_broadcast(op, dims), depth - 1)
-    return ctx.planner.cost(shape, ctx.bits(value), ctx.want(value), dims)
+    return ctx.planner.cost(shape, ctx.itemsize(value), ctx.want(value), dims)
 
 
 def _along(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
-    """Of an operation that has factors: what it cannot keep is gathered, or everything moved to where it is wanted."""
+    """Of an operation with factors: split along the factors that `dims` splits, gathering the rest, with or without the
+    axes of other operands; or with `value` in its wanted layout."""
     want = ctx.want(value)
-    best = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.bits(value), dims, want)
+    best = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, want)
     for r in op.results:
         best += extra_cost(ctx, r, ctx.want(r), depth)
     if not best:
         return best
     factors = _factors(ctx, op)
-    if factors is None or op.operands.count(value) != 1:  # none: it is made in an operand's place
+    if factors is None or op.operands.count(value) != 1:  # none: computed in an operand's layout
         return best
     mine = factors.operands[op.operands.index(value)]
     kept = tuple(x if f >= 0 and factors.kinds[f] != WHOLE else () for f, x in zip(mine, dims))
@@ -191,7 +192,7 @@ def _along(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     for f, x in zip(mine, kept):
         if x:
             assigned[f] = x
-    cost = 0.0 if kept == dims else ctx.planner.cost(value.type.shape, ctx.bits(value), dims, kept)
+    cost = 0.0 if kept == dims else ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, kept)
     if cost < best:
         best = min(best, cost + _assigned(ctx, op, factors, value, assigned, depth, best - cost))
         more = _with_others(ctx, op, factors, value, assigned)
@@ -211,7 +212,7 @@ def _factors(ctx: Context, op: Op) -> Factors | None:
 
 
 def _with_others(ctx: Context, op: Op, factors: Factors, value: Value, assigned: list) -> list:
-    """`assigned` with what the other operands have of the axes that it does not use, at factors of their own."""
+    """`assigned` plus the axes that other operands have at factors of their own, as far as they are still free."""
     out = list(assigned)
     used = {x for atoms in assigned for x in atoms}
     mine = factors.operands[op.operands.index(value)]
@@ -225,8 +226,8 @@ def _with_others(ctx: Context, op: Op, factors: Factors, value: Value, assigned:
 
 
 def _assigned(ctx: Context, op: Op, factors: Factors, value: Value, assigned: list, depth: int, limit: float) -> float:
-    """What an operation sends for its other operands and later for its results if its factors are split so. Infinite if
-    it is known to be `limit` or more."""
+    """Bytes that an operation sends for its other operands, and later for its results, under an assignment of axes to
+    factors. Infinite if known to be `limit` or more."""
     pending = tuple(sorted(x for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for x in atoms))
     cost = 0.0
     for v, f in zip(op.operands, factors.operands):
@@ -240,7 +241,7 @@ def _assigned(ctx: Context, op: Op, factors: Factors, value: Value, assigned: li
 
 
 def _summed(ctx: Context, op: Op, factors: Factors, kept: Dims, dims: Dims, depth: int) -> float:
-    """Of a slice of a split dimension: each device gives what it has of it, and that is added up."""
+    """Of a slice of a split dimension by masked lookup: each device contributes what it holds, and a sum follows."""
     if op.name not in ("stablehlo.slice", "stablehlo.dynamic_slice"):
         return math.inf
     pending = tuple(sorted(x for a, b in zip(dims, kept) if a != b for x in a))
@@ -248,17 +249,17 @@ def _summed(ctx: Context, op: Op, factors: Factors, kept: Dims, dims: Dims, dept
 
 
 def _resolved(ctx: Context, result: Value, dims: Dims, pending: tuple[int, ...], depth: int) -> float:
-    """What the users of a result in `dims` send, with what it takes to add it up over the axes `pending`."""
+    """`extra_cost` of a result in `dims` that is unreduced over the axes `pending`, its reduction included."""
     if not pending:
         return extra_cost(ctx, result, dims, depth)
     want = ctx.want(result)
-    move = ctx.planner.cost(result.type.shape, ctx.bits(result), dims, want, pending)
+    move = ctx.planner.cost(result.type.shape, ctx.itemsize(result), dims, want, pending)
     return move + extra_cost(ctx, result, want, depth)
 
 
 def _dot(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
-    """The cheapest of the ways to contract `value`, found in `dims`: as it is, as it is wanted, whole along what is
-    contracted, or such that the other operand stays."""
+    """Of a contraction of `value`: in layout `dims`, in its wanted layout, with its contracted dimensions gathered, or
+    in a layout that lets the other operand stay; the cheapest."""
     a, b = op.operands
     if a is b:
         return 0.0
@@ -273,10 +274,10 @@ def _dot(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     theirs = {x for atoms in have for x in atoms}
     alike = tuple(have[pairs[i]] if i in pairs else () if theirs & set(x) else x for i, x in enumerate(dims))
     whole = tuple(() if i in contract else x for i, x in enumerate(dims))
-    shape, bits = value.type.shape, ctx.bits(value)
+    shape, itemsize = value.type.shape, ctx.itemsize(value)
     best = math.inf
     for layout in dict.fromkeys((dims, ctx.want(value), whole, alike)):
-        cost = 0.0 if layout == dims else ctx.planner.cost(shape, bits, dims, layout)
+        cost = 0.0 if layout == dims else ctx.planner.cost(shape, itemsize, dims, layout)
         if cost < best:
             best = min(best, cost + _contracted(ctx, op, left, layout, have, pairs, depth, best - cost))
     return best
@@ -285,8 +286,9 @@ def _dot(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
 def _contracted(
     ctx: Context, op: Op, left: bool, dims: Dims, have: Dims, pairs: dict[int, int], depth: int, limit: float
 ) -> float:
-    """What a contraction sends that keeps one operand in `dims`: the other one, found in `have`, follows it along the
-    `pairs` of dimensions, and the result follows from both. Infinite if it is known to be `limit` or more."""
+    """Bytes of a contraction with one operand in `dims` (the left one, if `left`): the other one, which is in `have`,
+    is resharded to match along the `pairs` of batch and contracted dimensions, and the result follows from both.
+    Infinite if known to be `limit` or more."""
     other, result = op.operands[left], op.results[0]
     d = dot_dims(op.attrs["dot_dimension_numbers"])
     batch, contract = (d.lhs_batch, d.lhs_contract) if left else (d.rhs_batch, d.rhs_contract)

@@ -1,4 +1,8 @@
-"""Manual computations, and the collectives that programs write in them themselves."""
+"""Manual computations (`shard_map`), and the collectives that programs write in them themselves.
+
+The body of a manual computation is a per-device program along its manual axes; along the other (free) axes it is
+partitioned like the rest. The program's own all_gather over a manual axis stays as it is written, on pieces that are
+split further along free axes as long as it does not move elements along the split dimensions."""
 
 from __future__ import annotations
 
@@ -8,13 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 from jaxlib.mlir import ir
 
-from propagation.attributes import integer, unquote
-from propagation.model import AxisRef
+from propagation.attributes import integer
+from propagation.model import AxisRef, TensorSharding
 from propagation.program import Op, Value, source
+from propagation.quoting import unquote
 
 from ..cost import sent_bytes
-from ..emit import Collective, Ref
+from ..emit import Collective, LocalValue
 from ..errors import GroupsError, UnsupportedOpError, UnsupportedShardingError
+from ..kinds import CollectiveKind, by_op
 from ..layout import Dims, replicated
 from ..realise import APART
 from ..realise_pieces import where
@@ -30,20 +36,10 @@ CAUSE = "written in the program"
 
 _AXIS = re.compile(r'axis_ref<name = "((?:[^"\\]|\\.)*)"(?:, sub_axis_info = \((\d+)\)(\d+))?')
 
-# The dimensions that each collective moves along, by attribute; along the others it does the same to every element.
-_MOVED = {
-    "all_gather": ("all_gather_dim",),
-    "all_reduce": (),
-    "all_to_all": ("split_dimension", "concat_dimension"),
-    "collective_broadcast": (),
-    "collective_permute": (),
-    "reduce_scatter": ("scatter_dimension",),
-}
-
 
 def manual_computation(ctx: Context, op: Op) -> None:
-    """The body is written per device along the manual axes already: it is copied into place, with the other axes
-    partitioned as usual. What it takes and returns unreduced are addends there."""
+    """Inlines the body, which is per-device code along the manual axes, and partitions it along the free ones. Operands
+    and results that are unreduced over manual axes are the devices' addends inside."""
     ins, outs = ctx.manual_shardings(op)
     manual = ctx.manual_atoms(op)
     body = op.regions[0]
@@ -66,13 +62,13 @@ def manual_computation(ctx: Context, op: Op) -> None:
         ctx.bind_partial(r, ctx.atoms.dims(s), {_pending(ctx, s, manual): ref})
 
 
-def _pending(ctx: Context, sharding, manual: Sequence[int]) -> tuple[int, ...]:
-    """The manual axes over which a value is unreduced. Over free axes values inside are whole ones."""
+def _pending(ctx: Context, sharding: TensorSharding, manual: Sequence[int]) -> tuple[int, ...]:
+    """The manual atoms over which a value is unreduced. Over free axes values inside are reduced."""
     return tuple(a for a in unreduced.atoms_of(ctx, sharding) if a in manual)
 
 
-def _without(dims: Dims, manual, op: Op) -> Dims:
-    """The layout inside: manual axes are the major ones of each dimension and fall away."""
+def _without(dims: Dims, manual: Sequence[int], op: Op) -> Dims:
+    """The layout inside the computation: without its manual axes, which are the major ones of each dimension."""
     out = []
     for atoms in dims:
         free = tuple(a for a in atoms if a not in manual)
@@ -86,16 +82,16 @@ def _without(dims: Dims, manual, op: Op) -> Dims:
 
 
 def collective(ctx: Context, op: Op) -> None:
-    """A collective the program wrote itself: its groups are device numbers of the flattened mesh already. Dimensions
-    along which it does not move anything stay split over free axes."""
+    """A collective that the program wrote itself, with groups of device numbers of the flattened mesh. Dimensions along
+    which it moves nothing stay split over free axes."""
     if not ctx.manual:
         raise UnsupportedOpError(
             f"{op.name} outside of a manual computation; write it in one (shard_map), or let a sharding ask for it",
             source(op),
         )
-    kind = op.name.removeprefix("stablehlo.")
+    kind = by_op()[op.name]
     talking = _talking(ctx, op)
-    moved = {integer(op.attrs[name]) for name in _MOVED[kind]}
+    moved = {integer(op.attrs[name]) for name in kind.dimensions}
     _check_types(op, kind, tuple(moved), talking.shape[1])
     layouts = [_kept(ctx, v, moved, talking) for v in op.operands]
     refs = [_operand(ctx, v, dims) for v, dims in zip(op.operands, layouts)]
@@ -104,9 +100,13 @@ def collective(ctx: Context, op: Op) -> None:
         ctx.bind(r, dims, ref)
 
 
-def _written(ctx: Context, op: Op, refs, shapes, layouts, talking: np.ndarray, moved: set[int]) -> list[Ref]:
-    """The collective on pieces. Whether all who take part in it get there is the program's own affair; of a permute
-    that is who sends or receives, but not who happens to stand in the same group of a machine that lets all wait."""
+def _written(
+    ctx: Context, op: Op, refs: Sequence[LocalValue], shapes: Sequence[tuple[int, ...]], layouts: Sequence[Dims],
+    talking: np.ndarray, moved: set[int],
+) -> list[LocalValue]:  # fmt: skip
+    """The collective on pieces. It may stand in a branch or loop where devices diverge: that all of its members get
+    there is the program's own responsibility. Members of a permute are its senders and receivers, so it must not become
+    one that waits for other devices: it is written within groups of devices that do not diverge, if they do at all."""
     if op.name == "stablehlo.collective_permute" and 0 not in refs[0].shape:
         crossed, parted = _crossed(ctx, talking), ctx.region.lookup(APART)
         if not crossed:
@@ -124,13 +124,16 @@ def _written(ctx: Context, op: Op, refs, shapes, layouts, talking: np.ndarray, m
     return outs
 
 
-def _on_pieces(ctx: Context, op: Op, refs, shapes, layouts, talking: np.ndarray, moved: set[int]) -> list[Ref]:
-    kind = op.name.removeprefix("stablehlo.")
+def _on_pieces(
+    ctx: Context, op: Op, refs: Sequence[LocalValue], shapes: Sequence[tuple[int, ...]], layouts: Sequence[Dims],
+    talking: np.ndarray, moved: set[int],
+) -> list[LocalValue]:  # fmt: skip
+    kind = by_op()[op.name]
     reduction = reduction_kind(op.regions[0]) if op.regions else None
     group = _group(ctx, talking)
-    if kind == "all_reduce" and reduction:
+    if kind.sums and reduction:
         outs = [all_reduce(ctx.realiser, ctx.region, x, group, reduction, op, CAUSE, ctx.loc) for x in refs]
-    elif kind == "reduce_scatter" and reduction:
+    elif kind.reduces and kind.scatters and reduction:
         (d,) = moved
         outs = [reduce_scatter(ctx.realiser, ctx.region, x, d, group, reduction, op, CAUSE, ctx.loc) for x in refs]
     else:
@@ -139,14 +142,16 @@ def _on_pieces(ctx: Context, op: Op, refs, shapes, layouts, talking: np.ndarray,
         types = [(shape, r.type.dtype) for shape, r in zip(shapes, op.results)]
         regions = [ctx.copy_region(block) for block in op.regions]
         outs = ctx.region.op(op.name, refs, types, text, regions=regions, loc=ctx.loc)
-        operand = sum(ctx.elements(v.type.shape, dims) * ctx.bits(v) for v, dims in zip(op.operands, layouts))
-        sent = sent_bytes(kind, group.count[1], operand)
-        outs[0].item.collective = Collective(kind, group.atoms, group.count, sent, op, CAUSE)
+        operand = sum(ctx.elements(v.type.shape, dims) * ctx.itemsize(v) for v, dims in zip(op.operands, layouts))
+        sent = sent_bytes(kind.name, group.shape[1], operand)
+        item = outs[0].item
+        assert item is not None
+        item.collective = Collective(kind.name, group.atoms, group.shape, sent, op, CAUSE)
     return outs
 
 
-def _staying(ctx: Context, x: Ref, pairs: np.ndarray) -> Ref:
-    """A permute by which devices only send to themselves: the others have zeros after it."""
+def _staying(ctx: Context, x: LocalValue, pairs: np.ndarray) -> LocalValue:
+    """A permute all of whose pairs are (d, d): devices without a pair hold zeros after it."""
     stays = np.zeros(ctx.atoms.count, bool)
     stays[pairs[:, 1]] = True
     if stays.all():
@@ -156,7 +161,7 @@ def _staying(ctx: Context, x: Ref, pairs: np.ndarray) -> Ref:
     return where(ctx.realiser, region, stays, me, x, ctx.realiser.zero(region, x.shape, x.dtype), ctx.loc)
 
 
-def _operand(ctx: Context, value: Value, dims: Dims):
+def _operand(ctx: Context, value: Value, dims: Dims) -> LocalValue:
     have = ctx.state(value).dims
     if have is not None and any(a and a != b for a, b in zip(have, dims)):
         return ctx.gathered(value, dims, "a collective of a manual computation moves along this dimension")
@@ -164,22 +169,21 @@ def _operand(ctx: Context, value: Value, dims: Dims):
 
 
 def _talking(ctx: Context, op: Op) -> np.ndarray:
-    """i64[groups, members]: the devices that hear of each other. Rows of smaller groups end in -1."""
-    is_permute = op.name == "stablehlo.collective_permute"
-    attr = op.attrs["source_target_pairs" if is_permute else "replica_groups"]
+    """i64[groups, members]: the replica groups, or source-target pairs. Rows of smaller groups end in -1."""
+    kind = by_op()[op.name]
+    is_permute = kind.pairs
+    attr = op.attrs[kind.groups_attribute]
     if not isinstance(attr, ir.DenseIntElementsAttr):
         return ctx.atoms.groups(_axes(ctx, op, ctx.text_of(attr)))
-    shape = ir.ShapedType(attr.type).shape
-    numbers = np.array([int(n) for n in attr], dtype=np.int64)
-    talking = np.full(shape, numbers[0]) if attr.is_splat and numbers.size else numbers.reshape(shape)
+    talking = np.array(attr, dtype=np.int64)
     if not talking.size and not is_permute:
-        return np.arange(ctx.atoms.count, dtype=np.int64)[None]  # no groups are one of all devices
+        return np.arange(ctx.atoms.count, dtype=np.int64)[None]  # an empty list stands for one group of all devices
     _check_groups(ctx, op, talking, is_permute)
     return talking
 
 
 def _check_groups(ctx: Context, op: Op, talking: np.ndarray, is_permute: bool) -> None:
-    """Raises `GroupsError` for what compilers would refuse without saying where, or end the process over."""
+    """Raises `GroupsError` for groups that compilers refuse without naming the operation, or crash on."""
     count = ctx.atoms.count
     lists = talking.T if is_permute else [talking[talking >= 0]]
     wrong = None
@@ -187,7 +191,7 @@ def _check_groups(ctx: Context, op: Op, talking: np.ndarray, is_permute: bool) -
         wrong = f"names devices beyond the {count} of the mesh {ctx.atoms.mesh.to_text()}"
     elif any(len(np.unique(some)) < len(some) for some in lists):
         wrong = "has a device twice" + (" as source or as target" if is_permute else "")
-    elif not is_permute and op.name != "stablehlo.collective_broadcast" and len(lists[0]) < count:
+    elif not is_permute and by_op()[op.name].everyone and len(lists[0]) < count:
         wrong = f"leaves out some of the {count} devices of the mesh"
     if wrong is not None:
         raise GroupsError(
@@ -197,17 +201,17 @@ def _check_groups(ctx: Context, op: Op, talking: np.ndarray, is_permute: bool) -
         )
 
 
-def _check_types(op: Op, kind: str, moved: Sequence[int], members: int) -> None:
-    """Raises `GroupsError` where the types of a collective are not those that groups of `members` devices make."""
+def _check_types(op: Op, kind: CollectiveKind, moved: Sequence[int], members: int) -> None:
+    """Raises `GroupsError` if the result type does not follow from the operand's with groups of `members` devices."""
     for v, r in zip(op.operands, op.results):
         before, after = v.type.shape, r.type.shape
         fits = True
-        if kind == "all_gather":
+        if kind.gathers:
             fits = all(m == n * (members if d in moved else 1) for d, (n, m) in enumerate(zip(before, after)))
-        elif kind == "reduce_scatter":
+        elif kind.scatters:
             fits = all(n == m * (members if d in moved else 1) for d, (n, m) in enumerate(zip(before, after)))
-        elif kind == "all_to_all":
-            fits = integer(op.attrs["split_count"]) == members
+        elif kind.counts is not None:
+            fits = integer(op.attrs[kind.counts]) == members
         if not fits:
             raise GroupsError(
                 f"{op.name} from {v.type} to {r.type} does not fit groups of {members} devices; give it the result "
@@ -234,7 +238,8 @@ def _axes(ctx: Context, op: Op, text: str) -> tuple[int, ...]:
 
 
 def _kept(ctx: Context, value: Value, moved: set[int], talking: np.ndarray) -> Dims:
-    """The layout that a value may keep: what is moved is whole, and devices that talk hold the same part."""
+    """The layout that an operand may keep: dimensions that the collective moves are whole, and along others all members
+    of a group hold the same part."""
     have = ctx.state(value).dims
     if have is None:
         have = ctx.want(value)
@@ -250,7 +255,7 @@ def _kept(ctx: Context, value: Value, moved: set[int], talking: np.ndarray) -> D
 
 
 def _group(ctx: Context, talking: np.ndarray) -> Group:
-    """The groups of a collective; by their atoms if they are those of some."""
+    """The groups of a collective as `realise` takes them, by atoms if they are the groups of some atoms."""
     count = (talking.shape[0], talking.shape[1])
     if ctx.op.name == "stablehlo.collective_permute":
         return Group("source_target_pairs = " + ctx.text_of(ctx.op.attrs["source_target_pairs"]), None, (1, 2))
@@ -262,7 +267,7 @@ def _group(ctx: Context, talking: np.ndarray) -> Group:
 
 
 def _differing(ctx: Context, talking: np.ndarray) -> tuple[int, ...] | None:
-    """The atoms whose groups these are, if they are those of some."""
+    """The atoms whose groups these are (devices that differ in these atoms only); None if there are none."""
     if not talking.size or talking.min() < 0:
         return None
     differ = [a for a in range(len(ctx.sizes)) if np.ptp(ctx.atoms.coordinate((a,))[talking[0]])]
@@ -273,8 +278,8 @@ def _differing(ctx: Context, talking: np.ndarray) -> tuple[int, ...] | None:
 
 
 def groups_of(ctx: Context, op: Op) -> tuple[int, ...] | None:
-    """The atoms over which a program's own collective makes devices' values one, or different from each other; None
-    where its groups are not those of some atoms."""
+    """The atoms in which the members of a program's own collective differ: over these it makes values equal, or
+    different. None if its groups are not those of some atoms."""
     talking = _talking(ctx, op)
     if op.name != "stablehlo.collective_permute":
         return _differing(ctx, talking)
@@ -282,13 +287,13 @@ def groups_of(ctx: Context, op: Op) -> tuple[int, ...] | None:
 
 
 def _crossed(ctx: Context, pairs: np.ndarray) -> tuple[int, ...]:
-    """The atoms along which some sender and its receiver stand at different places."""
+    """The atoms along which some sender and its receiver have different coordinates."""
     digits = [(pairs // stride % size) for stride, size in zip(ctx.atoms.strides, ctx.sizes)]
     return tuple(a for a, digit in enumerate(digits) if (digit[:, 0] != digit[:, 1]).any())
 
 
 def _repeats(pairs: np.ndarray, stride: int, size: int) -> bool:
-    """Whether pairs stay within, and are the same for, all positions along an atom."""
+    """Whether all pairs stay at one coordinate along an atom, and are the same at every coordinate."""
     digit = pairs // stride % size
     if (digit[:, 0] != digit[:, 1]).any():
         return False
@@ -298,5 +303,5 @@ def _repeats(pairs: np.ndarray, stride: int, size: int) -> bool:
 
 PARTITION = {
     "sdy.manual_computation": manual_computation,
-    **{f"stablehlo.{name}": collective for name in _MOVED},
+    **dict.fromkeys(by_op(), collective),
 }

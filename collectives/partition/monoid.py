@@ -1,4 +1,8 @@
-"""Reductions by functions without a name: whether a number is neutral, and the function over whole tensors."""
+"""Reductions whose body is no single known operation (add, max, ...): finding out, by evaluating the body on samples,
+whether an initial value is its neutral element; and applying the body to tensors element by element (`stablehlo.map`).
+
+logaddexp(a, b), as a scan of log-probabilities has it, has the neutral element -inf: `is_neutral(body, -inf)`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import numpy as np
 
 from propagation.program import Block, Op, Value
 
-from ..emit import Ref
+from ..emit import LocalValue
 from .constant import scalar_constant
 from .context import Context
 
@@ -27,8 +31,8 @@ _SAMPLES = np.array([0.0, 1.0, 0.3, 0.7, 2.5, 17.0, 1e3, 6.5e4, 1e-3, 1e-7, 1e-3
 
 
 def is_neutral(block: Block, number: complex | None) -> bool:
-    """Whether a floating-point function of two scalars gives back the other one beside `number` (None: not known): on
-    either side, as far as numbers of every sign and size can tell. False for functions of anything else."""
+    """Whether `number` (None: not known) is the neutral element of a floating-point function f of two scalars:
+    f(number, x) = f(x, number) = x, for samples x of every sign and magnitude. False for functions of other types."""
     if number is None or len(block.args) != 2 or len(block.terminator.operands) != 1:
         return False
     if any(not a.type.dtype.startswith(("f", "bf")) for a in block.args):
@@ -41,14 +45,14 @@ def is_neutral(block: Block, number: complex | None) -> bool:
 
 
 def _around(block: Block) -> np.ndarray:
-    """The numbers that a function knows and those beside them in f32: where a comparison may turn."""
+    """More samples: the constants in the body, where a comparison may turn, and their neighbours in f32."""
     found = [scalar_constant(r) for op in block.ops if not op.operands for r in op.results]
     known = np.array([float(n) for n in found if n is not None and not isinstance(n, complex)], np.float32)
     return np.concatenate([known, *(np.nextafter(known, np.float32(end)) for end in (-np.inf, np.inf))]).astype(float)
 
 
 def _evaluate(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """The function of many pairs of numbers, in double precision; None if an operation is not known."""
+    """The body evaluated on arrays of numbers, in double precision; None if it has an operation that is not known."""
     values: dict[Value, np.ndarray] = dict(zip(block.args, (a, b)))
     for op in block.ops[:-1]:
         number = None if op.operands or not op.results else scalar_constant(op.results[0])
@@ -68,8 +72,8 @@ def _function(op: Op) -> Callable[..., Any] | None:
     return _FUNCTIONS.get(op.name.removeprefix("stablehlo."))
 
 
-def combine(ctx: Context, block: Block, a: Ref, b: Ref) -> Ref:
-    """The function of two scalars, of each pair of elements of two tensors."""
+def combine(ctx: Context, block: Block, a: LocalValue, b: LocalValue) -> LocalValue:
+    """The body applied to each pair of elements of two tensors."""
     every = ", ".join(map(str, range(len(a.shape))))
     attrs = f"dimensions = array<i64: {every}>"
     return ctx.emit("stablehlo.map", (a, b), a.shape, a.dtype, attrs, regions=[ctx.copy_region(block)])

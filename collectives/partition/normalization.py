@@ -1,20 +1,24 @@
-"""Batch normalization and its gradient, written out as what StableHLO says they are: sums over all dimensions but one,
-which stay partial where the batch is split, and arithmetic element by element."""
+"""batch_norm_training and batch_norm_grad, decomposed as the StableHLO specification defines them: sums over all
+dimensions but the features', whose reduction over a split batch is an all-reduce of vectors, and pointwise
+arithmetic."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from propagation.attributes import integer
 from propagation.graph import TensorType
 from propagation.program import Op
 
 from .context import Context
-from .written_out import write_out
+from .expand import write_out
 
 __all__: list[str] = []
 
 
 class _Text:
-    """A function being written, over tensors `whole` and their feature vectors."""
+    """The text of a function being written, over tensors like `whole` and vectors with an element per feature.
+    `names` are those of its arguments."""
 
     def __init__(self, whole: TensorType, feature: int, names: str):
         self.whole = whole.text
@@ -85,10 +89,13 @@ def _gradient(t: _Text, epsilon: str) -> list[tuple[str, str]]:
     return [(t.binary("multiply", rest, t.spread(factor)), t.whole), (scale, t.vector), (offset, t.vector)]
 
 
-def _written_out(write, names: str):
+def _written_out(
+    write: Callable[[_Text, str], list[tuple[str, str]]], names: str
+) -> Callable[[Context, Op], None]:  # fmt: skip
     def rule(ctx: Context, op: Op) -> None:
         feature = integer(op.attrs["feature_index"])
         x = op.operands[0]
+        assert isinstance(x.type, TensorType)
         text = _Text(x.type, feature, names)
         epsilon = ctx.text_of(op.attrs["epsilon"]).split(" : ")[0]
         results = write(text, epsilon)

@@ -1,11 +1,13 @@
-"""Gradients of windows: every device scatters its own windows; what falls onto a neighbour's piece is sent there."""
+"""select_and_scatter, the gradient of max-pooling, by halo exchange in both directions: each device fetches the border
+of the operand that its own windows cover, scatters its windows' values into it, and sends what fell onto a neighbour's
+piece back there, to be added."""
 
 from __future__ import annotations
 
 from propagation.attributes import integers, pairs
 from propagation.program import Block, Op
 
-from ..emit import Ref
+from ..emit import LocalValue
 from ..layout import Dims
 from .batch import apply
 from .constant import scalar_constant
@@ -19,14 +21,14 @@ _WHY = "a window moves over this dimension"
 
 
 def select_and_scatter(ctx: Context, op: Op) -> None:
-    """operand[n...], source[one per window] -> [n...]. Dimensions with a trivial window pass; along the others each
-    device fetches the border under its own windows, the same one that the forward window fetched."""
+    """operand[n...], source[one element per window] -> [n...]. Dimensions with a trivial window pass through. Along
+    others each device fetches the halo under its own windows, which is the one that the forward pooling fetched."""
     operand, source = op.operands[0].type.shape, op.operands[1].type.shape
     rank = len(operand)
     w = _Windows(op, rank)
     every = tuple(range(rank))
     factors = Factors(source, (PASS,) * rank, (every, every, ()), (every,))
-    choice = choose(ctx, factors, op.operands, op.results, 4 * ctx.bits(op.results[0]) * ctx.redundancy)
+    choice = choose(ctx, factors, op.operands, op.results, 4 * ctx.itemsize(op.results[0]) * ctx.redundancy)
     dims = choice.operands[0]
     moving = [d for d in every if dims[d] and not w.trivial(d, operand[d], source[d])]
     worst = _never_chosen(op.regions[0])
@@ -38,11 +40,12 @@ def select_and_scatter(ctx: Context, op: Op) -> None:
         apply(ctx, op, Factors(operand, kinds, (known, known, ()), (known,)), _WHY)
         return
     view = ctx.view(op.operands[0], dims) if moving else None
-    if view is None or view.dim not in moving or not view.covers or not is_identity(worst, view.base.dtype, view.fill):
+    neutral = view is not None and worst is not None and is_identity(worst, view.base.dtype, view.fill)
+    if view is None or view.dim not in moving or not view.covers or not neutral:
         ctx.bind(op.results[0], dims, _scatter(ctx, op, w, dims, moving, fill, None))
         return
 
-    def cut() -> Ref:
+    def cut() -> LocalValue:
         return _scatter(ctx, op, w, dims, moving, fill, None)
 
     base = _scatter(ctx, op, w, dims, moving, fill, view)
@@ -65,25 +68,27 @@ class _Windows:
 
 def _scatter(
     ctx: Context, op: Op, w: _Windows, dims: Dims, moving: list[int], fill: str | None, view: View | None
-) -> Ref:
-    """This device's piece of the result, in the positions of the operand (of the base of `view`, if there is one)."""
+) -> LocalValue:
+    """This device's piece of the result, at the positions of the operand; if the operand is the lazy pad `view`, at
+    those of its base."""
     value, source = op.operands[0], op.operands[1]
     x = ctx.get(value, dims) if view is None else view.base
     updates = ctx.masked(ctx.get(source, dims), source.type.shape, dims, moving)
     sizes, firsts, counts = {}, {}, {}
     for d in sorted(moving, key=lambda d: view is None or d != view.dim):
-        here = view is not None and view.dim == d
-        sizes[d] = view.size if here else value.type.shape[d]
+        here = view if view is not None and view.dim == d else None
+        sizes[d] = value.type.shape[d] if here is None else here.size
         count, p = updates.shape[d], ctx.atoms.product(dims[d])
-        first = -w.padding[d][0] + (view.start if here else 0)
+        first = -w.padding[d][0] + (0 if here is None else here.start)
         firsts[d] = tuple(first + c * count * w.step[d] for c in range(p))
         length = (count - 1) * w.step[d] + w.taps[d]
         left = [min(count, source.type.shape[d] - c * count) for c in range(p)]
         counts[d] = [(n - 1) * w.step[d] + w.taps[d] if n > 0 else 0 for n in left]
+        assert fill is not None  # else windows do not move over split dimensions
         worst = ctx.realiser.constant(ctx.region, (), x.dtype, fill)
         x = windows(ctx, d, dims[d], x, sizes[d], firsts[d], length, worst, counts[d])
-        if here and view.local is not None:
-            x = view.local(x)
+        if here is not None and here.local is not None:
+            x = here.local(x)
     padding = ", ".join(f"[{a}, {b}]" for a, b in ((0, 0) if d in moving else w.padding[d] for d in range(len(dims))))
     around = f"padding = dense<[{padding}]> : tensor<{len(dims)}x2xi64>"
     text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), around)))
@@ -94,7 +99,7 @@ def _scatter(
 
 
 def _never_chosen(block: Block) -> str | None:
-    """The kind of reduction whose neutral element a selection takes last; None if the selection is not known."""
+    """The reduction ("max", "min") whose neutral element a selection never prefers; None for an unknown selection."""
     if len(block.ops) != 2 or block.ops[0].name != "stablehlo.compare":
         return None
     compare = block.ops[0]

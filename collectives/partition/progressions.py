@@ -1,37 +1,37 @@
-"""Positions that a program counts by itself: index tensors that hold arithmetic progressions, and where they lead.
+"""Recognising gathers and scatters at indices known at compile time as strided slices, and updates of strided slices.
 
-Frontends write windows at known positions (`x.at[1:-1].set(y)`, `x.at[::2, 1::2].add(y)`, `x[jnp.arange(0, n, 3)]`) as
-scatters and gathers whose indices are made of constants and iotas. Along every dimension such an operation is a slice
-with a stride, or its inverse; `read` and `written` say which.
-"""
+Frontends write `x.at[1:-1].set(y)`, `x.at[::2, 1::2].add(y)` and `x[jnp.arange(0, n, 3)]` as scatters and gathers whose
+index tensors are computed from constants and iotas. Following that computation, an index tensor is known as an
+arithmetic progression along each of its dimensions (`_Line`), and the operation as a slice with a stride along each
+dimension of the indexed tensor (`StridedSlice`). `static_indices.py` partitions them so."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxlib.mlir import ir
 
-from propagation.attributes import GatherDims, ScatterDims, gather_dims, integers, scatter_dims
+from propagation.attributes import GatherDims, ScatterDims, gather_dims, integer, integers, scatter_dims
 from propagation.program import Op, Value
 
+from ..heuristics import ANALYSIS_STEPS, PROGRESSION_ELEMENTS
 from .constant import scalar_constant
 from .indices import bounds_of
 
-__all__ = ["Stretch", "read", "written"]
-
-DEPTH = 16
-ELEMENTS = 1 << 16  # of the largest constant that is looked through
+__all__ = ["StridedSlice", "read", "written"]
 
 
-class Stretch(NamedTuple):
-    """Positions start + k * step of a dimension, for k < count; `along` is the dimension of the smaller tensor that
-    counts k, None if it has none (then count is 1)."""
+class StridedSlice(NamedTuple):
+    """Positions start + k * step of a dimension, for k < length; `along` is the dimension of the smaller tensor that
+    counts k, None if it has none (then length is 1). Rows 1, 3, 5 of x in `x.at[1:7:2].set(y)`: StridedSlice(0, 1, 2,
+    3)."""
 
     along: int | None
     start: int
     step: int
-    count: int
+    length: int
 
     @property
     def first(self) -> int:
@@ -40,12 +40,12 @@ class Stretch(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Where k = count - 1 leads."""
-        return self.start + (self.count - 1) * self.step
+        """The position of k = length - 1."""
+        return self.start + (self.length - 1) * self.step
 
     def is_whole(self, size: int) -> bool:
         """Whether these are all positions of a dimension of `size`, in order."""
-        return self.start == 0 and self.count == size and (self.step == 1 or size == 1)
+        return self.start == 0 and self.length == size and (self.step == 1 or size == 1)
 
     def fits(self, size: int) -> bool:
         """Whether all positions lie in a dimension of `size`."""
@@ -53,7 +53,7 @@ class Stretch(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """Integers that are first + the sum of steps[d] * (position along dimension d)."""
+    """The elements of an integer tensor as an affine function of their position p: first + sum of steps[d] * p[d]."""
 
     first: int
     steps: tuple[int, ...]
@@ -62,8 +62,8 @@ class _Line(NamedTuple):
 # -- what an index tensor holds -------------------------------------------------------------------------------
 
 
-def _line(value: Value, depth: int = DEPTH) -> _Line | None:
-    """The numbers of `value` if they are known to be such, and its type holds all of them."""
+def _line(value: Value, depth: int = ANALYSIS_STEPS) -> _Line | None:
+    """The elements of `value`, if they are known to be affine in their position and do not overflow their type."""
     if not value.type.dtype.startswith(("i", "ui")) or value.type.dtype == "i1" or value.op is None or not depth:
         return None
     number = scalar_constant(value)
@@ -75,6 +75,17 @@ def _line(value: Value, depth: int = DEPTH) -> _Line | None:
     low, high = _range(found, value.type.shape)
     least, most = bounds_of(value.type.dtype)
     return found if least <= low and high <= most else None
+
+
+def _lines(values: Sequence[Value], depth: int = ANALYSIS_STEPS) -> list[_Line] | None:
+    """The numbers of several values; None unless those of all are known."""
+    out = []
+    for v in values:
+        line = _line(v, depth)
+        if line is None:
+            return None
+        out.append(line)
+    return out
 
 
 def _range(line: _Line, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -92,15 +103,15 @@ def _made(value: Value, op: Op, depth: int) -> _Line | None:
     if name == "constant":
         return _literal(op, shape)
     if name == "iota":
-        d = op.attrs["iota_dimension"].value
+        d = integer(op.attrs["iota_dimension"])
         return _Line(0, tuple(int(i == d) for i in range(len(shape))))
     if name == "select":
         taken = _decided(op.operands[0], depth - 1)
         return None if taken is None else _line(op.operands[1 if taken else 2], depth - 1)
     if name not in _FOLLOWED:
         return None
-    lines = [_line(v, depth - 1) for v in op.operands]
-    if None in lines:
+    lines = _lines(op.operands, depth - 1)
+    if lines is None:
         return None
     a, b, old = lines[0], lines[-1], op.operands[0].type.shape
     if name == "convert":
@@ -131,7 +142,7 @@ def _made(value: Value, op: Op, depth: int) -> _Line | None:
 
 def _literal(op: Op, shape: tuple[int, ...]) -> _Line | None:
     attr = op.attrs["value"]
-    if not isinstance(attr, ir.DenseIntElementsAttr) or not 0 < op.results[0].type.size <= ELEMENTS:
+    if not isinstance(attr, ir.DenseIntElementsAttr) or not 0 < op.results[0].type.size <= PROGRESSION_ELEMENTS:
         return None
     numbers = np.array(attr).astype(np.int64).reshape(shape)
     first = int(numbers.reshape(-1)[0])
@@ -142,29 +153,26 @@ def _literal(op: Op, shape: tuple[int, ...]) -> _Line | None:
 
 
 def _renamed(line: _Line, old: tuple[int, ...], new: tuple[int, ...]) -> _Line | None:
-    """After a reshape that only adds or drops dimensions of one element."""
+    """The line after a reshape that only adds or drops dimensions of size 1."""
     if [n for n in old if n != 1] != [n for n in new if n != 1]:
         return None
     kept = iter([s for s, n in zip(line.steps, old) if n != 1])
     return _Line(line.first, tuple(next(kept) if n != 1 else 0 for n in new))
 
 
-_ORDERED = {"LT": (-1, 0), "GE": (0, 1), "GT": (0, 1), "LE": (-1, 0)}
-
-
 def _decided(value: Value, depth: int) -> bool | None:
-    """What a comparison of known numbers gives, if it gives the same for all."""
+    """The result of a comparison of known numbers, if it is the same for all elements."""
     op = value.op
     if op is None or op.name != "stablehlo.compare":
         return None
-    lines = [_line(v, depth) for v in op.operands]
-    if None in lines:
+    lines = _lines(op.operands, depth)
+    if lines is None:
         return None
     a, b = lines
     low, high = _range(
         _Line(a.first - b.first, tuple(x - y for x, y in zip(a.steps, b.steps))), op.operands[0].type.shape
     )
-    direction = next((n for n in ("LT", "LE", "GT", "GE") if n in str(op.attrs["comparison_direction"])), None)
+    direction = next((n for n in ("LT", "LE", "GT", "GE") if n in str(op.attrs["comparison_direction"])), "")
     outcomes = {
         "LT": (high < 0, low >= 0), "LE": (high <= 0, low > 0), "GT": (low > 0, high <= 0), "GE": (low >= 0, high < 0),
     }  # fmt: skip
@@ -173,21 +181,26 @@ def _decided(value: Value, depth: int) -> bool | None:
 
 
 def _columns(indices: Value, vector: int, count: int) -> list[_Line] | None:
-    """The numbers of each of `count` columns of an index tensor, by its other dimensions."""
+    """The lines of each of the `count` columns (along dimension `vector`) of an index tensor."""
     shape, op = indices.type.shape, indices.op
     if vector == len(shape):
         line = _line(indices)
         return None if line is None else [line]
     without = lambda steps: (*steps[:vector], *steps[vector + 1 :])
-    if op is not None and op.name == "stablehlo.concatenate" and op.attrs["dimension"].value == vector:
+    if op is not None and op.name == "stablehlo.concatenate" and integer(op.attrs["dimension"]) == vector:
         if any(v.type.shape[vector] != 1 for v in op.operands):
             return None
-        lines = [_line(v) for v in op.operands]
-        return None if None in lines else [_Line(line.first, without(line.steps)) for line in lines]
+        lines = _lines(op.operands)
+        return None if lines is None else [_Line(line.first, without(line.steps)) for line in lines]
     line = _line(indices)
     if line is not None:
         return [_Line(line.first + k * line.steps[vector], without(line.steps)) for k in range(count)]
-    if len(shape) == 1 and op is not None and op.name == "stablehlo.constant" and op.results[0].type.size <= ELEMENTS:
+    if (
+        len(shape) == 1
+        and op is not None
+        and op.name == "stablehlo.constant"
+        and op.results[0].type.size <= PROGRESSION_ELEMENTS
+    ):
         if isinstance(op.attrs["value"], ir.DenseIntElementsAttr):
             return [_Line(int(n), ()) for n in np.array(op.attrs["value"]).reshape(-1)]
     return None
@@ -197,18 +210,19 @@ def _columns(indices: Value, vector: int, count: int) -> list[_Line] | None:
 
 
 class _Windows(NamedTuple):
-    """Where windows of a large tensor stand in a small one: what gathers and scatters say in their own words."""
+    """The dimension numbers of a gather or scatter in one vocabulary: the large tensor is the gather's operand (the
+    scatter's target), the small one the gather's result (the scatter's updates)."""
 
-    inner: tuple[int, ...]  # the small tensor's dimensions inside windows
-    absent: tuple[int, ...]  # the large tensor's that windows do not have
-    batching: dict[int, int]  # the large tensor's to those of the indices
-    mapped: tuple[int, ...]  # the large tensor's that the columns of the indices count
+    inner: tuple[int, ...]  # dimensions of the small tensor inside of windows (offset_dims, update_window_dims)
+    absent: tuple[int, ...]  # those of the large one that windows lack (collapsed_slice_dims, inserted_window_dims)
+    batching: dict[int, int]  # batching dimensions: of the large tensor -> of the indices
+    mapped: tuple[int, ...]  # dimension of the large tensor that each column of the indices indexes
     vector: int
 
 
-def read(op: Op) -> tuple[Stretch, ...] | None:
-    """For every dimension of a gather's operand the positions that its result has; `along` are dimensions of the
-    result. None unless all are known, and each of the result's dimensions counts along one of them."""
+def read(op: Op) -> tuple[StridedSlice, ...] | None:
+    """A gather as strided slices: for every dimension of its operand the positions that the result holds; `along` are
+    dimensions of the result. None unless all indices are known, and each of the result's dimensions is one slice's."""
     if 0 in integers(op.attrs["slice_sizes"]):
         return None
     dims: GatherDims = gather_dims(op.attrs["dimension_numbers"])
@@ -218,9 +232,9 @@ def read(op: Op) -> tuple[Stretch, ...] | None:
     return _stretches(windows, table.type.shape, indices, op.results[0].type.shape)
 
 
-def written(op: Op) -> tuple[Stretch, ...] | None:
-    """For every dimension of a scatter's target the positions that are written; `along` are dimensions of the updates.
-    None unless all are known, none is written twice, and all lie inside."""
+def written(op: Op) -> tuple[StridedSlice, ...] | None:
+    """A scatter as updates of strided slices: for every dimension of its target the positions that are written; `along`
+    are dimensions of the updates. None unless all indices are known and in bounds, and no element is written twice."""
     dims: ScatterDims = scatter_dims(op.attrs["scatter_dimension_numbers"])
     batching = dict(zip(dims.input_batching, dims.indices_batching))
     windows = _Windows(dims.update_window, dims.inserted_window, batching, dims.to_operand, dims.index_vector)
@@ -230,8 +244,9 @@ def written(op: Op) -> tuple[Stretch, ...] | None:
 
 def _stretches(
     windows: _Windows, large: tuple[int, ...], indices: Value, small: tuple[int, ...]
-) -> tuple[Stretch, ...] | None:
-    """Stretches of the dimensions of `large`; None unless the indices are known and each of `small` is counted once."""
+) -> tuple[StridedSlice, ...] | None:
+    """The slices along each dimension of `large`; None unless all indices are known and in bounds, and each dimension
+    of `small` belongs to one of them."""
     columns = _columns(indices, windows.vector, len(windows.mapped))
     if columns is None:
         return None
@@ -244,7 +259,7 @@ def _stretches(
     out, used = [], []
     for d, n in enumerate(large):
         if d in batching:
-            out.append(Stretch(batching[d], 0, 1, n))
+            out.append(StridedSlice(batching[d], 0, 1, n))
             used.append(batching[d])
             continue
         size = small[inner[d]] if d in inner else 1
@@ -254,10 +269,10 @@ def _stretches(
             return None
         if counted:
             ((j, step),) = counted
-            out.append(Stretch(j, line.first, step, small[j]))
+            out.append(StridedSlice(j, line.first, step, small[j]))
             used.append(j)
         else:
-            out.append(Stretch(inner.get(d), line.first, 1, size))
+            out.append(StridedSlice(inner.get(d), line.first, 1, size))
         if not out[-1].fits(n):
             return None
     once = [j for j in batch if small[j] > 1]

@@ -1,15 +1,15 @@
-"""What the plan says of where a collective comes from: the operation that left a sum to be taken, or what asks for a
-value in another layout."""
+"""The causes of collectives, for the communication plan: the operation that left a partial sum, or the annotation,
+operation or function boundary that asks for a value in another layout."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from propagation.program import Op, Value
+from propagation.program import Func, Op, Value
 
-from ..emit import Ref
+from ..emit import LocalValue
 from ..layout import Dims
-from ..reshard import ReshardPlan, Step
+from ..reshard import ReshardPlan, ReshardStep
 
 if TYPE_CHECKING:
     from .context import Context
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["asked", "cause_of", "maker"]
 
 RESHARD = "reshard"
-_SUMMING = ("all_reduce", "reduce_scatter")
 
 
-def asked(ctx: Context, value: Value, dims: Dims, because: str) -> Ref:
+def asked(ctx: Context, value: Value, dims: Dims, because: str) -> LocalValue:
     """`value` laid out as `dims`, because an annotation or the edge of a program, function or loop says so."""
     outer, ctx.because = ctx.because, because
     try:
@@ -31,8 +30,8 @@ def asked(ctx: Context, value: Value, dims: Dims, because: str) -> Ref:
 
 
 def maker(ctx: Context, value: Value) -> Op | None:
-    """The operation that leaves `value`, a result of the current one, as a sum to be taken: the current one, or that
-    which left its operand so. None for arguments."""
+    """The operation that made `value`, a result of the current one, unreduced: the current one, or the one that made
+    its unreduced operand. None for arguments."""
     op = ctx.op
     if value.is_argument or not isinstance(op, Op):
         return None
@@ -43,9 +42,9 @@ def maker(ctx: Context, value: Value) -> Op | None:
     return op
 
 
-def cause_of(ctx: Context, state: State, plan: ReshardPlan, step: Step) -> tuple[object, str]:
-    """(operation, why) of a step by which a value is moved."""
-    if plan.unreduced and step.kind in _SUMMING:
+def cause_of(ctx: Context, state: State, plan: ReshardPlan, step: ReshardStep) -> tuple[Op | Func, str]:
+    """(operation, why) of a step of a reshard, for the plan."""
+    if plan.unreduced and step.reduces:
         made = state.partial.op if state.partial is not None else None
         return (ctx.op if made is None else made), "partial sum"
     return ctx.op, ctx.because

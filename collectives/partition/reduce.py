@@ -1,56 +1,53 @@
-"""Reductions: local work, then a partial result over the mesh axes of the reduced dimensions."""
+"""Reductions: each device reduces its piece, and the result is unreduced over the axes of the reduced dimensions.
+
+sum of f32[1024@x, 64] over dimension 0 is a local sum of 128 rows and a pending all-reduce of 64 numbers over x, which
+later operations may defer (`linear.py`) or share (`common_sums.py`). Bodies that are no known reduction are applied
+again to the gathered results of all devices."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from propagation.attributes import integers
+from propagation.ops import REDUCTIONS
 from propagation.program import Block, Op, Value
 
 from ..cost import item_bytes
-from ..emit import Ref
-from . import factored, linear
+from ..emit import LocalValue
+from ..layout import Dims
+from . import common_sums, linear
 from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, REDUCE, Choice, Factors, choose
 
 __all__ = ["identity_literal", "is_identity", "reduction_kind"]
 
-_KINDS = {
-    "stablehlo.add": "add",
-    "stablehlo.multiply": "mul",
-    "stablehlo.maximum": "max",
-    "stablehlo.minimum": "min",
-    "stablehlo.and": "and",
-    "stablehlo.or": "or",
-    "stablehlo.xor": "xor",
-}
-
 
 def reduction_kind(block: Block) -> str | None:
-    """The kind of a two-argument body that is one operation on its arguments; None for any other body."""
+    """The kind ("add", "max", ...) of a body that is one known operation on its two arguments; None for any other."""
     if len(block.args) != 2 or len(block.ops) != 2:
         return None
     op, end = block.ops
     if set(op.operands) != set(block.args) or list(end.operands) != list(op.results):
         return None
-    return _KINDS.get(op.name)
+    found = REDUCTIONS.get(op.name)
+    return None if found is None else found.kind
 
 
 def reduction_kinds(block: Block) -> list[str] | None:
-    """The kinds of a body that reduces each of several operands by one operation of its own; None for any other."""
+    """The kinds of the body of a reduction of several operands, each by one known operation; None for any other."""
     count = len(block.args) // 2
     kinds = []
     for i, v in enumerate(block.terminator.operands):
         op = v.owner
-        if not isinstance(op, Op) or op.parent is not block or op.name not in _KINDS:
+        if not isinstance(op, Op) or op.parent is not block or op.name not in REDUCTIONS:
             return None
         if sorted(map(id, op.operands)) != sorted(map(id, (block.args[i], block.args[count + i]))):
             return None
-        kinds.append(_KINDS[op.name])
+        kinds.append(REDUCTIONS[op.name].kind)
     return kinds
 
 
@@ -59,7 +56,8 @@ _SPECIAL = {"f16": ("0x7C00", "0xFC00"), "bf16": ("0x7F80", "0xFF80"), "f32": ("
 
 
 def identity_literal(kind: str, dtype: str) -> str | None:
-    """The neutral element of a reduction, as MLIR writes it; None if the type has none that we can write."""
+    """The neutral element of a reduction as an MLIR literal (0 for add, -inf for max of floats); None if there is
+    none."""
     integer = dtype.lstrip("u")
     if dtype == "i1":
         return {"add": "false", "or": "false", "xor": "false", "max": "false"}.get(kind, "true")
@@ -79,8 +77,8 @@ def identity_literal(kind: str, dtype: str) -> str | None:
     return _SPECIAL[dtype][0 if kind == "min" else 1]
 
 
-def is_identity(kind: str, dtype: str, number) -> bool:
-    """Whether a number (None if it is not known) is the neutral element of a reduction."""
+def is_identity(kind: str, dtype: str, number: complex | None) -> bool:
+    """Whether a number (None: not known) is the neutral element of a reduction."""
     if number is None:
         return False
     if kind in ("add", "or", "xor"):
@@ -104,14 +102,15 @@ def _factors(shape: tuple[int, ...], reduced: tuple[int, ...], count: int) -> Fa
 
 
 class _Part(NamedTuple):
-    """One of the operands that are reduced together: by what, and where to start unless the given value is neutral."""
+    """One of the operands that are reduced together: the kind of its reduction, and the neutral element to start from
+    instead of its initial value; None if that is neutral itself."""
 
     kind: str
     start: str | None
 
 
 def _parts(op: Op, inits: Sequence[Value]) -> list[_Part] | None:
-    """What is done to each operand; None for bodies without a name, or types without a neutral element."""
+    """The reduction of each operand; None for a body of unknown kind, or a type without a neutral element."""
     out = []
     for kind, init, result in zip(reduction_kinds(op.regions[0]) or (), inits, op.results):
         dtype = result.type.dtype
@@ -129,32 +128,33 @@ def reduce(ctx: Context, op: Op) -> None:
     parts = _parts(op, inits)
     kind, neutral = (parts[0].kind, parts[0].start is None) if parts and count == 1 else (None, False)
 
-    def local(refs, dims) -> list[Ref]:
-        """Reduces one piece, from the neutral elements unless the given start values are some."""
+    def local(refs: Sequence[LocalValue], dims: Dims) -> list[LocalValue]:
+        """Reduces one piece, starting from neutral elements: an initial value must count once, not on every device."""
         first = [ctx.get(v, ()) for v in inits]
         for i, part in enumerate(parts or ()):
             if part.start is not None:
                 first[i] = ctx.realiser.constant(ctx.region, (), op.results[i].type.dtype, part.start)
         masked = [ctx.masked_with(ref, v.type.shape, dims, reduced, init) for v, ref, init in zip(inputs, refs, first)]
-        kept = [n for i, n in enumerate(masked[0].shape) if i not in reduced]
+        kept = tuple([n for i, n in enumerate(masked[0].shape) if i not in reduced])
         return ctx.local_copy(op, [*masked, *first], [kept] * count)
 
-    if kind == "add" and neutral and linear.deferred(ctx, inputs[0]):
-        dims = ctx.state(inputs[0]).partial.dims
+    partial = linear.deferred(ctx, inputs[0]) if kind == "add" and neutral else None
+    if partial is not None:
+        dims = partial.dims
         more = tuple(a for i in reduced for a in dims[i])
         out = tuple(d for i, d in enumerate(dims) if i not in reduced)
-        linear.apply(ctx, op, inputs[0], out, lambda ref: local([ref], dims)[0], more)
+        linear.apply(ctx, op, partial, out, lambda ref: local([ref], dims)[0], more)
         return
     factors = _factors(inputs[0].type.shape, tuple(reduced), count)
-    bits = sum(item_bytes(v.type.dtype) for v in inputs)
-    choice = choose(ctx, factors, inputs, op.results, bits * ctx.redundancy)
-    if 0 in inputs[0].type.shape:  # there is nothing to add up
+    itemsize = sum(item_bytes(v.type.dtype) for v in inputs)
+    choice = choose(ctx, factors, inputs, op.results, itemsize * ctx.redundancy)
+    if 0 in inputs[0].type.shape:  # nothing is reduced, so nothing is pending
         choice = choice._replace(pending=())
     dims, out = choice.operands[0], choice.results[0]
     summed = None
     alone = kind == "add" and neutral and choice.pending and not linear.saves(ctx, op.results[0], choice.pending)
     if alone and ctx.options.distribute is not False:
-        summed = factored.product(ctx.state(inputs[0]), tuple(reduced))
+        summed = common_sums.product(ctx.state(inputs[0]), tuple(reduced))
     if summed is not None and _factored(ctx, op, summed, choice, local):
         return
     refs = local([ctx.get(v, dims) for v in inputs], dims)
@@ -166,7 +166,7 @@ def reduce(ctx: Context, op: Op) -> None:
         ctx.bind_partial(r, out, sums, part.kind)
     if parts:
         if summed is not None and not summed.is_scaled:
-            factored.note(ctx, summed, tuple(reduced), ctx.state(op.results[0]))
+            common_sums.note(ctx, summed, tuple(reduced), ctx.state(op.results[0]))
         return
     if choice.pending:
         refs = _merge(ctx, op, refs, choice.pending, [ctx.get(v, ()) for v in inits])
@@ -174,33 +174,40 @@ def reduce(ctx: Context, op: Op) -> None:
         ctx.bind(r, out, ref)
 
 
-def _factored(ctx: Context, op: Op, summed: factored.Product, choice: Choice, local) -> bool:
-    """The sum as a multiple of one that is known, or that others may be multiples of. False if it is not written."""
+def _factored(
+    ctx: Context, op: Op, summed: common_sums.Product, choice: Choice,
+    local: Callable[[Sequence[LocalValue], Dims], list[LocalValue]],
+) -> bool:  # fmt: skip
+    """Writes a sum as a multiple of a sum that is known, or that later sums are multiples of too (`common_sums`); False
+    if there is none."""
     reduced = tuple(integers(op.attrs["dimensions"]))
     dims, out = choice.operands[0], choice.results[0]
-    exact = ctx.options.distribute or factored.is_exact(ctx, summed)
-    if not exact and ctx.atoms.product(choice.pending) >= factored.MANY:
+    exact = ctx.options.distribute or common_sums.is_exact(ctx, summed)
+    if not exact and ctx.atoms.product(choice.pending) >= common_sums.CODED_DEVICES:
         return False
-    total = factored.known_sum(ctx, summed, reduced, out)
+    total = common_sums.known_sum(ctx, summed, reduced, out)
     if total is None:
-        if not summed.is_scaled or not factored.applies(ctx, summed, dims):
+        if not summed.is_scaled or not common_sums.applies(ctx, summed, dims):
             return False
-        if not factored.is_awaited(ctx, op, summed):
+        if not common_sums.is_awaited(ctx, op, summed):
             return False
         first, *more = [ctx.get_state(s, dims) for s in summed.varying]
         for x in more:
             first = ctx.emit("stablehlo.multiply", (first, x), first.shape, first.dtype)
-        total = factored.bound(ctx, op, summed, out, choice.pending, local([first], dims)[0])
-    result = factored.scaled(ctx, summed, reduced, total, out)
+        total = common_sums.bound(ctx, op, summed, out, choice.pending, local([first], dims)[0])
+    result = common_sums.scaled(ctx, summed, reduced, total, out)
     if not exact:
         own = local([ctx.get(op.operands[0], dims)], dims)[0]
-        result = factored.guarded(ctx, result, own, out, choice.pending, op.results[0].type.shape)
+        result = common_sums.guarded(ctx, result, own, out, choice.pending, op.results[0].type.shape)
     ctx.bind(op.results[0], out, result)
     return True
 
 
-def _merge(ctx: Context, op: Op, refs, atoms, inits) -> list[Ref]:
-    """Partial results of any reduction body: gathered along a new dimension and reduced by the same body."""
+def _merge(
+    ctx: Context, op: Op, refs: Sequence[LocalValue], atoms: Sequence[int], inits: Sequence[LocalValue]
+) -> list[LocalValue]:
+    """Combines the devices' results of any reduction body: all-gathered along a new dimension, and reduced by the same
+    body along it."""
     n = ctx.atoms.product(atoms)
     whole = []
     for ref in refs:

@@ -1,43 +1,52 @@
-"""Operations that rename positions: reshape, transpose, broadcast, bitcast."""
+"""Reshape, transpose, broadcast and bitcast: operations that keep elements and rename their positions.
+
+Mostly they need no communication: a reshape of f32[64@x, 128] to f32[8192] is f32[8192@x], since x splits the row-major
+order of elements at the same places. Where it does not ([6@x, 4] to [24] over 4 devices: rows 2 + 2 + 2 + 0 are
+elements 8 + 8 + 8 + 0, but [24] is 6 + 6 + 6 + 6), devices exchange the elements between the old and the new borders
+(`_Realigned`), or axes go to another dimension by an all-to-all, or the dimension is gathered."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from propagation.attributes import integers
 from propagation.program import Op, Value
 
-from ..emit import Ref
+from ..emit import LocalValue
+from ..heuristics import ELSEWHERE_SHARE
 from ..layout import Dims, local_shape
 from . import linear
 from .context import Context
-from .factors import MUCH
 from .intervals import windows
-from .structure import rearrange
+from .rearrange import rearrange
 
 
 def transpose(ctx: Context, op: Op) -> None:
     order = integers(op.attrs["permutation"])
     inverse = [order.index(i) for i in range(len(order))]
 
-    def forward(dims: Dims):
+    def forward(dims: Dims) -> tuple[Dims, Dims]:
         return dims, tuple(dims[i] for i in order)
 
-    def backward(dims: Dims):
+    def backward(dims: Dims) -> tuple[Dims, Dims]:
         return tuple(dims[i] for i in inverse), dims
 
-    def local(ref: Ref, before, after) -> Ref:
+    def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         return ctx.local_copy(op, [ref], [ctx.piece_shape(op.results[0], after)])[0]
 
     rearrange(ctx, op, op.operands[0], forward, backward, local, again=True)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def carried(shape: tuple[int, ...], dims: Dims, new_shape: tuple[int, ...], sizes: tuple[int, ...]):
-    """What of layout `dims` survives a reshape from `shape` to `new_shape`: (the part that does, its new layout).
+def carried(
+    shape: tuple[int, ...], dims: Dims, new_shape: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[Dims, Dims]:
+    """What of layout `dims` a reshape from `shape` to `new_shape` keeps without communication: (that part, its layout
+    after the reshape).
 
     Seen from the row-major order of elements, splitting a dimension of stride s and size n by an atom of size k
     splits the stretch [s*n/k, s*n). The reshape keeps the split if, in the new shape, that stretch is the top of what
@@ -71,7 +80,7 @@ def carried(shape: tuple[int, ...], dims: Dims, new_shape: tuple[int, ...], size
     return tuple(kept), tuple(map(tuple, out))
 
 
-def _strides(shape) -> list[int]:
+def _strides(shape: Sequence[int]) -> list[int]:
     out, stride = [], 1
     for n in reversed(shape):
         out.append(stride)
@@ -79,10 +88,11 @@ def _strides(shape) -> list[int]:
     return out[::-1]
 
 
-class _Stretch(NamedTuple):
-    """Dimension `old` of a tensor and `new` of its reshape, which begin and end together and are split alike, but cut
-    at other elements: rows of as many elements as both are made of, `size` of them, of which a device has `have` and
-    wants `want`."""
+class _Realigned(NamedTuple):
+    """Dimension `old` of a tensor and dimension `new` of its reshape, which hold the same elements and are split by the
+    same axes, but into pieces with other borders, since one of them does not divide. In units of `row` elements, the
+    greatest common divisor of both dimensions' strides, there are `size` rows, of which a device holds `have` before
+    and `want` after the reshape."""
 
     old: int
     new: int
@@ -92,8 +102,10 @@ class _Stretch(NamedTuple):
     want: int
 
 
-def _stretch(shape, before: Dims, new_shape, after: Dims, sizes) -> _Stretch | None:
-    """The dimension whose elements change hands in a reshape between two layouts; None if they are cut alike."""
+def _realigned(
+    shape: tuple[int, ...], before: Dims, new_shape: tuple[int, ...], after: Dims, sizes: tuple[int, ...]
+) -> _Realigned | None:
+    """The dimension along which elements move in a reshape between two layouts; None if no elements do."""
     old, new = local_shape(shape, before, sizes), local_shape(new_shape, after, sizes)
     if math.prod(old) == math.prod(new):
         return None
@@ -103,7 +115,7 @@ def _stretch(shape, before: Dims, new_shape, after: Dims, sizes) -> _Stretch | N
             continue
         under, new_under = math.prod(old[i + 1 :]), math.prod(new[j + 1 :])
         row = math.gcd(under, new_under)
-        found = _Stretch(i, j, row, shape[i] * under // row, old[i] * under // row, new[j] * new_under // row)
+        found = _Realigned(i, j, row, shape[i] * under // row, old[i] * under // row, new[j] * new_under // row)
         rest = math.prod(old[:i]) == math.prod(new[:j]) and shape[i] * under == new_shape[j] * new_under
         if rest and found.have != found.want:
             return found
@@ -111,8 +123,11 @@ def _stretch(shape, before: Dims, new_shape, after: Dims, sizes) -> _Stretch | N
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _cut_elsewhere(shape: tuple[int, ...], dims: Dims, new_shape: tuple[int, ...], sizes: tuple[int, ...]):
-    """What `carried` says, and also of one dimension that does not divide where it begins and ends with a new one."""
+def _cut_elsewhere(
+    shape: tuple[int, ...], dims: Dims, new_shape: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[Dims, Dims]:
+    """`carried`, plus the split of one dimension that does not divide, where devices exchange elements between its old
+    and new borders (see `_Realigned`)."""
     kept, out = carried(shape, dims, new_shape, sizes)
     tops, new_tops = ([s * n for s, n in zip(_strides(which), which)] for which in (shape, new_shape))
     for i, j in itertools.product(range(len(shape)), range(len(new_shape))):
@@ -122,14 +137,14 @@ def _cut_elsewhere(shape: tuple[int, ...], dims: Dims, new_shape: tuple[int, ...
         after = tuple(tuple([a for a in d if a not in dims[i]]) for d in out)
         after = (*after[:j], dims[i], *after[j + 1 :])
         if not out[j] or set(out[j]) <= set(dims[i]):
-            if _stretch(shape, before, new_shape, after, sizes) is not None:
+            if _realigned(shape, before, new_shape, after, sizes) is not None:
                 return before, after
     return kept, out
 
 
 def reshape(ctx: Context, op: Op) -> None:
-    """Layouts that cut elements alike are other names of each other; where a dimension does not divide, devices fetch
-    the rows between its old and new borders."""
+    """A local reshape between layouts that `carried` finds. If that would gather something, also considered: exchanging
+    elements between the borders of a dimension that does not divide, and an all-to-all to another dimension."""
     value, result = op.operands[0], op.results[0]
     shape, new_shape = value.type.shape, result.type.shape
     sizes, through = ctx.sizes, carried
@@ -137,27 +152,28 @@ def reshape(ctx: Context, op: Op) -> None:
     state, want = ctx.state(value), ctx.want(result)
     if state.make is None and not linear.deferred(ctx, value):
         after, before = carried(new_shape, want, shape, sizes)
-        named = [carried(shape, state.dims, new_shape, sizes), (before, after)]
-        cut = _cut_elsewhere(shape, state.dims, new_shape, sizes), _cut_elsewhere(new_shape, want, shape, sizes)[::-1]
+        have = state.layout
+        named = [carried(shape, have, new_shape, sizes), (before, after)]
+        cut = _cut_elsewhere(shape, have, new_shape, sizes), _cut_elsewhere(new_shape, want, shape, sizes)[::-1]
         sent = lambda pair: (
             ctx.move_cost(value, pair[0]) + ctx.later_cost(result, pair[1]) + _fetched(ctx, value, new_shape, *pair)
         )
-        if cut != tuple(named) and min(map(sent, cut)) < min(map(sent, named)):  # to send less, not to compute less
+        if cut != tuple(named) and min(map(sent, cut)) < min(map(sent, named)):
             through, also = _cut_elsewhere, named
-        exchanged = _exchanged(ctx, shape, state.dims, new_shape)
-        if exchanged and min(map(sent, exchanged)) < MUCH * min(map(sent, (*named, *also))):  # likewise
+        exchanged = _exchanged(ctx, shape, have, new_shape)
+        if exchanged and min(map(sent, exchanged)) < ELSEWHERE_SHARE * min(map(sent, (*named, *also))):
             also += exchanged
 
-    def forward(dims: Dims):
+    def forward(dims: Dims) -> tuple[Dims, Dims]:
         return through(shape, dims, new_shape, sizes)
 
-    def backward(dims: Dims):
+    def backward(dims: Dims) -> tuple[Dims, Dims]:
         after, before = through(new_shape, dims, shape, sizes)
         return before, after
 
-    def local(ref: Ref, before, after) -> Ref:
+    def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         new = local_shape(new_shape, after, sizes)
-        s = _stretch(shape, before, new_shape, after, sizes)
+        s = _realigned(shape, before, new_shape, after, sizes)
         if s is not None:
             lead = math.prod(ref.shape) // (s.have * s.row)
             rows = ctx.realiser.reshape(ctx.region, ref, (lead, s.have, s.row), ctx.loc)
@@ -171,12 +187,12 @@ def reshape(ctx: Context, op: Op) -> None:
         return _fetched(ctx, value, new_shape, before, forward(before)[1]) if fetches else 0.0
 
     fetches = through is _cut_elsewhere
-    why = f"what lies together along this dimension lies apart in {result.type.text}"
+    why = f"its pieces along this dimension are no pieces of the result, {result.type.text}"
     rearrange(ctx, op, value, forward, backward, local, again=not fetches, sends=sends, also=also, why=why)
 
 
 def _exchanged(ctx: Context, shape: tuple[int, ...], have: Dims, new_shape: tuple[int, ...]) -> list[tuple[Dims, Dims]]:
-    """Pairs of layouts in which what a reshape loses of `have` has gone over to another dimension, by an exchange."""
+    """Pairs of layouts in which the axes that a reshape cannot keep of `have` have moved to another dimension."""
     kept = carried(shape, have, new_shape, ctx.sizes)[0]
     lost = tuple(a for before, after in zip(have, kept) for a in before if a not in after)
     out = []
@@ -190,16 +206,16 @@ def _exchanged(ctx: Context, shape: tuple[int, ...], have: Dims, new_shape: tupl
 
 
 def _fetched(ctx: Context, value: Value, new_shape: tuple[int, ...], before: Dims, after: Dims) -> float:
-    """Bytes that a device lacks of what it has after a reshape of `value` between two layouts."""
-    s = _stretch(value.type.shape, before, new_shape, after, ctx.sizes)
+    """Bytes that a device receives in a reshape of `value` between two layouts."""
+    s = _realigned(value.type.shape, before, new_shape, after, ctx.sizes)
     if s is None:
         return 0.0
     rows = _lacking(s, ctx.atoms.product(before[s.old]))
-    return rows * ctx.elements(value.type.shape, before) // s.have * ctx.bits(value)
+    return rows * ctx.elements(value.type.shape, before) // s.have * ctx.itemsize(value)
 
 
-def _lacking(s: _Stretch, p: int) -> int:
-    """The most rows that a device wants and does not have."""
+def _lacking(s: _Realigned, p: int) -> int:
+    """The most rows that a device has after the reshape and not before."""
     most = 0
     for c in range(p):
         low, high = c * s.want, min(s.size, (c + 1) * s.want)
@@ -209,8 +225,8 @@ def _lacking(s: _Stretch, p: int) -> int:
 
 
 def renamed(op: Op, dims: Dims, sizes: tuple[int, ...]) -> Dims | None:
-    """The layout that a transpose, reshape or broadcast gives its result if its operand is laid out as `dims` and
-    nothing moves; None if something would have to, and for other operations."""
+    """The layout of the result of a transpose, reshape or broadcast whose operand is in `dims`, without communication;
+    None if there is none, and for other operations."""
     if op.name == "stablehlo.transpose":
         return tuple(dims[i] for i in integers(op.attrs["permutation"]))
     if op.name == "stablehlo.reshape":
@@ -218,10 +234,10 @@ def renamed(op: Op, dims: Dims, sizes: tuple[int, ...]) -> Dims | None:
         return out if kept == dims else None
     if op.name == "stablehlo.broadcast_in_dim":
         shape, new_shape = op.operands[0].type.shape, op.results[0].type.shape
-        out: list[tuple[int, ...]] = [()] * len(new_shape)
+        after: list[tuple[int, ...]] = [()] * len(new_shape)
         for d, n, j in zip(dims, shape, integers(op.attrs["broadcast_dimensions"]) if shape else ()):
-            out[j] = d if new_shape[j] == n else ()
-        return tuple(out)
+            after[j] = d if new_shape[j] == n else ()
+        return tuple(after)
     return None
 
 
@@ -231,10 +247,10 @@ def broadcast_in_dim(ctx: Context, op: Op) -> None:
     place = integers(op.attrs["broadcast_dimensions"]) if shape else ()
     grows = result.type.size > value.type.size
 
-    def backward(dims: Dims):
+    def backward(dims: Dims) -> tuple[Dims, Dims]:
         return tuple(dims[j] if new_shape[j] == n else () for j, n in zip(place, shape)), dims
 
-    def forward(dims: Dims):
+    def forward(dims: Dims) -> tuple[Dims, Dims]:
         kept = tuple(d if new_shape[j] == n else () for d, j, n in zip(dims, place, shape))
         out = list(ctx.want(result))
         used = {a for d in kept for a in d}
@@ -244,7 +260,7 @@ def broadcast_in_dim(ctx: Context, op: Op) -> None:
             out[j] = d
         return kept, tuple(out)
 
-    def local(ref: Ref, before, after) -> Ref:
+    def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         return ctx.local_copy(op, [ref], [ctx.piece_shape(result, after)])[0]
 
     if not shape:  # a scalar can be repeated into any layout
@@ -254,20 +270,20 @@ def broadcast_in_dim(ctx: Context, op: Op) -> None:
 
 
 def bitcast_convert(ctx: Context, op: Op) -> None:
-    """Element types of different width add or drop a minor dimension, which stays whole."""
+    """Between element types of different widths a minor dimension comes or goes, which stays whole."""
     value, result = op.operands[0], op.results[0]
     rank, new_rank = len(value.type.shape), len(result.type.shape)
 
-    def backward(dims: Dims):
+    def backward(dims: Dims) -> tuple[Dims, Dims]:
         if new_rank > rank:
             return dims[:rank], (*dims[:rank], ())
         return (*dims, *((),) * (rank - new_rank)), dims
 
-    def forward(dims: Dims):
+    def forward(dims: Dims) -> tuple[Dims, Dims]:
         kept = (*dims[:new_rank], *((),) * (rank - new_rank)) if rank > new_rank else dims
         return kept, (*dims, ()) if new_rank > rank else kept[:new_rank]
 
-    def local(ref: Ref, before, after) -> Ref:
+    def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         return ctx.local_copy(op, [ref], [ctx.piece_shape(result, after)])[0]
 
     why = "along its last dimension lie the parts of one element"

@@ -1,4 +1,8 @@
-"""Reversals: pieces change hands with the mirrored device."""
+"""Reversal of split dimensions: one permute with the mirrored device, and a local reversal.
+
+reverse of f32[1024@x] over 8 devices: device 0 and device 7 exchange their pieces, 1 and 6, ... (one permute), and each
+device reverses what it gets. Where the dimension does not divide, the padding of the last piece comes to lie in front
+and is shifted out."""
 
 from __future__ import annotations
 
@@ -7,29 +11,29 @@ import numpy as np
 from propagation.attributes import integers
 from propagation.program import Op
 
-from ..emit import Ref
+from ..emit import LocalValue
 from ..layout import Dims
 from .context import Context
 from .intervals import lacking, windows
-from .structure import rearrange
+from .rearrange import rearrange
 
 
 def reverse(ctx: Context, op: Op) -> None:
-    """Pieces change hands with the mirrored device, of all dimensions at once, and then each is reversed: in this
-    order, since the reversal becomes part of what follows, instead of a copy of the operand that is only sent.
+    """One permute with the mirrored device, for all dimensions at once, then a local reversal: in this order, since the
+    reversal is then fused into what follows, instead of being a copy that is only sent.
 
-    Where a dimension does not divide, mirrored pieces have their padding in front and are shifted by it; or a device
-    fetches its mirrored stretch instead, if it lacks less of that.
+    Where a dimension does not divide, either the mirrored pieces are shifted by the padding, which lies in front of
+    them; or each device fetches the positions that its piece of the result is made of (`windows`), if these are fewer.
     """
     value = op.operands[0]
     flipped = integers(op.attrs["dimensions"])
     shape = value.type.shape
 
-    def keep(dims: Dims):
+    def keep(dims: Dims) -> tuple[Dims, Dims]:
         return dims, dims
 
     def mirrored(dims: Dims) -> tuple[list[int], dict[int, int]]:
-        """(dimensions whose pieces change hands, {dimension whose stretches are fetched: rows that a device lacks})."""
+        """(dimensions whose pieces are swapped, {dimension along which positions are fetched: how many at most})."""
         split = [d for d in flipped if dims[d]]
         swap = [d for d in split if not shape[d] % ctx.atoms.product(dims[d])]
         fetch = {}
@@ -44,7 +48,7 @@ def reverse(ctx: Context, op: Op) -> None:
                     fetch[d] = rows
         return swap, fetch
 
-    def local(ref: Ref, before: Dims, after) -> Ref:
+    def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         swap, fetch = mirrored(before)
         zero = ctx.realiser.zero(ctx.region, (), ref.dtype)
         for d in fetch:
@@ -74,13 +78,13 @@ def reverse(ctx: Context, op: Op) -> None:
         share = float(bool(swap))
         for d, rows in fetch.items():
             share += rows / -(-shape[d] // ctx.atoms.product(dims[d]))
-        return share * ctx.bits(value) * ctx.elements(shape, dims)
+        return share * ctx.itemsize(value) * ctx.elements(shape, dims)
 
     rearrange(ctx, op, value, keep, keep, local, sends=sends)
 
 
 def _stretches(size: int, piece: int, p: int) -> list[int]:
-    """Where, in the operand, the stretches begin that the pieces of the result are reversed from."""
+    """Where, in the operand, the positions begin that the device's piece of the result is reversed from."""
     return [size - (c + 1) * piece for c in range(p)]
 
 

@@ -1,63 +1,80 @@
-"""Slices, pads and concatenations: interval moves on split dimensions, local elsewhere."""
+"""Slices, pads and concatenations: local along whole dimensions, interval moves (`intervals.py`) along split ones.
+
+They are lazy: x[2:] padded again, or slices that are concatenated, are bound as `View`s of x, and only when somebody
+asks for the result do elements travel, once and directly to where they end. A slice of fewer elements than devices is a
+masked lookup instead, and stencils share their halos (`shared_halos.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from propagation.attributes import integers
+from propagation.attributes import integer, integers
 from propagation.program import Op, Value
 
-from ..emit import Ref
+from ..emit import LocalValue
+from ..heuristics import JOINED_SLICES
 from ..layout import Dims
 from ..realise import array_text
-from . import chosen, halos, linear
+from . import linear, lookups, shared_halos
 from .constant import scalar_constant
 from .context import Context
 from .intervals import Run, assemble
-from .state import Span, View
-from .structure import rearrange
+from .rearrange import rearrange
+from .state import Joined, Span, View
 
-SLICES = 4  # slices of joined tensors that each join their own part
+Local = Callable[[LocalValue, Dims, Dims], LocalValue]
+RunsOf = Callable[[int], tuple[list[Run], LocalValue | None]]
+Within = Callable[[LocalValue, int], LocalValue]
+Spread = Callable[[LocalValue, Dims], tuple[LocalValue, list[int]]]
 
 
-def _shifted(ctx: Context, op: Op, changed: list[int], local, runs_of, within, is_linear: bool, spread=None) -> None:
-    """An operation on one tensor whose dimensions `changed` get other positions.
+def _shifted(
+    ctx: Context, op: Op, changed: list[int], local: Local, runs_of: RunsOf, within: Within, is_linear: bool,
+    spread: Spread | None = None,
+) -> None:  # fmt: skip
+    """A slice or pad, which changes the positions of elements along the dimensions `changed`.
 
-    If none of them is split it is `local(ref, before, after)`. Else the changed split dimensions move by
-    `runs_of(dim)`, one after another, and the whole ones by `within(ref, dim)`. `spread(ref, dims)`, if given, comes
-    first: it sets the elements of a piece apart and returns it with the sizes that the tensor then has.
-    """
+    If none of these is split, it is `local(ref, before, after)` on each piece. Else elements move by `runs_of(dim)`
+    along split dimensions, one after another, and by `within(ref, dim)` along whole ones. `spread(ref, dims)`, if
+    given, comes first: it puts interior padding between the elements of a piece, and returns it with the sizes of the
+    tensor then."""
     value, result = op.operands[0], op.results[0]
 
-    def same(dims: Dims):
+    def same(dims: Dims) -> tuple[Dims, Dims]:
         kept = tuple(() if i in changed else d for i, d in enumerate(dims))
         return kept, kept
 
-    state = ctx.state(value)
+    have = ctx.state(value).dims
     want = ctx.want(result)
-    grows = result.type.size > value.type.size  # else it is cut where it is whole, and may be cut again
-    split = state.dims is not None and any(state.dims[d] or (grows and want[d]) for d in changed)
-    if not split or state.make is not None or (linear.deferred(ctx, value) and not any(state.dims[d] for d in changed)):
+    grows = result.type.size > value.type.size  # else it is sliced where it is whole, and may be split later
+    local_only = have is None or not any(have[d] or (grows and want[d]) for d in changed)
+    if not local_only and ctx.state(value).make is None and linear.deferred(ctx, value):
+        local_only = have is not None and not any(have[d] for d in changed)
+    if local_only or ctx.state(value).make is not None:
         rearrange(ctx, op, value, same, same, local, is_linear)
         return
     _move(ctx, op, changed, runs_of, within, spread)
 
 
-def _move(ctx: Context, op: Op, changed: list[int], runs_of, within, spread) -> None:
+def _move(
+    ctx: Context, op: Op, changed: list[int], runs_of: RunsOf, within: Within, spread: Spread | None
+) -> None:  # fmt: skip
     value, result = op.operands[0], op.results[0]
     dims = ctx.want(result)
-    have = ctx.state(value).dims
-    # Where the result is wanted whole, or split otherwise, the operand's own split is kept as far as it is known.
+    have = ctx.state(value).layout
+    # A changed dimension that is wanted whole keeps the operand's split, if there is one.
     dims = tuple(w if w or i not in changed else h for i, (w, h) in enumerate(zip(dims, have)))
     flat = [a for d in dims for a in d]
     if len(set(flat)) != len(flat):
         dims = ctx.want(result)
-    elif dims != ctx.goal(result) and result.type.size > value.type.size:  # moved before it grows, or after
+    elif (
+        dims != ctx.goal(result) and result.type.size > value.type.size
+    ):  # whether to reshard before it grows, or after
         before = ctx.move_cost(value, ctx.goal(result))
         if before < ctx.move_cost(value, dims) + ctx.later_cost(result, dims):
             dims = ctx.goal(result)
     if op.name == "stablehlo.slice" and (
-        halos.slice_of(ctx, op, dims, changed, within)
+        shared_halos.slice_of(ctx, op, dims, changed, within)
         or _narrow(ctx, op, dims, changed, runs_of, within)
         or _select(ctx, op, dims, changed, within)
     ):
@@ -81,11 +98,11 @@ def _move(ctx: Context, op: Op, changed: list[int], runs_of, within, spread) -> 
 
 
 def _delay(
-    ctx: Context, op: Op, ref: Ref, sizes: Sequence[int], dims: Dims, split: list[int], changed: list[int], runs_of,
-    within,
+    ctx: Context, op: Op, ref: LocalValue, sizes: Sequence[int], dims: Dims, split: list[int], changed: list[int],
+    runs_of: RunsOf, within: Within,
 ) -> bool:  # fmt: skip
-    """Leaves a slice or a pad along split dimensions to its consumer, which may move the elements further. Whole
-    dimensions are cut before elements move, but padded only afterwards."""
+    """Binds a slice or pad along split dimensions as a lazy view, since its consumer may move elements further. Along
+    whole dimensions it is sliced before elements move, but padded only afterwards."""
     spans, scalar = [], None
     for d in split:
         runs, scalar = runs_of(d)
@@ -94,7 +111,7 @@ def _delay(
             return False
         spans.append(Span(d, sizes[d], runs[0].start - runs[0].to, length))
 
-    def others(x: Ref) -> Ref:
+    def others(x: LocalValue) -> LocalValue:
         for e in changed:
             if e not in split:
                 x = within(x, e)
@@ -111,16 +128,18 @@ def _delay(
 
 
 def _leave(
-    ctx: Context, op: Op, base: Ref, spans: Sequence[Span], dims: Dims, number, after, scalar: Ref | None, share=None,
+    ctx: Context, op: Op, base: LocalValue, spans: Sequence[Span], dims: Dims, number: float | int | bool | None,
+    after: Callable[[LocalValue], LocalValue] | None, scalar: LocalValue | None,
+    share: Callable[[], LocalValue | None] | None = None,
 ) -> None:  # fmt: skip
-    """Binds the result to `spans` of `base`, not cut out yet; see `View`. `share()`, if given, may have a piece that
-    has been fetched together with others'."""
+    """Binds the result to the lazy view of `spans` of `base`. `share()`, if given, cuts it out of a window that it
+    shares with other slices, if there is one."""
     spans = [span for span in spans if not span.is_all]
     if not spans:
         ctx.bind(op.results[0], dims, base if after is None else after(base))
         return
 
-    def cut() -> Ref:
+    def cut() -> LocalValue:
         x = None if share is None else share()
         if x is not None:
             return x
@@ -138,14 +157,14 @@ def _leave(
     )
 
 
-def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of, within) -> bool:
-    """A slice of a value that is not cut out yet, taken from where that one is taken."""
+def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of: RunsOf, within: Within) -> bool:
+    """A slice of a lazy view: a view of the same base."""
     value = op.operands[0]
     view = ctx.views(value, dims)
     if view is None:
         return False
     if view.joined is not None:
-        return _narrow_joined(ctx, op, view, changed, runs_of, within)
+        return _narrow_joined(ctx, op, view, view.joined, changed, runs_of, within)
     spans = {span.dim: span for span in view.spans}
     for d in changed:
         if not dims[d]:
@@ -156,7 +175,7 @@ def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of, withi
         if run.stride != 1 or not run.length or not (spans[d].is_inside or view.scalar is not None):
             return False
 
-    def others(x: Ref) -> Ref:
+    def others(x: LocalValue) -> LocalValue:
         x = x if view.local is None else view.local(x)
         for e in changed:
             if not dims[e]:
@@ -174,20 +193,23 @@ def _narrow(ctx: Context, op: Op, dims: Dims, changed: list[int], runs_of, withi
 
 
 def _shared(
-    ctx: Context, op: Op, base: Ref, dims: Dims, spans: Sequence[Span], fill: Ref | None, others
-) -> Ref | None:  # fmt: skip
-    """A slice's piece out of a window that it shares, if there is one; `others` cuts dimensions that are whole."""
-    ref = halos.window_of(ctx, op, base, dims, spans, fill)
+    ctx: Context, op: Op, base: LocalValue, dims: Dims, spans: Sequence[Span], fill: LocalValue | None,
+    others: Callable[[LocalValue], LocalValue],
+) -> LocalValue | None:  # fmt: skip
+    """A slice's piece, cut out of a window that it shares with other slices; None if it shares none. `others` slices
+    the whole dimensions."""
+    ref = shared_halos.window_of(ctx, op, base, dims, spans, fill)
     return None if ref is None else others(ref)
 
 
-def _join(ctx: Context, op: Op, dims: Dims, d: int, joined: tuple[Sequence[Ref], Sequence[int], Sequence[Run]]) -> None:
-    """Binds the result to what `assemble` makes of tensors along `d`: at once, or later if only slices want it."""
+def _join(ctx: Context, op: Op, dims: Dims, d: int, joined: Joined) -> None:
+    """Binds the result to the concatenation `joined` along `d`: written at once, or a lazy view if only slices use
+    it."""
     result = op.results[0]
     refs, sizes, runs = joined
     length = result.type.shape[d]
 
-    def cut() -> Ref:
+    def cut() -> LocalValue:
         return assemble(ctx, d, dims[d], refs, sizes, length, runs, None)
 
     if len(runs) == 1 and runs[0].stride == 1:
@@ -205,17 +227,19 @@ def _only_sliced(ctx: Context, value: Value) -> bool:
     return bool(value.uses) and all(use.op.name == "stablehlo.slice" for use in value.uses)
 
 
-def _narrow_joined(ctx: Context, op: Op, view: View, changed: list[int], runs_of, within) -> bool:
-    """A slice of tensors that are not joined yet joins only what it has of them."""
+def _narrow_joined(
+    ctx: Context, op: Op, view: View, joined: Joined, changed: list[int], runs_of: RunsOf, within: Within
+) -> bool:  # fmt: skip
+    """A slice of a lazy concatenation concatenates only the parts that it contains."""
     d, dims = view.dim, view.dims
     start, length, stride = 0, view.length, 1
     if d in changed:
         (run,) = runs_of(d)[0]
         start, length, stride = run.start, run.length, run.stride
-    few = len(op.operands[0].uses) <= SLICES
+    few = len(op.operands[0].uses) <= JOINED_SLICES
     if not few or stride != 1 or not length or any(dims[e] and e != d for e in changed):
         return False
-    refs, sizes, runs = view.joined
+    refs, sizes, runs = joined
     kept = []
     for r in runs:
         low, high = max(r.to, start), min(r.to + r.length, start + length)
@@ -231,9 +255,9 @@ def _narrow_joined(ctx: Context, op: Op, view: View, changed: list[int], runs_of
     return True
 
 
-def _select(ctx: Context, op: Op, dims: Dims, changed: list[int], within) -> bool:
-    """A slice of fewer positions than devices split the dimension: pieces of it would be mostly padding. Each device
-    gives what it holds instead, zeros elsewhere, where adding that up sends less."""
+def _select(ctx: Context, op: Op, dims: Dims, changed: list[int], within: Within) -> bool:
+    """A slice with fewer positions than there are devices along the dimension, whose pieces would be mostly padding, as
+    a masked lookup: each device contributes what it holds, zeros elsewhere. False if that would not send less."""
     value, result = op.operands[0], op.results[0]
     small = [d for d in changed if dims[d] and result.type.shape[d] < ctx.atoms.product(dims[d])]
     if len(small) != 1 or any(dims[d] for d in changed if d not in small):
@@ -243,7 +267,7 @@ def _select(ctx: Context, op: Op, dims: Dims, changed: list[int], within) -> boo
     if integers(op.attrs["strides"])[d] != 1 or not length:
         return False
     out, shape = _without(dims, d), result.type.shape
-    moved = ctx.bits(result) * ctx.elements(shape, dims)
+    moved = ctx.itemsize(result) * ctx.elements(shape, dims)
     if ctx.later_cost(result, out, dims[d]) >= moved + ctx.later_cost(result, dims):
         return False
     ref = ctx.get(value, dims)
@@ -258,7 +282,7 @@ def _select(ctx: Context, op: Op, dims: Dims, changed: list[int], within) -> boo
     bounds = [realiser.index(region, n) for n in (0, piece + length)]
     at = ctx.emit("stablehlo.clamp", (bounds[0], at, bounds[1]), (), "i32")
     ref = realiser.window(region, ref, d, at, length, ctx.loc)
-    chosen.bind(ctx, result, out, dims[d], ref)
+    lookups.bind(ctx, result, out, dims[d], ref)
     return True
 
 
@@ -271,7 +295,7 @@ def slice_(ctx: Context, op: Op) -> None:
     full = [s == 0 and e == n and k == 1 for s, e, k, n in zip(starts, limits, strides, shape)]
     changed = [i for i, whole in enumerate(full) if not whole]
 
-    def local(ref: Ref, before, after) -> Ref:
+    def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         ends = [n if i not in changed else e for i, (n, e) in enumerate(zip(ref.shape, limits))]
         new = [n if i not in changed else result.type.shape[i] for i, n in enumerate(ref.shape)]
         text = (
@@ -279,10 +303,10 @@ def slice_(ctx: Context, op: Op) -> None:
         )
         return ctx.emit(op.name, (ref,), new, ref.dtype, text)
 
-    def runs_of(d: int):
+    def runs_of(d: int) -> tuple[list[Run], LocalValue | None]:
         return [Run(0, starts[d], 0, result.type.shape[d], strides[d])], None
 
-    def within(ref: Ref, d: int) -> Ref:
+    def within(ref: LocalValue, d: int) -> LocalValue:
         return ctx.realiser.cut(ctx.region, ref, d, starts[d], limits[d], ctx.loc, strides[d])
 
     _shifted(ctx, op, changed, local, runs_of, within, True)
@@ -295,17 +319,17 @@ def pad(ctx: Context, op: Op) -> None:
     inner = integers(op.attrs["interior_padding"])
     changed = [i for i in range(len(low)) if low[i] or high[i] or inner[i]]
 
-    def local(ref: Ref, before, after) -> Ref:
+    def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         new = [result.type.shape[i] if i in changed else n for i, n in enumerate(ref.shape)]
         return ctx.emit(op.name, (ref, ctx.get(fill, ())), new, ref.dtype, extra=ctx.attr_text(op))
 
     shape = value.type.shape
-    scalar = ctx.get(fill, ())  # now: what is delayed runs when other values are known
+    scalar = ctx.get(fill, ())  # now: a lazy view is cut out later, when other values are bound
     lead = [min(max(0, before), k) for before, k in zip(low, inner)]
 
-    def spread(ref: Ref, dims: Dims):
-        """Every piece with `inner` fills around each element, as many in front as the result begins with: the pieces
-        then lie side by side again, and mostly where they belong."""
+    def spread(ref: LocalValue, dims: Dims) -> tuple[LocalValue, list[int]]:
+        """Puts the interior padding into every piece by itself, with as many fills in front of each element as the
+        result begins with: the pieces then still lie side by side, mostly where the result has them."""
         which = [i for i in changed if inner[i] and dims[i]]
         ref = ctx.masked_with(ref, shape, dims, which, scalar)
         sizes = list(shape)
@@ -317,13 +341,13 @@ def pad(ctx: Context, op: Op) -> None:
                 sizes[d] = p * ref.shape[d]
         return ref, sizes
 
-    def runs_of(d: int):
+    def runs_of(d: int) -> tuple[list[Run], LocalValue | None]:
         n, m, before = shape[d] * (inner[d] + 1), result.type.shape[d], low[d] - lead[d]
         first, last = max(0, -before), min(n, m - before)
         runs = [Run(0, first, before + first, last - first)] if last > first else []
         return runs, scalar
 
-    def within(ref: Ref, d: int) -> Ref:
+    def within(ref: LocalValue, d: int) -> LocalValue:
         return ctx.realiser.pad(ctx.region, ref, d, low[d], high[d], scalar, ctx.loc, inner[d])
 
     zero = ctx.state(fill).make is not None and _is_zero(fill)
@@ -335,14 +359,14 @@ def _is_zero(value: Value) -> bool:
 
 
 def concatenate(ctx: Context, op: Op) -> None:
-    """On a whole dimension local; on a split one every device receives the parts of each operand it lacks."""
+    """Along a whole dimension local; along a split one, interval moves from all operands."""
     result = op.results[0]
-    d = op.attrs["dimension"].value
+    d = integer(op.attrs["dimension"])
     shape = result.type.shape
     bound = [v for v in op.operands if ctx.state(v).make is None]
     if not bound:
 
-        def make(dims: Dims) -> Ref:
+        def make(dims: Dims) -> LocalValue:
             kept = _without(dims, d)
             return ctx.reshard(shape, _concatenate(ctx, op, kept, d), kept, dims)
 
@@ -351,16 +375,17 @@ def concatenate(ctx: Context, op: Op) -> None:
     want = ctx.want(result)
     candidates = [want, _without(want, d)]
     for v in bound:
-        for dims in (ctx.state(v).dims, _without(ctx.state(v).dims, d)):
+        have = ctx.state(v).layout
+        for dims in (have, _without(have, d)):
             if dims not in candidates:
                 candidates.append(dims)
-    bits = ctx.bits(result)
+    itemsize = ctx.itemsize(result)
 
     def cost(dims: Dims) -> float:
         total = sum(ctx.move_cost(v, dims) for v in op.operands) + ctx.later_cost(result, dims)
-        if dims[d]:  # what moves along the dimension is at most one piece of the result
-            total += ctx.elements(shape, dims) * bits * _moved(ctx, op, dims, d)
-        return total + 2 * bits * ctx.elements(shape, dims) * ctx.redundancy
+        if dims[d]:  # at most one piece of the result moves along the dimension
+            total += ctx.elements(shape, dims) * itemsize * _moved(ctx, op, dims, d)
+        return total + 2 * itemsize * ctx.elements(shape, dims) * ctx.redundancy
 
     best = min(candidates, key=cost)
     if not best[d]:
@@ -377,8 +402,8 @@ def concatenate(ctx: Context, op: Op) -> None:
     _join(ctx, op, best, d, (refs, sizes, runs))
 
 
-def _base(ctx: Context, value: Value, dims: Dims, d: int) -> tuple[Ref, int, int]:
-    """(tensor, its size along d, position in it) from where `value` can be taken."""
+def _base(ctx: Context, value: Value, dims: Dims, d: int) -> tuple[LocalValue, int, int]:
+    """(tensor, its size along d, start in it) that `value` is a slice of: itself, or the base of its view."""
     view = ctx.view(value, dims)
     if view is not None and view.dim == d and view.holds(0, view.length):
         return view.base, view.size, view.start
@@ -386,7 +411,8 @@ def _base(ctx: Context, value: Value, dims: Dims, d: int) -> tuple[Ref, int, int
 
 
 def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
-    """The largest share of its piece that a device receives when the operands are laid out like the result."""
+    """The largest share of its piece of the result that a device receives from others, operands being laid out
+    alike."""
     p = ctx.atoms.product(dims[d])
     size = op.results[0].type.shape[d]
     want = -(-size // p)
@@ -395,8 +421,9 @@ def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
     for v in op.operands:
         n = v.type.shape[d]
         view = ctx.state(v).view
-        direct = view is not None and view.dims == dims and view.dim == d and view.holds(0, view.length)
-        base, first = (view.size, view.start) if direct else (n, 0)
+        base, first = n, 0
+        if view is not None and view.dims == dims and view.dim == d and view.holds(0, view.length):
+            base, first = view.size, view.start
         have = -(-base // p)
         for c in range(p):
             low = max(c * want, at, at - first + c * have)
@@ -406,7 +433,7 @@ def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
     return max(max(0, min(want, size - c * want) - k) for c, k in enumerate(kept)) / max(1, want)
 
 
-def _concatenate(ctx: Context, op: Op, dims: Dims, d: int) -> Ref:
+def _concatenate(ctx: Context, op: Op, dims: Dims, d: int) -> LocalValue:
     refs = [ctx.get(v, dims) for v in op.operands]
     new = [*refs[0].shape[:d], op.results[0].type.shape[d], *refs[0].shape[d + 1 :]]
     return ctx.emit(op.name, refs, new, refs[0].dtype, extra=ctx.attr_text(op))

@@ -1,21 +1,35 @@
-"""What the partitioner knows about a value of the global program: in which layouts each device holds it."""
+"""What the partitioner knows about a value of the global program: the versions of it that the per-device program holds.
+
+A value of the global program may be held by the devices in several layouts at once (a *version* per layout), be
+*unreduced* (`Partial`: every device holds an addend, and the reduction over devices is deferred), be a slice, pad or
+concatenation that nobody has cut out yet (`View`), or be made by every device for itself in any layout (`make`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from propagation.program import Op
 
 from ..cost import item_bytes
-from ..emit import Ref, Region
+from ..emit import LocalValue, Region
 from ..layout import Dims
 
-__all__ = ["TRANSPARENT", "Journal", "Partial", "Recipe", "Span", "State", "Version", "View"]
+if TYPE_CHECKING:
+    from .intervals import Run
 
-# Operations whose results remember what they were made of.
+__all__ = ["TRANSPARENT", "Joined", "Journal", "Partial", "Recipe", "Source", "Span", "State", "Version", "View"]
+
+# Tensors side by side along one dimension: (tensors, their global sizes, runs), as `intervals.assemble` takes them.
+Joined = tuple[Sequence[LocalValue], Sequence[int], Sequence["Run"]]
+# What a value can be made of by a reshard: a layout, and by the atoms still to be reduced over the part to reduce
+# (under () what is complete). The part is None for a value that has not been cut out yet.
+Source = tuple[Dims, Mapping[tuple[int, ...], LocalValue | None]]
+
+# Operations whose results remember their operation and its operands, for the algebra of `common_sums`.
 TRANSPARENT = frozenset(
     [f"stablehlo.{n}" for n in ("broadcast_in_dim", "divide", "multiply", "negate", "reduce", "reshape", "subtract")]
     + ["chlo.square"]
@@ -41,32 +55,37 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    """A value that is positions [start, start + length) of `base` along `dim`, not cut out yet.
+    """A lazy slice or pad: the value is positions [start, start + length) of `base` along `dim`, not cut out yet.
 
-    `dims` is the layout of `base` (of global size `size` along `dim`) and of the value once `cut` makes it. Operations
-    that move positions themselves use the base, so that elements travel once. Positions outside of the base hold the
-    number `fill`; None if only `cut` knows what they hold. What `local` does to other dimensions (pad them) is still
-    to be done after positions have moved. `scalar` holds what lies outside, `more` are further dimensions of which the
-    value has other positions than the base. A value made of several tensors along `dim` has `joined`: (tensors, their
-    sizes, runs) as `intervals.assemble` takes them, and its base means nothing.
+    `x[1:-1]` of an x of 1024 rows over 8 devices is View(base=x, size=1024, dim=0, start=1, length=1022): shifting rows
+    between devices waits until somebody asks for it, and an operation that shifts rows itself (a further slice, a
+    window) takes them from the base, so that every element travels once.
+
+    base     what is cut; its global size along `dim` is `size`
+    dims     the layout of the base, and of the value once `cut()` makes it
+    fill     the number at positions outside of the base (a pad's); None if only `cut` knows it
+    scalar   the same as a value of the per-device program
+    local    what is still to be done to other dimensions (to pad them) once positions have moved
+    more     further dimensions along which the value has other positions than the base
+    joined   of a concatenation along `dim`, its tensors; `base` then means nothing
     """
 
-    base: Ref
+    base: LocalValue
     size: int
     dim: int
     start: int
     length: int
     dims: Dims
-    cut: Callable[[], Ref]
+    cut: Callable[[], LocalValue]
     fill: float | int | bool | None = None
-    local: Callable[[Ref], Ref] | None = None
-    scalar: Ref | None = None
+    local: Callable[[LocalValue], LocalValue] | None = None
+    scalar: LocalValue | None = None
     more: tuple[Span, ...] = ()
-    joined: tuple | None = None
+    joined: Joined | None = None
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """All dimensions of which the value has other positions than the base."""
+        """All dimensions along which the value has other positions than the base."""
         return (Span(self.dim, self.size, self.start, self.length), *self.more)
 
     def holds(self, start: int, length: int) -> bool:
@@ -82,18 +101,22 @@ class View:
 
 @dataclass(slots=True)
 class Partial:
-    """A value as a sum (or maximum, ...) that has not been taken yet.
+    """An unreduced value: its reduction over devices (a sum, maximum, ...) is deferred.
 
-    The value is the combination, by `kind`, of `parts`: for each tuple of atoms a tensor laid out as `dims`
-    that must still be reduced over those atoms. The part under `()` is complete already. Keeping several parts
-    lets an add of a complete and a partial value wait, so that a chain of adds is reduced once. `masked` parts hold
-    zeros that stand for nothing, which must not meet an infinity. Of `chosen` parts, one device's holds an element and
-    all others nothing: its bits arrive as they are. `op` is the operation that left the value so, if one did.
+    The value is the combination, by `kind`, of `parts`: for each tuple of atoms a tensor laid out as `dims` that must
+    still be all-reduced over those atoms; the part under `()` is complete. After `dot(a, b) + c` of a contraction split
+    over atom 0, parts are {(0,): the local products, (): c}: keeping both lets the add pass before the reduction, so
+    that a chain of adds is reduced once.
+
+    masked   parts hold zeros where a device has nothing to add, which must not be multiplied by an infinity
+    chosen   each element is on one device of the group and all others hold zeros (a masked lookup): it has to arrive
+             bit by bit, see `lookups.py`
+    op       the operation that left the value unreduced, if one did
     """
 
     kind: str
     dims: Dims
-    parts: dict[tuple[int, ...], Ref]
+    parts: dict[tuple[int, ...], LocalValue]
     masked: bool = False
     chosen: bool = False
     op: Op | None = None
@@ -101,59 +124,71 @@ class Partial:
 
 @dataclass(slots=True)
 class Recipe:
-    """How to make a value once more, in another layout, from smaller ones.
+    """How to recompute a value in another layout from smaller ones, instead of resharding it (see `recompute.py`).
 
-    Masks, one-hot rows and broadcasts are large tensors made of small ones by pointwise work: moving the small ones and
-    repeating the work sends less than moving the result. `operands(dims)` are the layouts of the sources for a layout
-    of the value, or None; `write(refs, dims)` writes the work; `bytes` is the size of all that it is made of.
+    `operands(dims)` are the layouts of `sources` that a layout of the value needs, None if it cannot be made so;
+    `write(refs, dims)` writes the work; `bytes` is the global size of the sources.
     """
 
     sources: tuple[State, ...]
     operands: Callable[[Dims], tuple[Dims, ...] | None]
-    write: Callable[[list[Ref], Dims], Ref]
+    write: Callable[[list[LocalValue], Dims], LocalValue]
     bytes: float
 
 
 class State:
     """One value of the global program.
 
-    bytes     of the whole value
+    bytes     of the whole value; `itemsize` of one element
     home      the region in which it is defined
     versions  complete versions by layout, visible wherever the value is
-    partial   a version that still has to be reduced
-    make      for values that every device can compute in any layout (constants, positions, ...): the function
-              that does, called with the layout
-    view      for a stretch of another tensor that has not been cut out: where it is
-    origin    the operation that made it and the states of its operands, if `factored` may look into it
-    recipe    for a large value made of small ones: how to make it in another layout
-    uses      number of uses of the value
+    partial   an unreduced version
+    make      for values that every device can compute in any layout (constants, iota, ...): the function that does,
+              called with the layout
+    view      for a lazy slice, pad or concatenation: what it is cut out of
+    origin    the operation that made it and the states of its operands, if `common_sums` may look into it
+    recipe    for a large value made of small ones: how to recompute it in another layout
+    uses      number of uses of the value, those of its names in callees that are written in place included
     hint      for a value carried by a loop: a layout in which the body would rather have it
+    type_text MLIR's text of a type that is no tensor's (a token)
     """
 
     __slots__ = (
-        "bits", "bytes", "dtype", "hint", "home", "make", "origin", "partial", "recipe", "shape", "type_text", "uses",
-        "versions", "view",
+        "bytes",
+        "dtype",
+        "hint",
+        "home",
+        "itemsize",
+        "make",
+        "origin",
+        "partial",
+        "recipe",
+        "shape",
+        "type_text",
+        "uses",
+        "versions",
+        "view",
     )  # fmt: skip
 
     def __init__(self, shape: tuple[int, ...], dtype: str, home: Region, uses: int, type_text: str | None = None):
         self.shape = shape
         self.dtype = dtype
-        self.bits = item_bytes(dtype)
-        self.bytes: float = math.prod(shape) * self.bits
+        self.itemsize = item_bytes(dtype)
+        self.bytes: float = math.prod(shape) * self.itemsize
         self.home = home
         self.uses = uses
-        self.versions: dict[Dims, Ref] = {}
+        self.versions: dict[Dims, LocalValue] = {}
         self.partial: Partial | None = None
-        self.make: Callable[[Dims], Ref] | None = None
+        self.make: Callable[[Dims], LocalValue] | None = None
         self.type_text = type_text
         self.hint: Dims | None = None
         self.view: View | None = None
         self.recipe: Recipe | None = None
-        self.origin: tuple | None = None
+        self.origin: tuple[Op, tuple[State, ...]] | None = None
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """All atoms over which the value is still to be reduced, if it has no complete version."""
+        """All atoms over which the value is unreduced; none if it has a complete version."""
         if self.versions or self.partial is None:
             return ()
         return tuple(sorted({a for part in self.partial.parts for a in part}))
@@ -167,25 +202,33 @@ class State:
             return self.view.dims
         return self.partial.dims if self.partial is not None else None
 
+    @property
+    def layout(self) -> Dims:
+        """`dims` of a value that is known to have been made in some layout: to have no `make`."""
+        dims = self.dims
+        assert dims is not None, f"no layout was chosen for a {self.dtype}{list(self.shape)}, which has no version"
+        return dims
+
 
 class Version(NamedTuple):
     """One of the `versions` of a tensor of a global `shape`, visible in `region`."""
 
-    versions: dict[Dims, Ref]
+    versions: dict[Dims, LocalValue]
     dims: Dims
-    ref: Ref
+    ref: LocalValue
     shape: tuple[int, ...]
     region: Region
 
 
 class Journal:
-    """Versions of values in the order in which they were remembered, so that they can be forgotten again."""
+    """The undo log of versions, in the order in which they were remembered: `loop_layouts` writes loops for trial and
+    takes back (`forget`) what they left. It also finds the value that a tensor of the per-device program belongs to."""
 
     __slots__ = ("_entries", "_siblings")
 
     def __init__(self) -> None:
         self._entries: list[Version] = []
-        self._siblings: dict[tuple[Ref, tuple[int, ...]], tuple[dict[Dims, Ref], Region]] = {}
+        self._siblings: dict[tuple[LocalValue, tuple[int, ...]], tuple[dict[Dims, LocalValue], Region]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -199,34 +242,38 @@ class Journal:
             for other in versions.values():
                 self._siblings[other, shape] = versions, region
 
-    def sibling(self, ref: Ref, shape: tuple[int, ...], have: Dims, dims: Dims, region: Region) -> Ref | None:
-        """The version laid out as `dims` of the value of global `shape` of which `ref` is the version laid out as
-        `have`; None if `ref` was never moved, or there is none that is visible in `region`. Values of other shapes may
-        have the same pieces, as a slice may have whose missing positions are padding.
+    def sibling(
+        self, ref: LocalValue, shape: tuple[int, ...], have: Dims, dims: Dims, region: Region
+    ) -> LocalValue | None:
+        """Another version of the same value: given that `ref` is the version laid out as `have` of a value of global
+        `shape`, the version laid out as `dims`. None if `ref` was never resharded, or if none is visible in `region`.
 
-        A sum may have taken a value whole and be wanted split, as the value was before it was gathered: nobody has to
-        keep it whole, and cut it again.
+        After an all-gather of x from `((0,), ())` to `((), ())`, a consumer that passes x on under another name and
+        wants it split again gets the shard from before the gather, instead of a slice of what was gathered.
+        (The shape tells apart values that share a tensor, as a slice may whose missing positions are padding.)
         """
         versions, home = self._siblings.get((ref, shape), ({}, region))
         return versions.get(dims) if versions.get(have) is ref and _is_within(region, home) else None
 
-    def more(self, sources: Sequence[tuple], shape: tuple[int, ...], region: Region) -> list[tuple]:
-        """What else a value of `sources` = [(layout, parts)] can be made of: the versions, visible in `region`, of
-        those whose other name it is."""
-        out = []
+    def more(self, sources: Sequence[Source], shape: tuple[int, ...], region: Region) -> list[Source]:
+        """Further sources for a reshard to start from: of each complete one in `sources`, the other versions (visible
+        in `region`) of the value that it is a version of, as `sibling` finds them."""
+        out: list[Source] = []
         for have, parts in sources:
             ref = parts[()] if tuple(parts) == ((),) else None
+            if ref is None:
+                continue
             versions, home = self._siblings.get((ref, shape), ({}, region))
             if versions.get(have) is ref and _is_within(region, home):
                 out += [(dims, {(): other}) for dims, other in versions.items() if dims != have]
         return out
 
-    def layouts(self, ref: Ref, shape: tuple[int, ...]) -> tuple[Dims, ...]:
-        """All layouts in which `sibling` may have versions."""
+    def layouts(self, ref: LocalValue, shape: tuple[int, ...]) -> tuple[Dims, ...]:
+        """All layouts in which `sibling` may find versions."""
         return tuple(self._siblings.get((ref, shape), ({},))[0])
 
     def forget(self, mark: int) -> list[Version]:
-        """Takes back the versions remembered since the journal was `mark` long, and returns them for `remember`."""
+        """Removes the versions remembered since the journal was `mark` long, and returns them for `remember`."""
         found = self._entries[mark:]
         del self._entries[mark:]
         for version in found:

@@ -1,14 +1,17 @@
-"""Operations that take sizes and places as operands. Where these are constants, they are the plain operations that have
-them as attributes; so are operations of older programs in newer words."""
+"""Dynamic forms of operations, whose sizes or positions are operands, in programs of static shapes: these operands are
+constants, and the operation is partitioned as its static form (dynamic_pad as pad). Likewise legacy forms: broadcast as
+broadcast_in_dim, get_dimension_size as a constant."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from propagation.attributes import integer, integers
 from propagation.graph import TextAttribute
+from propagation.ops import PLAIN
 from propagation.program import Op, Value, source
 
 from ..errors import UnsupportedOpError
@@ -17,21 +20,21 @@ from .context import Context
 
 __all__: list[str] = []
 
-# name -> (the plain operation, its attributes that are operands, the last ones)
-_SIZES = {
-    "dynamic_broadcast_in_dim": ("broadcast_in_dim", ("",)),
-    "dynamic_gather": ("gather", ("slice_sizes",)),
-    "dynamic_iota": ("iota", ("",)),
-    "dynamic_pad": ("pad", ("edge_padding_low", "edge_padding_high", "interior_padding")),
-    "dynamic_reshape": ("reshape", ("",)),
-    "real_dynamic_slice": ("slice", ("start_indices", "limit_indices", "strides")),
+# By operation the attributes of its plain form that it takes as operands, which are its last ones.
+_SIZES: dict[str, tuple[str, ...]] = {
+    "stablehlo.dynamic_broadcast_in_dim": ("",),
+    "stablehlo.dynamic_gather": ("slice_sizes",),
+    "stablehlo.dynamic_iota": ("",),
+    "stablehlo.dynamic_pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),
+    "stablehlo.dynamic_reshape": ("",),
+    "stablehlo.real_dynamic_slice": ("start_indices", "limit_indices", "strides"),
 }
 _FORGOTTEN = ("known_expanding_dimensions", "known_nonexpanding_dimensions", "padding")
 
 
 def _static(plain: str, names: Sequence[str]) -> Callable[[Context, Op], None]:
-    """A rule that partitions the operation `plain` instead. An operand without a name only repeats the result's
-    shape."""
+    """A rule that partitions the operation `plain` instead, with the operands `names` (the last ones) as attributes. An
+    operand named "" only repeats the result's shape."""
 
     def rule(ctx: Context, op: Op) -> None:
         kept = len(op.operands) - len(names)
@@ -46,33 +49,33 @@ def _static(plain: str, names: Sequence[str]) -> Callable[[Context, Op], None]:
 
 
 def convolution(ctx: Context, op: Op) -> None:
-    """`dynamic_conv`: its padding is an operand."""
+    """`dynamic_conv`, whose padding is an operand."""
     numbers = _numbers(op, op.operands[2])
     rows = len(numbers) // 2
     values = [numbers[2 * i : 2 * i + 2] for i in range(rows)] if rows else ""
     text = f"dense<{values}> : tensor<{rows}x2xi64>"
     attrs = {**op.attrs, "padding": ir.Attribute.parse(text, ctx.program.context)}
     _check_static(op)
-    _instead(ctx, op, "convolution", op.operands[:2], attrs)
+    _instead(ctx, op, PLAIN[op.name], op.operands[:2], attrs)
 
 
 def broadcast(ctx: Context, op: Op) -> None:
-    """New dimensions before all others."""
+    """`broadcast` adds dimensions in front of all others."""
     more, rank = len(integers(op.attrs["broadcast_sizes"])), len(op.operands[0].type.shape)
     places = ir.DenseI64ArrayAttr.get(list(range(more, more + rank)), ctx.program.context)
-    _instead(ctx, op, "broadcast_in_dim", op.operands, {"broadcast_dimensions": places})
+    _instead(ctx, op, PLAIN[op.name], op.operands, {"broadcast_dimensions": places})
 
 
 def dimension_size(ctx: Context, op: Op) -> None:
     """The size of a dimension of the whole tensor: a constant."""
     size = op.operands[0].type.shape[integer(op.attrs["dimension"])]
     value = ir.Attribute.parse(f"dense<{size}> : tensor<i32>", ctx.program.context)
-    _instead(ctx, op, "constant", (), {"value": value})
+    _instead(ctx, op, "stablehlo.constant", (), {"value": value})
 
 
 def _instead(ctx: Context, op: Op, name: str, operands: Sequence[Value], attrs: dict) -> None:
     """Partitions another operation with the results of `op`."""
-    inner = Op(f"stablehlo.{name}", tuple(operands), [], op._ir, attrs)
+    inner = Op(name, tuple(operands), [], op._ir, attrs)
     inner.results, inner.parent = op.results, op.parent
     ctx.op = inner
     rules()[inner.name](ctx, inner)
@@ -82,7 +85,7 @@ def _instead(ctx: Context, op: Op, name: str, operands: Sequence[Value], attrs: 
 def _check_static(op: Op) -> None:
     if not all(r.type.is_static for r in op.results):
         raise UnsupportedOpError(
-            f"{op.name} with a result of type {op.results[0].type.text}, whose size is known when it runs only; refine "
+            f"{op.name} with a result of type {op.results[0].type.text}, whose size is only known at run time; refine "
             "the program's shapes first",
             source(op),
         )
@@ -93,15 +96,15 @@ def _numbers(op: Op, value: Value) -> list[int]:
     found = _constant(value)
     if found is None:
         raise UnsupportedOpError(
-            f"{op.name} with sizes or places that are computed; make operand {list(op.operands).index(value)} a "
-            "constant, or write the operation that has them as attributes",
+            f"{op.name} with sizes or positions that are computed at run time; make operand "
+            f"{list(op.operands).index(value)} a constant, or write the operation that has them as attributes",
             source(op),
         )
     return found
 
 
 def _constant(value: Value) -> list[int] | None:
-    """What constants, put together, hold."""
+    """The numbers of a constant, or of a concatenation of constants; None for other values."""
     op = value.op
     if op is None or not value.type.is_static:
         return None
@@ -109,8 +112,7 @@ def _constant(value: Value) -> list[int] | None:
         attr = op.attrs["value"]
         if isinstance(attr, TextAttribute) or not isinstance(attr, ir.DenseIntElementsAttr):
             return None
-        numbers = [int(n) for n in attr]
-        return numbers * value.type.size if attr.is_splat and len(numbers) == 1 else numbers
+        return [int(n) for n in np.array(attr).reshape(-1)]
     if op.name in ("stablehlo.convert", "stablehlo.reshape"):
         return _constant(op.operands[0]) if value.type.dtype.lstrip("u") in ("i32", "i64") else None
     if op.name == "stablehlo.get_dimension_size":
@@ -122,7 +124,7 @@ def _constant(value: Value) -> list[int] | None:
 
 
 PARTITION = {
-    **{f"stablehlo.{name}": _static(*plain) for name, plain in _SIZES.items()},
+    **{name: _static(PLAIN[name], sizes) for name, sizes in _SIZES.items()},
     "stablehlo.broadcast": broadcast,
     "stablehlo.dynamic_conv": convolution,
     "stablehlo.get_dimension_size": dimension_size,

@@ -1,16 +1,17 @@
-"""Values that are declared unreduced: tensors of which every device of some axes holds an addend.
+"""Values that the program declares unreduced (`P(unreduced={"x"})`): every device along some axes holds an addend.
 
-Arguments enter as partial sums (see `linear`), which are reduced where somebody needs the sum. Results declared
-unreduced leave as addends: partial sums over those axes as they are, anything else on the first devices, with zeros
-on the others.
-"""
+Arguments enter as partial sums, whose reduction is deferred (`linear.py`). Results declared unreduced leave as addends:
+partial sums over these axes as they are; of any other value the first device along these axes returns the value, and
+the others zeros."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from propagation.model import TensorSharding
 from propagation.program import Value
 
-from ..emit import Ref
+from ..emit import LocalValue
 from ..layout import Dims
 from .context import Context
 
@@ -22,23 +23,24 @@ def atoms_of(ctx: Context, sharding: TensorSharding | None) -> tuple[int, ...]:
     return () if sharding is None else tuple(sorted(ctx.atoms.of_axes(sharding.unreduced)))
 
 
-def addend(ctx: Context, value: Value, dims: Dims, atoms: tuple[int, ...]) -> Ref:
+def addend(ctx: Context, value: Value, dims: Dims, atoms: tuple[int, ...]) -> LocalValue:
     """A tensor laid out as `dims` on each device, whose sum over `atoms` is the value."""
     state = ctx.state(value)
     partial = None if state.versions else state.partial
-    parts = {(): None}
+    parts: Mapping[tuple[int, ...], LocalValue | None] = {(): None}
     if partial is not None and (partial.kind, partial.dims) == ("add", dims):
         if all(set(pending) <= set(atoms) for pending in partial.parts):
             parts = partial.parts
-    total = None
+    total: LocalValue | None = None
     for pending, part in parts.items():
         ref = ctx.get(value, dims) if part is None else part
         ref = _on_first(ctx, ref, tuple(a for a in atoms if a not in pending))
         total = ref if total is None else ctx.combine("add", total, ref)
+    assert total is not None
     return total
 
 
-def _on_first(ctx: Context, ref: Ref, atoms: tuple[int, ...]) -> Ref:
+def _on_first(ctx: Context, ref: LocalValue, atoms: tuple[int, ...]) -> LocalValue:
     """`ref` on the first devices along `atoms`, zeros on the others."""
     if not atoms:
         return ref

@@ -1,9 +1,9 @@
-"""Over which axes a value of a manual computation may differ between devices.
+"""Divergence analysis: over which axes a value of a manual computation may differ between devices (is *varying*).
 
-Whoever branches or loops on such a value parts the devices: those that take another way never reach what is inside, so
-nothing there may wait for them. What is asked is whether a value may differ, so everything that it is made of counts,
-back through loops, branches and the computations around it, until where a collective has made it one.
-"""
+In a branch or loop whose predicate varies, devices diverge: those that take another way never reach the collectives
+inside, and a collective that waits for them deadlocks. The analysis follows a value back through all operations that it
+is computed from, loops, branches, calls and enclosing computations included, until a collective has made it equal on
+all devices of a group (psum, all_gather). It errs on the side of varying."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from propagation.attributes import symbol
-from propagation.program import Op, Value
+from propagation.model import TensorSharding
+from propagation.ops import having
+from propagation.program import Block, Op, Value
 
+from ..heuristics import VARYING_VALUES
+from ..kinds import by_op
 from .constant import scalar_constant
 from .context import Context
 from .manual import groups_of
 
 __all__ = ["varying"]
 
-MOST = 4096  # values that are looked at before everything is taken to differ
-
-_COLLECTIVES = frozenset(
-    f"stablehlo.{name}"
-    for name in ("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute",
-                 "reduce_scatter")
-)  # fmt: skip
-_SAME_FOR_ALL = frozenset(f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "collective_broadcast"))
-_IDS = frozenset(("stablehlo.partition_id", "stablehlo.replica_id"))
-# What may differ between any two devices although its operands do not.
-_OF_DEVICE = frozenset(f"stablehlo.{name}" for name in ("custom_call", "infeed", "recv", "rng"))
+_IDS = having("device_id")
+# Operations whose results may differ between any two devices although their operands do not.
+_OF_DEVICE = having("nondeterministic")
 
 Atoms = frozenset[int]
 
 
 class _Made(NamedTuple):
-    """What a value is made `of`, the atoms over which it `differs` besides, and those over which it is `one` although
-    what it is made of may differ. What a function `called` returns is made of the operands of this call only."""
+    """How a value is computed.
+
+    of       the values it is computed from
+    differs  atoms over which it varies whatever these do (axis_index)
+    one      atoms over which it is the same whatever these do (psum over them)
+    called   the call whose result it is: arguments of the callee stand for the operands of this call only
+    """
 
     of: Sequence[Value] = ()
     differs: Atoms = frozenset()
@@ -52,16 +53,18 @@ def varying(ctx: Context, value: Value) -> Atoms:
     found: set[int] = set()
     start: tuple[Value, Atoms, tuple[Op, ...]] = (value, frozenset(), ())
     seen = {start}
-    queue = [start]  # with the atoms over which it has been made one since, and the calls that it stands in
+    queue = [start]  # with the atoms over which it was made equal on the way, and the calls that lead to it
     while queue:
-        if len(seen) > MOST:
+        if len(seen) > VARYING_VALUES:
             return everyone
         current, one, calls = queue.pop()
-        if calls and current.is_argument and not isinstance(current.owner.owner, Op):
+        block = current.owner
+        if isinstance(block, Op):
+            made = _result(ctx, current, block, everyone)
+        elif calls and not isinstance(block.owner, Op):
             made, calls = _Made([calls[-1].operands[current.number]]), calls[:-1]
         else:
-            look = _argument if current.is_argument else _result
-            made = look(ctx, current, everyone)
+            made = _argument(ctx, current, block, everyone)
         found |= made.differs - one
         if made.called is not None:
             calls = (*calls, made.called)
@@ -73,38 +76,38 @@ def varying(ctx: Context, value: Value) -> Atoms:
     return frozenset(found)
 
 
-def _argument(ctx: Context, value: Value, everyone: Atoms) -> _Made:
-    op, number = value.owner.owner, value.number
+def _argument(ctx: Context, value: Value, block: Block, everyone: Atoms) -> _Made:
+    op, number = block.owner, value.number
     if not isinstance(op, Op):
+        assert op is not None
         return _Made([call.operands[number] for call in _calls(ctx).get(op.name, ())])
     if op.name == "stablehlo.while":
         return _carried(op, number)
     if op.name == "sdy.manual_computation":
         return _Made([op.operands[number]], _split(ctx, op, ctx.manual_shardings(op)[0][number]))
-    return _Made(op.operands)  # of a reduction, a sort, ...
+    return _Made(op.operands)  # an argument of the region of a reduction, a sort, ...
 
 
 def _carried(op: Op, number: int) -> _Made:
-    """A value that a loop carries: where it starts, what comes back, and how often."""
+    """A value that a loop carries: computed from its initial value, what the body returns, and the loop's condition."""
     cond, body = op.regions
     return _Made([op.operands[number], body.terminator.operands[number], cond.terminator.operands[0]])
 
 
-def _split(ctx: Context, op: Op, sharding) -> Atoms:
-    """The manual atoms of a computation over which devices have parts, or addends, of an operand or result."""
+def _split(ctx: Context, op: Op, sharding: TensorSharding) -> Atoms:
+    """The manual atoms of a computation over which devices hold different pieces, or addends, of an operand or
+    result."""
     used = {a for d in ctx.atoms.dims(sharding) for a in d} | set(ctx.atoms.of_axes(sharding.unreduced))
     return frozenset(used & set(ctx.manual_atoms(op)))
 
 
-def _result(ctx: Context, value: Value, everyone: Atoms) -> _Made:
-    op = value.op
-    assert op is not None
+def _result(ctx: Context, value: Value, op: Op, everyone: Atoms) -> _Made:
     if op.name in _OF_DEVICE and not _is_function(op):
         return _Made(differs=everyone)
     digits = _digits(value)
     if digits is not None:
         return _Made(differs=_of_digits(ctx, *digits, everyone))
-    if op.name in _COLLECTIVES:
+    if op.name in by_op():
         return _exchanged(ctx, op, everyone)
     if op.name == "stablehlo.while":
         return _carried(op, value.number)
@@ -119,13 +122,13 @@ def _result(ctx: Context, value: Value, everyone: Atoms) -> _Made:
 
 
 def _is_function(op: Op) -> bool:
-    """Whether a call of foreign code gives what its operands decide."""
+    """Whether a custom call is a function of its operands: it has some, and no side effect."""
     effect = op.attrs.get("has_side_effect")
     return op.name == "stablehlo.custom_call" and bool(op.operands) and (effect is None or str(effect) == "false")
 
 
-def _captured(blocks) -> list[Value]:
-    """Operands of what stands in regions of scalars; those from outside are among them."""
+def _captured(blocks: Sequence[Block]) -> list[Value]:
+    """The operands of all operations in some regions, captured values among them."""
     return [v for block in blocks for op in block.ops for v in (*op.operands, *_captured(op.regions))]
 
 
@@ -134,7 +137,7 @@ def _exchanged(ctx: Context, op: Op, everyone: Atoms) -> _Made:
     atoms = groups_of(ctx, op)
     if atoms is None:
         return _Made(op.operands, everyone)
-    if op.name in _SAME_FOR_ALL:
+    if by_op()[op.name].uniform:
         return _Made(op.operands, one=frozenset(atoms))
     return _Made(op.operands, frozenset(atoms))
 
@@ -154,7 +157,8 @@ def _calls(ctx: Context) -> dict[str, list[Op]]:
 
 
 def _digits(value: Value) -> tuple[int, int | None] | None:
-    """(low, high) of a value that is `device // low % (high // low)`; high is None where no remainder was taken."""
+    """(low, high) of a value computed as `device // low % (high // low)`, as axis_index is; high is None if no
+    remainder was taken."""
     op = value.op
     if op is None:
         return None
@@ -171,7 +175,7 @@ def _digits(value: Value) -> tuple[int, int | None] | None:
     if op.name == "stablehlo.divide":
         return low * by, high
     if high is not None and low * by < high and high % (low * by):
-        return None  # what is counted does not begin anew where the digits do
+        return None  # these remainders are no digits of the device's number in the mesh's radices
     return low, low * by if high is None else min(high, low * by)
 
 
@@ -180,7 +184,7 @@ def _is_test(value: Value) -> bool:
 
 
 def _of_digits(ctx: Context, low: int, high: int | None, everyone: Atoms) -> Atoms:
-    """The atoms that these digits of a device's number tell, if they are those of whole atoms."""
+    """The atoms whose coordinates such a value tells; all atoms if it cuts through one."""
     strides = ctx.atoms.strides
     count = ctx.atoms.count
     high = count if high is None else high

@@ -1,5 +1,9 @@
-"""Windows that reduce what they see: along a dimension that they move over, each device fetches the border it lacks (a
-halo) and works on its own outputs; running totals add those of the devices before."""
+"""reduce_window (pooling, cumulative sums): by halo exchange along split dimensions that the window moves over;
+cumulative reductions by a local one and an exclusive scan of the pieces' totals over devices.
+
+A max-pool of 3 with stride 1 over f32[1024@x] on 8 devices fetches one element from either neighbour (two permutes). A
+cumsum, which is a window of 1024 taps, is a local cumsum of 128 elements and 3 permutes of one total each.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,23 @@ from typing import NamedTuple
 from propagation.attributes import integers
 from propagation.program import Op
 
-from ..emit import Ref
+from ..emit import LocalValue
 from ..layout import Dims
 from . import monoid
 from .constant import scalar_constant
 from .context import Context
 from .factors import PASS, WHOLE, Choice, Factors, choose, note_gathered
 from .intervals import bordered, lacking, neighbours
-from .reaches import Axis, Window, own_outputs, own_part, padding_of, per_dim
+from .local_convolution import padding_text
 from .reduce import identity_literal, is_identity, reduction_kind
-from .trade import padding_text
+from .window_reach import Axis, Window, own_outputs, own_part, padding_of, per_dim
 
 _WHY = "a window moves over this dimension"
+_Padding = Sequence[tuple[int, int]]
 
 
 def reduce_window(ctx: Context, op: Op) -> None:
-    """Every dimension may stay split: trivial windows pass, others fetch borders, running totals are put together."""
+    """Every dimension may stay split: trivial windows pass through, others fetch halos, running totals are scanned."""
     count = len(op.results)
     shape, out = op.operands[0].type.shape, op.results[0].type.shape
     rank = len(shape)
@@ -32,12 +37,13 @@ def reduce_window(ctx: Context, op: Op) -> None:
     names = ("window_dilations", "window_strides", "base_dilations")
     spread, step, base = (per_dim(op, n, rank) for n in names)
     padding = padding_of(op, rank)
-    axes = [Axis(*a[:-1], a[-1][0]) for a in zip(shape, out, taps, spread, step, base, padding)]
+    lows = [low for low, _ in padding]
+    axes = [Axis(*row) for row in zip(shape, out, taps, spread, step, base, lows)]
     kind = reduction_kind(op.regions[0]) if count == 1 else None
     fill = None if kind is None else identity_literal(kind, op.results[0].type.dtype)
     neutral = kind is not None and is_identity(kind, op.results[0].type.dtype, scalar_constant(op.operands[count]))
     starts = kind is None and count == 1 and monoid.is_neutral(op.regions[0], scalar_constant(op.operands[1]))
-    # How often a start that is not neutral is in a sum depends on the compiler; a minimum does not mind.
+    # How often an initial value counts depends on the compiler: harmless if neutral, or for idempotent reductions.
     totals = starts or (fill is not None and (neutral or kind in ("max", "min", "and", "or")))
     factors, choice, plans, running = _split(ctx, op, axes, padding, totals)
     dims = choice.operands[0]
@@ -45,7 +51,7 @@ def reduce_window(ctx: Context, op: Op) -> None:
     note_gathered(ctx, factors, op.operands[:count], choice.operands, _WHY)
     inits = [ctx.get(v, ()) for v in op.operands[count:]]
     needs = {d: (plan.starts, plan.length, plan.counts) for d, plan in plans.items()}
-    # Compilers count a window's initial value once; borders hold it too, so they get what changes nothing.
+    # Compilers count the initial value once per window; halos beyond the tensor hold the neutral element instead.
     around = None if fill is None else ctx.realiser.constant(ctx.region, (), op.results[0].type.dtype, fill)
     refs = [
         bordered(ctx, v, dims, needs, around or init, scalar_constant(w) if neutral or around is None else None)
@@ -54,16 +60,17 @@ def reduce_window(ctx: Context, op: Op) -> None:
     new_padding = [(plans[d].low, plans[d].high) if d in plans else pad for d, pad in enumerate(padding)]
     shapes = [ctx.piece_shape(r, dims) for r in op.results]
     if running:
-        given = None if neutral or around is None else refs.pop()  # counts once, not on every device
-        if given is not None:
+        given = None
+        if not neutral and around is not None:
+            given = refs.pop()  # it counts once, not on every device
             refs.append(around)
         total = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, around)
-        if given is not None:
+        if given is not None and kind is not None:
             total = ctx.combine(kind, ctx.realiser.splat(ctx.region, given, total.shape), total)
         ctx.bind(op.results[0], dims, total)
         return
     text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), padding_text(new_padding))))
-    shapes = [[n + plans[d].more if d in plans else n for d, n in enumerate(shape)] for shape in shapes]
+    shapes = [tuple([n + plans[d].more if d in plans else n for d, n in enumerate(shape)]) for shape in shapes]
     for r, ref in zip(op.results, ctx.local_copy(op, refs, shapes, attrs=text)):
         for d, plan in plans.items():
             ref = own_part(ctx, ref, d, dims[d], plan)
@@ -71,7 +78,7 @@ def reduce_window(ctx: Context, op: Op) -> None:
 
 
 class _Split(NamedTuple):
-    """How windows are split: the windows to fetch by dimension, and the dimension of a running total, if any."""
+    """How windows are split: by dimension the windows of input to fetch, and the dimensions of running totals."""
 
     factors: Factors
     choice: Choice
@@ -79,14 +86,14 @@ class _Split(NamedTuple):
     running: list[int]
 
 
-def _split(ctx: Context, op: Op, axes: Sequence[Axis], padding, totals: bool) -> _Split:
-    """The cheapest way. A dimension that cannot stay split is made whole, and all else chosen anew: one where devices'
-    windows have different forms, and a running total beside other windows, or where no neutral number is known
-    (`totals`)."""
+def _split(ctx: Context, op: Op, axes: Sequence[Axis], padding: _Padding, totals: bool) -> _Split:
+    """The cheapest way. Dimensions that cannot stay split are blocked, and all else is chosen anew: those where devices
+    would need windows of different forms, and running totals beside other windows or (unless `totals`) without a known
+    neutral element."""
     count, shape, out = len(op.results), op.operands[0].type.shape, op.results[0].type.shape
     every = tuple(range(len(shape)))
-    byte = 2 * ctx.bits(op.results[0]) * ctx.redundancy
-    halo = _Halo(tuple(axes), tuple(padding), shape, count * ctx.bits(op.operands[0]))
+    byte = 2 * ctx.itemsize(op.results[0]) * ctx.redundancy
+    halo = _HaloPrice(tuple(axes), tuple(padding), shape, count * ctx.itemsize(op.operands[0]))
     blocked: set[int] = set()
     while True:
         kinds = tuple(WHOLE if d in blocked else PASS for d in every)
@@ -105,8 +112,8 @@ def _split(ctx: Context, op: Op, axes: Sequence[Axis], padding, totals: bool) ->
         blocked |= lost
 
 
-class _Halo(NamedTuple):
-    """The bytes that windows over a tensor of `shape`, of `size` bytes per element, lack on each device."""
+class _HaloPrice(NamedTuple):
+    """Prices the halos of windows over a tensor of `shape` with `size` bytes per element (a `Border` of `choose`)."""
 
     axes: tuple[Axis, ...]
     padding: tuple[tuple[int, int], ...]
@@ -125,28 +132,29 @@ class _Halo(NamedTuple):
         return total
 
 
-def _trivial(axis: Axis, padding) -> bool:
+def _trivial(axis: Axis, padding: tuple[int, int]) -> bool:
     return axis.taps == axis.step == axis.base == 1 and tuple(padding) == (0, 0)
 
 
-def _is_running(axis: Axis, padding) -> bool:
-    """Whether the window is a running total from one end (a cumulative sum, maximum, ...)."""
+def _is_running(axis: Axis, padding: tuple[int, int]) -> bool:
+    """Whether the window is a running total from one end (a cumulative sum, maximum, ...): it has a tap per element."""
     n = axis.size
     whole = axis.taps == axis.out == n and axis.step == axis.base == axis.spread == 1
     return whole and tuple(padding) in ((n - 1, 0), (0, n - 1))
 
 
 def _running_total(
-    ctx: Context, op: Op, refs, d: int, dims, axis: Axis, padding, kind: str | None, neutral: Ref | None
-) -> Ref:  # fmt: skip
-    """Totals within the piece, combined with those of all devices before (or behind) this one: by a reduction's
-    operation or, if it has no name, by its function. Without a `neutral` the initial value is one."""
+    ctx: Context, op: Op, refs: Sequence[LocalValue], d: int, dims: Dims, axis: Axis,
+    padding: list[tuple[int, int]], kind: str | None, neutral: LocalValue | None,
+) -> LocalValue:  # fmt: skip
+    """The running total within the piece, combined with the totals of all devices before (or behind) this one: by the
+    reduction `kind`, or by the body if it is no known one. If `neutral` is None, the initial value is neutral."""
     x, init = refs
     forward = padding[d][0] > 0
     piece, dtype = x.shape[d], x.dtype
     neutral = init if neutral is None else neutral
 
-    def combine(a: Ref, b: Ref) -> Ref:
+    def combine(a: LocalValue, b: LocalValue) -> LocalValue:
         a, b = (a, b) if forward else (b, a)
         return monoid.combine(ctx, op.regions[0], a, b) if kind is None else ctx.combine(kind, a, b)
 
@@ -170,13 +178,21 @@ def _running_total(
     return combine(offset, mine)
 
 
-def _before(ctx: Context, total: Ref, atoms, forward: bool, combine: Callable[[Ref, Ref], Ref], neutral: Ref) -> Ref:
-    """The combination of `total` over all devices before (behind) this one, in as many steps as their count has bits:
-    in each, devices exchange what twice as many of them have together (Kogge and Stone's scheme)."""
+def _before(
+    ctx: Context,
+    total: LocalValue,
+    atoms: Sequence[int],
+    forward: bool,
+    combine: Callable[[LocalValue, LocalValue], LocalValue],
+    neutral: LocalValue,
+) -> LocalValue:
+    """The exclusive scan of `total` over the devices before (behind) this one, in log2(devices) rounds of permutes over
+    distances 1, 2, 4, ... (Kogge and Stone, 1973)."""
     n, shape, dtype = ctx.atoms.product(atoms), total.shape, total.dtype
     me = ctx.realiser.splat(ctx.region, ctx.realiser.coordinate(ctx.region, atoms), shape)
     other = ctx.realiser.splat(ctx.region, neutral, shape)
-    before, distance = None, 1
+    before: LocalValue | None = None
+    distance = 1
     while distance < n:
         got = neighbours(ctx, total, atoms, distance if forward else -distance, "totals of the pieces")
         edge = ctx.realiser.splat(
@@ -189,6 +205,7 @@ def _before(ctx: Context, total: Ref, atoms, forward: bool, combine: Callable[[R
         distance *= 2
         if distance < n:
             total = combine(got, total)
+    assert before is not None  # the dimension is split over several devices
     return before
 
 

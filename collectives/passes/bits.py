@@ -1,33 +1,31 @@
-"""What collectives only move travels as integers where a compiler would take wider numbers for it.
+"""bfloat16 travels as 16-bit integers through collectives that only move data, on CPUs.
 
-The compiler of CPUs has no arithmetic of bfloat16 and writes all of a program in f32, permutes and gathers included:
-they would carry twice the bytes. Integers of the same bits stay as they are.
+The compiler of CPUs has no arithmetic of bfloat16 and rewrites a program in f32, all-gathers and permutes included:
+these would carry twice the bytes. Integers stay as they are, so that operands are bitcast to ui16 before such a
+collective and back after it.
 
-Contractions there want f32, too. What travels to one is f32 when it arrives, in the place where the contraction reads
-it: bits would need room of their own beside it, so that goes as it is.
+Operands of contractions are left alone: the contraction reads them in f32, which is what arrives; the ui16 would take a
+buffer of its own beside it.
 """
 
 from __future__ import annotations
 
-from ..emit import FunctionItem, Item, Ref, Region
+from propagation.ops import having
+
+from ..emit import LocalFunction, LocalOp, LocalValue, Region
 from .graph import walk
 
 __all__ = ["as_bits"]
 
-_MOVES = frozenset({"all_gather", "all_to_all", "collective_broadcast", "collective_permute"})
 _WORDS = {"bf16": "ui16"}
 
 
 # Where an element goes no further: what is made of it is of another size, or somewhere else.
-_ENDS = frozenset(
-    f"stablehlo.{name}"
-    for name in ("all_reduce", "custom_call", "gather", "reduce", "reduce_scatter", "reduce_window", "scatter",
-                 "select_and_scatter", "sort")
-)  # fmt: skip
-_CONTRACTIONS = frozenset(("stablehlo.convolution", "stablehlo.dot_general", "func.call"))
+_ENDS = having("reducing") | {f"stablehlo.{name}" for name in ("custom_call", "gather", "sort")}
+_CONTRACTIONS = having("contraction") | {"func.call"}
 
 
-def as_bits(function: FunctionItem) -> int:
+def as_bits(function: LocalFunction) -> int:
     """Lets the collectives of a finished function that only move carry integers; how many do."""
     regions = list(walk(function.region))
     moves = [i for region in regions for i in region.items if _is_move(i)]
@@ -40,15 +38,15 @@ def as_bits(function: FunctionItem) -> int:
     return len(chosen)
 
 
-def _is_move(item: Item) -> bool:
+def _is_move(item: LocalOp) -> bool:
     c = item.collective
-    return c is not None and c.kind in _MOVES and any(r.dtype in _WORDS for r in item.operands)
+    return c is not None and not c.facts.reduces and any(r.dtype in _WORDS for r in item.operands)
 
 
-def _on_the_way_to_contractions(regions: list[Region]) -> set[Ref]:
-    """The values that contractions read, and those that these are made of element by element. (What a called function
-    does with its operands is not looked at.)"""
-    found: set[Ref] = set()
+def _on_the_way_to_contractions(regions: list[Region]) -> set[LocalValue]:
+    """The values that contractions read, and those from which these are computed element by element. (A called function
+    counts as a contraction.)"""
+    found: set[LocalValue] = set()
     grown = True
     while grown:  # again for what loops use in the next round, and what branches return
         before = len(found)
@@ -59,7 +57,7 @@ def _on_the_way_to_contractions(regions: list[Region]) -> set[Ref]:
     return found
 
 
-def _follow(item: Item, found: set[Ref]) -> None:
+def _follow(item: LocalOp, found: set[LocalValue]) -> None:
     """Notes the operands of an item from which contractions are reached."""
     if item.name == "stablehlo.while":
         body = item.regions[1]
@@ -77,7 +75,7 @@ def _follow(item: Item, found: set[Ref]) -> None:
 def _in_region(region: Region, chosen: set[int]) -> None:
     if not any(id(item) in chosen for item in region.items):
         return
-    items: list[Item] = []
+    items: list[LocalOp] = []
     for item in region.items:
         if id(item) in chosen:
             items += _carried_as_bits(item, region)
@@ -86,23 +84,23 @@ def _in_region(region: Region, chosen: set[int]) -> None:
     region.items[:] = items
 
 
-def _carried_as_bits(item: Item, region: Region) -> list[Item]:
+def _carried_as_bits(item: LocalOp, region: Region) -> list[LocalOp]:
     """`item` with integers, and the conversions before and after it."""
     before, after = [], []
     for i, (x, out) in enumerate(zip(item.operands, item.results)):
         word = _WORDS.get(x.dtype)
         if word is None:
             continue
-        before.append(_converted(x, Ref(x.shape, word), item.loc, region))
+        before.append(_converted(x, LocalValue(x.shape, word), item.loc, region))
         item.operands[i] = before[-1].results[0]
-        bits = Ref(out.shape, word)
+        bits = LocalValue(out.shape, word)
         after.append(_converted(bits, out, item.loc, region))
         item.results[i] = bits
         bits.item, bits.number = item, i
     return [*before, item, *after]
 
 
-def _converted(x: Ref, out: Ref, loc: str, region: Region) -> Item:
-    item = Item("stablehlo.bitcast_convert", [x], [out], loc=loc)
+def _converted(x: LocalValue, out: LocalValue, loc: str, region: Region) -> LocalOp:
+    item = LocalOp("stablehlo.bitcast_convert", [x], [out], loc=loc)
     item.region = region
     return item

@@ -1,18 +1,30 @@
-"""Combining small collectives: one message in place of several where latency takes the time.
+"""Combining small collectives whose time is mostly latency: one message in place of several.
 
-Members of a group are of one kind, over the same devices, of one element type and reduction, and independent of each
-other: each has the same number of such collectives before it, along any chain of dependences, as the others. Groups are
-bounded, so that a first member does not wait long for a last.
+This is what XLA's combiners (all-reduce, all-gather, reduce-scatter) do on accelerators. The members of a group are of
+one kind, over the same devices, of one element type and reduction, and independent of each other: they have the same
+depth, the number of such collectives on the longest path of dependences that leads to them. Groups are bounded, so that
+the first member does not wait long for the last.
 
-TPUs reduce several buffers in one operation, which needs no copies, and so does what the compiler of GPUs makes of
-several all-reduces by itself. Everything else is laid side by side, which changes shapes. TPUs keep arrays in tiles:
-there another shape moves every element, through code of which each element is a part (two matrices of 512 KiB made a
-megabyte of it), so that only little is.
+TPUs reduce several buffers in one operation without copying them, and the compiler of GPUs combines all-reduces so by
+itself. All else is packed: operands are reshaped to tables, concatenated, sent as one, and sliced apart (`packing`).
+TPUs keep arrays in tiles, where such a reshape moves every element, by unrolled code (a megabyte of it for two matrices
+of 512 KiB): only little is packed there.
 """
 
 from __future__ import annotations
 
-from ..emit import FunctionItem, Item, Region
+from functools import partial
+
+from ..emit import LocalFunction, LocalOp, Region
+from ..heuristics import (
+    COMBINED_GROWTH_SHARE,
+    COMBINED_LATENCIES,
+    PACKED_ALWAYS_BYTES,
+    PACKED_BYTES,
+    PACKED_NEED_SHARE,
+    PACKING_LATENCY_SHARE,
+    SMALL_LATENCIES,
+)
 from ..realise import Realiser
 from .graph import contract, inputs, walk
 from .machine import Machine, ref_bytes
@@ -21,18 +33,8 @@ from .packing import abreast, groups_text, one_reducer, pack
 
 __all__ = ["combine"]
 
-SHARE = 0.5  # of the latency saved that laying data side by side may cost
-GROWTH = 0.01  # the share of a region's estimated memory by which it may grow
-MOST = 16.0  # latencies' worth of bytes in one message
-# The largest member laid side by side where no topology was chosen: on eight virtual CPU devices, where a rendezvous
-# takes 20 to 100 us, copies of this size cost much less than that, while combining 128 KiB made programs slower. It is
-# also the largest that TPUs lay out anew.
-SMALL = 1 << 15
-TINY = 1 << 12  # bytes that are laid side by side whatever else a program needs
-SPARE = 1 / 4096  # the share of what it needs that may be
 
-
-def combine(function: FunctionItem, functions: dict[str, FunctionItem], realiser: Realiser, machine: Machine) -> int:
+def combine(function: LocalFunction, functions: dict[str, LocalFunction], realiser: Realiser, machine: Machine) -> int:
     """Combines collectives in the regions of a function; how many fewer there are."""
     memory = _Memory(function, functions)
     return sum(_combine_in(r, memory, realiser, machine) for r in list(walk(function.region)))
@@ -41,7 +43,7 @@ def combine(function: FunctionItem, functions: dict[str, FunctionItem], realiser
 class _Memory:
     """What the function as it is now is estimated to need; the estimates are made when they are asked for."""
 
-    def __init__(self, function: FunctionItem, functions: dict[str, FunctionItem]):
+    def __init__(self, function: LocalFunction, functions: dict[str, LocalFunction]):
         self.function = function
         self._lives = Lives(functions)
         self._peaks: dict[Region, float] = {}
@@ -53,7 +55,7 @@ class _Memory:
             found = self._peaks[region] = self.peak_as(region, region.items)
         return found
 
-    def peak_as(self, region: Region, items: list[Item]) -> float:
+    def peak_as(self, region: Region, items: list[LocalOp]) -> float:
         """The same if `items` were the region's."""
         results = self.function.results if region is self.function.region else ()
         before, region.items = region.items, items
@@ -72,7 +74,7 @@ class _Memory:
 
 
 def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Machine) -> int:
-    classes: dict[tuple, list[Item]] = {}
+    classes: dict[tuple, list[LocalOp]] = {}
     for item in region.items:
         if item.collective is not None and _small(item, machine):
             c = item.collective
@@ -90,27 +92,25 @@ def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Ma
             if groups and _affordable(region, between, groups, machine, memory):
                 of = {item: g for g in groups for item in g}
                 join = abreast if _no_copies(groups[0][0], machine) else pack
-                region.items[between] = contract(
-                    region.items[between], of, lambda g, join=join: join(region, realiser, g)
-                )
+                region.items[between] = contract(region.items[between], of, partial(join, region, realiser))
                 memory.changed()
                 saved += sum(len(g) - 1 for g in groups)
     return saved
 
 
-def _fitting(groups: list[list[Item]], memory: _Memory) -> list[list[Item]]:
-    """The groups whose messages, as they leave and as they arrive, nobody misses the memory of: where compilers put
-    what lives at a program's crest, nothing is spare."""
+def _fitting(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]]:
+    """The groups, or parts of them, whose packed operands and results are negligible beside what the program needs: at
+    the peak of its memory there is no room for packed copies."""
     largest = max(map(_message, groups), default=0.0)
-    if largest <= max(TINY, SPARE * boundary(memory.function)):  # whatever lives between
+    if largest <= max(PACKED_ALWAYS_BYTES, PACKED_NEED_SHARE * boundary(memory.function)):  # whatever lives between
         return groups
-    bound = max(TINY, SPARE * memory.need())
+    bound = max(PACKED_ALWAYS_BYTES, PACKED_NEED_SHARE * memory.need())
     return [part for g in groups for part in _parts(g, bound) if len(part) > 1]
 
 
-def _parts(group: list[Item], bound: float) -> list[list[Item]]:
+def _parts(group: list[LocalOp], bound: float) -> list[list[LocalOp]]:
     """A group as several whose messages are within a bound, members in their order."""
-    out: list[list[Item]] = []
+    out: list[list[LocalOp]] = []
     leaves = arrives = 0.0
     for item in group:
         size, made = ref_bytes(item.operands[0]), ref_bytes(item.results[0])
@@ -123,69 +123,71 @@ def _parts(group: list[Item], bound: float) -> list[list[Item]]:
     return out
 
 
-def _message(group: list[Item]) -> float:
+def _message(group: list[LocalOp]) -> float:
     """Bytes of the larger of what is sent side by side and what arrives."""
     return max(sum(ref_bytes(i.operands[0]) for i in group), sum(ref_bytes(i.results[0]) for i in group))
 
 
-def _affordable(region: Region, between: slice, groups: list[list[Item]], machine: Machine, memory: _Memory) -> bool:
-    """Whether waiting for each other makes members and what hangs on them live no longer than memory allows.
+def _affordable(region: Region, between: slice, groups: list[list[LocalOp]], machine: Machine, memory: _Memory) -> bool:
+    """Whether the peak memory of the region stays within bounds if the members of each group wait for each other, and
+    what depends on them for all of them.
 
-    Without a topology members are so small that nobody misses them; what hangs on them may be larger.
+    Without a topology the members themselves are negligible; what waits for them may not be.
     """
     items = region.items
     of = {item: g for g in groups for item in g}
     most = memory.peak(region)
     as_one = [*items[: between.start], *contract(items[between], of, list), *items[between.stop :]]
     grown = memory.peak_as(region, as_one) - most
-    return grown <= (GROWTH * most if machine.chosen else max(GROWTH * most, TINY))
+    allowed = COMBINED_GROWTH_SHARE * most
+    return grown <= (allowed if machine.chosen else max(allowed, PACKED_ALWAYS_BYTES))
 
 
-def _no_copies(item: Item, machine: Machine) -> bool:
+def _no_copies(item: LocalOp, machine: Machine) -> bool:
     """Whether the machine takes several such collectives as one operation on buffers that stay where they are.
 
     All-reduces of TPUs do; of all-gathers TPUs make two again, and all-to-alls need equal shapes. Virtual CPU devices
     meet once for each buffer. The compiler of GPUs aborts at such an all-reduce in a loop (its
     while-loop-all-reduce-code-motion takes the size of an array from a tuple), and combines all-reduces itself.
     """
-    return item.collective.kind == "all_reduce" and machine.chosen and machine.tiles
+    return machine.chosen and machine.topology.compiler in item.communication.facts.abreast
 
 
-def _small(item: Item, machine: Machine) -> bool:
+def _small(item: LocalOp, machine: Machine) -> bool:
     """Whether latency takes most of a collective's time, and far more than copying its data would."""
-    c = item.collective
+    c = item.communication
     if c.atoms is None or len(item.operands) != 1 or c.groups[1] < 2:
         return False
-    if c.kind == "all_reduce" and machine.topology.compiler == "cuda":
-        return False  # that compiler's combiner needs no copies
+    if machine.topology.compiler in c.facts.merged_by:
+        return False  # without copies
     latency = machine.collective(c, 0.0)
-    if machine.collective(c) > 2 * latency:
+    if machine.collective(c) > SMALL_LATENCIES * latency:
         return False
     if _no_copies(item, machine):
         return latency > 0
     sizes = ref_bytes(item.operands[0]), ref_bytes(item.results[0])
-    if max(sizes) > SMALL and (not machine.chosen or machine.tiles):
+    if max(sizes) > PACKED_BYTES and (not machine.chosen or machine.tiles):
         return False
-    return machine.copy(sum(sizes)) <= SHARE * latency
+    return machine.copy(sum(sizes)) <= PACKING_LATENCY_SHARE * latency
 
 
-def _groups(items: list[Item], wanted: set[Item], machine: Machine) -> list[list[Item]]:
-    """Members that may become one: of the same depth, no more than MOST latencies' worth of bytes."""
-    depth: dict[Item, int] = {}
-    levels: dict[int, list[list[Item]]] = {}
+def _groups(items: list[LocalOp], wanted: set[LocalOp], machine: Machine) -> list[list[LocalOp]]:
+    """Members that may become one: of the same depth, no more than COMBINED_LATENCIES latencies' worth of bytes."""
+    depth: dict[LocalOp, int] = {}
+    levels: dict[int, list[list[LocalOp]]] = {}
     weights: dict[int, float] = {}
     for item in items:
         deep = 0
         for r in inputs(item):
-            d = depth.get(r.item)
+            d = None if r.item is None else depth.get(r.item)
             if d is not None and d > deep:
                 deep = d
         if item in wanted:
-            c = item.collective
+            c = item.communication
             latency = machine.collective(c, 0.0)
             weight = machine.collective(c) - latency
             found = levels.setdefault(deep, [])
-            if not found or weights[deep] + weight > MOST * latency:
+            if not found or weights[deep] + weight > COMBINED_LATENCIES * latency:
                 found.append([])
                 weights[deep] = 0.0
             found[-1].append(item)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..emit import FunctionItem, Item, Ref, Region
+from propagation.ops import TERMINATORS
+
+from ..emit import LocalFunction, LocalOp, LocalValue, Region
 from .graph import effects
 
 __all__ = ["remove_dead", "remove_dead_start"]
 
-_ENDS = ("stablehlo.return", "func.return", "sdy.return")
 
-
-def remove_dead(function: FunctionItem) -> set[Ref]:
+def remove_dead(function: LocalFunction) -> set[LocalValue]:
     """Removes items whose results nobody uses, except those with effects. Loops and branches stay whole.
 
     What stands at the start of the function stays, for passes that may still ask for it: see `remove_dead_start`, which
     takes what this returns, the values that are used.
     """
-    live: set[Ref] = set(function.results)
+    live: set[LocalValue] = set(function.results)
 
     def sweep(region: Region) -> None:
         region.items = _sweep(region.items, live, sweep)
@@ -27,12 +27,12 @@ def remove_dead(function: FunctionItem) -> set[Ref]:
     return live
 
 
-def remove_dead_start(function: FunctionItem, live: set[Ref]) -> None:
+def remove_dead_start(function: LocalFunction, live: set[LocalValue]) -> None:
     """Removes from the start of a function what nobody uses."""
     function.region.prologue = _sweep(function.region.prologue, live, lambda region: None)
 
 
-def _sweep(items: list[Item], live: set[Ref], into: Callable[[Region], None]) -> list[Item]:
+def _sweep(items: list[LocalOp], live: set[LocalValue], into: Callable[[Region], None]) -> list[LocalOp]:
     kept = []
     for item in reversed(items):
         if _needed(item, live):
@@ -44,10 +44,10 @@ def _sweep(items: list[Item], live: set[Ref], into: Callable[[Region], None]) ->
     return kept
 
 
-def _needed(item: Item, live: set[Ref]) -> bool:
+def _needed(item: LocalOp, live: set[LocalValue]) -> bool:
     for r in item.results:
         if r in live:
             return True
-    if item.effect or item.name in _ENDS:
+    if item.effect or item.name in TERMINATORS:
         return True
     return bool(item.regions or item.name == "func.call") and effects(item)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from ..emit import FunctionItem, Item, Ref, Region
+from ..emit import LocalFunction, LocalOp, LocalValue, Region
 
 __all__ = ["Scratch", "captured", "contract", "effects", "inputs", "replace", "walk"]
 
@@ -21,10 +22,10 @@ class Scratch(Region):
     def __init__(self, region: Region):
         super().__init__("body", region)
 
-    def lookup(self, key, grown: bool = False):
+    def lookup(self, key: Any, grown: bool = False) -> Any:
         return self.known.get(key)
 
-    def take(self, region: Region) -> list[Item]:
+    def take(self, region: Region) -> list[LocalOp]:
         """The items written, now items of `region`."""
         for item in self.items:
             item.region = region
@@ -33,23 +34,23 @@ class Scratch(Region):
         return self.items
 
 
-def captured(item: Item) -> list[Ref]:
+def captured(item: LocalOp) -> list[LocalValue]:
     """The values that the regions of an item use from outside of them (each perhaps several times)."""
-    out: list[Ref] = []
+    out: list[LocalValue] = []
     for region in item.regions:
-        inside: set[Ref] = set(region.args)
+        inside: set[LocalValue] = set(region.args)
         for inner in region.items:
             out += [r for r in inputs(inner) if r not in inside]
             inside.update(inner.results)
     return out
 
 
-def inputs(item: Item) -> list[Ref]:
+def inputs(item: LocalOp) -> list[LocalValue]:
     """Everything an item needs: its operands and what its regions capture."""
     return [*item.operands, *captured(item)] if item.regions else item.operands
 
 
-def effects(item: Item) -> bool:
+def effects(item: LocalOp) -> bool:
     """Whether an item may do more than compute its results. Functions are not looked into: a call may."""
     if item.effect or item.name == "func.call":
         return True
@@ -65,7 +66,7 @@ def walk(region: Region) -> Iterator[Region]:
                 yield from walk(inner)
 
 
-def replace(function: FunctionItem, new: dict[Ref, Ref]) -> None:
+def replace(function: LocalFunction, new: dict[LocalValue, LocalValue]) -> None:
     """Lets all users of the keys use the values instead."""
 
     def visit(region: Region) -> None:
@@ -80,20 +81,22 @@ def replace(function: FunctionItem, new: dict[Ref, Ref]) -> None:
         function.results = [new.get(r, r) for r in function.results]
 
 
-def contract(items: Iterable[Item], groups: dict[Item, list[Item]], make: Callable[[list[Item]], list[Item]]):
+def contract(
+    items: Iterable[LocalOp], groups: dict[LocalOp, list[LocalOp]], make: Callable[[list[LocalOp]], list[LocalOp]]
+) -> list[LocalOp]:
     """The items in an order in which each group is one: where its last member was ready, `make(group)` stands for all.
 
     `groups` maps every member to its group. No member may depend on another of its group, nor may groups depend on each
     other in a circle. Items keep their order otherwise, as far as they do not have to wait for a group.
     """
-    out: list[Item] = []
-    held: set[Item] = set()  # not written yet, though their turn was
-    waiting: dict[Item, list[Item]] = {}  # held item -> those that wait for it
-    missing: dict[Item, int] = {}
+    out: list[LocalOp] = []
+    held: set[LocalOp] = set()  # not written yet, though their turn was
+    waiting: dict[LocalOp, list[LocalOp]] = {}  # held item -> those that wait for it
+    missing: dict[LocalOp, int] = {}
     absent = {id(g): len(g) for g in groups.values()}
-    last_effect: Item | None = None
+    last_effect: LocalOp | None = None
 
-    def write(item: Item) -> None:
+    def write(item: LocalOp) -> None:
         ready = [item]
         while ready:
             item = ready.pop(0)

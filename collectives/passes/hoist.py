@@ -1,13 +1,14 @@
-"""Moving collectives out of loops: what each iteration would send anew, though it is always the same.
+"""Loop-invariant code motion of collectives: an all-gather of a weight that every iteration would repeat is done once.
 
-A collective whose operand is computed from values of outside of the loop alone goes in front of it, with those
-computations. Its result then lives as long as the loop runs: that is only done where it raises the estimated memory of
-the whole function by no more than a bound. Branches stay as they are, since what runs in one may never run.
+A collective is invariant if its operand is computed from values defined outside of the loop alone; it moves in front of
+the loop, and the operations between those values and its operand with it. Its result is then live for as long as the
+loop runs, so that it moves only where the estimated peak memory of the function stays within the budget. Nothing moves
+out of branches, since a branch may not run.
 """
 
 from __future__ import annotations
 
-from ..emit import Item, Region
+from ..emit import LocalOp, Region
 from .graph import effects, inputs
 from .memory import Budget
 
@@ -26,8 +27,8 @@ def hoist(region: Region, budget: Budget) -> int:
     return moved
 
 
-def _empty(region: Region, item: Item, loop: Region, budget: Budget) -> int:
-    """Moves the invariant collectives of a loop together or, where that takes too much memory, one by one."""
+def _empty(region: Region, item: LocalOp, loop: Region, budget: Budget) -> int:
+    """Moves the invariant collectives of a loop: all together or, where that takes too much memory, one by one."""
     wanted = _invariant(loop)
     if not wanted:
         return 0
@@ -36,7 +37,7 @@ def _empty(region: Region, item: Item, loop: Region, budget: Budget) -> int:
     return sum(_move(region, item, loop, [c], budget) for c in wanted) if len(wanted) > 1 else 0
 
 
-def _invariant(loop: Region) -> list[Item]:
+def _invariant(loop: Region) -> list[LocalOp]:
     """The collectives of a loop that send the same in every iteration."""
     # Most loops have none: collectives are looked at first, and what they need only as far as it is invariant.
     if not any(i.collective is not None for i in loop.items):
@@ -48,7 +49,7 @@ def _invariant(loop: Region) -> list[Item]:
     return [i for i in loop.items if i.collective is not None and not any(r in varying for r in i.results)]
 
 
-def _move(region: Region, item: Item, loop: Region, collectives: list[Item], budget: Budget) -> bool:
+def _move(region: Region, item: LocalOp, loop: Region, collectives: list[LocalOp], budget: Budget) -> bool:
     """Puts collectives of a loop, and what they need of it, in front; undone if that takes more than is left."""
     before, inside, outside = budget.need(), loop.items, region.items
     own, wanted = set(inside), set(collectives)

@@ -1,42 +1,46 @@
-"""Gradients of convolutions' kernels before those of what the kernels were laid over.
+"""The backward pass of a convolution: the gradient of the kernel is computed before that of the input.
 
-Both read the same cotangents, in layouts of their own. Compilers for machines whose arrays lie in tiles write a copy of
-every operand of a convolution in the layout it reads, and order the two by the paths behind them: the gradient that is
-still to be summed over devices comes last, and its copies are in memory beside the other's padded ones. Done first, its
-copies are gone by then, and its sum travels while the other gradient is computed.
+Both convolutions read the same cotangent, each in a layout of its own. On machines whose arrays lie in tiles, compilers
+write a copy of every operand of a convolution in the layout that it reads, and schedule the two by their critical
+paths: the gradient of the kernel, which is all-reduced over the batch's devices afterwards, would come last, and its
+copies would be in memory beside the padded ones of the other. Computed first, its copies are free by then, and the
+all-reduce overlaps with the gradient of the input.
 """
 
 from __future__ import annotations
 
-from ..emit import FunctionItem, Item, Ref, Region
+from propagation.ops import having
+
+from ..emit import LocalFunction, LocalOp, LocalValue, Region
 from .graph import inputs, walk
 from .machine import Machine, ref_bytes
 
 __all__ = ["kernels_first"]
 
-_MOVED = {"stablehlo.reverse", "stablehlo.transpose", "stablehlo.reshape", "stablehlo.convert"}
-# What puts a border around a device's piece.
+_MOVED = having("permuting") | {"stablehlo.convert"}
+# What puts a halo or padding around a device's piece.
 _BORDERED = {"stablehlo.concatenate", "stablehlo.pad", "stablehlo.select", "stablehlo.slice"}
 
 
-def kernels_first(function: FunctionItem, machine: Machine) -> int:
-    """Lets convolutions wait for smaller ones of a common operand whose results are summed over devices; how many."""
+def kernels_first(function: LocalFunction, machine: Machine) -> int:
+    """Lets a convolution wait for another one that shares an operand with it, has a smaller result, and is reduced over
+    devices; how many wait."""
     return sum(map(_wait_in, walk(function.region))) if machine.tiles else 0
 
 
 def _wait_in(region: Region) -> int:
-    by_operand: dict[Ref, list[Item]] = {}
+    by_operand: dict[LocalValue, list[LocalOp]] = {}
     for item in region.items:
         if item.name == "stablehlo.convolution":
             for r in dict.fromkeys(map(_piece, item.operands)):
                 by_operand.setdefault(r, []).append(item)
     if all(len(group) < 2 for group in by_operand.values()):
         return 0
-    users: dict[Ref, list[Item]] = {}
+    users: dict[LocalValue, list[LocalOp]] = {}
     for item in region.items:
         for r in inputs(item):
             users.setdefault(r, []).append(item)
-    waiting: set[Item] = set()
+    waiting: set[LocalOp] = set()
     for shared, group in by_operand.items():
         first = next((i for i in group if _summed(i, users)), None)
         for item in group:
@@ -49,15 +53,15 @@ def _wait_in(region: Region) -> int:
     return len(waiting)
 
 
-def _piece(r: Ref) -> Ref:
-    """The piece that a convolution's operand is, with or without borders of other devices around it."""
+def _piece(r: LocalValue) -> LocalValue:
+    """The piece of a device that a convolution's operand is made of, without the halo around it."""
     while r.item is not None and r.item.name in _BORDERED:
         r = max(r.item.operands, key=ref_bytes)
     return r
 
 
-def _summed(item: Item, users: dict[Ref, list[Item]]) -> bool:
-    """Whether all that becomes of an item's result, moved around perhaps, is a sum over devices."""
+def _summed(item: LocalOp, users: dict[LocalValue, list[LocalOp]]) -> bool:
+    """Whether the one use of an item's result, perhaps transposed or converted first, is a reduction over devices."""
     while True:
         using = users.get(item.results[0], ())
         if len(using) != 1:
@@ -65,12 +69,12 @@ def _summed(item: Item, users: dict[Ref, list[Item]]) -> bool:
         (item,) = using
         c = item.collective
         if c is not None:
-            return c.kind in ("all_reduce", "reduce_scatter")
+            return c.facts.reduces
         if item.name not in _MOVED:
             return False
 
 
-def _wait(region: Region, item: Item, first: Item, shared: Ref) -> bool:
+def _wait(region: Region, item: LocalOp, first: LocalOp, shared: LocalValue) -> bool:
     """Puts `item` behind `first`; False if something between the two needs it."""
     items = region.items
     at, before = items.index(item), items.index(first)
@@ -81,8 +85,8 @@ def _wait(region: Region, item: Item, first: Item, shared: Ref) -> bool:
         at = before
     other = next(k for k, r in enumerate(item.operands) if _piece(r) is not shared)
     tied = [item.operands[other], first.results[0]]
-    held = [Ref(r.shape, r.dtype) for r in tied]
-    barrier = Item("stablehlo.optimization_barrier", tied, held, loc=item.loc)
+    held = [LocalValue(r.shape, r.dtype) for r in tied]
+    barrier = LocalOp("stablehlo.optimization_barrier", tied, held, loc=item.loc)
     barrier.region = region
     item.operands = [held[0] if k == other else r for k, r in enumerate(item.operands)]
     items.insert(at, barrier)

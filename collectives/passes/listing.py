@@ -1,4 +1,4 @@
-"""In which order an all-reduce of several buffers lists them.
+"""The order of operands of a variadic all-reduce (one of several buffers).
 
 Compilers of TPUs number a program's instructions depth first from its results, and where two arguments could as well be
 copied to the chip ahead of time they take the one with the lower number. Buffers listed in the order in which the
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..emit import FunctionItem, Item, Ref, Region
+from ..emit import LocalFunction, LocalOp, LocalValue, Region
 from .graph import inputs, walk
 from .machine import Machine
 
 __all__ = ["list_as_needed"]
 
 
-def list_as_needed(function: FunctionItem, machine: Machine) -> int:
+def list_as_needed(function: LocalFunction, machine: Machine) -> int:
     """Lists the buffers of every all-reduce as the results need them; how many all-reduces changed."""
     if not machine.tiles:
         return 0
@@ -25,14 +25,14 @@ def list_as_needed(function: FunctionItem, machine: Machine) -> int:
         several = [i for i in region.items if i.collective is not None and len(i.results) > 1]
         if several:
             needed = _needed(function.results if region is function.region else region.items[-1].operands, region)
-            changed += sum(_list(item, needed) for item in several if item.collective.kind == "all_reduce")
+            changed += sum(_list(item, needed) for item in several if item.communication.facts.sums)
     return changed
 
 
-def _needed(results: Sequence[Ref], region: Region) -> dict[Ref, int]:
+def _needed(results: Sequence[LocalValue], region: Region) -> dict[LocalValue, int]:
     """The place of each value of a region in a walk from its results, depth first."""
-    place: dict[Ref, int] = {}
-    done: set[Item] = set()
+    place: dict[LocalValue, int] = {}
+    done: set[LocalOp] = set()
     todo = list(reversed(results))
     while todo:
         r = todo.pop()
@@ -46,7 +46,7 @@ def _needed(results: Sequence[Ref], region: Region) -> dict[Ref, int]:
     return place
 
 
-def _list(item: Item, needed: dict[Ref, int]) -> bool:
+def _list(item: LocalOp, needed: dict[LocalValue, int]) -> bool:
     last = len(needed)
     pairs = sorted(zip(item.operands, item.results), key=lambda pair: needed.get(pair[1], last))
     if [r for _, r in pairs] == list(item.results):

@@ -6,22 +6,22 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from ..cost import item_bytes, seconds, sent_bytes
-from ..emit import Collective, Item, Ref
+from propagation.ops import having
+
+from ..cost import item_bytes, seconds_to_send
+from ..emit import Collective, LocalOp, LocalValue
+from ..heuristics import USABLE_MEMORY_SHARE
 from ..layout import Atoms
 from ..network import Link
 from ..topology import Topology
 
 __all__ = ["Machine", "dot_dimensions", "flops", "machine_of", "ref_bytes"]
 
-USABLE = 0.92  # the share of a device's memory that programs get; compilers and runtimes take the rest
 
-_FREE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.return",
-         "stablehlo.replica_id", "stablehlo.optimization_barrier", "stablehlo.bitcast_convert",
-         "stablehlo.get_tuple_element", "stablehlo.tuple"}  # fmt: skip
+_FREE = having("free")
 
 
-def ref_bytes(ref: Ref) -> float:
+def ref_bytes(ref: LocalValue) -> float:
     """Bytes of a value; of what is no tensor, none."""
     return 0.0 if ref.type_text is not None else math.prod(ref.shape) * item_bytes(ref.dtype)
 
@@ -61,15 +61,13 @@ class Machine:
     def collective(self, c: Collective, bytes_sent: float | None = None) -> float:
         """Predicted time of a collective, or of one of its kind in which a device sends `bytes_sent`."""
         sent = c.bytes if bytes_sent is None else bytes_sent
-        n = c.groups[1]
-        unit = sent_bytes(c.kind, n, 1.0)
-        return seconds(c.kind, n, sent / unit if unit else 0.0, self.link(c.atoms))
+        return seconds_to_send(c.kind, c.groups[1], sent, self.link(c.atoms))
 
     def copy(self, n: float) -> float:
         """Time to read and write `n` bytes."""
         return 2 * n / self.topology.memory_bandwidth
 
-    def compute(self, item: Item) -> float:
+    def compute(self, item: LocalOp) -> float:
         """Predicted time of computing an item without regions: arithmetic of contractions, or the memory that it reads
         and writes."""
         if item.name in _FREE or item.collective is not None:
@@ -82,21 +80,22 @@ def machine_of(atoms: Atoms, given: Topology | None, memory: int | None) -> Mach
     """The machine of a topology, or of none; `memory` overrides what the topology says of a device's."""
     topology = Topology() if given is None else given
     if memory is None and topology.memory is not None:
-        memory = int(topology.memory * USABLE)
+        memory = int(topology.memory * USABLE_MEMORY_SHARE)
     return Machine(atoms, topology, memory, given is not None)
 
 
-def dot_dimensions(item: Item) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def dot_dimensions(item: LocalOp) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """(lhs batch, rhs batch, lhs contracting, rhs contracting) of a `dot_general`."""
     text = item.attrs or item.extra
-    found = []
-    for name in ("lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting"):
+
+    def listed(name: str) -> tuple[int, ...]:
         m = re.search(rf"{name}_dimensions = \[([\d, ]*)\]", text)
-        found.append(tuple(int(n) for n in m[1].split(",")) if m and m[1].strip() else ())
-    return tuple(found)
+        return tuple(int(n) for n in m[1].split(",")) if m and m[1].strip() else ()
+
+    return listed("lhs_batching"), listed("rhs_batching"), listed("lhs_contracting"), listed("rhs_contracting")
 
 
-def flops(item: Item) -> float:
+def flops(item: LocalOp) -> float:
     """Multiplications and additions of a contraction or convolution; of other items none are counted."""
     if item.name == "stablehlo.dot_general":
         lhs = item.operands[0].shape

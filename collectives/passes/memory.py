@@ -1,31 +1,32 @@
-"""How much memory a program needs, by what lives at once.
+"""Peak memory of a per-device program, by liveness of its values.
 
-An estimate: compilers fuse, reorder and recompute. What never becomes a buffer (constants, broadcasts, reshapes) does
-not count, and neither does an elementwise result with a single user, which compilers fuse into it. It tells apart two
-programs of the same items, and finds programs that are far too large; the compiler has the last word.
+An estimate: compilers fuse, reorder and recompute. Values that never become a buffer (constants, broadcasts, reshapes)
+do not count, and neither do elementwise results with one user, into which compilers fuse them. It serves to compare two
+orders of the same operations and to find programs that are far too large; the compiler has the last word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..emit import FunctionItem, Item, Ref, Region
+from propagation.ops import having
+
+from ..emit import LocalFunction, LocalOp, LocalValue, Region
+from ..heuristics import MEMORY_GROWTH_BYTES
 from .graph import inputs
 from .machine import Machine, ref_bytes
 
 __all__ = ["Budget", "Lives", "Room", "boundary", "crest", "need_of", "peak"]
 
-_NO_BUFFER = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.reshape",
-              "stablehlo.replica_id", "stablehlo.optimization_barrier"}  # fmt: skip
+_NO_BUFFER = having("free") - {"stablehlo.bitcast_convert"}  # which may change the size of elements
 _SAME_BUFFER = {"stablehlo.reshape", "stablehlo.optimization_barrier"}
-_BUFFER = {"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.reduce", "stablehlo.sort", "stablehlo.scatter",
-           "stablehlo.gather", "stablehlo.concatenate", "stablehlo.dynamic_update_slice", "stablehlo.custom_call",
-           "stablehlo.fft", "stablehlo.cholesky", "stablehlo.triangular_solve", "stablehlo.reduce_window",
-           "stablehlo.select_and_scatter", "func.call"}  # fmt: skip
-FLOOR = float(1 << 20)  # bytes that nobody misses
+# Operations that are not fused with the one operation that uses their result.
+_BUFFER = having("library") | having("reducing")
+_BUFFER |= {f"stablehlo.{name}" for name in ("concatenate", "custom_call", "dynamic_update_slice", "gather")}
+_BUFFER |= {"func.call"}
 
 
-def boundary(function: FunctionItem) -> float:
+def boundary(function: LocalFunction) -> float:
     """Bytes of arguments and results; a donated argument gives its memory to a result."""
     arguments = sum(map(ref_bytes, function.region.args))
     results = sum(ref_bytes(r) for r in dict.fromkeys(function.results) if r.item is not None)
@@ -37,7 +38,7 @@ class Budget:
     """How many bytes a pass may keep for longer than the program as built kept them: what a device has left, or where
     that is unknown a share of what the program is estimated to need. The estimate is made when somebody asks."""
 
-    def __init__(self, function: FunctionItem, functions: dict[str, FunctionItem], machine: Machine, growth: float):
+    def __init__(self, function: LocalFunction, functions: dict[str, LocalFunction], machine: Machine, growth: float):
         self._function, self._functions, self._machine, self._growth = function, functions, machine, growth
         self._left: float | None = None
 
@@ -47,7 +48,7 @@ class Budget:
         if self._left is None:
             need = need_of(self._function, self._functions)
             limit = self._machine.memory
-            free = max(need * self._growth, FLOOR) if self._growth else 0.0
+            free = max(need * self._growth, MEMORY_GROWTH_BYTES) if self._growth else 0.0
             self._left = free if limit is None else max(0.0, limit - need)
         return self._left
 
@@ -67,18 +68,20 @@ class Budget:
         return True
 
 
-def need_of(function: FunctionItem, functions: dict[str, FunctionItem]) -> float:
+def need_of(function: LocalFunction, functions: dict[str, LocalFunction]) -> float:
     """Estimated bytes of a function: its boundary, and what lives in it at most."""
     return boundary(function) + peak(function.region, function.results, functions)
 
 
-def peak(region: Region, results: Sequence[Ref] = (), functions: dict[str, FunctionItem] | None = None) -> float:
+def peak(
+    region: Region, results: Sequence[LocalValue] = (), functions: dict[str, LocalFunction] | None = None
+) -> float:
     """The most bytes that live at once in a region: see `crest`."""
     return crest(region, results, functions)[0]
 
 
 def crest(
-    region: Region, results: Sequence[Ref] = (), functions: dict[str, FunctionItem] | None = None
+    region: Region, results: Sequence[LocalValue] = (), functions: dict[str, LocalFunction] | None = None
 ) -> tuple[float, int]:
     """The most bytes that live at once in a region, and at which of its items.
 
@@ -92,12 +95,12 @@ class Lives:
     """Estimates of what lives in regions. What is found about items is kept, so that asking again after a region got
     another order is quick; items and functions must stay as they are, or be forgotten."""
 
-    def __init__(self, functions: dict[str, FunctionItem] | None):
+    def __init__(self, functions: dict[str, LocalFunction] | None):
         self._functions = functions
-        self._facts: dict[Item, tuple[Sequence[Ref], bool, list[tuple[Ref, float]], float]] = {}
+        self._facts: dict[LocalOp, tuple[Sequence[LocalValue], bool, list[tuple[LocalValue, float]], float]] = {}
         self._insides: dict[Region, float] = {}
 
-    def crest(self, region: Region, results: Sequence[Ref]) -> tuple[float, int]:
+    def crest(self, region: Region, results: Sequence[LocalValue]) -> tuple[float, int]:
         """See `crest`."""
         most, at = 0.0, 0
         for i, (live, inner) in enumerate(self.of(region, results)):
@@ -111,12 +114,12 @@ class Lives:
         runs_others = lambda item: item.name == "func.call" or any(r.kind != "body" for r in item.regions)
         self._facts = {item: facts for item, facts in self._facts.items() if not runs_others(item)}
 
-    def of(self, region: Region, results: Sequence[Ref]) -> list[tuple[float, float]]:
+    def of(self, region: Region, results: Sequence[LocalValue]) -> list[tuple[float, float]]:
         """Per item of a region: bytes of the region's values that live while it runs, and those that live within it."""
         items = region.items
         facts = [self._facts.get(item) or self._look(item) for item in items]
-        last: dict[Ref, int] = {}
-        shared: set[Ref] = set()  # what several items use
+        last: dict[LocalValue, int] = {}
+        shared: set[LocalValue] = set()  # what several items use
         for i, (used, _, _, _) in enumerate(facts):
             for r in used:
                 if r in last:
@@ -139,7 +142,7 @@ class Lives:
             live -= dying[i]
         return out
 
-    def _look(self, item: Item) -> tuple[Sequence[Ref], bool, list[tuple[Ref, float]], float]:
+    def _look(self, item: LocalOp) -> tuple[Sequence[LocalValue], bool, list[tuple[LocalValue, float]], float]:
         """What an item uses, whether its results become buffers even if one item alone uses them, those that may become
         one with their bytes, and what lives within it."""
         used = item.operands
@@ -165,14 +168,14 @@ class Lives:
 class Room:
     """How many bytes more may live while an item runs, before the estimated peak grows by more than `extra`."""
 
-    def __init__(self, function: FunctionItem, functions: dict[str, FunctionItem], extra: float):
-        self._live: dict[Item, float] = {}
+    def __init__(self, function: LocalFunction, functions: dict[str, LocalFunction], extra: float):
+        self._live: dict[LocalOp, float] = {}
         self._lives = Lives(functions)
         self._most = 0.0
         self._visit(function.region, function.results, 0.0)
         self._most += extra
 
-    def _visit(self, region: Region, results: Sequence[Ref], outer: float) -> None:
+    def _visit(self, region: Region, results: Sequence[LocalValue], outer: float) -> None:
         for item, (live, inner) in zip(region.items, self._lives.of(region, results)):
             self._live[item] = outer + live
             self._most = max(self._most, outer + live + inner)
@@ -180,6 +183,6 @@ class Room:
                 if r.kind != "body":
                     self._visit(r, (), outer + live)
 
-    def at(self, item: Item) -> float:
+    def at(self, item: LocalOp) -> float:
         """Bytes that are free while an item runs."""
         return self._most - self._live[item]

@@ -1,28 +1,28 @@
-"""Merging equal collectives.
+"""Common-subexpression elimination of collectives.
 
-While a program is built, a value asked for twice in a layout is brought there once, and operations that repeat another
-are written once. What remains is made equal later: collectives that left two loops. Those with equal operands, found by
-numbering what is computed, become one.
+While a program is built, every reshard of a value is written once, and so is every operation that repeats another. Only
+collectives that `hoist` moved out of two loops can be equal afterwards. They are found by value numbering: operations
+get one number if they have the same name, attributes and numbers of operands, and collectives of one number become one.
 """
 
 from __future__ import annotations
 
-from ..emit import FunctionItem, Item, Ref, Region
+from ..emit import LocalFunction, LocalOp, LocalValue, Region
 from .graph import replace
 from .packing import one_reducer
 
 __all__ = ["merge"]
 
 
-def merge(function: FunctionItem) -> int:
+def merge(function: LocalFunction) -> int:
     """Merges equal collectives of a function's own region; how many fewer there are."""
     region = function.region
     if not _any_alike(region):
         return 0
-    numbers: dict[Ref, object] = {}
+    numbers: dict[LocalValue, object] = {}
     known: dict[tuple, int] = {}
-    found: dict[int, Item] = {}
-    new: dict[Ref, Ref] = {}
+    found: dict[int, LocalOp] = {}
+    new: dict[LocalValue, LocalValue] = {}
     for items in (region.prologue, region.items):
         for item in items:
             key = _key(item, numbers)
@@ -52,7 +52,7 @@ def _any_alike(region: Region) -> bool:
     return False
 
 
-def _key(item: Item, numbers: dict[Ref, object]) -> tuple | None:
+def _key(item: LocalOp, numbers: dict[LocalValue, object]) -> tuple | None:
     """What an item computes, equal for items that compute the same; None if it cannot be told."""
     if item.effect or item.name == "func.call" or (item.regions and item.collective is None):
         return None

@@ -1,9 +1,10 @@
-"""Ordering for overlap: collectives start as early as they can, and what needs them comes as late as it can.
+"""Latency-hiding scheduling: collectives start as early as they can, and their users run as late as they can.
 
-Machines with a network of their own compute while messages travel. A list scheduler goes through the items by the
-longest chain of work that hangs on each, on two resources: one that computes, one that sends. Its order is taken where
-a simulation of both orders says that it is faster and the estimate of memory stays within its bound; if it needs too
-much memory, fewer messages may be ahead of their users.
+Machines with a network of their own compute while messages travel (XLA has a scheduler of that name for them). This one
+is a list scheduler over two resources, one that computes and one that sends; operations that are ready are taken by the
+length of the critical path from them to the end. Its order is taken where a simulation says that it is faster than the
+order as it was and the estimated peak memory stays within the budget; where it needs too much, fewer bytes may have
+been received ahead of their use.
 """
 
 from __future__ import annotations
@@ -12,17 +13,16 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from ..emit import FunctionItem, Item, Ref, Region
+from ..emit import LocalFunction, LocalOp, LocalValue, Region
+from ..heuristics import ORDER_TIME_SHARE
 from .graph import effects, inputs, walk
 from .machine import Machine, ref_bytes
 from .memory import Budget, peak
 
 __all__ = ["order", "simulate"]
 
-WORTH = 0.999  # the share of the predicted time as it was that another order may take
 
-
-def order(function: FunctionItem, functions: dict[str, FunctionItem], machine: Machine, budget: Budget) -> int:
+def order(function: LocalFunction, functions: dict[str, LocalFunction], machine: Machine, budget: Budget) -> int:
     """Orders the regions of a function; how many changed. Without overlap on the machine nothing does.
 
     A region may need as many bytes more as the budget has; regions do not add up, since one runs at a time.
@@ -37,7 +37,7 @@ def order(function: FunctionItem, functions: dict[str, FunctionItem], machine: M
     return changed
 
 
-def _order_region(region: Region, results: Sequence[Ref], functions, machine: Machine, extra: float) -> int:
+def _order_region(region: Region, results: Sequence[LocalValue], functions, machine: Machine, extra: float) -> int:
     before = region.items
     body = before[:-1] if before and not before[-1].results else before  # a terminator stays at the end
     end = before[len(body) :]
@@ -48,7 +48,7 @@ def _order_region(region: Region, results: Sequence[Ref], functions, machine: Ma
     largest = max(_received(i) for i in body)
     for ahead in sorted({math.inf, 4 * largest + extra, 2 * largest}, reverse=True):
         region.items = _schedule(body, needs, times, ahead) + end
-        if simulate(region.items, machine, functions)[0] > WORTH * now:
+        if simulate(region.items, machine, functions)[0] > ORDER_TIME_SHARE * now:
             break  # one that is ahead by less would not be faster
         if peak(region, results, functions) <= most:
             return 1
@@ -56,18 +56,18 @@ def _order_region(region: Region, results: Sequence[Ref], functions, machine: Ma
     return 0
 
 
-def _received(item: Item) -> float:
+def _received(item: LocalOp) -> float:
     """Bytes of a collective's results."""
     return 0.0 if item.collective is None else sum(map(ref_bytes, item.results))
 
 
-def simulate(items: Sequence[Item], machine: Machine, functions: dict[str, FunctionItem]) -> tuple[float, float]:
+def simulate(items: Sequence[LocalOp], machine: Machine, functions: dict[str, LocalFunction]) -> tuple[float, float]:
     """(seconds, of which computing) that items take in their order where collectives run beside computing.
 
     Loops count their trips, those of unknown length as one; of branches, one after the other, all count.
     """
     clock = network = computing = 0.0
-    arrives: dict[Item, float] = {}
+    arrives: dict[LocalOp, float] = {}
     for item in items:
         if arrives:
             clock = max([clock, *[arrives[r.item] for r in inputs(item) if r.item in arrives]])
@@ -80,7 +80,7 @@ def simulate(items: Sequence[Item], machine: Machine, functions: dict[str, Funct
     return max(clock, network), computing
 
 
-def _times(item: Item, machine: Machine, functions: dict[str, FunctionItem]) -> tuple[float, float]:
+def _times(item: LocalOp, machine: Machine, functions: dict[str, LocalFunction]) -> tuple[float, float]:
     """(seconds, of which computing) of one item."""
     if item.collective is not None:
         return machine.collective(item.collective), 0.0
@@ -94,11 +94,11 @@ def _times(item: Item, machine: Machine, functions: dict[str, FunctionItem]) -> 
     return sum(n * both[0] for n, both in found), sum(n * both[1] for n, both in found)
 
 
-def _needs(items: Sequence[Item]) -> dict[Item, list[Item]]:
+def _needs(items: Sequence[LocalOp]) -> dict[LocalOp, list[LocalOp]]:
     """What each item waits for: the producers of its inputs, and among items with effects the one before."""
     own = set(items)
-    out: dict[Item, list[Item]] = {}
-    last: Item | None = None
+    out: dict[LocalOp, list[LocalOp]] = {}
+    last: LocalOp | None = None
     for item in items:
         needs = {r.item for r in inputs(item) if r.item in own}
         if (item.effect or item.regions or item.name == "func.call") and effects(item):
@@ -110,15 +110,15 @@ def _needs(items: Sequence[Item]) -> dict[Item, list[Item]]:
 
 
 def _schedule(
-    items: Sequence[Item], needs: dict[Item, list[Item]], times: dict[Item, float], ahead: float
-) -> list[Item]:
-    """An order in which messages start when they are ready, as long as what was received and is still to be used is no
-    more than `ahead` bytes; what computes goes by the work that hangs on it."""
-    users: dict[Item, list[Item]] = {item: [] for item in items}
+    items: Sequence[LocalOp], needs: dict[LocalOp, list[LocalOp]], times: dict[LocalOp, float], ahead: float
+) -> list[LocalOp]:
+    """A list schedule: messages start when their operands are ready, as long as no more than `ahead` bytes have been
+    received and not been used yet; operations that compute go by the critical path from them to the end."""
+    users: dict[LocalOp, list[LocalOp]] = {item: [] for item in items}
     for item in items:
         for n in needs[item]:
             users[n].append(item)
-    longest: dict[Item, float] = {}
+    longest: dict[LocalOp, float] = {}
     for item in reversed(items):
         longest[item] = times[item] + max((longest[u] for u in users[item]), default=0.0)
     desk = _Desk({item: i for i, item in enumerate(items)}, needs, longest, ahead)
@@ -127,14 +127,14 @@ def _schedule(
     for item in items:
         if not missing[item]:
             desk.wake(item)
-    out: list[Item] = []
-    while (item := desk.next(times)) is not None:
-        out.append(item)
-        for n in needs[item]:
+    out: list[LocalOp] = []
+    while (chosen := desk.next(times)) is not None:
+        out.append(chosen)
+        for n in needs[chosen]:
             unused[n] -= 1
             if not unused[n]:
                 desk.held -= _received(n)
-        for u in users[item]:
+        for u in users[chosen]:
             missing[u] -= 1
             if not missing[u]:
                 desk.wake(u)
@@ -142,18 +142,24 @@ def _schedule(
 
 
 class _Desk:
-    """What can be written next: messages, items to compute now, and items that wait for messages under way."""
+    """The ready lists of the scheduler.
 
-    def __init__(self, place: dict[Item, int], needs, longest: dict[Item, float], ahead: float):
+    messages  collectives all of whose operands are scheduled, by their place in the program
+    ready     operations whose operands have been computed or received, the longest critical path first
+    waiting   operations of whose operands some are on their way, by the time when they arrive
+    arrives   when the results of scheduled collectives arrive
+    """
+
+    def __init__(self, place: dict[LocalOp, int], needs, longest: dict[LocalOp, float], ahead: float):
         self.place, self.needs, self.longest, self.ahead = place, needs, longest, ahead
-        self.messages: list[tuple[int, Item]] = []
-        self.ready: list[tuple[float, int, Item]] = []
-        self.waiting: list[tuple[float, int, Item]] = []
-        self.arrives: dict[Item, float] = {}
+        self.messages: list[tuple[int, LocalOp]] = []
+        self.ready: list[tuple[float, int, LocalOp]] = []
+        self.waiting: list[tuple[float, int, LocalOp]] = []
+        self.arrives: dict[LocalOp, float] = {}
         self.clock = self.network = 0.0
         self.held = 0.0  # bytes that messages brought and that are still to be used
 
-    def wake(self, item: Item) -> None:
+    def wake(self, item: LocalOp) -> None:
         """An item all of whose inputs are written."""
         place = self.place[item]
         if item.collective is not None:
@@ -165,10 +171,10 @@ class _Desk:
         else:
             heapq.heappush(self.ready, (-self.longest[item], place, item))
 
-    def _inputs_at(self, item: Item) -> float:
+    def _inputs_at(self, item: LocalOp) -> float:
         return max((self.arrives.get(n, 0.0) for n in self.needs[item]), default=0.0)
 
-    def next(self, times: dict[Item, float]) -> Item | None:
+    def next(self, times: dict[LocalOp, float]) -> LocalOp | None:
         """The next item, taken off the desk; None when it is empty."""
         while self.messages or self.ready or self.waiting:
             while self.waiting and self.waiting[0][0] <= self.clock:

@@ -19,11 +19,13 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ..cost import item_bytes, seconds
-from ..emit import Collective, FunctionItem, Item, Ref, Region
+from ..emit import Collective, LocalFunction, LocalOp, LocalValue, Region
+from ..heuristics import RING_DEVICES, RING_RENAMED, RING_TIME_SHARE
 from ..realise import APART, Realiser
 from .graph import Scratch, captured, contract, inputs, walk
 from .machine import Machine, dot_dimensions, flops, ref_bytes
@@ -33,8 +35,6 @@ from .varying import varying
 
 __all__ = ["pipeline"]
 
-MOST = 32  # devices of a ring, each of which is a copy of the contraction in the program
-WORTH = 0.95  # the share of the time as it was that the pipeline may take
 DOT = "stablehlo.dot_general"
 _RENAMING = {"stablehlo.transpose", "stablehlo.reshape", "stablehlo.broadcast_in_dim"}
 _WIDE = {"bf16": "f32", "f16": "f32"}  # in which type pieces of a contraction are added up
@@ -48,25 +48,42 @@ class _Ring:
     chain  what renames dimensions between a contraction and its reduce-scatter, with the scattered dimension after each
     """
 
-    collective: Item
-    dots: list[Item]
+    collective: LocalOp
+    dots: list[LocalOp]
     dim: int
-    chain: tuple[tuple[Item, int], ...] = ()
+    chain: tuple[tuple[LocalOp, int], ...] = ()
 
     @property
-    def last(self) -> list[Item]:
+    def atoms(self) -> tuple[int, ...]:
+        """The atoms along which the pieces go around."""
+        atoms = self.collective.communication.atoms
+        assert atoms is not None, "rings are over groups of the mesh: see `_fits`"
+        return atoms
+
+    @property
+    def size(self) -> int:
+        """Devices of the ring."""
+        return self.collective.communication.groups[1]
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it is an all-gather, before its contractions; else a reduce-scatter, after one."""
+        return self.collective.communication.facts.gathers
+
+    @property
+    def last(self) -> list[LocalOp]:
         """The items in whose place the pipeline is written."""
-        return self.dots if self.collective.collective.kind == "all_gather" else [self.collective]
+        return self.dots if self.gathers else [self.collective]
 
 
-def pipeline(function: FunctionItem, realiser: Realiser, machine: Machine, budget: Budget, always: bool) -> int:
+def pipeline(function: LocalFunction, realiser: Realiser, machine: Machine, budget: Budget, always: bool) -> int:
     """Pipelines contractions of a function, where it pays and memory allows or (`always`) wherever it can be done.
 
     How many collectives became pipelines.
     """
     room: Room | None = None
-    differs: dict[Ref, frozenset[int]] | None = None
-    worth: Callable[[_Ring], bool] = (lambda ring: True) if always else (lambda ring: _gain(ring, machine) < WORTH)
+    differs: dict[LocalValue, frozenset[int]] | None = None
+    worth: Callable[[_Ring], bool] = lambda ring: always or _gain(ring, machine) < RING_TIME_SHARE
     done = 0
     for r in list(walk(function.region)):
         if r.lookup(APART):
@@ -82,7 +99,7 @@ def pipeline(function: FunctionItem, realiser: Realiser, machine: Machine, budge
         if rings:
             of = {item: ring.last for ring in rings for item in ring.last}
             by = {id(ring.last[0]): ring for ring in rings}
-            r.items = contract(r.items, of, lambda g, r=r, by=by: _write(r, realiser, by[id(g[0])]))
+            r.items = contract(r.items, of, partial(_write_group, r, realiser, by))
             gone = {i for ring in rings for i in (ring.collective, *ring.dots)}
             r.items = [i for i in r.items if i not in gone]
             done += len(rings)
@@ -92,13 +109,14 @@ def pipeline(function: FunctionItem, realiser: Realiser, machine: Machine, budge
 # -- finding ----------------------------------------------------------------------------------------------------
 
 
-def _rings(region: Region, results: list[Ref]) -> list[_Ring]:
+def _rings(region: Region, results: list[LocalValue]) -> list[_Ring]:
     """Candidates of a region, in order."""
-    gathers = {i.results[0]: i for i in region.items if _fits(i, "all_gather")}
-    scatters = [i for i in region.items if _fits(i, "reduce_scatter") and one_reducer(i) == "stablehlo.add"]
+    fitting = [i for i in region.items if _fits(i)]
+    gathers = {i.results[0]: i for i in fitting if i.communication.facts.gathers}
+    scatters = [i for i in fitting if i.communication.facts.scatters and one_reducer(i) == "stablehlo.add"]
     if not gathers and not scatters:
         return []
-    users: dict[Ref, list[Item] | None] = {r: [] for r in gathers}
+    users: dict[LocalValue, list[LocalOp] | None] = {r: [] for r in gathers}
     for item in scatters:
         users.update((r, []) for r in _renamed(item))
     for r in results:
@@ -119,18 +137,18 @@ def _rings(region: Region, results: list[Ref]) -> list[_Ring]:
     return rings + [ring for item in scatters if (ring := _scatter_ring(item, users)) is not None]
 
 
-def _renamed(item: Item) -> list[Ref]:
+def _renamed(item: LocalOp) -> list[LocalValue]:
     """The operand of a reduce-scatter, and what it is before its dimensions are renamed, back to a contraction."""
     out = [item.operands[0]]
-    while len(out) < 4 and out[-1].item is not None and out[-1].item.name in _RENAMING:
+    while len(out) < RING_RENAMED and out[-1].item is not None and out[-1].item.name in _RENAMING:
         out.append(out[-1].item.operands[0])
     return out
 
 
-def _scatter_ring(item: Item, users: dict[Ref, list[Item] | None]) -> _Ring | None:
+def _scatter_ring(item: LocalOp, users: dict[LocalValue, list[LocalOp] | None]) -> _Ring | None:
     """The contraction in front of a reduce-scatter, if the reduce-scatter alone uses it."""
     dim, user = dimension_of(item), item
-    chain: list[tuple[Item, int]] = []
+    chain: list[tuple[LocalOp, int]] = []
     for r in _renamed(item):
         if r.item is None or r.item.region is not item.region or users.get(r) != [user]:
             return None
@@ -144,7 +162,7 @@ def _scatter_ring(item: Item, users: dict[Ref, list[Item] | None]) -> _Ring | No
     return None
 
 
-def _dim_before(item: Item, dim: int) -> int | None:
+def _dim_before(item: LocalOp, dim: int) -> int | None:
     """What dimension `dim` of an item's result is in its operand, if the item only renames dimensions."""
     if len(item.operands) != 1 or len(item.results) != 1:
         return None
@@ -160,31 +178,30 @@ def _dim_before(item: Item, dim: int) -> int | None:
     return next(d for d, (place, _) in zip([d for d, _ in narrow], wide) if place == dim)
 
 
-def _places(item: Item) -> list[int]:
+def _places(item: LocalOp) -> list[int]:
     """The permutation of a transpose; where a broadcast puts its operand's dimensions."""
     found = re.search(r"(?:permutation|broadcast_dimensions) = array<i64: ([\d, ]+)>", item.attrs or item.extra)
     return [int(n) for n in found[1].split(",")] if found else []
 
 
-def _fits(item: Item, kind: str) -> bool:
+def _fits(item: LocalOp) -> bool:
     c = item.collective
-    return c is not None and c.kind == kind and c.atoms is not None and not c.members and 1 < c.groups[1] <= MOST
+    return c is not None and c.atoms is not None and not c.members and 1 < c.groups[1] <= RING_DEVICES
 
 
-def _batched(dot: Item, r: Ref, dim: int) -> bool:
+def _batched(dot: LocalOp, r: LocalValue, dim: int) -> bool:
     side = dot.operands.index(r)
     return dim in dot_dimensions(dot)[side]
 
 
-def _own_order(ring: _Ring, differs: dict[Ref, frozenset[int]] | None) -> bool:
+def _own_order(ring: _Ring, differs: dict[LocalValue, frozenset[int]] | None) -> bool:
     """Whether each device may add up in an order of its own, if the pipeline does that."""
-    c = ring.collective.collective
     gathered = ring.collective.results[0]
-    for dot in ring.dots if c.kind == "all_gather" else ():
+    for dot in ring.dots if ring.gathers else ():
         side = dot.operands.index(gathered)
         if _result_dim(dot, side, ring.dim) is None:
             other = (differs or {}).get(dot.operands[1 - side], frozenset())
-            if not other.issuperset(c.atoms):
+            if not other.issuperset(ring.atoms):
                 return False
     return True
 
@@ -195,7 +212,7 @@ def _apart(region: Region, rings: list[_Ring]) -> list[_Ring]:
     place = {item: i for i, item in enumerate(region.items)}
     spans = sorted((min(place[d] for d in r.last), max(place[d] for d in r.last), i) for i, r in enumerate(rings))
     out: list[_Ring] = []
-    used: set[Item] = set()
+    used: set[LocalOp] = set()
     end = -1
     for low, high, i in spans:
         ring = rings[i]
@@ -207,10 +224,10 @@ def _apart(region: Region, rings: list[_Ring]) -> list[_Ring]:
     return out
 
 
-def _independent(items: list[Item], ring: _Ring) -> bool:
+def _independent(items: list[LocalOp], ring: _Ring) -> bool:
     if len(ring.last) == 1:
         return True
-    after: set[Ref] = set()
+    after: set[LocalValue] = set()
     for item in items:
         depends = any(r in after for r in inputs(item))
         if item in ring.dots:
@@ -227,10 +244,8 @@ def _independent(items: list[Item], ring: _Ring) -> bool:
 
 def _gain(ring: _Ring, machine: Machine) -> float:
     """Predicted time of the pipeline, over that of the collective followed (or preceded) by its contractions."""
-    c = ring.collective.collective
-    n = c.groups[1]
-    sent = c.bytes / (n - 1)
-    step = seconds("collective_permute", 2, sent, machine.link(c.atoms))
+    c, n = ring.collective.communication, ring.size
+    step = seconds("collective_permute", 2, c.bytes / (n - 1), machine.link(c.atoms))
     whole = sum(machine.compute(d) for d in ring.dots)
     part = sum(_part_seconds(d, ring, machine) for d in ring.dots)
     now = machine.collective(c) + whole
@@ -241,12 +256,12 @@ def _gain(ring: _Ring, machine: Machine) -> float:
 
 def _grows(ring: _Ring) -> float:
     """Bytes that live in a step of the pipeline beyond those of the collective and its contractions."""
-    c = ring.collective
-    n = c.collective.groups[1]
-    if c.collective.kind == "reduce_scatter":
+    n = ring.size
+    if not ring.gathers:
         # The sum that arrives, the part that is added to it and the one that leaves, for the unreduced tensor.
-        return 3 * ref_bytes(c.results[0]) - n * ref_bytes(c.results[0])
-    (gathered,) = c.results
+        piece = ref_bytes(ring.collective.results[0])
+        return 3 * piece - n * piece
+    (gathered,) = ring.collective.results
     grown = 2 * ref_bytes(gathered) / n - ref_bytes(gathered)
     for dot in ring.dots:
         free = _result_dim(dot, dot.operands.index(gathered), ring.dim) is not None
@@ -254,79 +269,82 @@ def _grows(ring: _Ring) -> float:
     return grown
 
 
-def _summed_bytes(dot: Item) -> float:
+def _summed_bytes(dot: LocalOp) -> float:
     """Bytes of a part of a contraction while it is added up, and what the sum takes beyond the result."""
     (out,) = dot.results
     wide = math.prod(out.shape) * item_bytes(_WIDE.get(out.dtype, out.dtype))
     return 2 * wide - ref_bytes(out)
 
 
-def _part_seconds(dot: Item, ring: _Ring, machine: Machine) -> float:
+def _part_seconds(dot: LocalOp, ring: _Ring, machine: Machine) -> float:
     """Time of one piece of a contraction, with putting its result in place."""
-    n = ring.collective.collective.groups[1]
-    gathers = ring.collective.collective.kind == "all_gather"
-    split = ring.collective.results[0] if gathers else None
+    n = ring.size
+    split = ring.collective.results[0] if ring.gathers else None
     moved = sum(ref_bytes(r) / (n if r is split else 1) for r in dot.operands) + ref_bytes(dot.results[0]) / n
     # Compilers let a contraction write its piece in place. What is added up is read and written once more.
     out = ref_bytes(dot.results[0])
-    free = gathers and _result_dim(dot, dot.operands.index(split), ring.dim) is not None
-    added = 0.0 if free else out if gathers else out / n
+    if split is None:
+        added = out / n
+    else:
+        added = 0.0 if _result_dim(dot, dot.operands.index(split), ring.dim) is not None else out
     return max(flops(dot) / n / machine.topology.flops, moved / machine.topology.memory_bandwidth) + machine.copy(added)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------
 
 
-def _write(region: Region, realiser: Realiser, ring: _Ring) -> list[Item]:
-    scratch = Scratch(region)
-    if ring.collective.collective.kind == "all_gather":
+def _write_group(region: Region, realiser: Realiser, rings: dict[int, _Ring], group: list[LocalOp]) -> list[LocalOp]:
+    """The pipeline in whose place the items `group` stood; `rings` by the identity of their first one."""
+    ring, scratch = rings[id(group[0])], Scratch(region)
+    if ring.gathers:
         _write_gather(scratch, realiser, ring)
     else:
         _write_scatter(scratch, realiser, ring)
     return scratch.take(region)
 
 
-def _send(scratch: Region, realiser: Realiser, x: Ref, ring: _Ring, step: int) -> Ref:
+def _send(scratch: Region, realiser: Realiser, x: LocalValue, ring: _Ring, step: int) -> LocalValue:
     """`x` from the neighbour `step` further in the ring."""
-    item = ring.collective
-    c = item.collective
-    groups = realiser.atoms.groups(c.atoms)
+    item, c = ring.collective, ring.collective.communication
+    groups = realiser.atoms.groups(ring.atoms)
     n = groups.shape[1]
     pairs = np.array([(g[(i + step) % n], g[i]) for g in groups for i in range(n)], np.int64)
-    attrs = "source_target_pairs = " + realiser.builder.dense(("ring", c.atoms, step), lambda: pairs)
+    attrs = "source_target_pairs = " + realiser.builder.dense(("ring", ring.atoms, step), lambda: pairs)
     (out,) = scratch.op("stablehlo.collective_permute", (x,), [(x.shape, x.dtype)], attrs, loc=item.loc)
     sent = math.prod(x.shape) * item_bytes(x.dtype)
     cause = f"{c.cause}, pipelined with a contraction"
-    out.item.collective = Collective("collective_permute", c.atoms, c.groups, sent, c.op, cause)
+    out.maker.collective = Collective("collective_permute", ring.atoms, c.groups, sent, c.op, cause)
     return out
 
 
-def _start(scratch: Region, realiser: Realiser, ring: _Ring, shift: int, piece: int) -> Ref:
+def _start(scratch: Region, realiser: Realiser, ring: _Ring, shift: int, piece: int) -> LocalValue:
     """Where the piece of the member `shift` further in the ring starts (i32 scalar)."""
-    n = ring.collective.collective.groups[1]
-    at = realiser.coordinate(scratch, ring.collective.collective.atoms)
+    n = ring.size
+    at = realiser.coordinate(scratch, ring.atoms)
     if shift:
         at = scratch.entry("stablehlo.add", (at, realiser.index(scratch, shift)), (), "i32")
         at = scratch.entry("stablehlo.remainder", (at, realiser.index(scratch, n)), (), "i32")
     return scratch.entry("stablehlo.multiply", (at, realiser.index(scratch, piece)), (), "i32")
 
 
-def _dot(scratch: Region, dot: Item, operands: list[Ref], shape: tuple[int, ...], dtype: str) -> Ref:
+def _dot(scratch: Region, dot: LocalOp, operands: list[LocalValue], shape: tuple[int, ...], dtype: str) -> LocalValue:
     return scratch.op(DOT, operands, [(shape, dtype)], dot.attrs, dot.extra, loc=dot.loc)[0]
 
 
-def _put(scratch: Region, realiser: Realiser, out: Ref, part: Ref, dim: int, start: Ref, loc: str) -> Ref:
+def _put(
+    scratch: Region, realiser: Realiser, out: LocalValue, part: LocalValue, dim: int, start: LocalValue, loc: str
+) -> LocalValue:
     zero = realiser.index(scratch, 0)
     starts = [start if d == dim else zero for d in range(len(out.shape))]
     types = [(out.shape, out.dtype)]
     return scratch.op("stablehlo.dynamic_update_slice", (out, part, *starts), types, loc=loc)[0]
 
 
-def _sum(scratch: Region, a: Ref | None, b: Ref, loc: str) -> Ref:
+def _sum(scratch: Region, a: LocalValue | None, b: LocalValue, loc: str) -> LocalValue:
     return b if a is None else scratch.op("stablehlo.add", (a, b), [(b.shape, b.dtype)], loc=loc)[0]
 
 
-def _result_dim(dot: Item, side: int, dim: int) -> int | None:
+def _result_dim(dot: LocalOp, side: int, dim: int) -> int | None:
     """The dimension of the result that a free dimension of an operand becomes; None for a contracted one."""
     batch, contracting = dot_dimensions(dot)[side], dot_dimensions(dot)[side + 2]
     if dim in contracting:
@@ -339,8 +357,8 @@ def _result_dim(dot: Item, side: int, dim: int) -> int | None:
 def _write_gather(scratch: Region, realiser: Realiser, ring: _Ring) -> None:
     x = ring.collective.operands[0]
     gathered = ring.collective.results[0]
-    n, piece = ring.collective.collective.groups[1], x.shape[ring.dim]
-    totals: list[Ref | None] = [None] * len(ring.dots)
+    n, piece = ring.size, x.shape[ring.dim]
+    totals: list[LocalValue | None] = [None] * len(ring.dots)
     for step in range(n):
         start = _start(scratch, realiser, ring, step, piece)
         coming = _send(scratch, realiser, x, ring, 1) if step < n - 1 else x
@@ -348,12 +366,22 @@ def _write_gather(scratch: Region, realiser: Realiser, ring: _Ring) -> None:
             totals[k] = _gather_step(scratch, realiser, dot, gathered, x, ring.dim, start, totals[k])
         x = coming
     for dot, total in zip(ring.dots, totals):
+        assert total is not None, "a ring has two devices at least"
         (result,) = dot.results
         name = "stablehlo.reshape" if total.dtype == result.dtype else "stablehlo.convert"
-        scratch.add(Item(name, (total,), [result], loc=dot.loc))
+        scratch.add(LocalOp(name, (total,), [result], loc=dot.loc))
 
 
-def _gather_step(scratch, realiser, dot: Item, gathered: Ref, x: Ref, dim: int, start: Ref, total: Ref | None) -> Ref:
+def _gather_step(
+    scratch,
+    realiser,
+    dot: LocalOp,
+    gathered: LocalValue,
+    x: LocalValue,
+    dim: int,
+    start: LocalValue,
+    total: LocalValue | None,
+) -> LocalValue:
     """One piece of a contraction, added to or put into what there is of its result."""
     side = dot.operands.index(gathered)
     out = dot.results[0]
@@ -375,14 +403,14 @@ def _gather_step(scratch, realiser, dot: Item, gathered: Ref, x: Ref, dim: int, 
 
 def _write_scatter(scratch: Region, realiser: Realiser, ring: _Ring) -> None:
     (dot,) = ring.dots
-    item, n = ring.collective, ring.collective.collective.groups[1]
+    item, n = ring.collective, ring.size
     (out,) = item.results
     whole = dot.results[0].shape
     piece = whole[ring.dim] // n
     shape = (*whole[: ring.dim], piece, *whole[ring.dim + 1 :])
     cut = [(side, d) for side in (0, 1) for d in range(len(dot.operands[side].shape))
            if _source_of(dot, side, d) == ring.dim]  # fmt: skip
-    total: Ref | None = None
+    total: LocalValue | None = None
     for step in range(n):
         # The sum that arrives here belongs to the member that it still has to pass n - 1 - step others to reach.
         start = _start(scratch, realiser, ring, n - 1 - step, piece)
@@ -391,16 +419,17 @@ def _write_scatter(scratch: Region, realiser: Realiser, ring: _Ring) -> None:
             operands[side] = realiser.window(scratch, operands[side], d, start, piece, dot.loc)
         coming = None if total is None else _send(scratch, realiser, total, ring, -1)
         total = _sum(scratch, coming, _dot(scratch, dot, operands, shape, out.dtype), item.loc)
+    assert total is not None, "a ring has two devices at least"
     for renaming, dim in ring.chain:
         if renaming.name == "stablehlo.transpose":
             total = realiser.transpose(scratch, total, _places(renaming), item.loc)
         else:
             whole = renaming.results[0].shape
             total = realiser.reshape(scratch, total, (*whole[:dim], piece, *whole[dim + 1 :]), item.loc)
-    scratch.add(Item("stablehlo.reshape", (total,), [out], loc=item.loc))
+    scratch.add(LocalOp("stablehlo.reshape", (total,), [out], loc=item.loc))
 
 
-def _source_of(dot: Item, side: int, dim: int) -> int | None:
+def _source_of(dot: LocalOp, side: int, dim: int) -> int | None:
     """The dimension of the result that a dimension of an operand is; None for a contracted one."""
     batch = dot_dimensions(dot)[side]
     return batch.index(dim) if dim in batch else _result_dim(dot, side, dim)

@@ -7,6 +7,8 @@ import os
 
 import click
 
+from meshrt.errors import InspectError
+
 _STAGES = click.Choice(["lowered", "propagated", "partitioned"])
 _EPILOG = """\b
 Examples:
@@ -46,8 +48,9 @@ def command(
     with the sdy dialect, or FILE.py:FUNCTION with --mesh: a jitted function and a function example_arguments(mesh)
     beside it. Nothing is compiled or run.
     """
+    # Start-up time: `meshrt --help` shows every command, and the planner takes 50 ms to import.
     from meshrt.inspect.guard import Limits, inspect_file, open_regular
-    from meshrt.inspect.model import InspectError, Report
+    from meshrt.inspect.model import Report
     from meshrt.inspect.target import parse_mesh, split_target
 
     if topology is not None and os.path.exists(topology):
@@ -56,7 +59,7 @@ def command(
     if python is not None:
         if mesh is None:
             raise click.UsageError(f"{target} needs a mesh, such as --mesh data=4,model=2")
-        from meshrt.inspect.program import inspect_function
+        from meshrt.inspect.program import inspect_function  # start-up time, as above
 
         reply = inspect_function(*python, parse_mesh(mesh), hook, stage, explain, topology)
     else:
@@ -70,6 +73,6 @@ def command(
     elif as_json:
         click.echo(json.dumps(reply["report"], indent=1))
     else:
-        from meshrt.inspect.render import console, render
+        from meshrt.inspect.render import console, render  # start-up time: --json needs no tables
 
         render(Report.from_json(reply["report"]), console())

@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from meshrt.errors import ConfigError
 from meshrt.launch import settings as launch_settings
+from meshrt.launch import shell
 
 _EPILOG = """\b
 Examples:
@@ -43,13 +44,14 @@ def _without_several_hosts(command: click.Command) -> click.Command:
 @_without_several_hosts
 @click.command(name="launch", epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
 @click.option("--nproc", type=int, metavar="N", help="Number of processes. [default: 1]")
+@click.option("--engine", type=str, metavar="E", help="Where the processes run. [default: local]")
 @click.option("--devices-per-process", type=int, metavar="D", help="CPU devices of each. [default: 4]")
 @click.option("--max-restarts", type=int, metavar="K", help="Start all again after a failure, at most K times.")
 @click.option("--timeout", type=float, metavar="S", help="End the job after S seconds (exit code 124).")
 @click.option("--grace", type=float, metavar="S", help="Seconds from asking to stop to SIGKILL. [default: 5]")
 @click.option("--start-timeout", type=float, metavar="S", help="Seconds for all to connect. [default: 300]")
 @click.option("--log-dir", type=str, metavar="DIR", help="Write each rank's output, and report.json, there.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own messages, which only the logs get else.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own messages, not only log them.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable for the workers. Repeatable.")
 @click.option("--config", type=str, metavar="FILE", help="A TOML file, or a name in configs/launch.")
 @click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")
@@ -66,8 +68,6 @@ def command(
     prints is shown behind its rank. When one process fails, the others are stopped and the first cause is
     reported; the exit code is that of the first failure.
     """
-    from meshrt.launch import shell
-
     base = launch_settings.Settings()
     if config is not None:
         base = launch_settings.read(launch_settings.find(config, launch_settings.folders()))

@@ -12,6 +12,7 @@ import importlib.metadata
 import pkgutil
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -23,7 +24,7 @@ USER_ERROR = 2  # exit code, as click's own for wrong usage
 class Commands(click.Group):
     """A group whose commands are the modules of `package`."""
 
-    def __init__(self, *args: object, package: str, **kwargs: object):
+    def __init__(self, *args: Any, package: str, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._package = package
 
@@ -37,7 +38,8 @@ class Commands(click.Group):
         """The command of that name; None if there is none."""
         if name not in self.list_commands(ctx):
             return None
-        return importlib.import_module(f"{self._package}.{name.replace('-', '_')}").command
+        command: click.Command = importlib.import_module(f"{self._package}.{name.replace('-', '_')}").command
+        return command
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

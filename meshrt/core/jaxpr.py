@@ -8,7 +8,7 @@ atom   ::= Var | Literal
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Atom", "ClosedJaxpr", "Eqn", "Jaxpr", "JaxprTypeError", "Literal", "Var", "check", "subjaxprs"]
 
-NO_EFFECTS: frozenset = frozenset()
+# What running an equation does beside computing its results; none of our primitives has any yet.
+Effects = frozenset[Any]
+NO_EFFECTS: Effects = frozenset()
 
 
+@final  # so that `type(a) is Literal` tells the checker what the other case is
 class Var:
     """A variable, equal only to itself."""
 
     __slots__ = ("aval",)
+
+    aval: ShapedArray
 
     def __init__(self, aval: ShapedArray):
         self.aval = aval
@@ -35,10 +40,14 @@ class Var:
         return f"Var(id={id(self)}):{self.aval.str_short()}"
 
 
+@final
 class Literal:
     """A scalar constant written in place of a variable."""
 
     __slots__ = ("aval", "val")
+
+    aval: ShapedArray
+    val: Any
 
     def __init__(self, val: Any, aval: ShapedArray):
         self.val, self.aval = val, aval
@@ -55,6 +64,13 @@ class Eqn:
 
     __slots__ = ("effects", "invars", "outvars", "params", "primitive", "source")
 
+    primitive: Primitive
+    invars: Sequence[Atom]
+    outvars: Sequence[Var]
+    params: dict[str, Any]
+    source: Source
+    effects: Effects
+
     def __init__(
         self,
         primitive: Primitive,
@@ -62,7 +78,7 @@ class Eqn:
         outvars: Sequence[Var],
         params: dict[str, Any],
         source: Source,
-        effects: frozenset = NO_EFFECTS,
+        effects: Effects = NO_EFFECTS,
     ):
         self.primitive, self.invars, self.outvars = primitive, invars, outvars
         self.params, self.source, self.effects = params, source, effects
@@ -79,11 +95,19 @@ class Eqn:
 class Jaxpr:
     """A program. `constvars` are bound to the constants of a `ClosedJaxpr`.
 
-    Identity is equality: caches may key on the object. `is_high` is set when a high-level (hijax) primitive or type
-    was met while tracing.
+    Identity is equality: caches may key on the object. `is_high` says that high (hijax) types or primitives stand in
+    it: see `meshrt.core.high`.
     """
 
     __slots__ = ("__weakref__", "constvars", "effects", "eqns", "invars", "is_high", "name", "outvars")
+
+    constvars: tuple[Var, ...]
+    invars: tuple[Var, ...]
+    outvars: tuple[Atom, ...]
+    eqns: Sequence[Eqn]
+    name: str
+    effects: Effects
+    is_high: bool
 
     def __init__(
         self,
@@ -92,7 +116,7 @@ class Jaxpr:
         outvars: Sequence[Atom],
         eqns: Sequence[Eqn],
         name: str = "",
-        effects: frozenset | None = None,
+        effects: Effects | None = None,
         is_high: bool = False,
     ):
         self.constvars, self.invars, self.outvars = tuple(constvars), tuple(invars), tuple(outvars)
@@ -123,6 +147,9 @@ class ClosedJaxpr:
 
     __slots__ = ("__weakref__", "consts", "jaxpr")
 
+    jaxpr: Jaxpr
+    consts: list[Any]
+
     def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any] = ()):
         if len(jaxpr.constvars) != len(consts):
             raise ValueError(f"{len(consts)} constants given for {len(jaxpr.constvars)} constvars")
@@ -141,7 +168,7 @@ class ClosedJaxpr:
         return self.jaxpr.eqns
 
     @property
-    def effects(self) -> frozenset:
+    def effects(self) -> Effects:
         return self.jaxpr.effects
 
     @property
@@ -177,7 +204,7 @@ def _name(index: int) -> str:
 
 
 class _Printer:
-    def __init__(self):
+    def __init__(self) -> None:
         self.names: dict[Var, str] = {}
 
     def var(self, v: Var) -> str:
@@ -204,7 +231,7 @@ class _Printer:
         if isinstance(value, np.dtype):
             return short_dtype(value)
         if callable(value) and hasattr(value, "__name__"):
-            return value.__name__
+            return str(value.__name__)
         return str(value)
 
     def eqn(self, e: Eqn, indent: str) -> str:

@@ -18,7 +18,7 @@ class ArrayOperators:
     __slots__ = ()
     # Makes `ndarray + array` run our reflected operator. NumPy's own functions convert arrays and refuse tracers.
     __array_priority__ = 100
-    __hash__ = None  # `==` is elementwise
+    __hash__ = None  # type: ignore[assignment]  # `==` is elementwise, so arrays are not hashable
 
 
 def attach(methods: dict[str, Callable[..., Any] | property]) -> None:

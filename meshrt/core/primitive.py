@@ -1,6 +1,8 @@
 """The protocol of primitives: one record holds all that the system knows of an operation.
 
-A primitive is declared in one place, in `meshrt/primitives/<family>.py`, with
+A primitive is declared in one place, in `meshrt/primitives/<family>.py` (those that transformations themselves write
+in `meshrt/core/basic`, those that are transformations in `meshrt/transforms`), by one call of `Primitive` with its
+rules:
 
     infer       types of the results from types of the operands and parameters
     lower       StableHLO for it
@@ -9,6 +11,30 @@ A primitive is declared in one place, in `meshrt/primitives/<family>.py`, with
     transpose   pulls cotangents back through a linear use
     batch       maps it over a leading or other dimension: takes (size, args, dims, params), and with `batch_axis=True`
                 the `MappedAxis` of `meshrt.transforms.batching` instead of its size (to map Jaxprs in parameters)
+    dce         `dce(eqn, used) -> Eqn`, for primitives with Jaxprs in their parameters: the equation without the
+                results that are not flagged in `used`
+    recompute   `recompute(eqn, wanted, policy) -> Split or None`, for those as well: what a checkpoint policy saves
+                inside, and how the results flagged in `wanted` are computed again; None if nothing is saved inside
+                (see `meshrt.transforms.recompute`)
+    effects     the effects of an application, from operand types and parameters
+    impl        evaluates it on values, where it is not compiled like any other single operation
+
+and its traits:
+
+    multiple_results   `bind` returns a list
+    cache_types        False where parameters hold Jaxprs, whose identity would make every entry of a table unique
+    literals           the lowering rule takes Literals as they are, and writes constants in the shape it needs
+    cheap              results cost no more to compute than to read from memory: views, conversions, simple arithmetic
+    fuses              computed element by element, inside the operation that uses the result (cheap ones do as well)
+    finite             its derivative is finite where its operands are, if nothing overflows (not that of log at 0)
+    calls              the parameter that holds the Jaxpr of which an application is nothing but a call
+    contraction        a matrix product or convolution
+    batch_dimensions   for matrix products, from parameters: the dimensions that both operands are batched over
+    constraint         from parameters: the sharding that operand and result are asked to have
+    absent             rule -> why there is none, for rules that are missing on purpose
+
+`to_lojax(*args, **params)` computes an application on high values by operations on the arrays that they consist of
+(see `meshrt.core.high`); primitives that have it are the only ones that take high types.
 
 How it is sharded follows from the StableHLO it lowers to: `propagation.rules` and `collectives.partition` hold that
 for its family under the same stem.
@@ -16,76 +42,144 @@ for its family under the same stem.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 from meshrt import errors
-from meshrt.core.jaxpr import NO_EFFECTS
-from meshrt.core.trace import current_trace
+from meshrt.core.jaxpr import NO_EFFECTS, Effects
+from meshrt.core.trace import current_trace, record_high
 from meshrt.core.types import ShapedArray, aval_of
 
-__all__ = ["Primitive"]
+__all__ = ["NOT_LINEAR", "Primitive", "Undefined", "as_list", "is_undefined", "missing_rule"]
 
-Infer = Callable[..., Any]
+Rule = Callable[..., Any]
+
+
+# For `absent`: why a primitive has no transpose rule.
+NOT_LINEAR: Mapping[str, str] = MappingProxyType({"transpose": "it is not linear in any operand"})
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_WORDS = {"jvp": "jvp", "transpose": "transpose", "batch": "batching"}
+
+
+class Undefined:
+    """Stands for a linear operand in a transpose rule: only its type is known."""
+
+    __slots__ = ("aval",)
+
+    aval: ShapedArray
+
+    def __init__(self, aval: ShapedArray):
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Undefined({self.aval.str_short()})"
+
+
+def is_undefined(value: Any) -> bool:
+    """Whether an operand of a transpose rule is a linear one, to be given a cotangent."""
+    return type(value) is Undefined
 
 
 class Primitive:
-    """An operation. `multiple_results` says whether `bind` returns one value or a list.
+    """An operation: all its rules and traits, given at construction and not changed after it.
 
-    Rules that are None are absent: using them raises UnsupportedError naming the primitive. `cache_types=False` is for
-    parameters that hold Jaxprs, whose identity would make every entry unique.
+    Rules that are None are absent: using them raises UnsupportedError naming the primitive.
     """
 
     __slots__ = (
         "_types",
+        "absent",
         "batch",
         "batch_axis",
+        "batch_dimensions",
         "cache_types",
+        "calls",
+        "cheap",
+        "constraint",
+        "contraction",
         "dce",
         "effects_rule",
+        "finite",
+        "fuses",
         "impl",
         "infer_rule",
         "jvp",
         "linearize",
         "literals",
         "lower",
-        "may_be_high",
         "multiple_results",
         "name",
+        "recompute",
         "to_lojax",
         "transpose",
     )
 
+    name: Final[str]
+    infer_rule: Final[Rule | None]
+    lower: Final[Rule | None]
+    jvp: Final[Rule | None]
+    linearize: Final[Rule | None]
+    transpose: Final[Rule | None]
+    batch: Final[Rule | None]
+    batch_axis: Final[bool]
+    dce: Final[Rule | None]
+    recompute: Final[Rule | None]
+    effects_rule: Final[Callable[..., Effects] | None]
+    impl: Final[Rule | None]
+    multiple_results: Final[bool]
+    cache_types: Final[bool]
+    literals: Final[bool]
+    cheap: Final[bool]
+    fuses: Final[bool]
+    finite: Final[bool]
+    calls: Final[str | None]
+    contraction: Final[bool]
+    batch_dimensions: Final[Callable[[dict[str, Any]], Sequence[int]] | None]
+    constraint: Final[Callable[[dict[str, Any]], Any] | None]
+    to_lojax: Final[Rule | None]
+    absent: Final[Mapping[str, str]]
+    _types: Final[dict[Any, tuple[ShapedArray, ...]]]
+
     def __init__(
         self,
         name: str,
-        infer: Infer | None = None,
+        infer: Rule | None = None,
         *,
-        lower: Callable[..., Any] | None = None,
-        jvp: Callable[..., Any] | None = None,
-        linearize: Callable[..., Any] | None = None,
-        transpose: Callable[..., Any] | None = None,
-        batch: Callable[..., Any] | None = None,
+        lower: Rule | None = None,
+        jvp: Rule | None = None,
+        linearize: Rule | None = None,
+        transpose: Rule | None = None,
+        batch: Rule | None = None,
         batch_axis: bool = False,
+        dce: Rule | None = None,
+        recompute: Rule | None = None,
+        effects: Callable[..., Effects] | None = None,
+        impl: Rule | None = None,
         multiple_results: bool = False,
         cache_types: bool = True,
+        literals: bool = False,
+        cheap: bool = False,
+        fuses: bool = False,
+        finite: bool = False,
+        calls: str | None = None,
+        contraction: bool = False,
+        batch_dimensions: Callable[[dict[str, Any]], Sequence[int]] | None = None,
+        constraint: Callable[[dict[str, Any]], Any] | None = None,
+        to_lojax: Rule | None = None,
+        absent: Mapping[str, str] = _NOTHING,
     ):
         self.name = name
         self.infer_rule = infer
         self.lower, self.jvp, self.linearize = lower, jvp, linearize
         self.transpose, self.batch, self.batch_axis = transpose, batch, batch_axis
-        self.multiple_results = multiple_results
-        self.cache_types = cache_types
-        self._types: dict[Any, tuple[ShapedArray, ...]] = {}
-        self.effects_rule: Callable[..., frozenset] | None = None
-        self.impl: Callable[..., Any] | None = None
-        # `dce(eqn, used) -> Eqn` drops results not flagged in `used` (primitives with Jaxprs; see transforms.tools).
-        self.dce: Callable[..., Any] | None = None
-        # Whether the lowering rule takes Literals as they are (and writes constants only in the shape it needs).
-        self.literals = False
-        # Hijax: set `may_be_high` and `to_lojax` on primitives over high types (checked by one attribute in `bind`).
-        self.may_be_high = False
-        self.to_lojax: Callable[..., Any] | None = None
+        self.dce, self.recompute, self.effects_rule, self.impl = dce, recompute, effects, impl
+        self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals
+        self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
+        self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
+        self.to_lojax = to_lojax
+        self.absent = absent
+        self._types = {}
 
     def __repr__(self) -> str:
         return self.name
@@ -93,13 +187,15 @@ class Primitive:
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the primitive in the current trace: evaluates, stages, differentiates or batches it."""
         trace = current_trace()
-        if self.may_be_high and trace.requires_low and self.is_high(*map(aval_of, args), **params):
-            return self.to_lojax(*args, **params)
+        if self.to_lojax is not None and self.is_high(*map(aval_of, args), **params):
+            if trace.requires_low:
+                return self.to_lojax(*args, **params)
+            record_high(trace)
         return trace.process_primitive(self, args, params)
 
     def is_high(self, *avals: Any, **params: Any) -> bool:
-        """Whether an application works on high types and must be lowered before plain traces see it."""
-        return any(a.is_high for a in avals)
+        """Whether an application with these operand types and parameters takes or makes values of high types."""
+        return any(a.is_high for a in (*avals, *self.infer(avals, params)))
 
     def infer(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> tuple[ShapedArray, ...]:
         """Types of the results (always a tuple), memoised by operand types and parameters."""
@@ -120,14 +216,15 @@ class Primitive:
         out = self.infer_rule(*avals, **params)
         return tuple(out) if self.multiple_results else (out,)
 
-    def effects(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> frozenset:
+    def effects(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Effects:
         return NO_EFFECTS if self.effects_rule is None else self.effects_rule(*avals, **params)
 
 
 def missing_rule(primitive: Primitive, rule: str, consequence: str) -> errors.UnsupportedError:
-    """The error for a rule that does not exist."""
+    """The error for a rule, named as in `Primitive`, that does not exist."""
+    reason = f" ({primitive.absent[rule]})" if rule in primitive.absent else ""
     return errors.UnsupportedError(
-        f"the primitive '{primitive.name}' has no {rule} rule, so it {consequence}; "
+        f"the primitive '{primitive.name}' has no {_WORDS[rule]} rule{reason}, so it {consequence}; "
         f"define custom_jvp or custom_vjp around it, or express it by other operations"
     )
 

@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -136,7 +136,7 @@ def set_replay(source: Source | None) -> Source | None:
 
 
 @contextmanager
-def named_scope(name: str):
+def named_scope(name: str) -> Iterator[str]:
     """Adds `name` to the scope of every equation traced inside (jax.named_scope)."""
     saved = _state.scope
     _state.scope = f"{saved}/{name}" if saved else name

@@ -10,9 +10,10 @@ are its own tracers and passes the operation on to its parent when there are non
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -32,10 +33,11 @@ __all__ = [
 
 
 class Trace:
-    """Interprets primitives. `requires_low` says that it cannot process high (hijax) types."""
+    """Interprets primitives. `requires_low` says that it processes array types only: see `meshrt.core.high`."""
 
     __slots__ = ("__weakref__",)
-    requires_low = False
+
+    requires_low: bool
 
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         raise NotImplementedError
@@ -49,13 +51,33 @@ class Tracer(ArrayOperators):
     _trace: Trace
     aval: ShapedArray
 
-    shape = property(lambda self: self.aval.shape)
-    dtype = property(lambda self: self.aval.dtype)
-    ndim = property(lambda self: self.aval.ndim)
-    size = property(lambda self: self.aval.size)
-    nbytes = property(lambda self: self.aval.nbytes)
-    itemsize = property(lambda self: self.aval.dtype.itemsize)
-    weak_type = property(lambda self: self.aval.weak_type)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.aval.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        return int(self.aval.dtype.itemsize)
+
+    @property
+    def weak_type(self) -> bool:
+        return self.aval.weak_type
 
     def concrete(self) -> Any:
         """The array behind the tracer if there is one, else None (a JVP tracer over concrete values has one)."""
@@ -84,7 +106,7 @@ class Tracer(ArrayOperators):
         return complex(self._need("complex()"))
 
     def __index__(self) -> int:
-        return self._need("an index (range(), a list index, a static argument)").__index__()
+        return operator.index(self._need("an index (range(), a list index, a static argument)"))
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
         return np.asarray(self._need("a NumPy function (numpy.asarray)"), *args, **kwargs)
@@ -118,8 +140,9 @@ class EvalTrace(Trace):
     """The bottom trace. `evaluate` is set by the dispatcher (`meshrt.dispatch`), which stands above the core."""
 
     __slots__ = ()
+
     requires_low = True
-    evaluate: Callable[[Primitive, Sequence[Any], dict[str, Any]], Any] | None = None
+    evaluate: ClassVar[Callable[[Primitive, Sequence[Any], dict[str, Any]], Any]]
 
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if primitive.impl is not None:
@@ -160,6 +183,8 @@ class set_trace:
     """Makes `trace` the current one inside a `with`."""
 
     __slots__ = ("_saved", "trace")
+
+    _saved: Trace
 
     def __init__(self, trace: Trace):
         self.trace = trace
@@ -204,6 +229,9 @@ class JaxprTracer(Tracer):
 
     __slots__ = ("_var", "source")
 
+    _trace: JaxprTrace
+    _var: Var
+
     def __init__(self, trace: JaxprTrace, var: Var, where: Any):
         self._trace, self.aval, self._var, self.source = trace, var.aval, var, where
 
@@ -214,11 +242,14 @@ class JaxprTracer(Tracer):
 
 
 class JaxprTrace(Trace):
-    """Records every primitive as an equation. Values of enclosing traces and arrays become constants."""
+    """Records every primitive as an equation. Values of enclosing traces and arrays become constants.
+
+    Programs over high types are recorded only where `requires_low` is False.
+    """
 
     __slots__ = ("closed", "consts", "eqns", "is_high", "literals", "name", "requires_low")
 
-    def __init__(self, name: str = "", requires_low: bool = False):
+    def __init__(self, name: str = "", requires_low: bool = True):
         self.name = name
         self.eqns: list[Eqn] = []
         self.consts: dict[int, tuple[Var, Any]] = {}
@@ -228,6 +259,9 @@ class JaxprTrace(Trace):
         self.requires_low = requires_low
 
     def argument(self, aval: ShapedArray, where: Any = None) -> JaxprTracer:
+        """A tracer that stands for an argument of the program; `where` names it in messages."""
+        if aval.is_high:
+            self.is_high = True
         return JaxprTracer(self, Var(aval), where)
 
     def atom(self, value: Any) -> Atom:
@@ -288,11 +322,24 @@ class JaxprTrace(Trace):
         return ClosedJaxpr(jaxpr, [value for _, value in entries])
 
 
+def record_high(trace: Trace) -> None:
+    """Says of the programs being recorded by `trace` and those below it that high types stand in them."""
+    below: Trace | None = trace
+    while below is not None:
+        if isinstance(below, JaxprTrace):
+            below.is_high = True
+        below = getattr(below, "parent", None)
+
+
 def trace_to_jaxpr(
-    fun: Callable[..., Sequence[Any]], in_avals: Sequence[ShapedArray], name: str = "", arg_names: Sequence[str] = ()
+    fun: Callable[..., Sequence[Any]],
+    in_avals: Sequence[ShapedArray],
+    name: str = "",
+    arg_names: Sequence[str] = (),
+    requires_low: bool = True,
 ) -> ClosedJaxpr:
     """Stages `fun`, a function of flat arrays that returns a flat sequence of arrays."""
-    trace = JaxprTrace(name)
+    trace = JaxprTrace(name, requires_low)
     names = arg_names or [f"argument {i}" for i in range(len(in_avals))]
     args = [trace.argument(a, n) for a, n in zip(in_avals, names)]
     try:
@@ -305,6 +352,8 @@ def trace_to_jaxpr(
 
 def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Runs `jaxpr` in the current trace, attributing each equation to its own source line."""
+    if jaxpr.is_high:
+        raise errors.InternalError(f"{jaxpr.name} has high types; meshrt.core.high.lower_jaxpr makes it one of arrays")
     env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))
     env.update(zip(jaxpr.invars, args))
     process = _current.get().process_primitive

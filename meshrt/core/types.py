@@ -7,23 +7,41 @@ Every cache of the pipeline is keyed by them.
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from meshrt import dtypes
+from meshrt import dtypes, errors
 
-__all__ = ["AbstractValue", "ShapedArray", "aval_of", "register_aval"]
+__all__ = ["AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "register_aval"]
+
+NOT_VARYING: frozenset[str] = frozenset()
 
 
 class AbstractValue:
-    """What a trace knows of a value before it exists. `is_high` marks types that lower to several plain ones."""
+    """What a trace knows of a value before it exists. `is_high` marks types that lower to several array types."""
 
     __slots__ = ()
     is_high = False
 
     def to_tangent_aval(self) -> AbstractValue:
+        """The type of derivatives of values of this type."""
         raise NotImplementedError(f"{type(self).__name__} has no tangent type")
+
+    def str_short(self) -> str:
+        """The type as printed programs show it."""
+        return str(self)
+
+
+class TypeSharding(Protocol):
+    """What a type needs of a sharding: to be hashable and comparable, and to name the axes that split each dimension.
+
+    `meshrt.sharding.NamedSharding` over an AbstractMesh is one. Dimensions beyond the spec's length are not split.
+    """
+
+    @property
+    def spec(self) -> Iterable[Any]: ...
 
 
 class ShapedArray(AbstractValue):
@@ -31,36 +49,83 @@ class ShapedArray(AbstractValue):
 
     >>> ShapedArray((4, 2), np.dtype("float32")) is ShapedArray((4, 2), np.dtype("float32"))
     True
+
+    On meshes with Explicit axes a type also says how they split its dimensions (`sharding`); inside manual regions,
+    over which Manual axes the value differs (`vma`, varying manual axes). Where nobody uses them, which is everywhere
+    on meshes of Auto axes, both are absent (None, the empty set) and no part of the key that types are interned by.
+    Changing the shape drops the sharding, which belonged to the old dimensions; everything else keeps both:
+
+        x                          f32[8@data,4]{V:pipe}
+        x.with_shape((4, 8))       f32[4,8]{V:pipe}
+        x.update(dtype=bfloat16)   bf16[8@data,4]{V:pipe}
     """
 
-    __slots__ = ("_physical", "_str", "_strong", "_tangent", "dtype", "mlir", "ndim", "shape", "size", "weak_type")
+    __slots__ = (
+        "_physical",
+        "_str",
+        "_strong",
+        "_tangent",
+        "dtype",
+        "mlir",
+        "ndim",
+        "shape",
+        "sharding",
+        "size",
+        "vma",
+        "weak_type",
+    )
 
-    _interned: dict[tuple, ShapedArray] = {}
-    _lock = threading.Lock()
+    _interned: ClassVar[dict[tuple[Any, ...], ShapedArray]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     shape: tuple[int, ...]
+    dtype: Any
     weak_type: bool
+    sharding: TypeSharding | None
+    vma: frozenset[str]
+    ndim: int
+    size: int
+    mlir: str | None  # as StableHLO writes the type: filled by `meshrt.lowering.types`
+    _str: str | None
+    _strong: ShapedArray | None
+    _tangent: ShapedArray | None
+    _physical: ShapedArray | None
 
-    def __new__(cls, shape: tuple[int, ...], dtype: Any, weak_type: bool = False) -> ShapedArray:
+    def __new__(
+        cls,
+        shape: tuple[int, ...],
+        dtype: Any,
+        weak_type: bool = False,
+        sharding: TypeSharding | None = None,
+        vma: frozenset[str] = NOT_VARYING,
+    ) -> ShapedArray:
+        if sharding is not None or vma:
+            return cls._make(shape, dtype, weak_type, sharding, vma)
         try:
             return cls._interned[(shape, dtype, weak_type)]
         except KeyError:
             pass
         except TypeError:
             shape = tuple(shape)
-        return cls._make(shape, dtype, weak_type)
+        return cls._make(shape, dtype, weak_type, None, NOT_VARYING)
 
     @classmethod
-    def _make(cls, shape, dtype, weak_type) -> ShapedArray:
+    def _make(
+        cls, shape: Any, dtype: Any, weak_type: Any, sharding: TypeSharding | None, vma: frozenset[str]
+    ) -> ShapedArray:
         if not isinstance(dtype, dtypes.ExtendedDType):
             dtype = np.dtype(dtype)
         shape = tuple(int(d) for d in shape)
-        key = (shape, dtype, bool(weak_type))
+        weak_type = bool(weak_type)
+        key: tuple[Any, ...] = (shape, dtype, weak_type)
+        if sharding is not None or vma:
+            key = (*key, sharding, frozenset(vma))
         with cls._lock:
             aval = cls._interned.get(key)
             if aval is None:
                 aval = object.__new__(cls)
-                aval.shape, aval.dtype, aval.weak_type = key
+                aval.shape, aval.dtype, aval.weak_type = shape, dtype, weak_type
+                aval.sharding, aval.vma = sharding, frozenset(vma) if vma else NOT_VARYING
                 aval.ndim = len(shape)
                 size = 1
                 for d in shape:
@@ -71,8 +136,8 @@ class ShapedArray(AbstractValue):
                 cls._interned[key] = aval
         return aval
 
-    def __reduce__(self):
-        return (ShapedArray, (self.shape, self.dtype, self.weak_type))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ShapedArray, (self.shape, self.dtype, self.weak_type, self.sharding, self.vma))
 
     @property
     def is_key(self) -> bool:
@@ -83,59 +148,83 @@ class ShapedArray(AbstractValue):
     def nbytes(self) -> int:
         """Bytes of the whole array."""
         physical = self.physical()
-        return physical.size * physical.dtype.itemsize
+        return physical.size * int(physical.dtype.itemsize)
 
     def strong(self) -> ShapedArray:
         """The same type without weakness."""
         if self._strong is None:
-            self._strong = ShapedArray(self.shape, self.dtype, False)
+            self._strong = ShapedArray(self.shape, self.dtype, False, self.sharding, self.vma)
         return self._strong
 
     def with_shape(self, shape: tuple[int, ...]) -> ShapedArray:
-        return ShapedArray(shape, self.dtype, self.weak_type)
+        """The same type with another shape, of whose sharding nothing is known."""
+        if self.sharding is not None and shape == self.shape:
+            return self
+        return ShapedArray(shape, self.dtype, self.weak_type, None, self.vma)
 
     def update(self, **changes: Any) -> ShapedArray:
+        """The type with some of `shape`, `dtype`, `weak_type`, `sharding`, `vma` changed."""
+        shape = changes.get("shape", self.shape)
         return ShapedArray(
-            changes.get("shape", self.shape), changes.get("dtype", self.dtype), changes.get("weak_type", self.weak_type)
+            shape,
+            changes.get("dtype", self.dtype),
+            changes.get("weak_type", self.weak_type),
+            changes.get("sharding", self.sharding if shape == self.shape else None),
+            changes.get("vma", self.vma),
         )
 
     def physical(self) -> ShapedArray:
-        """The type of the buffer that holds the value (PRNG keys are `uint32[..., 2]`)."""
+        """The type of the buffer that holds the value.
+
+        PRNG keys are `uint32[..., 2]`; the dimension of a key is beyond the spec of a sharding, so it is not split.
+        """
         if self._physical is None:
+            self._physical = self
             if isinstance(self.dtype, dtypes.ExtendedDType):
-                self._physical = ShapedArray(self.shape + self.dtype.physical_suffix, self.dtype.physical_dtype)
-            else:
-                self._physical = self
+                shape = self.shape + self.dtype.physical_suffix
+                self._physical = ShapedArray(shape, self.dtype.physical_dtype, False, self.sharding, self.vma)
         return self._physical
 
     def to_tangent_aval(self) -> ShapedArray:
         """The type of derivatives: itself for floating and complex types, `float0` for all others."""
         if self._tangent is None:
             inexact = not isinstance(self.dtype, dtypes.ExtendedDType) and dtypes.issubdtype(self.dtype, np.inexact)
-            self._tangent = self if inexact else ShapedArray(self.shape, dtypes.float0)
+            self._tangent = self
+            if not inexact:
+                self._tangent = ShapedArray(self.shape, dtypes.float0, False, self.sharding, self.vma)
         return self._tangent
 
     @property
     def is_differentiable(self) -> bool:
-        return self.to_tangent_aval().dtype != dtypes.float0
+        return bool(self.to_tangent_aval().dtype != dtypes.float0)
+
+    def _dimensions(self) -> str:
+        """`[8,4]`; `[8@data,4]` with a sharding; `[8,4]{V:pipe}` where the value varies over manual axes."""
+        sizes = [str(d) for d in self.shape]
+        if self.sharding is not None:
+            for i, axes in zip(range(self.ndim), self.sharding.spec):
+                if axes:
+                    sizes[i] += f"@{axes if isinstance(axes, str) else '(' + ','.join(axes) + ')'}"
+        varying = f"{{V:{','.join(sorted(self.vma))}}}" if self.vma else ""
+        return f"[{','.join(sizes)}]{varying}"
 
     def str_short(self) -> str:
-        """`f32[8,4]`; a weak type is marked by `~`."""
+        """`f32[8,4]`."""
         if self._str is None:
-            name = short_dtype(self.dtype)
-            self._str = f"{name}[{','.join(map(str, self.shape))}]"
+            self._str = short_dtype(self.dtype) + self._dimensions()
         return self._str
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapedArray({dtypes_name(self.dtype)}[{','.join(map(str, self.shape))}]{weak})"
+        return f"ShapedArray({dtypes_name(self.dtype)}{self._dimensions()}{weak})"
 
     def __str__(self) -> str:
-        return ("~" if self.weak_type else "") + f"{dtypes_name(self.dtype)}[{','.join(map(str, self.shape))}]"
+        return ("~" if self.weak_type else "") + dtypes_name(self.dtype) + self._dimensions()
 
 
 def dtypes_name(dtype: Any) -> str:
-    return getattr(dtype, "name", str(dtype))
+    """The name of a NumPy or extended dtype."""
+    return str(getattr(dtype, "name", dtype))
 
 
 _SHORT = {"float": "f", "bfloat": "bf", "complex": "c", "uint": "u", "int": "i"}
@@ -150,11 +239,11 @@ def short_dtype(dtype: Any) -> str:
     return name
 
 
-_HANDLERS: dict[type, Any] = {}
+_HANDLERS: dict[type, Callable[[Any], ShapedArray]] = {}
 
 
-def register_aval(cls: type, handler: Any) -> None:
-    """Makes values of `cls` usable as operands: `handler(value) -> ShapedArray`."""
+def register_aval(cls: type, handler: Callable[[Any], Any]) -> None:
+    """Makes values of `cls` usable as operands: `handler(value)` is the type of one, a ShapedArray or a high type."""
     _HANDLERS[cls] = handler
 
 
@@ -168,8 +257,6 @@ def aval_of(value: Any) -> ShapedArray:
         if handler is not None:
             _HANDLERS[type(value)] = handler
             return handler(value)
-    from meshrt import errors
-
     raise errors.ArgumentTypeError(
         f"a value of type {type(value).__name__} is not an array: expected a meshrt array, a NumPy array or scalar, "
         "or a Python bool, int, float or complex; convert it first (for example with meshrt.numpy.asarray)"
@@ -180,7 +267,7 @@ def _numpy_aval(value: Any) -> ShapedArray:
     return ShapedArray(value.shape, dtypes.check_value_dtype(value.dtype, f"a value of type {type(value).__name__}"))
 
 
-def _python_scalar(kind: type):
+def _python_scalar(kind: type) -> Callable[[Any], ShapedArray]:
     def handler(value: Any) -> ShapedArray:
         return ShapedArray((), dtypes.canonicalize_dtype(dtypes.python_scalar_dtypes[kind]), kind is not bool)
 

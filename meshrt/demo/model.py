@@ -66,7 +66,7 @@ class LanguageModel:
     def init_params(self, key: Any) -> dict[str, Any]:
         """Random float32 parameters: {"embed", "position", "layers"}."""
         jax, jnp, c = self.jax, self.jnp, self.config
-        shapes = {"embed": (c.vocabulary, c.width), "position": (c.context, c.width)}
+        shapes: dict[str, tuple[int, ...]] = {"embed": (c.vocabulary, c.width), "position": (c.context, c.width)}
         shapes |= {name: (c.layers, *shape) for name, shape in self.layer_shapes().items()}
         keys = dict(zip(shapes, jax.random.split(key, len(shapes))))
         params = {

@@ -13,9 +13,9 @@ from rich.text import Text
 from meshrt import dtypes, tree
 from meshrt.demo.curve import draw
 from meshrt.demo.training import Move, StepReport, Trainer
-from meshrt.inspect.hlo import axes_of_groups, collectives
 from meshrt.inspect.model import CollectiveRow, ValueRow, collective_rows
 from meshrt.inspect.render import COLLECTIVES_NOTE, collectives_table, table, values_table
+from meshrt.runtime.hlo import axes_of_groups, collectives
 
 __all__ = ["show"]
 
@@ -71,7 +71,7 @@ def communication_rows(trainer: Trainer) -> tuple[Sequence[CollectiveRow], str]:
     lowered = trainer.lowered()
     if trainer.settings.partitioner == "meshrt":
         return collective_rows(lowered.partition().plan), "the partitioner's plan"
-    axes = tuple(trainer.mesh.shape.items())
+    axes = tuple((str(name), size) for name, size in trainer.mesh.shape.items())
     found = collectives(lowered.compile().as_text(), trainer.mesh.size)
     rows = [
         CollectiveRow(
@@ -120,6 +120,7 @@ def progress_text(report: StepReport, steps: int, tokens: int) -> str:
 
 def progress_columns() -> list[Any]:
     """The columns of the progress bar."""
+    # Start-up time: only a demo with a terminal shows a bar.
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     return [

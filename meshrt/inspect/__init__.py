@@ -1,1 +1,1 @@
-"""What a program communicates and why: reports made from the stages' own values, and a reader of compiled HLO."""
+"""What a program communicates and why: reports made from the stages' own values, and tables of them."""

@@ -16,13 +16,14 @@ import propagation
 from collectives.errors import CollectivesError
 from collectives.topology import load
 from meshrt.errors import MeshrtError
-from meshrt.inspect.explain import explain
-from meshrt.inspect.model import argument_names, output_names, report_of
+from meshrt.inspect.model import report_of
+from meshrt.pipeline.explain import explain
+from meshrt.pipeline.names import argument_names, output_names
 from propagation.errors import PropagationError
 
 
 def answer(options: dict[str, Any], data: bytes) -> dict[str, Any]:
-    """What the options ask of a module: {"report": ...}, {"text": ...} or {"error": ...}."""
+    """What the options ask for: {"report": ...} of the module, or {"text": ...} of the stage that they name."""
     module = data if data.startswith(b"ML\xefR") else data.decode("utf-8")
     if options["stage"] == "lowered":
         return {"text": propagation.read(module).module.operation.get_asm(enable_debug_info=False)}
@@ -47,7 +48,7 @@ def limit(memory_bytes: int, seconds: int) -> None:
 
 
 def main() -> None:
-    """Answers once."""
+    """Reads one request from standard input and writes its reply, {"report": ...}, {"text": ...} or {"error": ...}."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     options = json.loads(sys.stdin.buffer.readline())

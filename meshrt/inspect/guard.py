@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from meshrt.inspect.model import InspectError
+from meshrt.errors import InspectError
 
 __all__ = ["Limits", "inspect_file", "open_regular"]
 

@@ -7,30 +7,23 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from collectives.cost import item_bytes
-from collectives.module import Partitioned
+from collectives.module import PartitionedProgram
 from collectives.plan import CommunicationPlan
-from meshrt.errors import MeshrtError
+from meshrt.pipeline.names import argument_names, output_names, type_text
 from propagation import Propagated
 from propagation.model import TensorSharding
-from propagation.program import Value
-from propagation.program import argument_names as argument_names_of
+from propagation.program import TensorType, Value
 
 __all__ = [
     "CollectiveRow",
     "FindingRow",
-    "InspectError",
     "MemberRow",
     "Report",
     "ValueRow",
     "collective_rows",
     "report_of",
     "spec_text",
-    "type_text",
 ]
-
-
-class InspectError(MeshrtError, ValueError):
-    """What was given to `meshrt inspect` cannot be read or shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +40,7 @@ class ValueRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One of several that were combined into a collective."""
+    """One of the collectives that were combined into a larger one, with its share of the bytes."""
 
     where: str | None
     cause: str
@@ -78,7 +71,8 @@ class CollectiveRow:
 
 @dataclass(frozen=True, slots=True)
 class FindingRow:
-    """Something the user may want to change."""
+    """Something in the plan that the user may want to change, such as an argument that is gathered whole; `bytes` is
+    what it costs each device."""
 
     kind: str
     message: str
@@ -138,7 +132,7 @@ class Report:
 def report_of(
     name: str,
     propagated: Propagated,
-    partitioned: Partitioned,
+    partitioned: PartitionedProgram,
     arg_names: Sequence[str] | None = None,
     result_names: Sequence[str] | None = None,
     explanations: Sequence[str] = (),
@@ -191,7 +185,7 @@ def _place(where: str | None, name: str) -> str | None:
 
 def _value_row(name: str, value: Value, sharding: TensorSharding | None) -> ValueRow:
     kind = value.type
-    if not kind.is_tensor or not kind.is_static:
+    if not isinstance(kind, TensorType) or not kind.is_static:
         return ValueRow(name, type_text(value), "-", 0.0, 0.0)
     size = item_bytes(kind.dtype)
     local = kind.shape if sharding is None else sharding.shard_shape(kind.shape)
@@ -201,33 +195,9 @@ def _value_row(name: str, value: Value, sharding: TensorSharding | None) -> Valu
     return ValueRow(name, type_text(value), spec_text(sharding), kind.size * size, count * size)
 
 
-def type_text(value: Value) -> str:
-    """`f32[128,256]`; what is no tensor of known sizes as MLIR writes it."""
-    kind = value.type
-    if not kind.is_tensor or not kind.is_static:
-        return kind.text
-    return f"{kind.dtype}[{','.join(map(str, kind.shape))}]"
-
-
 def spec_text(sharding: TensorSharding | None) -> str:
     """`(data, -, model+expert)`: the axes of each dimension; `replicated` if there are none."""
     if sharding is None or sharding.is_fully_replicated:
         return "replicated"
     axis = lambda a: a.name if a.is_full(sharding.mesh) else f"{a.name}:({a.pre}){a.size}"
     return "(" + ", ".join("+".join(map(axis, d.axes)) or "-" for d in sharding.dims) + ")"
-
-
-def argument_names(propagated: Propagated) -> list[str]:
-    """The names that the module's locations give its arguments (as JAX writes them), else `arg0`, `arg1` ..."""
-    found = argument_names_of(propagated.program.main)
-    return [name or f"arg{i}" for i, name in enumerate(found)]
-
-
-def output_names(propagated: Propagated) -> list[str]:
-    """The names in `jax.result_info`, else `result0`, `result1` ..."""
-    names = []
-    for i, attrs in enumerate(propagated.program.main.result_attrs):
-        info = attrs.get("jax.result_info")
-        text = "" if info is None else str(info).strip('"')
-        names.append(text if text.startswith("result") else f"result{i}{text}")
-    return names

@@ -7,12 +7,14 @@ from typing import Any
 
 from collectives.errors import CollectivesError
 from collectives.topology import load
-from meshrt.inspect.explain import explain
-from meshrt.inspect.model import InspectError, report_of
+from meshrt.errors import InspectError
+from meshrt.inspect.model import report_of
 from meshrt.inspect.target import lower_target
+from meshrt.pipeline.explain import explain
+from meshrt.pipeline.names import names_of
 from propagation.errors import PropagationError
 
-__all__ = ["inspect_function", "names_of"]
+__all__ = ["inspect_function"]
 
 
 def inspect_function(
@@ -39,10 +41,3 @@ def inspect_function(
         return {"text": partitioned.as_text()}
     report = report_of(f"{path}:{name}", propagated.result, partitioned.result, *names, explanations)
     return {"report": report.as_json()}
-
-
-def names_of(lowered: Any) -> tuple[list[str], list[str]]:
-    """Names of the module's arguments (captured arrays first) and results, as the user would write them."""
-    paths = lowered.record.arg_paths()
-    constants = [f"captured{i}" for i in range(len(lowered.module.consts))]
-    return [*constants, *[paths[i] for i in lowered.module.kept]], lowered.record.out_paths()

@@ -59,7 +59,7 @@ def table(title: str) -> Table:
 
 
 def fitting(out: Console, layouts: Iterable[Table]) -> Table:
-    """The first of `layouts`, which begin with the widest, that fits the console; the last one if none does."""
+    """The first of `layouts` (the widest first) that fits the console; the last one if none does."""
     chosen = None
     for chosen in layouts:
         if Measurement.get(out, out.options.update(width=_UNLIMITED), chosen).maximum <= _room(out):
@@ -69,7 +69,7 @@ def fitting(out: Console, layouts: Iterable[Table]) -> Table:
 
 
 def _room(out: Console) -> int:
-    """Columns to lay tables out for. What is no terminal has as many as a table needs, but readers have $COLUMNS."""
+    """Columns to lay tables out for: the terminal's, else $COLUMNS, else enough for every table."""
     if out.is_terminal:
         return out.width
     columns = os.environ.get("COLUMNS", "")
@@ -88,7 +88,7 @@ def _table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]],
 
 
 def _cell(text: str) -> Text:
-    """A cell whose second line, if it has one, stands back."""
+    """A cell; its second line, if it has one, is dimmed."""
     first, newline, second = text.partition("\n")
     return Text(clean(first)) + Text(newline) + Text(clean(second), style="dim")
 
@@ -101,7 +101,8 @@ _VALUES: Sequence[Column] = (
 def values_table(out: Console, title: str, rows: Sequence[ValueRow]) -> Table:
     """Arguments, results or parameters with their shardings and sizes, as wide as the console has room for.
 
-    The sizes of whole values give way first, which their types tell; then a type stands below its name.
+    Where it is too narrow for all columns, the size of the whole value is left out first (its type tells it); where
+    that is still too wide, the type moves into the name's cell, below the name.
     """
     total, local = (human(sum(size)) for size in ([r.global_bytes for r in rows], [r.device_bytes for r in rows]))
     name, kind, sharding, _, part = _VALUES
@@ -114,8 +115,10 @@ def values_table(out: Console, title: str, rows: Sequence[ValueRow]) -> Table:
 
 
 def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -> Table:
-    """Collectives in program order, as wide as the console has room for: then cause stands below source, and axes below
-    kind. Equal ones of one line are one row, with the times of all of them.
+    """Collectives in program order, as wide as the console has room for.
+
+    Equal ones of one source line are one row, whose times are the sum. Where the console is too narrow, the groups are
+    left out, then cause and axes move below source and kind.
     """
     merged: dict[CollectiveRow, int] = {}
     for row in rows:
@@ -125,7 +128,9 @@ def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -
     total = human(sum(r.total * n for r, n in merged.items()))
     stacked = [(f"{r[0]}\n{r[1]}", *r[3:6], f"{r[6]}\n{r[7]}") for r in wide]
     sizes: Sequence[Column] = (("bytes", "right"), ("times", "right"), ("total", "right"))
-    kind, axes, places = ("kind", "left"), ("axes", "left"), (("source", "left"), ("cause", "left"))
+    kind: Column = ("kind", "left")
+    axes: Column = ("axes", "left")
+    places: Sequence[Column] = (("source", "left"), ("cause", "left"))
     totals = ("", runs, total)
     return fitting(out, (
         _table(title, (kind, axes, ("groups", "right"), *sizes, *places), wide, ("total", "", "", *totals, "", "")),

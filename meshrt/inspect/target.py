@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from meshrt import config
-from meshrt.inspect.model import InspectError
+from meshrt.errors import InspectError
 from meshrt.sharding import AbstractMesh, AxisType, use_abstract_mesh
 
 __all__ = ["lower_target", "parse_mesh", "split_target"]
@@ -74,13 +74,14 @@ def _import(path: Path) -> ModuleType:
     if not path.is_file():
         raise InspectError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None and spec.loader is not None  # there is a loader for .py
+    load = spec.loader.exec_module
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as running the script would
-    _call(path, "import", lambda: spec.loader.exec_module(module))
+    _call(path, "import", lambda: load(module))
     return module
 
 

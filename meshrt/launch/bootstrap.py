@@ -4,6 +4,8 @@ Run by path, ``python bootstrap.py LAUNCHER_PID script|module TARGET [ARGUMENT .
 library only: the script decides when, and whether, meshrt is imported. Compared with ``python script.py`` the
 worker dies with the launcher, however that ends (Linux), and an exception that ends the script is told to the
 launcher before the interpreter begins to shut down, which may take long in a distributed program.
+
+Imports that most workers do not need stand in the functions that do: what is imported here, each worker waits for.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def _own_the_pipe() -> None:
 
 def send_exception(error: BaseException) -> bool:
     """Tells the launcher of the exception that ends this process."""
-    import traceback
+    import traceback  # start-up time: most workers never raise
 
     lines = "".join(traceback.format_exception(error)).splitlines()
     try:
@@ -56,7 +58,7 @@ def die_with(launcher: int) -> None:
     """Has the kernel kill this process when the launcher ends, also by SIGKILL (Linux; elsewhere the keeper does)."""
     if not sys.platform.startswith("linux"):
         return
-    import ctypes
+    import ctypes  # start-up time: this runs before the script, in every worker
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) != 0:
@@ -69,12 +71,12 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
     """Runs the script or module as ``python target`` or ``python -m target`` would."""
     sys.argv = [target, *arguments]
     if kind == "module":
-        import runpy
+        import runpy  # start-up time: for modules only
 
         sys.path[0] = os.getcwd()
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return
-    import io
+    import io  # start-up time: the interpreter has it anyway, later
 
     sys.path[0] = os.path.dirname(os.path.abspath(target))
     with io.open_code(target) as file:
@@ -83,7 +85,7 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
     # returns.
     module = types.ModuleType("__main__")
     module.__file__ = target
-    module.__builtins__ = __builtins__
+    module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
     exec(code, module.__dict__)
 
@@ -105,7 +107,7 @@ def _end_by_exception(error: BaseException) -> None:
     _note_failure(1)
     sys.excepthook(type(error), error, frames)
     if isinstance(error, KeyboardInterrupt):
-        import signal
+        import signal  # start-up time: at the end of an interrupted worker only
 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

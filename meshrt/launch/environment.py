@@ -32,9 +32,12 @@ class Place:
 
 
 def worker_environment(
-    base: Mapping[str, str], place: Place, devices_per_process: int | None, extra: Mapping[str, str], fd: int
-) -> dict[str, str]:
-    """The environment of one worker: `base` (the launcher's own), the worker's place, then the user's `extra`.
+    base: Mapping[str, str], place: Place, devices_per_process: int | None, extra: Mapping[str, str],
+    channel: int | None,
+) -> dict[str, str]:  # fmt: skip
+    """The environment of one worker: `base` (that of its host), the user's `extra`, then the worker's place.
+
+    `channel` is the descriptor of the pipe on which it tells the launcher how it fares; None where it has none.
 
     Without `devices_per_process`, a number of CPU devices that the user has set (``MESHRT_NUM_CPU_DEVICES``,
     or ``XLA_FLAGS`` with the count JAX users set) is kept, and 4 is the default.
@@ -56,18 +59,22 @@ def worker_environment(
         GENERATION: str(place.generation),
         MAX_RESTARTS: str(place.max_restarts),
         LAUNCHED: "1",
-        FD_VARIABLE: str(fd),
     })  # fmt: skip
-    return env
+    return _with_channel(env, channel)
 
 
-def service_environment(base: Mapping[str, str], fd: int) -> dict[str, str]:
-    """The environment of the coordination service's process."""
+def service_environment(base: Mapping[str, str], channel: int | None) -> dict[str, str]:
+    """The environment of the coordination service's process; `channel` as for a worker."""
     env = {k: v for k, v in base.items() if k not in (COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID)}
     if env.get("TF_CPP_MIN_LOG_LEVEL") in (None, "1"):  # 1 is meshrt's own default; the service warns of how it is used
         env["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    env[FD_VARIABLE] = str(fd)
-    return env
+    return _with_channel(env, channel)
+
+
+def _with_channel(env: dict[str, str], channel: int | None) -> dict[str, str]:
+    """A launcher that was itself started by one inherits the variable, but its processes not the pipe."""
+    env.pop(FD_VARIABLE, None)
+    return env if channel is None else {**env, FD_VARIABLE: str(channel)}
 
 
 def _skip_proxies(env: dict[str, str], address: str) -> None:

@@ -10,14 +10,14 @@ import time
 
 from meshrt.errors import DistributedError
 from meshrt.launch import wire
+from meshrt.launch.engines.protocol import SERVICE_SCRIPT
 from meshrt.launch.environment import service_environment
-from meshrt.launch.processes import SERVICE_SCRIPT
 
 
 class LocalService:
     """A running service. It ends a moment after `stop`, or after the process that started it has ended."""
 
-    def __init__(self, process: subprocess.Popen, address: str):
+    def __init__(self, process: subprocess.Popen[bytes], address: str):
         self._process = process
         self.address = address
 
@@ -51,6 +51,7 @@ class LocalService:
 
     def stop(self) -> None:
         """Lets the service end; it lingers for the peers that are still disconnecting."""
+        assert self._process.stdin is not None
         self._process.stdin.close()
 
 

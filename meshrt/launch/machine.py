@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar, cast
 
 from meshrt.errors import InternalError
 from meshrt.launch.causes import STOPPED, echo_of, first_cause
@@ -172,10 +173,13 @@ def _final(state: State, phase: Phase, *commands: Command) -> Result:
     return after, (*all_commands, Finish(exit_code=exit_code(after)))
 
 
-def _open(state: State, event: Event, kind: IncidentKind, detail: str = "", signal: int | None = None) -> State:
+def _incident(state: State, event: Event, kind: IncidentKind, detail: str = "", signal: int | None = None) -> Incident:
     left = tuple(sorted(state.finished))
-    incident = Incident(kind, state.generation, event.at, event.id, detail, signal, left_early=left)
-    return replace(state, incident=incident)
+    return Incident(kind, state.generation, event.at, event.id, detail, signal, left_early=left)
+
+
+def _open(state: State, event: Event, kind: IncidentKind, detail: str = "", signal: int | None = None) -> State:
+    return replace(state, incident=_incident(state, event, kind, detail, signal))
 
 
 def _blame(
@@ -294,7 +298,7 @@ def _exited_stopping(state: State, event: WorkerExited) -> Result:
 def _blame_exit(state: State, event: WorkerExited, stopped: bool) -> State:
     """A worker left after the incident opened; one that had raised before completes its record."""
     state = _gone(state, event)
-    known = any(f.rank == event.rank for f in state.incident.failures)
+    known = state.incident is not None and any(f.rank == event.rank for f in state.incident.failures)
     if event.status.ok and not known:
         return state
     return _blame(state, event, event.rank, event.status, tail=event.tail, stopped=stopped)
@@ -324,12 +328,9 @@ def _grace_over(state: State, event: TimerFired) -> Result:
 def _unkillable(state: State, event: TimerFired) -> Result:
     names = [f"rank {rank}" for rank in sorted(state.live)] or ["the coordination service"]
     detail = f"{', '.join(names)} did not end within {state.policy.kill_s:g} s of SIGKILL and had to be left behind"
-    if state.incident is None:
-        state = _open(state, event, IncidentKind.INTERNAL, detail)
-    else:
-        text = "; ".join(filter(None, (state.incident.detail, detail)))
-        state = replace(state, incident=replace(state.incident, detail=text))
-    return _final(state, Phase.FAILED, Announce(incident=state.incident))
+    incident = state.incident or _incident(state, event, IncidentKind.INTERNAL)
+    incident = replace(incident, detail="; ".join(filter(None, (incident.detail, detail))))
+    return _final(replace(state, incident=incident), Phase.FAILED, Announce(incident=incident))
 
 
 def _job_late(state: State, event: TimerFired) -> Result:
@@ -379,61 +380,77 @@ def _what(event: Event) -> str:
     return " ".join(filter(None, parts))
 
 
-TABLE: dict[tuple[Phase, type[Event] | Timer], Handler] = {
-    (Phase.NEW, Start): _start,
-    # The coordination service is starting; no worker exists.
-    (Phase.WAITING, ServiceReady): _service_ready,
-    (Phase.WAITING, ServiceExited): _service_lost,
-    (Phase.WAITING, Timer.SERVICE): _service_late,
-    (Phase.WAITING, Timer.JOB): _job_late,
-    (Phase.WAITING, CancelRequested): _cancel,
-    # Workers run; not all have connected (a script that needs no peers never does).
-    (Phase.FORMING, ServiceExited): _service_lost,
-    (Phase.FORMING, WorkerJoining): _joining,
-    (Phase.FORMING, WorkerMeshed): _meshed,
-    (Phase.FORMING, WorkerRaised): _raised,
-    (Phase.FORMING, WorkerExited): _exited,
-    (Phase.FORMING, Timer.FORM): _form_late,
-    (Phase.FORMING, Timer.JOB): _job_late,
-    (Phase.FORMING, CancelRequested): _cancel,
-    # All workers are connected.
-    (Phase.RUNNING, ServiceExited): _service_lost,
-    (Phase.RUNNING, WorkerJoining): _note,
-    (Phase.RUNNING, WorkerMeshed): _note,
-    (Phase.RUNNING, WorkerRaised): _raised,
-    (Phase.RUNNING, WorkerExited): _exited,
-    (Phase.RUNNING, Timer.JOB): _job_late,
-    (Phase.RUNNING, CancelRequested): _cancel,
-    # A worker failed; the others have a moment to fail by themselves, so that echoes are told from causes.
-    (Phase.SETTLING, ServiceExited): _service_lost_settling,
-    (Phase.SETTLING, WorkerJoining): _note,
-    (Phase.SETTLING, WorkerMeshed): _note,
-    (Phase.SETTLING, WorkerRaised): _raised_settling,
-    (Phase.SETTLING, WorkerExited): _exited_settling,
-    (Phase.SETTLING, Timer.SETTLE): _settled,
-    (Phase.SETTLING, Timer.JOB): _job_late_ending,
-    (Phase.SETTLING, CancelRequested): _cancel_settling,
-    # Everyone has been asked to stop; what fails now fails because of that.
-    (Phase.STOPPING, ServiceReady): _note,
-    (Phase.STOPPING, ServiceExited): _service_gone,
-    (Phase.STOPPING, WorkerJoining): _note,
-    (Phase.STOPPING, WorkerMeshed): _note,
-    (Phase.STOPPING, WorkerRaised): _raised_stopping,
-    (Phase.STOPPING, WorkerExited): _exited_stopping,
-    (Phase.STOPPING, Timer.GRACE): _grace_over,
-    (Phase.STOPPING, Timer.JOB): _job_late_ending,
-    (Phase.STOPPING, CancelRequested): _cancel_stopping,
-    # SIGKILL is on its way to whatever is left.
-    (Phase.KILLING, ServiceReady): _note,
-    (Phase.KILLING, ServiceExited): _service_gone,
-    (Phase.KILLING, WorkerJoining): _note,
-    (Phase.KILLING, WorkerMeshed): _note,
-    (Phase.KILLING, WorkerRaised): _raised_stopping,
-    (Phase.KILLING, WorkerExited): _exited_stopping,
-    (Phase.KILLING, Timer.KILL): _unkillable,
-    (Phase.KILLING, Timer.JOB): _job_late_ending,
-    (Phase.KILLING, CancelRequested): _cancel_killing,
-}
+Key = tuple[Phase, type[Event] | Timer]
+_E = TypeVar("_E", bound=Event)
+
+
+def _on(phase: Phase, kind: type[_E], handler: Callable[[State, _E], Result]) -> tuple[Key, Handler]:
+    """A row of the table: what an event of this type does in this phase."""
+    return (phase, kind), cast("Handler", handler)  # `step` looks the row up by the event's own type
+
+
+def _on_timer(phase: Phase, timer: Timer, handler: Callable[[State, TimerFired], Result]) -> tuple[Key, Handler]:
+    """A row of the table: what this timer does in this phase."""
+    return (phase, timer), cast("Handler", handler)
+
+
+TABLE: dict[Key, Handler] = dict(
+    (
+        _on(Phase.NEW, Start, _start),
+        # The coordination service is starting; no worker exists.
+        _on(Phase.WAITING, ServiceReady, _service_ready),
+        _on(Phase.WAITING, ServiceExited, _service_lost),
+        _on_timer(Phase.WAITING, Timer.SERVICE, _service_late),
+        _on_timer(Phase.WAITING, Timer.JOB, _job_late),
+        _on(Phase.WAITING, CancelRequested, _cancel),
+        # Workers run; not all have connected (a script that needs no peers never does).
+        _on(Phase.FORMING, ServiceExited, _service_lost),
+        _on(Phase.FORMING, WorkerJoining, _joining),
+        _on(Phase.FORMING, WorkerMeshed, _meshed),
+        _on(Phase.FORMING, WorkerRaised, _raised),
+        _on(Phase.FORMING, WorkerExited, _exited),
+        _on_timer(Phase.FORMING, Timer.FORM, _form_late),
+        _on_timer(Phase.FORMING, Timer.JOB, _job_late),
+        _on(Phase.FORMING, CancelRequested, _cancel),
+        # All workers are connected.
+        _on(Phase.RUNNING, ServiceExited, _service_lost),
+        _on(Phase.RUNNING, WorkerJoining, _note),
+        _on(Phase.RUNNING, WorkerMeshed, _note),
+        _on(Phase.RUNNING, WorkerRaised, _raised),
+        _on(Phase.RUNNING, WorkerExited, _exited),
+        _on_timer(Phase.RUNNING, Timer.JOB, _job_late),
+        _on(Phase.RUNNING, CancelRequested, _cancel),
+        # A worker failed; the others have a moment to fail by themselves, so that echoes are told from causes.
+        _on(Phase.SETTLING, ServiceExited, _service_lost_settling),
+        _on(Phase.SETTLING, WorkerJoining, _note),
+        _on(Phase.SETTLING, WorkerMeshed, _note),
+        _on(Phase.SETTLING, WorkerRaised, _raised_settling),
+        _on(Phase.SETTLING, WorkerExited, _exited_settling),
+        _on_timer(Phase.SETTLING, Timer.SETTLE, _settled),
+        _on_timer(Phase.SETTLING, Timer.JOB, _job_late_ending),
+        _on(Phase.SETTLING, CancelRequested, _cancel_settling),
+        # Everyone has been asked to stop; what fails now fails because of that.
+        _on(Phase.STOPPING, ServiceReady, _note),
+        _on(Phase.STOPPING, ServiceExited, _service_gone),
+        _on(Phase.STOPPING, WorkerJoining, _note),
+        _on(Phase.STOPPING, WorkerMeshed, _note),
+        _on(Phase.STOPPING, WorkerRaised, _raised_stopping),
+        _on(Phase.STOPPING, WorkerExited, _exited_stopping),
+        _on_timer(Phase.STOPPING, Timer.GRACE, _grace_over),
+        _on_timer(Phase.STOPPING, Timer.JOB, _job_late_ending),
+        _on(Phase.STOPPING, CancelRequested, _cancel_stopping),
+        # SIGKILL is on its way to whatever is left.
+        _on(Phase.KILLING, ServiceReady, _note),
+        _on(Phase.KILLING, ServiceExited, _service_gone),
+        _on(Phase.KILLING, WorkerJoining, _note),
+        _on(Phase.KILLING, WorkerMeshed, _note),
+        _on(Phase.KILLING, WorkerRaised, _raised_stopping),
+        _on(Phase.KILLING, WorkerExited, _exited_stopping),
+        _on_timer(Phase.KILLING, Timer.KILL, _unkillable),
+        _on_timer(Phase.KILLING, Timer.JOB, _job_late_ending),
+        _on(Phase.KILLING, CancelRequested, _cancel_killing),
+    )
+)
 
 EVENT_KINDS: tuple[type[Event] | Timer, ...] = (
     Start, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed, WorkerRaised, WorkerExited, CancelRequested,

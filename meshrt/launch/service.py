@@ -17,6 +17,7 @@ import time
 from meshrt.errors import DistributedError
 from meshrt.launch import bootstrap
 from meshrt.launch.address import HEARTBEAT_S, join_address, split_address
+from meshrt.runtime import jaxlib_api
 
 # How long the service outlives the process that started it: its peers may still be disconnecting, and the
 # runtime aborts a process that loses the service before. Also how long a port is waited for, which a former
@@ -67,8 +68,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--shutdown-timeout", type=int, default=300, help="seconds for all to disconnect")
     parser.add_argument("--until-eof", action="store_true", help="end a moment after stdin does")
     options = parser.parse_args(arguments)
-    from meshrt.runtime import jaxlib_api
-
     host, port = split_address(options.bind)
     holder = reserve(host, port)
     address = join_address(host, holder.getsockname()[1])

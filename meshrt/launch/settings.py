@@ -29,6 +29,7 @@ class Settings:
     start_timeout: float = 300.0
     log_dir: str | None = None
     verbose: bool = False
+    engine: str = "local"
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -44,6 +45,8 @@ class Settings:
             raise ConfigError(f"log_dir = {self.log_dir!r}: expected the path of a directory, as text")
         if not isinstance(self.verbose, bool):
             raise ConfigError(f"verbose = {self.verbose!r}: expected true or false")
+        if not isinstance(self.engine, str):
+            raise ConfigError(f"engine = {self.engine!r}: expected the name of an engine, as text")
         if not isinstance(self.env, Mapping):
             raise ConfigError(f"env = {self.env!r}: expected a table of names and texts")
         for name, value in self.env.items():
@@ -117,5 +120,6 @@ def _check_int(name: str, value: object, low: int, high: int) -> None:
 
 
 def _check_seconds(name: str, value: object) -> None:
-    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number) or number <= 0:
         raise ConfigError(f"{name} = {value!r}: expected a time in seconds, more than 0")

@@ -1,25 +1,24 @@
-"""The shell around the state machine: owns processes, pipes, clocks and signals, and decides nothing.
+"""The shell around the state machine: owns the engine, the clocks, the signals and what is printed; decides nothing.
 
-One thread and one selector. Whatever happens becomes an event; the machine's commands are carried out in
-order.
+One thread. Whatever the engine reports becomes an event; the machine's commands are carried out in order.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshrt.errors import ConfigError
-from meshrt.launch import machine, report, wire
-from meshrt.launch.environment import Place, service_environment, worker_environment
+from meshrt.errors import ConfigError, InternalError
+from meshrt.launch import engines, machine, report, wire
+from meshrt.launch.engines.protocol import Engine, Exited, Output, Report, Said, ServiceSpec, Spec, Task, WorkerSpec
+from meshrt.launch.environment import Place
 from meshrt.launch.model import (
     FINAL,
     Announce,
@@ -44,8 +43,7 @@ from meshrt.launch.model import (
     WorkerMeshed,
     WorkerRaised,
 )
-from meshrt.launch.output import Console, Logs, Stream
-from meshrt.launch.processes import SERVICE_SCRIPT, Child, Keeper
+from meshrt.launch.output import Console, Log, Logs, Stream
 from meshrt.launch.settings import Settings
 
 _CANCELLING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -61,38 +59,68 @@ class Job:
     environ: Mapping[str, str] | None = None
 
 
-def run(job: Job, console: Console | None = None) -> int:
-    """Runs the job to its end and returns the exit code. Only from the main thread, since it handles signals."""
-    return _Shell(job, console or Console()).run()
+def run(
+    job: Job, console: Console | None = None, engine: Engine | None = None, clock: Callable[[], float] = time.monotonic
+) -> int:
+    """Runs the job to its end and returns the exit code. Only from the main thread, since it handles signals.
+
+    Args:
+      job: what to run, and where: `job.settings.engine` names the engine.
+      console: where the processes' output and the launcher's own words go; this process's own streams if None.
+      engine: another engine than the one that the settings name.
+      clock: the engine's, in seconds.
+
+    Raises:
+      ConfigError: there is no such engine, it cannot do what the settings ask, or the log directory cannot be made.
+    """
+    environ = dict(os.environ if job.environ is None else job.environ)
+    engine = engines.make(job.settings.engine, environ) if engine is None else engine
+    return _Shell(job, console or Console(), engine, clock).run()
+
+
+class _Printed:
+    """What one task prints: two streams and their log."""
+
+    def __init__(self, task: Task, console: Console, log: Log | None, verbose: bool):
+        self._streams = {name: Stream(name, str(task), console, log, verbose) for name in ("stdout", "stderr")}
+        self._log = log
+
+    def feed(self, output: Output) -> None:
+        self._streams[output.stream].feed(output.data, output.at)
+
+    def close(self) -> tuple[str, ...]:
+        """Ends the streams; gives the last lines on stderr."""
+        for stream in self._streams.values():
+            stream.close()
+        if self._log is not None:
+            self._log.close()
+        return self._streams["stderr"].tail
 
 
 class _Shell:
-    def __init__(self, job: Job, console: Console):
+    def __init__(self, job: Job, console: Console, engine: Engine, clock: Callable[[], float]):
         self._job = job
         self._console = console
+        self._engine = engine
+        self._clock = clock
         self._state = State(job.settings.policy())
-        self._environ = dict(os.environ if job.environ is None else job.environ)
-        directory = Path(job.settings.log_dir) if job.settings.log_dir is not None else None
-        self._directory = directory
-        self._logs = Logs(directory, self._console)
+        self._directory = Path(job.settings.log_dir) if job.settings.log_dir is not None else None
+        self._logs = Logs(self._directory, self._console)
         self._ids = itertools.count()
         self._queue: deque[Event] = deque()
-        self._workers: dict[int, Child] = {}
-        self._service: Child | None = None
-        self._selector = selectors.DefaultSelector()
+        self._tasks: dict[Task, _Printed] = {}  # those that run
         self._deadlines: dict[Timer, float] = {}
-        self._started_at = time.monotonic()
+        self._started_at = clock()
         self._exit_code = 1
         self._silenced = False
-        self._keeper: Keeper | None = None
 
     # --- the loop.
 
     def run(self) -> int:
-        if self._directory is not None:
-            _make_directory(self._directory)
-        self._keeper = Keeper()
         try:
+            self._check_capabilities()
+            if self._directory is not None:
+                _make_directory(self._directory)
             with self._signals() as wakeups:
                 self._push(Start)
                 while self._state.phase not in FINAL:
@@ -100,10 +128,23 @@ class _Shell:
                     if self._state.phase not in FINAL:
                         self._wait(wakeups)
         finally:
-            self._end_everything()
+            self._engine.close()
         if self._directory is not None:
             report.write_json(self._state, self._exit_code, self._directory / "report.json")
         return self._exit_code
+
+    def _check_capabilities(self) -> None:
+        settings, name, can = self._job.settings, self._engine.name, self._engine.capabilities
+        if settings.max_restarts and not can.restarts:
+            raise ConfigError(
+                f"max_restarts = {settings.max_restarts}: the engine {name!r} cannot start a job's processes again; "
+                "leave it out, and let what started the job start it again"
+            )
+        if settings.log_dir is not None and not can.output:
+            raise ConfigError(
+                f"log_dir = {settings.log_dir!r}: what the processes print does not come to the launcher with the "
+                f"engine {name!r}; leave it out, and look for the output where they run"
+            )
 
     def _drain_queue(self) -> None:
         while self._queue and self._state.phase not in FINAL:
@@ -113,36 +154,31 @@ class _Shell:
             for command in commands:
                 self._perform(command)
 
-    def _push(self, kind: type[Event], **fields: object) -> None:
-        self._queue.append(kind(id=next(self._ids), at=time.monotonic(), **fields))
+    def _push(self, kind: type[Event], at: float | None = None, **fields: object) -> None:
+        self._queue.append(kind(id=next(self._ids), at=self._clock() if at is None else at, **fields))
 
     def _wait(self, wakeups: int) -> None:
         """Waits for the next thing to happen and turns it into events."""
-        now = time.monotonic()
         due = min(self._deadlines.values(), default=None)
-        for key, _ in self._selector.select(None if due is None else max(0.0, due - now)):
-            if key.fd == wakeups:
-                self._take_signals(os.read(wakeups, 4096))
-            else:
-                self._read(key.data, key.fd)
-        self._take_exits()
+        for found in self._engine.wait(None if due is None else max(0.0, due - self._clock()), wakeups):
+            self._take(found)
+        self._take_signals(wakeups)
         if self._console.closed and not self._silenced:  # stop the job, as a closed pipe stops its writer
             self._silenced = True
             self._push(CancelRequested, signal=int(signal.SIGPIPE))
-        now = time.monotonic()
+        now = self._clock()
         for timer in [t for t, at in self._deadlines.items() if at <= now]:
             del self._deadlines[timer]
             self._push(TimerFired, timer=timer)
-
-    def _read(self, child: Child, fd: int) -> None:
-        if child.read(fd, time.monotonic()) is False:
-            self._selector.unregister(fd)
 
     # --- signals.
 
     @contextmanager
     def _signals(self) -> Iterator[int]:
-        """Signals become bytes in a pipe, whose reading end is given; former handlers come back afterwards."""
+        """Signals become bytes in a pipe, whose reading end is given; former handlers come back afterwards.
+
+        SIGCHLD is among them for engines that have child processes: their end is to end the engine's wait.
+        """
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         os.set_blocking(write_end, False)
@@ -151,134 +187,114 @@ class _Shell:
         if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started by nohup
             numbers.remove(signal.SIGHUP)
         old = {n: signal.signal(n, lambda *_: None) for n in numbers}
-        self._selector.register(read_end, selectors.EVENT_READ)
         try:
             yield read_end
         finally:
-            self._selector.unregister(read_end)
             for number, handler in old.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(old_fd)
             os.close(read_end)
             os.close(write_end)
 
-    def _take_signals(self, data: bytes) -> None:
+    def _take_signals(self, wakeups: int) -> None:
+        try:
+            data = os.read(wakeups, 4096)
+        except BlockingIOError:
+            return
         for number in data:
             if number in _CANCELLING:
                 self._push(CancelRequested, signal=number)
 
-    # --- processes.
+    # --- what the engine reports.
 
-    def _take_exits(self) -> None:
-        for rank, child in list(self._workers.items()):
-            if (status := child.exited()) is not None:
-                del self._workers[rank]
-                self._forget(child)
-                self._push(WorkerExited, rank=rank, status=status, tail=child.err.tail)
-        if self._service is not None and (status := self._service.exited()) is not None:
-            child, self._service = self._service, None
-            self._forget(child)
-            self._push(ServiceExited, status=status, tail=child.err.tail)
+    def _take(self, found: Report) -> None:
+        printed = self._tasks.get(found.task)
+        if printed is None:
+            raise InternalError(f"the engine reports {found} of a task that does not run. This is a bug of the engine.")
+        match found:
+            case Output():
+                printed.feed(found)
+            case Said():
+                self._hear(found)
+            case Exited():
+                del self._tasks[found.task]
+                self._ended(found, printed.close())
 
-    def _forget(self, child: Child) -> None:
-        self._keeper.tell("drop", child.pid)
-        for fd in child.fds:
-            if fd in self._selector.get_map():
-                self._selector.unregister(fd)
-        child.close(time.monotonic())
+    def _ended(self, found: Exited, tail: tuple[str, ...]) -> None:
+        if found.task.rank is None:
+            self._push(ServiceExited, found.at, status=found.status, tail=tail)
+        else:
+            self._push(WorkerExited, found.at, rank=found.task.rank, status=found.status, tail=tail)
 
-    def _spawn(
-        self, target: list[str], make_env: Callable[[int], Mapping[str, str]], name: str, prefix: str,
-        on_message: Callable[[wire.Message], None],
-    ) -> Child:  # fmt: skip
-        log = self._logs.open(self._state.generation, name)
-        verbose = self._job.settings.verbose
-        out = Stream("stdout", prefix, self._console, log, verbose)
-        err = Stream("stderr", prefix, self._console, log, verbose)
-
-        def on_line(line: bytes) -> None:
-            try:
-                on_message(wire.decode(line))
-            except wire.WireError as e:
-                self._console.say(f"meshrt launch: {prefix} sent {e}; it was ignored")
-
-        child = Child(target, make_env, out, err, log, on_line)
-        self._keeper.tell("add", child.pid)
-        for fd in child.fds:
-            self._selector.register(fd, selectors.EVENT_READ, child)
-        return child
-
-    def _end_everything(self) -> None:
-        """Also after an error of our own: nobody is left behind. After a proper end there is nothing to do."""
-        for child in filter(None, (*self._workers.values(), self._service)):
-            child.signal(signal.SIGKILL)
-        self._selector.close()
-        if self._keeper is not None:
-            self._keeper.close()
+    def _hear(self, said: Said) -> None:
+        rank = said.task.rank
+        try:
+            message = wire.decode(said.line)
+            if isinstance(message, wire.Ready) != (rank is None):
+                raise wire.WireError(f"a message that is not of its kind: {message}")
+        except wire.WireError as e:
+            self._console.say(f"meshrt launch: {said.task} sent {e}; it was ignored")
+            return
+        match message:
+            case wire.Ready(address=address):
+                self._push(ServiceReady, said.at, address=address)
+            case wire.Joining():
+                self._push(WorkerJoining, said.at, rank=rank)
+            case wire.Meshed():
+                self._push(WorkerMeshed, said.at, rank=rank)
+            case wire.Raised(error=error):
+                self._push(WorkerRaised, said.at, rank=rank, error=error)
 
     # --- commands.
 
     def _perform(self, command: Command) -> None:
         match command:
             case StartService():
-                self._start_service()
+                self._start([ServiceSpec(command.generation, self._job.settings.nproc)])
             case StartWorkers():
-                self._start_workers(command)
+                self._start(self._workers(command))
             case SignalWorkers():
-                for rank in command.ranks:
-                    if rank in self._workers:
-                        self._workers[rank].signal(command.signal)
+                self._signal([Task(self._state.generation, rank) for rank in command.ranks], command.signal)
             case RetireService():
-                if self._service is not None:
-                    self._service.signal(signal.SIGKILL)
+                self._signal([Task(self._state.generation)], int(signal.SIGKILL))
             case SetTimer():
                 self._deadlines.pop(command.timer, None)
                 if command.seconds is not None:
-                    self._deadlines[command.timer] = time.monotonic() + command.seconds
+                    self._deadlines[command.timer] = self._clock() + command.seconds
             case Announce():
                 self._console.say(report.describe(command, self._started_at))
             case Finish():
                 self._exit_code = command.exit_code
                 self._console.say(report.summary(self._state))
 
-    def _start_service(self) -> None:
-        def on_message(message: wire.Message) -> None:
-            if isinstance(message, wire.Ready):
-                self._push(ServiceReady, address=message.address)
+    def _workers(self, command: StartWorkers) -> list[Spec]:
+        settings, target = self._job.settings, (*self._job.target, *self._job.arguments)
+        places = [
+            Place(rank, settings.nproc, command.generation, settings.max_restarts, command.address)
+            for rank in range(settings.nproc)
+        ]
+        return [WorkerSpec(place, target, settings.devices_per_process, settings.env) for place in places]
 
-        target = ["script", str(SERVICE_SCRIPT), "--num-processes", str(self._job.settings.nproc)]
-        try:
-            self._service = self._spawn(
-                target, lambda fd: service_environment(self._environ, fd), "service", "service", on_message
-            )
-        except OSError as e:
-            self._push(ServiceExited, status=ExitStatus(reason=str(e)))
-
-    def _start_workers(self, command: StartWorkers) -> None:
-        settings = self._job.settings
-        for rank in range(settings.nproc):
-            place = Place(rank, settings.nproc, command.generation, settings.max_restarts, command.address)
+    def _start(self, specs: Sequence[Spec]) -> None:
+        """Starts those whose log can be opened; the others count as processes that could not be started."""
+        able = []
+        for spec in specs:
+            task = spec.task
             try:
-                self._workers[rank] = self._spawn(
-                    [*self._job.target, *self._job.arguments],
-                    lambda fd, place=place: worker_environment(
-                        self._environ, place, settings.devices_per_process, settings.env, fd
-                    ),
-                    f"r{rank:04d}", str(rank), lambda message, rank=rank: self._hear(rank, message),
-                )  # fmt: skip
+                log = self._logs.open(task.generation, "service" if task.rank is None else f"r{task.rank:04d}")
             except OSError as e:
-                self._push(WorkerExited, rank=rank, status=ExitStatus(reason=str(e)))
+                self._ended(Exited(task, self._clock(), ExitStatus(reason=str(e))), ())
+                continue
+            self._tasks[task] = _Printed(task, self._console, log, self._job.settings.verbose)
+            able.append(spec)
+        if able:
+            self._engine.start(able)
 
-    def _hear(self, rank: int, message: wire.Message) -> None:
-        match message:
-            case wire.Joining():
-                self._push(WorkerJoining, rank=rank)
-            case wire.Meshed():
-                self._push(WorkerMeshed, rank=rank)
-            case wire.Raised(error=error):
-                self._push(WorkerRaised, rank=rank, error=error)
-            case _:
-                raise wire.WireError(f"a message that is not a worker's: {message}")
+    def _signal(self, tasks: Sequence[Task], number: int) -> None:
+        """Those among `tasks` that still run get the nearest signal that the engine can send."""
+        running = [task for task in tasks if task in self._tasks]
+        if running:
+            self._engine.signal(running, self._engine.capabilities.nearest(number))
 
 
 def _make_directory(path: Path) -> None:

@@ -74,7 +74,7 @@ def decode(line: bytes) -> Message:
     raise WireError(f"a message of unknown kind {kind!r}: {line[:80]!r}")
 
 
-def _text(fields: dict, name: str) -> str:
+def _text(fields: dict[str, object], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         raise WireError(f"the field {name!r} of a {fields['kind']!r} message is {value!r}, not text")

@@ -1,7 +1,7 @@
 """The operations below NumPy: no implicit broadcasting or promotion, close to StableHLO.
 
 Names and signatures are JAX's. Every family file in `meshrt/primitives` lists its public functions in `__all__`; they
-are collected here.
+are collected here, beside what stands above `jit`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import meshrt.primitives as _primitives
 from meshrt import errors as _errors
+from meshrt.lax.filled import full, full_like
 
 
 def _collect() -> dict[str, Any]:
@@ -21,6 +22,7 @@ def _collect() -> dict[str, Any]:
         for name in getattr(module, "__all__", ()):
             if not name.endswith("_p") and not name.startswith("_"):
                 found[name] = getattr(module, name)
+    found |= {"full": full, "full_like": full_like}
     return dict(sorted(found.items()))
 
 

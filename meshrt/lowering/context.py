@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.basic.shapes import i64_array
 from meshrt.core.jaxpr import Jaxpr, Literal, Var
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
@@ -20,8 +21,9 @@ from meshrt.lowering.types import dense, mlir_type, splat
 from meshrt.sharding.common import over
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
-from meshrt.sharding.sdy import to_sdy_text
-from propagation.asm import Body, ModuleWriter, Ref, quote
+from meshrt.sharding.sdy import mesh_to_sdy_text, to_sdy_text
+from propagation.asm import Body, ModuleWriter, Ref
+from propagation.quoting import quote
 
 __all__ = ["LoweringContext", "ModuleLowering"]
 
@@ -44,7 +46,7 @@ class ModuleLowering:
         self.meshes: dict[AbstractMesh, str] = {}
         self._functions: dict[Any, str] = {}
         self._names: dict[str, int] = {}
-        self._locations: dict[Source, str] = {}
+        self._locations: dict[tuple[Source, str], str] = {}
 
     def unique_name(self, base: str) -> str:
         """A fresh symbol like `base` (`<lambda>` becomes `_lambda_`)."""
@@ -76,8 +78,7 @@ class ModuleLowering:
         symbol = self.meshes.get(mesh)
         if symbol is None:
             symbol = self.meshes[mesh] = "mesh" if not self.meshes else f"mesh_{len(self.meshes)}"
-            axes = ", ".join(f"{quote(n)}={s}" for n, s in zip(mesh.axis_names, mesh.axis_sizes))
-            self.writer.preamble.append(f"sdy.mesh @{symbol} = <[{axes}]>")
+            self.writer.preamble.append(f"sdy.mesh @{symbol} = {mesh_to_sdy_text(mesh)}")
         return symbol
 
     def outlined(self, jaxpr: Jaxpr, name: str) -> str:
@@ -112,7 +113,7 @@ class LoweringContext:
         discardable: str = "",
     ) -> Ref:
         """Writes an operation with one result of type `out`; see `propagation.asm.Body.ops`."""
-        kind = out if type(out) is str else (out.mlir or mlir_type(out))
+        kind = out if isinstance(out, str) else (out.mlir or mlir_type(out))
         return self.body.ops(name, operands, (kind,), attrs, regions, self.loc, discardable)[0]
 
     def ops(
@@ -125,7 +126,7 @@ class LoweringContext:
         discardable: str = "",
     ) -> tuple[Ref, ...]:
         """Writes an operation with any number of results."""
-        kinds = [o if type(o) is str else mlir_type(o) for o in outs]
+        kinds = [o if isinstance(o, str) else mlir_type(o) for o in outs]
         return self.body.ops(name, operands, kinds, attrs, regions, self.loc, discardable)
 
     def scalar(self, value: Any, dtype: Any) -> Ref:
@@ -159,7 +160,7 @@ class LoweringContext:
             "stablehlo.broadcast_in_dim",
             [ref],
             aval_out,
-            f"broadcast_dimensions = array<i64{': ' if len(dims) else ''}{', '.join(map(str, dims))}>",
+            f"broadcast_dimensions = {i64_array(dims)}",
         )
 
     def convert(self, ref: Ref, aval_in: ShapedArray, dtype: Any) -> Ref:

@@ -12,18 +12,18 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.types import aval_of
+from meshrt.heuristics import EMBEDDED_CONSTANT_BYTES
 from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.named import NamedSharding
-from propagation.asm import ModuleWriter, quote
+from propagation.asm import ModuleWriter
+from propagation.quoting import quote
+from propagation.written import program_of
 
 if TYPE_CHECKING:
     from propagation.program import Program
 
 __all__ = ["LoweredModule", "lower_module"]
-
-# Captured NumPy constants up to this many bytes are written into the program; larger ones become arguments.
-_EMBEDDED_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class LoweredModule:
 
     def program(self) -> Program:
         """The module as a new `Program`, which the caller may change; no text is made."""
-        from propagation.written import program_of
-
         return program_of(self.writer)
 
 
@@ -107,7 +105,7 @@ def lower_module(
 
 def _is_embedded(const: Any) -> bool:
     return isinstance(const, np.ndarray | np.generic | int | float | complex) and (
-        aval_of(const).nbytes <= _EMBEDDED_BYTES
+        aval_of(const).nbytes <= EMBEDDED_CONSTANT_BYTES
     )
 
 
@@ -117,7 +115,10 @@ def _sharding_attr(sharding: NamedSharding | None, aval: Any, lowering: ModuleLo
     return [f"sdy.sharding = {lowering.sharding_text(sharding, aval.physical().ndim)}"]
 
 
-def _aliases(jaxpr: Jaxpr, kept, donated, arg_shardings, out_shardings) -> dict[int, int]:
+def _aliases(
+    jaxpr: Jaxpr, kept: Sequence[int], donated: Sequence[bool], arg_shardings: Sequence[NamedSharding | None],
+    out_shardings: Sequence[NamedSharding | None],
+) -> dict[int, int]:  # fmt: skip
     """Which result takes over which donated argument's buffer: the first free one of equal type and sharding."""
     free: dict[Any, list[int]] = {}
     for k, v in enumerate(jaxpr.outvars):
@@ -128,8 +129,8 @@ def _aliases(jaxpr: Jaxpr, kept, donated, arg_shardings, out_shardings) -> dict[
             continue
         aval = jaxpr.invars[i].aval
         for k in free.get((aval.shape, aval.dtype), ()):
-            out = out_shardings[k]
-            if out is None or arg_shardings[i] is None or out.is_equivalent_to(arg_shardings[i], aval.ndim):
+            out, given = out_shardings[k], arg_shardings[i]
+            if out is None or given is None or out.is_equivalent_to(given, aval.ndim):
                 aliases[i] = k
                 free[(aval.shape, aval.dtype)].remove(k)
                 break

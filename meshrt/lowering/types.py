@@ -64,7 +64,8 @@ def _number(value: np.generic, dtype: np.dtype) -> str:
 def splat(value: Any, aval: ShapedArray) -> str:
     """The attribute `dense<v> : type` with every element equal to the scalar `value`."""
     dtype = aval.dtype
-    return f"dense<{_number(np.asarray(value, dtype)[()], dtype)}> : {mlir_type(aval)}"
+    scalar: Any = np.asarray(value, dtype)[()]
+    return f"dense<{_number(scalar, dtype)}> : {mlir_type(aval)}"
 
 
 def dense(array: np.ndarray) -> str:

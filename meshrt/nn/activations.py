@@ -10,7 +10,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.numpy import prims as el
 from meshrt.numpy import ufuncs as uf
-from meshrt.numpy.creation import asarray
+from meshrt.numpy.arrays import asarray
 from meshrt.numpy.operands import ShapeError, canonical_axis, operand, promote_inexact, scalar_like
 from meshrt.numpy.selection import clip, where
 from meshrt.numpy.shapes import split
@@ -33,10 +33,13 @@ def identity(x: Any) -> Any:
 
 
 def relu(x: Any) -> Any:
-    """max(x, 0), with derivative 0 at 0."""
+    """max(x, 0), with derivative 0 at 0 and where x is NaN."""
     x = _array("relu", x)
+    if x.dtype == np.bool_:
+        return uf.maximum(x, 0)
     zero = scalar_like(x, 0)
-    return where(el.le_p.bind(x, zero), zero, x)  # a select, so that ties do not share the derivative
+    rest = el.max_p.bind(el.stop_gradient_p.bind(x), zero)  # zero, or NaN, without a derivative
+    return where(el.gt_p.bind(x, zero), x, rest)
 
 
 def relu6(x: Any) -> Any:

@@ -9,8 +9,9 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.nn.functions import logsumexp, softmax
+from meshrt.numpy.arrays import asarray
 from meshrt.numpy.contractions import einsum
-from meshrt.numpy.creation import arange, asarray
+from meshrt.numpy.creation import arange
 from meshrt.numpy.operands import ShapeError
 from meshrt.numpy.selection import where
 from meshrt.numpy.shapes import expand_dims, reshape, transpose
@@ -94,7 +95,10 @@ def _grouped(x: Any, groups: int, heads: int) -> Any:
     return reshape(x, (b, 1, 1, t, s)) if n == 1 else reshape(x, (b, groups, heads // groups, t, s))
 
 
-def _allowed(mask, is_causal, q_lengths, kv_lengths, window, length, keys, groups, heads) -> Any:
+def _allowed(
+    mask: Any, is_causal: Any, q_lengths: Any, kv_lengths: Any, window: Any, length: int, keys: int, groups: int,
+    heads: int,
+) -> Any:  # fmt: skip
     """Which positions may be attended to, or None for all."""
     rows, columns = arange(length)[:, None], arange(keys)[None, :]
     parts = []

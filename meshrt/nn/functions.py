@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy import reductions as rd
 from meshrt.numpy import ufuncs as uf
-from meshrt.numpy.creation import asarray
+from meshrt.numpy.arrays import asarray
 from meshrt.numpy.operands import (
     broadcast_to_shape,
     canonical_axes,
@@ -24,7 +25,7 @@ from meshrt.numpy.operands import (
 )
 from meshrt.numpy.selection import where as select
 from meshrt.primitives.reduce import reduce_max_p
-from meshrt.primitives.reshape import broadcast_in_dim_p, iota_p
+from meshrt.primitives.reshape import iota_p
 from meshrt.transforms.custom_derivatives import custom_jvp
 
 __all__ = ["log1mexp", "log_softmax", "logmeanexp", "logsumexp", "one_hot", "softmax", "standardize"]
@@ -54,12 +55,12 @@ def _softmax_over(axes: tuple[int, ...]) -> Any:
     """softmax over ``axes`` with its short derivative: y * (t - sum(y * t))."""
 
     @custom_jvp
-    def softmax(x):
+    def softmax(x: Any) -> Any:
         powers = el.exp_p.bind(_shifted(x, axes, None))
         return el.div_p.bind(powers, _along(x, rd.sum(powers, axes), axes))
 
     @softmax.defjvp
-    def derivative(primals, tangents):
+    def derivative(primals: Any, tangents: Any) -> Any:
         (x,), (t,) = primals, tangents
         y = softmax.fun(x)
         mean = _along(y, rd.sum(el.mul_p.bind(y, t), axes), axes)
@@ -186,7 +187,17 @@ def _along_new(x: Any, axis: int, shape: tuple[int, ...]) -> Any:
 
 def log1mexp(x: Any) -> Any:
     """log(1 - exp(-x)) for positive x, exact near 0."""
-    x = asarray(promote_inexact("log1mexp", x)[0])
+    return _log1mexp(asarray(promote_inexact("log1mexp", x)[0]))
+
+
+@custom_jvp
+def _log1mexp(x: Any) -> Any:
     near = uf.log(uf.negative(uf.expm1(uf.negative(x))))
     far = uf.log1p(uf.negative(uf.exp(uf.negative(x))))
     return select(uf.less(x, np.log(2.0)), near, far)
+
+
+@_log1mexp.defjvp
+def _log1mexp_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    return _log1mexp(x), t / uf.expm1(x)  # of either form, whose own derivative can be 0 * inf

@@ -1,15 +1,16 @@
 # ruff: noqa: F401  (names are collected below)
 """NumPy's functions over arrays of ours. Names, signatures and dtype rules are JAX's ``jax.numpy``.
 
-Rooms: creation, filled, ufuncs, selection, reductions, shapes, contractions (matmul, einsum), indexing (and ``.at``),
-sorting, linalg. What is missing raises an AttributeError that says so.
+``_ROOMS`` lists the modules from the lowest up: each imports only those before it (below all of them stand operands,
+the primitives of ``prims`` and ``choose``, the three-argument ``where``; above all, linalg, ``at`` and ``methods``).
+What is missing raises an AttributeError that says so.
 """
 
 from __future__ import annotations
 
 import importlib
 import operator as _operator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as _np
 
@@ -22,8 +23,8 @@ from meshrt.numpy.names import missing
 from meshrt.numpy.scalar_types import SCALAR_TYPES
 
 _ROOMS = (
-    "creation", "filled", "pointwise", "ufuncs", "transcendental", "selection", "reductions", "nan_reductions",
-    "shapes", "padding", "contractions", "indexing", "sorting",
+    "arrays", "filled", "pointwise", "ufuncs", "indexing", "shapes", "creation", "reductions", "positions",
+    "selection", "transcendental", "nan_reductions", "padding", "contractions", "sorting",
 )  # fmt: skip
 
 attach_all()
@@ -52,12 +53,15 @@ set_printoptions, get_printoptions, printoptions = _np.set_printoptions, _np.get
 array_repr, array_str = _np.array_repr, _np.array_str
 
 
+_Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
+
+
 def result_type(*args: Any) -> Any:
     """The dtype that arrays, scalars and dtypes promote to together."""
     return _result_type(*args)
 
 
-def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
+def can_cast(from_: Any, to: Any, casting: _Casting = "safe") -> bool:
     """As ``numpy.can_cast``."""
     return _np.can_cast(from_, to, casting)
 
@@ -89,12 +93,13 @@ def save(file: Any, arr: Any, *args: Any, **kwargs: Any) -> None:
 
 def savez(file: Any, *args: Any, **kwargs: Any) -> None:
     """Writes several arrays in NumPy's zip format."""
-    _np.savez(file, *map(_np.asarray, args), **{k: _np.asarray(v) for k, v in kwargs.items()})
+    named: dict[str, Any] = {k: _np.asarray(v) for k, v in kwargs.items()}
+    _np.savez(file, *map(_np.asarray, args), **named)
 
 
-def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+def load(file: Any, mmap_mode: Any = None, **kwargs: Any) -> Any:
     """Reads an array, or a mapping of arrays, that :func:`save` or :func:`savez` wrote. Never unpickles."""
-    out = _np.load(file, *args, allow_pickle=False, **kwargs)
+    out = _np.load(file, mmap_mode, allow_pickle=False, **kwargs)
     return globals()["asarray"](out) if isinstance(out, _np.ndarray) else out
 
 

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
+from meshrt.numpy.arrays import asarray
 from meshrt.numpy.filled import ones_like
 from meshrt.numpy.index_plan import GatherPlan, StaticSlicePlan, plan_update, tokenize
-from meshrt.numpy.indexing import gather_indices, getitem, static_slice
+from meshrt.numpy.indexing import gather_indices, getitem, index_dtype, static_slice
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape
-from meshrt.primitives.reshape import expand_dims, reshape_p
-from meshrt.primitives.slice import dynamic_update_slice_p
+from meshrt.primitives.dynamic_slice import dynamic_update_slice_p
+from meshrt.primitives.reshape import expand_dims
 
 __all__ = ["IndexUpdateHelper", "IndexUpdateRef"]
 
@@ -194,13 +195,11 @@ def _update_window(x: Any, values: Any, window: StaticSlicePlan, plan: GatherPla
 
 
 def _scatter(x: Any, values: Any, plan: GatherPlan, operands: Any, scatter: Callable[..., Any], options: dict) -> Any:
-    from meshrt.numpy.indexing import _index_dtype
-
     values = _updates(values, plan)
     if plan.insert:
         x = expand_dims(x, plan.insert)
     numbers = lax.ScatterDimensionNumbers(plan.offset_dims, plan.collapsed_slice_dims, plan.start_index_map)
-    indices = gather_indices(plan, operands, _index_dtype(x.shape))
+    indices = gather_indices(plan, operands, index_dtype(x.shape))
     out = scatter(x, indices, values, numbers, **options)
     if plan.insert:
         out = reshape_p.bind(out, new_sizes=tuple(n for i, n in enumerate(out.shape) if i not in plan.insert))

@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import reduce_sum_p, reshape_p, transpose_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.choose import choose
+from meshrt.numpy.creation import eye
 from meshrt.numpy.einsum_plan import EinsumPlan, Pair, Reduce, contraction_path, from_sublists, parse, plan_einsum
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.operands import ShapeError, canonical_axes, canonical_axis, operand, unsupported_argument
+from meshrt.numpy.reductions import sum as total
+from meshrt.numpy.shapes import moveaxis, stack
 from meshrt.primitives.contract import canonical_precision, dot_general_p
-from meshrt.primitives.reduce import reduce_or_p, reduce_sum_p
-from meshrt.primitives.reshape import iota_p, reshape_p, transpose_p
+from meshrt.primitives.reduce import reduce_or_p
+from meshrt.primitives.reshape import iota_p
 
 __all__ = [
     "cross", "diag", "diagflat", "diagonal", "dot", "einsum", "einsum_path", "fill_diagonal", "inner", "kron",
@@ -134,8 +139,6 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Inner products along ``axis``, the first operand conjugated; other dimensions broadcast."""
-    from meshrt.numpy.shapes import moveaxis
-
     a, b = (moveaxis(x, axis, -1) for x in _operands("vecdot", x1, x2))
     return einsum("...i,...i->...", el.conj(a), b, precision=precision, preferred_element_type=preferred_element_type)
 
@@ -199,8 +202,6 @@ def kron(a: Any, b: Any) -> Any:
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
     """The cross product of vectors of two or three components along the given dimensions."""
-    from meshrt.numpy.shapes import moveaxis, stack
-
     if axis is not None:
         axisa = axisb = axisc = axis
     a, b = _operands("cross", a, b)
@@ -236,7 +237,8 @@ def einsum(
     """
     unsupported_argument("einsum", "out", out)
     if not isinstance(subscripts, str):
-        subscripts, operands = from_sublists((subscripts, *operands))
+        subscripts, sequence = from_sublists((subscripts, *operands))
+        operands = tuple(sequence)
     xs = _operands("einsum", *operands)
     if isinstance(optimize, list):
         optimize = tuple(s if isinstance(s, str) else tuple(s) for s in optimize)
@@ -296,7 +298,8 @@ def _on_diagonal(shape: tuple[int, ...], axes: Sequence[int]) -> Any:
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[list[Any], str]:
     """The order in which :func:`einsum` contracts: ``(path, a line that describes it)``."""
     if not isinstance(subscripts, str):
-        subscripts, operands = from_sublists((subscripts, *operands))
+        subscripts, sequence = from_sublists((subscripts, *operands))
+        operands = tuple(sequence)
     shapes = [tuple(np.shape(x)) for x in operands]
     inputs, result = parse(subscripts, shapes)
     sizes = {c: max(n, 1) for names, shape in zip(inputs, shapes) for c, n in zip(names, shape)}
@@ -312,10 +315,8 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> t
 
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
     """The sum along a diagonal of two dimensions."""
-    from meshrt.numpy.reductions import sum
-
     unsupported_argument("trace", "out", out)
-    return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
+    return total(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -323,8 +324,6 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
     It is a strided slice of the array with these dimensions merged, so no gather is needed.
     """
-    from meshrt.numpy.shapes import moveaxis
-
     (x,) = _operands("diagonal", a)
     if x.ndim < 2:
         raise ShapeError(f"diagonal needs at least two dimensions, got shape {x.shape}")
@@ -348,12 +347,9 @@ def diag(v: Any, k: int = 0) -> Any:
         return diagonal(x, k)
     if x.ndim != 1:
         raise ShapeError(f"diag needs a vector or a matrix, got shape {x.shape}")
-    from meshrt.numpy.creation import eye
-    from meshrt.numpy.selection import where
-
     n = x.size + abs(k)
     padded = lax.pad(x, np.zeros((), x.dtype)[()], [(max(0, -k), max(0, k), 0)])
-    return where(eye(n, k=k, dtype=bool), reshape_p.bind(padded, new_sizes=(n, 1)), np.zeros((), x.dtype)[()])
+    return choose(eye(n, k=k, dtype=bool), reshape_p.bind(padded, new_sizes=(n, 1)), np.zeros((), x.dtype)[()])
 
 
 def diagflat(v: Any, k: int = 0) -> Any:
@@ -364,9 +360,6 @@ def diagflat(v: Any, k: int = 0) -> Any:
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
     """A copy of the matrix ``a`` with ``val`` on the main diagonal; needs ``inplace=False``."""
-    from meshrt.numpy.creation import eye
-    from meshrt.numpy.selection import where
-
     if inplace:
         raise errors.UnsupportedError("arrays cannot be written in place; use fill_diagonal(..., inplace=False)")
     if wrap:
@@ -377,4 +370,4 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
     value = asarray(val, x.dtype)
     if value.ndim:
         value = diag(value)
-    return where(eye(*x.shape, dtype=bool), value, x)
+    return choose(eye(x.shape[0], x.shape[1], dtype=bool), value, x)

@@ -1,19 +1,18 @@
-"""Functions that make arrays."""
+"""Arrays made by rule: ranges, grids of coordinates, identity and triangular matrices."""
 
 from __future__ import annotations
 
 import math
-import reprlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors
-from meshrt.core.operators import ArrayOperators
-from meshrt.core.trace import EvalTrace, Tracer, context
-from meshrt.core.types import aval_of
+from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
+from meshrt.lax.filled import full as lax_full
+from meshrt.lax.filled import full_like as lax_full_like
 from meshrt.numpy import prims as el
+from meshrt.numpy.arrays import asarray, held_dtype, placed
 from meshrt.numpy.operands import (
     PYTHON_SCALARS,
     ShapeError,
@@ -24,164 +23,14 @@ from meshrt.numpy.operands import (
     shape_tuple,
     static_int,
 )
-from meshrt.primitives.reshape import broadcast_in_dim_p, expand_dims, iota_p, reshape_p
-from meshrt.primitives.reshape import full as lax_full
-from meshrt.primitives.reshape import full_like as lax_full_like
+from meshrt.numpy.shapes import stack
+from meshrt.numpy.ufuncs import power
+from meshrt.primitives.reshape import expand_dims, iota_p
 
 __all__ = [
-    "arange", "array", "asarray", "ascontiguousarray", "copy", "eye", "from_dlpack", "fromfunction", "identity",
-    "indices", "linspace", "logspace", "meshgrid", "tri", "tril", "tril_indices", "triu", "triu_indices", "vander",
+    "arange", "eye", "fromfunction", "identity", "indices", "linspace", "logspace", "meshgrid", "tri", "tril",
+    "tril_indices", "triu", "triu_indices", "vander",
 ]  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Arrays of given values.
-
-
-def asarray(
-    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
-    """``a`` as an array; an array of the wanted dtype is returned as it is.
-
-    Args:
-      a: an array, a NumPy array, a scalar, or (nested) lists and tuples of these.
-      dtype: dtype of the result; without it, what the elements promote to.
-      device: a device or sharding to put the array on.
-    """
-    if isinstance(a, ArrayOperators) and dtype is None and device is None and out_sharding is None and not copy:
-        return a
-    return array(a, dtype, copy=bool(copy), order=order, device=device, out_sharding=out_sharding)
-
-
-def array(
-    object: Any, dtype: Any = None, copy: bool = True, order: str | None = "K", ndmin: int = 0, *,
-    device: Any = None, out_sharding: Any = None,
-) -> Any:  # fmt: skip
-    """A new array with the values of ``object``; see :func:`asarray`."""
-    if order not in (None, "K", "C"):
-        raise errors.UnsupportedError(f"array: order={order!r} is not supported, only row-major order")
-    if dtype is not None:
-        dtype = dtypes.check_user_dtype(dtype, "array")
-    out = _make(object, dtype, copy)
-    if ndmin > out.ndim:
-        out = reshape_p.bind(out, new_sizes=(1,) * (ndmin - out.ndim) + out.shape)
-    return placed(out, device, out_sharding)
-
-
-def placed(out: Any, device: Any, out_sharding: Any) -> Any:
-    where = device if device is not None else out_sharding
-    if device is not None and out_sharding is not None:
-        raise errors.ArgumentTypeError("give either device or out_sharding, not both")
-    if where is None:
-        return out
-    if isinstance(out, Tracer):
-        from meshrt.lax import with_sharding_constraint
-
-        return with_sharding_constraint(out, where)
-    from meshrt.runtime.transfer import device_put
-
-    return device_put(out, where)
-
-
-def _make(a: Any, dtype: Any, copy: bool) -> Any:
-    convert = getattr(a, "__jax_array__", None)
-    if convert is not None and not isinstance(a, ArrayOperators):
-        a = convert()
-    if isinstance(a, ArrayOperators):
-        a = a if dtype is None else el.convert_element_type(a, dtype)
-        return el.copy_p.bind(a) if copy and not isinstance(a.dtype, dtypes.ExtendedDType) else a
-    if isinstance(a, PYTHON_SCALARS):
-        return _scalar(a, dtype)
-    if isinstance(a, (list, tuple)):
-        return _nested(a, dtype)
-    return _constant(_numpy(a, dtype))
-
-
-def _scalar(a: Any, dtype: Any) -> Any:
-    aval = aval_of(a)
-    target = aval.dtype if dtype is None else dtype
-    try:
-        value = np.asarray(a, target)[()]
-    except OverflowError:
-        fix = "give a wider dtype (64 bits need meshrt.config.update('enable_x64', True)) or a float"
-        raise errors.IntegerOverflowError(f"array: {a} does not fit dtype {target}; {fix}") from None
-    return el.copy_p.bind(a if dtype is None and aval.weak_type else value)
-
-
-def _numpy(a: Any, dtype: Any) -> np.ndarray:
-    """Any object that NumPy understands as an array of a dtype that we can hold."""
-    if a is None:
-        raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
-    value = np.asarray(a)
-    held = _held("array", a, value)
-    return np.asarray(value, held if dtype is None else dtype)
-
-
-def _held(name: str, given: Any, value: np.ndarray) -> np.dtype:
-    """The dtype of `value`, which NumPy made of what was given to the function `name`."""
-    return dtypes.check_value_dtype(value.dtype, f"{name}: {reprlib.repr(given)}")
-
-
-def _constant(value: np.ndarray) -> Any:
-    """A NumPy array as an array of ours: on a device if nothing is being traced, else a constant of the program."""
-    if type(context.trace) is EvalTrace:
-        from meshrt.runtime.transfer import from_numpy
-
-        return from_numpy(value)
-    return el.copy_p.bind(value)
-
-
-def _nested(a: Sequence[Any], dtype: Any) -> Any:
-    leaves = list(_leaves(a))
-    if dtype is None:
-        pairs = [dtypes.dtype_and_weak_type(leaf) for leaf in leaves]
-        dtype = dtypes.promote_dtypes(*pairs)[0] if pairs else dtypes.default_float_dtype()
-    if not any(isinstance(leaf, ArrayOperators) for leaf in leaves):
-        try:
-            return _constant(np.asarray(a, dtype=dtype))
-        except OverflowError as e:
-            raise errors.IntegerOverflowError(f"array: an element does not fit dtype {dtype} ({e})") from None
-        except ValueError as e:
-            raise ShapeError(f"array: the nested sequence has no common shape: {e}") from None
-    return _stack_nested(a, dtype)
-
-
-def _leaves(a: Any):
-    if isinstance(a, (list, tuple)):
-        for x in a:
-            yield from _leaves(x)
-    elif a is None:
-        raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
-    elif isinstance(a, (str, bytes)):
-        _held("array", a, np.asarray(a))  # says what to do about text
-    else:
-        yield a
-
-
-def _stack_nested(a: Any, dtype: Any) -> Any:
-    from meshrt.lax import concatenate
-
-    if not isinstance(a, (list, tuple)):
-        return asarray(a, dtype)
-    rows = [_stack_nested(x, dtype) for x in a]
-    shapes = {r.shape for r in rows}
-    if len(shapes) != 1:
-        raise ShapeError(f"array: the elements of a sequence must have one shape, got {sorted(shapes)}")
-    return concatenate([expand_dims(r, (0,)) for r in rows], 0)
-
-
-def copy(a: Any, order: str | None = None) -> Any:
-    """A copy of ``a``."""
-    return array(a, copy=True, order=order)
-
-
-ascontiguousarray = asarray
-
-
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
-    """An array with the values of an object that speaks DLPack, copied through the host."""
-    return asarray(np.from_dlpack(x), device=device, copy=copy)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -212,12 +61,12 @@ def arange(
 
 def _static_scalar(name: str, value: Any) -> Any:
     if isinstance(value, PYTHON_SCALARS):
-        scalar = value
+        scalar: Any = value
     else:
         concrete = np.asarray(value)  # a tracer raises ConcretizationError here
         if concrete.ndim:
             raise errors.ArgumentValueError(f"{name}: the arguments must be scalars, got shape {concrete.shape}")
-        _held(name, value, concrete)
+        held_dtype(name, value, concrete)
         scalar = concrete[()]
     if isinstance(scalar, (complex, np.complexfloating)):
         raise errors.ArgumentValueError(f"{name}: the arguments must be real, got {scalar}")
@@ -262,9 +111,9 @@ def linspace(
     return (out, delta) if retstep else out
 
 
-def _interpolated(start, stop, num, endpoint, work, shape, axis):
-    from meshrt.lax import concatenate
-
+def _interpolated(
+    start: Any, stop: Any, num: int, endpoint: bool, work: np.dtype, shape: tuple[int, ...], axis: int
+) -> tuple[Any, Any]:
     bounds = (*shape[:axis], 1, *shape[axis:])
     first = reshape_p.bind(broadcast_to_shape(start, shape), new_sizes=bounds)
     last = reshape_p.bind(broadcast_to_shape(stop, shape), new_sizes=bounds)
@@ -282,15 +131,13 @@ def _interpolated(start, stop, num, endpoint, work, shape, axis):
     t = broadcast_to_shape(t, wide)
     left = el.mul_p.bind(broadcast_to_shape(first, wide), el.sub(1, t))
     out = el.add_p.bind(left, el.mul_p.bind(broadcast_to_shape(last, wide), t))
-    return (concatenate([out, last], axis) if endpoint else out), delta
+    return (lax.concatenate([out, last], axis) if endpoint else out), delta
 
 
 def logspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
 ) -> Any:
     """``base`` to the power of values evenly spaced from ``start`` to ``stop``."""
-    from meshrt.numpy.ufuncs import power
-
     exponents = linspace(start, stop, num, endpoint, axis=axis)
     dtype = exponents.dtype if dtype is None else dtypes.check_user_dtype(dtype, "logspace")
     return el.convert_element_type(power(base, exponents), dtype)
@@ -317,8 +164,6 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
     """The coordinates of every element of an array of shape ``dimensions``."""
-    from meshrt.numpy.shapes import stack
-
     dims = shape_tuple(dimensions)
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, "indices")
     shapes = [tuple(n if i == j else 1 for j in range(len(dims))) if sparse else dims for i, n in enumerate(dims)]
@@ -400,12 +245,11 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """The matrix of powers of a vector."""
-    from meshrt.numpy.ufuncs import power
-
     x = asarray(operand("vander", x))
     if x.ndim != 1:
         raise ShapeError(f"vander needs a vector, got shape {x.shape}")
     n = x.size if N is None else static_int(N, "vander: N")
-    exponents = iota_p.bind(dtype=np.dtype("int32"), shape=(n,), dimension=0)
+    dtype = x.dtype if dtypes.issubdtype(x.dtype, np.integer) else np.dtype("int32")
+    exponents = iota_p.bind(dtype=dtype, shape=(n,), dimension=0)
     exponents = exponents if increasing else el.sub(n - 1, exponents)
     return power(expand_dims(x, (1,)), expand_dims(exponents, (0,)))

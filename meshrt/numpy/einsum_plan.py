@@ -206,7 +206,7 @@ def _greedy(terms: list[frozenset], out: frozenset, sizes: dict[str, int]) -> Pa
     steps = []
     while len(terms) > 1:
 
-        def gain(pair: tuple[int, int]) -> tuple[int, int]:
+        def gain(pair: tuple[int, int]) -> tuple[tuple[bool, int], int]:
             i, j = pair
             rest = out.union(*(t for k, t in enumerate(terms) if k not in pair))
             both = terms[i] | terms[j]
@@ -281,7 +281,10 @@ def _reduce(names: str, shape: tuple[int, ...], keep: set[str], other: dict[str,
     ``other`` are the sizes of the other operand: where it is larger, our dimension of size 1 is dropped, and the
     result gets the dimension from the other side.
     """
-    diagonals, sums, squeeze, out = [], [], [], []
+    diagonals: list[tuple[int, ...]] = []
+    sums: list[int] = []
+    squeeze: list[int] = []
+    out: list[int] = []
     for c in dict.fromkeys(names):
         axes = tuple(i for i, n in enumerate(names) if n == c)
         if len(axes) > 1 and len({shape[a] for a in axes}) > 1:  # broadcasting inside one operand

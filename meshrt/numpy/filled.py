@@ -8,12 +8,13 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt._keytypes import KeyType
+from meshrt.core.basic.shapes import canonical_shape
 from meshrt.core.types import aval_of
-from meshrt.numpy.creation import asarray, placed
+from meshrt.lax.filled import full as lax_full
+from meshrt.lax.filled import sharding_like
+from meshrt.numpy.arrays import asarray, placed
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, aval_for, broadcast_to_shape, operand, shape_tuple
 from meshrt.primitives.random import random_wrap
-from meshrt.primitives.reshape import canonical_shape, sharding_like
-from meshrt.primitives.reshape import full as lax_full
 
 __all__ = ["empty", "empty_like", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like"]
 
@@ -71,6 +72,9 @@ def full_like(
 
 
 def _full_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, device: Any, out_sharding: Any) -> Any:
+    convert = getattr(a, "__jax_array__", None)
+    if convert is not None:
+        a = convert()
     if not (hasattr(a, "shape") and hasattr(a, "dtype")):  # whatever describes an array will do
         aval_for(name, a)
     own_shape = a.shape if hasattr(a, "shape") else ()
@@ -80,8 +84,8 @@ def _full_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, devic
     shape = own_shape if shape is None else shape
     if isinstance(dtype, KeyType) and fill_value == 0:
         return random_wrap(_full(name, (*shape, *dtype.physical_suffix), 0, np.uint32, None, None), dtype.impl)
-    if device is None and out_sharding is None and canonical_shape(shape) == own_shape:
-        device = sharding_like(a)
+    if device is None and out_sharding is None:
+        device = sharding_like(a, canonical_shape(shape))
     if weak and isinstance(fill_value, PYTHON_SCALARS) and shape == own_shape:
         scalar = dtypes.scalar_type_of(dtype)(fill_value)
         if aval_of(scalar).dtype == dtype:

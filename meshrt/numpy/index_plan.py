@@ -78,7 +78,13 @@ def _in_bounds(n: int, size: int, wrap: bool) -> bool:
 
 
 def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -> StaticSlicePlan:
-    starts, limits, strides, reverse, squeeze, newaxis, kept = [], [], [], [], [], [], []
+    starts: list[int] = []
+    limits: list[int] = []
+    strides: list[int] = []
+    reverse: list[int] = []
+    squeeze: list[int] = []
+    newaxis: list[int] = []
+    kept: list[int] = []
     for t in tokens:
         axis = len(starts)
         if t[0] == "n":
@@ -120,7 +126,11 @@ class DynamicSlicePlan:
 
 
 def _dynamic_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -> DynamicSlicePlan | None:
-    starts, sizes, reverse, squeeze, newaxis = [], [], [], [], []
+    starts: list[Any] = []
+    sizes: list[int] = []
+    reverse: list[int] = []
+    squeeze: list[int] = []
+    newaxis: list[int] = []
     for t in tokens:
         axis = len(starts)
         if t[0] == "n":
@@ -191,9 +201,13 @@ class GatherPlan:
         return 0 in self.slice_shape
 
 
-def _insert_flags(tokens: Sequence[Token], shape: tuple[int, ...]) -> tuple[list[Token], tuple[int, ...], tuple]:
+def _insert_flags(
+    tokens: Sequence[Token], shape: tuple[int, ...]
+) -> tuple[list[Token], tuple[int, ...], tuple[int, ...]]:
     """Scalar booleans as index arrays into new unit dimensions: True takes the one element, False none."""
-    insert, out, new_shape = [], [], []
+    insert: list[int] = []
+    out: list[Token] = []
+    new_shape: list[int] = []
     axis = 0
     for t in tokens:
         if t[0] == "b":

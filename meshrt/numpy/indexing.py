@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
-from meshrt.numpy.filled import full_like, zeros
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.filled import full_like, zeros_like
 from meshrt.numpy.index_plan import (
     DynamicSlicePlan,
     GatherPlan,
@@ -23,12 +24,13 @@ from meshrt.numpy.index_plan import (
     tokenize,
 )
 from meshrt.numpy.operands import ShapeError, canonical_axis, operand, unsupported_argument
-from meshrt.primitives.reshape import broadcast_in_dim_p, expand_dims, reshape_p
-from meshrt.primitives.slice import dynamic_slice_p, slice_p
+from meshrt.numpy.ufuncs import remainder
+from meshrt.primitives.dynamic_slice import dynamic_slice_p
+from meshrt.primitives.reshape import expand_dims
+from meshrt.primitives.slice import slice_p
 
 __all__ = [
-    "argwhere", "compress", "extract", "flatnonzero", "gather_indices", "getitem", "index_exp", "nonzero", "s_",
-    "static_slice", "take", "take_along_axis",
+    "gather_indices", "getitem", "index_exp", "s_", "static_slice", "take", "take_along_axis",
 ]  # fmt: skip
 
 index_exp = np.index_exp
@@ -82,7 +84,8 @@ def static_slice(x: Any, plan: StaticSlicePlan) -> Any:
     return expand_dims(x, plan.newaxis) if plan.newaxis else x
 
 
-def _index_dtype(shape: Sequence[int]) -> np.dtype:
+def index_dtype(shape: Sequence[int]) -> np.dtype:
+    """int32, or int64 where a dimension of ``shape`` has positions beyond it (and 64 bits are enabled)."""
     large = any(n > np.iinfo(np.int32).max for n in shape)
     return np.dtype("int64" if large and dtypes.x64_enabled() else "int32")
 
@@ -102,7 +105,7 @@ def normalized(index: Any, wrap: int, dtype: np.dtype) -> Any:
 
 
 def _dynamic_slice(x: Any, plan: DynamicSlicePlan, operands: Sequence[Any]) -> Any:
-    dtype = _index_dtype(x.shape)
+    dtype = index_dtype(x.shape)
     starts = [dtype.type(s) if type(s) is int else normalized(operands[s[1]], s[2], dtype) for s in plan.starts]
     x = dynamic_slice_p.bind(x, *starts, slice_sizes=plan.sizes)
     if plan.reverse:
@@ -153,7 +156,7 @@ def _gather(
     if plan.insert:
         x = expand_dims(x, plan.insert)
     if plan.parts:
-        indices = gather_indices(plan, operands, _index_dtype(x.shape))
+        indices = gather_indices(plan, operands, index_dtype(x.shape))
         numbers = lax.GatherDimensionNumbers(plan.offset_dims, plan.collapsed_slice_dims, plan.start_index_map)
         x = lax.gather(
             x, indices, numbers, plan.slice_sizes, unique_indices=unique or plan.unique,
@@ -202,7 +205,7 @@ def take(
     if n == 0 and math.prod(shape):
         raise IndexingError(f"take: dimension {axis} of an array of shape {a.shape} is empty")
     if not math.prod(shape):
-        return zeros((*a.shape[:axis], *shape, *a.shape[axis + 1 :]), a.dtype)
+        return zeros_like(a, shape=(*a.shape[:axis], *shape, *a.shape[axis + 1 :]))
     indices = _taken(indices, n, mode)
     numbers = lax.GatherDimensionNumbers(
         (*range(axis), *range(axis + len(shape), a.ndim + len(shape) - 1)), (axis,), (axis,)
@@ -222,11 +225,9 @@ def _taken(indices: Any, n: int, mode: str | None) -> Any:
     if not dtypes.issubdtype(aval.dtype, np.integer):
         raise errors.ArgumentTypeError(f"take needs integer indices, got dtype {aval.dtype}")
     if mode == "wrap":
-        from meshrt.numpy.ufuncs import remainder
-
         return asarray(remainder(indices, n))
     unsigned = dtypes.issubdtype(aval.dtype, np.unsignedinteger)
-    return normalized(indices, n if mode in (None, "fill") and not unsigned else 0, _index_dtype((n,)))
+    return normalized(indices, n if mode in (None, "fill") and not unsigned else 0, index_dtype((n,)))
 
 
 def take_along_axis(
@@ -252,9 +253,9 @@ def take_along_axis(
     n = a.shape[axis]
     out = _broadcast_except(a.shape, indices.shape, axis)
     if n == 0 or 0 in out:
-        return zeros(out, a.dtype)
+        return zeros_like(a, shape=out)
     unsigned = dtypes.issubdtype(indices.dtype, np.unsignedinteger)
-    index = normalized(indices, n if wrap and not unsigned else 0, _index_dtype((n,)))
+    index = normalized(indices, n if wrap and not unsigned else 0, index_dtype((n,)))
     return _gather_along(a, index, axis, "fill" if mode is None else mode, fill_value)
 
 
@@ -285,75 +286,3 @@ def _gather_along(a: Any, index: Any, axis: int, mode: str, fill_value: Any) -> 
         a = reshape_p.bind(a, new_sizes=tuple(a.shape[i] for i in kept))
     vectors = reshape_p.bind(index, new_sizes=(*(index.shape[i] for i in index_dims), 1))
     return lax.gather(a, vectors, numbers, sizes, mode=mode, fill_value=fill_value)
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Results whose shape depends on values.
-
-
-def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
-    """Positions of nonzero elements, one index array per dimension.
-
-    Their number depends on the values: inside traced code give ``size``, the number to return; missing ones are
-    ``fill_value`` (a scalar or one per dimension, 0 by default).
-    """
-    a = asarray(operand("nonzero", a))
-    if a.ndim == 0:
-        raise ShapeError("nonzero of a scalar is not defined; use x != 0")
-    if size is None:
-        concrete = getattr(a, "concrete", None)
-        value = concrete() if concrete is not None else a
-        if value is None:
-            raise errors.ConcretizationError(
-                "the size of nonzero's result depends on values that are not known while tracing; give size=..., "
-                "or use where with three arguments"
-            )
-        return tuple(asarray(i.astype(np.int32)) for i in np.nonzero(np.asarray(value)))
-    return _nonzero_sized(a, size, fill_value)
-
-
-def _nonzero_sized(a: Any, size: int, fill_value: Any) -> tuple[Any, ...]:
-    """The k-th nonzero element is where the running count reaches k + 1."""
-    from meshrt.numpy.reductions import cumsum
-    from meshrt.numpy.reductions import sum as total
-    from meshrt.numpy.selection import where
-    from meshrt.numpy.ufuncs import floor_divide, not_equal, remainder
-
-    mask = reshape_p.bind(a if a.dtype == np.bool_ else not_equal(a, 0), new_sizes=(a.size,))
-    fills = fill_value if isinstance(fill_value, (tuple, list)) else (fill_value or 0,) * a.ndim
-    if a.size == 0 or size == 0:
-        return tuple(full_like(mask, f, dtype=np.int32, shape=(size,)) for f in fills)
-    count = cumsum(mask)
-    ones = zeros((size,), np.int32).at[count].add(1, mode="drop")
-    flat = cumsum(ones)
-    missing = lax.iota(np.int32, size) >= total(mask)
-    out, stride = [], a.size
-    for n, fill in zip(a.shape, fills):
-        stride //= n
-        out.append(where(missing, fill, remainder(floor_divide(flat, stride), n)))
-    return tuple(out)
-
-
-def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Positions of nonzero elements in the flattened array; see :func:`nonzero`."""
-    a = asarray(operand("flatnonzero", a))
-    return nonzero(reshape_p.bind(a, new_sizes=(a.size,)), size=size, fill_value=fill_value)[0]
-
-
-def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Positions of nonzero elements as rows; see :func:`nonzero`."""
-    from meshrt.numpy.shapes import stack
-
-    return stack(nonzero(a, size=size, fill_value=fill_value), 1)
-
-
-def compress(condition: Any, a: Any, axis: int | None = None) -> Any:
-    """The positions of ``a`` along ``axis`` where the concrete vector ``condition`` is true."""
-    a = asarray(operand("compress", a, 1))
-    a, axis = (reshape_p.bind(a, new_sizes=(a.size,)), 0) if axis is None else (a, canonical_axis(axis, a.ndim))
-    return take(a, np.nonzero(np.asarray(condition))[0].astype(np.int32), axis=axis)
-
-
-def extract(condition: Any, arr: Any) -> Any:
-    """The elements of ``arr`` where the concrete ``condition`` is true, as a vector."""
-    return compress(np.ravel(np.asarray(condition)), arr)

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.numpy import contractions, reductions
 from meshrt.numpy import prims as el
-from meshrt.numpy import reductions
-from meshrt.numpy.contractions import cross, diagonal, einsum, matmul, outer, tensordot, trace, vecdot
-from meshrt.numpy.creation import asarray, eye
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.contractions import einsum, matmul, tensordot, vecdot
+from meshrt.numpy.creation import eye
 from meshrt.numpy.names import missing
 from meshrt.numpy.operands import ShapeError, canonical_axes, promote_inexact
-from meshrt.numpy.shapes import matrix_transpose
+from meshrt.numpy.shapes import broadcast_to, matrix_transpose
 from meshrt.numpy.ufuncs import abs as absolute
 from meshrt.numpy.ufuncs import not_equal, power, real, sqrt
 
@@ -21,6 +22,32 @@ __all__ = [
     "cross", "diagonal", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "multi_dot", "norm", "outer",
     "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+
+def diagonal(x: Any, /, *, offset: int = 0) -> Any:
+    """The elements on a diagonal of matrices, which are the last two dimensions, as a new last dimension."""
+    return contractions.diagonal(x, offset, -2, -1)
+
+
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+    """The sum along a diagonal of matrices, which are the last two dimensions."""
+    return contractions.trace(x, offset, -2, -1, dtype)
+
+
+def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """The cross product of vectors of three elements along ``axis``."""
+    for x in (x1, x2):
+        shape = np.shape(x)
+        if not -len(shape) <= axis < len(shape) or shape[axis] != 3:
+            raise ShapeError(f"cross needs vectors of 3 elements along axis {axis}, got shape {shape}")
+    return contractions.cross(x1, x2, axis=axis)
+
+
+def outer(x1: Any, x2: Any, /) -> Any:
+    """The outer product of two vectors."""
+    if np.ndim(x1) != 1 or np.ndim(x2) != 1:
+        raise ShapeError(f"outer needs two vectors, got shapes {np.shape(x1)} and {np.shape(x2)}")
+    return contractions.outer(x1, x2)
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
@@ -98,8 +125,6 @@ def matrix_power(a: Any, n: int) -> Any:
             "matrix_power with a negative exponent needs an inverse, which is not supported yet"
         )
     if n == 0:
-        from meshrt.numpy.shapes import broadcast_to
-
         return broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape)
     result = None
     while n:

@@ -12,7 +12,18 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators, attach
-from meshrt.numpy import contractions, creation, indexing, padding, reductions, selection, shapes, sorting, ufuncs
+from meshrt.numpy import (
+    arrays,
+    contractions,
+    indexing,
+    padding,
+    positions,
+    reductions,
+    selection,
+    shapes,
+    sorting,
+    ufuncs,
+)
 from meshrt.numpy import prims as el
 from meshrt.numpy.at import IndexUpdateHelper
 from meshrt.numpy.operands import PYTHON_SCALARS
@@ -27,7 +38,7 @@ _CONTAINERS = (list, tuple, set, dict)
 def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """A binary operator that leaves operands it does not know to the other side."""
 
-    def method(self, other):
+    def method(self: ArrayOperators, other: Any) -> Any:
         if isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
             return function(self, other)
         if isinstance(other, _CONTAINERS):
@@ -42,7 +53,7 @@ def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def method(self, other):
+    def method(self: ArrayOperators, other: Any) -> Any:
         if isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
             return function(other, self)
         return NotImplemented
@@ -63,13 +74,13 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _power(self, other, modulo=None):
+def _power(self: ArrayOperators, other: Any, modulo: Any = None) -> Any:
     if modulo is not None:
         raise errors.UnsupportedError("pow with a modulus is not supported for arrays")
     return ufuncs.power(self, other) if isinstance(other, _ACCEPTED) else NotImplemented
 
 
-def _round(self, ndigits: int | None = None):
+def _round(self: ArrayOperators, ndigits: int | None = None) -> Any:
     """`round(x)` gives integers, `round(x, n)` elements of the same dtype, as for Python's numbers."""
     if ndigits is None:
         return _astype(selection.round(self), int)
@@ -80,23 +91,25 @@ def _round(self, ndigits: int | None = None):
 # Methods whose arguments differ from the function's.
 
 
-def _astype(self, dtype, copy: bool = False, device: Any = None):
+def _astype(self: ArrayOperators, dtype: Any, copy: bool = False, device: Any = None) -> Any:
     """The array with elements of ``dtype``."""
     return astype(self, dtype, copy=copy, device=device)
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
     """``x`` with elements of ``dtype`` (None: the default float)."""
-    x = creation.asarray(x)
+    x = arrays.asarray(x)
     if x.dtype != dtype or not isinstance(dtype, np.dtype):
         dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "astype")
     if x.dtype.kind == "c" and dtype.kind in "fiu":
         x = el.real_p.bind(x)
     x = el.convert_element_type(x, dtype)
-    return creation.array(x, copy=copy, device=device) if copy or device is not None else x
+    return arrays.array(x, copy=copy, device=device) if copy or device is not None else x
 
 
-def _reshape(self, *shape, order: str = "C", copy: bool | None = None, out_sharding: Any = None):
+def _reshape(
+    self: ArrayOperators, *shape: Any, order: str = "C", copy: bool | None = None, out_sharding: Any = None
+) -> Any:
     """The array with another shape, given as one sequence or as separate sizes."""
     return shapes.reshape(self, _spread(shape), order, out_sharding=out_sharding)
 
@@ -105,7 +118,7 @@ def _spread(args: tuple) -> Any:
     return args[0] if len(args) == 1 else args
 
 
-def _transpose(self, *axes):
+def _transpose(self: ArrayOperators, *axes: Any) -> Any:
     """The array with dimensions reordered, given as one sequence or separately; reversed by default."""
     return shapes.transpose(self, None if not axes or axes == (None,) else _as_axes(axes))
 
@@ -114,7 +127,7 @@ def _as_axes(axes: tuple) -> tuple:
     return tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
 
 
-def _view(self, dtype=None):
+def _view(self: ArrayOperators, dtype: Any = None) -> Any:
     """The same bits as elements of another dtype; the last dimension changes with the size of elements."""
     if dtype is None:
         return self
@@ -136,55 +149,61 @@ def _view(self, dtype=None):
     return out if new_size == old_size else shapes.reshape(out, (*self.shape[:-1], -1))
 
 
-def _item(self, *args):
+def _item(self: ArrayOperators, *args: Any) -> Any:
     """The element at ``args`` (or the only one) as a Python number."""
     return np.asarray(self).item(*args)
 
 
-def _iterate(self):
+def _iterate(self: ArrayOperators) -> Any:
     """The slices along the first dimension."""
     if self.ndim == 0:
         raise TypeError("iteration over a 0-d array: it has no dimensions")
     return iter(shapes.unstack(self))
 
 
-def _matrix_transpose(self):
+def _matrix_transpose(self: ArrayOperators) -> Any:
     return shapes.matrix_transpose(self)
 
 
-def _flatten(self, order: str = "C", *, out_sharding: Any = None):
+def _flatten(self: ArrayOperators, order: str = "C", *, out_sharding: Any = None) -> Any:
     """The array as a vector."""
     return shapes.ravel(self, order, out_sharding=out_sharding)
 
 
-def _swapaxes(self, axis1: int, axis2: int):
+def _swapaxes(self: ArrayOperators, axis1: int, axis2: int) -> Any:
     """The array with two dimensions exchanged."""
     return shapes.swapaxes(self, axis1, axis2)
 
 
 def _argsort(
-    self, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False
-):
+    self: ArrayOperators,
+    axis: int | None = -1,
+    *,
+    kind: None = None,
+    order: None = None,
+    stable: bool = True,
+    descending: bool = False,
+) -> Any:
     """The positions that sort the array along ``axis``."""
     return sorting.argsort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
 
 
-def _clip(self, min=None, max=None):
+def _clip(self: ArrayOperators, min: Any = None, max: Any = None) -> Any:
     """The array limited to [min, max]."""
     return selection.clip(self, min, max)
 
 
-def _choose_getitem(self, index):
+def _choose_getitem(self: ArrayOperators, index: Any) -> Any:
     return indexing.getitem(self, index)
 
 
-def _no_setitem(self, index, value):
+def _no_setitem(self: ArrayOperators, index: Any, value: Any) -> None:
     raise errors.ArgumentTypeError(
         "arrays are immutable and do not support item assignment; use x = x.at[index].set(value)"
     )
 
 
-def _contains_length(self) -> int:
+def _contains_length(self: ArrayOperators) -> int:
     if not self.aval.shape:
         raise TypeError("len() of unsized object: the array has no dimensions")
     return self.aval.shape[0]
@@ -193,7 +212,7 @@ def _contains_length(self) -> int:
 def _function_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose first argument is the array, as a method."""
 
-    def method(self, *args, **kwargs):
+    def method(self: ArrayOperators, *args: Any, **kwargs: Any) -> Any:
         return function(self, *args, **kwargs)
 
     method.__name__ = function.__name__
@@ -207,8 +226,8 @@ _PLAIN: dict[str, Callable[..., Any]] = {
         reductions.all, reductions.any, reductions.argmax, reductions.argmin, reductions.cumprod, reductions.cumsum,
         reductions.max, reductions.mean, reductions.min, reductions.prod, reductions.ptp, reductions.std,
         reductions.sum, reductions.var, shapes.ravel, padding.repeat, shapes.squeeze, contractions.diagonal,
-        contractions.dot, contractions.trace, indexing.take, indexing.nonzero, sorting.sort,
-        sorting.searchsorted, selection.round, ufuncs.conj, ufuncs.conjugate, creation.copy,
+        contractions.dot, contractions.trace, indexing.take, positions.nonzero, sorting.sort,
+        sorting.searchsorted, selection.round, ufuncs.conj, ufuncs.conjugate, arrays.copy,
     )
 }  # fmt: skip
 
@@ -233,7 +252,7 @@ def attach_all() -> None:
         "astype": _astype, "reshape": _reshape, "transpose": _transpose, "view": _view, "item": _item,
         "tolist": lambda self: np.asarray(self).tolist(), "flatten": _flatten, "swapaxes": _swapaxes, "clip": _clip,
         "argsort": _argsort,
-        "compress": lambda self, condition, axis=None: indexing.compress(condition, self, axis),
+        "compress": lambda self, condition, axis=None: positions.compress(condition, self, axis),
         "T": property(shapes.transpose), "mT": property(_matrix_transpose),
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
     }  # fmt: skip

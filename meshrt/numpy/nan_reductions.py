@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from meshrt import dtypes
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.operands import broadcast_to_shape, unsupported_argument
+from meshrt.numpy.choose import choose
+from meshrt.numpy.operands import broadcast_to_shape, operand, unsupported_argument
 from meshrt.numpy.reductions import (
     any,
     argmax,
@@ -24,7 +26,6 @@ from meshrt.numpy.reductions import (
     sum,
     var,
 )
-from meshrt.numpy.selection import where as select_where
 
 __all__ = [
     "nanargmax",
@@ -45,62 +46,87 @@ def _nan_replaced(name: str, a: Any, value: Any) -> tuple[Any, Any]:
     if not dtypes.issubdtype(x.dtype, np.inexact):
         return x, None
     valid = el.eq_p.bind(x, x)
-    return select_where(valid, x, np.asarray(value, x.dtype)[()]), valid
+    return choose(valid, x, np.asarray(value, x.dtype)[()]), valid
 
 
-def nansum(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
+def nansum(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
     """The sum over ``axis``, NaN counting as 0."""
     return sum(_nan_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
 
 
-def nanprod(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None):
+def nanprod(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
     """The product over ``axis``, NaN counting as 1."""
     return prod(_nan_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
 
 
-def nanmax(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+def nanmax(
+    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
     """The largest element over ``axis`` that is not NaN; NaN where there is none."""
     return _nan_extreme("nanmax", max, -np.inf, a, axis, out, keepdims, initial, where)
 
 
-def nanmin(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+def nanmin(
+    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
     """The smallest element over ``axis`` that is not NaN; NaN where there is none."""
     return _nan_extreme("nanmin", min, np.inf, a, axis, out, keepdims, initial, where)
 
 
-def _nan_extreme(name, reduce, worst, a, axis, out, keepdims, initial, where):
+def _nan_extreme(
+    name: str,
+    reduce: Callable[..., Any],
+    worst: float,
+    a: Any,
+    axis: Any,
+    out: None,
+    keepdims: bool,
+    initial: Any,
+    where: Any,
+) -> Any:
     x, valid = _nan_replaced(name, a, worst) if _inexact(a) else (operand_array(name, a), None)
     result = reduce(x, axis, out, keepdims, initial, where)
     if valid is None or initial is not None:
         return result
     none = el.not_p.bind(any(valid, axis, keepdims=keepdims))
-    return select_where(none, np.asarray(np.nan, result.dtype)[()], result)
+    return choose(none, np.asarray(np.nan, result.dtype)[()], result)
 
 
 def _inexact(a: Any) -> bool:
     return dtypes.issubdtype(aval_of(a).dtype, np.inexact)
 
 
-def nanargmax(a, axis=None, out=None, keepdims=None):
+def nanargmax(a: Any, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
     """The position of the first maximum that is not NaN; -1 where all are."""
     return _nan_arg("nanargmax", argmax, -np.inf, a, axis, out, keepdims)
 
 
-def nanargmin(a, axis=None, out=None, keepdims=None):
+def nanargmin(a: Any, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
     """The position of the first minimum that is not NaN; -1 where all are."""
     return _nan_arg("nanargmin", argmin, np.inf, a, axis, out, keepdims)
 
 
-def _nan_arg(name, find, worst, a, axis, out, keepdims):
+def _nan_arg(
+    name: str, find: Callable[..., Any], worst: float, a: Any, axis: Any, out: None, keepdims: bool | None
+) -> Any:
+    a = operand(name, a)
     if not _inexact(a):
         return find(a, axis, out, keepdims)
     x, valid = _nan_replaced(name, a, worst)
     position = find(x, axis, out, keepdims)
     some = any(valid, axis, keepdims=bool(keepdims))
-    return select_where(some, position, np.asarray(-1, position.dtype)[()])
+    return choose(some, position, np.asarray(-1, position.dtype)[()])
 
 
-def nanmean(a, axis=None, dtype=None, out=None, keepdims=False, where=None):
+def nanmean(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
+) -> Any:
     """The mean over ``axis`` of elements that are not NaN."""
     unsupported_argument("nanmean", "out", out)
     if not _inexact(a):
@@ -112,7 +138,10 @@ def nanmean(a, axis=None, dtype=None, out=None, keepdims=False, where=None):
     return mean(x, axis, dtype, keepdims=keepdims, where=valid)
 
 
-def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, where=None):
+def nanvar(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, where: Any =
+    None,
+) -> Any:  # fmt: skip
     """The variance over ``axis`` of elements that are not NaN."""
     unsupported_argument("nanvar", "out", out)
     if not _inexact(a):
@@ -122,7 +151,10 @@ def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, where=Non
     return var(x, axis, dtype, ddof=ddof, keepdims=keepdims, where=valid)
 
 
-def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, where=None):
+def nanstd(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, where: Any =
+    None,
+) -> Any:  # fmt: skip
     """The standard deviation over ``axis`` of elements that are not NaN."""
     return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, where))
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt._lattice import COMPLEX, FLOAT, SIGNED, STRONG, UNSIGNED
+from meshrt.core.basic.pointwise import PYTHON_SCALARS
+from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type_p
-from meshrt.primitives.reshape import broadcast_in_dim_p
 
 __all__ = [
     "AxisError",
@@ -43,8 +44,6 @@ __all__ = [
     "to_dtype",
     "unsupported_argument",
 ]
-
-PYTHON_SCALARS = (bool, int, float, complex)
 
 
 class ShapeError(errors.ArgumentValueError):

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors, lax
+from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
+from meshrt.numpy import reductions
+from meshrt.numpy.arrays import asarray
 from meshrt.numpy.filled import zeros
+from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import (
     ShapeError,
     broadcast_to_shape,
@@ -22,8 +25,8 @@ from meshrt.numpy.operands import (
     shape_tuple,
     static_int,
 )
+from meshrt.numpy.reductions import cumsum
 from meshrt.numpy.shapes import broadcast_to, ravel, reshape, take_static
-from meshrt.primitives.reshape import broadcast_in_dim_p, reshape_p
 
 __all__ = ["pad", "repeat", "resize", "tile"]
 
@@ -131,8 +134,6 @@ def _pieces(x: Any, positions: np.ndarray, axis: int) -> list[Any]:
 
 
 def _statistic(x: Any, widths: Widths, mode: str, stat_length: Any) -> Any:
-    from meshrt.numpy import reductions
-
     reduce = {"maximum": reductions.max, "minimum": reductions.min, "mean": reductions.mean}[mode]
     lengths = None if stat_length is None else pairs(stat_length, x.ndim)
     for axis, (a, b) in enumerate(widths):
@@ -205,9 +206,6 @@ def _repeat_evenly(x: Any, count: int, axis: int) -> Any:
 
 def _repeat_dynamic(x: Any, counts: Any, axis: int, total: int) -> Any:
     """Position k of the result comes from the last position whose repeats begin at or before k."""
-    from meshrt.numpy.indexing import take
-    from meshrt.numpy.reductions import cumsum
-
     if total == 0 or x.shape[axis] == 0:
         return zeros((*x.shape[:axis], total, *x.shape[axis + 1 :]), x.dtype)
     starts = cumsum(counts) - counts

@@ -13,8 +13,8 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
+from meshrt.numpy.choose import choose
 from meshrt.numpy.operands import promote_inexact, promote_numeric, promote_pair
-from meshrt.numpy.selection import where
 from meshrt.primitives.random import random_unwrap
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 def _floating(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
     """A function of one operand, which becomes floating first."""
 
-    def function(x, /):
+    def function(x: Any, /) -> Any:
         if isinstance(x, ArrayOperators) and x.aval.dtype.kind in "fc":
             return p.bind(x)
         return p.bind(promote_inexact(name, x)[0])
@@ -69,13 +69,13 @@ def _binary(name: str, p: Primitive, doc: str, on_bool: Primitive | None = None)
     """A function of two promoted operands; ``on_bool`` is what it means for booleans, if that differs."""
     if on_bool is None:
 
-        def function(x, y, /):
+        def function(x: Any, y: Any, /) -> Any:
             x, y, _ = promote_pair(name, x, y)
             return p.bind(x, y)
 
     else:
 
-        def function(x, y, /):
+        def function(x: Any, y: Any, /) -> Any:
             x, y, dtype = promote_pair(name, x, y)
             return (on_bool if dtype == np.bool_ else p).bind(x, y)
 
@@ -85,7 +85,7 @@ def _binary(name: str, p: Primitive, doc: str, on_bool: Primitive | None = None)
 def _equality(name: str, p: Primitive, joined: Primitive, doc: str) -> Callable[[Any, Any], Any]:
     """A comparison of numbers, or of keys; ``joined`` makes one of those of the words of two keys."""
 
-    def function(x, y, /):
+    def function(x: Any, y: Any, /) -> Any:
         if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators):
             if x.aval.is_key and x.aval.dtype == y.aval.dtype:
                 x, y, _ = promote_pair(name, random_unwrap(x), random_unwrap(y))
@@ -110,13 +110,13 @@ bitwise_xor = _binary("bitwise_xor", el.xor_p, "Bitwise exclusive or")
 
 
 def _comparison(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
-    def function(x, y, /):
+    def function(x: Any, y: Any, /) -> Any:
         x, y, dtype = promote_pair(name, x, y)
         if dtype.kind != "c":
             return p.bind(x, y)
         parts = [(el.real_p.bind(v), el.imag_p.bind(v)) for v in (x, y)]
         (xr, xi), (yr, yi) = parts  # complex numbers compare by real part first, as in NumPy
-        return where(el.eq_p.bind(xr, yr), p.bind(xi, yi), p.bind(xr, yr))
+        return choose(el.eq_p.bind(xr, yr), p.bind(xi, yi), p.bind(xr, yr))
 
     return named(function, name, doc)
 
@@ -130,7 +130,7 @@ greater_equal = _comparison("greater_equal", el.ge_p, "x >= y")
 def _numeric_binary(name: str, p: Primitive, doc: str, inexact: bool = False) -> Callable[[Any, Any], Any]:
     prepare = promote_inexact if inexact else promote_numeric
 
-    def function(x, y, /):
+    def function(x: Any, y: Any, /) -> Any:
         return p.bind(*prepare(name, x, y))
 
     return named(function, name, doc)
@@ -142,7 +142,7 @@ arctan2 = atan2 = _numeric_binary("arctan2", el.atan2_p, "Angle of the point (y,
 nextafter = _numeric_binary("nextafter", el.nextafter_p, "Next number after x towards y", True)
 
 
-def right_shift(x, y, /):
+def right_shift(x: Any, y: Any, /) -> Any:
     """x >> y, elementwise; keeps the sign of signed integers."""
     x, y = promote_numeric("right_shift", x, y)
     unsigned = dtypes.issubdtype(aval_of(x).dtype, np.unsignedinteger)
@@ -152,7 +152,7 @@ def right_shift(x, y, /):
 bitwise_right_shift = right_shift
 
 
-def true_divide(x, y, /):
+def true_divide(x: Any, y: Any, /) -> Any:
     """x / y in floating point, elementwise."""
     x, y, dtype = promote_pair("true_divide", x, y)
     if dtypes.issubdtype(dtype, np.inexact):

@@ -1,6 +1,7 @@
 # ruff: noqa: F401
 """The elementwise primitives of all families under one name, for the rooms of this package."""
 
+from meshrt.core.basic.pointwise import add_p
 from meshrt.primitives.conversion import (
     bitcast_convert_type_p,
     convert_element_type,
@@ -11,7 +12,6 @@ from meshrt.primitives.elementwise import (
     acos_p,
     acosh_p,
     add,
-    add_p,
     and_p,
     asin_p,
     asinh_p,

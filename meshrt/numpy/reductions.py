@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.choose import choose
 from meshrt.numpy.filled import full
 from meshrt.numpy.operands import (
     PYTHON_SCALARS,
@@ -25,12 +27,13 @@ from meshrt.numpy.operands import (
     canonical_axes,
     canonical_axis,
     operand,
+    promote_inexact,
     to_dtype,
     unsupported_argument,
 )
-from meshrt.numpy.selection import where as select_where
+from meshrt.numpy.shapes import concatenate
+from meshrt.numpy.ufuncs import real
 from meshrt.primitives import reduce as rd
-from meshrt.primitives.reshape import reshape_p
 
 __all__ = [
     "all", "amax", "amin", "any", "argmax", "argmin", "average", "count_nonzero", "cumprod", "cumsum",
@@ -75,7 +78,7 @@ def boolean_mask(name: str, where: Any) -> Any:
 
 
 def _masked(name: str, x: Any, where: Any, identity: Any) -> Any:
-    return x if where is None else select_where(boolean_mask(name, where), x, np.asarray(identity, x.dtype)[()])
+    return x if where is None else choose(boolean_mask(name, where), x, np.asarray(identity, x.dtype)[()])
 
 
 def keep_dimensions(out: Any, shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -87,7 +90,7 @@ def keep_dimensions(out: Any, shape: tuple[int, ...], axes: tuple[int, ...], kee
 
 def _reduce(
     name: str, p: Primitive, x: Any, axis: Any, keepdims: bool, initial: Any, where: Any,
-    combine: Callable[..., Any], identity: Callable[[Any], Any] | None,
+    combine: Callable[..., Any] | None, identity: Callable[[Any], Any],
 ) -> Any:  # fmt: skip
     """The reduction of an array that already has the dtype to compute in."""
     axes = canonical_axes(axis, x.ndim, name)
@@ -95,6 +98,7 @@ def _reduce(
         x = _masked(name, x, where, identity(x.dtype))
     out = p.bind(x, axes=axes)
     if initial is not None:
+        assert combine is not None  # what has no initial value has none
         out = combine(el.convert_element_type(_initial(name, initial), x.dtype), out)
     return keep_dimensions(out, x.shape, axes, keepdims)
 
@@ -158,8 +162,12 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
 # Extremes and truth.
 
 
-def _extreme(name: str, p: Primitive, combine: Callable[..., Any], identity: Callable[[Any], Any], doc: str):
-    def function(a, axis=None, out=None, keepdims=False, initial=None, where=None):
+def _extreme(
+    name: str, p: Primitive, combine: Callable[..., Any], identity: Callable[[Any], Any], doc: str
+) -> Callable[..., Any]:
+    def function(
+        a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    ) -> Any:
         unsupported_argument(name, "out", out)
         x = operand_array(name, a)
         if initial is None:
@@ -184,13 +192,11 @@ min = amin = _extreme(
 )
 
 
-def _truth(name: str, p: Primitive, identity: bool, doc: str):
-    def function(a, axis=None, out=None, keepdims=False, *, where=None):
+def _truth(name: str, p: Primitive, identity: bool, doc: str) -> Callable[..., Any]:
+    def function(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
         unsupported_argument(name, "out", out)
         x = operand_array(name, a)
         if x.dtype.kind == "c":
-            from meshrt.numpy.ufuncs import real
-
             x = real(x)
         x = el.convert_element_type(x, np.dtype(bool))
         return _reduce(name, p, x, axis, keepdims, None, where, None, lambda d: identity)
@@ -210,8 +216,8 @@ def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> A
     return el.sub_p.bind(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
 
 
-def _arg(name: str, find: Callable[..., Any], doc: str):
-    def function(a, axis=None, out=None, keepdims=None):
+def _arg(name: str, find: Callable[..., Any], doc: str) -> Callable[..., Any]:
+    def function(a: Any, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
         unsupported_argument(name, "out", out)
         x = operand_array(name, a)
         shape, axes = x.shape, canonical_axes(axis, x.ndim, name)
@@ -268,8 +274,6 @@ def mean(
 
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
     """The mean over ``axis``, weighted if ``weights`` are given; with ``returned`` also the sum of weights."""
-    from meshrt.numpy.operands import promote_inexact
-
     x = operand_array("average", a)
     axes = canonical_axes(axis, x.ndim, "average")
     if weights is None:
@@ -317,7 +321,7 @@ def _correction(ddof: int, correction: float | None) -> float:
     return correction
 
 
-def _variance(a, axis, dtype, correction, keepdims, where, center) -> Any:
+def _variance(a: Any, axis: Any, dtype: Any, correction: float, keepdims: bool, where: Any, center: Any) -> Any:
     x = operand_array("var", a)
     if dtype is None:
         work = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(x.dtype))
@@ -345,7 +349,7 @@ def _variance(a, axis, dtype, correction, keepdims, where, center) -> Any:
         return out if divisor > 0 else full(out.shape, np.nan, result)
     divisor = el.sub(count, correction)
     out = el.convert_element_type(el.div_p.bind(total, divisor), result)
-    return select_where(el.gt_p.bind(divisor, np.zeros((), divisor.dtype)[()]), out, np.asarray(np.nan, result)[()])
+    return choose(el.gt_p.bind(divisor, np.zeros((), divisor.dtype)[()]), out, np.asarray(np.nan, result)[()])
 
 
 def mean_of(x: Any, axis: Any, dtype: Any, where: Any) -> Any:
@@ -384,35 +388,39 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
     """As :func:`cumsum` along a dimension that only vectors may leave out."""
-    return _array_api_cumulative("cumulative_sum", cumsum, x, axis, dtype, include_initial, 0)
+    return _array_api_cumulative("cumulative_sum", cumsum, x, axis, dtype, include_initial)
 
 
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
     """As :func:`cumprod` along a dimension that only vectors may leave out."""
-    return _array_api_cumulative("cumulative_prod", cumprod, x, axis, dtype, include_initial, 1)
+    return _array_api_cumulative("cumulative_prod", cumprod, x, axis, dtype, include_initial)
 
 
-def _array_api_cumulative(name, function, x, axis, dtype, include_initial, first):
+def _array_api_cumulative(
+    name: str, function: Callable[..., Any], x: Any, axis: int | None, dtype: Any, include_initial: bool
+) -> Any:
     x = operand_array(name, x)
     if x.ndim == 0 or (axis is None and x.ndim > 1):
         raise ShapeError(f"{name} of an array of shape {x.shape} needs a dimension; give axis")
     axis = canonical_axis(0 if axis is None else axis, x.ndim, name)
-    if dtype is None:
+    if dtype is None and function is cumsum:  # products keep the dtypes of small integers
         dtype = _promoted_integer(x.dtype)
     out = function(x, axis, dtype)
     if include_initial:
-        start = full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), first, out.dtype)
+        start = full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), 0 if function is cumsum else 1, out.dtype)
         out = lax.concatenate([start, out], axis)
     return out
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Differences of neighbours along ``axis``, taken ``n`` times."""
-    from meshrt.numpy.shapes import concatenate
-
     x = operand_array("diff", a)
     if x.ndim == 0:
         raise ShapeError("diff needs an array of at least one dimension")
+    if n < 0:
+        raise ShapeError(f"diff: the order n must be non-negative, got {n}")
+    if n == 0:
+        return x
     axis = canonical_axis(axis, x.ndim, "diff")
     edge = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     parts = [

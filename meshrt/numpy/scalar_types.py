@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes
 from meshrt._lattice import STRONG
 from meshrt.core.operators import ArrayOperators
+from meshrt.numpy.arrays import asarray
 
 __all__ = ["SCALAR_TYPES", "ScalarType"]
 
@@ -19,8 +19,6 @@ class ScalarType(type):
     dtype: np.dtype
 
     def __call__(cls, x: Any = 0) -> Any:
-        from meshrt.numpy.creation import asarray
-
         return asarray(x, dtype=cls.dtype)
 
     def __hash__(cls) -> int:
@@ -61,8 +59,7 @@ SCALAR_TYPES: dict[str, ScalarType] = {
 SCALAR_TYPES |= {
     "bool": SCALAR_TYPES["bool_"], "single": SCALAR_TYPES["float32"], "double": SCALAR_TYPES["float64"],
     "csingle": SCALAR_TYPES["complex64"], "cdouble": SCALAR_TYPES["complex128"],
-    "int_": SCALAR_TYPES["int64" if dtypes.x64_enabled() else "int32"],
-    "uint": SCALAR_TYPES["uint64" if dtypes.x64_enabled() else "uint32"],
-    "float_": SCALAR_TYPES["float64" if dtypes.x64_enabled() else "float32"],
-    "complex_": SCALAR_TYPES["complex128" if dtypes.x64_enabled() else "complex64"],
+    # Of 64 bits as in NumPy; without enable_x64 they are canonicalized to 32 where they are used.
+    "int_": SCALAR_TYPES["int64"], "uint": SCALAR_TYPES["uint64"],
+    "float_": SCALAR_TYPES["float64"], "complex_": SCALAR_TYPES["complex128"],
 }  # fmt: skip

@@ -9,20 +9,31 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.choose import choose
 from meshrt.numpy.operands import (
-    broadcast_to_shape,
-    common_shape,
+    ShapeError,
     operand,
     promote_inexact,
-    same_dtype,
     scalar_like,
+    static_int,
+    unsupported_argument,
+)
+from meshrt.numpy.positions import nonzero
+from meshrt.numpy.ufuncs import (
+    equal,
+    imag,
+    isfinite,
+    isnan,
+    isneginf,
+    isposinf,
+    maximum,
+    minimum,
+    real,
 )
 from meshrt.primitives.reduce import reduce_and_p
-from meshrt.primitives.reshape import broadcast_in_dim_p
 
 __all__ = [
     "allclose", "around", "array_equal", "array_equiv", "clip", "isclose", "nan_to_num", "round",
@@ -30,57 +41,23 @@ __all__ = [
 ]  # fmt: skip
 
 
-def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None):
+def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
     """``x`` where ``condition`` is true (nonzero), else ``y``; all three broadcast together.
 
     With one argument it is ``numpy.nonzero``, whose result has a shape that depends on values: then the condition
     must be concrete, or ``size`` must be given.
     """
     if x is None and y is None:
-        from meshrt.numpy.indexing import nonzero
-
         return nonzero(condition, size=size, fill_value=fill_value)
     if x is None or y is None:
         raise errors.ArgumentTypeError("where needs both of its last two arguments, or none of them")
     if size is not None or fill_value is not None:
         raise errors.ArgumentTypeError("where: size and fill_value belong to the form with one argument")
-    condition = _as_condition(operand("where", condition))
-    x, y = _cases(x, y)
-    sc, sx, sy = aval_of(condition).shape, aval_of(x).shape, aval_of(y).shape
-    shape = common_shape("where", sc, sx, sy)
-    if sc and sc != shape:
-        condition = broadcast_to_shape(condition, shape)
-    return el.select_n_p.bind(condition, _spread(y, sy, shape), _spread(x, sx, shape))
-
-
-def _cases(x: Any, y: Any) -> tuple[Any, Any]:
-    """The values to choose from with one dtype; keys are chosen among keys."""
-    kinds = [getattr(v, "dtype", None) for v in (x, y)]
-    if kinds[0] == kinds[1] and isinstance(kinds[0], dtypes.ExtendedDType):
-        return x, y
-    return same_dtype("where", x, y)
-
-
-def _spread(x: Any, own: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-    if own == shape:
-        return x
-    if not own:
-        return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=())
-    return broadcast_to_shape(x, shape)
-
-
-def _as_condition(condition: Any) -> Any:
-    aval = aval_of(condition)
-    if aval.dtype == np.bool_:
-        return condition
-    if not isinstance(condition, ArrayOperators):
-        return np.not_equal(condition, 0)
-    return el.ne_p.bind(condition, scalar_like(condition, 0))
+    return choose(condition, x, y)
 
 
 def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
     """``arr`` limited to [min, max]; either bound may be None."""
-    from meshrt.numpy.ufuncs import maximum, minimum
 
     for i, v in enumerate((arr, min, max)):
         if v is None and i:
@@ -109,7 +86,6 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """NaN becomes ``nan``; infinities become ``posinf`` and ``neginf`` (by default the largest finite values)."""
-    from meshrt.numpy.ufuncs import imag, isnan, isneginf, isposinf, real
 
     x = asarray(operand("nan_to_num", x))
     if not dtypes.issubdtype(x.dtype, np.inexact):
@@ -127,8 +103,6 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:
     """``a`` rounded to ``decimals`` places, ties to even."""
-    from meshrt.numpy.operands import static_int, unsupported_argument
-    from meshrt.numpy.ufuncs import imag, real
 
     unsupported_argument("round", "out", out)
     a = asarray(operand("round", a))
@@ -163,7 +137,6 @@ def _round(x: Any, decimals: int) -> Any:
 
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether |a - b| <= atol + rtol * |b|, elementwise; infinities are close to themselves."""
-    from meshrt.numpy.ufuncs import isfinite, isnan
 
     a, b = map(asarray, promote_inexact("isclose", a, b))
     real = np.dtype(dtypes.finfo(a.dtype).dtype)
@@ -185,7 +158,6 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     """Whether two arrays have one shape and equal elements; a boolean scalar array."""
-    from meshrt.numpy.ufuncs import equal, isnan
 
     a1, a2 = asarray(a1), asarray(a2)
     if a1.shape != a2.shape:
@@ -198,8 +170,6 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
 
 def array_equiv(a1: Any, a2: Any) -> Any:
     """Whether two arrays broadcast together and have equal elements; a boolean scalar array."""
-    from meshrt.numpy.operands import ShapeError
-    from meshrt.numpy.ufuncs import equal
 
     try:
         return _all(equal(asarray(a1), asarray(a2)))

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p, transpose_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import (
     AxisError,
     ShapeError,
@@ -25,8 +27,8 @@ from meshrt.numpy.operands import (
     operand,
     shape_tuple,
     static_int,
+    unsupported_argument,
 )
-from meshrt.primitives.reshape import broadcast_in_dim_p, reshape_p, transpose_p
 
 __all__ = [
     "append", "array_split", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_shapes",
@@ -43,7 +45,10 @@ def _array(name: str, x: Any, position: int = 0) -> Any:
 
 def shape(a: Any) -> tuple[int, ...]:
     """Sizes of the dimensions."""
-    return a.shape if hasattr(a, "shape") else np.shape(a)
+    if hasattr(a, "shape"):
+        return a.shape
+    convert = getattr(a, "__jax_array__", None)
+    return convert().shape if convert is not None else np.shape(a)
 
 
 def ndim(a: Any) -> int:
@@ -333,8 +338,6 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
     """Arrays of one shape joined along a new dimension at position ``axis`` of the result."""
-    from meshrt.numpy.operands import unsupported_argument
-
     unsupported_argument("stack", "out", out)
     if not len(arrays):
         raise ShapeError("stack needs at least one array")
@@ -449,6 +452,4 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
 
 def take_static(x: Any, positions: np.ndarray, axis: int) -> Any:
     """Static positions along one dimension."""
-    from meshrt.numpy.indexing import take
-
     return take(x, positions.astype(np.int32), axis=axis, mode="clip")

@@ -8,10 +8,22 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import reshape_p
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
-from meshrt.numpy.operands import ShapeError, canonical_axis, operand
-from meshrt.primitives.reshape import iota_p, reshape_p
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.choose import choose
+from meshrt.numpy.indexing import take, take_along_axis
+from meshrt.numpy.operands import (
+    ShapeError,
+    canonical_axes,
+    canonical_axis,
+    operand,
+    promote_inexact,
+    unsupported_argument,
+)
+from meshrt.numpy.reductions import any as any_
+from meshrt.numpy.reductions import sum as total
+from meshrt.primitives.reshape import iota_p
 
 __all__ = ["argsort", "lexsort", "median", "nanmedian", "partition", "searchsorted", "sort", "top_k"]
 
@@ -103,9 +115,6 @@ def _goes_after(element: Any, v: Any, side: str) -> Any:
 
 
 def _binary_search(a: Any, v: Any, side: str) -> Any:
-    from meshrt.numpy.indexing import take
-    from meshrt.numpy.selection import where
-
     low = lax.full(v.shape, 0, np.int32)
     high = lax.full(v.shape, a.size, np.int32)
     for _ in range(int(a.size).bit_length()):
@@ -114,30 +123,25 @@ def _binary_search(a: Any, v: Any, side: str) -> Any:
         element = take(a, middle, axis=0, mode="clip")
         up = el.and_p.bind(open_, _goes_after(element, v, side))
         down = el.and_p.bind(open_, el.not_p.bind(up))
-        low = where(up, el.add(middle, 1), low)
-        high = where(down, middle, high)
+        low = choose(up, el.add(middle, 1), low)
+        high = choose(down, middle, high)
     return low
 
 
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The middle value over ``axis``, or the mean of the two middle ones; NaN if there is one."""
-    from meshrt.numpy.reductions import any as any_
-    from meshrt.numpy.selection import where
-
     x, shape, axes, n = _middle_input("median", a, axis, out)
     ordered = lax.sort(x, dimension=x.ndim - 1)
     lo, hi = (n - 1) // 2, n // 2
     middle = el.add(el.mul(ordered[..., lo], 0.5), el.mul(ordered[..., hi], 0.5))
-    middle = where(any_(el.ne_p.bind(x, x), -1), np.asarray(np.nan, x.dtype)[()], middle)
+    middle = choose(any_(el.ne_p.bind(x, x), -1), np.asarray(np.nan, x.dtype)[()], middle)
     return _with_kept(middle, shape, axes, keepdims)
 
 
 def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The middle value over ``axis`` of elements that are not NaN."""
-    from meshrt.numpy.indexing import take_along_axis
-    from meshrt.numpy.reductions import sum as total
-
     x, shape, axes, _ = _middle_input("nanmedian", a, axis, out)
+    x = lax.convert_element_type(x, x.dtype)  # not weak any more
     ordered = lax.sort(x, dimension=x.ndim - 1)  # NaN come last
     count = total(el.eq_p.bind(x, x), -1, np.int32, keepdims=True)
     lo = el.max_p.bind(el.div(el.sub(count, 1), 2), np.int32(0))
@@ -151,8 +155,6 @@ def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool 
 
 def _middle_input(name: str, a: Any, axis: Any, out: Any) -> tuple:
     """The operand with the reduced dimensions merged into a last one."""
-    from meshrt.numpy.operands import canonical_axes, promote_inexact, unsupported_argument
-
     unsupported_argument(name, "out", out)
     x = asarray(promote_inexact(name, a)[0])
     shape, axes = x.shape, canonical_axes(axis, x.ndim, name)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from meshrt import dtypes
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
-from meshrt.numpy.operands import operand, promote_inexact, scalar_like
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.choose import choose
+from meshrt.numpy.operands import broadcast_to_shape, operand, promote_inexact, scalar_like
 from meshrt.numpy.pointwise import arctan2
-from meshrt.numpy.selection import where
 from meshrt.numpy.ufuncs import imag, isposinf, logical_or, real, real_only, strong_scalar
 from meshrt.transforms.custom_derivatives import custom_jvp
 
@@ -21,51 +25,58 @@ __all__ = [
 ]  # fmt: skip
 
 
-def log2(x, /):
+def log2(x: Any, /) -> Any:
     """Logarithm to base 2, elementwise."""
     (x,) = promote_inexact("log2", x)
-    return el.div_p.bind(el.log_p.bind(x), strong_scalar(x, np.log(2)))
+    return _by_parts(lambda part: el.div_p.bind(part, strong_scalar(part, np.log(2))), el.log_p.bind(x))
 
 
-def log10(x, /):
+def log10(x: Any, /) -> Any:
     """Logarithm to base 10, elementwise."""
     (x,) = promote_inexact("log10", x)
-    return el.mul_p.bind(el.log_p.bind(x), strong_scalar(x, 1 / np.log(10)))
+    return _by_parts(lambda part: el.mul_p.bind(part, strong_scalar(part, 1 / np.log(10))), el.log_p.bind(x))
 
 
-def logaddexp(x, y, /):
+def _by_parts(scale: Callable[[Any], Any], x: Any) -> Any:
+    """`scale` of a real x, or of both parts of a complex one: a complex factor would make NaN of inf + 0j."""
+    if aval_of(x).dtype.kind != "c":
+        return scale(x)
+    return el.complex(scale(el.real_p.bind(x)), scale(el.imag_p.bind(x)))
+
+
+def logaddexp(x: Any, y: Any, /) -> Any:
     """log(exp(x) + exp(y)) without overflow, elementwise."""
     x, y = promote_inexact("logaddexp", x, y)
     real_only("logaddexp", aval_of(x).dtype)
     return _natural(x, y)
 
 
-def logaddexp2(x, y, /):
+def logaddexp2(x: Any, y: Any, /) -> Any:
     """log2(2**x + 2**y) without overflow, elementwise."""
     x, y = promote_inexact("logaddexp2", x, y)
     real_only("logaddexp2", aval_of(x).dtype)
     return _binary(x, y)
 
 
-def _sum_of_powers(x, y, exponential: Primitive, scale: float):
+def _sum_of_powers(x: Any, y: Any, exponential: Primitive, scale: float) -> Any:
     """The larger operand plus log(1 + base ** -difference); infinities of one sign have no difference."""
     top = el.max_p.bind(x, y)
     apart = el.sub_p.bind(x, y)
     near = el.log1p_p.bind(exponential.bind(el.neg_p.bind(el.abs_p.bind(apart))))
     near = near if scale == 1.0 else el.mul_p.bind(near, scalar_like(near, scale))
-    return where(el.ne_p.bind(apart, apart), el.add_p.bind(x, y), el.add_p.bind(top, near))
+    return choose(el.ne_p.bind(apart, apart), el.add_p.bind(x, y), el.add_p.bind(top, near))
 
 
-def _with_weights(exponential: Primitive, scale: float):
+def _with_weights(exponential: Primitive, scale: float) -> Callable[[Any, Any], Any]:
     """`_sum_of_powers` of one base, whose derivative is base ** (operand - result): also for equal operands, where
     the larger of them and the absolute value of their difference have no derivative."""
 
     @custom_jvp
-    def function(x, y):
+    def function(x: Any, y: Any) -> Any:
         return _sum_of_powers(x, y, exponential, scale)
 
     @function.defjvp
-    def derivative(primals, tangents):
+    def derivative(primals: Any, tangents: Any) -> Any:
         out = function(*primals)
         # An infinite result has no difference from its operand, which has all of the weight.
         weights = [exponential.bind(el.sub_p.bind(_without_infinity(p), _without_infinity(out))) for p in primals]
@@ -74,14 +85,14 @@ def _with_weights(exponential: Primitive, scale: float):
     return function
 
 
-def _without_infinity(x):
-    return where(isposinf(x), scalar_like(x, 0), x)
+def _without_infinity(x: Any) -> Any:
+    return choose(isposinf(x), scalar_like(x, 0), x)
 
 
 _natural, _binary = _with_weights(el.exp_p, 1.0), _with_weights(el.exp2_p, 1 / np.log(2))
 
 
-def hypot(x, y, /):
+def hypot(x: Any, y: Any, /) -> Any:
     """sqrt(x*x + y*y) without overflow, elementwise."""
     x, y = promote_inexact("hypot", x, y)
     real_only("hypot", aval_of(x).dtype)
@@ -89,28 +100,41 @@ def hypot(x, y, /):
     infinite = logical_or(isposinf(x), isposinf(y))
     big, small = el.max_p.bind(x, y), el.min_p.bind(x, y)
     zero = el.eq_p.bind(big, scalar_like(big, 0))
-    ratio = el.div_p.bind(small, where(zero, scalar_like(big, 1), big))
+    ratio = el.div_p.bind(small, choose(zero, scalar_like(big, 1), big))
     root = el.sqrt_p.bind(el.add_p.bind(el.integer_pow_p.bind(ratio, y=2), scalar_like(big, 1)))
-    out = where(zero, big, el.mul_p.bind(big, root))
-    return where(infinite, scalar_like(out, np.inf), out)
+    out = choose(zero, big, el.mul_p.bind(big, root))
+    return choose(infinite, scalar_like(out, np.inf), out)
 
 
-def sinc(x, /):
+@functools.partial(custom_jvp, nondiff_argnums=(0,))
+def _sinc_at_zero(order: int, x: Any) -> Any:
+    """Derivative number `order` of sin(x) / x at 0, shaped like x: (-1)^(order/2) / (order + 1), or 0 if it is odd."""
+    value = 0.0 if order % 2 else (-1.0) ** (order // 2) / (order + 1)
+    return broadcast_to_shape(scalar_like(x, value), aval_of(x).shape)
+
+
+@_sinc_at_zero.defjvp
+def _sinc_at_zero_jvp(order: int, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    return _sinc_at_zero(order, *primals), el.mul_p.bind(_sinc_at_zero(order + 1, *primals), *tangents)
+
+
+def sinc(x: Any, /) -> Any:
     """sin(pi x) / (pi x), and 1 at 0, elementwise."""
     (x,) = promote_inexact("sinc", x)
     x = asarray(x)
     zero = el.eq_p.bind(x, scalar_like(x, 0))
-    angle = where(zero, scalar_like(x, 1), el.mul_p.bind(x, scalar_like(x, np.pi)))
-    return where(zero, scalar_like(x, 1), el.div_p.bind(el.sin_p.bind(angle), angle))
+    scaled = el.mul_p.bind(x, scalar_like(x, np.pi))
+    angle = choose(zero, scalar_like(x, 1), scaled)
+    return choose(zero, _sinc_at_zero(0, scaled), el.div_p.bind(el.sin_p.bind(angle), angle))
 
 
-def deg2rad(x, /):
+def deg2rad(x: Any, /) -> Any:
     """Degrees to radians, elementwise."""
     x = asarray(promote_inexact("deg2rad", x)[0])
     return el.mul_p.bind(x, scalar_like(x, np.pi / 180))
 
 
-def rad2deg(x, /):
+def rad2deg(x: Any, /) -> Any:
     """Radians to degrees, elementwise."""
     x = asarray(promote_inexact("rad2deg", x)[0])
     return el.mul_p.bind(x, scalar_like(x, 180 / np.pi))
@@ -119,15 +143,15 @@ def rad2deg(x, /):
 radians, degrees = deg2rad, rad2deg
 
 
-def heaviside(x, y, /):
+def heaviside(x: Any, y: Any, /) -> Any:
     """0 for negative x, 1 for positive x, y at 0, elementwise."""
     x, y = map(asarray, promote_inexact("heaviside", x, y))
     zero, one = scalar_like(x, 0), scalar_like(x, 1)
-    at_zero = where(el.ne_p.bind(x, x), x, y)
-    return where(el.lt_p.bind(x, zero), zero, where(el.gt_p.bind(x, zero), one, at_zero))
+    at_zero = choose(el.ne_p.bind(x, x), x, y)
+    return choose(el.lt_p.bind(x, zero), zero, choose(el.gt_p.bind(x, zero), one, at_zero))
 
 
-def angle(z, deg: bool = False):
+def angle(z: Any, deg: bool = False) -> Any:
     """Angle of complex numbers in radians, or in degrees."""
     z = asarray(operand("angle", z))
     z = z if z.dtype.kind in "fc" else asarray(promote_inexact("angle", z)[0])

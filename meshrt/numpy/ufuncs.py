@@ -13,7 +13,8 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
-from meshrt.numpy.creation import asarray
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.choose import choose
 from meshrt.numpy.filled import full_like
 from meshrt.numpy.operands import (
     fit_shapes,
@@ -76,7 +77,6 @@ from meshrt.numpy.pointwise import (  # noqa: F401
     tanh,
     true_divide,
 )
-from meshrt.numpy.selection import where
 
 __all__ = [
     "abs", "absolute", "bitwise_count", "bitwise_invert", "bitwise_not", "ceil", "conj", "conjugate",
@@ -91,17 +91,17 @@ __all__ = [
 # Signs and rounding.
 
 
-def negative(x, /):
+def negative(x: Any, /) -> Any:
     """-x, elementwise."""
     return el.neg_p.bind(promote("negative", x)[0])
 
 
-def positive(x, /):
+def positive(x: Any, /) -> Any:
     """+x, elementwise: x itself."""
     return asarray(promote("positive", x)[0])
 
 
-def absolute(x, /):
+def absolute(x: Any, /) -> Any:
     """|x|, elementwise; real for complex x."""
     x = asarray(operand("absolute", x))
     if x.dtype == np.bool_ or dtypes.issubdtype(x.dtype, np.unsignedinteger):
@@ -112,14 +112,14 @@ def absolute(x, /):
 abs = absolute
 
 
-def fabs(x, /):
+def fabs(x: Any, /) -> Any:
     """|x| in floating point, elementwise."""
     (x,) = promote_inexact("fabs", x)
     real_only("fabs", aval_of(x).dtype)
     return el.abs_p.bind(x)
 
 
-def strong_scalar(x, value: float):
+def strong_scalar(x: Any, value: float) -> Any:
     """A scalar of ``x``'s dtype that is not weak: some results of JAX's are strong, and so are ours."""
     return np.asarray(value, aval_of(x).dtype)[()]
 
@@ -129,15 +129,15 @@ def real_only(name: str, dtype: Any) -> None:
         raise errors.ArgumentTypeError(f"{name} does not support complex values, got dtype {dtype}")
 
 
-def sign(x, /):
+def sign(x: Any, /) -> Any:
     """-1, 0 or 1, elementwise; x / |x| for complex x."""
     (x,) = promote("sign", x)
     if dtypes.issubdtype(aval_of(x).dtype, np.unsignedinteger):
-        return where(el.eq_p.bind(x, scalar_like(x, 0)), scalar_like(x, 0), scalar_like(x, 1))
+        return choose(el.eq_p.bind(x, scalar_like(x, 0)), scalar_like(x, 0), scalar_like(x, 1))
     return el.sign_p.bind(x)
 
 
-def signbit(x, /):
+def signbit(x: Any, /) -> Any:
     """Whether the sign bit is set, elementwise (true for -0.0)."""
     x = asarray(promote("signbit", x)[0])
     if x.dtype == np.bool_:
@@ -149,16 +149,16 @@ def signbit(x, /):
     return el.lt_p.bind(el.bitcast_convert_type_p.bind(x, new_dtype=bits), np.zeros((), bits)[()])
 
 
-def copysign(x, y, /):
+def copysign(x: Any, y: Any, /) -> Any:
     """|x| with the sign of y, elementwise."""
     x, y = promote_inexact("copysign", x, y)
     real_only("copysign", aval_of(x).dtype)
     size = el.abs_p.bind(x)
-    return where(signbit(y), el.neg_p.bind(size), size)
+    return choose(signbit(y), el.neg_p.bind(size), size)
 
 
 def _rounding(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
-    def function(x, /):
+    def function(x: Any, /) -> Any:
         x = asarray(operand(name, x))
         if x.dtype.kind in "biu" or dtypes.issubdtype(x.dtype, np.integer):
             return x
@@ -172,19 +172,19 @@ floor = _rounding("floor", el.floor_p, "Largest integer not above x")
 ceil = _rounding("ceil", el.ceil_p, "Smallest integer not below x")
 
 
-def trunc(x, /):
+def trunc(x: Any, /) -> Any:
     """x rounded towards zero, elementwise."""
     x = asarray(operand("trunc", x))
     if x.dtype.kind in "biu" or dtypes.issubdtype(x.dtype, np.integer):
         return x
     real_only("trunc", x.dtype)
-    return where(el.lt_p.bind(x, scalar_like(x, 0)), el.ceil_p.bind(x), el.floor_p.bind(x))
+    return choose(el.lt_p.bind(x, scalar_like(x, 0)), el.ceil_p.bind(x), el.floor_p.bind(x))
 
 
 fix = trunc
 
 
-def rint(x, /):
+def rint(x: Any, /) -> Any:
     """x rounded to the nearest integer, ties to even, elementwise; floating."""
     x = asarray(operand("rint", x))
     if x.dtype == np.bool_ or dtypes.issubdtype(x.dtype, np.integer):
@@ -194,7 +194,7 @@ def rint(x, /):
     return el.round_p.bind(x, rounding_method=1)
 
 
-def modf(x, /):
+def modf(x: Any, /) -> Any:
     """(fraction, whole part) of x, elementwise."""
     (x,) = promote_inexact("modf", x)
     whole = trunc(x)
@@ -205,7 +205,7 @@ def modf(x, /):
 # Division and powers.
 
 
-def floor_divide(x, y, /):
+def floor_divide(x: Any, y: Any, /) -> Any:
     """x // y, elementwise: the quotient rounded down."""
     x, y = promote_numeric("floor_divide", x, y)
     dtype = aval_of(x).dtype
@@ -218,23 +218,23 @@ def floor_divide(x, y, /):
             not_equal(el.sign_p.bind(x), el.sign_p.bind(y)),
             not_equal(el.rem_p.bind(x, y), scalar_like(quotient, 0)),
         )
-        return where(down, el.sub_p.bind(quotient, scalar_like(quotient, 1)), quotient)
+        return choose(down, el.sub_p.bind(quotient, scalar_like(quotient, 1)), quotient)
     return _float_divmod(x, y)[0]
 
 
-def _float_divmod(x, y) -> tuple[Any, Any]:
+def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     """Python's divmod of floats: the remainder has the sign of the divisor."""
     rest = el.rem_p.bind(x, y)
     zero = scalar_like(rest, 0)
-    exact = where(el.eq_p.bind(y, zero), x, el.sub_p.bind(x, rest))
+    exact = choose(el.eq_p.bind(y, zero), x, el.sub_p.bind(x, rest))
     quotient = el.div_p.bind(exact, y)
     fix_up = logical_and(not_equal(rest, zero), not_equal(el.sign_p.bind(y), el.sign_p.bind(rest)))
-    rest = where(fix_up, el.add_p.bind(rest, y), rest)
-    quotient = where(fix_up, el.sub_p.bind(quotient, scalar_like(rest, 1)), quotient)
+    rest = choose(fix_up, el.add_p.bind(rest, y), rest)
+    quotient = choose(fix_up, el.sub_p.bind(quotient, scalar_like(rest, 1)), quotient)
     return el.round_p.bind(quotient, rounding_method=0), rest
 
 
-def divmod(x, y, /):
+def divmod(x: Any, y: Any, /) -> Any:
     """(x // y, x % y), elementwise."""
     x, y = promote_numeric("divmod", x, y)
     if dtypes.issubdtype(aval_of(x).dtype, np.integer):
@@ -242,7 +242,7 @@ def divmod(x, y, /):
     return _float_divmod(x, y)
 
 
-def remainder(x, y, /):
+def remainder(x: Any, y: Any, /) -> Any:
     """x % y, elementwise, with the sign of y; x for integer y == 0."""
     x, y = promote_numeric("remainder", x, y)
     y = _nonzero_divisor(y)
@@ -250,34 +250,35 @@ def remainder(x, y, /):
     zero = scalar_like(rest, 0)
     other_side = el.ne_p.bind(el.lt_p.bind(rest, zero), spread_lt_zero(y, rest))
     shift = el.and_p.bind(other_side, el.ne_p.bind(rest, zero))
-    return where(shift, el.add_p.bind(rest, y), rest)
+    return choose(shift, el.add_p.bind(rest, y), rest)
 
 
 mod = remainder
 
 
-def spread_lt_zero(y, like):
+def spread_lt_zero(y: Any, like: Any) -> Any:
     """y < 0, as an array or, for a static y, as a scalar."""
     return el.lt_p.bind(y, scalar_like(like, 0)) if isinstance(y, ArrayOperators) else np.less(y, 0)
 
 
-def _nonzero_divisor(y):
+def _nonzero_divisor(y: Any) -> Any:
     """Integer division by zero is undefined: divide by one instead."""
     if not dtypes.issubdtype(aval_of(y).dtype, np.integer):
         return y
     if not isinstance(y, ArrayOperators):
         return y if np.all(y) else np.where(y == 0, np.ones_like(y), y)[()]
-    return where(el.eq_p.bind(y, scalar_like(y, 0)), scalar_like(y, 1), y)
+    return choose(el.eq_p.bind(y, scalar_like(y, 0)), scalar_like(y, 1), y)
 
 
-def fmod(x, y, /):
+def fmod(x: Any, y: Any, /) -> Any:
     """Remainder of x / y with the sign of x, elementwise; 0 for integer y == 0."""
+    x, y = operand("fmod", x), operand("fmod", y, 1)
     integers = dtypes.issubdtype(dtypes.result_type(x, y), np.integer)  # bool is not, and keeps x
     x, y = promote_numeric("fmod", x, y)
     return el.rem_p.bind(x, _nonzero_divisor(y) if integers else y)
 
 
-def power(x, y, /):
+def power(x: Any, y: Any, /) -> Any:
     """x to the power of y, elementwise. An exponent that is a static integer becomes repeated products."""
     if isinstance(y, np.ndarray) and y.ndim == 0:
         y = y[()]
@@ -296,7 +297,7 @@ def power(x, y, /):
 pow = power
 
 
-def _integer_power(x, n: int):
+def _integer_power(x: Any, n: int) -> Any:
     (x,) = promote_numeric("power", x)
     if n < 0 and dtypes.issubdtype(aval_of(x).dtype, np.integer):
         raise errors.ArgumentTypeError(
@@ -305,25 +306,25 @@ def _integer_power(x, n: int):
     return el.integer_pow_p.bind(x, y=n)
 
 
-def _integer_bases(x, y):
+def _integer_bases(x: Any, y: Any) -> Any:
     """Binary exponentiation with a fixed number of steps: larger exponents overflow anyway."""
     x, y = map(asarray, (x, y))
     zero, one = strong_scalar(x, 0), strong_scalar(x, 1)
-    result = where(logical_and(equal(x, zero), not_equal(y, zero)), zero, one)
+    result = choose(logical_and(equal(x, zero), not_equal(y, zero)), zero, one)
     for _ in range(6):
-        result = where(not_equal(bitwise_and(y, one), zero), multiply(result, x), result)
+        result = choose(not_equal(bitwise_and(y, one), zero), multiply(result, x), result)
         x = multiply(x, x)
         y = el.shift_right_logical_p.bind(y, one)
     return result
 
 
-def square(x, /):
+def square(x: Any, /) -> Any:
     """x * x, elementwise."""
     (x,) = promote_numeric("square", x)
     return el.integer_pow_p.bind(x, y=2)
 
 
-def reciprocal(x, /):
+def reciprocal(x: Any, /) -> Any:
     """1 / x in floating point, elementwise."""
     (x,) = promote_inexact("reciprocal", x)
     return el.integer_pow_p.bind(x, y=-1)
@@ -333,19 +334,19 @@ def reciprocal(x, /):
 # Complex numbers.
 
 
-def real(x, /):
+def real(x: Any, /) -> Any:
     """Real part, elementwise."""
     x = asarray(operand("real", x))
     return el.real_p.bind(x) if x.dtype.kind == "c" else x
 
 
-def imag(x, /):
+def imag(x: Any, /) -> Any:
     """Imaginary part, elementwise; zeros for real x."""
     x = asarray(operand("imag", x))
     return el.imag_p.bind(x) if x.dtype.kind == "c" else full_like(x, 0)
 
 
-def conjugate(x, /):
+def conjugate(x: Any, /) -> Any:
     """Complex conjugate, elementwise."""
     x = asarray(operand("conjugate", x))
     return el.conj(x) if x.dtype.kind == "c" else x
@@ -358,7 +359,7 @@ conj = conjugate
 # Logic and tests.
 
 
-def _truth(x):
+def _truth(x: Any) -> Any:
     if aval_of(x).dtype == np.bool_:
         return x
     if not isinstance(x, ArrayOperators):
@@ -367,7 +368,7 @@ def _truth(x):
 
 
 def _logical(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
-    def function(x, y, /):
+    def function(x: Any, y: Any, /) -> Any:
         x, y, dtype = promote_pair(name, x, y)
         return p.bind(x, y) if dtype == np.bool_ else p.bind(_truth(x), _truth(y))
 
@@ -379,12 +380,12 @@ logical_or = _logical("logical_or", el.or_p, "Whether at least one is nonzero")
 logical_xor = _logical("logical_xor", el.xor_p, "Whether exactly one is nonzero")
 
 
-def logical_not(x, /):
+def logical_not(x: Any, /) -> Any:
     """Whether x is zero, elementwise."""
     return el.not_p.bind(_truth(promote("logical_not", x)[0]))
 
 
-def invert(x, /):
+def invert(x: Any, /) -> Any:
     """Bitwise not, elementwise (of booleans: not)."""
     return el.not_p.bind(promote("invert", x)[0])
 
@@ -392,13 +393,13 @@ def invert(x, /):
 bitwise_not = bitwise_invert = invert
 
 
-def bitwise_count(x, /):
+def bitwise_count(x: Any, /) -> Any:
     """Number of ones in |x|, elementwise; uint8."""
     (x,) = promote_numeric("bitwise_count", x)
     return asarray(el.population_count_p.bind(absolute(x)), dtype=np.uint8)
 
 
-def isfinite(x, /):
+def isfinite(x: Any, /) -> Any:
     """Whether x is neither infinite nor NaN, elementwise."""
     x = asarray(operand("isfinite", x))
     if x.dtype.kind == "c":
@@ -408,13 +409,13 @@ def isfinite(x, /):
     return el.is_finite_p.bind(x)
 
 
-def isnan(x, /):
+def isnan(x: Any, /) -> Any:
     """Whether x is NaN, elementwise."""
     x = asarray(operand("isnan", x))
     return el.ne_p.bind(x, x)
 
 
-def isinf(x, /):
+def isinf(x: Any, /) -> Any:
     """Whether x is infinite, elementwise."""
     x = asarray(operand("isinf", x))
     if x.dtype.kind == "c":
@@ -422,28 +423,28 @@ def isinf(x, /):
     return _is_infinite(x, el.abs_p.bind, np.inf)
 
 
-def isposinf(x, /):
+def isposinf(x: Any, /) -> Any:
     """Whether x is +infinity, elementwise."""
     return _is_infinite(asarray(operand("isposinf", x)), lambda v: v, np.inf)
 
 
-def isneginf(x, /):
+def isneginf(x: Any, /) -> Any:
     """Whether x is -infinity, elementwise."""
     return _is_infinite(asarray(operand("isneginf", x)), lambda v: v, -np.inf)
 
 
-def _is_infinite(x, prepare: Callable[[Any], Any], infinity: float):
+def _is_infinite(x: Any, prepare: Callable[[Any], Any], infinity: float) -> Any:
     real_only("isinf", x.dtype)
     if not dtypes.issubdtype(x.dtype, np.floating):
         return full_like(x, False, dtype=bool)
     return el.eq_p.bind(prepare(x), scalar_like(x, infinity))
 
 
-def fmax(x, y, /):
+def fmax(x: Any, y: Any, /) -> Any:
     """The larger of two values, ignoring NaN, elementwise."""
-    return where(logical_or(greater(x, y), isnan(y)), x, y)
+    return choose(logical_or(greater(x, y), isnan(y)), x, y)
 
 
-def fmin(x, y, /):
+def fmin(x: Any, y: Any, /) -> Any:
     """The smaller of two values, ignoring NaN, elementwise."""
-    return where(logical_or(less(x, y), isnan(y)), x, y)
+    return choose(logical_or(less(x, y), isnan(y)), x, y)

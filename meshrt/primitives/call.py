@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt.core.basic.shapes import move_dim
 from meshrt.core.jaxpr import Eqn, Jaxpr
-from meshrt.core.primitive import Primitive
-from meshrt.transforms.batching import MappedAxis, batch_jaxpr, move_dim
+from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.types import ShapedArray
+from meshrt.lowering.context import LoweringContext
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
-from meshrt.transforms.tools import WeakCache, dce, is_undefined
+from meshrt.transforms.tools import WeakCache, dce
 
 __all__: list[str] = []
 
 
-def _infer(*avals, jaxpr: Jaxpr, name: str):
+def _infer(*avals: ShapedArray, jaxpr: Jaxpr, name: str) -> Any:
     return jaxpr.out_avals
 
 
-def _lower(ctx, eqn, *operands):
+def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     return ctx.call(eqn.params["jaxpr"], operands, eqn.params["name"])
 
 
-def _jvp(primals, tangents, *, jaxpr, name):
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, name: str) -> tuple[Any, Any]:
     nonzeros = tuple(t is not None for t in tangents)
     closed, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros)
     outs = jit_p.bind(*closed.consts, *primals, *[t for t in tangents if t is not None], jaxpr=closed.jaxpr, name=name)
@@ -33,7 +36,7 @@ def _jvp(primals, tangents, *, jaxpr, name):
     return outs[:n], [next(rest) if nz else None for nz in out_nonzeros]
 
 
-def _linearize(linear: LinearTrace, primals, tangents, params):
+def _linearize(linear: LinearTrace, primals: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]) -> Any:
     jaxpr, name = params["jaxpr"], params["name"]
     done = linearize_jaxpr(jaxpr, tuple(t is not None for t in tangents))
     n = len(jaxpr.outvars)
@@ -49,7 +52,7 @@ def _linearize(linear: LinearTrace, primals, tangents, params):
     return outs, [next(rest) if nz else None for nz in done.nonzeros_out]
 
 
-def _transpose(cts, *args, jaxpr, name):
+def _transpose(cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, name: str) -> list[Any]:
     linear = tuple(is_undefined(a) for a in args)
     back, nonzeros = transpose_jaxpr(jaxpr, linear, tuple(c is not None for c in cts))
     known = [a for a in args if not is_undefined(a)]
@@ -58,7 +61,7 @@ def _transpose(cts, *args, jaxpr, name):
     return [(next(pulled) if next(flags) else None) if lin else None for lin in linear]
 
 
-def _batch(axis: MappedAxis, args: list[Any], dims: list[int | None], params: dict[str, Any]):
+def _batch(axis: MappedAxis, args: list[Any], dims: list[int | None], params: dict[str, Any]) -> tuple[Any, Any]:
     moved = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
     closed, flags = batch_jaxpr(params["jaxpr"], axis, tuple(d is not None for d in dims))
     outs = jit_p.bind(*closed.consts, *moved, jaxpr=closed.jaxpr, name=params["name"])
@@ -81,6 +84,6 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 jit_p = Primitive(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    multiple_results=True, cache_types=False,
+    dce=_dce, effects=lambda *avals, jaxpr, name: jaxpr.effects, calls="jaxpr", multiple_results=True,
+    cache_types=False,
 )  # fmt: skip
-jit_p.dce = _dce

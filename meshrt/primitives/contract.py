@@ -6,12 +6,14 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-from meshrt import dtypes, errors
-from meshrt.core.primitive import Primitive
+from meshrt import config, dtypes, errors
+from meshrt.core.basic.pointwise import add_tangents
+from meshrt.core.basic.shapes import refuse_out_sharding, transpose
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.elementwise import convert_element_type
-from meshrt.primitives.reshape import refuse_out_sharding, transpose
-from meshrt.transforms.tools import add_tangents, is_undefined
+from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.conversion import convert_element_type
 
 __all__ = ["DotDimensionNumbers", "Precision", "batch_matmul", "dot", "dot_general"]
 
@@ -35,8 +37,6 @@ _PRECISIONS = {
 
 def canonical_precision(precision: Any) -> tuple[Precision, Precision] | None:
     """One Precision per operand, or None for the default of both."""
-    from meshrt import config
-
     if precision is None:
         precision = config.default_matmul_precision
         if precision is None:
@@ -57,7 +57,9 @@ def _free(ndim: int, contracting: Sequence[int], batch: Sequence[int]) -> list[i
     return [i for i in range(ndim) if i not in used]
 
 
-def _dot_infer(x, y, *, dimension_numbers, precision, preferred_element_type):
+def _dot_infer(
+    x: ShapedArray, y: ShapedArray, *, dimension_numbers: Any, precision: Any, preferred_element_type: Any
+) -> ShapedArray:
     (xc, yc), (xb, yb) = dimension_numbers
     for name, dims, other in (("contracting", xc, yc), ("batch", xb, yb)):
         if len(dims) != len(other) or any(x.shape[i] != y.shape[j] for i, j in zip(dims, other)):
@@ -77,7 +79,7 @@ def _dot_infer(x, y, *, dimension_numbers, precision, preferred_element_type):
     return ShapedArray(tuple(shape), dtype, x.weak_type and y.weak_type and preferred_element_type is None)
 
 
-def _dot_lower(ctx, eqn, x, y):
+def _dot_lower(ctx: LoweringContext, eqn: Eqn, x: Any, y: Any) -> Any:
     (xc, yc), (xb, yb) = eqn.params["dimension_numbers"]
     avals = [v.aval for v in eqn.invars]
     out = eqn.outvars[0].aval
@@ -99,7 +101,7 @@ def _dot_lower(ctx, eqn, x, y):
     return ctx.op("stablehlo.dot_general", [x, y], out, attrs)
 
 
-def _dot_jvp(primals, tangents, **params):
+def _dot_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     x, y = primals
     out = dot_general_p.bind(x, y, **params)
     total = None
@@ -110,14 +112,27 @@ def _dot_jvp(primals, tangents, **params):
     return out, total
 
 
-def _dot_transpose(ct, x, y, *, dimension_numbers, precision, preferred_element_type):
+def _dot_transpose(
+    ct: Any, x: Any, y: Any, *, dimension_numbers: Any, precision: Any, preferred_element_type: Any
+) -> list[Any]:
     (xc, yc), (xb, yb) = dimension_numbers
     if is_undefined(x):
         return [_pull(ct, x.aval, y, xc, yc, xb, yb, precision, preferred_element_type, left=True), None]
     return [None, _pull(ct, y.aval, x, yc, xc, yb, xb, precision, preferred_element_type, left=False)]
 
 
-def _pull(ct, aval, other, mine_c, other_c, mine_b, other_b, precision, preferred, left: bool):
+def _pull(
+    ct: Any,
+    aval: ShapedArray,
+    other: Any,
+    mine_c: Any,
+    other_c: Any,
+    mine_b: Any,
+    other_b: Any,
+    precision: Any,
+    preferred: Any,
+    left: bool,
+) -> Any:
     """The cotangent of one operand: contract `ct` with the other operand over its free dimensions, then permute.
 
     The operands stand in the order that leaves the least to permute, for libraries that want the left operand's
@@ -166,7 +181,7 @@ def _shift(dims: Sequence[int], d: int | None) -> tuple[int, ...]:
     return tuple(dims) if d is None else tuple(i if i < d else i + 1 for i in dims)
 
 
-def _dot_batch(size, args, dims, params):
+def _dot_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     (xc, yc), (xb, yb) = params["dimension_numbers"]
     dx, dy = dims
     rest = {k: params[k] for k in ("precision", "preferred_element_type")}
@@ -184,8 +199,9 @@ def _dot_batch(size, args, dims, params):
 
 
 dot_general_p = Primitive(
-    "dot_general", _dot_infer, lower=_dot_lower, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch
-)
+    "dot_general", _dot_infer, lower=_dot_lower, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch,
+    contraction=True, batch_dimensions=lambda params: params["dimension_numbers"][1][0], finite=True,
+)  # fmt: skip
 
 
 def dot_general(

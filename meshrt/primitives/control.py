@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from meshrt import config, errors, tree_util
+from meshrt.core.basic.shapes import reshape
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
-from meshrt.primitives import control_scan_reverse as control_scan_reverse  # completes the primitive
+from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.control_checks import (
     Body,
     any_tracer,
@@ -22,8 +23,13 @@ from meshrt.primitives.control_checks import (
     need_callable,
 )
 from meshrt.primitives.control_scan import scan_p
-from meshrt.primitives.control_staging import Staged, promote_weak, with_vars
+from meshrt.primitives.control_staging import promote_weak, with_vars
+from meshrt.primitives.reshape import expand_dims
+from meshrt.primitives.slice import index_in_dim, slice_in_dim
+from meshrt.transforms.high import flatten
+from meshrt.transforms.staged import Staged
 from meshrt.transforms.tools import WeakCache
+from meshrt.transforms.vmap import vmap
 
 __all__ = ["map", "scan"]
 
@@ -66,10 +72,10 @@ def scan(
 
 
 def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll: int) -> tuple[Any, Any]:
-    x_leaves, x_tree = tree_util.tree_flatten(xs)
+    x_leaves, x_tree = flatten(xs)
     x_avals = [aval_of(x) for x in x_leaves]
     slices = [a.with_shape(a.shape[1:]) for a in x_avals]
-    carry, carry_tree = tree_util.tree_flatten(init)
+    carry, carry_tree = flatten(init)
     in_tree = tree_util.treedef_tuple([carry_tree, x_tree])
 
     def stage_body() -> Staged:
@@ -172,12 +178,8 @@ def unroll_factor(unroll: int | bool, length: int) -> int:
     return int(unroll)
 
 
-def _scan_in_python(f, init, xs, length, reverse):
+def _scan_in_python(f: Any, init: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
     """What disable_jit asks for: the loop in Python, one iteration after another."""
-    from meshrt.primitives.concatenate import concatenate
-    from meshrt.primitives.reshape import expand_dims
-    from meshrt.primitives.slice import index_in_dim
-
     carry, ys = init, []
     order = range(length - 1, -1, -1) if reverse else range(length)
     for i in order:
@@ -206,11 +208,6 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
 
 
 def _map_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
-    from meshrt.primitives.concatenate import concatenate
-    from meshrt.primitives.reshape import reshape
-    from meshrt.primitives.slice import slice_in_dim
-    from meshrt.transforms.vmap import vmap
-
     if batch_size < 1:
         raise errors.ArgumentValueError(f"map: batch_size must be a positive whole number, not {batch_size}")
     length = _scan_length(xs, None, "map")

@@ -13,14 +13,11 @@ from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_checks import any_tracer, need_callable
 from meshrt.primitives.control_cond import cond_p
-from meshrt.primitives.control_staging import (
-    Staged,
-    converted,
-    describe_difference,
-    stage,
-    tree_difference,
-    with_common_consts,
-)
+from meshrt.primitives.control_staging import converted, describe_difference, tree_difference, with_common_consts
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.elementwise import clamp, ne_p
+from meshrt.transforms.high import flatten, leaf_paths
+from meshrt.transforms.staged import Staged, stage
 
 __all__ = ["cond", "switch"]
 
@@ -59,8 +56,6 @@ def cond(
 
 
 def _predicate_index(pred: Any, aval: ShapedArray) -> Any:
-    from meshrt.primitives.elementwise import convert_element_type, ne_p
-
     if not isinstance(pred, Tracer) and isinstance(pred, bool | int | float | np.generic):
         return np.int32(bool(pred))
     if not (aval.dtype == np.bool_ or dtypes.issubdtype(aval.dtype, np.number)):
@@ -73,8 +68,6 @@ def _predicate_index(pred: Any, aval: ShapedArray) -> Any:
 @boundary
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _MISSING) -> Any:
     """`branches[index](*operands)`, with `index` (an integer scalar) clamped to the branches there are."""
-    from meshrt.primitives.elementwise import clamp, convert_element_type
-
     operands = _legacy_operand(operands, operand)
     branches = tuple(branches)
     for i, b in enumerate(branches):
@@ -115,7 +108,7 @@ def _legacy_operand(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
 
 
 def _branch(index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[str], operands: Any, what: str) -> Any:
-    leaves, tree = tree_util.tree_flatten(operands)
+    leaves, tree = flatten(operands)
     avals = [aval_of(x) for x in leaves]
     staged = [stage(b, tree, avals) for b in branches]
     for s, name in zip(staged[1:], names[1:]):
@@ -156,10 +149,10 @@ def _same_types(staged: list[Staged], names: Sequence[str], what: str) -> list[S
 
 def _check_branch_types(staged: Sequence[Staged], names: Sequence[str], what: str) -> None:
     tree = staged[0].out_tree
-    paths = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(tree, list(range(tree.num_leaves))))[0]
+    paths = leaf_paths(tree)
     lines = []
     for s, name in zip(staged[1:], names[1:]):
-        for (path, _), a, b in zip(paths, staged[0].out_avals, s.out_avals):
+        for path, a, b in zip(paths, staged[0].out_avals, s.out_avals):
             why = describe_difference(a, b)
             if why is not None:
                 where = f" at {tree_util.keystr(path)}" if path else ""

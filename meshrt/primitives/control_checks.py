@@ -10,7 +10,10 @@ from typing import Any
 from meshrt import errors, tree_util
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.control_staging import Staged, describe_difference, function_name, stage, tree_difference
+from meshrt.primitives.control_staging import describe_difference, tree_difference
+from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.high import leaf_paths
+from meshrt.transforms.staged import Staged, stage
 
 __all__: list[str] = []
 
@@ -66,14 +69,15 @@ def check_carry_tree(body: Body, tree: Any, carry: Sequence[Any], out_tree: Any,
     """`out_avals` are the types of the body's results, the carry first."""
     if tree == out_tree:
         return
-    expected, got = (tree, [aval_of(c) for c in carry]), (out_tree, list(out_avals)[: out_tree.num_leaves])
+    expected: tuple[Any, Sequence[Any]] = (tree, [aval_of(c) for c in carry])
+    got: tuple[Any, Sequence[Any]] = (out_tree, list(out_avals)[: out_tree.num_leaves])
     root, at = _users_part(body, tree)
     if at is not None:
         expected, got = _child(*expected, at), _child(*got, at)
     raise errors.ArgumentTypeError(
         f"{body.what} body function carry input and carry output must have the same pytree structure, but they "
         f"differ:\n{tree_difference(expected, got, root, ('in', 'out'))}\n"
-        f"Make {function_name(body.owner)} return a carry of the structure that it takes"
+        f"Make {fun_name(body.owner)} return a carry of the structure that it takes"
     )
 
 
@@ -91,7 +95,7 @@ def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: An
         why = describe_difference(aval, out)
         if why is not None:
             root, at = _users_part(body, tree)
-            path = tree_util.tree_leaves_with_path(tree_util.tree_unflatten(tree, range(len(carry))))[i][0]
+            path = leaf_paths(tree)[i]
             lines.append(
                 f"  {root}{tree_util.keystr(path if at is None else path[1:])}: {aval} in, {out} out, so {why}"
             )
@@ -99,6 +103,6 @@ def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: An
         raise errors.ArgumentTypeError(
             f"{body.what} body function carry input and carry output must have equal types, but they differ:\n"
             + "\n".join(lines)
-            + f"\nMake {function_name(body.owner)} return a carry of the types that it takes (convert with astype, or "
+            + f"\nMake {fun_name(body.owner)} return a carry of the types that it takes (convert with astype, or "
             "give an initial value of the type that it returns)"
         )

@@ -14,21 +14,27 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, zeros
 from meshrt.core.jaxpr import Eqn, Jaxpr, Var
-from meshrt.core.primitive import Primitive
-from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
+from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.trace import JaxprTrace, Tracer, eval_jaxpr, set_trace
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.control_staging import body_effects, weak_key, with_vars
-from meshrt.transforms.batching import batch_jaxpr, move_dim
+from meshrt.primitives.elementwise import eq_p
+from meshrt.primitives.identity import stop_gradient_p
+from meshrt.primitives.selection import select_n_p
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import transpose_jaxpr
 from meshrt.transforms.linearize import Linearized, linearize_jaxpr
-from meshrt.transforms.tools import WeakCache, dce, hoist_consts, is_undefined, zeros
+from meshrt.transforms.recompute import Policy, Split, inlined, split
+from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 
 __all__ = ["cond_p"]
 
 
-def _infer(index, *avals, branches):
+def _infer(index: ShapedArray, *avals: ShapedArray, branches: tuple[Jaxpr, ...]) -> Any:
     if index.shape or index.dtype != np.int32:
         raise errors.ArgumentTypeError(f"cond takes an int32 index, not {index.str_short()}")
     for got, want in zip(avals, branches[0].in_avals, strict=True):
@@ -39,7 +45,7 @@ def _infer(index, *avals, branches):
     return branches[0].out_avals
 
 
-def _lower(ctx, eqn: Eqn, index, *operands):
+def _lower(ctx: LoweringContext, eqn: Eqn, index: Any, *operands: Any) -> Any:
     """`stablehlo.case`; the operands are captured by the regions."""
     regions = []
     for branch in eqn.params["branches"]:
@@ -50,7 +56,10 @@ def _lower(ctx, eqn: Eqn, index, *operands):
 
 
 def _joined(closed: Sequence[Any]) -> tuple[tuple[Jaxpr, ...], list[Any]]:
-    """Jaxprs with one common list of leading constants, given those with a list each."""
+    """Branches with captured constants as Jaxprs of one signature: each takes the constants of all of them first.
+
+    With constants [a] and [b, c], both become functions of (a, b, c, operands...) and ignore what is not theirs.
+    """
     if not any(c.consts for c in closed):
         return tuple(c.jaxpr for c in closed), []
     jaxprs, consts = [], [x for c in closed for x in c.consts]
@@ -72,7 +81,7 @@ def _union(flags: Sequence[Sequence[bool]]) -> tuple[bool, ...]:
 # Differentiation
 
 
-def _jvp(primals, tangents, *, branches):
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, branches: tuple[Jaxpr, ...]) -> tuple[Any, Any]:
     index, *operands = primals
     nonzero = tuple(t is not None for t in tangents[1:])
     union = _union([jvp_jaxpr(b, nonzero)[1] for b in branches])
@@ -85,9 +94,12 @@ def _jvp(primals, tangents, *, branches):
 
 @dataclass(slots=True, eq=False)
 class _Plan:
-    """Linearized branches. `forward` give the results, then values for the residual slots, which branches share where
-    types agree (a branch fills those it has no use for with zeros). `linear` branches take `num_slots` slots, the
-    operands `args` and results `outs` that serve as residuals, then the nonzero tangents.
+    """Linearized branches, all of one signature although each saves residuals of its own.
+
+    A `forward` branch returns the results, then `num_slots` residual slots. Branches share a slot where their residuals
+    have one type, and fill the slots that they do not use with zeros: residuals f32[8] of one branch and f32[8], f32[4]
+    of another make two slots. A `linear` branch takes the slots, then those operands (positions `args`) and results
+    (positions `outs`) that serve as residuals as they are, then the nonzero tangents.
     """
 
     forward: tuple[Jaxpr, ...]
@@ -106,17 +118,7 @@ def _plan(branches: tuple[Jaxpr, ...], nonzero: tuple[bool, ...]) -> _Plan:
     union = _union([linearize_jaxpr(b, nonzero).nonzeros_out for b in branches])
     lins = [linearize_jaxpr(b, nonzero, union) for b in branches]
     num_outs = len(branches[0].outvars)
-    slots: list[ShapedArray] = []
-    used = []  # per branch: slot of each of its new residuals
-    for lin in lins:
-        mine: list[int] = []
-        for v in lin.forward.jaxpr.outvars[num_outs:]:
-            free = (i for i, a in enumerate(slots) if i not in mine and a.strong() is v.aval.strong())
-            slot = next(free, len(slots))
-            if slot == len(slots):
-                slots.append(v.aval)
-            mine.append(slot)
-        used.append(mine)
+    slots, used = _slots([[v.aval for v in lin.forward.jaxpr.outvars[num_outs:]] for lin in lins])
     args = sorted({k for lin in lins for kind, k in lin.sources if kind == "arg"})
     outs = sorted({k for lin in lins for kind, k in lin.sources if kind == "out"})
     forward, consts = _joined([lin.forward for lin in lins])
@@ -127,6 +129,22 @@ def _plan(branches: tuple[Jaxpr, ...], nonzero: tuple[bool, ...]) -> _Plan:
     places |= {("out", k): len(slots) + len(args) + i for i, k in enumerate(outs)}
     linear = tuple(_with_residuals(lin, mine, avals, places) for lin, mine in zip(lins, used))
     return _Plan(forward, consts, linear, len(slots), args, outs, union)
+
+
+def _slots(residuals: Sequence[Sequence[ShapedArray]]) -> tuple[list[ShapedArray], list[list[int]]]:
+    """(types of the slots that hold the residuals of whichever branch is taken, per branch the slot of each of its)."""
+    slots: list[ShapedArray] = []
+    used = []
+    for avals in residuals:
+        mine: list[int] = []
+        for aval in avals:
+            free = (i for i, a in enumerate(slots) if i not in mine and a.strong() is aval.strong())
+            slot = next(free, len(slots))
+            if slot == len(slots):
+                slots.append(aval)
+            mine.append(slot)
+        used.append(mine)
+    return slots, used
 
 
 def _filled(jaxpr: Jaxpr, num_outs: int, mine: Sequence[int], slots: Sequence[ShapedArray]) -> Jaxpr:
@@ -145,7 +163,7 @@ def _filled(jaxpr: Jaxpr, num_outs: int, mine: Sequence[int], slots: Sequence[Sh
     return closed.jaxpr
 
 
-def _with_residuals(lin: Linearized, mine, avals, places) -> Jaxpr:
+def _with_residuals(lin: Linearized, mine: Any, avals: Sequence[ShapedArray], places: Any) -> Jaxpr:
     """The linear program of a branch, taking the residuals of all branches."""
     front = [Var(a) for a in avals]
     for v, (kind, k) in zip(lin.linear.invars, lin.sources):
@@ -153,7 +171,7 @@ def _with_residuals(lin: Linearized, mine, avals, places) -> Jaxpr:
     return with_vars(lin.linear, [*front, *lin.linear.invars[len(lin.sources) :]], lin.linear.outvars)
 
 
-def _linearize(linear_trace, primals, tangents, params):
+def _linearize(linear_trace: Any, primals: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]) -> Any:
     branches = params["branches"]
     index, *operands = primals
     nonzero = tuple(t is not None for t in tangents[1:])
@@ -172,8 +190,13 @@ def _linearize(linear_trace, primals, tangents, params):
 _transposes: WeakCache = WeakCache()
 
 
-def _transposed(branches, linear, nonzero_cts):
-    """Transposed branches that all give a cotangent wherever one of them does; their constants; those flags."""
+def _transposed(
+    branches: tuple[Jaxpr, ...], linear: tuple[bool, ...], nonzero_cts: tuple[bool, ...]
+) -> tuple[tuple[Jaxpr, ...], list[Any], tuple[bool, ...]]:
+    """(transposed branches, their constants, flags of the operands that get a cotangent).
+
+    An operand gets one if any branch has one for it; the other branches return zeros there.
+    """
     made = [transpose_jaxpr(b, linear, nonzero_cts) for b in branches]
     union = _union([nz for _, nz in made])
     avals = [a for a, lin in zip(branches[0].in_avals, linear) if lin]
@@ -195,7 +218,7 @@ def _with_zeros(jaxpr: Jaxpr, have: Sequence[bool], want: Sequence[bool], avals:
     return closed.jaxpr
 
 
-def _transpose(cts, index, *operands, branches):
+def _transpose(cts: Sequence[Any], index: Any, *operands: Any, branches: tuple[Jaxpr, ...]) -> list[Any]:
     linear = tuple(map(is_undefined, operands))
     nonzero = tuple(c is not None for c in cts)
     jaxprs, consts, union = _transposes.get(
@@ -211,7 +234,7 @@ def _transpose(cts, index, *operands, branches):
 # Batching
 
 
-def _batch(axis, args, dims, params):
+def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     branches = params["branches"]
     index, *operands = args
     batched = tuple(d is not None for d in dims[1:])
@@ -224,20 +247,42 @@ def _batch(axis, args, dims, params):
     return _select(axis, index, operands, batched, branches), [0] * len(branches[0].outvars)
 
 
-def _select(axis, index, operands, batched, branches):
-    """Each member of the batch has a branch of its own: runs all branches and selects."""
-    from meshrt.primitives.elementwise import select_n_p
-    from meshrt.primitives.reshape import broadcast_in_dim
+def _may_be_singular(branch: Jaxpr) -> bool:
+    """Whether a derivative in `branch` can be infinite or NaN (as that of log at 0); branches in branches count so."""
+    return any(not e.primitive.finite for e in branch.eqns)
 
+
+def _gated(size: int, taken: Any, x: Any, dim: int | None, singular: bool) -> tuple[Any, bool]:
+    """An operand of a branch that only the members in `taken` [size] need; and whether it has the mapped dimension.
+
+    The value stays; the derivative is zero for the members that do not take the branch, even where the branch has
+    none at their values: the cotangent that the branch returns for them is 0 * inf, and is replaced. What all members
+    share is repeated for each, so that theirs can be told apart, if the branch may be singular at all.
+    """
+    aval = aval_of(x)
+    if not isinstance(x, Tracer) or not aval.is_differentiable or (dim is None and not singular):
+        return x, dim is not None
+    x = bring_to_front(size, x, dim)
+    shape = aval_of(x).shape
+    mask = broadcast_in_dim(taken, shape, (0,)) if len(shape) > 1 else taken
+    return select_n_p.bind(mask, stop_gradient_p.bind(x), x), True
+
+
+def _select(
+    axis: MappedAxis, index: Any, operands: Sequence[Any], batched: Sequence[bool], branches: tuple[Jaxpr, ...]
+) -> list[Any]:
+    """Each member of the batch has a branch of its own: runs all branches and selects."""
     if any(b.effects for b in branches):
         raise errors.UnsupportedError(
             "cond whose predicate differs along a vmapped axis cannot run branches with side effects, because all "
             "branches would run; move the effect out of the branches or do not map the predicate"
         )
     columns = []
-    for b in branches:
-        closed, _ = batch_jaxpr(b, axis, batched, True)
-        columns.append(eval_jaxpr(closed.jaxpr, (), [*closed.consts, *operands]))
+    for i, b in enumerate(branches):
+        taken, singular = eq_p.bind(index, np.int32(i)), _may_be_singular(b)
+        gated = [_gated(axis.size, taken, x, 0 if m else None, singular) for x, m in zip(operands, batched)]
+        closed, _ = batch_jaxpr(b, axis, tuple(m for _, m in gated), True)
+        columns.append(eval_jaxpr(closed.jaxpr, (), [*closed.consts, *[x for x, _ in gated]]))
     outs = []
     for cases in zip(*columns):
         shape = aval_of(cases[0]).shape
@@ -252,7 +297,8 @@ def _select(axis, index, operands, batched, branches):
 _dce_cache: WeakCache = WeakCache()
 
 
-def _live(branches: tuple[Jaxpr, ...], used: tuple[bool, ...]):
+def _live(branches: tuple[Jaxpr, ...], used: tuple[bool, ...]) -> tuple[Any, Any]:
+    """(branches after dead-code elimination, flags of the operands that any of them still needs)."""
     made = [dce(b, used) for b in branches]
     needed = _union([n for _, n in made]) if branches[0].invars else ()
     kept = tuple(with_vars(j, [v for v, n in zip(j.invars, needed) if n], j.outvars) for j, _ in made)
@@ -266,9 +312,36 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {"branches": kept})
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Checkpointing
+
+
+def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None:
+    """The values that `policy` saves in a branch leave it in slots, as residuals do; the second `cond` takes them."""
+    branches = [inlined(b) for b in eqn.params["branches"]]
+    outs = [[o for o, w in zip(b.outvars, wanted) if w] for b in branches]
+    parts = [split(b, o, policy) for b, o in zip(branches, outs)]
+    if not any(part.saved for part in parts):
+        return None
+    slots, used = _slots([[v.aval for v in part.saved] for part in parts])
+    forward, again = [], []
+    for b, part, mine, out in zip(branches, parts, used, outs):
+        full = Jaxpr((), b.invars, (*b.outvars, *part.saved), part.forward, b.name, None, b.is_high)
+        forward.append(_filled(full, len(b.outvars), mine, slots))
+        front = [Var(a) for a in slots]
+        for v, i in zip(part.saved, mine):
+            front[i] = v
+        again.append(Jaxpr((), (*b.invars, *front), out, part.again, b.name, None, b.is_high))
+    kept, needed = _live(tuple(again), (True,) * sum(wanted))
+    saved = [Var(a) for a in slots]
+    first = eqn.replace(eqn.invars, [*eqn.outvars, *saved], {"branches": tuple(forward)})
+    operands = [eqn.invars[0], *[a for a, n in zip((*eqn.invars[1:], *saved), needed) if n]]
+    second = eqn.replace(operands, [v for v, w in zip(eqn.outvars, wanted) if w], {"branches": kept})
+    return Split([first], saved, [second])
+
+
 cond_p = Primitive(
     "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    multiple_results=True, cache_types=False,
+    dce=_dce, recompute=_recompute, effects=lambda *avals, branches: body_effects(*branches), multiple_results=True,
+    cache_types=False,
 )  # fmt: skip
-cond_p.dce = _dce
-cond_p.effects_rule = lambda *avals, branches: body_effects(*branches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,8 +13,12 @@ from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.control import scan_body, unroll_factor
 from meshrt.primitives.control_checks import Body, any_tracer, check_carry_tree, check_carry_types, need_callable
-from meshrt.primitives.control_staging import Staged, promote_weak, stage
+from meshrt.primitives.control_staging import promote_weak
 from meshrt.primitives.control_while import while_p
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.elementwise import add, lt_p
+from meshrt.transforms.high import flatten
+from meshrt.transforms.staged import Staged, stage
 
 __all__ = ["fori_loop", "while_loop"]
 
@@ -41,7 +45,7 @@ def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_va
 
 
 def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
-    carry, tree = tree_util.tree_flatten(init_val)
+    carry, tree = flatten(init_val)
     in_tree = tree_util.treedef_tuple([tree])
 
     def stage_body() -> Staged:
@@ -122,8 +126,6 @@ def _loop_bounds(lower: Any, upper: Any) -> tuple[Any, Any, np.dtype]:
 
     def known(value: Any) -> Any:
         if isinstance(value, Tracer):
-            from meshrt.primitives.elementwise import convert_element_type
-
             return convert_element_type(value, dtype, value.aval.weak_type)
         return int(value)
 
@@ -131,22 +133,18 @@ def _loop_bounds(lower: Any, upper: Any) -> tuple[Any, Any, np.dtype]:
 
 
 def _weak(value: int, dtype: np.dtype) -> Any:
-    """The first index of a loop whose bounds are known: as a Python int it takes the dtype of what it meets."""
-    from meshrt.primitives.elementwise import convert_element_type
-
+    """The first index of a loop with static bounds: weakly typed as a Python int, so `i * x` has the dtype of `x`."""
     if aval_of(value).dtype == dtype:
         return value
     return convert_element_type(np.asarray(value, dtype)[()], dtype, weak_type=True)
 
 
 def _add_one(i: Any) -> Any:
-    from meshrt.primitives.elementwise import add
-
     return add(i, 1)
 
 
 def _counted(body: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(carry, _):
+    def counted(carry: Sequence[Any], _: Any) -> tuple[Any, Any]:
         i, value = carry
         return (_add_one(i), body(i, value)), None
 
@@ -154,7 +152,7 @@ def _counted(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _counted_below(body: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(carry):
+    def counted(carry: Sequence[Any]) -> tuple[Any, Any, Any]:
         i, stop, value = carry
         return _add_one(i), stop, body(i, value)
 
@@ -162,6 +160,4 @@ def _counted_below(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _below(carry: Any) -> Any:
-    from meshrt.primitives.elementwise import lt_p
-
     return lt_p.bind(carry[0], carry[1])

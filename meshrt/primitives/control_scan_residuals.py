@@ -26,7 +26,9 @@ def position(values: list[Any], value: Any) -> int:
 
 
 class Places:
-    """Where the values of a body stand: `of(var)` is ("const", k), ("x", k), ("y", k), ("invariant", 0) or ("new", 0).
+    """Where the backward pass can get each value of a body from: `of(var)` is ("const", k) for the k-th constant,
+    ("x", k) and ("y", k) for slices of the k-th xs and ys, ("invariant", 0) for what every iteration computes alike,
+    and ("new", 0) for all else, which only a stack of its own can hold.
 
     `body` takes `captured` values that linearization found, then consts, carry and xs, and gives carry and `num_ys` ys
     first. Loop-invariant are the captured values and all that is computed from them and the constants.
@@ -62,7 +64,9 @@ class Places:
 
 
 class Hoisting:
-    """Moves the loop-invariant values that are wanted as residuals out of the body, with all that they need."""
+    """Loop-invariant code motion: values that are wanted as residuals and equal in every iteration are computed before
+    the loop, in a `prelude`, together with what they depend on.
+    """
 
     def __init__(self, places: Places):
         self.places = places

@@ -1,4 +1,5 @@
-"""Reverse mode of `scan`: a forward scan that saves residuals, a linear scan of tangents, its transpose.
+"""The bodies of a scan's reverse mode: of the forward scan that saves residuals, of the linear scan of tangents, and of
+its transpose.
 
 What is saved between the two decides the memory of training: `control_scan_residuals` says how each residual of the
 body gets to the backward pass.
@@ -6,25 +7,28 @@ body gets to the backward pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.basic.pointwise import add_tangents
+from meshrt.core.basic.shapes import zeros
+from meshrt.core.jaxpr import Eqn, Jaxpr, Var
 from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
-from meshrt.core.types import aval_of
-from meshrt.primitives.control_scan import carry_fixpoint, scan_p, split3
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_scan_residuals import Hoisting, Places, position
-from meshrt.primitives.control_staging import permuted
+from meshrt.primitives.control_staging import carry_fixpoint, permuted, split3
 from meshrt.transforms.linear import transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
+from meshrt.transforms.recompute import Policy, Split, fresh_copy, inlined, split
 from meshrt.transforms.residuals import cheapest_residuals, residual_vars
-from meshrt.transforms.tools import WeakCache, add_tangents, hoist_consts, is_undefined, zeros
+from meshrt.transforms.tools import hoist_consts
 
 __all__: list[str] = []
 
 
 @dataclass(slots=True, eq=False)
-class _Plan:
+class Plan:
     """How one body is linearized.
 
     `prelude` computes loop-invariant values from the constants (`consts` first, which linearization captured); those
@@ -45,14 +49,12 @@ class _Plan:
     nonzero_ys: tuple[bool, ...]
 
 
-_plans: WeakCache = WeakCache()
-
-
-def _plan(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, ...], length: int) -> _Plan:
+def plan_of(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, ...], length: int) -> Plan:
+    """How the body `jaxpr` is linearized, with respect to the operands flagged in `nonzero`."""
     nz_consts, nz_carry, nz_xs = split3(nonzero, num_consts, num_carry)
     num_ys = len(jaxpr.outvars) - num_carry
 
-    def step(carry):
+    def step(carry: tuple[bool, ...]) -> tuple[Any, Sequence[bool]]:
         lin = linearize_jaxpr(jaxpr, (*nz_consts, *carry, *nz_xs), (*carry, *[False] * num_ys))
         return lin, lin.nonzeros_out[:num_carry]
 
@@ -79,60 +81,18 @@ def _plan(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, ..
     tc, tk, tx = sum(nz_consts), sum(nz_carry), sum(nz_xs)
     order = [*fixed, *range(count, count + tc + tk), *moving, *range(count + tc + tk, count + tc + tk + tx)]
     linear = permuted(linear, order, range(len(linear.outvars)))
-    return _Plan(
+    return Plan(
         lin.forward.consts, prelude, takes, forward, linear, [sources[i] for i in (*fixed, *moving)], len(fixed),
-        len(stacked), nz_carry, tuple(lin.nonzeros_out[num_carry:]),
+        len(stacked), tuple(nz_carry), tuple(lin.nonzeros_out[num_carry:]),
     )  # fmt: skip
-
-
-def _linearize(linear_trace, primals, tangents, params):
-    jaxpr, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
-    nonzero = tuple(t is not None for t in tangents)
-    length = params["length"]
-    plan = _plans.get(
-        jaxpr, (num_consts, num_carry, nonzero, length), lambda: _plan(jaxpr, num_consts, num_carry, nonzero, length)
-    )
-    consts, carry, xs = split3(primals, num_consts, num_carry)
-    fixed = [*plan.consts, *consts]
-    prelude = eval_jaxpr(plan.prelude, (), fixed)
-    taken = [prelude[i] for i in plan.body_takes]
-    forward = {**params, "jaxpr": plan.forward, "num_consts": len(fixed) + len(taken)}
-    outs = scan_p.bind(*fixed, *taken, *carry, *xs, **forward)
-    num_outs = len(jaxpr.outvars)
-    outs, stacks = outs[:num_outs], outs[num_outs:]
-    if not any(plan.nonzero_carry) and not any(plan.nonzero_ys):
-        return outs, [None] * num_outs
-    pools = {"const": consts, "prelude": prelude, "x": xs, "y": outs[num_carry:], "stack": stacks}
-    residuals = [pools[kind][k] for kind, k in plan.sources]
-    t_consts, t_carry, t_xs = split3(tangents, num_consts, num_carry)
-    t_consts, t_xs = [t for t in t_consts if t is not None], [t for t in t_xs if t is not None]
-    t_carry = [
-        _linear_zero(linear_trace, p) if t is None else t for p, t, nz in zip(carry, t_carry, plan.nonzero_carry) if nz
-    ]
-    t_outs = iter(
-        linear_trace.record(
-            scan_p,
-            [*residuals[: plan.num_fixed], *t_consts, *t_carry, *residuals[plan.num_fixed :], *t_xs],
-            {**params, "jaxpr": plan.linear, "num_consts": plan.num_fixed + len(t_consts), "num_carry": len(t_carry)},
-        )
-    )
-    return outs, [next(t_outs) if nz else None for nz in (*plan.nonzero_carry, *plan.nonzero_ys)]
-
-
-def _linear_zero(linear_trace, primal):
-    from meshrt.primitives.elementwise import linear_zero_p
-
-    return linear_trace.record(linear_zero_p, [], {"aval": aval_of(primal).to_tangent_aval()})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Transposition
 
-_transposes: WeakCache = WeakCache()
-
 
 @dataclass(slots=True, eq=False)
-class _Transposed:
+class Transposed:
     """`body`: (captured consts, known consts; sums over consts, ct carry; known xs, ct ys) -> (sums, ct carry; ct xs).
 
     The flags say which cotangents are not zero.
@@ -145,11 +105,15 @@ class _Transposed:
     xs_nz: tuple[bool, ...]
 
 
-def _transposed(jaxpr: Jaxpr, num_consts: int, num_carry: int, linear, ct_carry, ct_ys) -> _Transposed:
+def transposed(
+    jaxpr: Jaxpr, num_consts: int, num_carry: int, linear: tuple[bool, ...], ct_carry: tuple[bool, ...],
+    ct_ys: tuple[bool, ...],
+) -> Transposed:  # fmt: skip
+    """The body of the transposed scan. Flags: `linear` operands; carries and ys whose cotangents are not zero."""
     lin_consts, _, lin_xs = split3(linear, num_consts, num_carry)
     num_linear = sum(lin_consts)
 
-    def step(carry):
+    def step(carry: tuple[bool, ...]) -> tuple[Any, Sequence[bool]]:
         closed, nz = transpose_jaxpr(jaxpr, linear, (*carry, *ct_ys))
         return (closed, nz), nz[num_linear : num_linear + num_carry]
 
@@ -159,7 +123,7 @@ def _transposed(jaxpr: Jaxpr, num_consts: int, num_carry: int, linear, ct_carry,
     lin_const_avals = [a for a, lin in zip(consts, lin_consts) if lin]
     trace = JaxprTrace(jaxpr.name)
 
-    def arguments(avals, flags):
+    def arguments(avals: Sequence[ShapedArray], flags: Any) -> Any:
         return [trace.argument(a) for a, f in zip(avals, flags) if f]
 
     captured = [trace.argument(aval_of(c)) for c in closed.consts]
@@ -176,37 +140,62 @@ def _transposed(jaxpr: Jaxpr, num_consts: int, num_carry: int, linear, ct_carry,
         carry_out = [zeros(a) if c is None else c for a, c, f in zip(carry, carry_out, carry_nz) if f]
         ins = [*captured, *known, *sums, *cts, *known_xs, *ys]
         final = hoist_consts(trace.close(ins, [*sums_out, *carry_out, *pulled]))
-    return _Transposed([*final.consts, *closed.consts], final.jaxpr, tuple(consts_nz), carry_nz, tuple(xs_nz))
+    return Transposed([*final.consts, *closed.consts], final.jaxpr, tuple(consts_nz), carry_nz, tuple(xs_nz))
 
 
-def _transpose(cts, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
-    consts, _, xs = split3(operands, num_consts, num_carry)
-    # Carries are linear whether or not the initial value is known (then it is zero).
-    lin_consts, lin_xs = tuple(map(is_undefined, consts)), tuple(map(is_undefined, xs))
-    linear = (*lin_consts, *[True] * num_carry, *lin_xs)
-    ct_carry, ct_ys = cts[:num_carry], cts[num_carry:]
-    nz_carry, nz_ys = tuple(c is not None for c in ct_carry), tuple(c is not None for c in ct_ys)
-    t = _transposes.get(
-        jaxpr, (num_consts, num_carry, linear, nz_carry, nz_ys),
-        lambda: _transposed(jaxpr, num_consts, num_carry, linear, nz_carry, nz_ys),
+# ---------------------------------------------------------------------------------------------------------------------
+# Checkpointing
+
+
+def recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None:
+    """The values that `policy` saves in the body are stacked; a second scan takes the stacks and computes the rest.
+
+    The second scan has only the carries that what it computes depends on. Loop-invariant values are saved once.
+    """
+    params = eqn.params
+    num_consts, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
+    body = inlined(params["jaxpr"])
+    num_outs = len(body.outvars)
+    flags = tuple(wanted[:num_carry])
+
+    def step(carry: tuple[bool, ...]) -> tuple[Any, Sequence[bool]]:
+        outs = [o for o, w in zip(body.outvars, (*carry, *wanted[num_carry:])) if w]
+        parts = split(body, outs, policy)
+        used = {a for a in [*outs, *[a for e in parts.again for a in e.invars]] if type(a) is Var}
+        return (parts, used), [c or v in used for c, v in zip(carry, body.invars[num_consts : num_consts + num_carry])]
+
+    (parts, used), flags = carry_fixpoint(flags, step)
+    if not parts.saved:
+        return None
+    body = Jaxpr((), body.invars, body.outvars, parts.forward, body.name, None, body.is_high)
+    places = Places(body, 0, num_consts, num_carry, num_outs - num_carry, length)
+    hoisting = Hoisting(places)
+    kinds = [places.of(v)[0] for v in parts.saved]
+    fixed = [v for v, kind in zip(parts.saved, kinds) if kind == "invariant"]
+    stacked = [v for v, kind in zip(parts.saved, kinds) if kind == "new"]
+    for v in fixed:
+        hoisting.want(v)
+    prelude, forward, takes = hoisting.split(body.outvars, stacked)
+    before, invariant = fresh_copy(prelude, eqn.invars[:num_consts])
+    stacks = [Var(v.aval.with_shape((length, *v.aval.shape))) for v in stacked]
+    first = eqn.replace(
+        [*eqn.invars[:num_consts], *[invariant[i] for i in takes], *eqn.invars[num_consts:]], [*eqn.outvars, *stacks],
+        {**params, "jaxpr": forward, "num_consts": num_consts + len(takes)},
     )  # fmt: skip
-    known = [*t.consts, *[c for c, lin in zip(consts, lin_consts) if not lin]]
-    lin_const_avals = [c.aval for c in consts if is_undefined(c)]
-    sums = [zeros(a) for a, nz in zip(lin_const_avals, t.consts_nz) if nz]
-    start = [
-        zeros(v.aval) if c is None else c
-        for c, v, nz in zip(ct_carry, jaxpr.outvars[:num_carry], t.carry_nz) if nz
-    ]  # fmt: skip
-    outs = scan_p.bind(
-        *known, *sums, *start, *[x for x, lin in zip(xs, lin_xs) if not lin], *[c for c in ct_ys if c is not None],
-        jaxpr=t.body, length=length, reverse=not reverse, unroll=unroll,
-        num_consts=len(known), num_carry=len(sums) + len(start),
+    saved_ys = [(v, eqn.outvars[num_carry + places.of(v)[1]]) for v, kind in zip(parts.saved, kinds) if kind == "y"]
+    middle = num_consts + num_carry
+    pairs = list(zip(body.invars, eqn.invars))
+    consts = [p for p in (*pairs[:num_consts], *zip(fixed, invariant)) if p[0] in used]
+    carry = [p for p, c in zip(pairs[num_consts:middle], flags) if c]
+    xs = [p for p in (*pairs[middle:], *saved_ys, *zip(stacked, stacks)) if p[0] in used]
+    done = [y for _, y in saved_ys]
+    asked = zip(body.outvars, eqn.outvars, (*flags, *wanted[num_carry:]))
+    results = [(v, y) for v, y, w in asked if w and y not in done]
+    ins = [*consts, *carry, *xs]
+    second = eqn.replace(
+        [a for _, a in ins], [y for _, y in results],
+        {**params, "num_consts": len(consts), "num_carry": len(carry),
+         "jaxpr": Jaxpr((), [v for v, _ in ins], [v for v, _ in results], parts.again, body.name, None, body.is_high)},
     )  # fmt: skip
-    pulled = iter(outs)
-    nonzero = iter((*t.consts_nz, *t.carry_nz, *t.xs_nz))
-    found = [(next(pulled) if next(nonzero) else None) if lin else None for lin in linear]
-    return [c if is_undefined(x) else None for c, x in zip(found, operands)]
-
-
-scan_p.linearize = _linearize
-scan_p.transpose = _transpose
+    saved = [*invariant[: len(fixed)], *done, *stacks]
+    return Split([*before, first], saved, [second] if results else [])

@@ -1,98 +1,22 @@
-"""Staging the Python functions given to control flow: bodies and branches become Jaxprs, once per function."""
+"""Jaxprs of control flow: common constants, reordered arguments, weak types made equal, differences explained."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from meshrt import config, dtypes, errors, tree_util
+from meshrt import dtypes, tree_util
 from meshrt._tree_paths import TypedLeaf
 from meshrt.core.jaxpr import Jaxpr, Var
-from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
+from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.sharding._state import context as mesh_context
-from meshrt.transforms.tools import WeakCache, hoist_consts
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.transforms.staged import Staged
+from meshrt.transforms.tools import WeakCache
 
 # Helpers of the control family: `meshrt.lax` publishes what `__all__` of these modules lists, so nothing here.
 __all__: list[str] = []
-
-
-@dataclass(slots=True, eq=False)
-class Staged:
-    """A staged function of pytrees: `jaxpr` takes `consts`, then the flat arguments; `out_tree` shapes its results."""
-
-    jaxpr: Jaxpr
-    consts: list[Any]
-    out_tree: Any
-
-    @property
-    def out_avals(self) -> list[ShapedArray]:
-        return self.jaxpr.out_avals
-
-
-_stages: WeakCache = WeakCache()
-
-
-def function_name(fun: Callable[..., Any]) -> str:
-    """The name of a function for messages and printed programs."""
-    return getattr(fun, "__name__", None) or type(fun).__name__
-
-
-def stage(
-    fun: Callable[..., Any],
-    in_tree: Any,
-    in_avals: Sequence[ShapedArray],
-    owner: Any = None,
-    kind: Any = "",
-    entries: dict[Any, Staged] | None = None,
-) -> Staged:
-    """Stages `fun(*tree_unflatten(in_tree, leaves))` at the types `in_avals`.
-
-    The result is kept for the next call with the same function object and types, unless the function has captured
-    tracers, which live only as long as the enclosing trace. Where `fun` is a wrapper made on the fly, `owner` is the
-    user's function that determines it together with `kind`. `entries` are an owner's own table.
-    """
-    owner = fun if owner is None else owner
-    name = function_name(owner)
-    key = (kind, in_tree, tuple(in_avals), config.trace_key(), mesh_context.abstract)
-    if entries is None:
-        try:
-            entries = _stages.get(owner, "staged", dict)
-        except TypeError:  # no weak reference to it, or not hashable
-            entries = {}
-    staged = entries.get(key)
-    if staged is None:
-        staged = _stage(fun, in_tree, in_avals, name)
-        if not any(isinstance(c, Tracer) for c in staged.consts):
-            entries[key] = staged
-    return staged
-
-
-def _stage(fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray], name: str) -> Staged:
-    out_tree = None
-
-    def flat(*leaves: Any) -> list[Any]:
-        nonlocal out_tree
-        paths, out_tree = tree_util.tree_flatten_with_path(fun(*tree_util.tree_unflatten(in_tree, leaves)))
-        for path, leaf in paths:
-            _require_array(leaf, path, name)
-        return [leaf for _, leaf in paths]
-
-    closed = hoist_consts(trace_to_jaxpr(flat, in_avals, name))
-    return Staged(closed.jaxpr, closed.consts, out_tree)
-
-
-def _require_array(leaf: Any, path: Any, name: str) -> None:
-    try:
-        aval_of(leaf)
-    except errors.ArgumentTypeError:
-        where = tree_util.keystr(path)
-        raise errors.ArgumentTypeError(
-            f"{name} returned a value of type {type(leaf).__name__}{f' at {where}' if where else ''}, which is not an "
-            "array; return arrays or scalars (in pytrees) only"
-        ) from None
 
 
 def with_common_consts(staged: Sequence[Staged]) -> tuple[tuple[Jaxpr, ...], list[Any]]:
@@ -153,6 +77,25 @@ def body_effects(*jaxprs: Jaxpr) -> frozenset:
     return frozenset().union(*[j.effects for j in jaxprs])
 
 
+def split3(values: Sequence[Any], first: int, second: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """`values` cut into consts, carry and xs (or carry, ys with `first` 0)."""
+    values = list(values)
+    return values[:first], values[first : first + second], values[first + second :]
+
+
+def carry_fixpoint(
+    carry: Sequence[bool], step: Callable[[tuple[bool, ...]], tuple[Any, Sequence[bool]]]
+) -> tuple[Any, tuple[bool, ...]]:
+    """The least fixed point of `step` above `carry`, the flags of some carries, and what `step` made of it."""
+    flags = tuple(carry)
+    while True:
+        result, out = step(flags)
+        joined = tuple(a or b for a, b in zip(flags, out))
+        if joined == flags:
+            return result, flags
+        flags = joined
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Weak types and mismatches
 
@@ -162,8 +105,6 @@ def promote_weak(values: list[Any], in_avals: Sequence[ShapedArray], out_avals: 
 
     Returns whether anything changed (then the body must be staged again).
     """
-    from meshrt.primitives.elementwise import convert_element_type
-
     changed = False
     for i, (a, b) in enumerate(zip(in_avals, out_avals)):
         if a.weak_type and a.dtype != b.dtype and not isinstance(b.dtype, dtypes.ExtendedDType):
@@ -187,8 +128,6 @@ _converted: WeakCache = WeakCache()
 
 
 def _convert(jaxpr: Jaxpr, wanted: Sequence[tuple[Any, bool]], change: Sequence[bool]) -> Jaxpr:
-    from meshrt.primitives.elementwise import convert_element_type
-
     def flat(*args: Any) -> list[Any]:
         outs = eval_jaxpr(jaxpr, (), args)
         return [convert_element_type(o, *w) if c else o for o, w, c in zip(outs, wanted, change)]

@@ -11,20 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.jaxpr import Eqn, Jaxpr, Var
+from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, move_dim
+from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
-from meshrt.core.types import aval_of
-from meshrt.primitives.control_scan import carry_fixpoint, split3
-from meshrt.primitives.control_staging import body_effects, permuted, weak_key, with_vars
-from meshrt.transforms.batching import batch_jaxpr, bring_to_front, move_dim
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, weak_key, with_vars
+from meshrt.primitives.reduce import reduce_or_p
+from meshrt.primitives.selection import select_n_p
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
-from meshrt.transforms.tools import WeakCache, dce, hoist_consts, instantiate
+from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 
 __all__ = ["while_p"]
 
 
-def _infer(*avals, cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts):
+def _infer(*avals: ShapedArray, cond_jaxpr: Jaxpr, cond_nconsts: int, body_jaxpr: Jaxpr, body_nconsts: int) -> Any:
     carry = avals[cond_nconsts + body_nconsts :]
     for got, want in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
         if got.shape != want.shape or got.dtype != want.dtype:
@@ -34,7 +37,7 @@ def _infer(*avals, cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts):
     return body_jaxpr.out_avals
 
 
-def _lower(ctx, eqn: Eqn, *operands):
+def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     """`stablehlo.while` over the carry; the consts are captured from the enclosing region."""
     p = eqn.params
     cond_consts, body_consts, carry = split3(operands, p["cond_nconsts"], p["body_nconsts"])
@@ -49,12 +52,12 @@ def _lower(ctx, eqn: Eqn, *operands):
 # Differentiation
 
 
-def _jvp_params(tangents, params):
+def _jvp_params(tangents: Sequence[Any], params: dict[str, Any]) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
     """(closed jvp of the body, which carries have tangents) for these (possibly zero) tangents."""
     cond_n, body_n, body = params["cond_nconsts"], params["body_nconsts"], params["body_jaxpr"]
     _, nz_consts, nz_carry = split3([t is not None for t in tangents], cond_n, body_n)
 
-    def step(carry):
+    def step(carry: tuple[bool, ...]) -> tuple[Any, Sequence[bool]]:
         closed, nz_out = jvp_jaxpr(body, (*nz_consts, *carry), carry)
         return closed, nz_out
 
@@ -65,13 +68,19 @@ _cond_cache: WeakCache = WeakCache()
 
 
 def _with_ignored(cond: Jaxpr, avals: Sequence[Any]) -> Jaxpr:
-    """A condition that takes further carries of types `avals` and does not look at them."""
+    """The condition with further carried values of types `avals`, which it ignores."""
     return _cond_cache.get(
         cond, tuple(avals), lambda: with_vars(cond, [*cond.invars, *[Var(a) for a in avals]], cond.outvars)
     )
 
 
-def _jvp_operands(primals, tangents, params, nz_carry, closed):
+def _jvp_operands(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    params: dict[str, Any],
+    nz_carry: Sequence[bool],
+    closed: ClosedJaxpr,
+) -> tuple[list[Any], list[Any], Sequence[Any], dict[str, Any]]:
     """Operands and parameters of the while that computes carry and tangents together, but for the tangents themselves:
     (known operands before the carry, body constants' tangents, carry, params, positions).
     """
@@ -96,7 +105,7 @@ def _jvp_operands(primals, tangents, params, nz_carry, closed):
     return known, t_consts, primals[cond_n + body_n :], new
 
 
-def _jvp(primals, tangents, **params):
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     closed, nz_carry = _jvp_params(tangents, params)
     if not any(nz_carry):
         return while_p.bind(*primals, **params), [None] * len(nz_carry)
@@ -108,7 +117,7 @@ def _jvp(primals, tangents, **params):
     return outs[: len(carry)], [next(found) if nz else None for nz in nz_carry]
 
 
-def _linearize(linear_trace, primals, tangents, params):
+def _linearize(linear_trace: Any, primals: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]) -> Any:
     """The loop runs once for its values; the linear equation runs it again beside its tangents, because the number of
     iterations, hence the size of any residuals, is unknown. That is of use in forward mode only.
     """
@@ -124,7 +133,7 @@ def _linearize(linear_trace, primals, tangents, params):
     return outs, [next(found) if nz else None for nz in nz_carry]
 
 
-def _transpose(cts, *operands, **params):
+def _transpose(cts: Sequence[Any], *operands: Any, **params: Any) -> None:
     raise errors.DifferentiationError(
         "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop "
         "values. Try using lax.scan, or using fori_loop with static start/stop."
@@ -135,7 +144,7 @@ def _transpose(cts, *operands, **params):
 # Batching
 
 
-def _batch(axis, args, dims, params):
+def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     """With an unbatched condition the body alone is batched; otherwise every member carries on until the last one is
     done, and a member that is done keeps its carry.
     """
@@ -143,7 +152,7 @@ def _batch(axis, args, dims, params):
     cond_n, body_n = params["cond_nconsts"], params["body_nconsts"]
     b_cond, b_body, b_carry = split3([d is not None for d in dims], cond_n, body_n)
 
-    def step(carry):
+    def step(carry: tuple[bool, ...]) -> tuple[Any, Sequence[bool]]:
         closed, flags = batch_jaxpr(body, axis, (*b_body, *carry), carry)
         return closed, flags
 
@@ -173,16 +182,16 @@ _masked_cache: WeakCache = WeakCache()
 
 
 def _masked(test: Jaxpr, test_n: int, body: Jaxpr, body_n: int) -> tuple[Jaxpr, Jaxpr]:
-    """(any member goes on, a body whose constants are those of both and which updates only members that go on)."""
+    """(condition, body) of the loop over a whole batch whose members stop at different iterations.
+
+    The condition is true as long as it is for any member. The body evaluates it again for each member and selects: a
+    member for which it is false keeps its carry. The body takes the constants of both.
+    """
     return _masked_cache.get(body, (weak_key(test), test_n, body_n), lambda: _make_masked(test, test_n, body, body_n))
 
 
-def _make_masked(test, test_n, body, body_n):
-    from meshrt.primitives.elementwise import select_n_p
-    from meshrt.primitives.reduce import reduce_or_p
-    from meshrt.primitives.reshape import broadcast_in_dim
-
-    def choose(goes_on, new, old):
+def _make_masked(test: Any, test_n: Any, body: Any, body_n: Any) -> tuple[Any, Any]:
+    def choose(goes_on: Any, new: Any, old: Any) -> Any:
         shape = aval_of(new).shape
         which = broadcast_in_dim(goes_on, shape, (0,)) if len(shape) > 1 else goes_on
         return select_n_p.bind(which, old, new)
@@ -203,7 +212,7 @@ def _make_masked(test, test_n, body, body_n):
     return any_jaxpr, masked
 
 
-def _without_consts(closed):
+def _without_consts(closed: ClosedJaxpr) -> Any:
     hoisted = hoist_consts(closed)
     if hoisted.consts:
         raise errors.InternalError("a batched loop captured constants that its Jaxprs should have hoisted")
@@ -216,8 +225,11 @@ def _without_consts(closed):
 _dce_cache: WeakCache = WeakCache()
 
 
-def _live(cond: Jaxpr, cond_n: int, body: Jaxpr, body_n: int, used: tuple[bool, ...]):
-    """(condition, body, flags of needed cond consts, body consts and carries)."""
+def _live(cond: Jaxpr, cond_n: int, body: Jaxpr, body_n: int, used: tuple[bool, ...]) -> tuple[Any, Any, Any, Any, Any]:
+    """Dead-code elimination: (condition, body, flags of the cond consts, body consts and carries that are needed).
+
+    A carry is needed if its result is used, if the condition reads it, or if another needed carry depends on it.
+    """
     test, needed = dce(cond)
     flags = tuple(a or b for a, b in zip(used, needed[cond_n:]))
     while True:
@@ -248,7 +260,6 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 while_p = Primitive(
     "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
+    dce=_dce, effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
     multiple_results=True, cache_types=False,
 )  # fmt: skip
-while_p.dce = _dce
-while_p.effects_rule = lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr)

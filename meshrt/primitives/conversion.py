@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.pointwise import nary
+from meshrt.core.basic.shapes import move_dim
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.pointwise import nary
+from meshrt.lowering.context import LoweringContext
 
 
-def _convert_infer(x, *, new_dtype, weak_type):
+def _convert_infer(x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> ShapedArray:
     return ShapedArray(x.shape, new_dtype, weak_type)
 
 
-def _convert_jvp(primals, tangents, *, new_dtype, weak_type):
+def _convert_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, new_dtype: Any, weak_type: bool
+) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
     out = convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
     if t is None or not dtypes.issubdtype(new_dtype, np.inexact):
@@ -24,11 +30,11 @@ def _convert_jvp(primals, tangents, *, new_dtype, weak_type):
     return out, convert_element_type_p.bind(t, new_dtype=new_dtype, weak_type=weak_type)
 
 
-def _convert_transpose(ct, x, *, new_dtype, weak_type):
+def _convert_transpose(ct: Any, x: Any, *, new_dtype: Any, weak_type: bool) -> list[Any]:
     return [convert_element_type(ct, x.aval.dtype, x.aval.weak_type)]
 
 
-def _convert_lower(ctx, eqn, x):
+def _convert_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     source, out = eqn.invars[0].aval, eqn.outvars[0].aval
     if source.dtype == out.dtype:
         return x
@@ -39,6 +45,7 @@ def _convert_lower(ctx, eqn, x):
             return x
     if out.dtype == np.bool_ and source.dtype != np.bool_:
         kind = "FLOAT" if dtypes.issubdtype(source.dtype, np.inexact) else "SIGNED"
+        kind = "UNSIGNED" if dtypes.issubdtype(source.dtype, np.unsignedinteger) else kind
         attrs = (
             "comparison_direction = #stablehlo<comparison_direction NE>, "
             f"compare_type = #stablehlo<comparison_type {kind}>"
@@ -47,13 +54,13 @@ def _convert_lower(ctx, eqn, x):
     return ctx.op("stablehlo.convert", [x], out)
 
 
-def _same_dim(primitive):
+def _same_dim(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
     return lambda size, args, dims, params: (primitive().bind(*args, **params), dims[0])
 
 
-convert_element_type_p = Primitive(
+convert_element_type_p: Primitive = Primitive(
     "convert_element_type", _convert_infer, lower=_convert_lower, jvp=_convert_jvp, transpose=_convert_transpose,
-    batch=_same_dim(lambda: convert_element_type_p),
+    batch=_same_dim(lambda: convert_element_type_p), cheap=True, finite=True,
 )  # fmt: skip
 
 
@@ -73,7 +80,7 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
     return convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
 
 
-def _bitcast_infer(x, *, new_dtype):
+def _bitcast_infer(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:
     old, new = dtypes.itemsize_bits(x.dtype), dtypes.itemsize_bits(new_dtype)
     if old == new:
         return ShapedArray(x.shape, new_dtype)
@@ -86,16 +93,15 @@ def _bitcast_infer(x, *, new_dtype):
     return ShapedArray((*x.shape, old // new), new_dtype)
 
 
-def _bitcast_batch(size, args, dims, params):
-    from meshrt.transforms.batching import move_dim
-
+def _bitcast_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     return bitcast_convert_type_p.bind(move_dim(args[0], dims[0], 0), **params), 0
 
 
-bitcast_convert_type_p = Primitive(
+bitcast_convert_type_p: Primitive = Primitive(
     "bitcast_convert_type", _bitcast_infer, batch=_bitcast_batch,
     lower=lambda ctx, eqn, x: ctx.op("stablehlo.bitcast_convert", [x], eqn.outvars[0].aval),
     jvp=lambda primals, tangents, **params: (bitcast_convert_type_p.bind(*primals, **params), None),
+    absent=NOT_LINEAR,
 )  # fmt: skip
 
 
@@ -104,7 +110,7 @@ def bitcast_convert_type(x: Any, new_dtype: Any) -> Any:
     return bitcast_convert_type_p.bind(x, new_dtype=dtypes.canonicalize_dtype(dtypes.dtype(new_dtype)))
 
 
-reduce_precision_p = nary(
+reduce_precision_p: Primitive = nary(
     "reduce_precision", "stablehlo.reduce_precision", 1, kinds="f",
     attrs=lambda a, exponent_bits, mantissa_bits: (
         f"exponent_bits = {exponent_bits} : i32, mantissa_bits = {mantissa_bits} : i32"

@@ -12,13 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.pointwise import add_tangents
+from meshrt.core.basic.shapes import i64_array, refuse_out_sharding, reshape, transpose
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.concatenate import rev_p
 from meshrt.primitives.contract import Precision, canonical_precision
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.reshape import i64_array, refuse_out_sharding, reshape, transpose
 from meshrt.primitives.windowing import (
     canonical_pads,
     dilated,
@@ -28,7 +31,6 @@ from meshrt.primitives.windowing import (
     window_gradient_pads,
     window_positions,
 )
-from meshrt.transforms.tools import add_tangents, is_undefined
 
 __all__ = [
     "ConvDimensionNumbers", "conv", "conv_dimension_numbers", "conv_general_dilated", "conv_general_permutations",
@@ -104,7 +106,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
             )
 
 
-def _infer(lhs, rhs, **p):
+def _infer(lhs: ShapedArray, rhs: ShapedArray, **p: Any) -> ShapedArray:
     _check(lhs, rhs, p)
     n = p["dimension_numbers"]
     shape = [0] * lhs.ndim
@@ -125,7 +127,7 @@ def _spelled(spec: Sequence[int], first: str, second: str) -> str:
     return f"[{', '.join(names)}]"
 
 
-def _lower(ctx, eqn, lhs, rhs):
+def _lower(ctx: LoweringContext, eqn: Eqn, lhs: Any, rhs: Any) -> Any:
     p, out = eqn.params, eqn.outvars[0].aval
     avals = [v.aval for v in eqn.invars]
     if avals[0].dtype != avals[1].dtype:
@@ -150,7 +152,7 @@ def _lower(ctx, eqn, lhs, rhs):
 # Derivatives
 
 
-def _jvp(primals, tangents, **params):
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     lhs, rhs = primals
     out = conv_general_dilated_p.bind(lhs, rhs, **params)
     total = None
@@ -162,7 +164,7 @@ def _jvp(primals, tangents, **params):
 
 
 def merge(x: Any, source: int, target: int) -> Any:
-    """`x` with dimension `source` as the outer part of dimension `target` (numbered without `source`)."""
+    """`x` with dimension `source` merged into dimension `target` (numbered without `source`): [4, 8] to [32]."""
     shape = list(aval_of(x).shape)
     size = shape.pop(source)
     order = [i for i in range(len(shape) + 1) if i != source]
@@ -172,12 +174,12 @@ def merge(x: Any, source: int, target: int) -> Any:
 
 
 def unmerge(x: Any, dim: int, size: int) -> Any:
-    """`x` with the outer part of `dim`, of `size`, as a new dimension before it."""
+    """The inverse of `merge`: dimension `dim` split into (`size`, rest), [32] to [4, 8] for size 4."""
     shape = aval_of(x).shape
     return reshape(x, (*shape[:dim], size, shape[dim] // size, *shape[dim + 1 :]))
 
 
-def _pull_lhs(ct, lhs: ShapedArray, rhs, p: dict[str, Any]) -> Any:
+def _pull_lhs(ct: Any, lhs: ShapedArray, rhs: Any, p: dict[str, Any]) -> Any:
     n, features, batches = p["dimension_numbers"], p["feature_group_count"], p["batch_group_count"]
     rhs_shape, groups = aval_of(rhs).shape, max(features, batches)
     pads = operand_gradient_pads(
@@ -198,7 +200,7 @@ def _pull_lhs(ct, lhs: ShapedArray, rhs, p: dict[str, Any]) -> Any:
     return convert_element_type(out, lhs.dtype)
 
 
-def _pull_rhs(ct, lhs, rhs: ShapedArray, p: dict[str, Any]) -> Any:
+def _pull_rhs(ct: Any, lhs: Any, rhs: ShapedArray, p: dict[str, Any]) -> Any:
     n, features, batches = p["dimension_numbers"], p["feature_group_count"], p["batch_group_count"]
     if features > 1:
         features, batches = 1, features
@@ -217,7 +219,7 @@ def _pull_rhs(ct, lhs, rhs: ShapedArray, p: dict[str, Any]) -> Any:
     return convert_element_type(out, rhs.dtype)
 
 
-def _transpose(ct, lhs, rhs, **p):
+def _transpose(ct: Any, lhs: Any, rhs: Any, **p: Any) -> list[Any]:
     known = rhs if is_undefined(lhs) else lhs
     known = convert_element_type(known, aval_of(ct).dtype)
     if is_undefined(lhs):
@@ -229,13 +231,13 @@ def _transpose(ct, lhs, rhs, **p):
 # Batching
 
 
-def _batch(size, args, dims, params):
+def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     if dims[0] is not None and dims[1] is not None:
         return _batch_both(size, args, dims, params)
     return _batch_lhs(size, args, dims[0], params) if dims[1] is None else _batch_rhs(size, args, dims[1], params)
 
 
-def _batch_both(size, args, dims, params):
+def _batch_both(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     """Every element of the batch becomes a group of its own."""
     (lhs, rhs), n = args, params["dimension_numbers"]
     if params["batch_group_count"] > 1:
@@ -248,7 +250,7 @@ def _batch_both(size, args, dims, params):
     return unmerge(out, n.out_spec[1], size), n.out_spec[1]
 
 
-def _batch_lhs(size, args, dim, params):
+def _batch_lhs(size: int, args: Sequence[Any], dim: Any, params: dict[str, Any]) -> tuple[Any, Any]:
     (lhs, rhs), n, groups = args, params["dimension_numbers"], params["batch_group_count"]
     batch = n.lhs_spec[0]
     if groups == 1:
@@ -263,7 +265,7 @@ def _batch_lhs(size, args, dim, params):
     return unmerge(out, n.out_spec[0], size), n.out_spec[0]
 
 
-def _batch_rhs(size, args, dim, params):
+def _batch_rhs(size: int, args: Sequence[Any], dim: Any, params: dict[str, Any]) -> tuple[Any, Any]:
     (lhs, rhs), n = args, params["dimension_numbers"]
     groups = max(params["feature_group_count"], params["batch_group_count"])
     outs, channels = n.rhs_spec[0], n.out_spec[1]
@@ -282,7 +284,14 @@ def _batch_rhs(size, args, dim, params):
 
 
 conv_general_dilated_p = Primitive(
-    "conv_general_dilated", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch
+    "conv_general_dilated",
+    _infer,
+    lower=_lower,
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    contraction=True,
+    finite=True,
 )
 
 

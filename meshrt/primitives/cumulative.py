@@ -11,14 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors
-from meshrt.core.primitive import Primitive
+from meshrt import errors, tree_util
+from meshrt.core.basic.pointwise import has_kind
+from meshrt.core.basic.shapes import canonical_axis, linear_jvp
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of, short_dtype
+from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
-from meshrt.primitives.concatenate import concatenate, pad, rev
-from meshrt.primitives.reduce import highest, lowest
-from meshrt.primitives.reshape import canonical_axis
-from meshrt.primitives.slice import slice_in_dim
+from meshrt.primitives.concatenate import concatenate, rev
+from meshrt.primitives.neutral import highest, lowest
+from meshrt.primitives.slice import pad, slice_in_dim
 from meshrt.primitives.windowing import reduce_window_attributes
 
 __all__ = ["associative_scan", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"]
@@ -33,7 +37,7 @@ def _interleave(even: Any, odd: Any, axis: int) -> Any:
     """The elements of two arrays in turn; `even` has as many as `odd`, or one more."""
     ndim, extra = aval_of(even).ndim, aval_of(even).shape[axis] - aval_of(odd).shape[axis]
 
-    def spaced(x, low, high):
+    def spaced(x: Any, low: Any, high: Any) -> Any:
         config = [(0, 0, 0)] * ndim
         config[axis] = (low, high, 1)
         return pad(x, np.zeros((), aval_of(x).dtype)[()], config)
@@ -74,8 +78,6 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     Takes 2 log2(n) applications of `fn`, each on many elements at once. `reverse` gives the suffixes.
     """
-    from meshrt import tree_util
-
     if not callable(fn):
         raise errors.ArgumentTypeError(f"associative_scan needs a function to combine with but got {fn!r}")
     leaves, tree = tree_util.tree_flatten(elems)
@@ -88,7 +90,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
             f"associative_scan needs arrays of one size along axis {axis} but got {[aval_of(x).shape for x in leaves]}"
         )
 
-    def combine(a, b):
+    def combine(a: Any, b: Any) -> Any:
         out, found = tree_util.tree_flatten(fn(tree_util.tree_unflatten(tree, a), tree_util.tree_unflatten(tree, b)))
         if found != tree:
             raise errors.ArgumentTypeError(
@@ -103,10 +105,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 # The primitives
 
 
-def _infer(name: str, kinds: str):
-    from meshrt.primitives.pointwise import has_kind
-
-    def infer(x, *, axis, reverse):
+def _infer(name: str, kinds: str) -> Callable[..., ShapedArray]:
+    def infer(x: ShapedArray, *, axis: int, reverse: bool) -> Any:
         if not has_kind(x.dtype, kinds):
             raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
         if not 0 <= axis < x.ndim:
@@ -116,8 +116,8 @@ def _infer(name: str, kinds: str):
     return infer
 
 
-def _lower(identity: Callable[[Any], Any], region: Callable[..., Any]):
-    def lower(ctx, eqn, x):
+def _lower(identity: Callable[[Any], Any], region: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
         aval, axis = eqn.outvars[0].aval, eqn.params["axis"]
         n = aval.shape[axis]
         if aval.size == 0 or n == 1:
@@ -137,23 +137,25 @@ def _lower(identity: Callable[[Any], Any], region: Callable[..., Any]):
     return lower
 
 
-def _batch(get: Callable[[], Primitive]):
-    def batch(size, args, dims, params):
+def _batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
         d, axis = dims[0], params["axis"]
         return get().bind(args[0], axis=axis + (d <= axis), reverse=params["reverse"]), d
 
     return batch
 
 
-def _dual_jvp(get: Callable[[], Primitive], weights: Callable[[Any, Any, Any], tuple[Any, Any]], combine: Any):
+def _dual_jvp(
+    get: Callable[[], Primitive], weights: Callable[[Any, Any, Any], tuple[Any, Any]], combine: Any
+) -> Callable[..., Any]:
     """The jvp by a scan of (value, tangent) pairs; `weights(a, b, out)` are the partial derivatives of `combine`."""
 
-    def jvp(primals, tangents, *, axis, reverse):
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, axis: int, reverse: bool) -> tuple[Any, Any]:
         (x,), (t,) = primals, tangents
         if t is None:
             return get().bind(x, axis=axis, reverse=reverse), None
 
-        def pairs(left, right):
+        def pairs(left: Any, right: Any) -> Any:
             (a, ta), (b, tb) = left, right
             out = combine(a, b)
             wa, wb = weights(a, b, out)
@@ -165,8 +167,8 @@ def _dual_jvp(get: Callable[[], Primitive], weights: Callable[[Any, Any, Any], t
     return jvp
 
 
-def _extremum_weights(better: Primitive):
-    def weights(a, b, out):
+def _extremum_weights(better: Primitive) -> Callable[..., Any]:
+    def weights(a: Any, b: Any, out: Any) -> tuple[Any, Any]:
         dtype = aval_of(a).dtype
         wins = ew.convert_element_type(better.bind(a, b), dtype)
         ties = ew.mul(ew.convert_element_type(ew.eq_p.bind(a, b), dtype), 0.5)
@@ -184,7 +186,7 @@ def logaddexp(a: Any, b: Any) -> Any:
     return ew.select_n(same_infinity, out, ew.add_p.bind(a, b))
 
 
-def _logaddexp_weights(a, b, out):
+def _logaddexp_weights(a: Any, b: Any, out: Any) -> tuple[Any, Any]:
     """The softmax of the pair; equal infinities share evenly."""
     delta = ew.sub_p.bind(a, b)
     zero = ew.mul(ew.convert_element_type(ew.eq_p.bind(a, b), aval_of(a).dtype), 0.0)
@@ -192,10 +194,8 @@ def _logaddexp_weights(a, b, out):
     return mine, ew.sub(1, mine)
 
 
-def _logaddexp_region(ctx, dtype: Any):
+def _logaddexp_region(ctx: LoweringContext, dtype: Any) -> Any:
     """The region of `logaddexp` on scalars."""
-    from meshrt.core.trace import trace_to_jaxpr
-
     scalar = ShapedArray((), dtype)
     return ctx.region(trace_to_jaxpr(lambda a, b: [logaddexp(a, b)], [scalar, scalar], "logaddexp").jaxpr)
 
@@ -204,32 +204,44 @@ def _operation(name: str) -> Callable[..., Any]:
     return lambda ctx, dtype: ctx.scalar_region(name, dtype)
 
 
-def _primitive(name: str, kinds: str, identity: Callable[[Any], Any], region: Callable[..., Any]) -> Primitive:
-    primitive = Primitive(name, _infer(name, kinds), lower=_lower(identity, region), batch=_batch(lambda: primitive))
+def _primitive(
+    name: str,
+    kinds: str,
+    identity: Callable[[Any], Any],
+    region: Callable[..., Any],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any] | None = None,
+) -> Primitive:
+    primitive = Primitive(
+        name, _infer(name, kinds), lower=_lower(identity, region), jvp=jvp, transpose=transpose,
+        batch=_batch(lambda: primitive), absent=NOT_LINEAR if transpose is None else {},
+    )  # fmt: skip
     return primitive
 
 
-cumsum_p = _primitive("cumsum", "iufc", lambda d: 0, _operation("stablehlo.add"))
-cumprod_p = _primitive("cumprod", "iufc", lambda d: 1, _operation("stablehlo.multiply"))
-cummax_p = _primitive("cummax", "biuf", lowest, _operation("stablehlo.maximum"))
-cummin_p = _primitive("cummin", "biuf", highest, _operation("stablehlo.minimum"))
-cumlogsumexp_p = _primitive("cumlogsumexp", "f", lowest, _logaddexp_region)
+cumsum_p: Primitive = _primitive(
+    "cumsum", "iufc", lambda d: 0, _operation("stablehlo.add"), linear_jvp(lambda: cumsum_p),
+    lambda ct, x, *, axis, reverse: [cumsum_p.bind(ct, axis=axis, reverse=not reverse)],
+)  # fmt: skip
+cumprod_p: Primitive = _primitive(
+    "cumprod", "iufc", lambda d: 1, _operation("stablehlo.multiply"),
+    _dual_jvp(lambda: cumprod_p, lambda a, b, out: (b, a), ew.mul_p.bind),
+)  # fmt: skip
+cummax_p: Primitive = _primitive(
+    "cummax", "biuf", lowest, _operation("stablehlo.maximum"),
+    _dual_jvp(lambda: cummax_p, _extremum_weights(ew.gt_p), ew.max_p.bind),
+)  # fmt: skip
+cummin_p: Primitive = _primitive(
+    "cummin", "biuf", highest, _operation("stablehlo.minimum"),
+    _dual_jvp(lambda: cummin_p, _extremum_weights(ew.lt_p), ew.min_p.bind),
+)  # fmt: skip
+cumlogsumexp_p: Primitive = _primitive(
+    "cumlogsumexp", "f", lowest, _logaddexp_region,
+    _dual_jvp(lambda: cumlogsumexp_p, _logaddexp_weights, logaddexp),
+)  # fmt: skip
 
 
-def _cumsum_jvp(primals, tangents, **params):
-    out = cumsum_p.bind(*primals, **params)
-    return out, None if tangents[0] is None else cumsum_p.bind(tangents[0], **params)
-
-
-cumsum_p.jvp = _cumsum_jvp
-cumsum_p.transpose = lambda ct, x, *, axis, reverse: [cumsum_p.bind(ct, axis=axis, reverse=not reverse)]
-cumprod_p.jvp = _dual_jvp(lambda: cumprod_p, lambda a, b, out: (b, a), ew.mul_p.bind)
-cummax_p.jvp = _dual_jvp(lambda: cummax_p, _extremum_weights(ew.gt_p), ew.max_p.bind)
-cummin_p.jvp = _dual_jvp(lambda: cummin_p, _extremum_weights(ew.lt_p), ew.min_p.bind)
-cumlogsumexp_p.jvp = _dual_jvp(lambda: cumlogsumexp_p, _logaddexp_weights, logaddexp)
-
-
-def _public(primitive: Primitive, what: str):
+def _public(primitive: Primitive, what: str) -> Callable[..., Any]:
     def function(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
         return primitive.bind(operand, axis=canonical_axis(axis, aval_of(operand).ndim), reverse=bool(reverse))
 

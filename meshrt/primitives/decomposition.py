@@ -7,19 +7,22 @@ and singular values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.shapes import broadcast_in_dim, i64_array, move_dim, reduce_sum_p
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.linalg import adjoint, check_square, matmul, matrix_transpose, triangle, triangular_solve
-from meshrt.primitives.reduce import reduce_sum_p
-from meshrt.primitives.reshape import broadcast_in_dim, broadcasted_iota, i64_array
+from meshrt.primitives.reshape import broadcasted_iota
+from meshrt.runtime.jaxlib_api import lapack_kernel
 
 _INFO = np.dtype(np.int32)
 
@@ -41,7 +44,12 @@ def _layout(aval: ShapedArray, matrices: bool) -> str:
 
 
 def _lapack(
-    ctx, name: str, operands: Sequence[Any], avals: Sequence[ShapedArray], outs: Sequence[ShapedArray], **config: str
+    ctx: LoweringContext,
+    name: str,
+    operands: Sequence[Any],
+    avals: Sequence[ShapedArray],
+    outs: Sequence[ShapedArray],
+    **config: str,
 ) -> tuple[Any, ...]:
     """Calls a kernel; arrays with more dimensions than the batch has by two are matrices."""
     if ctx.module.platform != "cpu":
@@ -49,8 +57,6 @@ def _lapack(
             f"{name} is computed by LAPACK, on CPU only, not on {ctx.module.platform}; compute it under "
             "meshrt.default_device(meshrt.devices('cpu')[0])"
         )
-    from meshrt.runtime.jaxlib_api import lapack_kernel
-
     rank = avals[0].ndim
     layouts = [", ".join(_layout(a, a.ndim == rank) for a in group) for group in (avals, outs)]
     settings = ", ".join(f"{k} = {ord(v)} : ui8" for k, v in config.items())
@@ -62,7 +68,9 @@ def _lapack(
     return ctx.ops("stablehlo.custom_call", operands, outs, attrs)
 
 
-def _nan_unless_ok(ctx, info, batch: tuple[int, ...], results: Sequence[Any], outs: Sequence[ShapedArray]) -> list[Any]:
+def _nan_unless_ok(
+    ctx: LoweringContext, info: Any, batch: tuple[int, ...], results: Sequence[Any], outs: Sequence[ShapedArray]
+) -> list[Any]:
     """NaN in the elements of the batch that did not converge."""
     flag = ShapedArray(batch, np.dtype(bool))
     attrs = (
@@ -84,17 +92,15 @@ def _check_matrix(name: str, x: ShapedArray) -> None:
         )
 
 
-def _batch(get):
-    def batch(size, args, dims, params):
-        from meshrt.transforms.batching import move_dim
-
+def _batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
         outs = get().bind(move_dim(args[0], dims[0], 0), **params)
         return outs, [0] * len(outs)
 
     return batch
 
 
-def _slice_matrix(ctx, ref, aval: ShapedArray, rows: int, columns: int):
+def _slice_matrix(ctx: LoweringContext, ref: Any, aval: ShapedArray, rows: int, columns: int) -> Any:
     if aval.shape[-2:] == (rows, columns):
         return ref
     out = ShapedArray((*aval.shape[:-2], rows, columns), aval.dtype)
@@ -109,14 +115,14 @@ def _slice_matrix(ctx, ref, aval: ShapedArray, rows: int, columns: int):
 # QR
 
 
-def _qr_infer(x, *, full_matrices):
+def _qr_infer(x: ShapedArray, *, full_matrices: bool) -> Any:
     _check_matrix("qr", x)
     (*batch, m, n) = x.shape
     k = m if full_matrices else min(m, n)
     return [ShapedArray(shape, x.dtype, x.weak_type) for shape in ((*batch, m, k), (*batch, k, n))]
 
 
-def _qr_lower(ctx, eqn, x):
+def _qr_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     aval, (q_aval, r_aval) = eqn.invars[0].aval.strong(), [v.aval for v in eqn.outvars]
     (*batch, m, n), k = aval.shape, q_aval.shape[-1]
     if not aval.size:
@@ -134,7 +140,7 @@ def _qr_lower(ctx, eqn, x):
     return [q, _upper(ctx, _slice_matrix(ctx, packed, aval, k, n), r_aval)]
 
 
-def _upper(ctx, ref, aval: ShapedArray):
+def _upper(ctx: LoweringContext, ref: Any, aval: ShapedArray) -> Any:
     index, flag = ShapedArray(aval.shape, _INFO), ShapedArray(aval.shape, np.dtype(bool))
     rows, columns = (ctx.op("stablehlo.iota", [], index, f"iota_dimension = {aval.ndim - d} : i64") for d in (2, 1))
     attrs = (
@@ -144,7 +150,7 @@ def _upper(ctx, ref, aval: ShapedArray):
     return ctx.op("stablehlo.select", [keep, ref, ctx.full(0, aval)], aval)
 
 
-def _qr_jvp(primals, tangents, *, full_matrices):
+def _qr_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, full_matrices: bool) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
     q, r = qr_p.bind(x, full_matrices=full_matrices)
     if t is None:
@@ -166,7 +172,15 @@ def _qr_jvp(primals, tangents, *, full_matrices):
     return [q, r], [dq, matmul(ew.sub_p.bind(inner, rotation), r)]
 
 
-qr_p = Primitive("qr", _qr_infer, lower=_qr_lower, jvp=_qr_jvp, batch=_batch(lambda: qr_p), multiple_results=True)
+qr_p: Primitive = Primitive(
+    "qr",
+    _qr_infer,
+    lower=_qr_lower,
+    jvp=_qr_jvp,
+    batch=_batch(lambda: qr_p),
+    multiple_results=True,
+    absent=NOT_LINEAR,
+)
 
 
 def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None) -> tuple[Any, Any]:
@@ -184,13 +198,13 @@ def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma:
 # Hermitian eigenvalues
 
 
-def _eigh_infer(x, *, lower):
+def _eigh_infer(x: ShapedArray, *, lower: bool) -> list[ShapedArray]:
     check_square("eigh", x)
     _check_matrix("eigh", x)
     return [x, ShapedArray(x.shape[:-1], _real(x.dtype), x.weak_type)]
 
 
-def _eigh_lower(ctx, eqn, x):
+def _eigh_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     aval, outs = eqn.invars[0].aval.strong(), [v.aval for v in eqn.outvars]
     if not aval.size:
         return [ctx.full(0, o) for o in outs]
@@ -227,7 +241,7 @@ def _safe_inverse(x: Any) -> Any:
     return ew.sub_p.bind(ew.div(1, ew.add_p.bind(x, eye)), eye)
 
 
-def _eigh_jvp(primals, tangents, *, lower):
+def _eigh_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, lower: bool) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
     v, w = eigh_p.bind(x, lower=lower)
     if t is None:
@@ -244,8 +258,14 @@ def _off_diagonal(x: Any) -> Any:
     return ew.sub_p.bind(x, _diagonal_part(x))
 
 
-eigh_p = Primitive(
-    "eigh", _eigh_infer, lower=_eigh_lower, jvp=_eigh_jvp, batch=_batch(lambda: eigh_p), multiple_results=True
+eigh_p: Primitive = Primitive(
+    "eigh",
+    _eigh_infer,
+    lower=_eigh_lower,
+    jvp=_eigh_jvp,
+    batch=_batch(lambda: eigh_p),
+    multiple_results=True,
+    absent=NOT_LINEAR,
 )
 
 
@@ -284,13 +304,13 @@ def _svd_shapes(x: ShapedArray, full_matrices: bool) -> list[ShapedArray]:
     return [ShapedArray((*batch, k), _real(x.dtype), x.weak_type), u, vt]
 
 
-def _svd_infer(x, *, full_matrices, compute_uv):
+def _svd_infer(x: ShapedArray, *, full_matrices: bool, compute_uv: bool) -> Any:
     _check_matrix("svd", x)
     shapes = _svd_shapes(x, full_matrices)
     return shapes if compute_uv else shapes[:1]
 
 
-def _svd_lower(ctx, eqn, x):
+def _svd_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     p, aval = eqn.params, eqn.invars[0].aval.strong()
     if not aval.size:
         raise errors.UnsupportedError(f"svd of an empty matrix {aval.str_short()} is not available")
@@ -302,7 +322,9 @@ def _svd_lower(ctx, eqn, x):
     return _nan_unless_ok(ctx, failed, batch, results[:count], outs[:count])
 
 
-def _svd_jvp(primals, tangents, *, full_matrices, compute_uv):
+def _svd_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool
+) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
     if t is None:
         outs = svd_p.bind(x, full_matrices=full_matrices, compute_uv=compute_uv)
@@ -357,7 +379,15 @@ def _outside(basis: Any, change: Any, s: Any) -> Any:
     return ew.div_p.bind(rest, convert_element_type(scale, aval.dtype))
 
 
-svd_p = Primitive("svd", _svd_infer, lower=_svd_lower, jvp=_svd_jvp, batch=_batch(lambda: svd_p), multiple_results=True)
+svd_p: Primitive = Primitive(
+    "svd",
+    _svd_infer,
+    lower=_svd_lower,
+    jvp=_svd_jvp,
+    batch=_batch(lambda: svd_p),
+    multiple_results=True,
+    absent=NOT_LINEAR,
+)
 
 
 def svd(

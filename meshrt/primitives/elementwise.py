@@ -6,58 +6,57 @@ Derivatives follow JAX's conventions (no conjugation in transposes; ties of max 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.pointwise import (
+    add_p,
+    add_tangents,
+    binary_operands,
+    has_kind,
+    nary,
+    reduce_to,
+    same_dtype,
+    spread,
+)
+from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.pointwise import binary_operands, has_kind, nary, reduce_to, same_dtype, spread
+from meshrt.primitives.reshape import full
 from meshrt.primitives.selection import select_n, select_n_p
-from meshrt.transforms.tools import is_undefined
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Linear arithmetic
 
 
-def _neg_transpose(ct, x):
+def _neg_transpose(ct: Any, x: Any) -> list[Any]:
     return [neg_p.bind(ct)]
 
 
-def _add_transpose(ct, x, y):
-    return [reduce_to(ct, x.aval) if is_undefined(x) else None, reduce_to(ct, y.aval) if is_undefined(y) else None]
-
-
-def _sub_transpose(ct, x, y):
+def _sub_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
     return [
         reduce_to(ct, x.aval) if is_undefined(x) else None,
         reduce_to(neg_p.bind(ct), y.aval) if is_undefined(y) else None,
     ]
 
 
-def _mul_transpose(ct, x, y):
+def _mul_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
     if is_undefined(x):
         return [reduce_to(mul_p.bind(ct, y), x.aval), None]
     return [None, reduce_to(mul_p.bind(x, ct), y.aval)]
 
 
-def _div_transpose(ct, x, y):
+def _div_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
     return [reduce_to(div_p.bind(ct, y), x.aval), None]
 
 
-def _add_jvp(primals, tangents):
-    x, y = primals
-    tx, ty = tangents
-    out = add_p.bind(x, y)
-    shape = aval_of(out).shape
-    if tx is None or ty is None:
-        return out, spread(ty if tx is None else tx, shape)
-    return out, add_p.bind(tx, ty)
-
-
-def _sub_jvp(primals, tangents):
+def _sub_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     x, y = primals
     tx, ty = tangents
     out = sub_p.bind(x, y)
@@ -69,25 +68,25 @@ def _sub_jvp(primals, tangents):
     return out, sub_p.bind(tx, ty)
 
 
-neg_p = nary("neg", "stablehlo.negate", 1, derivatives=[lambda t, o, x: neg_p.bind(t)], transpose=_neg_transpose)
-add_p = nary("add", "stablehlo.add", 2, jvp=_add_jvp, transpose=_add_transpose)
-sub_p = nary("sub", "stablehlo.subtract", 2, jvp=_sub_jvp, transpose=_sub_transpose)
-mul_p = nary(
+neg_p: Primitive = nary(
+    "neg",
+    "stablehlo.negate",
+    1,
+    derivatives=[lambda t, o, x: neg_p.bind(t)],
+    transpose=_neg_transpose,
+    cheap=True,
+    finite=True,
+)
+sub_p = nary("sub", "stablehlo.subtract", 2, jvp=_sub_jvp, transpose=_sub_transpose, cheap=True, finite=True)
+mul_p: Primitive = nary(
     "mul", "stablehlo.multiply", 2, kinds="biufc", transpose=_mul_transpose,
-    derivatives=[lambda t, o, x, y: mul_p.bind(t, y), lambda t, o, x, y: mul_p.bind(x, t)],
+    derivatives=[lambda t, o, x, y: mul_p.bind(t, y), lambda t, o, x, y: mul_p.bind(x, t)], cheap=True, finite=True,
 )  # fmt: skip
-div_p = nary(
+div_p: Primitive = nary(
     "div", "stablehlo.divide", 2, transpose=_div_transpose,
     derivatives=[lambda t, o, x, y: div_p.bind(t, y), lambda t, o, x, y: neg_p.bind(mul_p.bind(t, div_p.bind(o, y)))],
+    fuses=True,
 )  # fmt: skip
-
-# The zero tangent as an equation, for loop carries that must have one.
-linear_zero_p = Primitive(
-    "linear_zero",
-    lambda aval: aval,
-    lower=lambda ctx, eqn: ctx.full(0, eqn.params["aval"]),
-    transpose=lambda ct, aval: [],
-)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Unary functions
@@ -101,77 +100,100 @@ def _unary(name: str, op: str, derivative: Any = None, kinds: str = "fc", **kw: 
     return nary(name, op, 1, kinds=kinds, derivatives=None if derivative is None else [derivative], **kw)
 
 
-def mul(x, y):
+def mul(x: Any, y: Any) -> Any:
     """Elementwise product."""
     return mul_p.bind(*binary_operands(x, y))
 
 
-def add(x, y):
+def add(x: Any, y: Any) -> Any:
     """Elementwise sum."""
     return add_p.bind(*binary_operands(x, y))
 
 
-def sub(x, y):
+def sub(x: Any, y: Any) -> Any:
     """Elementwise difference."""
     return sub_p.bind(*binary_operands(x, y))
 
 
-def div(x, y):
+def div(x: Any, y: Any) -> Any:
     """Elementwise quotient; integers are divided towards zero."""
     return div_p.bind(*binary_operands(x, y))
 
 
 _chlo = "chlo."
-exp_p = _unary("exp", "stablehlo.exponential", lambda t, o, x: mul_p.bind(t, o))
+exp_p = _unary("exp", "stablehlo.exponential", lambda t, o, x: mul_p.bind(t, o), fuses=True)
 exp2_p = _unary(
     "exp2", "", lambda t, o, x: mul(t, mul(o, _scalar(o, math.log(2)))),
     lower=lambda ctx, eqn, x: ctx.op(
         "stablehlo.exponential",
         [ctx.op("stablehlo.multiply", [x, ctx.full(math.log(2), eqn.outvars[0].aval)], eqn.outvars[0].aval)],
         eqn.outvars[0].aval,
-    ),
+    ), fuses=True,
 )  # fmt: skip
-log_p = _unary("log", "stablehlo.log", lambda t, o, x: div_p.bind(t, x))
-log1p_p = _unary("log1p", "stablehlo.log_plus_one", lambda t, o, x: div_p.bind(t, add(x, 1)))
-expm1_p = _unary("expm1", "stablehlo.exponential_minus_one", lambda t, o, x: mul_p.bind(t, add(o, 1)))
-sqrt_p = _unary("sqrt", "stablehlo.sqrt", lambda t, o, x: mul_p.bind(t, div(0.5, o)))
-rsqrt_p = _unary("rsqrt", "stablehlo.rsqrt", lambda t, o, x: mul_p.bind(t, mul(-0.5, div_p.bind(o, x))))
-cbrt_p = _unary("cbrt", "stablehlo.cbrt", lambda t, o, x: mul_p.bind(t, mul(1 / 3, div_p.bind(o, x))), kinds="f")
-sin_p = _unary("sin", "stablehlo.sine", lambda t, o, x: mul_p.bind(t, cos_p.bind(x)))
-cos_p = _unary("cos", "stablehlo.cosine", lambda t, o, x: neg_p.bind(mul_p.bind(t, sin_p.bind(x))))
+log_p = _unary("log", "stablehlo.log", lambda t, o, x: div_p.bind(t, x), fuses=True)
+log1p_p = _unary("log1p", "stablehlo.log_plus_one", lambda t, o, x: div_p.bind(t, add(x, 1)), fuses=True)
+expm1_p = _unary("expm1", "stablehlo.exponential_minus_one", lambda t, o, x: mul_p.bind(t, add(o, 1)), fuses=True)
+sqrt_p = _unary("sqrt", "stablehlo.sqrt", lambda t, o, x: mul_p.bind(t, div(0.5, o)), fuses=True)
+rsqrt_p = _unary("rsqrt", "stablehlo.rsqrt", lambda t, o, x: mul_p.bind(t, mul(-0.5, div_p.bind(o, x))), fuses=True)
+cbrt_p = _unary(
+    "cbrt", "stablehlo.cbrt", lambda t, o, x: mul_p.bind(t, mul(1 / 3, integer_pow_p.bind(o, y=-2))), kinds="f"
+)
+sin_p = _unary("sin", "stablehlo.sine", lambda t, o, x: mul_p.bind(t, cos_p.bind(x)), fuses=True, finite=True)
+cos_p: Primitive = _unary(
+    "cos",
+    "stablehlo.cosine",
+    lambda t, o, x: neg_p.bind(mul_p.bind(t, sin_p.bind(x))),
+    fuses=True,
+    finite=True,
+)
 tan_p = _unary("tan", "stablehlo.tan", lambda t, o, x: mul_p.bind(t, add(mul_p.bind(o, o), 1)))
-tanh_p = _unary("tanh", "stablehlo.tanh", lambda t, o, x: mul_p.bind(t, sub(1, mul_p.bind(o, o))))
-logistic_p = _unary("logistic", "stablehlo.logistic", lambda t, o, x: mul_p.bind(t, mul_p.bind(o, sub(1, o))))
+tanh_p = _unary(
+    "tanh",
+    "stablehlo.tanh",
+    lambda t, o, x: mul_p.bind(t, sub(1, mul_p.bind(o, o))),
+    fuses=True,
+    finite=True,
+)
+logistic_p = _unary(
+    "logistic",
+    "stablehlo.logistic",
+    lambda t, o, x: mul_p.bind(t, mul_p.bind(o, sub(1, o))),
+    fuses=True,
+    finite=True,
+)
 asin_p = _unary("asin", _chlo + "asin", lambda t, o, x: mul_p.bind(t, rsqrt_p.bind(sub(1, mul_p.bind(x, x)))))
 acos_p = _unary(
     "acos", _chlo + "acos", lambda t, o, x: neg_p.bind(mul_p.bind(t, rsqrt_p.bind(sub(1, mul_p.bind(x, x)))))
 )
 atan_p = _unary("atan", _chlo + "atan", lambda t, o, x: div_p.bind(t, add(mul_p.bind(x, x), 1)))
 sinh_p = _unary("sinh", _chlo + "sinh", lambda t, o, x: mul_p.bind(t, cosh_p.bind(x)))
-cosh_p = _unary("cosh", _chlo + "cosh", lambda t, o, x: mul_p.bind(t, sinh_p.bind(x)))
+cosh_p: Primitive = _unary("cosh", _chlo + "cosh", lambda t, o, x: mul_p.bind(t, sinh_p.bind(x)))
 asinh_p = _unary("asinh", _chlo + "asinh", lambda t, o, x: mul_p.bind(t, rsqrt_p.bind(add(mul_p.bind(x, x), 1))))
 acosh_p = _unary(
     "acosh", _chlo + "acosh",
-    lambda t, o, x: mul_p.bind(t, rsqrt_p.bind(mul_p.bind(sub(x, 1), add(x, 1)))),
+    lambda t, o, x: mul_p.bind(t, rsqrt_p.bind(sub(mul_p.bind(x, x), 1))),
 )  # fmt: skip
-atanh_p = _unary("atanh", _chlo + "atanh", lambda t, o, x: div_p.bind(t, mul_p.bind(sub(1, x), add(x, 1))))
+# Two divisions: the product of both denominators would overflow, and have inf - inf in its second derivative.
+atanh_p = _unary("atanh", _chlo + "atanh", lambda t, o, x: div_p.bind(div_p.bind(t, sub(1, x)), add(x, 1)))
 erf_p = _unary(
     "erf", _chlo + "erf",
-    lambda t, o, x: mul_p.bind(t, mul(2 / math.sqrt(math.pi), exp_p.bind(neg_p.bind(mul_p.bind(x, x))))), kinds="f",
+    lambda t, o, x: mul_p.bind(t, mul(2 / math.sqrt(math.pi), exp_p.bind(neg_p.bind(mul_p.bind(x, x))))),
+    kinds="f", fuses=True, finite=True,
 )  # fmt: skip
 erfc_p = _unary(
     "erfc", _chlo + "erfc",
-    lambda t, o, x: mul_p.bind(t, mul(-2 / math.sqrt(math.pi), exp_p.bind(neg_p.bind(mul_p.bind(x, x))))), kinds="f",
+    lambda t, o, x: mul_p.bind(t, mul(-2 / math.sqrt(math.pi), exp_p.bind(neg_p.bind(mul_p.bind(x, x))))),
+    kinds="f", fuses=True,
 )  # fmt: skip
 erf_inv_p = _unary(
     "erf_inv", _chlo + "erf_inv",
     lambda t, o, x: mul_p.bind(t, mul(math.sqrt(math.pi) / 2, exp_p.bind(mul_p.bind(o, o)))), kinds="f",
 )  # fmt: skip
 lgamma_p = _unary("lgamma", _chlo + "lgamma", lambda t, o, x: mul_p.bind(t, digamma_p.bind(x)), kinds="f")
-digamma_p = _unary(
+digamma_p: Primitive = _unary(
     "digamma", _chlo + "digamma", lambda t, o, x: mul_p.bind(t, polygamma_p.bind(_ones(x), x)), kinds="f"
 )
-polygamma_p = nary(
+polygamma_p: Primitive = nary(
     "polygamma", _chlo + "polygamma", 2, kinds="f",
     derivatives=[None, lambda t, o, m, x: mul_p.bind(t, polygamma_p.bind(add(m, 1), x))],
 )  # fmt: skip
@@ -182,21 +204,19 @@ round_p = _unary(
     "round", "", kinds="f",
     lower=lambda ctx, eqn, x: ctx.op(_ROUND[eqn.params["rounding_method"]], [x], eqn.outvars[0].aval),
 )  # fmt: skip
-sign_p = _unary("sign", "stablehlo.sign", kinds="ifc")
-not_p = _unary("not", "stablehlo.not", kinds="biu")
+sign_p = _unary("sign", "stablehlo.sign", kinds="ifc", cheap=True)
+not_p = _unary("not", "stablehlo.not", kinds="biu", cheap=True)
 population_count_p = _unary("population_count", "stablehlo.popcnt", kinds="iu")
 clz_p = _unary("clz", "stablehlo.count_leading_zeros", kinds="iu")
 is_finite_p = _unary("is_finite", "stablehlo.is_finite", kinds="f", out_dtype=lambda a: np.dtype(bool))
 
 
-def _ones(x):
-    from meshrt.primitives.reshape import full
-
+def _ones(x: Any) -> Any:
     aval = aval_of(x)
     return full(aval.shape, 1, aval.dtype)
 
 
-def _abs_derivative(t, o, x):
+def _abs_derivative(t: Any, o: Any, x: Any) -> Any:
     if dtypes.issubdtype(aval_of(x).dtype, np.complexfloating):
         unit = div_p.bind(conj(x), complex(_where_zero(o), None))
         return real_p.bind(mul_p.bind(t, unit))
@@ -204,23 +224,23 @@ def _abs_derivative(t, o, x):
     return select_n_p.bind(ge_p.bind(x, _scalar(x, 0)), neg_p.bind(t), t)
 
 
-def _where_zero(o):
+def _where_zero(o: Any) -> Any:
     return select_n_p.bind(eq_p.bind(o, _scalar(o, 0)), o, _ones(o))
 
 
 abs_p = _unary(
     "abs", "stablehlo.abs", _abs_derivative, kinds="ifc",
-    out_dtype=lambda a: np.empty((), a.dtype).real.dtype if a.dtype.kind == "c" else a.dtype,
+    out_dtype=lambda a: np.empty((), a.dtype).real.dtype if a.dtype.kind == "c" else a.dtype, cheap=True, finite=True,
 )  # fmt: skip
-real_p = _unary(
+real_p: Primitive = _unary(
     "real", "stablehlo.real", lambda t, o, x: real_p.bind(t), kinds="c",
     out_dtype=lambda a: np.empty((), a.dtype).real.dtype,
-    transpose=lambda ct, x: [complex(ct, None)],
+    transpose=lambda ct, x: [complex(ct, None)], cheap=True, finite=True,
 )  # fmt: skip
-imag_p = _unary(
+imag_p: Primitive = _unary(
     "imag", "stablehlo.imag", lambda t, o, x: imag_p.bind(t), kinds="c",
     out_dtype=lambda a: np.empty((), a.dtype).real.dtype,
-    transpose=lambda ct, x: [complex(mul(ct, 0.0), neg_p.bind(ct))],
+    transpose=lambda ct, x: [complex(None, neg_p.bind(ct))], cheap=True, finite=True,
 )  # fmt: skip
 complex_p = nary(
     "complex", "stablehlo.complex", 2, kinds="f",
@@ -229,16 +249,16 @@ complex_p = nary(
     transpose=lambda ct, x, y: [
         reduce_to(real_p.bind(ct), x.aval) if is_undefined(x) else None,
         reduce_to(imag_p.bind(neg_p.bind(ct)), y.aval) if is_undefined(y) else None,
-    ],
+    ], finite=True,
 )  # fmt: skip
 
 
 def complex(re: Any, im: Any) -> Any:
     """A complex array from its parts; None stands for zeros."""
     if re is None:
-        re = mul(im, 0.0)
+        re = _scalar(im, 0)
     if im is None:
-        im = mul(re, 0.0)
+        im = _scalar(re, 0)
     return complex_p.bind(re, im)
 
 
@@ -249,22 +269,23 @@ def conj(x: Any) -> Any:
     return complex_p.bind(real_p.bind(x), neg_p.bind(imag_p.bind(x)))
 
 
-def _power(ctx, x, n: int, aval):
+def _power(ctx: LoweringContext, x: Any, n: int, aval: ShapedArray) -> Any:
     """x**n by squaring."""
+    if n == 0:
+        return ctx.full(1, aval)
     result, base = None, x
-    k = abs_int = n if n >= 0 else -n
+    k = abs(n)
     while k:
         if k & 1:
             result = base if result is None else ctx.op("stablehlo.multiply", [result, base], aval)
         k >>= 1
         if k:
             base = ctx.op("stablehlo.multiply", [base, base], aval)
-    if abs_int == 0:
-        result = ctx.full(1, aval)
+    assert result is not None  # some bit of |n| is 1
     return ctx.op("stablehlo.divide", [ctx.full(1, aval), result], aval) if n < 0 else result
 
 
-def _integer_pow_derivative(t, o, x, y):
+def _integer_pow_derivative(t: Any, o: Any, x: Any, y: Any) -> Any:
     if y == 0:
         return None
     if y == 1:
@@ -272,9 +293,9 @@ def _integer_pow_derivative(t, o, x, y):
     return mul_p.bind(t, mul(integer_pow_p.bind(x, y=y - 1) if y != 2 else x, y))
 
 
-integer_pow_p = _unary(
+integer_pow_p: Primitive = _unary(
     "integer_pow", "", _integer_pow_derivative, kinds="iufc",
-    lower=lambda ctx, eqn, x: _power(ctx, x, eqn.params["y"], eqn.outvars[0].aval),
+    lower=lambda ctx, eqn, x: _power(ctx, x, eqn.params["y"], eqn.outvars[0].aval), cheap=True,
 )  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -282,8 +303,25 @@ integer_pow_p = _unary(
 
 
 def _extremum(name: str, op: str) -> Primitive:
-    def side(index):
-        def derivative(t, o, x, y):
+    greater = "GT" if name == "max" else "LT"
+
+    def write(ctx: LoweringContext, eqn: Eqn, refs: Sequence[Any]) -> Any:
+        """Complex numbers are ordered by their real parts, those of equal real parts by their imaginary ones."""
+        out = eqn.outvars[0].aval
+        if out.dtype.kind != "c":
+            return ctx.op(op, refs, out)
+        part = ShapedArray(out.shape, np.empty((), out.dtype).real.dtype)
+        re, im = ([ctx.op(f"stablehlo.{side}", [ref], part) for ref in refs] for side in ("real", "imag"))
+
+        def compare(pair: Sequence[Any], direction: str) -> Any:
+            return ctx.op("stablehlo.compare", pair, truth, _comparison(direction, part))
+
+        truth = ShapedArray(out.shape, np.dtype(bool))
+        which = [compare(re, "EQ"), compare(im, greater), compare(re, greater)]
+        return ctx.op("stablehlo.select", [ctx.op("stablehlo.select", which, truth), *refs], out)
+
+    def side(index: Any) -> Callable[..., Any]:
+        def derivative(t: Any, o: Any, x: Any, y: Any) -> Any:
             mine, other = (x, y) if index == 0 else (y, x)
             half = mul(0.5, eq_mask(x, y, t))
             return mul_p.bind(
@@ -292,33 +330,39 @@ def _extremum(name: str, op: str) -> Primitive:
 
         return derivative
 
-    def winner(mine, other, t):
+    def winner(mine: Any, other: Any, t: Any) -> Any:
         compare = gt_p if name == "max" else lt_p
-        return convert_element_type(compare.bind(mine, other), aval_of(t).dtype)
+        if has_kind(aval_of(mine).dtype, "c"):
+            by_real, by_imag = (compare.bind(part.bind(mine), part.bind(other)) for part in (real_p, imag_p))
+            tie = eq_p.bind(real_p.bind(mine), real_p.bind(other))
+            wins = or_p.bind(by_real, and_p.bind(tie, by_imag))
+        else:
+            wins = compare.bind(mine, other)
+        return convert_element_type(wins, aval_of(t).dtype)
 
-    def eq_mask(x, y, t):
+    def eq_mask(x: Any, y: Any, t: Any) -> Any:
         return convert_element_type(eq_p.bind(x, y), aval_of(t).dtype)
 
-    return nary(name, op, 2, kinds="biufc", derivatives=[side(0), side(1)])
+    return nary(name, op, 2, kinds="biufc", write=write, derivatives=[side(0), side(1)], cheap=True, finite=True)
 
 
 def _is_integer(aval: ShapedArray) -> bool:
     return has_kind(aval.dtype, "iu")
 
 
-def _check_pow(name: str, avals) -> None:
+def _check_pow(name: str, avals: Sequence[ShapedArray]) -> None:
     if not (_is_integer(avals[1]) and has_kind(avals[0].dtype, "fc")):
         same_dtype(name, avals)
 
 
-def _lower_pow(ctx, eqn, x, y):
+def _lower_pow(ctx: LoweringContext, eqn: Eqn, x: Any, y: Any) -> Any:
     """An integer exponent becomes one of the base's dtype."""
     out, (a, b) = eqn.outvars[0].aval, [v.aval for v in eqn.invars]
     y, b = ctx.convert(y, b, out.dtype), ShapedArray(b.shape, out.dtype)
     return ctx.op("stablehlo.power", [ctx.broadcast(x, a, out), ctx.broadcast(y, b, out)], out)
 
 
-def _pow_x(t, o, x, y):
+def _pow_x(t: Any, o: Any, x: Any, y: Any) -> Any:
     if _is_integer(aval_of(y)):
         # x**0 is constant, at zero and at infinity too: its power is taken to be 0, and not -1, there.
         lower = sub_p.bind(y, convert_element_type(ne_p.bind(y, _scalar(y, 0)), aval_of(y).dtype))
@@ -326,7 +370,7 @@ def _pow_x(t, o, x, y):
     return mul_p.bind(t, mul_p.bind(y, pow_p.bind(x, sub(y, 1))))
 
 
-def _pow_y(t, o, x, y):
+def _pow_y(t: Any, o: Any, x: Any, y: Any) -> Any:
     zero = _scalar(x, 0)
     safe = select_n(eq_p.bind(x, zero), x, _ones(x))
     return mul_p.bind(t, mul_p.bind(o, log_p.bind(safe)))
@@ -352,28 +396,36 @@ atan2_p = nary(
     ],
 )  # fmt: skip
 nextafter_p = nary("nextafter", _chlo + "next_after", 2, kinds="f")
-and_p = nary("and", "stablehlo.and", 2, kinds="biu")
-or_p = nary("or", "stablehlo.or", 2, kinds="biu")
-xor_p = nary("xor", "stablehlo.xor", 2, kinds="biu")
+and_p = nary("and", "stablehlo.and", 2, kinds="biu", cheap=True)
+or_p = nary("or", "stablehlo.or", 2, kinds="biu", cheap=True)
+xor_p = nary("xor", "stablehlo.xor", 2, kinds="biu", cheap=True)
 shift_left_p = nary("shift_left", "stablehlo.shift_left", 2, kinds="iu")
 shift_right_logical_p = nary("shift_right_logical", "stablehlo.shift_right_logical", 2, kinds="iu")
 shift_right_arithmetic_p = nary("shift_right_arithmetic", "stablehlo.shift_right_arithmetic", 2, kinds="iu")
 
 
-def _compare(name: str, direction: str, kinds: str) -> Primitive:
-    def attrs(aval):
-        kind = aval.dtype
-        how = (
-            "FLOAT"
-            if dtypes.issubdtype(kind, np.inexact)
-            else ("UNSIGNED" if kind == np.bool_ or dtypes.issubdtype(kind, np.unsignedinteger) else "SIGNED")
-        )
-        return (
-            f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
-            f"compare_type = #stablehlo<comparison_type {how}>"
-        )
+def _comparison(direction: str, aval: ShapedArray) -> str:
+    """The attributes of `stablehlo.compare` for operands of this type."""
+    kind = aval.dtype
+    if dtypes.issubdtype(kind, np.inexact):
+        how = "FLOAT"
+    elif kind == np.bool_ or dtypes.issubdtype(kind, np.unsignedinteger):
+        how = "UNSIGNED"
+    else:
+        how = "SIGNED"
+    return (
+        f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
+        f"compare_type = #stablehlo<comparison_type {how}>"
+    )
 
-    return nary(name, "stablehlo.compare", 2, kinds=kinds, out_dtype=lambda x, y: np.dtype(bool), attrs=attrs)
+
+def _compare(name: str, direction: str, kinds: str) -> Primitive:
+    def attrs(aval: ShapedArray) -> str:
+        return _comparison(direction, aval)
+
+    return nary(
+        name, "stablehlo.compare", 2, kinds=kinds, out_dtype=lambda x, y: np.dtype(bool), attrs=attrs, cheap=True
+    )
 
 
 eq_p = _compare("eq", "EQ", "biufc")
@@ -387,7 +439,7 @@ ge_p = _compare("ge", "GE", "biuf")
 # Clamp
 
 
-def _clamp_infer(lo, x, hi):
+def _clamp_infer(lo: ShapedArray, x: ShapedArray, hi: ShapedArray) -> ShapedArray:
     for bound in (lo, hi):
         if bound.dtype != x.dtype or bound.shape not in ((), x.shape):
             raise errors.ArgumentTypeError(
@@ -397,13 +449,12 @@ def _clamp_infer(lo, x, hi):
     return ShapedArray(x.shape, x.dtype, lo.weak_type and x.weak_type and hi.weak_type)
 
 
-def _clamp_jvp(primals, tangents):
+def _clamp_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     lo, x, hi = primals
     out = clamp_p.bind(*primals)
     total = None
-    from meshrt.transforms.tools import add_tangents
 
-    def masked(condition, t):
+    def masked(condition: Any, t: Any) -> Any:
         t = spread(t, aval_of(out).shape)
         return select_n_p.bind(condition, mul(t, 0.0), t)
 
@@ -417,17 +468,13 @@ def _clamp_jvp(primals, tangents):
     return out, total
 
 
-def _clamp_batch(size, args, dims, params):
-    from meshrt.transforms.batching import bring_to_front
-
+def _clamp_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     lo, x, hi = args
     if dims[0] is None and dims[2] is None and aval_of(lo).ndim == aval_of(hi).ndim == 0:
         return clamp_p.bind(lo, x, hi), dims[1]
     x = bring_to_front(size, x, dims[1])
 
-    from meshrt.primitives.reshape import broadcast_in_dim
-
-    def bound(b, d):
+    def bound(b: Any, d: Any) -> Any:
         if d is None and aval_of(b).ndim == 0:
             return b
         b = bring_to_front(size, b, d)
@@ -437,8 +484,9 @@ def _clamp_batch(size, args, dims, params):
 
 
 clamp_p = Primitive(
-    "clamp", _clamp_infer, jvp=_clamp_jvp, batch=_clamp_batch,
+    "clamp", _clamp_infer, jvp=_clamp_jvp, batch=_clamp_batch, fuses=True,
     lower=lambda ctx, eqn, lo, x, hi: ctx.op("stablehlo.clamp", [lo, x, hi], eqn.outvars[0].aval),
+    absent=NOT_LINEAR, finite=True,
 )  # fmt: skip
 
 

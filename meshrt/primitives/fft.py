@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.shapes import canonical_shape, i64_array, linear_jvp, move_dim
+from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
-from meshrt.primitives.concatenate import pad_p, unary_linear_jvp
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.reshape import broadcasted_iota, canonical_shape, i64_array
+from meshrt.primitives.reshape import broadcasted_iota
+from meshrt.primitives.slice import pad_p
 
 __all__ = ["FftType", "fft"]
 
@@ -37,7 +40,7 @@ def _complex(dtype: Any) -> np.dtype:
     return np.dtype(np.complex128 if np.dtype(dtype).itemsize == 8 else np.complex64)
 
 
-def _infer(x, *, fft_type, fft_lengths):
+def _infer(x: ShapedArray, *, fft_type: Any, fft_lengths: Any) -> ShapedArray:
     count = len(fft_lengths)
     want_real = fft_type is FftType.RFFT
     kind = np.floating if want_real else np.complexfloating
@@ -63,7 +66,7 @@ def _infer(x, *, fft_type, fft_lengths):
     return ShapedArray(x.shape, x.dtype)
 
 
-def _lower(ctx, eqn, x):
+def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     out = eqn.outvars[0].aval
     if not out.size or not eqn.invars[0].aval.size:
         return ctx.full(0, out)
@@ -74,7 +77,7 @@ def _lower(ctx, eqn, x):
     return ctx.op("stablehlo.fft", [x], out, attrs)
 
 
-def _transpose(ct, x, *, fft_type, fft_lengths):
+def _transpose(ct: Any, x: Any, *, fft_type: Any, fft_lengths: Any) -> list[Any]:
     if fft_type is FftType.RFFT:
         return [_rfft_transpose(ct, fft_lengths)]
     if fft_type is FftType.IRFFT:
@@ -104,13 +107,13 @@ def _irfft_transpose(ct: Any, lengths: tuple[int, ...]) -> Any:
     return ew.conj(ew.mul_p.bind(convert_element_type(scale, aval.dtype), forward))
 
 
-def _batch(size, args, dims, params):
-    from meshrt.transforms.batching import move_dim
-
+def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     return fft_p.bind(move_dim(args[0], dims[0], 0), **params), 0
 
 
-fft_p = Primitive("fft", _infer, lower=_lower, jvp=unary_linear_jvp(lambda: fft_p), transpose=_transpose, batch=_batch)
+fft_p: Primitive = Primitive(
+    "fft", _infer, lower=_lower, jvp=linear_jvp(lambda: fft_p), transpose=_transpose, batch=_batch
+)
 
 
 def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:

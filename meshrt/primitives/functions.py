@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.pointwise import binary_operands
+from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
+from meshrt.primitives import conversion
 from meshrt.primitives import elementwise as e
-from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type, reduce_precision_p
-from meshrt.primitives.elementwise import add, clamp, complex, conj, div, mul, sub
-from meshrt.primitives.identity import optimization_barrier, stop_gradient
-from meshrt.primitives.pointwise import binary_operands
+from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p, reduce_precision_p
+from meshrt.primitives.elementwise import add, clamp, complex, div, mul, sub
+from meshrt.primitives.identity import copy_p, optimization_barrier, stop_gradient
 from meshrt.primitives.selection import select_n
 
 __all__ = [
@@ -118,7 +120,24 @@ def round(x: Any, rounding_method: int = RoundingMethod.AWAY_FROM_ZERO) -> Any:
 
 def integer_pow(x: Any, y: int) -> Any:
     """Elementwise x**y for a Python int y."""
-    return x if y == 1 else e.integer_pow_p.bind(x, y=int(y))
+    if y == 1:
+        return x if isinstance(x, ArrayOperators) else copy_p.bind(x)
+    return e.integer_pow_p.bind(x, y=int(y))
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate; of real floating numbers as complex ones."""
+    if aval_of(x).dtype in (np.float32, np.float64):
+        return complex(x, None)
+    return e.conj(x)
+
+
+def convert_element_type(operand: Any, new_dtype: Any) -> Any:
+    """An array of `operand` with elements of `new_dtype`."""
+    converted = conversion.convert_element_type(operand, new_dtype)
+    if isinstance(converted, ArrayOperators):
+        return converted
+    return convert_element_type_p.bind(converted, new_dtype=aval_of(converted).dtype, weak_type=False)
 
 
 def square(x: Any) -> Any:

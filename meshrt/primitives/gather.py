@@ -1,150 +1,55 @@
-"""The gather primitive: windows of an array at positions held in an index array.
+"""gather, windows of an array at positions held in an index array; and scatter_add, its transpose.
 
-The index vector is always the last dimension of the indices. Dimensions in `operand_batching_dims` pair with
-`start_indices_batching_dims`; vmap uses them, so that a batch dimension stays a plain batch dimension for
-propagation and partitioning.
+Dimension numbers and modes are in `gather_scatter`, the other scatters in `scatter`.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.shapes import (
+    broadcast_in_dim,
+    canonical_shape,
+    i64_array,
+    instantiate,
+    lower_reduce,
+    move_dim,
+    zeros,
+)
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.reshape import broadcast_in_dim, canonical_shape, i64_array
-from meshrt.transforms.tools import zeros
+from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.elementwise import neg_p
+from meshrt.primitives.gather_scatter import (
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    check_dimension_numbers,
+    index_bounds,
+    scatter_primitive,
+    shifted,
+    window_sizes,
+)
 
-__all__ = ["GatherDimensionNumbers", "GatherScatterMode", "gather"]
-
-
-class GatherDimensionNumbers(NamedTuple):
-    """How the dimensions of operand, indices and result of a gather relate.
-
-    `offset_dims`: dimensions of the result that come from the window; the others come from the indices.
-    `collapsed_slice_dims`: operand dimensions of window size 1 that the result lacks.
-    `start_index_map`: the operand dimension that each entry of an index vector positions.
-    `operand_batching_dims`, `start_indices_batching_dims`: dimensions walked in step.
-    """
-
-    offset_dims: tuple[int, ...]
-    collapsed_slice_dims: tuple[int, ...]
-    start_index_map: tuple[int, ...]
-    operand_batching_dims: tuple[int, ...] = ()
-    start_indices_batching_dims: tuple[int, ...] = ()
+__all__ = ["gather"]
 
 
-class GatherScatterMode(enum.Enum):
-    """What becomes of windows that reach out of bounds.
-
-    CLIP moves them inside. FILL_OR_DROP fills the whole gathered window with a constant, or drops the scattered one.
-    PROMISE_IN_BOUNDS leaves it to the compiler (which clips gathers and drops scatters).
-    """
-
-    CLIP = enum.auto()
-    FILL_OR_DROP = enum.auto()
-    PROMISE_IN_BOUNDS = enum.auto()
-
-    @staticmethod
-    def from_any(mode: str | GatherScatterMode | None) -> GatherScatterMode:
-        """The mode for "clip", "fill", "drop", "promise_in_bounds", a mode, or None (FILL_OR_DROP)."""
-        if isinstance(mode, GatherScatterMode):
-            return mode
-        if mode is None:
-            return GatherScatterMode.FILL_OR_DROP
-        try:
-            return _MODES[mode]
-        except (KeyError, TypeError):
-            raise errors.ArgumentValueError(
-                f"unknown mode {mode!r} for out-of-bounds indices; known: {', '.join(map(repr, _MODES))}"
-            ) from None
-
-
-_MODES = {
-    "clip": GatherScatterMode.CLIP,
-    "fill": GatherScatterMode.FILL_OR_DROP,
-    "drop": GatherScatterMode.FILL_OR_DROP,
-    "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS,
-}
-
-
-def check_indices(name: str, indices: ShapedArray, count: int) -> None:
-    """Raises unless `indices` are integers whose last dimension has `count` entries."""
-    if indices.is_key or not dtypes.issubdtype(indices.dtype, np.integer):
-        raise errors.ArgumentTypeError(f"{name} needs integer indices but got {indices.str_short()}")
-    if indices.ndim < 1 or indices.shape[-1] != count:
-        raise errors.ArgumentTypeError(
-            f"{name} needs index vectors of {count} entries (one per mapped dimension) in the last dimension of the "
-            f"indices but got {indices.str_short()}"
-        )
-
-
-def _distinct(dims: Sequence[int], ndim: int) -> bool:
-    return len(set(dims)) == len(dims) and all(0 <= d < ndim for d in dims)
-
-
-def _increasing(dims: Sequence[int], ndim: int) -> bool:
-    return _distinct(dims, ndim) and list(dims) == sorted(dims)
-
-
-def check_dimension_numbers(
-    name: str,
+def _infer(
     operand: ShapedArray,
     indices: ShapedArray,
-    window: Sequence[int],
-    window_rank: int,
-    dropped: Sequence[int],
-    index_map: Sequence[int],
-    operand_batching: Sequence[int],
-    indices_batching: Sequence[int],
-) -> None:
-    """The conditions that gather and scatter share; `window` lies in an array of rank `window_rank`."""
-    check_indices(name, indices, len(index_map))
-    problems = [
-        (
-            _increasing(window, window_rank),
-            f"window dimensions {window} must increase and lie below {window_rank}",
-        ),
-        (
-            _increasing(dropped, operand.ndim),
-            f"dropped dimensions {dropped} must increase and be the operand's",
-        ),
-        (
-            _distinct(index_map, operand.ndim),
-            f"indexed dimensions {index_map} must be distinct and the operand's",
-        ),
-        (
-            _increasing(operand_batching, operand.ndim),
-            f"batching dimensions {operand_batching} must increase",
-        ),
-        (
-            _distinct(indices_batching, indices.ndim - 1),
-            f"indices batching dimensions {indices_batching} must differ",
-        ),
-        (
-            not set(operand_batching) & {*dropped, *index_map},
-            f"batching dimensions {operand_batching} must be neither dropped nor indexed",
-        ),
-        (
-            len(window) + len(dropped) + len(operand_batching) == operand.ndim,
-            f"window {window}, dropped {dropped} and batching {operand_batching} dimensions must make up its rank",
-        ),
-        (
-            len(operand_batching) == len(indices_batching)
-            and all(operand.shape[a] == indices.shape[b] for a, b in zip(operand_batching, indices_batching)),
-            f"batching dimensions {operand_batching} of it and {indices_batching} of the indices must agree in size",
-        ),
-    ]
-    for holds, text in problems:
-        if not holds:
-            raise errors.ArgumentTypeError(f"{name} of {operand.str_short()} at indices {indices.str_short()}: {text}")
-
-
-def _infer(operand, indices, *, dimension_numbers, slice_sizes, unique_indices, indices_are_sorted, mode, fill_value):
+    *,
+    dimension_numbers: Any,
+    slice_sizes: tuple[int, ...],
+    unique_indices: bool,
+    indices_are_sorted: bool,
+    mode: Any,
+    fill_value: Any,
+) -> ShapedArray:
     d = dimension_numbers
     rank = len(d.offset_dims) + indices.ndim - 1
     check_dimension_numbers(
@@ -169,7 +74,7 @@ def _infer(operand, indices, *, dimension_numbers, slice_sizes, unique_indices, 
 # Lowering
 
 
-def _lower(ctx, eqn, operand, indices):
+def _lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any) -> Any:
     p, out = eqn.params, eqn.outvars[0].aval
     gathered = _lower_gather(ctx, p, operand, indices, eqn.invars[1].aval, out)
     if p["mode"] is not GatherScatterMode.FILL_OR_DROP:
@@ -183,7 +88,7 @@ def _lower(ctx, eqn, operand, indices):
     return ctx.op("stablehlo.select", [mask, gathered, ctx.full(p["fill_value"], physical)], out)
 
 
-def _lower_gather(ctx, p, operand, indices, indices_aval, out):
+def _lower_gather(ctx: LoweringContext, p: Any, operand: Any, indices: Any, indices_aval: Any, out: Any) -> Any:
     d, sizes, offset = p["dimension_numbers"], p["slice_sizes"], p["dimension_numbers"].offset_dims
     if out.is_key:
         sizes, offset = (*sizes, *out.dtype.physical_suffix), (*offset, out.ndim)
@@ -200,23 +105,15 @@ def _lower_gather(ctx, p, operand, indices, indices_aval, out):
     return ctx.op("stablehlo.gather", [operand, indices], out, attrs)
 
 
-def index_bounds(shape: Sequence[int], sizes: Sequence[int], index_map: Sequence[int], dtype: Any) -> np.ndarray:
-    """The largest index in each indexed dimension for which a window lies inside, as `dtype`."""
-    limit = int(dtypes.iinfo(dtype).max)
-    return np.asarray([min(shape[i] - sizes[i], limit) for i in index_map], dtype)
-
-
-def _lower_in_bounds(ctx, p, operand, aval, indices):
+def _lower_in_bounds(ctx: LoweringContext, p: Any, operand: Any, aval: ShapedArray, indices: Any) -> Any:
     """A mask over the index vectors: whether the whole window lies inside."""
-    from meshrt.primitives.reduce import lower_reduce
-
     dtype = aval.dtype
     upper = index_bounds(operand.shape, p["slice_sizes"], p["dimension_numbers"].start_index_map, dtype)
     signed = "UNSIGNED" if dtypes.issubdtype(dtype, np.unsignedinteger) else "SIGNED"
     flags = ShapedArray(aval.shape, np.dtype(bool))
     out = ShapedArray(aval.shape[:-1], np.dtype(bool))
 
-    def compare(direction, bound):
+    def compare(direction: str, bound: Any) -> Any:
         attrs = (
             f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
             f"compare_type = #stablehlo<comparison_type {signed}>"
@@ -241,21 +138,29 @@ def _lower_in_bounds(ctx, p, operand, aval, indices):
 # Derivatives and batching
 
 
-def _tangent_params(params):
+def _tangent_params(params: dict[str, Any]) -> Any:
     fill = 0 if params["mode"] is GatherScatterMode.FILL_OR_DROP else None
     return {**params, "fill_value": fill}
 
 
-def _jvp(primals, tangents, **params):
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     operand, indices = primals
     out = gather_p.bind(operand, indices, **params)
     t = tangents[0]
     return out, None if t is None else gather_p.bind(t, indices, **_tangent_params(params))
 
 
-def _transpose(ct, operand, indices, *, dimension_numbers, unique_indices, indices_are_sorted, mode, **_):
-    from meshrt.primitives.scatter import ScatterDimensionNumbers, scatter_add_p
-
+def _transpose(
+    ct: Any,
+    operand: Any,
+    indices: Any,
+    *,
+    dimension_numbers: Any,
+    unique_indices: bool,
+    indices_are_sorted: bool,
+    mode: Any,
+    **_: Any,
+) -> list[Any]:
     d = dimension_numbers
     numbers = ScatterDimensionNumbers(
         d.offset_dims,
@@ -272,14 +177,7 @@ def _transpose(ct, operand, indices, *, dimension_numbers, unique_indices, indic
     return [out, None]
 
 
-def shifted(dims: Sequence[int]) -> tuple[int, ...]:
-    """Dimension numbers after a dimension was added in front."""
-    return tuple([d + 1 for d in dims])
-
-
-def _batch(size, args, dims, params):
-    from meshrt.transforms.batching import move_dim
-
+def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     (operand, indices), n, sizes = args, params["dimension_numbers"], params["slice_sizes"]
     if dims[0] is not None:
         operand = move_dim(operand, dims[0], 0)
@@ -304,7 +202,62 @@ def _batch(size, args, dims, params):
     return gather_p.bind(operand, indices, **{**params, "dimension_numbers": n, "slice_sizes": sizes}), 0
 
 
-gather_p = Primitive("gather", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch)
+gather_p = Primitive("gather", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, finite=True)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# scatter_add
+
+
+def read_back(source: Any, indices: Any, updates: ShapedArray, params: dict[str, Any]) -> Any:
+    """Gathers from `source` the windows that a scatter with `params` writes to (zeros for those that it drops)."""
+    d, mode = params["dimension_numbers"], params["mode"]
+    return gather_p.bind(
+        source, indices, dimension_numbers=d.inverse(),
+        slice_sizes=window_sizes(aval_of(source).shape, updates.shape, d),
+        unique_indices=params["unique_indices"], indices_are_sorted=params["indices_are_sorted"], mode=mode,
+        fill_value=0 if mode is GatherScatterMode.FILL_OR_DROP else None,
+    )  # fmt: skip
+
+
+def linear_scatter_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    """scatter_add and scatter_sub are linear in operand and updates together."""
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        operand, indices, updates = primals
+        out = get().bind(operand, indices, updates, **params)
+        t_operand, _, t_updates = tangents
+        if t_updates is None:
+            return out, t_operand
+        return out, get().bind(instantiate(t_operand, operand), indices, t_updates, **params)
+
+    return jvp
+
+
+def linear_scatter_transpose(sign: int) -> Callable[..., Any]:
+    """Cotangents of scatter_add (`sign` 1) and scatter_sub (-1): the updates get what is read where they went."""
+
+    def transpose(ct: Any, operand: Any, indices: Any, updates: Any, **params: Any) -> list[Any]:
+        ct_updates = None
+        if is_undefined(updates):
+            ct_updates = read_back(ct, indices, updates.aval, params)
+            ct_updates = neg_p.bind(ct_updates) if sign < 0 else ct_updates
+        return [ct if is_undefined(operand) else None, None, ct_updates]
+
+    return transpose
+
+
+scatter_add_p: Primitive = scatter_primitive(
+    "scatter_add",
+    "stablehlo.add",
+    linear_scatter_jvp(lambda: scatter_add_p),
+    linear_scatter_transpose(1),
+    finite=True,
+)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Public functions
 
 
 def _default_fill(dtype: Any) -> Any:

@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from meshrt.core.primitive import Primitive
+from meshrt import tree_util
+from meshrt.core.basic.pointwise import nary
+from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import aval_of
-from meshrt.primitives.pointwise import nary
 
 copy_p = nary(
     "copy", "", 1, kinds="biufc", lower=lambda ctx, eqn, x: x,
-    derivatives=[lambda t, o, x: t], transpose=lambda ct, x: [ct],
+    derivatives=[lambda t, o, x: t], transpose=lambda ct, x: [ct], cheap=True, finite=True,
 )  # fmt: skip
 
-stop_gradient_p = Primitive(
+stop_gradient_p: Primitive = Primitive(
     "stop_gradient", lambda x: x, lower=lambda ctx, eqn, x: x,
     jvp=lambda primals, tangents: (stop_gradient_p.bind(*primals), None),
-    batch=lambda size, args, dims, params: (stop_gradient_p.bind(*args), dims[0]),
+    batch=lambda size, args, dims, params: (stop_gradient_p.bind(*args), dims[0]), cheap=True,
+    absent=NOT_LINEAR, finite=True,
 )  # fmt: skip
 
 
 def stop_gradient(x: Any) -> Any:
     """The identity, with a zero derivative. Works on pytrees."""
-    from meshrt import tree_util
-
     return tree_util.tree_map(lambda leaf: stop_gradient_p.bind(leaf) if aval_of(leaf).is_differentiable else leaf, x)
 
 
-def _barrier_jvp(primals, tangents):
+def _barrier_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     out = optimization_barrier_p.bind(*primals)
     live = [t for t in tangents if t is not None]
     moved = iter(optimization_barrier_p.bind(*live)) if live else iter(())
     return out, [None if t is None else next(moved) for t in tangents]
 
 
-def _barrier_transpose(cts, *xs):
+def _barrier_transpose(cts: Sequence[Any], *xs: Any) -> list[Any]:
     live = [c for c in cts if c is not None]
     moved = iter(optimization_barrier_p.bind(*live))
     return [None if c is None else next(moved) for c in cts]
 
 
-optimization_barrier_p = Primitive(
+optimization_barrier_p: Primitive = Primitive(
     "optimization_barrier", lambda *xs: xs, multiple_results=True, jvp=_barrier_jvp, transpose=_barrier_transpose,
     batch=lambda size, args, dims, params: (optimization_barrier_p.bind(*args), dims),
     lower=lambda ctx, eqn, *xs: ctx.ops("stablehlo.optimization_barrier", xs, [v.aval for v in eqn.outvars]),
@@ -49,7 +50,5 @@ optimization_barrier_p = Primitive(
 
 def optimization_barrier(operand: Any) -> Any:
     """The identity on a pytree, across which the compiler moves nothing."""
-    from meshrt import tree_util
-
     leaves, tree = tree_util.tree_flatten(operand)
     return tree_util.tree_unflatten(tree, optimization_barrier_p.bind(*leaves))

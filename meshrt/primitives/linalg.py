@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.pointwise import add_tangents
+from meshrt.core.basic.shapes import bring_to_front, move_dim, reshape, transpose, zeros
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.contract import Precision, dot_general
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.reshape import broadcasted_iota, reshape, transpose
-from meshrt.transforms.tools import add_tangents, zeros
+from meshrt.primitives.reshape import broadcasted_iota
 
 
 def matmul(x: Any, y: Any) -> Any:
@@ -57,7 +61,16 @@ def check_square(name: str, x: ShapedArray) -> None:
 # Triangular systems
 
 
-def _solve_infer(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_diagonal):
+def _solve_infer(
+    a: ShapedArray,
+    b: ShapedArray,
+    *,
+    left_side: Any,
+    lower: bool,
+    transpose_a: Any,
+    conjugate_a: Any,
+    unit_diagonal: Any,
+) -> ShapedArray:
     check_square("triangular_solve", a)
     fits = b.ndim == a.ndim and b.shape[:-2] == a.shape[:-2] and b.shape[-2 if left_side else -1] == a.shape[-1]
     if not fits or a.dtype != b.dtype:
@@ -69,7 +82,7 @@ def _solve_infer(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_diago
     return ShapedArray(b.shape, b.dtype, a.weak_type and b.weak_type)
 
 
-def _solve_lower(ctx, eqn, a, b):
+def _solve_lower(ctx: LoweringContext, eqn: Eqn, a: Any, b: Any) -> Any:
     p, aval, out = eqn.params, eqn.invars[0].aval, eqn.outvars[0].aval
     if p["conjugate_a"] and not p["transpose_a"] and aval.dtype.kind == "c":
         part = ShapedArray(aval.shape, np.empty((), aval.dtype).real.dtype)
@@ -81,7 +94,7 @@ def _solve_lower(ctx, eqn, a, b):
     return ctx.op("stablehlo.triangular_solve", [a, b], out, attrs)
 
 
-def _solve_jvp(primals, tangents, **p):
+def _solve_jvp(primals: Sequence[Any], tangents: Sequence[Any], **p: Any) -> tuple[Any, Any]:
     (a, b), (ta, tb) = primals, tangents
     out = triangular_solve_p.bind(a, b, **p)
     total = None if tb is None else triangular_solve_p.bind(a, tb, **p)
@@ -95,13 +108,11 @@ def _solve_jvp(primals, tangents, **p):
     return out, add_tangents(total, triangular_solve_p.bind(a, moved, **p))
 
 
-def _solve_transpose(ct, a, b, **p):
+def _solve_transpose(ct: Any, a: Any, b: Any, **p: Any) -> list[Any]:
     return [None, triangular_solve_p.bind(a, ct, **{**p, "transpose_a": not p["transpose_a"]})]
 
 
-def _solve_batch(size, args, dims, params):
-    from meshrt.transforms.batching import bring_to_front, move_dim
-
+def _solve_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     a, b = args
     if dims[0] is None and aval_of(a).ndim == 2:
         # One matrix for the whole batch: more right-hand sides.
@@ -149,12 +160,12 @@ def triangular_solve(
 # Cholesky
 
 
-def _cholesky_infer(x):
+def _cholesky_infer(x: ShapedArray) -> ShapedArray:
     check_square("cholesky", x)
     return ShapedArray(x.shape, x.dtype, x.weak_type)
 
 
-def _cholesky_lower(ctx, eqn, x):
+def _cholesky_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     """The upper triangle of the operation's result is unspecified: clear it."""
     aval = eqn.outvars[0].aval
     out = ctx.op("stablehlo.cholesky", [x], aval, "lower = true")
@@ -167,7 +178,7 @@ def _cholesky_lower(ctx, eqn, x):
     return ctx.op("stablehlo.select", [keep, out, ctx.full(0, aval.strong())], aval)
 
 
-def _cholesky_jvp(primals, tangents):
+def _cholesky_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """Forward rule of Murray, "Differentiation of the Cholesky decomposition" (2016), equation 8."""
     factor = cholesky_p.bind(*primals)
     if tangents[0] is None:
@@ -182,13 +193,18 @@ def _cholesky_jvp(primals, tangents):
     return factor, matmul(factor, halved)
 
 
-def _cholesky_batch(size, args, dims, params):
-    from meshrt.transforms.batching import move_dim
-
+def _cholesky_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     return cholesky_p.bind(move_dim(args[0], dims[0], 0)), 0
 
 
-cholesky_p = Primitive("cholesky", _cholesky_infer, lower=_cholesky_lower, jvp=_cholesky_jvp, batch=_cholesky_batch)
+cholesky_p = Primitive(
+    "cholesky",
+    _cholesky_infer,
+    lower=_cholesky_lower,
+    jvp=_cholesky_jvp,
+    batch=_cholesky_batch,
+    absent=NOT_LINEAR,
+)
 
 
 def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:

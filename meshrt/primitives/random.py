@@ -20,32 +20,34 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core import source
-from meshrt.core.jaxpr import Jaxpr
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.shapes import batch_together, broadcast_in_dim, canonical_shape, move_dim, reshape
+from meshrt.core.jaxpr import Eqn, Jaxpr
+from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import conversion
 from meshrt.primitives import elementwise as ew
-from meshrt.primitives.concatenate import batch_together, concatenate
-from meshrt.primitives.reshape import broadcast_in_dim, broadcasted_iota, canonical_shape, full, iota_p, reshape
-from meshrt.primitives.slice import index_in_dim
+from meshrt.primitives.concatenate import concatenate
+from meshrt.primitives.reshape import broadcasted_iota, full, iota_p
+from meshrt.primitives.slice import index_in_dim, slice_in_dim
 
 _U32, _U64 = np.dtype(np.uint32), np.dtype(np.uint64)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def _zero_jvp(get: Callable[[], Primitive]):
+def _zero_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
     """The jvp of a function of integers and keys."""
 
-    def jvp(primals, tangents, **params):
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         out = get().bind(*primals, **params)
         return out, [None] * len(out) if get().multiple_results else None
 
     return jvp
 
 
-def _leading_batch(get: Callable[[], Primitive]):
+def _leading_batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
     """Batching of a primitive that maps over all dimensions of its only operand and adds dimensions behind them."""
     return lambda size, args, dims, params: (get().bind(*args, **params), dims[0])
 
@@ -54,7 +56,7 @@ def _leading_batch(get: Callable[[], Primitive]):
 # The hash
 
 
-def _hash_infer(*avals):
+def _hash_infer(*avals: ShapedArray) -> Any:
     if any(a.dtype != _U32 or a.shape != avals[0].shape for a in avals):
         raise errors.ArgumentTypeError(
             f"threefry2x32 needs four uint32 arrays of one shape but got {', '.join(a.str_short() for a in avals)}"
@@ -62,16 +64,16 @@ def _hash_infer(*avals):
     return [ShapedArray(avals[0].shape, _U32)] * 2
 
 
-def _hash_lower(ctx, eqn, k1, k2, x1, x2):
+def _hash_lower(ctx: LoweringContext, eqn: Eqn, k1: Any, k2: Any, x1: Any, x2: Any) -> Any:
     aval = eqn.outvars[0].aval
 
-    def op(name, x, y):
+    def op(name: str, x: Any, y: Any) -> Any:
         return ctx.op(f"stablehlo.{name}", [x, y], aval)
 
-    def constant(value):
+    def constant(value: Any) -> Any:
         return ctx.full(value, aval)
 
-    def rotate(x, by):
+    def rotate(x: Any, by: Any) -> Any:
         return op("or", op("shift_left", x, constant(by)), op("shift_right_logical", x, constant(32 - by)))
 
     schedule = [k1, k2, op("xor", op("xor", k1, k2), constant(_PARITY))]
@@ -85,14 +87,15 @@ def _hash_lower(ctx, eqn, k1, k2, x1, x2):
     return [x1, x2]
 
 
-def _hash_batch(size, args, dims, params):
+def _hash_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     args, d = batch_together(size, args, dims)
     return threefry2x32_p.bind(*args), [d, d]
 
 
-threefry2x32_p = Primitive(
+threefry2x32_p: Primitive = Primitive(
     "threefry2x32", _hash_infer, lower=_hash_lower, jvp=_zero_jvp(lambda: threefry2x32_p), batch=_hash_batch,
     multiple_results=True,
+    absent=NOT_LINEAR,
 )  # fmt: skip
 
 
@@ -112,8 +115,6 @@ def threefry_2x32(keypair: tuple[Any, Any], count: Any) -> Any:
     words = threefry2x32_p.bind(k1, k2, index_in_dim(blocks, 0, 0, False), index_in_dim(blocks, 1, 0, False))
     out = concatenate(words, 0)
     if aval.size % 2:
-        from meshrt.primitives.slice import slice_in_dim
-
         out = slice_in_dim(out, 0, aval.size)
     return reshape(out, aval.shape)
 
@@ -183,10 +184,10 @@ def _staged(fun: Callable[..., Any], in_avals: tuple[ShapedArray, ...], static: 
     return closed.jaxpr
 
 
-def _lower_by(fun: Callable[..., Any], static: Callable[[Any], tuple[Any, ...]]):
+def _lower_by(fun: Callable[..., Any], static: Callable[[Any], tuple[Any, ...]]) -> Callable[..., Any]:
     """Lowering by a call of a private function that computes `fun(*static(params), *physical operands)`."""
 
-    def lower(ctx, eqn, *operands):
+    def lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
         avals = tuple([v.aval.physical() for v in eqn.invars])
         return ctx.call(_staged(fun, avals, static(eqn.params)), operands, fun.__name__)[0]
 
@@ -270,20 +271,20 @@ def _check_threefry(name: str, impl: Any) -> None:
         )
 
 
-def _seed_infer(seeds, *, impl):
+def _seed_infer(seeds: ShapedArray, *, impl: Any) -> ShapedArray:
     _check_threefry("random_seed", impl)
     if seeds.is_key or not dtypes.issubdtype(seeds.dtype, np.integer):
         raise errors.ArgumentTypeError(f"a PRNG key seed must be an integer but is {seeds.str_short()}")
     return ShapedArray(seeds.shape, dtypes.KeyType(impl))
 
 
-def _split_infer(keys, *, shape):
+def _split_infer(keys: ShapedArray, *, shape: Any) -> ShapedArray:
     _check_keys("random_split", keys)
     _check_threefry("random_split", keys.dtype.impl)
     return ShapedArray((*keys.shape, *shape), keys.dtype)
 
 
-def _fold_in_infer(keys, data):
+def _fold_in_infer(keys: ShapedArray, data: ShapedArray) -> ShapedArray:
     _check_keys("random_fold_in", keys)
     _check_threefry("random_fold_in", keys.dtype.impl)
     if data.is_key or not dtypes.issubdtype(data.dtype, np.integer):
@@ -296,7 +297,7 @@ def _fold_in_infer(keys, data):
     return ShapedArray(keys.shape or data.shape, keys.dtype)
 
 
-def _fold_in_batch(size, args, dims, params):
+def _fold_in_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     for scalar, other in ((0, 1), (1, 0)):
         if dims[scalar] is None and aval_of(args[scalar]).ndim == 0:
             return random_fold_in_p.bind(*args), dims[other]
@@ -313,7 +314,7 @@ def _fold_in_batch(size, args, dims, params):
     return random_fold_in_p.bind(*args), d
 
 
-def _bits_infer(keys, *, bit_width, shape):
+def _bits_infer(keys: ShapedArray, *, bit_width: Any, shape: Any) -> ShapedArray:
     _check_keys("random_bits", keys)
     _check_threefry("random_bits", keys.dtype.impl)
     if bit_width not in (8, 16, 32, 64):
@@ -321,7 +322,7 @@ def _bits_infer(keys, *, bit_width, shape):
     return ShapedArray((*keys.shape, *shape), np.dtype(f"uint{bit_width}"))
 
 
-def _wrap_infer(data, *, impl):
+def _wrap_infer(data: ShapedArray, *, impl: Any) -> ShapedArray:
     if data.dtype != _U32 or data.shape[data.ndim - len(impl.key_shape) :] != impl.key_shape:
         raise errors.ArgumentTypeError(
             f"key data of {impl.name} is uint32[..., {', '.join(map(str, impl.key_shape))}] but got {data.str_short()}"
@@ -329,43 +330,47 @@ def _wrap_infer(data, *, impl):
     return ShapedArray(data.shape[: -len(impl.key_shape)], dtypes.KeyType(impl))
 
 
-def _wrap_batch(size, args, dims, params):
-    from meshrt.transforms.batching import move_dim
-
+def _wrap_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     return random_wrap_p.bind(move_dim(args[0], dims[0], 0), **params), 0
 
 
-def _unwrap_infer(keys):
+def _unwrap_infer(keys: ShapedArray) -> Any:
     _check_keys("random_unwrap", keys)
     return keys.physical()
 
 
-random_seed_p = Primitive(
+random_seed_p: Primitive = Primitive(
     "random_seed", _seed_infer, jvp=_zero_jvp(lambda: random_seed_p), batch=_leading_batch(lambda: random_seed_p),
     lower=_lower_by(threefry_seed, lambda p: ()),
+    absent=NOT_LINEAR,
 )  # fmt: skip
-random_split_p = Primitive(
+random_split_p: Primitive = Primitive(
     "random_split", _split_infer, jvp=_zero_jvp(lambda: random_split_p), batch=_leading_batch(lambda: random_split_p),
     lower=_lower_by(threefry_split, lambda p: (p["shape"],)),
+    absent=NOT_LINEAR,
 )  # fmt: skip
-random_fold_in_p = Primitive(
+random_fold_in_p: Primitive = Primitive(
     "random_fold_in", _fold_in_infer, jvp=_zero_jvp(lambda: random_fold_in_p), batch=_fold_in_batch,
     lower=_lower_by(threefry_fold_in, lambda p: ()),
+    absent=NOT_LINEAR,
 )  # fmt: skip
-random_bits_p = Primitive(
+random_bits_p: Primitive = Primitive(
     "random_bits", _bits_infer, jvp=_zero_jvp(lambda: random_bits_p), batch=_leading_batch(lambda: random_bits_p),
     lower=_lower_by(threefry_random_bits, lambda p: (p["bit_width"], p["shape"])),
+    absent=NOT_LINEAR,
 )  # fmt: skip
-random_wrap_p = Primitive(
+random_wrap_p: Primitive = Primitive(
     "random_wrap",
     _wrap_infer,
     jvp=_zero_jvp(lambda: random_wrap_p),
     batch=_wrap_batch,
     lower=lambda ctx, eqn, x: x,
+    absent=NOT_LINEAR,
 )
-random_unwrap_p = Primitive(
+random_unwrap_p: Primitive = Primitive(
     "random_unwrap", _unwrap_infer, jvp=_zero_jvp(lambda: random_unwrap_p),
     batch=_leading_batch(lambda: random_unwrap_p), lower=lambda ctx, eqn, x: x,
+    absent=NOT_LINEAR,
 )  # fmt: skip
 
 

@@ -6,92 +6,38 @@ dtype decides, so callers convert first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.primitive import Primitive
-from meshrt.core.types import ShapedArray, aval_of, short_dtype
-from meshrt.primitives.elementwise import (
-    convert_element_type,
-    div_p,
-    eq_p,
-    mul_p,
+from meshrt.core.basic.shapes import (
+    broadcast_in_dim,
+    canonical_axis,
+    i64_array,
+    keep_dims,
+    reduce_sum_p,
+    reduced_shape,
+    reducer,
+    reshape,
+    transpose,
 )
-from meshrt.primitives.reshape import broadcast_in_dim, canonical_axis, i64_array
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.concatenate import concatenate
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.elementwise import add_p, div_p, eq_p, mul_p
+from meshrt.primitives.neutral import highest, lowest
+from meshrt.primitives.slice import slice_in_dim
 
 __all__ = [
     "argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
     "reduce_xor",
 ]  # fmt: skip
-
-
-def reduced_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(n for i, n in enumerate(shape) if i not in axes)
-
-
-def keep_dims(x: Any, axes: Sequence[int], shape: Sequence[int]) -> Any:
-    """A reduced array broadcast back to `shape`."""
-    return broadcast_in_dim(x, shape, [i for i in range(len(shape)) if i not in axes])
-
-
-def lower_reduce(ctx, op: str, x, aval_in: ShapedArray, out: ShapedArray, axes: Sequence[int], init: Any):
-    """`stablehlo.reduce` of one operand with a binary scalar operation."""
-    start = ctx.scalar(init, aval_in.dtype)
-    return ctx.op(
-        "stablehlo.reduce", [x, start], out, f"dimensions = {i64_array(axes)}", [ctx.scalar_region(op, aval_in.dtype)]
-    )
-
-
-def _reducer(name: str, op: str, identity: Callable[[Any], Any], kinds: str) -> Primitive:
-    is_bitwise = "f" not in kinds
-
-    def infer(x, *, axes):
-        if len(set(axes)) != len(axes) or any(not 0 <= a < x.ndim for a in axes):
-            raise errors.ArgumentTypeError(f"{name} got axes {axes} for an operand {x.str_short()}")
-        if isinstance(x.dtype, dtypes.ExtendedDType) or (x.dtype.kind not in kinds and x.dtype.kind != "V"):
-            raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
-        return ShapedArray(reduced_shape(x.shape, axes), x.dtype, x.weak_type and not is_bitwise)
-
-    def lower(ctx, eqn, x):
-        aval = eqn.invars[0].aval
-        return lower_reduce(ctx, op, x, aval, eqn.outvars[0].aval, eqn.params["axes"], identity(aval.dtype))
-
-    def batch(size, args, dims, params):
-        d = dims[0]
-        axes = tuple(a if a < d else a + 1 for a in params["axes"])
-        return primitive.bind(args[0], axes=axes), d - sum(a < d for a in axes)
-
-    primitive = Primitive(name, infer, lower=lower, batch=batch)
-    return primitive
-
-
-def lowest(dtype: Any) -> Any:
-    """The identity of max."""
-    if dtype == np.bool_:
-        return False
-    return (
-        -np.inf
-        if dtypes.issubdtype(dtype, np.floating) and has_infinity(dtype)
-        else (dtypes.finfo(dtype).min if dtypes.issubdtype(dtype, np.floating) else dtypes.iinfo(dtype).min)
-    )
-
-
-def highest(dtype: Any) -> Any:
-    """The identity of min."""
-    if dtype == np.bool_:
-        return True
-    return (
-        np.inf
-        if dtypes.issubdtype(dtype, np.floating) and has_infinity(dtype)
-        else (dtypes.finfo(dtype).max if dtypes.issubdtype(dtype, np.floating) else dtypes.iinfo(dtype).max)
-    )
-
-
-def has_infinity(dtype: Any) -> bool:
-    return bool(np.isinf(np.asarray(np.inf, np.float32).astype(dtype).astype(np.float32)))
 
 
 def _all_ones(dtype: Any) -> Any:
@@ -100,30 +46,12 @@ def _all_ones(dtype: Any) -> Any:
     )
 
 
-reduce_sum_p = _reducer("reduce_sum", "stablehlo.add", lambda d: 0, "iufcb")
-reduce_prod_p = _reducer("reduce_prod", "stablehlo.multiply", lambda d: 1, "iufcb")
-reduce_max_p = _reducer("reduce_max", "stablehlo.maximum", lowest, "iufb")
-reduce_min_p = _reducer("reduce_min", "stablehlo.minimum", highest, "iufb")
-reduce_and_p = _reducer("reduce_and", "stablehlo.and", _all_ones, "biu")
-reduce_or_p = _reducer("reduce_or", "stablehlo.or", lambda d: False if d == np.bool_ else 0, "biu")
-reduce_xor_p = _reducer("reduce_xor", "stablehlo.xor", lambda d: False if d == np.bool_ else 0, "biu")
-
-
-def _sum_jvp(primals, tangents, *, axes):
-    (x,), (t,) = primals, tangents
-    return reduce_sum_p.bind(x, axes=axes), None if t is None else reduce_sum_p.bind(t, axes=axes)
-
-
-reduce_sum_p.jvp = _sum_jvp
-reduce_sum_p.transpose = lambda ct, x, *, axes: [keep_dims(ct, axes, x.aval.shape)]
-
-
-def _chooser_jvp(primitive: Primitive):
+def _chooser_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
     """max, min: the tangents at the chosen positions, shared evenly among ties."""
 
-    def jvp(primals, tangents, *, axes):
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, axes: tuple[int, ...]) -> tuple[Any, Any]:
         (x,), (t,) = primals, tangents
-        out = primitive.bind(x, axes=axes)
+        out = get().bind(x, axes=axes)
         if t is None:
             return out, None
         aval = aval_of(x)
@@ -134,36 +62,55 @@ def _chooser_jvp(primitive: Primitive):
     return jvp
 
 
-def _prod_jvp(primals, tangents, *, axes):
-    """The product of all others at every position, by products before and after it (right for zeros too)."""
-    from meshrt.primitives.cumulative import cumprod
-    from meshrt.primitives.reshape import reshape, transpose
-    from meshrt.primitives.slice import concatenate, slice_in_dim
+def _prod_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """The tangent of products of pairs, of products of those, and so on: right for zeros and infinities too.
 
+    f32[5] is halved to two of f32[3], the second filled with a 1, and multiplied to f32[3], f32[2] and f32[1].
+    """
     (x,), (t,) = primals, tangents
     out = reduce_prod_p.bind(x, axes=axes)
-    if t is None:
-        return out, None
     aval = aval_of(x)
-    kept = [i for i in range(aval.ndim) if i not in axes]
-    order, shape = (*kept, *axes), (*[aval.shape[i] for i in kept], -1)
-    count = aval.size // max(int(np.prod(shape[:-1])), 1) if aval.size else 0
-    flat = lambda a: reshape(transpose(a, order), (*shape[:-1], count))
-    v, last = flat(x), len(kept)
-    if count == 0:
+    if t is None or not aval.size:
         return out, None
-    one = broadcast_in_dim(np.asarray(1, aval.dtype)[()], (*shape[:-1], 1), ())
-    before = concatenate([one, slice_in_dim(cumprod(v, last), 0, count - 1, axis=last)], last)
-    after = concatenate([slice_in_dim(cumprod(v, last, reverse=True), 1, count, axis=last), one], last)
-    return out, reduce_sum_p.bind(mul_p.bind(flat(t), mul_p.bind(before, after)), axes=(last,))
+    kept = [i for i in range(aval.ndim) if i not in axes]
+    order, shape = (*kept, *axes), [aval.shape[i] for i in kept]
+    count, last = aval.size // math.prod(shape), len(kept)
+    v, t = (reshape(transpose(a, order), (*shape, count)) for a in (x, t))
+    while count > 1:
+        half = (count + 1) // 2
+        first, t_first = (slice_in_dim(a, 0, half, axis=last) for a in (v, t))
+        second, t_second = (slice_in_dim(a, half, count, axis=last) for a in (v, t))
+        if count % 2:
+            one, zero = (broadcast_in_dim(np.asarray(n, aval.dtype)[()], (*shape, 1), ()) for n in (1, 0))
+            second, t_second = concatenate([second, one], last), concatenate([t_second, zero], last)
+        t = add_p.bind(mul_p.bind(t_first, second), mul_p.bind(first, t_second))
+        v, count = mul_p.bind(first, second), half
+    return out, reshape(t, shape)
 
 
-reduce_max_p.jvp = _chooser_jvp(reduce_max_p)
-reduce_min_p.jvp = _chooser_jvp(reduce_min_p)
-reduce_prod_p.jvp = _prod_jvp
+reduce_prod_p = reducer("reduce_prod", "stablehlo.multiply", lambda d: 1, "iufcb", jvp=_prod_jvp)
+reduce_max_p: Primitive = reducer(
+    "reduce_max",
+    "stablehlo.maximum",
+    lowest,
+    "iufb",
+    jvp=_chooser_jvp(lambda: reduce_max_p),
+    finite=True,
+)
+reduce_min_p: Primitive = reducer(
+    "reduce_min",
+    "stablehlo.minimum",
+    highest,
+    "iufb",
+    jvp=_chooser_jvp(lambda: reduce_min_p),
+    finite=True,
+)
+reduce_and_p = reducer("reduce_and", "stablehlo.and", _all_ones, "biu")
+reduce_or_p = reducer("reduce_or", "stablehlo.or", lambda d: False if d == np.bool_ else 0, "biu")
+reduce_xor_p = reducer("reduce_xor", "stablehlo.xor", lambda d: False if d == np.bool_ else 0, "biu")
 
 
-def _public(primitive: Primitive, doc: str):
+def _public(primitive: Primitive, doc: str) -> Callable[..., Any]:
     def reduce(operand: Any, axes: Sequence[int]) -> Any:
         ndim = aval_of(operand).ndim
         axes = tuple(sorted({canonical_axis(a, ndim) for a in axes}))
@@ -187,7 +134,7 @@ reduce_xor = _public(reduce_xor_p, "The exclusive or")
 # argmax, argmin
 
 
-def _arg_infer(x, *, axis, index_dtype):
+def _arg_infer(x: ShapedArray, *, axis: int, index_dtype: Any) -> ShapedArray:
     if not x.shape or x.shape[axis] == 0:
         raise errors.ArgumentValueError(
             f"argmax and argmin need a dimension that is not empty, got {x.str_short()} along {axis}"
@@ -195,10 +142,10 @@ def _arg_infer(x, *, axis, index_dtype):
     return ShapedArray(reduced_shape(x.shape, (axis,)), index_dtype)
 
 
-def _arg_lower(direction: str, start: Callable[[Any], Any]):
+def _arg_lower(direction: str, start: Callable[[Any], Any]) -> Callable[..., Any]:
     """A reduce over (value, index) pairs: NaN wins, then the larger (smaller) value, then the smaller index."""
 
-    def lower(ctx, eqn, x):
+    def lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
         aval, out, axis = eqn.invars[0].aval, eqn.outvars[0].aval, eqn.params["axis"]
         index = ShapedArray(aval.shape, eqn.params["index_dtype"])
         iota = ctx.op("stablehlo.iota", [], index, f"iota_dimension = {axis} : i64")
@@ -211,7 +158,7 @@ def _arg_lower(direction: str, start: Callable[[Any], Any]):
         is_float = dtypes.issubdtype(aval.dtype, np.floating)
         kind = "FLOAT" if is_float else ("UNSIGNED" if aval.dtype.kind in "bu" else "SIGNED")
 
-        def compare(p, q, how, how_kind):
+        def compare(p: Any, q: Any, how: Any, how_kind: Any) -> Any:
             return inner.op(
                 "stablehlo.compare",
                 [p, q],
@@ -241,8 +188,8 @@ def _arg_lower(direction: str, start: Callable[[Any], Any]):
     return lower
 
 
-def _arg_batch(get: Callable[[], Primitive]):
-    def batch(size, args, dims, params):
+def _arg_batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
         d, axis = dims[0], params["axis"]
         axis = axis if axis < d else axis + 1
         return get().bind(args[0], axis=axis, index_dtype=params["index_dtype"]), d - (axis < d)
@@ -250,13 +197,15 @@ def _arg_batch(get: Callable[[], Primitive]):
     return batch
 
 
-argmax_p = Primitive(
+argmax_p: Primitive = Primitive(
     "argmax", _arg_infer, lower=_arg_lower("GT", lowest), batch=_arg_batch(lambda: argmax_p),
     jvp=lambda primals, tangents, **params: (argmax_p.bind(*primals, **params), None),
+    absent=NOT_LINEAR, finite=True,
 )  # fmt: skip
-argmin_p = Primitive(
+argmin_p: Primitive = Primitive(
     "argmin", _arg_infer, lower=_arg_lower("LT", highest), batch=_arg_batch(lambda: argmin_p),
     jvp=lambda primals, tangents, **params: (argmin_p.bind(*primals, **params), None),
+    absent=NOT_LINEAR, finite=True,
 )  # fmt: skip
 
 

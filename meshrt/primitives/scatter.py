@@ -1,172 +1,160 @@
 """Scatter primitives: an array with windows replaced by, or combined with, updates at positions held in an index array.
 
-`scatter` (replace), `scatter_add`, `scatter_sub`, `scatter_mul`, `scatter_min`, `scatter_max`; the derivatives are in
-`scatter_rules`.
+`scatter` (replace), `scatter_sub`, `scatter_mul`, `scatter_min`, `scatter_max`; `scatter_add` is in `gather`.
+
+Ties of scatter_min and scatter_max share the tangent evenly among the operand and all updates that attain the value.
+Where several updates replace one element, the derivative follows the one that was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 from meshrt import errors
-from meshrt.core.primitive import Primitive
-from meshrt.core.types import ShapedArray
-from meshrt.lowering.types import mlir_type
-from meshrt.primitives.gather import (
-    GatherDimensionNumbers,
-    GatherScatterMode,
-    check_dimension_numbers,
-    index_bounds,
-    shifted,
-)
+from meshrt.core.basic.pointwise import add_p, add_tangents
+from meshrt.core.basic.shapes import instantiate, reshape, zeros
+from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.elementwise import div_p, eq_p, mul_p
+from meshrt.primitives.gather import linear_scatter_jvp, linear_scatter_transpose, read_back, scatter_add_p
+from meshrt.primitives.gather_scatter import GatherScatterMode, ScatterDimensionNumbers, scatter_primitive
+from meshrt.primitives.reshape import broadcasted_iota, full
+from meshrt.primitives.selection import select_n_p
 
-__all__ = [
-    "ScatterDimensionNumbers", "scatter", "scatter_add", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub",
-]  # fmt: skip
+__all__ = ["scatter", "scatter_add", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub"]
 
 
-class ScatterDimensionNumbers(NamedTuple):
-    """How the dimensions of operand, indices and updates of a scatter relate.
-
-    `update_window_dims`: dimensions of the updates that belong to the window; the others come from the indices.
-    `inserted_window_dims`: operand dimensions of window size 1 that the updates lack.
-    `scatter_dims_to_operand_dims`: the operand dimension that each entry of an index vector positions.
-    `operand_batching_dims`, `scatter_indices_batching_dims`: dimensions walked in step.
-    """
-
-    update_window_dims: Sequence[int]
-    inserted_window_dims: Sequence[int]
-    scatter_dims_to_operand_dims: Sequence[int]
-    operand_batching_dims: Sequence[int] = ()
-    scatter_indices_batching_dims: Sequence[int] = ()
-
-    def inverse(self) -> GatherDimensionNumbers:
-        """The gather that reads where this scatter writes."""
-        return GatherDimensionNumbers(*self)
-
-
-def window_sizes(
-    operand_shape: Sequence[int], updates_shape: Sequence[int], d: ScatterDimensionNumbers
-) -> tuple[int, ...]:
-    """The window's size in each dimension of the operand."""
-    window = iter([updates_shape[i] for i in d.update_window_dims])
-    hidden = {*d.inserted_window_dims, *d.operand_batching_dims}
-    return tuple([min(n, 1) if i in hidden else next(window) for i, n in enumerate(operand_shape)])
-
-
-def _infer(name: str):
-    def infer(operand, indices, updates, *, dimension_numbers, indices_are_sorted, unique_indices, mode):
-        d = dimension_numbers
-        if operand.dtype != updates.dtype:
-            raise errors.ArgumentTypeError(
-                f"{name} needs updates of the operand's dtype but got operand {operand.str_short()} and updates "
-                f"{updates.str_short()}; convert one of them"
-            )
-        check_dimension_numbers(
-            name, operand, indices, d.update_window_dims, updates.ndim, d.inserted_window_dims,
-            d.scatter_dims_to_operand_dims, d.operand_batching_dims, d.scatter_indices_batching_dims,
-        )  # fmt: skip
-        batch = tuple([n for i, n in enumerate(updates.shape) if i not in d.update_window_dims])
-        if batch != indices.shape[:-1]:
-            raise errors.ArgumentTypeError(
-                f"{name}: updates {updates.str_short()} without their window dimensions {tuple(d.update_window_dims)} "
-                f"have shape {batch}, but the indices {indices.str_short()} want {indices.shape[:-1]}"
-            )
-        sizes = window_sizes(operand.shape, updates.shape, d)
-        if any(s > n for s, n in zip(sizes, operand.shape)):
-            raise errors.ArgumentTypeError(
-                f"{name}: the window {sizes} of updates {updates.str_short()} does not fit into {operand.str_short()}"
-            )
-        return ShapedArray(operand.shape, operand.dtype, operand.weak_type)
-
-    return infer
+def _known_aval(x: Any) -> ShapedArray:
+    return x.aval if is_undefined(x) else aval_of(x)
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Lowering
+# scatter (replace)
 
 
-def _clamped(ctx, p, operand, indices_aval, updates, indices):
-    d, dtype = p["dimension_numbers"], indices_aval.dtype
-    sizes = window_sizes(operand.shape, updates.shape, d)
-    upper = index_bounds(operand.shape, sizes, d.scatter_dims_to_operand_dims, dtype)
-    if not upper.size:
-        return indices
-    high = ctx.broadcast(ctx.array(upper), ShapedArray(upper.shape, dtype), indices_aval, [indices_aval.ndim - 1])
-    return ctx.op("stablehlo.clamp", [ctx.scalar(0, dtype), indices, high], indices_aval)
+def _replace_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    operand, indices, updates = primals
+    t_operand, _, t_updates = tangents
+    if t_operand is None and t_updates is None:
+        return scatter_p.bind(operand, indices, updates, **params), None
+    t_operand, t_updates = instantiate(t_operand, operand), instantiate(t_updates, updates)
+    if params["unique_indices"]:
+        out = scatter_p.bind(operand, indices, updates, **params)
+        return out, scatter_p.bind(t_operand, indices, t_updates, **params)
+    # Number the updates and scatter the numbers: they tell which update each element received. With all other updates
+    # masked, an addition gives the same value, and it is linear.
+    shape, aval = aval_of(operand).shape, aval_of(updates)
+    count = np.dtype(np.uint32)
+    ids = add_p.bind(reshape(broadcasted_iota(count, (aval.size,), 0), aval.shape), np.uint32(1))
+    winners = scatter_p.bind(full(shape, 0, count), indices, ids, **params)
+    untouched = eq_p.bind(winners, np.uint32(0))
+    written = eq_p.bind(read_back(winners, indices, aval, params), ids)
+
+    def apply(x: Any, u: Any) -> Any:
+        kept = select_n_p.bind(untouched, zeros(aval_of(x)), x)
+        return scatter_add_p.bind(kept, indices, select_n_p.bind(written, zeros(aval_of(u)), u), **params)
+
+    return apply(operand, updates), apply(t_operand, t_updates)
 
 
-def _lower(combine: str | None):
-    """Lowering with the update computation `combine` (None replaces)."""
-
-    def lower(ctx, eqn, operand, indices, updates):
-        p, out = eqn.params, eqn.outvars[0].aval
-        d, index_aval = p["dimension_numbers"], eqn.invars[1].aval
-        if p["mode"] is GatherScatterMode.CLIP:
-            indices = _clamped(ctx, p, eqn.invars[0].aval, index_aval, eqn.invars[2].aval, indices)
-        window = list(d.update_window_dims)
-        if out.is_key:
-            window.append(eqn.invars[2].aval.ndim)
-        numbers = (
-            f"#stablehlo.scatter<update_window_dims = {window}, inserted_window_dims = {list(d.inserted_window_dims)}, "
-            f"input_batching_dims = {list(d.operand_batching_dims)}, "
-            f"scatter_indices_batching_dims = {list(d.scatter_indices_batching_dims)}, "
-            f"scatter_dims_to_operand_dims = {list(d.scatter_dims_to_operand_dims)}, "
-            f"index_vector_dim = {index_aval.ndim - 1}>"
+def _replace_transpose(ct: Any, operand: Any, indices: Any, updates: Any, **params: Any) -> list[Any]:
+    if not params["unique_indices"]:
+        raise errors.UnsupportedError(
+            "the transpose of scatter needs unique_indices=True: with overlapping windows it is not linear"
         )
-        attrs = (
-            f"indices_are_sorted = {str(p['indices_are_sorted']).lower()}, scatter_dimension_numbers = {numbers}, "
-            f"unique_indices = {str(p['unique_indices']).lower()}"
-        )
-        kind = mlir_type(ShapedArray((), out.physical().dtype))
-        body = ctx.body.body([kind, kind])
-        body.ret([body.args[1] if combine is None else body.op(combine, body.args, [kind])])
-        return ctx.op("stablehlo.scatter", [operand, indices, updates], out, attrs, [body])
-
-    return lower
+    aval = _known_aval(updates)
+    ct_operand = ct_updates = None
+    if is_undefined(operand):
+        ct_operand = scatter_p.bind(ct, indices, zeros(ShapedArray(aval.shape, aval_of(ct).dtype)), **params)
+    if is_undefined(updates):
+        ct_updates = read_back(ct, indices, aval, params)
+    return [ct_operand, None, ct_updates]
 
 
-def _batch(get):
-    def batch(size, args, dims, params):
-        from meshrt.transforms.batching import bring_to_front, move_dim
+# ----------------------------------------------------------------------------------------------------------
+# scatter_mul
 
-        operand, indices, updates = args
-        d = params["dimension_numbers"]
-        operand = bring_to_front(size, operand, dims[0])
-        updates = bring_to_front(size, updates, dims[2])
-        window, inserted = shifted(d.update_window_dims), shifted(d.inserted_window_dims)
-        mapped, batching = shifted(d.scatter_dims_to_operand_dims), shifted(d.operand_batching_dims)
-        if dims[1] is None:
-            d = ScatterDimensionNumbers((0, *window), inserted, mapped, batching, d.scatter_indices_batching_dims)
-        else:
-            indices = move_dim(indices, dims[1], 0)
-            d = ScatterDimensionNumbers(
-                window, inserted, mapped, (0, *batching), (0, *shifted(d.scatter_indices_batching_dims))
+
+def _mul_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    operand, indices, updates = primals
+    t_operand, _, t_updates = tangents
+    out = scatter_mul_p.bind(operand, indices, updates, **params)
+    total = None if t_operand is None else scatter_mul_p.bind(t_operand, indices, updates, **params)
+    if t_updates is not None:
+        if not params["unique_indices"]:
+            raise errors.UnsupportedError(
+                "scatter_mul can be differentiated with respect to its updates only with unique_indices=True"
             )
-        return get().bind(operand, indices, updates, **{**params, "dimension_numbers": d}), 0
-
-    return batch
-
-
-def _primitive(name: str, combine: str | None) -> Primitive:
-    primitive = Primitive(name, _infer(name), lower=_lower(combine), batch=_batch(lambda: primitive))
-    return primitive
+        factor = read_back(operand, indices, aval_of(updates), params)
+        base = zeros(aval_of(operand).strong())
+        total = add_tangents(total, scatter_add_p.bind(base, indices, mul_p.bind(t_updates, factor), **params))
+    return out, total
 
 
-scatter_p = _primitive("scatter", None)
-scatter_add_p = _primitive("scatter_add", "stablehlo.add")
-scatter_sub_p = _primitive("scatter_sub", "stablehlo.subtract")
-scatter_mul_p = _primitive("scatter_mul", "stablehlo.multiply")
-scatter_min_p = _primitive("scatter_min", "stablehlo.minimum")
-scatter_max_p = _primitive("scatter_max", "stablehlo.maximum")
+def _mul_transpose(ct: Any, operand: Any, indices: Any, updates: Any, **params: Any) -> list[Any]:
+    if is_undefined(updates):
+        if not params["unique_indices"]:
+            raise errors.UnsupportedError("the transpose of scatter_mul to its updates needs unique_indices=True")
+        return [
+            None,
+            None,
+            mul_p.bind(
+                read_back(ct, indices, updates.aval, params),
+                read_back(operand, indices, updates.aval, params),
+            ),
+        ]
+    return [scatter_mul_p.bind(ct, indices, updates, **params), None, None]
+
+
+# ----------------------------------------------------------------------------------------------------------
+# scatter_min and scatter_max
+
+
+def _extremum_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        operand, indices, updates = primals
+        t_operand, _, t_updates = tangents
+        out = get().bind(operand, indices, updates, **params)
+        if t_operand is None and t_updates is None:
+            return out, None
+        dtype = aval_of(operand).dtype
+
+        def flag(a: Any, b: Any) -> Any:
+            return convert_element_type(eq_p.bind(a, b), dtype)
+
+        operand_won = flag(operand, out)
+        update_won = flag(updates, read_back(out, indices, aval_of(updates), params))
+        winners = scatter_add_p.bind(operand_won, indices, update_won, **params)
+        # An element that nobody attains (a NaN) has no winners and keeps the quotient 0 / 0.
+        total = mul_p.bind(instantiate(t_operand, operand), operand_won)
+        if t_updates is not None:
+            total = scatter_add_p.bind(total, indices, mul_p.bind(t_updates, update_won), **params)
+        return out, div_p.bind(total, winners)
+
+    return jvp
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The primitives
+
+scatter_p = scatter_primitive("scatter", None, _replace_jvp, _replace_transpose, finite=True)
+scatter_sub_p: Primitive = scatter_primitive(
+    "scatter_sub", "stablehlo.subtract", linear_scatter_jvp(lambda: scatter_sub_p), linear_scatter_transpose(-1)
+)
+scatter_mul_p = scatter_primitive("scatter_mul", "stablehlo.multiply", _mul_jvp, _mul_transpose)
+scatter_min_p: Primitive = scatter_primitive("scatter_min", "stablehlo.minimum", _extremum_jvp(lambda: scatter_min_p))
+scatter_max_p: Primitive = scatter_primitive("scatter_max", "stablehlo.maximum", _extremum_jvp(lambda: scatter_max_p))
 
 
 # ----------------------------------------------------------------------------------------------------------
 # Public functions
 
 
-def _public(primitive: Primitive, doc: str):
+def _public(primitive: Primitive, doc: str) -> Callable[..., Any]:
     def function(
         operand: Any,
         scatter_indices: Any,
@@ -198,8 +186,3 @@ scatter_sub = _public(scatter_sub_p, "decreased by")
 scatter_mul = _public(scatter_mul_p, "multiplied by")
 scatter_min = _public(scatter_min_p, "limited from above to")
 scatter_max = _public(scatter_max_p, "limited from below to")
-
-# The derivative rules attach themselves to the primitives.
-from meshrt.primitives import scatter_rules  # noqa: E402
-
-scatter_rules.attach()

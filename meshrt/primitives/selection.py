@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, zeros
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.transforms.tools import is_undefined
+from meshrt.lowering.context import LoweringContext
 
 
-def _select_infer(which, *cases):
+def _select_infer(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
     shape = cases[0].shape
     for c in cases:
         if c.shape != shape or c.dtype != cases[0].dtype:
@@ -31,7 +34,9 @@ def _select_infer(which, *cases):
     return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
 
 
-def _select_lower(ctx, eqn, which, *cases):
+def _select_lower(ctx: LoweringContext, eqn: Eqn, which: Any, *cases: Any) -> Any:
+    if all(c is cases[0] for c in cases):  # the choice is for the derivative's sake
+        return cases[0]
     out = eqn.outvars[0].aval
     kind = eqn.invars[0].aval
     if out.is_key and kind.ndim:
@@ -44,7 +49,7 @@ def _select_lower(ctx, eqn, which, *cases):
     return _select_tree(ctx, which, kind, cases, 0, out)
 
 
-def _select_tree(ctx, which, kind, cases, offset, out):
+def _select_tree(ctx: LoweringContext, which: Any, kind: Any, cases: Any, offset: Any, out: Any) -> Any:
     """A binary tree of selects on an integer index."""
     if len(cases) == 1:
         return cases[0]
@@ -63,9 +68,7 @@ def _select_tree(ctx, which, kind, cases, offset, out):
     return ctx.op("stablehlo.select", [less, low, high], out)
 
 
-def _select_jvp(primals, tangents):
-    from meshrt.transforms.tools import instantiate
-
+def _select_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     which, *cases = primals
     out = select_n_p.bind(which, *cases)
     if all(t is None for t in tangents[1:]):
@@ -73,9 +76,7 @@ def _select_jvp(primals, tangents):
     return out, select_n_p.bind(which, *[instantiate(t, c) for t, c in zip(tangents[1:], cases)])
 
 
-def _select_transpose(ct, which, *cases):
-    from meshrt.transforms.tools import zeros
-
+def _select_transpose(ct: Any, which: Any, *cases: Any) -> list[Any]:
     zero = zeros(aval_of(ct))
     return [None] + [
         select_n_p.bind(which, *[ct if i == j else zero for j in range(len(cases))]) if is_undefined(c) else None
@@ -83,9 +84,7 @@ def _select_transpose(ct, which, *cases):
     ]
 
 
-def _select_batch(size, args, dims, params):
-    from meshrt.transforms.batching import bring_to_front
-
+def _select_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     which, *cases = args
     if dims[0] is None and aval_of(which).ndim == 0:
         cases = [bring_to_front(size, c, d) for c, d in zip(cases, dims[1:])]
@@ -93,14 +92,19 @@ def _select_batch(size, args, dims, params):
     cases = [bring_to_front(size, c, d) for c, d in zip(cases, dims[1:])]
     which = bring_to_front(size, which, dims[0])
     if aval_of(which).ndim == 1 and aval_of(cases[0]).ndim > 1:
-        from meshrt.primitives.reshape import broadcast_in_dim
-
         which = broadcast_in_dim(which, aval_of(cases[0]).shape, (0,))
     return select_n_p.bind(which, *cases), 0
 
 
 select_n_p = Primitive(
-    "select_n", _select_infer, lower=_select_lower, jvp=_select_jvp, transpose=_select_transpose, batch=_select_batch
+    "select_n",
+    _select_infer,
+    lower=_select_lower,
+    jvp=_select_jvp,
+    transpose=_select_transpose,
+    batch=_select_batch,
+    fuses=True,
+    finite=True,
 )
 
 

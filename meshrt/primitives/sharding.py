@@ -15,93 +15,100 @@ where values are moved one by one, nothing in a program, which runs where its ca
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from meshrt import config, errors, tree_util
-from meshrt.core.jaxpr import Jaxpr, subjaxprs
+from meshrt import errors, tree_util
+from meshrt.core.jaxpr import Eqn, Jaxpr, subjaxprs
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import Source, capture
-from meshrt.core.trace import EVAL, Tracer, context
+from meshrt.core.trace import EVAL, EvalTrace, Tracer, context
 from meshrt.core.types import aval_of
+from meshrt.lowering.context import LoweringContext
+from meshrt.runtime.array import Array
+from meshrt.runtime.transfer import put_leaf
 from meshrt.sharding._state import context as mesh_context
-from meshrt.sharding.context import get_abstract_mesh
+from meshrt.sharding.context import get_abstract_mesh, get_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.transforms.batching import MappedAxis
+from meshrt.transforms.high import opened
 from meshrt.transforms.tools import WeakCache
 
 __all__ = ["with_sharding_constraint"]
 
 
-def _batch(axis, args, dims, params, *, primitive):
+def _batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
     """The mapped dimension stays open, or is laid along the axes that `vmap(spmd_axis_name=...)` names."""
-    (x,), (d,) = args, dims
-    sharding = params["sharding"]
-    if isinstance(sharding, NamedSharding):
-        entries = list(sharding.spec.padded(aval_of(x).ndim - 1))
-        along = axis.mesh_axes if primitive is sharding_constraint_p else ()
-        twice = [a for a in along if a in sharding.spec.axes]
-        if twice:
-            raise errors.DuplicateAxisError(
-                f"vmap spmd_axis_name {along} cannot appear in with_sharding_constraint spec, but got spec "
-                f"{sharding.spec} at {capture()}: the mapped dimension is split over {', '.join(map(repr, twice))} "
-                "already; split the other dimensions over other axes, or drop spmd_axis_name"
-            )
-        entries.insert(d, along or PartitionSpec.UNCONSTRAINED)
-        sharding = NamedSharding(sharding.mesh, PartitionSpec(*entries))
-    return primitive.bind(x, **{**params, "sharding": sharding}), d
+
+    def batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+        (x,), (d,), primitive = args, dims, get()
+        sharding = params["sharding"]
+        if isinstance(sharding, NamedSharding):
+            entries = list(sharding.spec.padded(aval_of(x).ndim - 1))
+            along = axis.mesh_axes if primitive.constraint is not None else ()
+            twice = [a for a in along if a in sharding.spec.axes]
+            if twice:
+                raise errors.DuplicateAxisError(
+                    f"vmap spmd_axis_name {along} cannot appear in with_sharding_constraint spec, but got spec "
+                    f"{sharding.spec} at {capture()}: the mapped dimension is split over {', '.join(map(repr, twice))} "
+                    "already; split the other dimensions over other axes, or drop spmd_axis_name"
+                )
+            entries.insert(d, along or PartitionSpec.UNCONSTRAINED)
+            sharding = NamedSharding(sharding.mesh, PartitionSpec(*entries))
+        return primitive.bind(x, **{**params, "sharding": sharding}), d
+
+    return batch
 
 
-def _lower(ctx, eqn, x):
+def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     sharding = eqn.params["sharding"]
     if isinstance(sharding, SingleDeviceSharding) or eqn.params.get("advice"):
-        return x  # the program runs there: see Wanted.finish in meshrt.placement
+        return x  # the program runs there: see Wanted.finish in meshrt.pipeline.placement
     aval = eqn.outvars[0].aval
     text = ctx.module.sharding_text(sharding, aval.physical().ndim)
     return ctx.op("sdy.sharding_constraint", [x], aval, f"sharding = {text}")
 
 
-def _jvp(primals, tangents, *, primitive, **params):
-    (x,), (t,) = primals, tangents
-    out = primitive.bind(x, **params)
-    if "derived" in params:
-        params = {**params, "derived": True}
-    return out, None if t is None else primitive.bind(t, **params)
+def _jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        (x,), (t,) = primals, tangents
+        out = get().bind(x, **params)
+        if "derived" in params:
+            params = {**params, "derived": True}
+        return out, None if t is None else get().bind(t, **params)
+
+    return jvp
 
 
-def _annotation(name: str) -> Primitive:
-    # No table of types: it would keep the devices of the shardings alive.
-    made = Primitive(name, lambda x, **_: x, lower=_lower, batch_axis=True, cache_types=False)
-    made.jvp, made.batch = functools.partial(_jvp, primitive=made), functools.partial(_batch, primitive=made)
-    return made
-
-
-sharding_constraint_p = _annotation("sharding_constraint")
-sharding_constraint_p.transpose = lambda ct, x, *, sharding, derived: [
-    sharding_constraint_p.bind(ct, sharding=sharding, derived=True)
-]
-
-
-def _transpose_put(ct, x, *, sharding, source, advice):
+def _transpose_put(ct: Any, x: Any, *, sharding: Any, source: Any, advice: Any) -> list[Any]:
     if source is None:
         return [ct]
     return [device_put_p.bind(ct, sharding=source, source=sharding, advice=True)]
 
 
-device_put_p = _annotation("device_put")
-device_put_p.transpose = _transpose_put
-
-
-def _evaluate(x, *, sharding, derived):
+def _evaluate(x: Any, *, sharding: Any, derived: Any) -> Any:
     """On values: a concrete mesh says where to go; an abstract one takes its devices from the value or the context."""
     if isinstance(sharding.mesh, AbstractMesh) and not _is_on(x, sharding.mesh):
         if derived:
             return x
         raise _on_no_mesh(x)
-    with config.override(disable_jit=False):  # single operations are compiled all the same
-        return _constrainer(sharding)(x)
+    return EvalTrace.evaluate(sharding_constraint_p, (x,), {"sharding": sharding, "derived": derived})
+
+
+def on_mesh_in_context(sharding: NamedSharding) -> NamedSharding:
+    """The sharding over the Mesh in context where it is over an AbstractMesh. ShardingError if that is another one."""
+    if not isinstance(sharding.mesh, AbstractMesh):
+        return sharding
+    mesh = get_mesh()
+    if mesh.abstract_mesh is not sharding.mesh:
+        raise errors.ShardingError(
+            f"{sharding!r} is over an AbstractMesh, which has no devices; use a Mesh, or set one of that shape with "
+            "meshrt.set_mesh"
+        )
+    return sharding.update(mesh=mesh)
 
 
 def _is_on(x: Any, mesh: AbstractMesh) -> bool:
@@ -121,24 +128,30 @@ def _on_no_mesh(x: Any) -> errors.ArgumentTypeError:
     )
 
 
-@functools.lru_cache(512)
-def _constrainer(sharding):
-    from meshrt.jit import jit  # stands above the primitives
-
-    return jit(lambda x: with_sharding_constraint(x, sharding))
-
-
-def _evaluate_put(x, *, sharding, source, advice):
-    from meshrt.runtime.transfer import device_put  # stands above the primitives
-
+def _evaluate_put(x: Any, *, sharding: Any, source: Any, advice: Any) -> Any:
     if isinstance(sharding, NamedSharding):
         entries = [None if e is PartitionSpec.UNCONSTRAINED else e for e in sharding.spec.partitions]
-        sharding = NamedSharding(sharding.mesh, PartitionSpec(*entries))
-    return device_put(x, sharding)
+        sharding = on_mesh_in_context(NamedSharding(sharding.mesh, PartitionSpec(*entries)))
+    return put_leaf(x, sharding, False, None)
 
 
-sharding_constraint_p.impl = _evaluate
-device_put_p.impl = _evaluate_put
+def _annotation(name: str, transpose: Callable[..., Any], impl: Callable[..., Any], **traits: Any) -> Primitive:
+    get = lambda: made
+    # No table of types: it would keep the devices of the shardings alive.
+    made: Primitive = Primitive(
+        name, lambda x, **_: x, lower=_lower, jvp=_jvp(get), transpose=transpose, batch=_batch(get), batch_axis=True,
+        impl=impl, cache_types=False, **traits,
+    )  # fmt: skip
+    return made
+
+
+sharding_constraint_p: Primitive = _annotation(
+    "sharding_constraint",
+    lambda ct, x, *, sharding, derived: [sharding_constraint_p.bind(ct, sharding=sharding, derived=True)],
+    _evaluate,
+    constraint=lambda params: params["sharding"],
+)
+device_put_p = _annotation("device_put", _transpose_put, _evaluate_put)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -166,7 +179,7 @@ def _places(jaxpr: Jaxpr) -> Iterator[tuple[Any, tuple[str, Source]]]:
         called = _CALLED.get(eqn.primitive)
         if called is None:
             for inner in subjaxprs(eqn.params):
-                yield from _placements.get(inner, "placements", lambda inner=inner: placements_of(inner)).items()
+                yield from _placements.get(inner, "placements", partial(placements_of, inner)).items()
             continue
         if eqn.params.get("advice"):
             continue
@@ -194,6 +207,7 @@ def constrain(x: Any, shardings: Any, called: str, given: str, optional: bool = 
     """`with_sharding_constraint` for all who take shardings: `called` and `given` say in messages what did and what it
     was given. Where they are `optional`, None leaves a subtree alone.
     """
+    x = opened(x)
     leaves, tree = tree_util.tree_flatten(x)
     is_leaf = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec | SingleDeviceSharding)
     try:
@@ -266,11 +280,8 @@ def abstract_sharding(sharding: NamedSharding) -> NamedSharding:
 
 def _constrain_array(x: Any, sharding: NamedSharding) -> Any:
     """The eager form: moves the array. An AbstractMesh takes its devices from the array."""
-    from meshrt.runtime.array import Array
-    from meshrt.runtime.transfer import device_put
-
     if isinstance(sharding.mesh, AbstractMesh):
-        if not isinstance(x, Array) or not isinstance(x.sharding, NamedSharding):
+        if type(x) is not Array or not isinstance(x.sharding, NamedSharding):
             raise _on_no_mesh(x)
         if x.sharding.mesh.shape_tuple != sharding.mesh.shape_tuple:
             raise errors.MeshMismatchError(
@@ -280,4 +291,4 @@ def _constrain_array(x: Any, sharding: NamedSharding) -> Any:
         sharding = NamedSharding(x.sharding.mesh, sharding.spec)
     if any(e is PartitionSpec.UNCONSTRAINED for e in sharding.spec.partitions):
         raise errors.ShardingError("P.UNCONSTRAINED has no meaning outside jit, where nothing is propagated")
-    return device_put(x, sharding)
+    return put_leaf(x, sharding, False, None)

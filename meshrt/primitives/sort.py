@@ -13,17 +13,19 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
-from meshrt.primitives.concatenate import batch_together
 from meshrt.primitives.gather import take_along
-from meshrt.primitives.reshape import broadcasted_iota, canonical_axis
+from meshrt.primitives.reshape import broadcasted_iota
 
 __all__ = ["sort", "sort_key_val", "top_k"]
 
 
-def _sort_infer(*operands, dimension, is_stable, num_keys):
+def _sort_infer(*operands: ShapedArray, dimension: int, is_stable: bool, num_keys: int) -> Any:
     first = operands[0] if operands else None
     if first is None or not 0 <= dimension < first.ndim or any(x.shape != first.shape for x in operands):
         raise errors.ArgumentTypeError(
@@ -40,17 +42,17 @@ def _sort_infer(*operands, dimension, is_stable, num_keys):
 class _Comparator:
     """Writes the region of a stablehlo.sort: whether the left element comes before the right one."""
 
-    def __init__(self, ctx, body):
+    def __init__(self, ctx: LoweringContext, body: Any):
         self.ctx = ctx.nested(body)
 
-    def compare(self, direction: str, kind: str, x, y):
+    def compare(self, direction: str, kind: str, x: Any, y: Any) -> Any:
         attrs = (
             f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
             f"compare_type = #stablehlo<comparison_type {kind}>"
         )
         return self.ctx.op("stablehlo.compare", [x, y], ShapedArray((), np.dtype(bool)), attrs)
 
-    def keys(self, x, dtype: Any) -> list[tuple[Any, str]]:
+    def keys(self, x: Any, dtype: Any) -> list[tuple[Any, str]]:
         """The comparable values of an element, most significant first, each with its kind of comparison."""
         if dtypes.issubdtype(dtype, np.complexfloating):
             part = ShapedArray((), np.empty((), dtype).real.dtype)
@@ -61,14 +63,14 @@ class _Comparator:
         unsigned = dtype == np.bool_ or dtypes.issubdtype(dtype, np.unsignedinteger)
         return [(x, "UNSIGNED" if unsigned else "SIGNED")]
 
-    def canonical(self, x, aval: ShapedArray):
+    def canonical(self, x: Any, aval: ShapedArray) -> Any:
         """One representation for both zeros and one for all NaNs, so that ties stay ties."""
         zero = self.ctx.full(0, aval)
         x = self.ctx.op("stablehlo.select", [self.compare("EQ", "FLOAT", x, zero), zero, x], aval)
         nan = self.ctx.full(np.nan, aval)
         return self.ctx.op("stablehlo.select", [self.compare("NE", "FLOAT", x, x), nan, x], aval)
 
-    def before(self, pairs: Sequence[tuple[Any, Any, str]]):
+    def before(self, pairs: Sequence[tuple[Any, Any, str]]) -> Any:
         """Lexicographic less-than."""
         flag = ShapedArray((), np.dtype(bool))
         result = None
@@ -81,7 +83,7 @@ class _Comparator:
         return result
 
 
-def _sort_lower(ctx, eqn, *operands):
+def _sort_lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     p, avals = eqn.params, [v.aval for v in eqn.invars]
     scalars = [mlir_type(ShapedArray((), a.dtype)) for a in avals]
     body = ctx.body.body([s for s in scalars for _ in range(2)])
@@ -95,7 +97,9 @@ def _sort_lower(ctx, eqn, *operands):
     return ctx.ops("stablehlo.sort", operands, [v.aval for v in eqn.outvars], attrs, [body])
 
 
-def _sort_jvp(primals, tangents, *, dimension, is_stable, num_keys):
+def _sort_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, dimension: int, is_stable: bool, num_keys: int
+) -> tuple[Any, Any]:
     if all(t is None for t in tangents):
         outs = sort_p.bind(*primals, dimension=dimension, is_stable=is_stable, num_keys=num_keys)
         return outs, [None] * len(outs)
@@ -104,14 +108,22 @@ def _sort_jvp(primals, tangents, *, dimension, is_stable, num_keys):
     return outs, [None if t is None else take_along(t, order, dimension) for t in tangents]
 
 
-def _sort_batch(size, args, dims, params):
+def _sort_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     args, d = batch_together(size, args, dims)
     dimension = params["dimension"]
     outs = sort_p.bind(*args, **{**params, "dimension": dimension + (d <= dimension)})
     return outs, [d] * len(outs)
 
 
-sort_p = Primitive("sort", _sort_infer, lower=_sort_lower, jvp=_sort_jvp, batch=_sort_batch, multiple_results=True)
+sort_p = Primitive(
+    "sort",
+    _sort_infer,
+    lower=_sort_lower,
+    jvp=_sort_jvp,
+    batch=_sort_batch,
+    multiple_results=True,
+    absent=NOT_LINEAR,
+)
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
@@ -138,7 +150,7 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
 # top_k
 
 
-def _top_k_infer(x, *, k, axis):
+def _top_k_infer(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
     if x.is_key or dtypes.issubdtype(x.dtype, np.complexfloating):
         raise errors.ArgumentTypeError(f"top_k does not accept operands of type {x.str_short()}")
     if not 0 <= axis < x.ndim or not 0 <= k <= x.shape[axis]:
@@ -149,7 +161,7 @@ def _top_k_infer(x, *, k, axis):
     return [ShapedArray(shape, x.dtype, x.weak_type), ShapedArray(shape, np.dtype(np.int32), x.weak_type)]
 
 
-def _top_k_lower(ctx, eqn, x):
+def _top_k_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     # chlo.top_k works along the last dimension, on signed and unsigned integers and floats.
     k, axis = eqn.params["k"], eqn.params["axis"]
     aval, outs = eqn.invars[0].aval, [v.aval for v in eqn.outvars]
@@ -161,32 +173,38 @@ def _top_k_lower(ctx, eqn, x):
     moved = ctx.op(
         "stablehlo.transpose",
         [x],
-        ShapedArray([aval.shape[i] for i in order], aval.dtype),
+        ShapedArray(tuple(aval.shape[i] for i in order), aval.dtype),
         _permutation(order),
     )
-    inner = [ShapedArray([o.shape[i] for i in order], o.dtype) for o in outs]
+    inner = [ShapedArray(tuple(o.shape[i] for i in order), o.dtype) for o in outs]
     found = ctx.ops("chlo.top_k", [moved], inner, f"k = {k} : i64")
     return [ctx.op("stablehlo.transpose", [f], o, _permutation(inverse)) for f, o in zip(found, outs)]
 
 
 def _permutation(order: Sequence[int]) -> str:
-    return f"permutation = array<i64: {', '.join(map(str, order))}>"
+    return f"permutation = {i64_array(order)}"
 
 
-def _top_k_jvp(primals, tangents, *, k, axis):
+def _top_k_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, k: Any, axis: int) -> tuple[Any, Any]:
     values, positions = top_k_p.bind(*primals, k=k, axis=axis)
     t = tangents[0]
     return [values, positions], [None if t is None else take_along(t, positions, axis), None]
 
 
-def _top_k_batch(size, args, dims, params):
+def _top_k_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     d, axis = dims[0], params["axis"]
     outs = top_k_p.bind(args[0], k=params["k"], axis=axis + (d <= axis))
     return outs, [d, d]
 
 
 top_k_p = Primitive(
-    "top_k", _top_k_infer, lower=_top_k_lower, jvp=_top_k_jvp, batch=_top_k_batch, multiple_results=True
+    "top_k",
+    _top_k_infer,
+    lower=_top_k_lower,
+    jvp=_top_k_jvp,
+    batch=_top_k_batch,
+    multiple_results=True,
+    absent=NOT_LINEAR,
 )
 
 

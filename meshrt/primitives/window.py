@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshrt import dtypes, errors
-from meshrt.core.jaxpr import Jaxpr, Literal
-from meshrt.core.primitive import Primitive
+from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.shapes import batch_together, i64_array, insert, linear_jvp
+from meshrt.core.jaxpr import Eqn, Jaxpr, Literal
+from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
 from meshrt.primitives import elementwise as ew
-from meshrt.primitives.concatenate import batch_together, insert, pad_p, unary_linear_jvp
-from meshrt.primitives.reduce import highest, lowest
-from meshrt.primitives.reshape import i64_array
+from meshrt.primitives.neutral import highest, lowest
+from meshrt.primitives.slice import pad_p
 from meshrt.primitives.windowing import (
     canonical_pads,
     dilated,
@@ -79,31 +80,32 @@ def _check_numeric(name: str, x: ShapedArray) -> None:
 # Sum, max, min
 
 
-def _reducer(name: str, op: str, identity: Callable[[Any], Any]) -> Primitive:
-    def infer(x, **params):
+def _reducer(
+    name: str,
+    op: str,
+    identity: Callable[[Any], Any],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any] | None = None,
+) -> Primitive:
+    def infer(x: ShapedArray, **params: Any) -> ShapedArray:
         _check_numeric(name, x)
         return ShapedArray(_output_shape(name, x, _window(params)), x.dtype, x.weak_type)
 
-    def lower(ctx, eqn, x):
+    def lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
         out = eqn.outvars[0].aval
         init = ctx.scalar(identity(out.dtype), out.dtype)
         attrs = reduce_window_attributes(*_window(eqn.params))
         return ctx.op("stablehlo.reduce_window", [x, init], out, attrs, [ctx.scalar_region(op, out.dtype)])
 
-    def batch(size, args, dims, params):
+    def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
         return primitive.bind(args[0], **_window(params).inserted(dims[0])), dims[0]
 
-    primitive = Primitive(name, infer, lower=lower, batch=batch)
+    absent = NOT_LINEAR if transpose is None else {}
+    primitive = Primitive(name, infer, lower=lower, jvp=jvp, transpose=transpose, batch=batch, absent=absent)
     return primitive
 
 
-reduce_window_sum_p = _reducer("reduce_window_sum", "stablehlo.add", lambda d: 0)
-reduce_window_max_p = _reducer("reduce_window_max", "stablehlo.maximum", lowest)
-reduce_window_min_p = _reducer("reduce_window_min", "stablehlo.minimum", highest)
-reduce_window_sum_p.jvp = unary_linear_jvp(lambda: reduce_window_sum_p)
-
-
-def _sum_transpose(ct, x, **params):
+def _sum_transpose(ct: Any, x: Any, **params: Any) -> list[Any]:
     """The windows that cover an element are again a window, over the dilated and padded cotangent."""
     w = _window(params)
     pads = operand_gradient_pads(
@@ -120,12 +122,9 @@ def _sum_transpose(ct, x, **params):
     return [out]
 
 
-reduce_window_sum_p.transpose = _sum_transpose
-
-
-def _chooser_jvp(primitive: Primitive, direction: str):
-    def jvp(primals, tangents, **params):
-        out = primitive.bind(*primals, **params)
+def _chooser_jvp(get: Callable[[], Primitive], direction: str) -> Callable[..., Any]:
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        out = get().bind(*primals, **params)
         if tangents[0] is None:
             return out, None
         return out, select_and_gather_add_p.bind(tangents[0], primals[0], direction=direction, **params)
@@ -133,15 +132,22 @@ def _chooser_jvp(primitive: Primitive, direction: str):
     return jvp
 
 
-reduce_window_max_p.jvp = _chooser_jvp(reduce_window_max_p, "GE")
-reduce_window_min_p.jvp = _chooser_jvp(reduce_window_min_p, "LE")
+reduce_window_sum_p: Primitive = _reducer(
+    "reduce_window_sum", "stablehlo.add", lambda d: 0, linear_jvp(lambda: reduce_window_sum_p), _sum_transpose
+)
+reduce_window_max_p: Primitive = _reducer(
+    "reduce_window_max", "stablehlo.maximum", lowest, _chooser_jvp(lambda: reduce_window_max_p, "GE")
+)
+reduce_window_min_p: Primitive = _reducer(
+    "reduce_window_min", "stablehlo.minimum", highest, _chooser_jvp(lambda: reduce_window_min_p, "LE")
+)
 
 # ----------------------------------------------------------------------------------------------------------
 # The winners' tangents, and back
 
 
-def _pair_infer(name: str):
-    def infer(tangents, operand, *, direction, **params):
+def _pair_infer(name: str) -> Callable[..., ShapedArray]:
+    def infer(tangents: ShapedArray, operand: ShapedArray, *, direction: str, **params: Any) -> ShapedArray:
         _check_numeric(name, operand)
         if tangents.shape != operand.shape:
             raise errors.ArgumentTypeError(
@@ -152,7 +158,7 @@ def _pair_infer(name: str):
     return infer
 
 
-def _compare(ctx, direction: str, x, y, dtype: Any):
+def _compare(ctx: LoweringContext, direction: str, x: Any, y: Any, dtype: Any) -> Any:
     is_float = dtypes.issubdtype(dtype, np.floating)
     unsigned = dtype == np.bool_ or dtypes.issubdtype(dtype, np.unsignedinteger)
     kind = "FLOAT" if is_float else "UNSIGNED" if unsigned else "SIGNED"
@@ -168,7 +174,7 @@ def _start(direction: str, dtype: Any) -> Any:
     return lowest(dtype) if direction == "GE" else highest(dtype)
 
 
-def _gather_lower(ctx, eqn, tangents, operand):
+def _gather_lower(ctx: LoweringContext, eqn: Eqn, tangents: Any, operand: Any) -> Any:
     direction, out = eqn.params["direction"], eqn.outvars[0].aval
     t_aval, x_aval = (v.aval for v in eqn.invars)
     value, tangent = ShapedArray((), x_aval.dtype), ShapedArray((), t_aval.dtype)
@@ -183,13 +189,13 @@ def _gather_lower(ctx, eqn, tangents, operand):
     return ctx.ops("stablehlo.reduce_window", [operand, tangents, *inits], [values, out], attrs, [body])[1]
 
 
-def _gather_jvp(primals, tangents, **params):
+def _gather_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     t, operand = primals
     out = select_and_gather_add_p.bind(t, operand, **params)
     return out, None if tangents[0] is None else select_and_gather_add_p.bind(tangents[0], operand, **params)
 
 
-def _gather_transpose(ct, t, operand, *, direction, **params):
+def _gather_transpose(ct: Any, t: Any, operand: Any, *, direction: str, **params: Any) -> list[Any]:
     w = _window(params)
     if any(n != 1 for n in (*w.base_dilation, *w.window_dilation)):
         raise errors.UnsupportedError(
@@ -202,7 +208,7 @@ def _gather_transpose(ct, t, operand, *, direction, **params):
     return [out, None]
 
 
-def _gather_batch(size, args, dims, params):
+def _gather_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     args, d = batch_together(size, args, dims)
     inserted = _window(params).inserted(d)
     return select_and_gather_add_p.bind(*args, direction=params["direction"], **inserted), d
@@ -214,7 +220,15 @@ select_and_gather_add_p = Primitive(
 )  # fmt: skip
 
 
-def _scatter_infer(source, operand, *, direction, window_dimensions, window_strides, padding):
+def _scatter_infer(
+    source: ShapedArray,
+    operand: ShapedArray,
+    *,
+    direction: str,
+    window_dimensions: tuple[int, ...],
+    window_strides: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+) -> ShapedArray:
     ones = (1,) * operand.ndim
     expected = _output_shape(
         "select_and_scatter_add", operand, _Window(window_dimensions, window_strides, padding, ones, ones)
@@ -227,7 +241,7 @@ def _scatter_infer(source, operand, *, direction, window_dimensions, window_stri
     return ShapedArray(operand.shape, source.dtype)
 
 
-def _scatter_lower(ctx, eqn, source, operand):
+def _scatter_lower(ctx: LoweringContext, eqn: Eqn, source: Any, operand: Any) -> Any:
     """Padding is explicit: not every backend pads a select_and_scatter right."""
     p, out = eqn.params, eqn.outvars[0].aval
     s_aval, x_aval = (v.aval for v in eqn.invars)
@@ -239,7 +253,8 @@ def _scatter_lower(ctx, eqn, source, operand):
     padded = ctx.op("stablehlo.pad", [operand, start], ShapedArray(padded_shape, x_aval.dtype), attrs)
     kind = mlir_type(ShapedArray((), x_aval.dtype))
     select = ctx.body.body([kind, kind])
-    select.ret([_compare(ctx.nested(select), p["direction"], *select.args, x_aval.dtype)])
+    x, y = select.args
+    select.ret([_compare(ctx.nested(select), p["direction"], x, y, x_aval.dtype)])
     attrs = (
         f"padding = {pairs_attribute([(0, 0)] * out.ndim)}, window_dimensions = {i64_array(p['window_dimensions'])}, "
         f"window_strides = {i64_array(p['window_strides'])}"
@@ -256,13 +271,13 @@ def _scatter_lower(ctx, eqn, source, operand):
     return ctx.op("stablehlo.slice", [full], out, attrs)
 
 
-def _scatter_jvp(primals, tangents, **params):
+def _scatter_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     source, operand = primals
     out = select_and_scatter_add_p.bind(source, operand, **params)
     return out, None if tangents[0] is None else select_and_scatter_add_p.bind(tangents[0], operand, **params)
 
 
-def _scatter_transpose(ct, source, operand, *, direction, **params):
+def _scatter_transpose(ct: Any, source: Any, operand: Any, *, direction: str, **params: Any) -> list[Any]:
     ones = (1,) * aval_of(operand).ndim
     out = select_and_gather_add_p.bind(
         ct, operand, direction=direction, base_dilation=ones, window_dilation=ones, **params
@@ -270,7 +285,7 @@ def _scatter_transpose(ct, source, operand, *, direction, **params):
     return [out, None]
 
 
-def _scatter_batch(size, args, dims, params):
+def _scatter_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     args, d = batch_together(size, args, dims)
     new = {k: insert(params[k], d, (0, 0) if k == "padding" else 1) for k in _KEYS[:3]}
     return select_and_scatter_add_p.bind(*args, direction=params["direction"], **new), d
@@ -285,18 +300,18 @@ select_and_scatter_add_p = Primitive(
 # Any other computation
 
 
-def _generic_infer(*args, jaxpr, **params):
+def _generic_infer(*args: ShapedArray, jaxpr: Jaxpr, **params: Any) -> Any:
     operands = args[: len(args) // 2]
     return [ShapedArray(_output_shape("reduce_window", x, _window(params)), x.dtype) for x in operands]
 
 
-def _generic_lower(ctx, eqn, *args):
+def _generic_lower(ctx: LoweringContext, eqn: Eqn, *args: Any) -> Any:
     attrs = reduce_window_attributes(*_window(eqn.params))
     outs = [v.aval for v in eqn.outvars]
     return ctx.ops("stablehlo.reduce_window", args, outs, attrs, [ctx.region(eqn.params["jaxpr"])])
 
 
-def _generic_batch(size, args, dims, params):
+def _generic_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     count = len(args) // 2
     if any(d is not None for d in dims[count:]):
         raise errors.UnsupportedError("reduce_window cannot be mapped over its init_value")
@@ -313,6 +328,7 @@ reduce_window_p = Primitive(
     batch=_generic_batch,
     multiple_results=True,
     cache_types=False,
+    absent={"jvp": "its function is not known; sums, maxima and minima have primitives of their own", **NOT_LINEAR},
 )
 
 _MONOIDS = {
@@ -335,11 +351,9 @@ def _monoid(jaxpr: Jaxpr, init: Any, dtype: Any) -> Primitive | None:
 
 
 def _scalar_jaxpr(computation: Callable[..., Any], avals: Sequence[ShapedArray], tree: Any) -> Jaxpr:
-    from meshrt import tree_util
-
     n = len(avals)
 
-    def flat(*xs):
+    def flat(*xs: Any) -> Any:
         out = computation(tree_util.tree_unflatten(tree, xs[:n]), tree_util.tree_unflatten(tree, xs[n:]))
         return tree_util.tree_leaves(out)
 
@@ -371,8 +385,6 @@ def reduce_window(
     "VALID" or a (low, high) pair per dimension. Addition from 0, maximum from the smallest and minimum from the largest
     value are differentiable.
     """
-    from meshrt import tree_util
-
     operands, tree = tree_util.tree_flatten(operand)
     inits, init_tree = tree_util.tree_flatten(init_value)
     if not operands or tree != init_tree:

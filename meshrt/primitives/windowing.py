@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.primitives.reshape import i64_array
+from meshrt.core.basic.shapes import i64_array
 
 __all__ = ["padtype_to_pads"]
 

@@ -11,9 +11,13 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.types import aval_of
 from meshrt.numpy import ufuncs as uf
-from meshrt.numpy.creation import arange, asarray
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.creation import arange
 from meshrt.numpy.filled import zeros
+from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import ShapeError, canonical_axis, promote_inexact, shape_tuple, static_int
+from meshrt.numpy.reductions import cumsum
+from meshrt.numpy.sorting import searchsorted
 from meshrt.primitives import random as rn
 from meshrt.random.keys import typed
 from meshrt.random.samplers import gumbel, placed, randint, uniform
@@ -34,8 +38,6 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, o
     if independent or x.ndim == 1:
         return placed(_shuffled(key, x, axis), out_sharding)
     order = _shuffled(key, arange(x.shape[axis]), 0)
-    from meshrt.numpy.indexing import take
-
     return placed(take(x, order, axis, unique_indices=True), out_sharding)
 
 
@@ -87,16 +89,11 @@ def choice(
 
 
 def _take(source: Any, positions: Any, axis: int) -> Any:
-    from meshrt.numpy.indexing import take
-
     return take(source, positions, axis)
 
 
 def _weighted(key: Any, p: Any, count: int, shape: tuple, draws: int, replace: bool, mode: Any) -> Any:
     """With replacement by the inverse of the distribution function, without by the Gumbel trick."""
-    from meshrt.numpy.reductions import cumsum
-    from meshrt.numpy.sorting import searchsorted
-
     p = asarray(promote_inexact("choice", p)[0])
     if p.shape != (count,):
         raise ShapeError(f"choice: p has shape {p.shape}, but there are {count} elements to choose from")

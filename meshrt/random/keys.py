@@ -13,7 +13,7 @@ import numpy as np
 from meshrt import config, dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
-from meshrt.numpy.creation import asarray
+from meshrt.numpy.arrays import asarray
 from meshrt.numpy.operands import shape_tuple
 from meshrt.primitives import random as rn
 

@@ -17,11 +17,23 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.types import aval_of
+from meshrt.jit import jit
 from meshrt.numpy import prims as el
 from meshrt.numpy import ufuncs as uf
-from meshrt.numpy.creation import asarray
-from meshrt.numpy.operands import ShapeError, broadcast_shapes, broadcast_to_shape, scalar_like, shape_tuple
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.linalg import norm
+from meshrt.numpy.operands import (
+    ShapeError,
+    broadcast_shapes,
+    broadcast_to_shape,
+    canonical_axis,
+    promote_inexact,
+    scalar_like,
+    shape_tuple,
+)
+from meshrt.numpy.reductions import argmax
 from meshrt.numpy.selection import clip, where
+from meshrt.numpy.shapes import moveaxis
 from meshrt.primitives import random as rn
 from meshrt.random.keys import typed
 
@@ -92,8 +104,6 @@ def one_program(fun: Callable[..., Any]) -> Callable[..., Any]:
         if current_trace() is not EVAL or not all(isinstance(x, _PLAIN) for x in parameters):
             return fun(key, shape, dtype, *parameters)
         if not compiled:
-            from meshrt.jit import jit
-
             compiled.append(jit(fun, static_argnums=(1, 2)))
         return compiled[0](key, shape, dtype, *parameters)
 
@@ -130,7 +140,11 @@ def _unit_floats(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 def _uniform(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, maxval: Any) -> Any:
     floats = _unit_floats(key, shape, dtype)
     low, high = _parameter(minval, dtype, shape), _parameter(maxval, dtype, shape)
-    span = high - low if isinstance(low, np.generic) and isinstance(high, np.generic) else el.sub_p.bind(high, low)
+    span = (
+        np.subtract(high, low)
+        if isinstance(low, np.generic) and isinstance(high, np.generic)
+        else el.sub_p.bind(high, low)
+    )
     return el.max_p.bind(low, el.add_p.bind(el.mul_p.bind(floats, span), low))
 
 
@@ -241,8 +255,6 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None, 
 
 def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Lengths of vectors of three normal numbers."""
-    from meshrt.numpy.linalg import norm
-
     dtype = float_dtype("maxwell", dtype)
     return placed(norm(normal(key, (*shape_tuple(shape), 3), dtype), axis=-1), out_sharding)
 
@@ -379,8 +391,6 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: An
 
 def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """The number of trials up to the first success of probability ``p``."""
-    from meshrt.numpy.operands import promote_inexact
-
     dtype, shape = int_dtype("geometric", dtype), sample_shape("geometric", shape, p)
     p = asarray(promote_inexact("geometric", p)[0])
     u = uniform(key, shape, p.dtype)
@@ -400,9 +410,6 @@ def categorical(
       shape: shape of the samples; it ends with the shape of ``logits`` without ``axis``.
       replace: whether positions may repeat; without, the leading dimensions of ``shape`` are drawn together.
     """
-    from meshrt.numpy.operands import canonical_axis
-    from meshrt.numpy.reductions import argmax
-
     key, _ = typed("categorical", key)
     logits = asarray(logits)
     axis = canonical_axis(axis, logits.ndim, "categorical")
@@ -419,9 +426,7 @@ def categorical(
     return placed(argmax(uf.add(noise, logits), axis=len(prefix) + axis), out_sharding)
 
 
-def _without_replacement(key, logits, axis: int, prefix: tuple, batch: tuple, mode: Any) -> Any:
-    from meshrt.numpy.shapes import moveaxis
-
+def _without_replacement(key: Any, logits: Any, axis: int, prefix: tuple, batch: tuple, mode: Any) -> Any:
     count = math.prod(prefix)
     if count > logits.shape[axis]:
         raise ShapeError(

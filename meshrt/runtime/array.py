@@ -44,9 +44,8 @@ class Shard:
         return None if self._local is None else self._array.addressable_data(self._local)
 
     def __repr__(self) -> str:
-        data = (
-            "" if self._local is None else f", data={np.asarray(self.data) if not self.data.aval.is_key else self.data}"
-        )
+        part = self.data
+        data = "" if part is None else f", data={part if part.aval.is_key else np.asarray(part)}"
         return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id}{data})"
 
 
@@ -54,7 +53,15 @@ class Shard:
 sharing: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
 
 
-class Array(ArrayOperators):
+class _ArrayType(type):
+    """Tracers are instances of `Array`: what a function is given is an array, traced or not. (`type(x) is Array` tells
+    arrays that exist from those that stand for one.)"""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, ArrayOperators)
+
+
+class Array(ArrayOperators, metaclass=_ArrayType):
     """An array of numbers (or of random keys) on one or more devices; immutable.
 
     Made by `meshrt.numpy` functions, `device_put` and compiled functions, not by its constructor.
@@ -267,7 +274,9 @@ class Array(ArrayOperators):
         """The physical value of this process's `local`-th part, read-only."""
         dtype = self._sig.physical.dtype
         if dtype in sub_byte.WIDER:
-            narrow = sub_byte.widened(self)._shard_numpy(local).astype(dtype)
+            buffer, wide = sub_byte.widened(self._buf, self._sig)
+            whole = jaxlib_api.shard_to_numpy(buffer, wide.local_devices, local, wide.physical.dtype)
+            narrow = whole.astype(dtype)
             narrow.flags.writeable = False
             return narrow
         try:
@@ -296,7 +305,7 @@ class Array(ArrayOperators):
         indices = sharding.shard_indices(self.shape)
         if not physical.size:  # all parts have the same, empty bounds
             return np.empty(physical.shape, physical.dtype)
-        first = {}
+        first: dict[tuple[tuple[int, int], ...], int] = {}
         for local, position in enumerate(positions):
             first.setdefault(tuple((s.start, s.stop) for s in indices[position]), local)
         if len(first) != math.prod(sharding.tiling(self.ndim)):
@@ -416,16 +425,15 @@ class Array(ArrayOperators):
 
     # --- exchange.
 
-    def __reduce__(self) -> tuple:
-        return (_unpickle, (np.asarray(self._value), self.aval.dtype if self.aval.is_key else None, self.weak_type))
-
     def __copy__(self) -> Array:
         return copy_array(self)
 
     def __deepcopy__(self, memo: dict) -> Array:
         return copy_array(self)
 
-    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None):
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+    ) -> Any:
         self._check()
         if self._sig.sharding.num_devices != 1:
             raise errors.ArgumentValueError(
@@ -450,7 +458,8 @@ blank = functools.partial(object.__new__, Array)
 
 def arrays(buffers: Sequence[Any], signatures: Sequence[Signature]) -> list[Array]:
     """One Array per buffer, in half the time of as many constructor calls."""
-    out = [blank() for _ in signatures]
+    out: list[Array] = [blank() for _ in signatures]
+    array: Array
     for array, array._buf, array._sig in zip(out, buffers, signatures):  # noqa: B007
         pass
     return out
@@ -472,12 +481,6 @@ def copy_array(array: Array) -> Array:
     sig = array._sig
     (buf,) = jaxlib_api.copy_to_devices([array._buf], [sig.sharding.device_assignment], [sig.native])
     return Array(buf, sig)
-
-
-def _unpickle(value: np.ndarray, key_type: Any, weak_type: bool) -> Array:
-    from meshrt.runtime import transfer  # transfers stand above arrays
-
-    return transfer.from_numpy(value, weak_type=weak_type, key_type=key_type)
 
 
 register_aval(Array, lambda x: x._sig.aval)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import pkgutil
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from meshrt import config, errors
 from meshrt.runtime import jaxlib_api
+from meshrt.sharding import devices as lookup
 
 __all__ = [
     "clear_backends",
@@ -74,16 +74,6 @@ def set_process_info(info: ProcessInfo | None) -> None:
         _process = info
 
 
-def _process_info() -> ProcessInfo | None:
-    if _process is not None:
-        return _process
-    distributed = sys.modules.get("meshrt.distributed")
-    joined = distributed.context() if distributed is not None else None
-    if joined is None:
-        return None
-    return ProcessInfo(joined.client, joined.node_id, joined.num_nodes, joined.local_address, joined.local_device_ids)
-
-
 def is_created() -> bool:
     """Whether a client has been started."""
     return bool(_clients)
@@ -116,7 +106,7 @@ def clear_backends() -> None:
 
 
 def _start_cpu() -> Any:
-    info = _process_info()
+    info = _process
     count = config.cpu_device_count()
     if info is None or info.num_processes == 1:
         return jaxlib_api.cpu_client(count)
@@ -150,7 +140,7 @@ def _start_cuda() -> Any:
     if library is None:
         raise errors.BackendError("no CUDA plugin is installed; install the extra `meshrt[cuda12]`")
     options = jaxlib_api.gpu_plugin_options()
-    info = _process_info()
+    info = _process
     if info is not None and info.num_processes > 1:
         options["node_id"], options["num_nodes"] = info.process_id, info.num_processes
         if info.local_device_ids is not None:
@@ -161,7 +151,7 @@ def _start_cuda() -> Any:
 def _start_tpu() -> Any:
     if importlib.util.find_spec("libtpu") is None:
         raise errors.BackendError("libtpu is not installed; install the extra `meshrt[tpu]`")
-    import libtpu
+    import libtpu  # optional wheel
 
     return jaxlib_api.plugin_client("tpu", libtpu.get_library_path(), {})
 
@@ -315,3 +305,5 @@ def _forget_first() -> None:
 
 
 on_clear(_forget_first)
+
+lookup.provide(devices)

@@ -12,33 +12,20 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from jaxlib.mlir import ir
 
-from meshrt import config, dtypes, errors
+from meshrt import config, errors
 from meshrt.runtime import backend, compile_cache, events, jaxlib_api
-from meshrt.runtime.array import Array, Signature
 from meshrt.runtime.flight import flight_of
+from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
+from meshrt.sharding.layout import Layout
 
-__all__ = ["LoadedExecutable", "MemoryAnalysis", "PortableExecutable", "ResultPlan", "compile_program"]
+__all__ = ["LoadedExecutable", "PortableExecutable", "compile_program"]
 
 _log = logging.getLogger("meshrt.compile")
 _alive: weakref.WeakSet[PortableExecutable] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryAnalysis:
-    """The compiler's memory figures, in bytes per device."""
-
-    argument_bytes: int
-    output_bytes: int
-    temp_bytes: int
-    alias_bytes: int
-    code_bytes: int
-    peak_bytes: int
 
 
 def compile_program(
@@ -224,13 +211,9 @@ class PortableExecutable:
         self.executable()
         return self._blob(next(iter(self._first)) if self._first else next(iter(self._blobs)))
 
-    def memory_analysis(self) -> MemoryAnalysis:
+    def memory_analysis(self) -> CompiledMemoryStats:
         """The compiler's memory figures, in bytes per device."""
-        s = jaxlib_api.memory_stats(self.executable())
-        return MemoryAnalysis(
-            s.argument_size_in_bytes, s.output_size_in_bytes, s.temp_size_in_bytes, s.alias_size_in_bytes,
-            s.generated_code_size_in_bytes, s.peak_memory_in_bytes,
-        )  # fmt: skip
+        return memory_stats_of(self.executable())
 
     def cost_analysis(self) -> dict[str, float]:
         """The compiler's estimates per device: `flops`, `bytes accessed`, ..."""
@@ -264,24 +247,10 @@ backend.on_clear(_forget_devices)
 # Running.
 
 
-class ResultPlan:
-    """How the outputs of a program become arrays: one Signature each, and jaxlib's handlers made beforehand."""
-
-    __slots__ = ("handlers", "signatures")
-
-    def __init__(self, signatures: Sequence[Signature]):
-        self.signatures = tuple(signatures)
-        self.handlers = [jaxlib_api.result_handler(s.physical, s.native) for s in self.signatures]
-
-    def arrays(self, buffers: Sequence[Any]) -> list[Array]:
-        """Arrays of the buffers that an execution gave."""
-        return [Array(b, s) for b, s in zip(buffers, self.signatures)]
-
-
 class LoadedExecutable:
     """A program bound to devices.
 
-    `execute_sharded` is jaxlib's own method, for hot paths; `runner(plan)` adds the bound on pending executions.
+    `execute_sharded` is jaxlib's own method, for hot paths; `runner(handlers)` adds the bound on pending executions.
     """
 
     __slots__ = ("__weakref__", "devices", "executable", "execute_sharded", "flight", "portable")
@@ -291,55 +260,27 @@ class LoadedExecutable:
         self.execute_sharded = executable.execute_sharded
         self.flight = flight_of(devices)
 
-    def runner(self, plan: ResultPlan) -> Callable[[Sequence[Any]], list[Any]]:
-        """`run(buffers) -> buffers` with everything that can be prepared done.
+    def runner(self, handlers: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
+        """`run(buffers) -> buffers` with everything that can be prepared done; `handlers` make the results' buffers."""
+        return _runner(self.execute_sharded, handlers, self.flight)
 
-        With the setting `debug_nans` or `debug_infs` it waits for the results and looks at them.
-        """
-        run = _runner(self.execute_sharded, plan.handlers, self.flight)
-        if config.settings.debug_nans or config.settings.debug_infs:
-            return _checking(run, plan, config.settings.debug_nans, config.settings.debug_infs)
-        return run
+    def layouts(self) -> tuple[list[Layout], list[Layout]]:
+        """How the arguments and the results of one device lie in its memory.
 
-    def execute(self, buffers: Sequence[Any], plan: ResultPlan) -> list[Array]:
-        """Launches the program on laid-out buffers; the results may not be computed yet.
-
-        Raises:
-          ExecutionError: the runtime refused the launch.
+        UnsupportedError where the platform does not tell.
         """
         try:
-            return plan.arrays(self.execute_with(buffers, plan.handlers))
+            found = jaxlib_api.parameter_layouts(self.executable), jaxlib_api.output_layouts(self.executable)
         except jaxlib_api.XlaError as e:
-            raise errors.ExecutionError(f"the program could not be run: {e}") from e
-
-    def execute_with(self, buffers: Sequence[Any], handlers: list[Any]) -> list[Any]:
-        """As `execute`, on handlers and giving buffers."""
-        return _runner(self.execute_sharded, handlers, self.flight)(buffers)
+            raise errors.UnsupportedError(
+                f"the runtime of {self.portable.platform} does not tell the layouts of a program's arguments and "
+                f"results ({e}); its shardings are in input_shardings and output_shardings, and as_text() has layouts"
+            ) from None
+        args, outs = ([Layout(minor[::-1], tiling, bits) for minor, tiling, bits in layouts] for layouts in found)
+        return args, outs
 
     def __repr__(self) -> str:
         return f"LoadedExecutable({self.portable.fingerprint[:12]} on {[d.id for d in self.devices]})"
-
-
-def _checking(run: Callable, plan: ResultPlan, nans: bool, infs: bool) -> Callable[[Sequence[Any]], list[Any]]:
-    floating = [i for i, s in enumerate(plan.signatures) if dtypes.issubdtype(s.dtype, np.inexact)]
-
-    def run_and_check(buffers: Sequence[Any]) -> list[Any]:
-        out = run(buffers)
-        for i in floating:
-            array = Array(out[i], plan.signatures[i])
-            for shard in range(len(plan.signatures[i].local_devices)):
-                value = array._shard_numpy(shard)
-                found = "a NaN" if nans and np.isnan(value).any() else None
-                found = found or ("an infinity" if infs and np.isinf(value).any() else None)
-                if found:
-                    raise errors.NonFiniteError(
-                        f"a program returned {found} in result {i} of type {array.aval} (settings debug_nans, "
-                        "debug_infs). Run "
-                        "the function with meshrt.config.override(disable_jit=True) to find the operation that made it."
-                    )
-        return out
-
-    return run_and_check
 
 
 def _runner(execute: Callable, handlers: list[Any], flight: Any) -> Callable[[Sequence[Any]], list[Any]]:

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from typing import Any
 
 from meshrt import config
+from meshrt.heuristics import UNFINISHED_PER_DEVICE
 from meshrt.runtime import backend
 
 __all__ = ["Flight", "flight_of"]
@@ -46,16 +47,7 @@ class Flight:
         if oldest is not None:
             oldest.block_until_ready()
 
-    def drain(self) -> None:
-        """Waits for everything that has a token."""
-        with self._lock:
-            tokens, self.tokens = list(self.tokens), deque()
-        for token in tokens:
-            token.block_until_ready()
 
-
-# Pending executions of one device, over all sets that it belongs to: below the 32 that XLA admits.
-_PER_DEVICE = 24
 _flights: dict[frozenset, Flight] = {}
 _lock = threading.Lock()
 
@@ -77,7 +69,7 @@ def _share(limit: int) -> None:
     """Divides what a device admits among the sets that it belongs to, at two pending executions a set or more."""
     sets = Counter(device for devices in _flights for device in devices)
     for devices, flight in _flights.items():
-        flight.stride = max(1, min(limit, _PER_DEVICE // max(sets[d] for d in devices)) // 2)
+        flight.stride = max(1, min(limit, UNFINISHED_PER_DEVICE // max(sets[d] for d in devices)) // 2)
 
 
 def _clear() -> None:

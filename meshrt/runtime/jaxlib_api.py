@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 # XLA logs the devices of each new client at level INFO unless told otherwise before it is loaded.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
@@ -24,27 +24,30 @@ from jaxlib.mlir import ir
 from meshrt import errors
 from meshrt.runtime.host_memory import HostMemory, private_copies
 from meshrt.runtime.mlir import bytecode as bytecode
-from meshrt.runtime.mlir import mlir_context as mlir_context
 from meshrt.runtime.mlir import parse as parse
 from meshrt.runtime.mlir import pretty as pretty
 
 VERSION: tuple[int, ...] = tuple(int(p) for p in jaxlib.version.__version__.split(".")[:3])
 
-Device = _jax.Device
-Buffer = _jax.ArrayImpl
-Client = _jax.Client
+Device: TypeAlias = _jax.Device
+Buffer: TypeAlias = _jax.ArrayImpl
+Client: TypeAlias = _jax.Client
 XlaError = _jax.JaxRuntimeError
 
 # ----------------------------------------------------------------------------------------------------------
 # Pytrees: a registry of our own, so that registrations never meet JAX's.
 
 _pytree = _jax.pytree
-PyTreeDef = _pytree.PyTreeDef
+if TYPE_CHECKING:
+    from meshrt.runtime.jaxlib_types import PyTreeDef as PyTreeDef
+    from meshrt.runtime.jaxlib_types import PyTreeRegistry
+else:
+    PyTreeDef = _pytree.PyTreeDef
 DictKey = _pytree.DictKey
 SequenceKey = _pytree.SequenceKey
 GetAttrKey = _pytree.GetAttrKey
 FlattenedIndexKey = _pytree.FlattenedIndexKey
-pytree_registry = _pytree.PyTreeRegistry(
+pytree_registry: PyTreeRegistry = _pytree.PyTreeRegistry(
     enable_none=True, enable_tuple=True, enable_namedtuple=True, enable_list=True, enable_dict=True
 )
 
@@ -54,7 +57,7 @@ def treedef_tuple(treedefs: list) -> PyTreeDef:
     return _pytree.treedef_tuple(pytree_registry, treedefs)
 
 
-def all_leaves(values) -> bool:
+def all_leaves(values: Iterable[Any]) -> bool:
     """Whether no value is a container."""
     return _pytree.all_leaves(pytree_registry, values)
 
@@ -244,7 +247,9 @@ def clear_device_caches() -> None:
     deleted_buffer.cache_clear()
 
 
-def native_sharding(devices: tuple, tiling: tuple[int, ...], tiles: np.ndarray, memory_kind: str | None = None):
+def native_sharding(
+    devices: tuple, tiling: tuple[int, ...], tiles: np.ndarray, memory_kind: str | None = None
+) -> NativeSharding:
     """The C++ counterpart of a sharding.
 
     Args:
@@ -361,7 +366,7 @@ def to_dlpack(buffer: Buffer, stream: Any = None) -> Any:
 # ----------------------------------------------------------------------------------------------------------
 # Compiling, loading and running.
 
-Executable = _jax.LoadedExecutable
+Executable: TypeAlias = _jax.LoadedExecutable
 
 
 def compile_options(
@@ -454,6 +459,24 @@ def memory_stats(executable: Any) -> Any:
     return executable.get_compiled_memory_stats()
 
 
+LayoutParts = tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]
+
+
+def parameter_layouts(executable: Any) -> list[LayoutParts]:
+    """(minor to major, tiling, bits of packed elements) of each parameter. XlaError where the platform tells none."""
+    return [_layout_parts(layout) for layout in executable.get_parameter_layouts()]
+
+
+def output_layouts(executable: Any) -> list[LayoutParts]:
+    """As `parameter_layouts`, of each result."""
+    return [_layout_parts(layout) for layout in executable.get_output_layouts()]
+
+
+def _layout_parts(layout: Any) -> LayoutParts:
+    xla = layout._xla_layout()
+    return tuple(xla.minor_to_major()), tuple(map(tuple, xla.tiling())), xla.element_size_in_bits()
+
+
 def cost_analysis(executable: Any) -> dict[str, float]:
     """The compiler's estimates, per device: flops, bytes accessed, transcendentals ..."""
     cost = executable.cost_analysis()
@@ -468,7 +491,7 @@ def hlo_text(executable: Any) -> str:
 @functools.cache
 def register_cpu_kernels() -> None:
     """Makes jaxlib's LAPACK kernels known to the CPU compiler; JAX may have done so before."""
-    from jaxlib import lapack
+    from jaxlib import lapack  # start-up time: loads LAPACK's kernels
 
     for platform, targets in lapack.registrations().items():
         for name, value, api_version in targets:
@@ -481,7 +504,7 @@ def register_cpu_kernels() -> None:
 
 def lapack_kernel(name: str, dtype: Any) -> str:
     """The custom-call target of a LAPACK routine ("geqrf", ...) for a dtype, ready to be called on CPU."""
-    from jaxlib import lapack
+    from jaxlib import lapack  # start-up time: loads LAPACK's kernels
 
     register_cpu_kernels()
     return lapack.prepare_lapack_call(f"{name}_ffi", np.dtype(dtype))

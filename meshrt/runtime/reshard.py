@@ -13,8 +13,10 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.types import ShapedArray
+from meshrt.lowering.types import mlir_type
 from meshrt.runtime import events, jaxlib_api
 from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
+from meshrt.runtime.executable import compile_program
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding, Sharding
 from meshrt.sharding.sdy import mesh_to_sdy_text, to_sdy_text
@@ -46,7 +48,11 @@ def reshard(array: Array, target: Sharding, *, donate: bool = False, may_alias: 
             return out if may_alias else copy_array(out)
     out = Array(_moved(array, sig), sig)
     if set(source.device_assignment) == set(target.device_assignment):
-        out._share_with(array)  # shards that stay where they are may not have been copied
+        # Shards that stay where they are may not have been copied.
+        if may_alias:
+            out._share_with(array)
+        else:
+            out = copy_array(out)
     if donate:
         array._give_up("donated to device_put")
     return out
@@ -124,8 +130,7 @@ def _by_program(array: Array, sig: Signature) -> Any:
 
 
 def _run(program: Any, devices: tuple, array: Array, sig: Signature, native: Any) -> Any:
-    handlers = [jaxlib_api.result_handler(sig.physical, native)]
-    return program.load(devices).execute_with([array._buf], handlers)[0]
+    return program.load(devices).runner([jaxlib_api.result_handler(sig.physical, native)])([array._buf])[0]
 
 
 def _reordered(sharding: Sharding, order: tuple, ndim: int) -> np.ndarray:
@@ -142,9 +147,9 @@ def _padded(tiles: np.ndarray, suffix: int) -> np.ndarray:
 def _program_over_mesh(
     aval: ShapedArray, mesh: AbstractMesh, before: PartitionSpec, after: PartitionSpec, platform: str
 ) -> Any:
-    attributes = [f"sdy.sharding = {to_sdy_text(spec, aval.ndim)}" for spec in (before, after)]
+    source, target = (f"sdy.sharding = {to_sdy_text(spec, aval.ndim)}" for spec in (before, after))
     header = f"  sdy.mesh @mesh = {mesh_to_sdy_text(mesh)}\n"
-    return _compile(aval, mesh.size, header, *attributes, True, platform)
+    return _compile(aval, mesh.size, header, source, target, True, platform)
 
 
 @functools.lru_cache(512)
@@ -159,9 +164,6 @@ def _program_over_devices(
 
 
 def _compile(aval: ShapedArray, n: int, header: str, before: str, after: str, shardy: bool, platform: str) -> Any:
-    from meshrt.lowering.types import mlir_type  # lowering and executables stand above this module
-    from meshrt.runtime.executable import compile_program
-
     kind = mlir_type(aval)
     text = f"""module @reshard attributes {{mhlo.num_partitions = {n} : i32, mhlo.num_replicas = 1 : i32}} {{
 {header}  func.func public @main(%x: {kind} {{{before}}}) -> ({kind} {{{after}}}) {{

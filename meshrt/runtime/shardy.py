@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from meshrt import errors
+from meshrt.runtime import mlir
 
 __all__ = ["propagate"]
 
@@ -39,8 +40,6 @@ def propagate(text: str, timeout_s: float = 600.0) -> str:
 
 
 def _child() -> None:
-    from meshrt.runtime import mlir
-
     sys.stdout.write(mlir.run_passes(sys.stdin.read(), _PIPELINE))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from meshrt.core.types import ShapedArray
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding.named import Sharding
 
-__all__ = ["Signature", "local_positions", "native_sharding", "shard_slices", "signature"]
+__all__ = ["Signature", "handlers", "local_positions", "native_sharding", "shard_slices", "signature"]
 
 
 class Signature:
@@ -94,3 +95,8 @@ def local_positions(sharding: Sharding) -> list[int]:
     devices = sharding.device_assignment
     here = devices[0].client.process_index()
     return [i for i, d in enumerate(devices) if d.process_index == here]
+
+
+def handlers(signatures: Sequence[Signature]) -> list[Any]:
+    """jaxlib's makers of result buffers, one for each signature."""
+    return [jaxlib_api.result_handler(s.physical, s.native) for s in signatures]

@@ -8,7 +8,9 @@ import ml_dtypes
 import numpy as np
 
 from meshrt.core.types import ShapedArray
-from meshrt.runtime.signature import signature
+from meshrt.lowering.types import mlir_type
+from meshrt.runtime.executable import compile_program
+from meshrt.runtime.signature import Signature, handlers, signature
 
 __all__ = ["WIDER", "widened"]
 
@@ -19,18 +21,16 @@ WIDER = {
 }  # fmt: skip
 
 
-def widened(array: Any) -> Any:
-    """The values of an array of a type below a byte in the next type that NumPy and XLA share, converted on device."""
-    from meshrt.lowering.types import mlir_type  # lowering and executables stand above arrays
-    from meshrt.runtime.executable import ResultPlan, compile_program
-
-    sharding = array.sharding
-    wide = ShapedArray(array.shape, np.dtype(WIDER[array.dtype]))
-    part = sharding.shard_shape(array.shape)
-    before, after = mlir_type(array.aval.with_shape(part)), mlir_type(wide.with_shape(part))
+def widened(buffer: Any, sig: Signature) -> tuple[Any, Signature]:
+    """A buffer of a type below a byte in the next type that NumPy and XLA share, converted on its devices."""
+    sharding = sig.sharding
+    wide = ShapedArray(sig.shape, np.dtype(WIDER[sig.dtype]))
+    part = sharding.shard_shape(sig.shape)
+    before, after = mlir_type(sig.aval.with_shape(part)), mlir_type(wide.with_shape(part))
     text = f"""module @widen {{ func.func public @main(%x: {before}) -> {after} {{
       %y = stablehlo.convert %x : ({before}) -> {after}
       return %y : {after} }} }}"""
     devices = sharding.device_assignment
     program = compile_program(text, num_devices=len(devices), backend=devices[0].platform)
-    return program.load(devices).execute([array._buf], ResultPlan([signature(wide, sharding)]))[0]
+    result = signature(wide, sharding, True)
+    return program.load(devices).runner(handlers([result]))([buffer])[0], result

@@ -18,7 +18,7 @@ from collectives.errors import CollectivesError
 from collectives.topology import Topology, load
 from meshrt import errors
 from meshrt.runtime import backend, jaxlib_api
-from meshrt.runtime.executable import MemoryAnalysis
+from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 
 __all__ = ["TopologyExecutable", "compile_for", "topology_of"]
 
@@ -65,9 +65,16 @@ def topology_of(what: str | Topology) -> Topology:
             f"topology {topology.spec} has no compiler of hardware that is elsewhere; use a v5e, v5p, v6e, h100 or h200"
         )
     if not topology.shape:
-        example = "8" if topology.compiler == "cuda" else "x".join(["4"] * len(topology.network.limits))
+        dims = 1 if topology.compiler == "cuda" or topology.network is None else len(topology.network.limits)
+        example = "8" if dims == 1 else "x".join(["4"] * dims)
         raise errors.ArgumentValueError(f"topology {topology.name} lacks a shape; write {topology.name}:{example}")
     return topology
+
+
+def platform_of(topology: Topology) -> str:
+    """The platform of the compiler of what `topology_of` gave: "tpu" or "cuda"."""
+    assert topology.compiler is not None, "topology_of refuses those without a compiler"
+    return topology.compiler
 
 
 def compile_for(
@@ -85,7 +92,7 @@ def compile_for(
       DeviceMemoryError: the program needs more memory than a device has.
       CompileError: the compiler refused the program.
     """
-    devices = _HARDWARE[topology.compiler](topology)
+    devices = _HARDWARE[platform_of(topology)](topology)
     extra = _CUDA_OPTIONS if topology.compiler == "cuda" else ()
     chosen = jaxlib_api.compile_options(devices, mode=mode, xla_options=[*extra, *options])
     try:
@@ -105,22 +112,18 @@ class TopologyExecutable:
     def __init__(self, executable: Any, topology: Topology):
         self._executable, self.topology = executable, topology
 
-    def memory_analysis(self) -> MemoryAnalysis:
+    def memory_analysis(self) -> CompiledMemoryStats:
         """The compiler's memory figures, in bytes per device."""
-        s = jaxlib_api.memory_stats(self._executable)
-        return MemoryAnalysis(
-            s.argument_size_in_bytes, s.output_size_in_bytes, s.temp_size_in_bytes, s.alias_size_in_bytes,
-            s.generated_code_size_in_bytes, s.peak_memory_in_bytes,
-        )  # fmt: skip
+        return memory_stats_of(self._executable)
 
     def check_memory(self) -> None:
         """DeviceMemoryError if the program does not fit; only some compilers refuse such a program themselves."""
-        memory = self.memory_analysis()
-        limit = self.topology.memory
-        if limit is not None and memory.peak_bytes > limit:
-            parts = f"arguments {_gib(memory.argument_bytes)}, results {_gib(memory.output_bytes)}, "
-            parts += f"temporaries {_gib(memory.temp_bytes)}, shared by donation {_gib(memory.alias_bytes)}"
-            raise errors.DeviceMemoryError(_too_large(self.topology, _gib(memory.peak_bytes), parts))
+        memory, limit = self.memory_analysis(), self.topology.memory
+        if limit is not None and memory.peak_memory_in_bytes > limit:
+            arguments, results = _gib(memory.argument_size_in_bytes), _gib(memory.output_size_in_bytes)
+            temporaries, shared = _gib(memory.temp_size_in_bytes), _gib(memory.alias_size_in_bytes)
+            parts = f"arguments {arguments}, results {results}, temporaries {temporaries}, shared by donation {shared}"
+            raise errors.DeviceMemoryError(_too_large(self.topology, _gib(memory.peak_memory_in_bytes), parts))
 
     def cost_analysis(self) -> dict[str, float]:
         """The compiler's estimates per device: `flops`, `bytes accessed`, and `optimal_seconds` on TPUs.
@@ -164,7 +167,7 @@ def _tpu_devices(topology: Topology) -> list[Any]:
 
 @functools.lru_cache(8)
 def _tpu_slice(spec: str) -> list[Any]:
-    import libtpu
+    import libtpu  # optional wheel
 
     if not backend.has_tpu():
         for name, value in _NO_TPU_HERE.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -10,15 +11,10 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
-from meshrt.core.source import capture
-from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime import backend, jaxlib_api, reshard
-from meshrt.runtime.array import Array, Signature, local_positions, shard_slices, signature
-from meshrt.sharding.context import get_abstract_mesh, get_mesh
-from meshrt.sharding.mesh import AbstractMesh
-from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
-from meshrt.sharding.spec import PartitionSpec
+from meshrt.runtime.array import Array, Signature, copy_array, local_positions, shard_slices, signature
+from meshrt.sharding.named import Sharding, SingleDeviceSharding
 
 __all__ = [
     "SCALARS",
@@ -26,11 +22,12 @@ __all__ = [
     "buffer_of",
     "copy_to_host_async",
     "device_get",
-    "device_put",
     "from_numpy",
     "make_array_from_callback",
     "make_array_from_process_local_data",
     "make_array_from_single_device_arrays",
+    "put_leaf",
+    "put_value",
     "scalar",
     "scalar_beside",
 ]
@@ -130,98 +127,20 @@ backend.on_clear(_beside.cache_clear)
 
 
 # ----------------------------------------------------------------------------------------------------------
-# device_put.
-
-
-def device_put(
-    x: Any, device: Any = None, *, src: Any = None, donate: bool = False, may_alias: bool | None = None
-) -> Any:
-    """Puts each leaf of `x` where `device` says.
-
-    Args:
-      x: a tree of arrays, NumPy values and Python scalars.
-      device: a device, a Sharding, a PartitionSpec (over the mesh of the context), None (arrays stay, other values go
-        to the default device, uncommitted), or a tree of these that is a prefix of `x`.
-      src: where `x` is now; only checked for its type.
-      donate: the arrays of `x` are not needed any more.
-      may_alias: whether results may share memory with `x` (by default only with arrays, not with NumPy values).
-
-    Raises:
-      IndivisibleError: a dimension cannot be split so; names the path of the leaf, the sizes and the nearest that fit.
-    """
-    staged = context.trace is not EVAL
-    leaves, treedef = tree_util.tree_flatten(x)
-    targets = _targets(device, x, len(leaves))
-    out = []
-    for i, (leaf, target) in enumerate(zip(leaves, targets)):
-        try:
-            if staged or isinstance(leaf, Tracer):
-                out.append(_put_traced(leaf, target))
-            else:
-                out.append(_put_leaf(leaf, _sharding_of(target), donate, may_alias))
-        except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
-            raise type(e)(f"device_put of {_path(x, i)}: {e}") from None
-    return treedef.unflatten(out)
+# From one place to another.
 
 
 def put_value(value: Any, sharding: Sharding, *, may_alias: bool) -> Array:
     """A value (no tracer) where `sharding` says, now, whatever is being traced."""
-    return _put_leaf(value, sharding, False, may_alias)
+    return put_leaf(value, sharding, False, may_alias)
 
 
-def _path(tree: Any, i: int) -> str:
-    path = tree_util.tree_leaves_with_path(tree)[i][0]
-    return f"x{tree_util.keystr(path)}"
-
-
-def _is_target(t: Any) -> bool:
-    return t is None or isinstance(t, (Sharding, PartitionSpec, jaxlib_api.Device))
-
-
-def _targets(device: Any, x: Any, n: int) -> Sequence[Any]:
-    if _is_target(device):
-        return [device] * n
-    try:
-        return tree_util.broadcast_prefix(device, x, is_leaf=_is_target)
-    except errors.TreeError as e:
-        raise errors.TreeError(
-            f"the targets of device_put at {capture()} must be a pytree prefix of its value x: {e}"
-        ) from None
-
-
-def _sharding_of(target: Any) -> Sharding | None:
-    if isinstance(target, NamedSharding):
-        refuse_manual(target)
-    if target is None or isinstance(target, Sharding):
-        if isinstance(target, NamedSharding) and isinstance(target.mesh, AbstractMesh):
-            mesh = get_mesh()
-            if mesh.abstract_mesh is not target.mesh:
-                raise errors.ShardingError(
-                    f"{target!r} is over an AbstractMesh, which has no devices; use a Mesh, or set one of that shape "
-                    "with "
-                    "meshrt.set_mesh"
-                )
-            return target.update(mesh=mesh)
-        return target
-    if isinstance(target, PartitionSpec):
-        mesh = get_mesh()
-        if mesh.empty:
-            raise _no_mesh(target)
-        return NamedSharding(mesh, target)
-    if isinstance(target, jaxlib_api.Device):
-        return SingleDeviceSharding(target)
-    raise errors.ArgumentTypeError(
-        f"the target of device_put is a device, a Sharding, a PartitionSpec, None or a tree of these. Got {target!r} "
-        "of "
-        f"type {type(target).__name__}"
-    )
-
-
-def _put_leaf(leaf: Any, target: Sharding | None, donate: bool, may_alias: bool | None) -> Any:
-    if isinstance(leaf, Array):
+def put_leaf(leaf: Any, target: Sharding | None, donate: bool | None, may_alias: bool | None) -> Any:
+    """One leaf of `device_put` (see there) that is no tracer; without a target an Array stays where it is."""
+    if type(leaf) is Array:
         if target is None:
-            return leaf
-        return reshard.reshard(leaf, target, donate=donate, may_alias=may_alias is not False)
+            return leaf if may_alias is not False else copy_array(leaf)
+        return reshard.reshard(leaf, target, donate=bool(donate), may_alias=may_alias is not False)
     aval = aval_of(leaf)
     if target is None:
         sig = signature(aval, SingleDeviceSharding(backend.default_device()), False)
@@ -230,32 +149,17 @@ def _put_leaf(leaf: Any, target: Sharding | None, donate: bool, may_alias: bool 
     return Array(buffer_of(leaf, sig, may_alias=bool(may_alias)), sig)
 
 
-def _put_traced(leaf: Any, target: Any) -> Any:
-    """Inside a traced function: a constraint over a mesh, which may be abstract, or over a device to run on."""
-    from meshrt.primitives.sharding import device_put_p, require_fit  # primitives stand above transfers
-
-    if target is None:
-        return leaf if isinstance(leaf, Tracer) else _put_leaf(leaf, None, False, None)
-    if isinstance(target, PartitionSpec):
-        mesh = get_abstract_mesh()
-        if mesh.empty:
-            raise _no_mesh(target)
-        target = NamedSharding(mesh, target)
-    elif not isinstance(target, NamedSharding):
-        target = _sharding_of(target)
-    if isinstance(target, NamedSharding):
-        require_fit(leaf, target, "device_put")
-        target.shard_shape(aval_of(leaf).shape)
-    value = leaf.concrete() if isinstance(leaf, Tracer) else leaf
-    source = value.sharding if isinstance(value, Array) else None
-    return device_put_p.bind(leaf, sharding=target, source=source, advice=False)
+def _reduce(array: Array) -> tuple[Any, ...]:
+    key_type = array.aval.dtype if array.aval.is_key else None
+    return _rebuild, (np.asarray(array._value), key_type, array.weak_type)
 
 
-def _no_mesh(target: PartitionSpec) -> errors.MeshContextError:
-    return errors.MeshContextError(
-        f"device_put with {target!r} needs a mesh in the context: use `with meshrt.set_mesh(mesh):`, or pass "
-        "NamedSharding(mesh, spec)"
-    )
+def _rebuild(value: np.ndarray, key_type: Any, weak_type: bool) -> Array:
+    return from_numpy(value, weak_type=weak_type, key_type=key_type)
+
+
+# Pickled arrays come back on the default device; here, as arrays do not know how they are made.
+copyreg.pickle(Array, _reduce)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -265,7 +169,7 @@ def _no_mesh(target: PartitionSpec) -> errors.MeshContextError:
 def copy_to_host_async(x: Any) -> Any:
     """Begins to fetch every array of a tree; returns the tree."""
     for leaf in tree_util.tree_leaves(x):
-        if isinstance(leaf, Array):
+        if type(leaf) is Array:
             leaf.copy_to_host_async()
     return x
 
@@ -273,12 +177,12 @@ def copy_to_host_async(x: Any) -> Any:
 def device_get(x: Any) -> Any:
     """The tree with NumPy arrays in place of arrays (read-only); other leaves stay."""
     copy_to_host_async(x)
-    return tree_util.tree_map(lambda leaf: leaf.__array__() if isinstance(leaf, Array) else leaf, x)
+    return tree_util.tree_map(lambda leaf: leaf.__array__() if type(leaf) is Array else leaf, x)
 
 
 def block_until_ready(x: Any) -> Any:
     """Waits until every array of a tree has been computed; returns the tree. Raises what a computation raised."""
-    arrays = [leaf for leaf in tree_util.tree_leaves(x) if isinstance(leaf, Array)]
+    arrays = [leaf for leaf in tree_util.tree_leaves(x) if type(leaf) is Array]
     try:
         jaxlib_api.block_until_ready([a._buf for a in arrays])
     except jaxlib_api.XlaError:
@@ -418,7 +322,7 @@ def make_array_from_single_device_arrays(
       ArgumentValueError: wrong number, devices, shapes or dtypes.
     """
     shape = tuple(int(s) for s in shape)
-    if not isinstance(arrays, Sequence) or any(not isinstance(a, Array) for a in arrays):
+    if not isinstance(arrays, Sequence) or any(type(a) is not Array for a in arrays):
         raise errors.ArgumentTypeError("make_array_from_single_device_arrays takes a list of meshrt.Arrays")
     devices = sharding.device_assignment
     wanted = [devices[p] for p in local_positions(sharding)]

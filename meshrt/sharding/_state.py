@@ -18,7 +18,7 @@ class _Context(threading.local):
     where: str | None = None
     tracing: bool = False
 
-    def swap(self, concrete: Any, abstract: Any, where: str | None, tracing: bool) -> tuple:
+    def swap(self, concrete: Any, abstract: Any, where: str | None, tracing: bool) -> tuple[Any, Any, str | None, bool]:
         """Sets all four and returns the previous ones."""
         previous = (self.concrete, self.abstract, self.where, self.tracing)
         self.concrete, self.abstract, self.where, self.tracing = concrete, abstract, where, tracing

@@ -9,7 +9,7 @@ and 3x2 nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from meshrt.sharding.mesh import AbstractMesh, BaseMesh
@@ -22,7 +22,7 @@ __all__ = ["as_seen_on", "common_mesh", "over"]
 class _Range(NamedTuple):
     """An axis and the strides that it covers: it has `high // low` places, `low` devices apart."""
 
-    name: str
+    name: Hashable
     low: int
     high: int
 
@@ -53,7 +53,7 @@ def common_mesh(meshes: Sequence[AbstractMesh]) -> AbstractMesh | None:
     for mesh in meshes:
         if _bounds([mesh]) == bounds:
             return mesh
-    names: list[str] = []
+    names: list[Hashable] = []
     sizes: list[int] = []
     taken = set(meshes[0].axis_names)
     for name, low, high in _ranges(meshes[0]):
@@ -64,7 +64,8 @@ def common_mesh(meshes: Sequence[AbstractMesh]) -> AbstractMesh | None:
     return AbstractMesh(tuple(sizes), tuple(names))
 
 
-def _fresh(name: str, count: int, taken: set[str]) -> list[str]:
+def _fresh(axis: Hashable, count: int, taken: set[Hashable]) -> list[str]:
+    name = str(axis)
     while any(f"{name}.{i}" in taken for i in range(count)):
         name += "_"
     made = [f"{name}.{i}" for i in range(count)]
@@ -84,14 +85,14 @@ def over(sharding: NamedSharding, mesh: AbstractMesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*entries), memory_kind=sharding.memory_kind)
 
 
-def as_seen_on(sharding: NamedSharding, mesh: AbstractMesh) -> NamedSharding | None:
+def as_seen_on(sharding: NamedSharding, mesh: BaseMesh) -> NamedSharding | None:
     """The same layout over `mesh`, whose axes those of `sharding` make up; None if it uses only a part of one."""
     place = {r.name: r for r in _ranges(sharding.mesh)}
     whole = {r.high: r for r in _ranges(mesh)}
     entries = []
     for entry in sharding.spec.partitions:
         pieces = [place[a] for a in axes_of(entry) if a in place]
-        axes: list[str] = []
+        axes: list[Hashable] = []
         while pieces:
             axis = whole.get(pieces[0].high)
             if axis is None:

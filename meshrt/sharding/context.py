@@ -6,6 +6,7 @@ There is one context. `with mesh:`, `set_mesh(mesh)`, `with set_mesh(mesh):` and
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from meshrt import errors
@@ -115,7 +116,7 @@ class use_abstract_mesh:
 
 
 @contextmanager
-def tracing_mesh(mesh: AbstractMesh | None):
+def tracing_mesh(mesh: AbstractMesh | None) -> Iterator[None]:
     """For tracers: the context in which a function is traced for `mesh`; concrete meshes are out of reach."""
     context = _state.context
     previous = context.swap(context.concrete, mesh, context.where, True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.sharding.devices import lookup
 from meshrt.sharding.mesh import Mesh, _int_sizes, _names, _types
 
 __all__ = ["create_device_mesh", "make_mesh"]
@@ -32,21 +33,20 @@ def make_mesh(
       MeshError: too few devices, or sizes that are not positive ints.
     """
     names = _names(axis_names)
-    if isinstance(axis_shapes, (int, np.integer)):
-        axis_shapes = (axis_shapes,)
-    for s in axis_shapes:
+    given: Any = axis_shapes
+    if isinstance(given, (int, np.integer)):
+        given = (given,)
+    for s in given:
         if isinstance(s, bool) or not isinstance(s, (int, np.integer)):
             raise errors.MeshError(
                 f"`axis_shapes` passed to `make_mesh` should be a sequence of ints. Got {axis_shapes}"
             )
-    sizes = _int_sizes(axis_shapes)
+    sizes = _int_sizes(given)
     types = _types(axis_types, names, "make_mesh")
     if len(sizes) != len(names):
         raise errors.MeshError(f"make_mesh needs one size per axis. Got axis_shapes={sizes}, axis_names={names}")
     if devices is None:
-        from meshrt.runtime import backend  # starting the backend is left to the moment devices are needed
-
-        devices = backend.devices()
+        devices = lookup()
     size = math.prod(sizes)
     if len(devices) < size:
         raise errors.MeshError(
@@ -75,9 +75,7 @@ def create_device_mesh(mesh_shape: Sequence[int], devices: Sequence[Any] | None 
       UnsupportedError: the physical mesh has a hole, or no whole physical axes make up a mesh axis.
     """
     if devices is None:
-        from meshrt.runtime import backend
-
-        devices = backend.devices()
+        devices = lookup()
     shape = _int_sizes(mesh_shape)
     if math.prod(shape) != len(devices):
         raise errors.MeshError(f"Number of devices {len(devices)} must equal the product of mesh_shape {shape}")

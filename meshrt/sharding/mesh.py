@@ -12,12 +12,13 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from meshrt import errors
 from meshrt.sharding import _state
+from meshrt.sharding.devices import lookup_by_id
 
 __all__ = ["AbstractMesh", "AxisType", "Mesh", "empty_abstract_mesh", "empty_mesh"]
 
@@ -46,7 +47,7 @@ def _names(axis_names: Any) -> tuple[Hashable, ...]:
     return names
 
 
-def _types(axis_types: Any, names: tuple, what: str) -> tuple[AxisType, ...]:
+def _types(axis_types: Any, names: tuple[Hashable, ...], what: str) -> tuple[AxisType, ...]:
     if axis_types is None:
         return (AxisType.Auto,) * len(names)
     types = (axis_types,) if isinstance(axis_types, AxisType) else axis_types
@@ -67,7 +68,7 @@ def _types(axis_types: Any, names: tuple, what: str) -> tuple[AxisType, ...]:
     return types
 
 
-def _replaced_types(mesh: BaseMesh, changes: Mapping) -> tuple[AxisType, ...]:
+def _replaced_types(mesh: BaseMesh, changes: Mapping[Hashable, AxisType]) -> tuple[AxisType, ...]:
     for name in changes:
         if name not in mesh._sizes:
             raise errors.UnknownAxisError(f"axis {name!r} is not one of {mesh!r}; its axes are {mesh.axis_names}")
@@ -87,13 +88,13 @@ class BaseMesh:
     axis_types: tuple[AxisType, ...]
     size: int
 
-    def _init_axes(self, names: tuple, sizes: tuple, types: tuple) -> None:
+    def _init_axes(self, names: tuple[Hashable, ...], sizes: tuple[int, ...], types: tuple[AxisType, ...]) -> None:
         self.axis_names, self.axis_sizes, self.axis_types = names, sizes, types
-        self._sizes = dict(zip(names, sizes))
-        self._types = dict(zip(names, types))
+        self._sizes: dict[Hashable, int] = dict(zip(names, sizes))
+        self._types: dict[Hashable, AxisType] = dict(zip(names, types))
         self.size = math.prod(sizes) if sizes else 0
-        self._repr = None
-        self._shardings: dict[tuple, Any] = {}
+        self._repr: str | None = None
+        self._shardings: dict[tuple[Any, ...], Any] = {}
 
     @property
     def shape(self) -> OrderedDict[Hashable, int]:
@@ -171,7 +172,7 @@ class AbstractMesh(BaseMesh):
     """
 
     __slots__ = ()
-    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    _interned: weakref.WeakValueDictionary[Any, AbstractMesh] = weakref.WeakValueDictionary()
     _lock = threading.Lock()
 
     def __new__(cls, axis_sizes: Any, axis_names: Any = None, axis_types: Any = None) -> AbstractMesh:
@@ -193,7 +194,7 @@ class AbstractMesh(BaseMesh):
                 cls._interned[key] = found
         return found
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return (AbstractMesh, (self.axis_sizes, self.axis_names, self.axis_types))
 
     @property
@@ -213,7 +214,7 @@ class AbstractMesh(BaseMesh):
         """A mesh whose axes named in `changes` have other types."""
         return AbstractMesh(self.axis_sizes, self.axis_names, _replaced_types(self, changes))
 
-    def _no_devices(self):
+    def _no_devices(self) -> NoReturn:
         raise errors.MeshError(
             "AbstractMesh has no devices; use a `meshrt.sharding.Mesh`, for example from `meshrt.make_mesh`"
         )
@@ -225,7 +226,7 @@ class AbstractMesh(BaseMesh):
     is_multi_process = property(lambda self: self._no_devices())
 
 
-def _split_pairs(pairs: Any) -> tuple[tuple, tuple]:
+def _split_pairs(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     ok = isinstance(pairs, Sequence) and all(isinstance(p, Sequence) and len(p) == 2 for p in pairs)
     if not ok:
         raise errors.ShardingTypeError(
@@ -253,10 +254,13 @@ class Mesh(BaseMesh):
     """
 
     __slots__ = ("_abstract", "_devices", "_entered", "flat_devices")
-    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    _interned: weakref.WeakValueDictionary[Any, Mesh] = weakref.WeakValueDictionary()
     _lock = threading.Lock()
 
     flat_devices: tuple[Any, ...]
+    _devices: np.ndarray
+    _abstract: AbstractMesh
+    _entered: threading.local
 
     def __new__(cls, devices: Any, axis_names: Any, axis_types: Any = None) -> Mesh:
         array = np.array(devices, dtype=object)  # a copy: a mesh never changes
@@ -345,7 +349,7 @@ class Mesh(BaseMesh):
         """A mesh whose axes named in `changes` have other types."""
         return Mesh(self._devices, self.axis_names, _replaced_types(self, changes))
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         platform = self.flat_devices[0].platform if self.flat_devices else None
         ids = tuple(d.id for d in self.flat_devices)
         return (_unpickle, (platform, ids, self.axis_sizes, self.axis_names, self.axis_types))
@@ -359,19 +363,17 @@ class Mesh(BaseMesh):
         _state.context.swap(*self._entered.stack.pop())
 
 
-def _unpickle(platform: str | None, ids: tuple, sizes: tuple, names: tuple, types: tuple) -> Mesh:
-    from meshrt.runtime import backend  # a mesh in a pickle names devices by id; only the backend knows them
-
+def _unpickle(
+    platform: str | None,
+    ids: tuple[int, ...],
+    sizes: tuple[int, ...],
+    names: tuple[Hashable, ...],
+    types: tuple[AxisType, ...],
+) -> Mesh:
     if platform is None:
         return empty_mesh
-    by_id = {d.id: d for d in backend.devices(platform)}
-    missing = [i for i in ids if i not in by_id]
-    if missing:
-        raise errors.MeshError(
-            f"a pickled mesh has {platform} devices with ids {missing}, which this process does not have "
-            f"(it has {sorted(by_id)}); start with as many devices as when it was pickled"
-        )
-    return Mesh(np.array([by_id[i] for i in ids], dtype=object).reshape(sizes), names, types)
+    devices = np.array(lookup_by_id(platform, ids, "a pickled mesh"), dtype=object)
+    return Mesh(devices.reshape(sizes), names, types)
 
 
 empty_abstract_mesh = AbstractMesh((), ())

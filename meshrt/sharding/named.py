@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.sharding.devices import lookup_by_id
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
@@ -90,7 +91,9 @@ class Sharding:
                 raise self._indivisible(tuple(global_shape), dim, size, parts, tiling)
         return tuple(s // p for s, p in zip(global_shape, tiling))
 
-    def _indivisible(self, shape: tuple, dim: int, size: int, parts: int, tiling: tuple) -> errors.IndivisibleError:
+    def _indivisible(
+        self, shape: tuple[int, ...], dim: int, size: int, parts: int, tiling: tuple[int, ...]
+    ) -> errors.IndivisibleError:
         above = size + -size % parts
         fitting = f"{above - parts} or {above}" if size > parts else f"{above}"
         return errors.IndivisibleError(
@@ -132,7 +135,7 @@ class Sharding:
             return False
         return self.layout_key(ndim) == other.layout_key(ndim)
 
-    def layout_key(self, ndim: int) -> tuple:
+    def layout_key(self, ndim: int) -> tuple[Any, ...]:
         """Which device (by position) holds which part; equal keys put the same data at the same positions."""
         tiling = self.tiling(ndim)
         if math.prod(tiling) == 1:
@@ -160,10 +163,16 @@ class NamedSharding(Sharding):
 
     mesh: Mesh | AbstractMesh
     spec: PartitionSpec
+    memory_kind: str | None
+    # None over an AbstractMesh.
+    _assignment: tuple[Any, ...] | None
+    # `tiling` by rank.
+    _tilings: dict[int, tuple[int, ...]]
 
     def __new__(cls, mesh: Any, spec: Any, *, memory_kind: str | None = None) -> NamedSharding:
         try:
-            return mesh._shardings[spec, memory_kind]
+            known: NamedSharding = mesh._shardings[spec, memory_kind]
+            return known
         except (AttributeError, KeyError, TypeError):
             pass
         check_spec(mesh, spec)
@@ -174,9 +183,10 @@ class NamedSharding(Sharding):
         made._assignment = mesh.flat_devices if isinstance(mesh, Mesh) else None
         made._tilings = {}
         made._init_caches()
-        return mesh._shardings.setdefault((spec, memory_kind), made)
+        kept: NamedSharding = mesh._shardings.setdefault((spec, memory_kind), made)
+        return kept
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild_named, (self.mesh, self.spec, self.memory_kind))
 
     @property
@@ -203,7 +213,7 @@ class NamedSharding(Sharding):
         return all(self.mesh._sizes[a] == 1 for a in self.spec.axes)
 
     @property
-    def replicated_axes(self) -> frozenset:
+    def replicated_axes(self) -> frozenset[Any]:
         """The mesh axes that neither split the value nor hold partial sums."""
         return frozenset(self.mesh.axis_names) - set(self.spec.axes) - self.spec.unreduced
 
@@ -305,7 +315,10 @@ class SingleDeviceSharding(Sharding):
     """The whole value on one device."""
 
     __slots__ = ("_assignment", "device", "memory_kind", "mesh")
-    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    device: Any
+    memory_kind: str | None
+    _assignment: tuple[Any, ...]
+    _interned: weakref.WeakValueDictionary[Any, SingleDeviceSharding] = weakref.WeakValueDictionary()
     _lock = threading.Lock()
 
     def __new__(cls, device: Any, *, memory_kind: str | None = None) -> SingleDeviceSharding:
@@ -324,7 +337,7 @@ class SingleDeviceSharding(Sharding):
                     cls._interned[key] = found
         return found
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild_single, (self.device.platform, self.device.id, self.memory_kind))
 
     @property
@@ -354,9 +367,5 @@ class SingleDeviceSharding(Sharding):
 
 
 def _rebuild_single(platform: str, device_id: int, memory_kind: str | None) -> SingleDeviceSharding:
-    from meshrt.runtime import backend  # a pickle names the device by id; only the backend knows it
-
-    for device in backend.devices(platform):
-        if device.id == device_id:
-            return SingleDeviceSharding(device, memory_kind=memory_kind)
-    raise errors.MeshError(f"a pickled sharding is on {platform} device {device_id}, which this process does not have")
+    (device,) = lookup_by_id(platform, (device_id,), "a pickled sharding")
+    return SingleDeviceSharding(device, memory_kind=memory_kind)

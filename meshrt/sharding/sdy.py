@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,22 +9,25 @@ from meshrt import errors
 from meshrt.sharding.mesh import BaseMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
+from propagation.errors import ModuleParseError
+from propagation.sdy_text import AxisText, axis_text, dim_text, mesh_text, read_sharding, sharding_text
 
 __all__ = ["mesh_to_sdy_text", "spec_from_sdy", "spec_from_sdy_text", "to_sdy_text"]
 
+_OPEN = dim_text((), is_open=True)
 
-def _quote(axis: Any) -> str:
-    if not isinstance(axis, str):
-        raise errors.UnsupportedError(f"mesh axes in programs must be named by strings. Got {axis!r}; rename the axis")
-    escaped = "".join(
-        c if c.isprintable() and c not in '"\\' else "".join(f"\\{b:02X}" for b in c.encode()) for c in axis
-    )
-    return f'"{escaped}"'
+
+def _axis(name: Any) -> str:
+    if not isinstance(name, str):
+        raise errors.UnsupportedError(f"mesh axes in programs must be named by strings. Got {name!r}; rename the axis")
+    return axis_text(name)
 
 
 def mesh_to_sdy_text(mesh: BaseMesh) -> str:
     """The body of `sdy.mesh @name = ...`: `<["data"=4, "model"=2]>`."""
-    return "<[" + ", ".join(f"{_quote(n)}={s}" for n, s in mesh.shape_tuple) + "]>"
+    for name in mesh.axis_names:
+        _axis(name)
+    return mesh_text((str(name), size) for name, size in mesh.shape_tuple)
 
 
 def to_sdy_text(sharding: NamedSharding | PartitionSpec, ndim: int, mesh_name: str = "mesh") -> str:
@@ -35,13 +37,9 @@ def to_sdy_text(sharding: NamedSharding | PartitionSpec, ndim: int, mesh_name: s
       RankMismatchError: the spec has more than `ndim` entries.
     """
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
-    dims = []
-    for entry in spec.padded(ndim):
-        dims.append("{?}" if entry is UNCONSTRAINED else "{" + ", ".join(map(_quote, axes_of(entry))) + "}")
-    unreduced = ""
-    if spec.unreduced:
-        unreduced = ", unreduced={" + ", ".join(sorted(map(_quote, spec.unreduced))) + "}"
-    return f"#sdy.sharding<@{mesh_name}, [{', '.join(dims)}]{unreduced}>"
+    dims = [dim_text(map(_axis, axes_of(e))) if e is not UNCONSTRAINED else _OPEN for e in spec.padded(ndim)]
+    unreduced = sorted(map(_axis, spec.unreduced)) if spec.unreduced else ()
+    return f"#sdy.sharding{sharding_text(mesh_name, dims, (), unreduced)}"
 
 
 def spec_from_sdy(dims: Iterable[tuple[Iterable[str], bool]], unreduced: Iterable[str] = ()) -> PartitionSpec:
@@ -53,47 +51,27 @@ def spec_from_sdy(dims: Iterable[tuple[Iterable[str], bool]], unreduced: Iterabl
     return PartitionSpec(*entries, unreduced=frozenset(unreduced))
 
 
-_TEXT = re.compile(
-    r"\s*(?:#sdy\.sharding)?<\s*@(?P<mesh>[\w.$-]+|\"[^\"]*\")\s*,\s*\[(?P<dims>[^\]]*)\]"
-    r"(?P<rest>(?:\s*,\s*(?:replicated|unreduced)\s*=\s*\{[^}]*\})*)\s*>\s*"
-)
-_DIM = re.compile(r"\s*\{(?P<axes>[^}]*)\}\s*(?:p\d+)?\s*(?:,|$)")
-_AXIS = re.compile(r"\s*\"(?P<name>(?:[^\"\\]|\\[0-9A-Fa-f]{2})*)\"\s*(?P<sub>:\(\d+\)\d+)?\s*(?:,|$)")
-
-
 def spec_from_sdy_text(text: str) -> tuple[str, PartitionSpec]:
     """Mesh name and spec of `#sdy.sharding<@mesh, [{"x"}, {?}]>`.
 
     Raises:
       ShardingError: not such a text. UnsupportedError: a dimension is split over a part of an axis.
     """
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        raise errors.ShardingError(f"not an sdy.sharding attribute: {text!r}")
-    dims, rest, pos = [], match["dims"], 0
-    while pos < len(rest) and rest[pos:].strip():
-        dim = _DIM.match(rest, pos)
-        if dim is None:
-            raise errors.ShardingError(f"not a dimension sharding: {rest[pos:]!r} in {text!r}")
-        body = dim["axes"].strip()
-        is_open = body.endswith("?")
-        dims.append((_axis_names(body.removesuffix("?").rstrip().removesuffix(","), text), is_open))
-        pos = dim.end()
-    unreduced = re.search(r"unreduced\s*=\s*\{([^}]*)\}", match["rest"])
-    return match["mesh"].strip('"'), spec_from_sdy(dims, _axis_names(unreduced[1], text) if unreduced else ())
+    try:
+        found = read_sharding(text)
+    except ModuleParseError as e:
+        raise errors.ShardingError(f"not an sdy.sharding attribute: {e}") from None
+    if not isinstance(found.mesh, str):
+        raise errors.ShardingError(f"not an sdy.sharding attribute with the name of its mesh: {text!r}")
+    dims = [(_names(dim.axes, text), dim.is_open) for dim in found.dims]
+    return found.mesh, spec_from_sdy(dims, _names(found.unreduced, text))
 
 
-def _axis_names(body: str, text: str) -> list[str]:
-    names, pos = [], 0
-    while pos < len(body) and body[pos:].strip():
-        axis = _AXIS.match(body, pos)
-        if axis is None:
-            raise errors.ShardingError(f"not a list of axes: {body!r} in {text!r}")
-        if axis["sub"]:
+def _names(axes: Iterable[AxisText], text: str) -> list[str]:
+    for axis in axes:
+        if axis.size is not None:
             raise errors.UnsupportedError(
-                f"{text} splits over a part of axis {axis['name']!r}, which a PartitionSpec cannot say; make the mesh "
+                f"{text} splits over a part of axis {axis.name!r}, which a PartitionSpec cannot say; make the mesh "
                 "with two axes in place of that one"
             )
-        names.append(re.sub(rb"\\([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), axis["name"].encode()).decode())
-        pos = axis.end()
-    return names
+    return [axis.name for axis in axes]

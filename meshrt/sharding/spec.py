@@ -46,7 +46,7 @@ def _canonical(entry: Any) -> Any:
     return entry
 
 
-def _axis_set(axes: Any, what: str, spec_axes: list) -> frozenset:
+def _axis_set(axes: Any, what: str, spec_axes: list[Hashable]) -> frozenset[Hashable]:
     if not isinstance(axes, (set, frozenset)):
         raise errors.ShardingTypeError(f"`{what}` of a PartitionSpec must be a set of axis names. Got {axes!r}")
     if None in axes:
@@ -80,12 +80,12 @@ class PartitionSpec:
     __slots__ = ("axes", "partitions", "reduced", "unreduced")
 
     UNCONSTRAINED = UNCONSTRAINED
-    _interned: dict[tuple, PartitionSpec] = {}
+    _interned: dict[tuple[Any, ...], PartitionSpec] = {}
     _lock = threading.Lock()
 
     partitions: tuple[Any, ...]
-    unreduced: frozenset
-    reduced: frozenset
+    unreduced: frozenset[Hashable]
+    reduced: frozenset[Hashable]
     # Every axis that the partitions name, in order, duplicates kept.
     axes: tuple[Hashable, ...]
 
@@ -116,7 +116,7 @@ class PartitionSpec:
                 cls._interned[key] = found
         return found
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (self.partitions, self.unreduced, self.reduced))
 
     def update(self, **changes: Any) -> PartitionSpec:
@@ -196,7 +196,7 @@ class PartitionSpec:
         return f"P({', '.join(parts)}{trailing})"
 
 
-def _rebuild(partitions: Any, unreduced: frozenset, reduced: frozenset) -> PartitionSpec:
+def _rebuild(partitions: Any, unreduced: frozenset[Hashable], reduced: frozenset[Hashable]) -> PartitionSpec:
     return PartitionSpec(*partitions, unreduced=unreduced, reduced=reduced)
 
 

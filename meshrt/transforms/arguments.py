@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.core.types import aval_of
+from meshrt.transforms.high import leaf_paths
 
 __all__ = [
     "StaticValue", "argument_paths", "as_tuple", "check_argnums", "check_differentiable", "fun_name", "resolve_argnums",
@@ -18,11 +19,11 @@ __all__ = [
 
 
 class StaticValue:
-    """A Python value that a trace is made for, equal to others that give the same trace.
+    """A static argument as a cache key: two are equal if a trace made for one serves the other.
 
-    1, 1.0 and True are equal in Python, 0.0 and -0.0 as well, and a NaN equals nothing, itself included; traces see
-    the difference and the sameness. What stands in tuples and frozensets is told apart likewise; objects of other types
-    say themselves what they equal. Hashing it raises TypeError for values that cannot be hashed.
+    That is stricter than Python's `==`, by which 1, 1.0 and True are equal, as are 0.0 and -0.0, and laxer for NaN,
+    which equals not even itself. Elements of tuples and frozensets are compared in the same way; objects of other types
+    by their own `==`. Hashing raises TypeError for values that cannot be hashed.
     """
 
     __slots__ = ("key", "value")
@@ -113,18 +114,19 @@ def resolve_argnums(fun: Callable[..., Any], nums: Any, names: Any) -> tuple[tup
 
 def argument_paths(fun: Callable[..., Any] | None, in_tree: Any) -> list[str]:
     """A name for every leaf of `(args, kwargs)`, such as `params['w'][0]`."""
-    leaves = tree_util.tree_unflatten(in_tree, range(in_tree.num_leaves))
+    places = leaf_paths(in_tree)
     signature = signature_of(fun) if fun is not None else None
     names: list[str] = []
     if signature is not None:
         for p in signature.parameters.values():
             if p.kind is inspect.Parameter.VAR_POSITIONAL:
-                names += [f"{p.name}[{i}]" for i in range(max(0, len(leaves[0]) - len(names)))]
+                count = len(tree_util.treedef_children(tree_util.treedef_children(in_tree)[0]))
+                names += [f"{p.name}[{i}]" for i in range(max(0, count - len(names)))]
                 break
             if p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
                 names.append(p.name)
     paths = []
-    for path, _ in tree_util.tree_leaves_with_path(leaves):
+    for path in places:
         where, rest = path[0].idx, path[1:]
         if where == 0 and rest:
             index = rest[0].idx

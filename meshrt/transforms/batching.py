@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
-__all__ = ["BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr", "bring_to_front", "move_dim"]
+__all__ = ["BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr"]
 
 
 class MappedAxis(NamedTuple):
@@ -35,14 +36,10 @@ class BatchTracer(Tracer):
 class BatchTrace(Trace):
     """Applies batching rules in `parent`. `dims` has None for unbatched operands."""
 
-    __slots__ = ("axis", "parent")
+    __slots__ = ("axis", "parent", "requires_low")
 
     def __init__(self, parent: Trace, axis: MappedAxis):
-        self.parent, self.axis = parent, axis
-
-    @property
-    def requires_low(self) -> bool:
-        return self.parent.requires_low
+        self.parent, self.axis, self.requires_low = parent, axis, parent.requires_low
 
     def wrap(self, value: Any, dim: int | None) -> Any:
         return value if dim is None else BatchTracer(self, value, dim)
@@ -53,7 +50,9 @@ class BatchTrace(Trace):
         return value, None
 
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
-        values, dims, active, axis = [], [], False, self.axis
+        values: list[Any] = []
+        dims: list[int | None] = []
+        active, axis = False, self.axis
         for a in args:
             if type(a) is BatchTracer and a._trace is self:
                 values.append(a.value)
@@ -68,34 +67,13 @@ class BatchTrace(Trace):
             if not active:
                 return self.parent.process_primitive(primitive, values, params)
             if primitive.batch is None:
-                raise missing_rule(primitive, "batching", "cannot be used under vmap")
+                raise missing_rule(primitive, "batch", "cannot be used under vmap")
             out, out_dims = primitive.batch(axis if primitive.batch_axis else axis.size, values, dims, params)
         finally:
             context.trace = saved
         if not primitive.multiple_results:
             return self.wrap(out, out_dims)
         return [self.wrap(o, d) for o, d in zip(out, out_dims)]
-
-
-def move_dim(value: Any, source: int, target: int) -> Any:
-    """`value` with dimension `source` moved to position `target`."""
-    if source == target:
-        return value
-    from meshrt.primitives.reshape import transpose
-
-    order = [i for i in range(aval_of(value).ndim) if i != source]
-    order.insert(target, source)
-    return transpose(value, tuple(order))
-
-
-def bring_to_front(size: int, value: Any, dim: int | None) -> Any:
-    """`value` with its batch dimension first, broadcast to `size` if it has none."""
-    if dim is not None:
-        return move_dim(value, dim, 0)
-    from meshrt.primitives.reshape import broadcast_in_dim
-
-    aval = aval_of(value)
-    return broadcast_in_dim(value, (size, *aval.shape), tuple(range(1, aval.ndim + 1)))
 
 
 def batch_flat(
@@ -123,8 +101,10 @@ def batched_aval(size: int, aval: ShapedArray) -> ShapedArray:
 def batch_jaxpr(
     jaxpr: Jaxpr, axis: MappedAxis, batched: tuple[bool, ...], force_out: tuple[bool, ...] | bool = False
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-    """The batched Jaxpr: flagged arguments get a leading dimension `axis`, and so do the results it returns flags
-    for (all that `force_out` names). Cached by `jaxpr`.
+    """`jaxpr` mapped over `axis`, and which results are mapped.
+
+    Arguments flagged in `batched` get a leading dimension of the axis's size, and so do the mapped results: those that
+    depend on mapped arguments, and those flagged in `force_out`. Cached by `jaxpr`.
     """
     return _cache.get(jaxpr, (axis, batched, force_out), lambda: _batch_jaxpr(jaxpr, axis, batched, force_out))
 

@@ -16,23 +16,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.basic.shapes import move_dim
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from meshrt.core.primitive import Primitive
+from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import JaxprTrace, set_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums
-from meshrt.transforms.batching import batch_jaxpr, move_dim
+from meshrt.transforms.batching import batch_jaxpr
 from meshrt.transforms.custom_arguments import split_arguments
+from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import transpose_jaxpr
-from meshrt.transforms.linearize import linearize_jaxpr
+from meshrt.transforms.linearize import linearize_flat, linearize_jaxpr
+from meshrt.transforms.recompute import Policy, inlined, split
 from meshrt.transforms.residuals import renamed, residual_vars
-from meshrt.transforms.tools import WeakCache, dce, is_undefined
+from meshrt.transforms.staged import stage
+from meshrt.transforms.tools import WeakCache, dce
 
 __all__ = ["checkpoint", "checkpoint_p", "remat"]
-
-Policy = Callable[..., bool]
 
 
 def checkpoint(
@@ -70,13 +72,11 @@ def checkpoint(
     @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        from meshrt.primitives.control_staging import stage
-
         positions = tuple(sorted(n % len(args) if n < 0 else n for n in nums if -len(args) <= n < len(args)))
         split = split_arguments(args, positions)
         fixed = {k: v for k, v in kwargs.items() if k in names}
         dynamic = {k: v for k, v in kwargs.items() if k not in names}
-        leaves, tree = tree_util.tree_flatten((split.dynamic, dynamic))
+        leaves, tree = flatten((split.dynamic, dynamic))
         avals = [_aval(leaf, fun) for leaf in leaves]
         call = lambda arguments, keywords: fun(*split.join(arguments), **fixed, **keywords)
         plain = split.cache_key is not None and not fixed
@@ -134,8 +134,9 @@ def _plan(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], policy: Policy | None) -> _P
     body = lin.forward.jaxpr if policy is None else inlined(lin.forward.jaxpr)
     num_outs = len(jaxpr.outvars)
     residuals = residual_vars(lin, body)
-    saved, again = _split(body, residuals, policy)
-    forward, _ = dce(Jaxpr((), body.invars, (*body.outvars[:num_outs], *saved), body.eqns, body.name))
+    parts = split(body, residuals, policy)
+    saved, again = parts.saved, parts.again
+    forward, _ = dce(Jaxpr((), body.invars, (*body.outvars[:num_outs], *saved), parts.forward, body.name))
     inputs = {a for e in again for a in e.invars if type(a) is Var} | set(residuals)
     needed = [i for i, v in enumerate(body.invars) if v in inputs]
     names = dict(zip(lin.linear.invars, residuals))
@@ -147,59 +148,18 @@ def _plan(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], policy: Policy | None) -> _P
     return _Plan(lin.forward.consts, forward, needed, linear, lin.nonzeros_out)
 
 
-def _split(body: Jaxpr, residuals: Sequence[Var], policy: Policy | None) -> tuple[list[Var], list[Eqn]]:
-    """(values to save, equations to run again) so that `residuals` can be had from them and the arguments."""
-    live = set(residuals)
-    saved: list[Var] = []
-    again: list[Eqn] = []
-    for eqn in reversed(body.eqns):
-        wanted = [v for v in eqn.outvars if v in live]
-        if not wanted:
-            continue
-        if policy is not None and policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params):
-            saved += wanted
-            continue
-        again.append(eqn)
-        live.update([a for a in eqn.invars if type(a) is Var])
-    return saved[::-1], again[::-1]
-
-
-def inlined(jaxpr: Jaxpr) -> Jaxpr:
-    """`jaxpr` with calls of jitted functions written out, so that a policy sees the operations inside."""
-    from meshrt.primitives.call import jit_p
-
-    if not any(e.primitive is jit_p for e in jaxpr.eqns):
-        return jaxpr
-    eqns: list[Eqn] = []
-    names: dict[Var, Any] = {}
-    for eqn in jaxpr.eqns:
-        eqn = renamed(eqn, names)
-        if eqn.primitive is not jit_p:
-            eqns.append(eqn)
-            continue
-        inner = inlined(eqn.params["jaxpr"])
-        copies: dict[Var, Any] = dict(zip(inner.invars, eqn.invars))
-        for e in inner.eqns:
-            outs = [Var(v.aval) for v in e.outvars]
-            eqns.append(e.replace([copies.get(a, a) if type(a) is Var else a for a in e.invars], outs))
-            copies.update(zip(e.outvars, outs))
-        names.update(zip(eqn.outvars, [copies[o] if type(o) is Var else o for o in inner.outvars]))
-    outs = [names.get(o, o) if type(o) is Var else o for o in jaxpr.outvars]
-    return Jaxpr((), jaxpr.invars, outs, eqns, jaxpr.name, None, jaxpr.is_high)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The primitive
 
 
-def _lower(ctx, eqn: Eqn, *operands):
+def _lower(ctx: Any, eqn: Eqn, *refs: Any) -> Any:
+    operands = list(refs)
     if eqn.params["differentiated"] and eqn.params["prevent_cse"]:
         at = [i for i, a in enumerate(eqn.invars) if type(a) is not Literal]
         if at:
             behind = ctx.ops(
                 "stablehlo.optimization_barrier", [operands[i] for i in at], [eqn.invars[i].aval for i in at]
             )
-            operands = list(operands)
             for i, ref in zip(at, behind):
                 operands[i] = ref
     return ctx.jaxpr(eqn.params["jaxpr"], operands)
@@ -264,10 +224,9 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 checkpoint_p = Primitive(
     "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
-    transpose=_transpose, batch=_batch, batch_axis=True, multiple_results=True, cache_types=False,
+    transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
+    multiple_results=True, cache_types=False,
 )  # fmt: skip
-checkpoint_p.dce = _dce
-checkpoint_p.effects_rule = lambda *avals, jaxpr, **_: jaxpr.effects
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -276,9 +235,7 @@ checkpoint_p.effects_rule = lambda *avals, jaxpr, **_: jaxpr.effects
 
 def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[Any, str]]:
     """What reverse mode of `fun` at these arguments saves between the passes: types and where each value comes from."""
-    from meshrt.transforms.linearize import linearize_flat
-
-    leaves, tree = tree_util.tree_flatten((args, kwargs))
+    leaves, tree = flatten((args, kwargs))
     paths = [p for p, _ in tree_util.tree_flatten_with_path((args, kwargs))[0]]
     trace = JaxprTrace(fun_name(fun))
     inputs = [trace.argument(aval_of(x), f"argument {i}") for i, x in enumerate(leaves)]

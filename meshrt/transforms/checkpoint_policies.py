@@ -21,10 +21,10 @@ def _name_jvp(primals, tangents, *, name):
     return name_p.bind(*primals, name=name), tangents[0]
 
 
-name_p = Primitive(
+name_p: Primitive = Primitive(
     "name", lambda x, *, name: x, lower=lambda ctx, eqn, x: x, jvp=_name_jvp,
     transpose=lambda ct, x, *, name: [ct],
-    batch=lambda size, args, dims, params: (name_p.bind(*args, **params), dims[0]),
+    batch=lambda size, args, dims, params: (name_p.bind(*args, **params), dims[0]), cheap=True,
 )  # fmt: skip
 
 
@@ -45,15 +45,12 @@ def nothing_saveable(*_: Any, **__: Any) -> bool:
 
 def dots_saveable(primitive: Primitive, *_: Any, **__: Any) -> bool:
     """Saves the results of matrix products and convolutions."""
-    return primitive.name in ("dot_general", "conv_general_dilated")
+    return primitive.contraction
 
 
 def dots_with_no_batch_dims_saveable(primitive: Primitive, *_: Any, **params: Any) -> bool:
     """Saves the results of matrix products without batch dimensions: those with parameters, not those of attention."""
-    if primitive.name != "dot_general":
-        return False
-    _, (lhs_batch, rhs_batch) = params["dimension_numbers"]
-    return not lhs_batch and not rhs_batch
+    return primitive.batch_dimensions is not None and not primitive.batch_dimensions(params)
 
 
 def save_anything_except_these_names(*names_not_to_save: str) -> Policy:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.shapes import zeros
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import StaticValue, signature_of
 from meshrt.transforms.batching import MappedAxis
-from meshrt.transforms.tools import zeros
 
 __all__ = [
     "MappableRule",
@@ -54,6 +54,7 @@ class MappableRule:
     __slots__ = ("_batched_forms",)
 
     batched_class: Any
+    _batched_forms: dict[tuple[MappedAxis, tuple[bool, ...]], Any]
 
     def mapped(self, axis: MappedAxis, batched: tuple[bool, ...]) -> Any:
         """The rule over a leading dimension `axis` in the flagged arguments."""
@@ -74,7 +75,7 @@ def instantiate_zero(aval: ShapedArray) -> Any:
 
 def nondiff_positions(fun: Callable[..., Any], nums: Sequence[int], names: Iterable[str]) -> tuple[int, ...]:
     """The positions of non-differentiable arguments given by number and by name."""
-    found = {nums} if isinstance(nums, int) else set(nums)
+    found: set[int] = {nums} if isinstance(nums, int) else set(nums)
     if isinstance(names, str):
         names = (names,)
     signature = signature_of(fun)

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.pointwise import add_tangents
+from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.batching import BatchTrace, MappedAxis, batch_jaxpr, bring_to_front, move_dim
+from meshrt.transforms.batching import BatchTrace, MappedAxis, batch_jaxpr
 from meshrt.transforms.custom_arguments import (
     MappableRule,
     SymbolicZero,
@@ -27,8 +29,10 @@ from meshrt.transforms.custom_arguments import (
     split_arguments,
     type_mismatch,
 )
+from meshrt.transforms.high import flatten
 from meshrt.transforms.linear import LinearTrace, LinearTracer
-from meshrt.transforms.tools import WeakCache, add_tangents
+from meshrt.transforms.staged import stage
+from meshrt.transforms.tools import WeakCache
 
 __all__ = ["custom_jvp", "custom_jvp_call_p"]
 
@@ -93,21 +97,19 @@ class custom_jvp:
         self.defjvp(jvp)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from meshrt.primitives.control_staging import stage
-
-        name = fun_name(self.fun)
-        if self.jvp is None:
+        name, jvp = fun_name(self.fun), self.jvp
+        if jvp is None:
             raise errors.MissingRuleError(f"No JVP defined for custom_jvp function {name} using defjvp.")
         split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
-        leaves, tree = tree_util.tree_flatten(split.dynamic)
+        leaves, tree = flatten(split.dynamic)
         key = split.cache_key
         call = lambda *dynamic: self.fun(*split.join(dynamic))
         call.__name__ = name
         own = None if key is None else self._staged
         staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_jvp", key, name), own)
         rule = self._rules.get(
-            staged.jaxpr, (self.jvp, self.symbolic_zeros, key),
-            lambda: JvpRule(self.jvp, self.symbolic_zeros, name, split.fixed, tree, staged.out_tree, staged.out_avals),
+            staged.jaxpr, (jvp, self.symbolic_zeros, key),
+            lambda: JvpRule(jvp, self.symbolic_zeros, name, split.fixed, tree, staged.out_tree, staged.out_avals),
         )  # fmt: skip
         outs = custom_jvp_call_p.bind(
             *staged.consts, *leaves, jaxpr=staged.jaxpr, num_consts=len(staged.consts), rule=rule
@@ -120,7 +122,10 @@ class JvpRule(MappableRule):
 
     __slots__ = ("fixed", "in_tree", "jvp", "name", "out_avals", "out_tree", "symbolic_zeros")
 
-    def __init__(self, jvp, symbolic_zeros, name, fixed, in_tree, out_tree, out_avals):
+    def __init__(
+        self, jvp: Callable[..., Any], symbolic_zeros: bool, name: str, fixed: Sequence[Any], in_tree: Any,
+        out_tree: Any, out_avals: Sequence[ShapedArray],
+    ) -> None:  # fmt: skip
         self.jvp, self.symbolic_zeros, self.name, self.fixed = jvp, symbolic_zeros, name, fixed
         self.in_tree, self.out_tree, self.out_avals = in_tree, out_tree, out_avals
 
@@ -137,7 +142,7 @@ class JvpRule(MappableRule):
                 f"outputs, but got {pair}"
             )
         is_zero = lambda x: isinstance(x, SymbolicZero)
-        outs, out_tree = tree_util.tree_flatten(pair[0])
+        outs, out_tree = flatten(pair[0])
         t_outs, t_tree = tree_util.tree_flatten(pair[1], is_leaf=is_zero)
         if out_tree != t_tree:
             raise errors.ArgumentTypeError(
@@ -244,6 +249,7 @@ custom_jvp_call_p = Primitive(
     "custom_jvp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
-    jvp=_jvp, batch=_batch, batch_axis=True, multiple_results=True, cache_types=False,
+    jvp=_jvp, batch=_batch, batch_axis=True, effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
+    multiple_results=True, cache_types=False,
+    absent={"transpose": "its rule gives a tangent that is made of other operations"},
 )  # fmt: skip
-custom_jvp_call_p.effects_rule = lambda *avals, jaxpr, num_consts, rule: jaxpr.effects

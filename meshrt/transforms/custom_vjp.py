@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.primitive import Primitive
+from meshrt.core.basic.shapes import bring_to_front, move_dim, reduce_sum_p
+from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.batching import BatchTrace, MappedAxis, batch_jaxpr, bring_to_front, move_dim
+from meshrt.transforms.batching import BatchTrace, MappedAxis, batch_jaxpr
 from meshrt.transforms.custom_arguments import (
     MappableRule,
+    SplitArguments,
     SymbolicZero,
     instantiate_zero,
     leaf_aval,
@@ -30,7 +32,9 @@ from meshrt.transforms.custom_arguments import (
     split_arguments,
     type_mismatch,
 )
-from meshrt.transforms.tools import WeakCache, is_undefined
+from meshrt.transforms.high import flatten, leaf_paths
+from meshrt.transforms.staged import stage
+from meshrt.transforms.tools import WeakCache
 
 __all__ = ["CustomVJPPrimal", "custom_vjp", "custom_vjp_call_p"]
 
@@ -55,6 +59,8 @@ class custom_vjp:
     >>> f.defvjp(lambda x, y: (f(x, y), (jnp.cos(x), jnp.sin(x), y)),
     ...          lambda saved, g: (saved[0] * g * saved[2], saved[1] * g))
     """
+
+    __name__: str
 
     def __init__(
         self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Iterable[str] = ()
@@ -93,22 +99,20 @@ class custom_vjp:
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from meshrt.primitives.control_staging import stage
-
-        name = fun_name(self.fun)
-        if self.fwd is None or self.bwd is None:
+        name, fwd, bwd = fun_name(self.fun), self.fwd, self.bwd
+        if fwd is None or bwd is None:
             raise errors.MissingRuleError(f"No VJP defined for custom_vjp function {name} using defvjp.")
         split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
         refuse_tracers(split.fixed, name, "custom_vjp")
-        leaves, tree = tree_util.tree_flatten(split.dynamic)
+        leaves, tree = flatten(split.dynamic)
         key = split.cache_key
         call = lambda *dynamic: self.fun(*split.join(dynamic))
         own = None if key is None else self._staged
         staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_vjp", key, name), own)
         rule = self._rules.get(
-            staged.jaxpr, (self.fwd, self.bwd, self.symbolic_zeros, key),
+            staged.jaxpr, (fwd, bwd, self.symbolic_zeros, key),
             lambda: VjpRule(
-                self.fwd, self.bwd, self.symbolic_zeros, name, split, tree, staged.out_tree, tuple(staged.out_avals)
+                fwd, bwd, self.symbolic_zeros, name, split, tree, staged.out_tree, tuple(staged.out_avals)
             ),
         )  # fmt: skip
         outs = custom_vjp_call_p.bind(
@@ -126,7 +130,10 @@ class VjpRule(MappableRule):
 
     __slots__ = ("bwd", "fixed", "fwd", "in_tree", "join", "name", "out_avals", "out_tree", "symbolic_zeros")
 
-    def __init__(self, fwd, bwd, symbolic_zeros, name, split, in_tree, out_tree, out_avals):
+    def __init__(
+        self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool, name: str, split: SplitArguments,
+        in_tree: Any, out_tree: Any, out_avals: Sequence[ShapedArray],
+    ) -> None:  # fmt: skip
         self.fwd, self.bwd, self.symbolic_zeros, self.name = fwd, bwd, symbolic_zeros, name
         # Not `split` itself, which holds the arguments of the call that made the rule.
         self.fixed = split.fixed
@@ -148,8 +155,8 @@ class VjpRule(MappableRule):
                 "and residuals for the "
                 f"backward pass, but got {pair}"
             )
-        outs, out_tree = tree_util.tree_flatten(pair[0])
-        residuals, residual_tree = tree_util.tree_flatten(pair[1])
+        outs, out_tree = flatten(pair[0])
+        residuals, residual_tree = flatten(pair[1])
         if out_tree != self.out_tree:
             raise errors.ArgumentTypeError(
                 f"{title} must produce, as its first element, an output of the structure that {self.name} "
@@ -211,10 +218,10 @@ class Backward(NamedTuple):
         flat: list[Any] = []
         for i, (part, tree) in enumerate(zip(pulled, wanted)):
             flat += _match(part, tree, f"{title}: output[{i}]")
-        paths = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(rule.in_tree, list(range(len(flat)))))[0]
+        paths = leaf_paths(rule.in_tree)
         return [
             _checked(ct, aval, f"{title}: output{tree_util.keystr(p)}")
-            for ct, aval, (p, _) in zip(flat, self.in_avals, paths)
+            for ct, aval, p in zip(flat, self.in_avals, paths)
         ]
 
 
@@ -293,13 +300,11 @@ class BatchedBackward(NamedTuple):
     batched: tuple[bool, ...]
 
     def __call__(self, residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
-        from meshrt.primitives.reduce import reduce_sum_p
-
         trace = BatchTrace(context.trace, self.axis)
         with set_trace(trace):
             wrapped = [trace.wrap(r, d) for r, d in zip(residuals, self.residual_dims)]
             pulled = self.backward(wrapped, [None if c is None else trace.wrap(c, 0) for c in cts])
-        out = []
+        out: list[Any] = []
         for ct, batched in zip(pulled, self.batched):
             if ct is None:
                 out.append(None)
@@ -368,13 +373,15 @@ custom_vjp_call_p = Primitive(
     "custom_vjp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
-    jvp=_no_forward_mode, linearize=_linearize, batch=_batch, batch_axis=True, multiple_results=True, cache_types=False,
+    jvp=_no_forward_mode, linearize=_linearize, batch=_batch, batch_axis=True,
+    effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, multiple_results=True, cache_types=False,
+    absent={"transpose": "reverse mode goes by its linearize rule"},
 )  # fmt: skip
-custom_vjp_call_p.effects_rule = lambda *avals, jaxpr, num_consts, rule: jaxpr.effects
 
 custom_vjp_linear_p = Primitive(
     "custom_vjp_linear",
     lambda *avals, out_avals, **_: out_avals,
-    lower=_no_forward_mode, jvp=_no_forward_mode, transpose=_linear_transpose, multiple_results=True, cache_types=False,
+    lower=_no_forward_mode, jvp=_no_forward_mode, impl=_no_forward_mode, transpose=_linear_transpose,
+    multiple_results=True, cache_types=False,
+    absent={"batch": "it stands on tapes only, and the backward rule is mapped before it gets there"},
 )  # fmt: skip
-custom_vjp_linear_p.impl = _no_forward_mode

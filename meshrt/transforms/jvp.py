@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt.core.basic.shapes import instantiate
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
 from meshrt.transforms.linear import LinearTrace
-from meshrt.transforms.tools import WeakCache, hoist_consts, instantiate
+from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = ["JVPTrace", "JVPTracer", "jvp_flat", "jvp_jaxpr"]
 
@@ -19,6 +20,7 @@ class JVPTracer(Tracer):
     """A value and its (nonzero) tangent."""
 
     __slots__ = ("primal", "tangent")
+    _trace: JVPTrace
 
     def __init__(self, trace: JVPTrace, primal: Any, tangent: Any):
         self._trace, self.primal, self.tangent = trace, primal, tangent
@@ -34,14 +36,10 @@ class JVPTracer(Tracer):
 class JVPTrace(Trace):
     """Applies jvp rules in `parent`. When the parent is a LinearTrace, this is linearization."""
 
-    __slots__ = ("parent",)
+    __slots__ = ("parent", "requires_low")
 
     def __init__(self, parent: Trace):
-        self.parent = parent
-
-    @property
-    def requires_low(self) -> bool:
-        return self.parent.requires_low
+        self.parent, self.requires_low = parent, parent.requires_low
 
     def wrap(self, primal: Any, tangent: Any) -> Any:
         return primal if tangent is None else JVPTracer(self, primal, tangent)

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshrt import errors
 from meshrt.core import source
+from meshrt.core.basic.pointwise import add_tangents
+from meshrt.core.basic.shapes import zeros
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from meshrt.core.primitive import Primitive, missing_rule
-from meshrt.core.trace import Trace, Tracer, context, set_trace
+from meshrt.core.primitive import Primitive, Undefined, is_undefined, missing_rule
+from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.transforms.tools import Undefined, WeakCache, add_tangents, as_literal, hoist_consts, is_undefined, zeros
+from meshrt.transforms.tools import WeakCache, as_literal, hoist_consts
 
 __all__ = ["LinearTrace", "LinearTracer", "backward", "backward_jaxpr", "transpose_jaxpr"]
 
@@ -37,7 +38,9 @@ class Step:
 
     __slots__ = ("args", "outvars", "params", "primitive", "source")
 
-    def __init__(self, primitive: Primitive, args: list[Any], params: dict[str, Any], outvars: list[Var], where: Any):
+    def __init__(
+        self, primitive: Primitive, args: list[Any], params: dict[str, Any], outvars: Sequence[Var], where: Any
+    ):
         self.primitive, self.args, self.params = primitive, args, params
         self.outvars, self.source = outvars, where
 
@@ -45,15 +48,11 @@ class Step:
 class LinearTrace(Trace):
     """Records operations on its tracers, passes all others to `parent`."""
 
-    __slots__ = ("parent", "tape")
+    __slots__ = ("parent", "requires_low", "tape")
 
     def __init__(self, parent: Trace):
-        self.parent = parent
+        self.parent, self.requires_low = parent, parent.requires_low
         self.tape: list[Step] = []
-
-    @property
-    def requires_low(self) -> bool:
-        return self.parent.requires_low
 
     def input(self, aval: ShapedArray) -> LinearTracer:
         return LinearTracer(self, Var(aval))
@@ -77,6 +76,7 @@ class LinearTrace(Trace):
         It is linear in its linear operands, so its linear results are its derivatives at zero in their direction, and
         the others are its values.
         """
+        assert primitive.linearize is not None
         mine = [type(a) is LinearTracer and a._trace is self for a in args]
         with set_trace(self):
             primals = [zeros(a.aval) if m else a for a, m in zip(args, mine)]
@@ -209,8 +209,6 @@ def transpose_jaxpr(
 
 
 def _transpose_jaxpr(jaxpr, linear, nonzero_cts):
-    from meshrt.core.trace import JaxprTrace, set_trace
-
     trace = JaxprTrace(jaxpr.name)
     known = [None if lin else trace.argument(a) for a, lin in zip(jaxpr.in_avals, linear)]
     cts = [trace.argument(a) if nz else None for a, nz in zip(jaxpr.out_avals, nonzero_cts)]
@@ -220,9 +218,3 @@ def _transpose_jaxpr(jaxpr, linear, nonzero_cts):
         ins = [x for x in (*known, *cts) if x is not None]
         closed = trace.close(ins, [c for c in pulled if c is not None])
     return hoist_consts(closed), tuple(c is not None for c in pulled)
-
-
-def require_linear(value: Any, primitive: str) -> None:
-    """For transpose rules: raises unless `value` is known (a product of two linear operands is not linear)."""
-    if is_undefined(value):
-        raise errors.UnsupportedError(f"{primitive} was applied to two linear operands, which is not linear")

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, JaxprTracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
 from meshrt.transforms.jvp import JVPTrace
 from meshrt.transforms.linear import LinearTrace, LinearTracer
-from meshrt.transforms.tools import WeakCache, hoist_consts, instantiate
+from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = ["LinearFunction", "Linearized", "linearize_flat", "linearize_jaxpr"]
 
@@ -93,7 +94,8 @@ def _linearize(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[
                 where[id(o._var)] = ("out", k)
         for k, a in enumerate(args):
             where[id(a._var)] = ("arg", k)
-        sources, new = [], []
+        sources: list[tuple[str, int]] = []
+        new: list[Any] = []
         for r in residuals:
             place = where.get(id(r._var)) if type(r) is JaxprTracer and r._trace is trace else None
             if place is None:
@@ -104,13 +106,16 @@ def _linearize(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[
     return Linearized(forward, linear, tuple(t is not None for t in tangents), tuple(sources), len(new))
 
 
+linear_zero_p = Primitive(
+    "linear_zero",
+    lambda aval: aval,
+    lower=lambda ctx, eqn: ctx.full(0, eqn.params["aval"]),
+    transpose=lambda ct, aval: [],
+    absent=dict.fromkeys(("jvp", "batch"), "it stands on tapes only"),
+)
+
+
 def _known_zero(linear: LinearTrace, primal: Any) -> LinearTracer:
     """A tangent that is zero but present, for loops whose carry must have one."""
-    from meshrt.primitives.elementwise import linear_zero_p
-
     aval = aval_of(primal).to_tangent_aval()
     return linear.record(linear_zero_p, [], {"aval": aval})
-
-
-def instantiate_tangents(tangents: Sequence[Any], primals: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    return [instantiate(t, p) if w else t for t, p, w in zip(tangents, primals, wanted)]

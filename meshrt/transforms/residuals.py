@@ -1,7 +1,13 @@
-"""Choosing what to save: residuals that are cheap to compute from something smaller, or from something saved anyway.
+"""Rematerialization in loops: which residuals of a body are saved, and which the backward loop computes again.
 
-A residual of a loop is written to a stack and read back, for every turn; what is computed element by element from
-other residuals costs less when the backward pass computes it again, where it fuses with what uses it.
+A saved residual is written to a stack with one slice per iteration and read back from it. What is computed element by
+element from other saved values is cheaper to compute again, inside the operation that uses it:
+
+    a:f32[1024]     = exp b                    saved: 4 KB per iteration
+    c:f32[128,1024] = broadcast_in_dim a       a residual of `mul c d`; computed again from `a`, not saved: 512 KB
+    e:bool[128,1024] = gt d 0.0                a residual of a select; computed again if `d` is saved anyway
+
+Which primitives are worth it is told by their traits `cheap` and `fuses`.
 """
 
 from __future__ import annotations
@@ -10,31 +16,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt.core.jaxpr import Eqn, Jaxpr, Var
+from meshrt.heuristics import RECOMPUTED_OPERATIONS
 from meshrt.transforms.linearize import Linearized
 
 __all__ = ["cheapest_residuals", "renamed", "residual_vars"]
 
-# Operations whose results are as cheap to compute as to read: views, conversions and simple arithmetic. (Where they
-# have one operand but for literals; the rest of the backward pass fuses with them.)
-_CHEAP = frozenset([
-    "broadcast_in_dim", "reshape", "transpose", "convert_element_type", "slice", "rev", "copy", "stop_gradient", "name",
-    "neg", "add", "sub", "mul", "integer_pow", "abs", "sign", "max", "min", "not", "and", "or", "xor",
-    "eq", "ne", "lt", "le", "gt", "ge", "real", "imag",
-])  # fmt: skip
-
-# What else is computed element by element, with any number of operands.
-_ELEMENTWISE = _CHEAP | {
-    "div", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "square", "select_n", "clamp",
-    "erf", "erfc", "sin", "cos",
-}  # fmt: skip
 _NONE: frozenset[Any] = frozenset()
-_MOST = 16  # operations that are done again for one residual
 
 
 def residual_vars(lin: Linearized, body: Jaxpr) -> list[Var]:
     """The variables of the forward program (`lin.forward.jaxpr`, or `body` with its variables) that are residuals."""
     captured, num_outs = len(lin.forward.consts), len(body.outvars) - lin.num_residuals
-    places = {"arg": (body.invars, captured), "out": (body.outvars, 0), "res": (body.outvars, num_outs)}
+    places: dict[str, tuple[tuple[Any, ...], int]] = {
+        "arg": (body.invars, captured), "out": (body.outvars, 0), "res": (body.outvars, num_outs),
+    }  # fmt: skip
     return [places[kind][0][places[kind][1] + k] for kind, k in lin.sources]
 
 
@@ -54,11 +49,13 @@ def cheapest_residuals(
 ) -> tuple[list[Var], Jaxpr]:
     """Which variables of the forward program to save, and the linear program that takes them (before the tangents).
 
-    Each residual stands at the end of a chain of cheap operations, each of which has one operand. What is saved is the
-    member of the chain that costs least, or one that is saved for another residual; the linear program computes the
-    rest of the chain again. A chain that starts at a literal needs nothing. Of the saved values, those that are
-    functions of the others, element by element, are not saved either, but for values that `once` says are computed
-    once for all turns of a loop.
+    In two steps. First each residual is followed back along cheap operations with one operand (a chain: `a` for `c`
+    above); saved is the cheapest value of the chain, or one that is saved for another residual, and the linear program
+    repeats the rest. Nothing is saved for a chain that starts at a literal. Then a saved value is dropped if a fused
+    computation from other saved values gives it (its cone: `d` for `e` above).
+
+    `cost(v)` are the bytes that saving `v` takes in all iterations, 0 for what is there anyway; `once(v)` says that `v`
+    is loop-invariant, hence computed and saved only once.
     """
     made_by = {v: e for e in body.eqns if len(e.outvars) == 1 for v in e.outvars}
     chains = [_chain(v, made_by) for v in residuals]
@@ -85,11 +82,11 @@ def cheapest_residuals(
 
 
 def _chain(value: Var, made_by: dict[Var, Eqn]) -> list[Var]:
-    """`value`, the operand that it is a cheap function of, the operand of that, ..."""
+    """[value, the operand that it is a cheap function of, the operand of that, ...]."""
     chain = [value]
     while True:
         eqn = made_by.get(chain[-1])
-        if eqn is None or eqn.effects or eqn.primitive.name not in _CHEAP:
+        if eqn is None or eqn.effects or not eqn.primitive.cheap:
             return chain
         operands = {a for a in eqn.invars if type(a) is Var}
         if len(operands) != 1:
@@ -98,12 +95,11 @@ def _chain(value: Var, made_by: dict[Var, Eqn]) -> list[Var]:
 
 
 def _is_constant(value: Var, made_by: dict[Var, Eqn]) -> bool:
-    """Whether `value` is a literal, broadcast perhaps."""
+    """Whether `value` is computed from literals only: a broadcast scalar, say."""
     eqn = made_by.get(value)
-    return (
-        eqn is not None and not eqn.effects and eqn.primitive.name in _CHEAP
-        and not any(type(a) is Var for a in eqn.invars)
-    )  # fmt: skip
+    if eqn is None or eqn.effects or not eqn.primitive.cheap:
+        return False
+    return not any(type(a) is Var for a in eqn.invars)
 
 
 def _without_dependent(
@@ -113,20 +109,20 @@ def _without_dependent(
     cost: Callable[[Var], int],
     once: Callable[[Var], bool],
 ) -> list[Eqn]:
-    """Takes from `saved`, the last computed first, what the others determine; the operations to be done again.
+    """Removes from `saved`, last computed first, the values whose cone has leaves that cost less to save than they do.
 
-    What these need beyond `saved` is added: values that are there anyway, or once for all turns and cost less. A value
-    that a sharding constraint stands at is laid out like that. Unless what it is computed from is, too, that would be
-    moved there a second time, so the value stays.
+    Leaves that were not saved yet are added: they are there anyway, or loop-invariant. Returns the equations of the
+    cones. A value with a sharding constraint stays saved unless its leaves of the same shape have that constraint too:
+    computing it again would reshard it again.
     """
     order = {v: i for i, e in enumerate(body.eqns) for v in e.outvars}
     wanted = _constraints(body)
     again: list[Eqn] = []
 
     def is_smaller_inside(a: Var) -> bool:
-        """A constant, or a mask, that was only broadcast: it would be kept as large as it is used."""
+        """Whether a loop-invariant leaf is a broadcast of something smaller, which should be kept instead."""
         eqn = made_by.get(a)
-        if eqn is None or eqn.effects or eqn.primitive.name not in _CHEAP:
+        if eqn is None or eqn.effects or not eqn.primitive.cheap:
             return False
         return sum(cost(b) for b in {b for b in eqn.invars if type(b) is Var}) < cost(a)
 
@@ -149,32 +145,32 @@ def _without_dependent(
 
 
 def _constraints(body: Jaxpr) -> dict[Var, set[Any]]:
-    """The shardings in which values are asked for, or are given, by the program's own constraints."""
+    """The shardings of the constraints that a value is an operand or the result of."""
     found: dict[Var, set[Any]] = {}
     for eqn in body.eqns:
-        if eqn.primitive.name == "sharding_constraint":
+        if eqn.primitive.constraint is not None:
             for v in (*eqn.invars, *eqn.outvars):
                 if type(v) is Var:
-                    found.setdefault(v, set()).add(eqn.params["sharding"])
+                    found.setdefault(v, set()).add(eqn.primitive.constraint(eqn.params))
     return found
 
 
 def _cone(
     value: Var, made_by: dict[Var, Eqn], known: Callable[[Var], bool], once: Callable[[Var], bool]
 ) -> list[Eqn] | None:
-    """The operations that compute `value`, element by element, from known values; None if some are of another kind."""
+    """The equations that compute `value` from known values; None if one of them does not fuse, or they are too many."""
     found: dict[int, Eqn] = {}
     count = 0
     pending = [value]
     while pending:
         eqn = made_by.get(pending.pop())
-        if eqn is None or eqn.effects or eqn.primitive.name not in _ELEMENTWISE:
+        if eqn is None or eqn.effects or not eqn.primitive.fuses:
             return None
         if id(eqn) in found:
             continue
         found[id(eqn)] = eqn
         count += not once(eqn.outvars[0])
-        if count > _MOST:
+        if count > RECOMPUTED_OPERATIONS:
             return None
         pending += [a for a in eqn.invars if type(a) is Var and not known(a)]
     return list(found.values())

@@ -10,9 +10,9 @@ import numpy as np
 
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.trace import literal_value
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import aval_of
 
-__all__ = ["Undefined", "WeakCache", "add_tangents", "dce", "hoist_consts", "instantiate", "is_undefined", "zeros"]
+__all__ = ["WeakCache", "as_literal", "dce", "hoist_consts"]
 
 
 class WeakCache:
@@ -20,8 +20,8 @@ class WeakCache:
 
     __slots__ = ("_entries",)
 
-    def __init__(self):
-        self._entries: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+    def __init__(self) -> None:
+        self._entries: weakref.WeakKeyDictionary[Any, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
 
     def get(self, owner: Any, key: Hashable, make: Callable[[], Any]) -> Any:
         entries = self._entries.get(owner)
@@ -32,45 +32,6 @@ class WeakCache:
         except KeyError:
             value = entries[key] = make()
             return value
-
-
-class Undefined:
-    """Stands for a linear operand in a transpose rule: only its type is known."""
-
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: ShapedArray):
-        self.aval = aval
-
-    def __repr__(self) -> str:
-        return f"Undefined({self.aval.str_short()})"
-
-
-def is_undefined(value: Any) -> bool:
-    return type(value) is Undefined
-
-
-def zeros(aval: ShapedArray) -> Any:
-    """An array of zeros of a type, in the current trace."""
-    from meshrt.primitives.reshape import full
-
-    return full(aval.shape, 0, aval.dtype)
-
-
-def instantiate(tangent: Any, primal: Any) -> Any:
-    """`tangent`, or zeros of the tangent type of `primal` where it is None."""
-    return zeros(aval_of(primal).to_tangent_aval()) if tangent is None else tangent
-
-
-def add_tangents(a: Any, b: Any) -> Any:
-    """The sum of two tangents or cotangents, either of which may be None."""
-    if a is None:
-        return b
-    if b is None:
-        return a
-    from meshrt.primitives.elementwise import add_p
-
-    return add_p.bind(a, b)
 
 
 def hoist_consts(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
-from meshrt.transforms.batching import MappedAxis, batch_flat, bring_to_front, move_dim
+from meshrt.transforms.batching import MappedAxis, batch_flat
+from meshrt.transforms.high import flatten, opened
 from meshrt.tree_util import tree_flatten, tree_unflatten
 
 __all__ = ["vmap"]
@@ -24,10 +26,18 @@ def vmap(
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
 ) -> Callable[..., Any]:
-    """Maps `fun` over dimensions `in_axes` of its arguments (an int or None, or a pytree prefix of them).
+    """Maps `fun` over a dimension of its arguments: it is written for one member of a batch and runs for all at once.
 
-    `spmd_axis_name` names the mesh axis, or axes, that the mapped dimension is laid along wherever the function
-    constrains a sharding.
+    >>> vmap(jnp.dot, in_axes=(0, None))(jnp.ones((8, 3)), jnp.ones(3)).shape
+    (8,)
+
+    Args:
+      in_axes: which dimension of each argument is mapped, None for arguments that all members share: an int, or a
+        pytree prefix of the positional arguments. Keyword arguments are mapped over dimension 0.
+      out_axes: where the mapped dimension stands in the results, likewise.
+      axis_size: the size of the mapped dimension, needed only where no argument is mapped.
+      spmd_axis_name: the mesh axis, or axes, along which the mapped dimension is split wherever the function
+        constrains a sharding.
     """
     mesh_axes = as_tuple(spmd_axis_name)
     if isinstance(in_axes, list):
@@ -36,6 +46,7 @@ def vmap(
     @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = opened((args, kwargs))
         leaves, tree = tree_flatten((args, kwargs))
         dims = _in_dims(fun, in_axes, args, kwargs, leaves)
         size = _mapped_size(fun, leaves, dims, axis_size, tree)
@@ -44,7 +55,7 @@ def vmap(
 
         def flat(*values: Any) -> list[Any]:
             inner_args, inner_kwargs = tree_unflatten(tree, values)
-            out, structure = tree_flatten(fun(*inner_args, **inner_kwargs))
+            out, structure = flatten(fun(*inner_args, **inner_kwargs))
             out_tree.append(structure)
             return out
 
@@ -75,7 +86,7 @@ def _in_dims(fun, in_axes, args, kwargs, leaves) -> list[int | None]:
 
 
 def _mapped_size(fun, leaves, dims, axis_size, tree) -> int:
-    sizes = {}
+    sizes: dict[int, int] = {}  # size -> the first leaf that has it (-1: axis_size)
     for i, (x, d) in enumerate(zip(leaves, dims)):
         if d is None:
             continue

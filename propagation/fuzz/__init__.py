@@ -1,6 +1,8 @@
 """Random modules, decided by us and by the real Shardy passes inside jaxlib: `python -m propagation.fuzz --help`.
 
-    generator, elementary, numerics, structure    modules from a seed
+    generator                                     modules from a seed; elementary, numerics, structure and others
+                                                  have the steps that grow them (growing)
+    operations                                    modules of one operation, with every attribute drawn
     oracle                                        the real passes, in a child process
     compare                                       every value's sharding, ours beside theirs
     shrink                                        a failing module made small

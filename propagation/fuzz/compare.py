@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import jaxlib.version
 
 from .. import errors
-from ..annotations import Shardings, read_shardings
+from ..annotations import read_shardings
 from ..functions import callee_of
+from ..model import TensorSharding
 from ..program import Func, Program, read
 from ..propagated import run
+from ..shardings import Shardings
 
 __all__ = ["VERSION", "Comparison", "compare", "differences", "view"]
 
@@ -50,7 +54,7 @@ def view(program: Program, shardings: Shardings) -> list[Row]:
     """The entry function and those that it calls, in the order of first calls, with their operations in program order.
     The order and the names of functions mean nothing."""
 
-    def texts(found) -> tuple[str | None, ...]:
+    def texts(found: Iterable[TensorSharding | None]) -> tuple[str | None, ...]:
         return tuple(None if s is None else s.to_text() for s in found)
 
     out = []
@@ -76,7 +80,7 @@ def _reached(program: Program) -> list[Func]:
     return todo
 
 
-def compare(module: str, expected: str | None, stage: str = "closed", **options) -> Comparison:
+def compare(module: str, expected: str | None, stage: str = "closed", **options: Any) -> Comparison:
     """Our decision on `module` beside the oracle's answer `expected`. `options` are those of `propagation.run`;
     CHLO operations get no rules and faults are copied unless asked for otherwise, as in Shardy."""
     ours = problem = None
@@ -109,7 +113,7 @@ def _structure(a: list[Row], b: list[Row]) -> str:
     return f"{longer} has {abs(len(a) - len(b))} more operations"
 
 
-def differences(module: str, expected: str, stage: str = "closed", **options) -> list[str]:
+def differences(module: str, expected: str, stage: str = "closed", **options: Any) -> list[str]:
     """What differs, as text; empty if all shardings agree."""
     found = compare(module, expected, stage, **options)
     return [found.detail] if found.is_failure else []

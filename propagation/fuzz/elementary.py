@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from .generator import SIZES, Generator, Step, array, reducer, tensor
+from .growing import SIZES, Generator, Shape, Step, array, reducer, tensor
 
 __all__ = ["STEPS"]
 
@@ -16,7 +16,7 @@ BINARY = ["add", "atan2", "divide", "maximum", "minimum", "multiply", "power", "
 INTEGER = ["and", "or", "xor", "shift_left", "shift_right_arithmetic", "shift_right_logical"]
 
 
-def _nonscalar(shape) -> bool:
+def _nonscalar(shape: Shape) -> bool:
     return len(shape) > 0
 
 
@@ -92,7 +92,8 @@ def bitcast(g: Generator) -> None:
 
 def reshape(g: Generator) -> None:
     v = g.pick()
-    n, dims = prod(v[1]), []
+    n = prod(v[1])
+    dims: list[int] = []
     while n > 1 and len(dims) < 4:
         k = g.rng.choice([k for k in range(2, n + 1) if n % k == 0])
         dims.append(k)

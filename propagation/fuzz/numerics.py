@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .generator import SIZES, Generator, Step, array, reducer, tensor
+from .growing import SIZES, Generator, Shape, Step, array, reducer, tensor
 
 __all__ = ["STEPS"]
 
@@ -36,6 +36,7 @@ def gather(g: Generator) -> None:
     if v is None:
         return
     s, n = v[1], g.rng.choice(SIZES)
+    ids: Shape
     sizes = [1, *(m if g.rng.random() < 0.8 else 1 for m in s[1:])]
     batched = g.rng.random() < 0.3
     if batched:
@@ -61,6 +62,7 @@ def scatter(g: Generator) -> None:
     if v is None:
         return
     s, n, count = v[1], g.rng.choice(SIZES), g.rng.choice([1, 1, 2])
+    ids: Shape
     if g.rng.random() < 0.3:
         ids, updates = (s[0], n, 1), (s[0], n, *s[2:])
         dims = (
@@ -259,9 +261,10 @@ def collective(g: Generator) -> None:
         names, out = g.op("stablehlo.collective_permute", [v[0]], [tensor(s)], [tensor(s)], attrs), s
     else:
         to = g.rng.randrange(len(s))
-        out = list(wide)
-        out[0] //= 2
-        out[to] *= 2
+        sizes = list(wide)
+        sizes[0] //= 2
+        sizes[to] *= 2
+        out = tuple(sizes)
         attrs = f"split_dimension = 0 : i64, concat_dimension = {to} : i64, split_count = 2 : i64, {GROUPS}"
         names = g.op("stablehlo.all_to_all", [g.like(wide)], [tensor(wide)], [tensor(out)], attrs)
     g.keep(names[0], out)
@@ -272,9 +275,7 @@ def without_rule(g: Generator) -> None:
     name, s = g.pick()
     kind = g.rng.randrange(3)
     if kind == 0 and s:
-        body = (
-            "{ ^bb0(%p: tensor<f32>): %c = stablehlo.negate %p : tensor<f32>\nstablehlo.return %c : tensor<f32> }"
-        )
+        body = "{ ^bb0(%p: tensor<f32>): %c = stablehlo.negate %p : tensor<f32>\nstablehlo.return %c : tensor<f32> }"
         attrs = f"dimensions = {array(range(len(s)))}"
         g.keep(g.op("stablehlo.map", [name], [tensor(s)], [tensor(s)], attrs, body)[0], s)
     elif kind == 1 and s:

@@ -18,6 +18,12 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from jaxlib import version
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import chlo, sdy, stablehlo
+from jaxlib.mlir.passmanager import PassManager
+
 __all__ = ["Oracle", "passes", "run_batch"]
 
 IMPORT = [
@@ -115,13 +121,13 @@ class Oracle:
 
     def __init__(self, timeout_s: float = 120.0):
         self.timeout_s = timeout_s
-        self._child: subprocess.Popen | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._answers: queue.Queue[bytes] = queue.Queue()
 
     def __enter__(self) -> Oracle:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __call__(self, stage: str, text: str) -> str | None:
@@ -129,6 +135,7 @@ class Oracle:
         with `ERROR: ` if the passes refuse it, None if they killed their process."""
         child = self._child if self._child is not None and self._child.poll() is None else self._start()
         try:
+            assert child.stdin is not None  # a pipe
             child.stdin.write(json.dumps([stage, text]).encode() + b"\n")
             child.stdin.flush()
             line = self._answers.get(timeout=self.timeout_s)
@@ -137,7 +144,8 @@ class Oracle:
         if not line:
             self.close()
             return None
-        return json.loads(line)
+        answer: str = json.loads(line)
+        return answer
 
     def close(self) -> None:
         """Ends the child."""
@@ -145,11 +153,12 @@ class Oracle:
         if child is not None:
             child.kill()
             child.wait()
+            assert child.stdin is not None and child.stdout is not None  # pipes
             with contextlib.suppress(BrokenPipeError):  # what it never read may still be buffered
                 child.stdin.close()
             child.stdout.close()
 
-    def _start(self) -> subprocess.Popen:
+    def _start(self) -> subprocess.Popen[bytes]:
         self.close()
         env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
         child = subprocess.Popen(
@@ -160,10 +169,12 @@ class Oracle:
             env=env,
         )
         answers: queue.Queue[bytes] = queue.Queue()
+        lines = child.stdout
+        assert lines is not None  # a pipe
 
         def collect() -> None:
             try:
-                for line in child.stdout:
+                for line in lines:
                     answers.put(line)
             except ValueError:
                 pass  # closed by `close`
@@ -183,7 +194,6 @@ def run_batch(jobs: Iterable[tuple[str, str]], timeout: float = 120) -> list[str
 def pass_manager(names: Iterable[str]) -> Any:
     """The C++ passes of these names, in the current context: on modules, or on each function where a pass is one of
     functions."""
-    from jaxlib.mlir.passmanager import PassManager
 
     def anchored(name: str) -> str:
         try:
@@ -196,11 +206,6 @@ def pass_manager(names: Iterable[str]) -> Any:
 
 
 def _serve() -> None:
-    from jaxlib import version
-    from jaxlib.mlir import ir
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-    from jaxlib.mlir.dialects import chlo, sdy, stablehlo
-
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     context = ir.Context()

@@ -3,7 +3,7 @@ for each target."""
 
 from __future__ import annotations
 
-from .generator import SIZES, Generator, Step, array, reducer, tensor
+from .growing import SIZES, Generator, Step, array, reducer, tensor
 
 __all__ = ["STEPS"]
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from jaxlib.mlir import ir
 
 from .. import errors
-from ..annotations import Shardings, read_shardings
+from ..annotations import read_shardings
+from ..functions import drop_unreachable_functions
 from ..model import DimSharding, TensorSharding
 from ..program import Func, Op, Program, Use, Value, erase, read, replace_all_uses
+from ..shardings import Shardings
 from ..write import write
 
 __all__ = ["shrink"]
@@ -70,44 +73,59 @@ def _edits(copy: _Copy) -> Iterator[Edit]:
     that was kept still mean something."""
     program = copy.program
     for i in reversed(range(len(program.main.returned))):
-        yield lambda c, i=i: _drop_result(c, i)
+        yield partial(_drop_result, number=i)
     for i in reversed(range(len(program.ops()))):
-        yield lambda c, i=i: _drop_op(c, i)
+        yield partial(_drop_op, number=i)
     yield _drop_functions
     for i in reversed(range(len(program.main.args))):
-        yield lambda c, i=i: _drop_argument(c, i)
+        yield partial(_drop_argument, number=i)
     for i in range(len(program.values)):
-        yield lambda c, i=i: _change(c, i, lambda s: None)
+        yield partial(_change, index=i, change=_forgotten)
     for name, func in program.funcs.items():
         for i in range(len(func.result_types)):
-            yield lambda c, name=name, i=i: _drop_result_sharding(c, name, i)
+            yield partial(_drop_result_sharding, name=name, number=i)
     for i, value in enumerate(program.values):
         for change in _simpler(copy.shardings.get(value)):
-            yield lambda c, i=i, change=change: _change(c, i, change)
+            yield partial(_change, index=i, change=change)
 
 
-def _simpler(sharding: TensorSharding | None) -> list[Callable[[TensorSharding], TensorSharding | None]]:
+Change = Callable[[TensorSharding], TensorSharding | None]
+
+
+def _forgotten(sharding: TensorSharding) -> None:
+    return None
+
+
+def _simpler(sharding: TensorSharding | None) -> list[Change]:
     """Functions that simplify a sharding, each a little."""
     if sharding is None:
         return []
-    out = [
-        lambda s: TensorSharding(s.mesh, s.dims, (), s.unreduced),
+    out: list[Change] = [
+        lambda s: TensorSharding(s.mesh, s.dims, (), s.unreduced, s.reduction),
         lambda s: TensorSharding(s.mesh, s.dims, s.replicated, ()),
     ]
     for d in range(len(sharding.dims)):
-        out += [
-            lambda s, d=d: _with_dim(s, d, DimSharding(s.dims[d].axes, s.dims[d].is_open)),
-            lambda s, d=d: _with_dim(s, d, DimSharding(s.dims[d].axes[:-1], s.dims[d].is_open)),
-            lambda s, d=d: _with_dim(s, d, DimSharding(s.dims[d].axes, False)),
-        ]
+        out += [partial(_with_dim, d=d, change=change) for change in (_without_priority, _shorter, _closed)]
     return out
 
 
-def _with_dim(s: TensorSharding, d: int, dim: DimSharding) -> TensorSharding | None:
-    return s.with_dims((*s.dims[:d], dim, *s.dims[d + 1 :])) if d < len(s.dims) else None
+def _without_priority(dim: DimSharding) -> DimSharding:
+    return DimSharding(dim.axes, dim.is_open)
 
 
-def _change(c: _Copy, index: int, change) -> bool:
+def _shorter(dim: DimSharding) -> DimSharding:
+    return DimSharding(dim.axes[:-1], dim.is_open)
+
+
+def _closed(dim: DimSharding) -> DimSharding:
+    return DimSharding(dim.axes, False)
+
+
+def _with_dim(s: TensorSharding, d: int, change: Callable[[DimSharding], DimSharding]) -> TensorSharding | None:
+    return s.with_dims((*s.dims[:d], change(s.dims[d]), *s.dims[d + 1 :])) if d < len(s.dims) else None
+
+
+def _change(c: _Copy, index: int, change: Change) -> bool:
     old = c.shardings.table[index]
     if old is None:
         return False
@@ -147,7 +165,8 @@ def _drop_op(c: _Copy, number: int) -> bool:
     for value in op.results:
         if value.uses:
             replace_all_uses(value, _substitute(c, op, value))
-    op.parent.ops.remove(op)
+    if op.parent is not None:
+        op.parent.ops.remove(op)
     erase(op)
     return True
 
@@ -164,8 +183,10 @@ def _substitute(c: _Copy, op: Op, value: Value) -> Value:
     with c.program.context:
         attrs = {"value": ir.Attribute.parse(f"dense<0> : {value.type.text}")}
     constant = c.program.new_op("stablehlo.constant", [], [value.type], attrs, like=op)
-    constant.parent = op.parent
-    op.parent.ops.insert(op.parent.ops.index(op), constant)
+    block = op.parent
+    assert block is not None  # it is in the program
+    constant.parent = block
+    block.ops.insert(block.ops.index(op), constant)
     return constant.results[0]
 
 
@@ -199,8 +220,6 @@ def _drop_argument(c: _Copy, number: int) -> bool:
 
 
 def _drop_functions(c: _Copy) -> bool:
-    from ..functions import drop_unreachable_functions
-
     before = len(c.program.funcs)
     drop_unreachable_functions(c.program)
     return len(c.program.funcs) < before

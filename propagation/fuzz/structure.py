@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .generator import Callee, Generator, Shape, Step, tensor
+from collections.abc import Sequence
+
+from .growing import Callee, Generator, Scope, Shape, Step, tensor
 
 __all__ = ["STEPS"]
 
@@ -127,7 +129,7 @@ def _function(g: Generator, shapes: list[Shape]) -> Callee:
     return callee
 
 
-def _computation(g: Generator, args):
+def _computation(g: Generator, args: Scope) -> tuple[list[str], list[str]]:
     """The lines and the results of a body that sees only `args`, of their types."""
     outer, g.index = g.index, g.name()
     inner, scope = g.nested(g.rng.randint(1, 4), args, isolated=True)
@@ -165,7 +167,7 @@ def manual_computation(g: Generator) -> None:
     factor = 1
     for _, k in split:
         factor *= k
-    values = []
+    values: list[tuple[str, Shape, int, tuple[str, Shape]]] = []
     for _ in range(g.rng.choice([1, 1, 2])):
         v = g.pick(lambda s: any(n % factor == 0 for n in s))
         if v is None:
@@ -193,12 +195,12 @@ def manual_computation(g: Generator) -> None:
         + "\n".join(inner)
         + f"\nsdy.return {', '.join(results)} : {local_types} }} : ({types}) -> ({types})"
     )
-    for i, v in enumerate(values):
-        g.keep(f"{name}#{i}", v[1])
+    for i, (_, shape, *_) in enumerate(values):
+        g.keep(f"{name}#{i}", shape)
     g.used.add("manual_computation")
 
 
-def _manual_sharding(g: Generator, shape: Shape, at: int, split, free: list[str]) -> str:
+def _manual_sharding(g: Generator, shape: Shape, at: int, split: Sequence[tuple[str, int]], free: list[str]) -> str:
     """Manual axes lead dimension `at`; free axes may follow anywhere, and a dimension may have a priority."""
     dims: list[list[str]] = [[] for _ in shape]
     dims[at] = [f'"{n}"' for n, _ in split]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from .compare import Comparison, compare
 from .generator import generate
@@ -90,7 +91,7 @@ def _reason(detail: str) -> str:
     return lines[0].split("error:")[-1].split(": ", 1)[-1].strip()[:90]
 
 
-def oracle_stage(stage: str, dedup_functions_fully: bool = False, **_) -> str:
+def oracle_stage(stage: str, dedup_functions_fully: bool = False, **_: Any) -> str:
     """What the oracle calls one of our stages with these options."""
     return f"dedup-{stage}" if dedup_functions_fully else stage
 
@@ -100,7 +101,7 @@ def sweep(
     stage: str = "closed",
     features: bool = True,
     each: Callable[[Case], None] = lambda case: None,
-    **options,
+    **options: Any,
 ) -> Tally:
     """Compares the modules of `seeds` after `stage`. `each` is called with every case, `options` go to
     `propagation.run`."""
@@ -115,7 +116,7 @@ def sweep(
     return tally
 
 
-def shrink_case(case: Case, stage: str = "closed", limit: int = 2000, **options) -> str:
+def shrink_case(case: Case, stage: str = "closed", limit: int = 2000, **options: Any) -> str:
     """A minimal module that fails as `case` does: a module on which we raise stays one on which we raise."""
     judge = oracle_stage(stage, **options)
     with Oracle() as oracle:

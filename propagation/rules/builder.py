@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from ..graph import Op
 from ..model import FactorType, OpRule
+from .options import RuleOptions
 
-__all__ = ["NEED_REPLICATION", "PASS_THROUGH", "PERMUTATION", "REDUCTION", "RuleBuilder", "pointwise", "signature"]
+__all__ = [
+    "NEED_REPLICATION",
+    "PASS_THROUGH",
+    "PERMUTATION",
+    "REDUCTION",
+    "Dims",
+    "RuleBuilder",
+    "RuleFunction",
+    "pointwise",
+    "signature",
+]
+
+# For each of some tensors, the dimension that a factor has there.
+Dims = Sequence[int | None]
+RuleFunction = Callable[[Op, RuleOptions], OpRule | None]
+_Marked = TypeVar("_Marked", bound=RuleFunction)
+_Tensors = list[list[list[int]]]  # of each tensor, for each dimension, its factors
 
 PASS_THROUGH = FactorType.PASS_THROUGH
 REDUCTION = FactorType.REDUCTION
@@ -18,32 +37,38 @@ class RuleBuilder:
     """Collects factors over tensors given by their shapes; `build` makes the `OpRule`.
 
     A factor is placed by one dimension (or None) per operand and per result. A factor of size 1 joins no dimension
-    that already has a factor, and a dimension left without factors gets one of its own, of size 1.
+    that already has a factor, and a dimension left without factors gets one of its own, of size 1. So does a dimension
+    of unknown size (-1, `tensor<?x8xf32>`): it takes part in no factor, and nothing propagates to or from it.
     """
 
-    __slots__ = ("blocked", "operands", "results", "shapes", "sizes", "types")
+    __slots__ = ("blocked", "is_static", "operands", "results", "shapes", "sizes", "types")
 
     def __init__(self, operand_shapes: Sequence[Sequence[int]], result_shapes: Sequence[Sequence[int]]):
         self.shapes = (tuple(operand_shapes), tuple(result_shapes))
         self.sizes: list[int] = []
         self.types: list[FactorType] = []
         self.blocked: list[int] = []
-        self.operands = [[[] for _ in s] for s in operand_shapes]
-        self.results = [[[] for _ in s] for s in result_shapes]
+        self.is_static = not any(n < 0 for shapes in self.shapes for shape in shapes for n in shape)
+        self.operands: _Tensors = [[[] for _ in s] for s in operand_shapes]
+        self.results: _Tensors = [[[] for _ in s] for s in result_shapes]
 
     @classmethod
-    def of(cls, op) -> RuleBuilder:
+    def of(cls, op: Op) -> RuleBuilder:
         return cls([v.type.shape for v in op.operands], [v.type.shape for v in op.results])
 
     def add(
         self,
-        operand_dims: Sequence[int | None],
-        result_dims: Sequence[int | None],
+        operand_dims: Dims,
+        result_dims: Dims,
         size: int,
         kind: FactorType = PASS_THROUGH,
         blocked: bool = False,
     ) -> RuleBuilder:
         """A factor of `size` at dimension `operand_dims[i]` of operand i and `result_dims[i]` of result i."""
+        if not self.is_static:
+            if size < 0:
+                return self
+            operand_dims, result_dims = (self._known(i, dims) for i, dims in enumerate((operand_dims, result_dims)))
         factor = len(self.sizes)
         self.sizes.append(size)
         self.types.append(kind)
@@ -55,7 +80,13 @@ class RuleBuilder:
                     tensor[dim].append(factor)
         return self
 
-    def add_everywhere(self, dim: int, size: int, kind=PASS_THROUGH, blocked=False) -> RuleBuilder:
+    def _known(self, side: int, dims: Dims) -> list[int | None]:
+        """`dims` without those of unknown size."""
+        return [None if d is None or shape[d] < 0 else d for shape, d in zip(self.shapes[side], dims)]
+
+    def add_everywhere(
+        self, dim: int, size: int, kind: FactorType = PASS_THROUGH, blocked: bool = False
+    ) -> RuleBuilder:
         """A factor at dimension `dim` of every tensor that is not a scalar."""
         return self.add(
             [dim if shape else None for shape in self.shapes[0]],
@@ -71,15 +102,6 @@ class RuleBuilder:
             self.add_everywhere(dim, size, kind(dim) if kind else PASS_THROUGH)
         return self
 
-    def add_matching(self, in_shape, out_shape, mismatch: Callable[[int], None]) -> RuleBuilder:
-        """A factor in every tensor for dimensions equal in both shapes; `mismatch(dim)` adds those for the others."""
-        for dim, (n_in, n_out) in enumerate(zip(in_shape, out_shape)):
-            if n_in == n_out:
-                self.add_everywhere(dim, n_in)
-            else:
-                mismatch(dim)
-        return self
-
     def build(self, elementwise: bool = False, custom: bool = False) -> OpRule:
         for tensors in (self.operands, self.results):
             for tensor in tensors:
@@ -93,21 +115,21 @@ class RuleBuilder:
         )
 
 
-def _frozen(tensors) -> tuple:
+def _frozen(tensors: _Tensors) -> tuple[tuple[tuple[int, ...], ...], ...]:
     return tuple([tuple([tuple(dim) for dim in tensor]) for tensor in tensors])
 
 
-def pointwise(op, shape=None, elementwise: bool = True) -> OpRule:
+def pointwise(op: Op, shape: Sequence[int] | None = None, elementwise: bool = True) -> OpRule:
     """Every dimension passes through all tensors of `op` that are not scalars."""
     return RuleBuilder.of(op).add_pointwise(op.results[0].type.shape if shape is None else shape).build(elementwise)
 
 
-def signature(*names: str | None):
+def signature(*names: str | None) -> Callable[[_Marked], _Marked]:
     """Marks a rule function with the attributes on which its rule depends, apart from operand and result types; the
     registry reuses a rule for operations of equal signature. `signature(None)`: it depends on more; never reuse."""
 
-    def mark(function):
-        function.signature = None if names == (None,) else names
+    def mark(function: _Marked) -> _Marked:
+        vars(function)["signature"] = None if names == (None,) else names
         return function
 
     return mark

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from ..attributes import dot_dims
+from ..graph import Op
+from ..model import OpRule
 from .builder import REDUCTION, RuleBuilder, signature
+from .options import RuleOptions
 
 
 @signature("dot_dimension_numbers")
-def dot_general(op, options):
+def dot_general(op: Op, options: RuleOptions) -> OpRule:
     """Batching, then free dimensions of either side, then contracting ones."""
     lhs, rhs = (v.type.shape for v in op.operands)
     d = dot_dims(op.attrs["dot_dimension_numbers"])
@@ -29,7 +32,7 @@ def dot_general(op, options):
     return builder.build()
 
 
-def dot(op, options):
+def dot(op: Op, options: RuleOptions) -> OpRule:
     """Matrix and vector forms."""
     lhs, rhs = (v.type.shape for v in op.operands)
     builder = RuleBuilder.of(op)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from ..attributes import string
 from ..errors import BadRuleError
+from ..graph import Op
 from ..locations import source
 from ..model import OpRule
 from .builder import NEED_REPLICATION, PASS_THROUGH, RuleBuilder, pointwise, signature
+from .options import RuleOptions
 from .parse import fitted, parse_rule
+from .registered import user_rule
 
 _OPAQUE = {
     "sdy_testonly",
@@ -43,15 +47,15 @@ _POINTWISE = {
 }
 
 
-def target_of(op) -> str:
+def target_of(op: Op) -> str:
     """The name that a custom call calls."""
-    return string(op.attrs["call_target_name"])
+    target: str = string(op.attrs["call_target_name"])
+    return target
 
 
 @signature(None)
-def custom_call(op, options):
-    from . import user_rule  # the package collects this module
-
+def custom_call(op: Op, options: RuleOptions) -> OpRule | None:
+    """The rule that a user registered for the target, or that of a target with a known meaning."""
     target = target_of(op)
     own = user_rule(target)
     if own is not None:
@@ -60,7 +64,7 @@ def custom_call(op, options):
         return None
     known = _pointwise if target in _POINTWISE else _KNOWN.get(target)
     try:
-        return None if known is None else known(op)
+        return None if known is None else known(op, options)
     except (IndexError, KeyError, ValueError):  # MLIR knows nothing of a custom call's types
         types = [", ".join(v.type.text for v in values) for values in (op.operands, op.results)]
         raise BadRuleError(
@@ -70,12 +74,14 @@ def custom_call(op, options):
         ) from None
 
 
-def _pointwise(op) -> OpRule:
+def _pointwise(op: Op, options: RuleOptions) -> OpRule:
     return pointwise(op, elementwise=False)
 
 
-def _bound(target: str, own, op) -> OpRule | None:
+def _bound(target: str, own: Any, op: Op) -> OpRule | None:
     """The rule that was registered for `target`, for this call of it."""
+    if any(n < 0 for v in (*op.operands, *op.results) for n in v.type.shape):
+        return None  # what was registered is bound to sizes
     rule = own if isinstance(own, str) else own(op)
     if rule is None:
         return None
@@ -95,7 +101,7 @@ def is_opaque(target: str) -> bool:
     return target in _OPAQUE
 
 
-def _eigh(op):
+def _eigh(op: Op, options: RuleOptions) -> OpRule:
     """(matrix) -> (vectors, values)."""
     shape = op.operands[0].type.shape
     builder = _batched(op, len(shape) - 2)
@@ -105,7 +111,7 @@ def _eigh(op):
     return builder.build()
 
 
-def _qr(op):
+def _qr(op: Op, options: RuleOptions) -> OpRule:
     """(matrix) -> (packed, taus)."""
     shape = op.operands[0].type.shape
     rank = len(shape)
@@ -117,7 +123,7 @@ def _qr(op):
     return builder.build()
 
 
-def _householder(op):
+def _householder(op: Op, options: RuleOptions) -> OpRule:
     """(packed, taus) -> (matrix)."""
     shape = op.operands[0].type.shape
     rank = len(shape)
@@ -129,31 +135,32 @@ def _householder(op):
     return builder.build()
 
 
-def _batched(op, count: int) -> RuleBuilder:
+def _batched(op: Op, count: int) -> RuleBuilder:
     builder = RuleBuilder.of(op)
     for dim in range(count):
         builder.add_everywhere(dim, op.operands[0].type.shape[dim])
     return builder
 
 
-def _topk(op):
-    """Equal dimensions pass through; the one that is selected from must be whole."""
+def _topk(op: Op, options: RuleOptions) -> OpRule:
+    """Equal dimensions pass through; the last one, which is selected from, must be whole."""
     ins, outs = op.operands[0].type.shape, op.results[0].type.shape
     builder = RuleBuilder.of(op)
     for dim, (n_in, n_out) in enumerate(zip(ins, outs)):
-        same = n_in == n_out
+        # Shardy splits the last one, too, where all of it is selected, which sorts it.
+        same = n_in == n_out and (options.faults or dim < len(ins) - 1)
         builder.add_everywhere(dim, n_in, PASS_THROUGH if same else NEED_REPLICATION, not same)
     return builder.build()
 
 
-def _approx_top_k(op):
+def _approx_top_k(op: Op, options: RuleOptions) -> OpRule:
     """(values, indices, initial value, initial index) -> (values, indices)."""
     ins, outs = op.operands[0].type.shape, op.results[0].type.shape
     dims = re.search(r"reduction_dim = (\d+)", str(op.attrs.get("mhlo.backend_config", "")))
     reduced = int(dims[1]) if dims else None
     builder = RuleBuilder.of(op)
     for dim, (n_in, n_out) in enumerate(zip(ins, outs)):
-        if dim != reduced and n_in == n_out:
+        if n_in == n_out and (options.faults or dim != reduced):  # see `_topk`
             builder.add([dim, dim, None, None], [dim, dim], n_in)
         else:
             builder.add([dim, dim, None, None], [None, None], n_in)
@@ -161,7 +168,7 @@ def _approx_top_k(op):
     return builder.build()
 
 
-def _x64_combine(op):
+def _x64_combine(op: Op, options: RuleOptions) -> OpRule:
     """Joins halves; feeding a random generator it is a state, which must be whole."""
     feeds_rng = any(u.op.name == "stablehlo.rng_bit_generator" for u in op.results[0].uses)
     if not feeds_rng:

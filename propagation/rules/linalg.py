@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from ..attributes import flag, integer, integers
-from .builder import NEED_REPLICATION, PASS_THROUGH, RuleBuilder, signature
+from ..graph import Op
+from ..model import OpRule
+from .builder import NEED_REPLICATION, PASS_THROUGH, Dims, RuleBuilder, signature
+from .options import RuleOptions
 
 
-def cholesky(op, options):
+def cholesky(op: Op, options: RuleOptions) -> OpRule:
+    """Batch dimensions pass through; a matrix is factored whole."""
     shape = op.operands[0].type.shape
     batch = len(shape) - 2
     return RuleBuilder.of(op).add_pointwise(shape, lambda d: PASS_THROUGH if d < batch else NEED_REPLICATION).build()
 
 
 @signature("fft_length")
-def fft(op, options):
+def fft(op: Op, options: RuleOptions) -> OpRule:
     """Transformed dimensions must be whole; the last one is blocked if a real transform changes its size."""
     ins, outs = op.operands[0].type.shape, op.results[0].type.shape
     first = len(ins) - len(integers(op.attrs["fft_length"]))
@@ -24,7 +28,7 @@ def fft(op, options):
 
 
 @signature("left_side", "transpose_a")
-def triangular_solve(op, options):
+def triangular_solve(op: Op, options: RuleOptions) -> OpRule:
     """Solves op(a) x = b (left) or x op(a) = b (right)."""
     a, b = (v.type.shape for v in op.operands)
     rank = len(b)
@@ -36,7 +40,7 @@ def triangular_solve(op, options):
     transposed = "NO_TRANSPOSE" not in str(op.attrs["transpose_a"])
     contracting, free = (columns, rows) if left != transposed else (rows, columns)
     mine, other = (rows, columns) if left else (columns, rows)
-    factors = [([free, mine], [None], a[free]), ([None, other], [other], b[other])]
+    factors: list[tuple[Dims, Dims, int]] = [([free, mine], [None], a[free]), ([None, other], [other], b[other])]
     for operand_dims, result_dims, size in factors if left else reversed(factors):
         builder.add(operand_dims, result_dims, size, NEED_REPLICATION)
     builder.add([contracting, None], [mine], a[contracting], NEED_REPLICATION)
@@ -44,7 +48,8 @@ def triangular_solve(op, options):
 
 
 @signature("feature_index")
-def batch_norm_inference(op, options):
+def batch_norm_inference(op: Op, options: RuleOptions) -> OpRule:
+    """The feature dimension is that of the four vectors, too."""
     feature = integer(op.attrs["feature_index"])
     builder = RuleBuilder.of(op)
     for dim, size in enumerate(op.operands[0].type.shape):

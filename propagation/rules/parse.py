@@ -8,14 +8,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from jaxlib.mlir import ir
+
 from ..errors import BadRuleError
+from ..graph import Op
 from ..locations import source
 from ..model import FactorType, OpRule, factor_symbol
 
 __all__ = ["RuleText", "fitted", "parse_printed", "parse_rule", "written_rule"]
+
+Shapes = Sequence[Sequence[int]]
 
 _KINDS = {
     "reduction": FactorType.REDUCTION,
@@ -40,8 +46,9 @@ class RuleText:
         """Raises `BadRuleError` for what no shapes can make right: a size or label of a factor that no dimension has, a
         factor twice in one tensor, of two kinds, or a sum that a result still has."""
         known = {name for tensor in (*self.operands, *self.results) for dim in tensor for name in dim}
-        for what, names in (*(("size", (name,)) for name, _ in self.sizes), *self.labels):
-            for name in names:
+        named: list[tuple[str, tuple[str, ...]]] = [("size", (name,)) for name, _ in self.sizes]
+        for what, members in (*named, *self.labels):
+            for name in members:
                 if name not in known:
                     raise self._error(f"{what} names factor {name!r}, which no dimension has", None)
         for tensor in (*self.operands, *self.results):
@@ -58,7 +65,7 @@ class RuleText:
             if label == "reduction" and any(name in dim for tensor in self.results for dim in tensor):
                 raise self._error(f"factor {name!r} is summed, so no result has it; take it out of one of them", None)
 
-    def bind(self, operand_shapes, result_shapes, where: str | None = None) -> OpRule:
+    def bind(self, operand_shapes: Shapes, result_shapes: Shapes, where: str | None = None) -> OpRule:
         """The `OpRule` for these shapes. Raises `BadRuleError` if they do not fit."""
         self._check_ranks(operand_shapes, result_shapes, where)
         sizes = dict(self.sizes)
@@ -84,12 +91,13 @@ class RuleText:
                     blocked.append(names[name])
                 else:
                     types[names[name]] = _KINDS[label]
-        view = lambda side: tuple(tuple(tuple(names[n] for n in dim) for dim in dims) for dims in side)
-        return OpRule(
-            [sizes[n] for n in names], view(self.operands), view(self.results), types, sorted(blocked), custom=True
+        ins, outs = (
+            tuple(tuple(tuple(names[n] for n in dim) for dim in dims) for dims in side)
+            for side in (self.operands, self.results)
         )
+        return OpRule([sizes[n] for n in names], ins, outs, types, sorted(blocked), custom=True)
 
-    def _infer(self, dim, n, sizes, where) -> None:
+    def _infer(self, dim: tuple[str, ...], n: int, sizes: dict[str, int], where: str | None) -> None:
         unknown = [name for name in dim if name not in sizes]
         known = prod(sizes[name] for name in dim if name in sizes)
         if len(unknown) == 1 and n % known == 0:
@@ -97,7 +105,7 @@ class RuleText:
         elif not unknown and dim and known != n:
             raise self._error(f"factors {' '.join(dim)} have size {known}, the dimension has {n}", where)
 
-    def _check_ranks(self, operand_shapes, result_shapes, where) -> None:
+    def _check_ranks(self, operand_shapes: Shapes, result_shapes: Shapes, where: str | None) -> None:
         for what, dims, shapes in (("operand", self.operands, operand_shapes), ("result", self.results, result_shapes)):
             if len(dims) != len(shapes):
                 raise self._error(f"it has {len(dims)} {what}s, the operation has {len(shapes)}", where)
@@ -138,8 +146,8 @@ def parse_rule(text: str) -> RuleText:
         else:
             raise BadRuleError(f"sharding rule {text!r}: cannot read {part.strip()!r}; labels are {', '.join(_LABELS)}")
     operands = left.split(",") if left.strip() else []
-    view = lambda parts: tuple(_dims(p, text) for p in parts)
-    rule = RuleText(text, view(operands), view(results), tuple(sizes), tuple(labels))
+    ins, outs = (tuple(_dims(p, text) for p in parts) for parts in (operands, results))
+    rule = RuleText(text, ins, outs, tuple(sizes), tuple(labels))
     rule.check()
     return rule
 
@@ -169,7 +177,7 @@ def parse_printed(text: str) -> OpRule:
     sizes = dict(re.findall(r"(z_\d+|[a-z])=(\d+)", sizes_text or ""))
     index = {factor_symbol(i): i for i in range(len(sizes))}
 
-    def view(side: str):
+    def view(side: str) -> tuple[tuple[tuple[int, ...], ...], ...]:
         return tuple(
             tuple(tuple(index[s] for s in _SYMBOL.findall(dim)) for dim in tensor.split(",")) if tensor.strip() else ()
             for tensor in re.findall(r"\[([^\]]*)\]", side)
@@ -186,12 +194,12 @@ def parse_printed(text: str) -> OpRule:
     return OpRule([int(sizes[s]) for s in index], view(ins), view(outs), types, blocked, custom=custom is not None)
 
 
-def written_rule(op, attr) -> OpRule:
+def written_rule(op: Op, attr: ir.Attribute) -> OpRule:
     """The rule that an operation carries as `sdy.sharding_rule`. Raises `BadRuleError` if it does not fit."""
     return fitted(parse_printed(str(attr)), op, "the sharding rule written at the operation", source(op))
 
 
-def fitted(rule: OpRule, op, what: str, where: str | None) -> OpRule:
+def fitted(rule: OpRule, op: Op, what: str, where: str | None) -> OpRule:
     """`rule`, if it fits the operands and results of `op`; else `BadRuleError`, in which `what` names the rule.
 
     Ranks must agree, and each factor must have the size that some dimension gives it: a factor of several dimensions

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from ..attributes import integers
+from ..graph import Op
+from ..model import OpRule
 from .builder import REDUCTION, RuleBuilder, signature
+from .options import RuleOptions
 
 
 @signature("dimensions")
-def reduce(op, options):
+def reduce(op: Op, options: RuleOptions) -> OpRule:
     """Kept dimensions pass through; reduced ones give partial results. Initial values are scalars."""
     count = len(op.operands) // 2
     shape = op.operands[0].type.shape

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 from ..attributes import integers
+from ..graph import Op
+from ..model import OpRule
 from .builder import NEED_REPLICATION, PASS_THROUGH, PERMUTATION, RuleBuilder, signature
+from .options import RuleOptions
 
 
 @signature("broadcast_dimensions")
-def broadcast_in_dim(op, options):
+def broadcast_in_dim(op: Op, options: RuleOptions) -> OpRule:
     """Copied dimensions pass through; new ones and expanded ones of size 1 have factors of their own."""
     ins, outs = op.operands[0].type.shape, op.results[0].type.shape
     source = {out: dim for dim, out in enumerate(integers(op.attrs["broadcast_dimensions"]))}
@@ -24,7 +28,8 @@ def broadcast_in_dim(op, options):
 
 
 @signature("permutation")
-def transpose(op, options):
+def transpose(op: Op, options: RuleOptions) -> OpRule:
+    """Dimensions pass through to where they go."""
     shape = op.results[0].type.shape
     builder = RuleBuilder.of(op)
     for out, dim in enumerate(integers(op.attrs["permutation"])):
@@ -33,18 +38,19 @@ def transpose(op, options):
 
 
 @signature("dimensions")
-def reverse(op, options):
+def reverse(op: Op, options: RuleOptions) -> OpRule:
+    """Reversed dimensions pass through, which exchanges their pieces between devices."""
     reversed_dims = integers(op.attrs["dimensions"])
     builder = RuleBuilder.of(op)
     shape = op.results[0].type.shape
     return builder.add_pointwise(shape, lambda d: PERMUTATION if d in reversed_dims else PASS_THROUGH).build()
 
 
-def reshape(op, options):
+def reshape(op: Op, options: RuleOptions) -> OpRule | None:
     """Greedy factorisation of both shapes at once: walks the dimensions of both sides, and takes as the next common
     factor the greatest common divisor of what is left of the current dimensions."""
     ins, outs = op.operands[0].type.shape, op.results[0].type.shape
-    if 0 in ins or 0 in outs:
+    if 0 in ins or 0 in outs or -1 in ins:
         return None
     return _Reshape(op, ins, outs, options.is_newest).run()
 
@@ -54,7 +60,7 @@ class _Reshape:
     of the factors made; a dimension is left when they are equal. In the newest version a factor that only one side
     has must be whole, and dimensions without common divisor are tied by a permuted factor of the operand's size."""
 
-    def __init__(self, op, ins, outs, newest: bool):
+    def __init__(self, op: Op, ins: Sequence[int], outs: Sequence[int], newest: bool):
         self.builder = RuleBuilder.of(op)
         self.shapes = (ins, outs)
         self.newest = newest
@@ -62,7 +68,7 @@ class _Reshape:
         self.total = [1, 1]
         self.done = [1, 1]
 
-    def run(self):
+    def run(self) -> OpRule:
         while self._inside(0) or self._inside(1):
             if self._skip_units():
                 continue
@@ -116,7 +122,7 @@ class _Reshape:
         self.done[1] *= size
 
     def _add_one(self, side: int, size: int) -> None:
-        dims = [None, None]
+        dims: list[int | None] = [None, None]
         dims[side] = self.position[side]
         kind = NEED_REPLICATION if self.newest else PASS_THROUGH
         self.builder.add(dims[:1], dims[1:], size, kind)

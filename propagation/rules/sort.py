@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from ..attributes import integer
+from ..graph import Op
+from ..model import OpRule
 from .builder import NEED_REPLICATION, PASS_THROUGH, RuleBuilder, signature
+from .options import RuleOptions
 
 
 @signature("dimension")
-def sort(op, options):
+def sort(op: Op, options: RuleOptions) -> OpRule:
     """The sorted dimension must be whole. It blocks propagation if no other dimension could be sharded instead."""
     shape = op.operands[0].type.shape
     dimension = op.attr("dimension")
-    sorted_dim = (-1 if dimension is None else integer(dimension)) % max(len(shape), 1)
+    sorted_dim = -1 if dimension is None else integer(dimension)
+    if not options.faults:  # Shardy takes a dimension counted from the end for none
+        sorted_dim %= max(len(shape), 1)
     alone = all(n == 1 for dim, n in enumerate(shape) if dim != sorted_dim)
     builder = RuleBuilder.of(op)
     for dim, size in enumerate(shape):
@@ -20,7 +25,7 @@ def sort(op, options):
     return builder.build()
 
 
-def top_k(op, options):
+def top_k(op: Op, options: RuleOptions) -> OpRule | None:
     """Like `sort` with a shorter last dimension. Shardy knows it as the custom call `mhlo.topk` only."""
     if not options.chlo:
         return None

@@ -15,7 +15,7 @@ from benchmarks.communication.library import PROGRAMS
 from benchmarks.communication.measure import sent_by_device
 from benchmarks.communication.reshards import over_bound, pairs_of, shardings_of
 from collectives import plan_reshard
-from meshrt.inspect.hlo import HloCollective
+from meshrt.runtime.hlo import HloCollective
 from propagation.model import Mesh
 
 

@@ -126,7 +126,7 @@ def unshard(shards, shape, sharding):
 
 
 def run_partitioned(partitioned, args, shapes):
-    """Runs a `Partitioned` on global arrays; returns global results."""
+    """Runs a `PartitionedProgram` on global arrays; returns global results."""
     compiled = Compiled(partitioned.as_text(), partitioned.mesh.size)
     shards = compiled([pieces(np.asarray(a), s) for a, s in zip(args, partitioned.arg_shardings)])
     return [unshard(s, shape, sh) for s, shape, sh in zip(shards, shapes, partitioned.result_shardings)], compiled

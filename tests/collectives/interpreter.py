@@ -87,7 +87,7 @@ def run_devices(text: str, n: int, per_device):
 
 
 def run_partitioned(partitioned, args, shapes) -> list[np.ndarray]:
-    """A `Partitioned` on global arrays; global results."""
+    """A `PartitionedProgram` on global arrays; global results."""
     shards = [pieces(np.asarray(a), s) for a, s in zip(args, partitioned.arg_shardings)]
     out = run_devices(partitioned.as_text(), partitioned.mesh.size, shards)
     return [unshard(s, shape, sh) for s, shape, sh in zip(out, shapes, partitioned.result_shardings)]

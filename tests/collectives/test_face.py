@@ -96,6 +96,8 @@ def test_sizes_that_are_not_known():
       return %x : tensor<?x16xf32> }}"""
     with pytest.raises(UnsupportedModuleError, match=r"static shapes, found tensor<\?x16xf32>; refine"):
         collectives.partition(text)
+    with pytest.raises(UnsupportedModuleError, match=r"static shapes, found tensor<\?x16xf32>; refine"):
+        collectives.partition(propagation.run(text))
 
 
 def test_a_gather_that_no_device_has_room_for():

@@ -115,7 +115,7 @@ def test_groups_as_numbers_and_as_axes(groups):
     if groups == "axes":
         axis = '#stablehlo.axis_ref<name = "a", sub_axis_info = (1)2>'
         groups = f"#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [{axis}]>"
-        with propagation.program.context():
+        with propagation.contexts.context():
             try:
                 ir.Attribute.parse(groups)
             except ir.MLIRError:

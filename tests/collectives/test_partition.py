@@ -46,7 +46,8 @@ def test_plan_names_kind_axes_bytes_and_line():
     assert (entry.where, entry.times) == ("model.py:8", 1)
     assert entry.seconds > 0
     assert "all_reduce" in result.plan.as_text() and "model.py:8" in result.plan.as_text()
-    assert repr(result) == "<Partitioned over x=8: <CommunicationPlan: 1 all_reduce, 896 B per device>, 0 findings>"
+    plan = "<CommunicationPlan: 1 all_reduce, 896 B per device>"
+    assert repr(result) == f"<PartitionedProgram over x=8: {plan}, 0 findings>"
 
 
 def test_locations_and_donation_survive():

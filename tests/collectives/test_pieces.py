@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from collectives import plan_reshard
 from collectives.errors import ReshardError
+from collectives.heuristics import EXACT_ROUNDS
 from collectives.layout import Atoms
-from collectives.pieces import ROUND_LIMIT, fewest, pieces_between
+from collectives.pieces import fewest, pieces_between
 from collectives.reshard import Planner
 from propagation.model import DimSharding, Mesh, TensorSharding
 
@@ -120,7 +121,7 @@ def test_the_exchange_between_any_two_layouts_is_complete(data):
         np.testing.assert_array_equal(a, b)
     # Who has no box of its own receives every time: nobody's zeros are left in its result.
     assert all((r.sender >= 0)[found.own[0].sender < 0 if found.own else slice(None)].all() for r in found.rounds)
-    assert len(found.rounds) <= ROUND_LIMIT
+    assert len(found.rounds) <= EXACT_ROUNDS
     assert len(found.rounds) * math.prod(box) == lacking(shape, on(source), on(target))
 
 

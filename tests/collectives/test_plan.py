@@ -8,6 +8,7 @@ import pytest
 
 import collectives
 import propagation
+from collectives.plan import CommunicationPlan, Origin, PlanEntry, human, human_time
 
 from . import harness
 
@@ -87,3 +88,78 @@ def test_what_collectives_come_from(argument, result, body, more, wanted):
     sent, counts = harness.hlo_bytes(harness.Compiled(found.as_text(), 8).hlo(), 8)
     assert sent == found.plan.bytes
     assert sum(counts.values()) == sum(found.plan.counts.values())
+
+
+TRIPS = f"""  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %end = stablehlo.constant dense<3> : tensor<i32>
+  %r:2 = stablehlo.while(%i = %zero, %v = %x) : tensor<i32>, {X}
+   cond {{ %c = stablehlo.compare LT, %i, LIMIT : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %c : tensor<i1> }}
+   do {{ %j = stablehlo.add %i, %one : tensor<i32>
+        %t = stablehlo.transpose %v, dims = [1, 0] : ({X}) -> tensor<8x16xf32>
+        %d = stablehlo.dot_general %t, %v, contracting_dims = [1] x [0] : (tensor<8x16xf32>, {X}) -> tensor<8x8xf32>
+        %e = stablehlo.cosine %d : tensor<8x8xf32>
+        %w = stablehlo.dot_general %v, %e, contracting_dims = [1] x [0] : ({X}, tensor<8x8xf32>) -> {X}
+        stablehlo.return %j, %w : tensor<i32>, {X} }}
+  return %r#1 : {X}"""
+
+
+@pytest.mark.parametrize("limit, times", [("%end", 3), ("%j0", None)])
+def test_collectives_in_loops_count_as_often_as_these_run(limit, times):
+    body = TRIPS.replace("LIMIT", limit)
+    if times is None:  # a number that depends on the data
+        body = f"""  %f = stablehlo.reduce(%x init: %m) applies stablehlo.maximum across dimensions = [0, 1]
+             : ({X}, tensor<f32>) -> tensor<f32>
+  %j0 = stablehlo.convert %f : (tensor<f32>) -> tensor<i32>
+{body}"""
+        body = f"  %m = stablehlo.constant dense<0.0> : tensor<f32>\n{body}"
+    plan = partition(ROWS, ROWS, body).plan
+    (entry,) = [e for e in plan if e.bytes > 100]  # the sum of products, 8x8 elements
+    once = [e for e in plan if e is not entry]
+    assert entry.times == times and all(e.times == 1 for e in once)
+    runs = times or 1
+    assert plan.bytes == runs * entry.bytes + sum(e.bytes for e in once)
+    assert plan.seconds == pytest.approx(runs * entry.seconds + sum(e.seconds for e in once))
+    assert plan.counts["all_reduce"] == runs + len(once)
+    row = next(line for line in plan.as_text().splitlines() if "x4  " in line and entry.cause in line)
+    assert ("?" if times is None else "3") in row.split()
+
+
+def test_the_table_of_a_plan():
+    entry = PlanEntry("all_gather", "a", 2, 4, 2048.0, 3, "f.py:7", "add: operand 0", 1e-3)
+    bare = PlanEntry("all_reduce", "", 1, 8, 10.0, None, None, "2 combined", 2e-6, (Origin("g.py:1", "dot", 6.0),
+                     Origin(None, "sum", 4.0)))  # fmt: skip
+    plan = CommunicationPlan((entry, bare), 6154.0)
+    rows = [re.split(r" {2,}", line.strip()) for line in plan.as_text().splitlines()]
+    assert rows == [
+        ["kind", "axes", "groups", "bytes", "time", "times", "source", "cause"],
+        ["all_gather", "a", "2x4", "2 KiB", "1 ms", "3", "f.py:7", "add: operand 0"],
+        ["all_reduce", "-", "1x8", "10 B", "2 us", "?", "-", "2 combined"],
+        ["for", "6 B", "g.py:1", "dot"],
+        ["for", "4 B", "-", "sum"],
+        ["3 all_gather, 1 all_reduce; 6.01 KiB sent per device, 3 ms"],
+    ]
+    assert plan.seconds == pytest.approx(3.002e-3) and plan.counts == {"all_gather": 3, "all_reduce": 1}
+    assert len(plan) == 2 and list(plan) == [entry, bare]
+    shown = CommunicationPlan((entry,), 2048.0, 5e-7).as_text().splitlines()[-1]
+    assert shown == "3 all_gather; 2 KiB sent per device, 3 ms, 0.5 us of it not hidden behind computing"
+    assert CommunicationPlan((), 0.0).as_text().splitlines()[-1] == "no collectives; 0 B sent per device, 0 us"
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (2**20 - 1024, "1023 KiB"), (2**20, "1 MiB"),
+     (5 * 2**30, "5 GiB"), (2**42, "4096 GiB")],
+)  # fmt: skip
+def test_sizes_for_people(n, text):
+    assert human(n) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 us"), (1.25e-6, "1.25 us"), (9.99e-4, "999 us"), (1e-3, "1 ms"), (0.25, "250 ms"), (1.0, "1 s"),
+     (90.0, "90 s")],
+)  # fmt: skip
+def test_times_for_people(seconds, text):
+    assert human_time(seconds) == text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import collectives
-from collectives.cost import seconds, sent_bytes
+from collectives.cost import ITEM_BITS, item_bytes, seconds, seconds_to_send, sent_bytes
 from collectives.errors import TopologyError
 from collectives.network import Digit, Link, Network
 from collectives.topology import Topology, known, load
@@ -74,6 +75,93 @@ def test_rings_lines_and_shared_links():
     everything = seconds("all_gather", 16, 1e9, ring)
     assert seconds("all_to_all", 16, 16e9, ring) > seconds("all_to_all", 16, 1e9, ring)
     assert math.isclose(seconds("all_to_all", 16, 1e9, ring) / everything, 1 / 4, rel_tol=1e-3)
+
+
+def test_what_has_one_position_needs_no_links():
+    ring = TORUS.link((16, 16), [Digit(0, 1, 16)])
+    assert TORUS.link((16, 16), [Digit(0, 1, 16), Digit(1, 4, 1)]) == ring
+    assert TORUS.link((16, 1), [Digit(1, 1, 1)]) == TORUS.link((16, 16), []) == Link(1e-6, 4.5e10)
+    line = TORUS.link((16, 16), [Digit(0, 2, 4), Digit(0, 8, 2)])  # 8 of 16 positions, every other one
+    assert line == Link(1e-6, 4.5e10 / 2, 4 * 4.5e10 / 2 / 8, 4.5e10 / 2, 2 * 7)
+
+
+def test_everybody_reaches_everybody_over_a_switch():
+    switch = Network("switch", (8,), 2e-6, 1e11)
+    for digits in ([], [Digit(0, 1, 8)], [Digit(0, 4, 2)]):
+        assert switch.link((8,), digits) == Link(2e-6, 1e11)
+    assert not switch.closes((8,), 0)
+
+
+def test_which_dimensions_are_rings():
+    """Of multiples of 4 chips: each by itself, all or none, or never."""
+    each, whole, never = (Network("torus", (16, 16), 0.0, 1.0, *wrap) for wrap in ((4, False), (4, True), (0, False)))
+    table = {(4, 8): (1, 1), (4, 6): (1, 0), (2, 4): (0, 1), (3, 5): (0, 0), (16, 16): (1, 1)}
+    for shape, rings in table.items():
+        assert tuple(each.closes(shape, d) for d in (0, 1)) == rings
+        assert all(whole.closes(shape, d) == all(rings) for d in (0, 1))
+        assert not never.closes(shape, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"limits": (16, 0)}, "positive sizes"), ({"limits": (-1, 16)}, "positive sizes"), ({"limits": ()}, "sizes"),
+        ({"limits": (16.0,)}, "positive sizes"), ({"limits": (True, 4)}, "positive sizes"),
+        ({"kind": "ring"}, "'ring'"),
+        ({"wrap": -1}, "wrap of a network"), ({"wrap": 1.0}, "wrap of a network"),
+        ({"wrap_all": 1}, "wrap of a network"),
+        ({"bandwidth": 0.0}, "bandwidth > 0"), ({"latency": -1.0}, "latency >= 0"), ({"latency": math.inf}, "latency"),
+        ({"bandwidth": math.inf}, "bandwidth"), ({"bandwidth": True}, "numbers"), ({"latency": "1"}, "numbers"),
+    ],
+)  # fmt: skip
+def test_networks_that_are_none(fields, says):
+    sound = {"kind": "torus", "limits": (1, 16), "latency": 0.0, "bandwidth": 1.0, "wrap": 0, "wrap_all": False}
+    Network(**sound)
+    with pytest.raises(TopologyError, match=says):
+        Network(**{**sound, **fields})
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (8, 4), (1, 1), (2, 8), (8, 1)])
+def test_shapes_are_made_in_any_order_up_to_the_limits(shape):
+    small = Network("torus", (4, 8), 0.0, 1.0)
+    small.check("x", shape)
+    for larger in ((5, 8), (8, 5), (9, 1), (1, 9), (8, 8)):
+        with pytest.raises(TopologyError, match="x is made up to 4x8, not"):
+            small.check("x", larger)
+    with pytest.raises(TopologyError, match="x has 2 dimensions, '4' has 1"):
+        small.check("x", (4,))
+
+
+def test_seconds_are_latencies_and_bytes_over_the_rate_of_the_pattern():
+    link = Link(1.0, 10.0, exchange=5.0, shift=2.0)
+    table = {
+        "all_gather": (3, 10.0), "reduce_scatter": (3, 10.0), "all_reduce": (6, 10.0), "all_to_all": (1, 5.0),
+        "ragged_all_to_all": (1, 5.0), "collective_permute": (1, 2.0), "collective_broadcast": (3, 10.0),
+    }  # fmt: skip
+    for kind, (steps, rate) in table.items():  # of groups of 8 on a switch
+        assert seconds_to_send(kind, 8, 40.0, link) == steps + 40.0 / rate, kind
+        assert seconds(kind, 8, 40.0, link) == steps + sent_bytes(kind, 8, 40.0) / rate, kind
+        steps_on_a_torus = {"collective_permute": 1, "all_reduce": 14}.get(kind, 7)
+        assert seconds_to_send(kind, 8, 40.0, Link(1.0, 10.0, 5.0, 2.0, 7)) == steps_on_a_torus + 40.0 / rate, kind
+        assert seconds_to_send(kind, 8, 40.0, Link(1.0, 10.0)) == steps + 4.0, kind  # no rates of their own
+        assert seconds(kind, 1, 40.0, link) == (21.0 if kind == "collective_permute" else 0.0)
+    assert seconds_to_send("all_gather", 5, 0.0, link) == 3.0  # 2, 4, 8: as many steps as doublings reach them
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("i1", 1.0), ("i2", 0.25), ("ui4", 0.5), ("i8", 1.0), ("bf16", 2.0), ("f32", 4.0), ("tf32", 4.0), ("i64", 8.0),
+     ("complex<f64>", 16.0), ("f8E4M3FN", 1.0), ("f4E2M1FN", 0.5), ("f6E3M2FN", 0.75), ("!quant", 1.0)],
+)  # fmt: skip
+def test_bytes_of_elements(dtype, size):
+    assert item_bytes(dtype) == size
+
+
+def test_types_are_as_wide_as_their_names_say():
+    """A Boolean takes a byte, complex numbers two parts."""
+    for dtype, bits in ITEM_BITS.items():
+        width = int(re.search(r"\d+", dtype)[0])
+        assert bits == {"i1": 8}.get(dtype, 2 * width if dtype.startswith("complex") else width), dtype
 
 
 @settings(deadline=None)

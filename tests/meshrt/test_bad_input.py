@@ -132,6 +132,19 @@ def test_device_mismatch_names_both_arguments(mesh, other_mesh):
     check(e.value, ValueError, "Received incompatible devices for jitted computation", "[0, 1, 2", "[7, 6, 5")
 
 
+def test_arguments_beside_static_ones_have_their_own_names(mesh, other_mesh):
+    scale = meshrt.jit(lambda factor, a, b: factor * a + b, static_argnums=0)
+    with pytest.raises(errors.DeviceAssignmentMismatchError, match=r"Got argument a of .* and argument b of"):
+        scale(2, put(mesh, (8,), "data"), put(other_mesh, (8,), "data"))
+
+
+def test_compiled_for_other_devices_of_the_same_mesh_shape(mesh, other_mesh):
+    compiled = meshrt.jit(lambda x: x * 2).lower(put(mesh, (8,), "data")).compile()
+    with pytest.raises(errors.ShardingError) as e:
+        compiled(put(other_mesh, (8,), "data"))
+    check(e.value, ValueError, "Argument x", "on the devices [0, 1, 2", "on the devices [7, 6, 5")
+
+
 def test_constraint_with_another_concrete_mesh(mesh, other_mesh):
     f = meshrt.jit(lambda x: meshrt.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P("data"))))
     assert f(put(mesh, (8,), "data")).sharding.mesh is mesh

@@ -9,10 +9,11 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
+from meshrt.pipeline.driver import Driver
+from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.runtime import events
 from meshrt.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
-from meshrt.stages import Lowered, LoweringRequest, Program, TraceRecord
 
 KINDS = ("trace", "lower", "propagate", "partition", "compile", "rebind")
 
@@ -118,7 +119,7 @@ def walk(value, seen, depth=0):
         children = [*value.keys(), *value.values()]
     elif isinstance(value, tuple | list | set | frozenset):
         children = list(value)
-    elif isinstance(value, TraceRecord | Lowered | NamedSharding | AbstractMesh):
+    elif isinstance(value, TraceRecord | NamedSharding | AbstractMesh):
         children = [
             getattr(value, name) for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())
             if hasattr(value, name) and name not in ("__weakref__", "meshes", "fun")
@@ -133,18 +134,25 @@ def test_no_cache_key_before_load_mentions_a_device():
     f = meshrt.jit(step, donate_argnums=0)
     for order in ((0, 1, 2, 3), (4, 5, 6, 7)):
         f(*arguments(device_mesh(order)))
-    (record,) = f._records.values()
-    (lowered,) = record.lowered.values()
-    keys = [*f._records, *record.lowered, *lowered._shared]
+    driver = f._driver
+    before_load = (driver.traces, driver.lowered, driver.propagated, driver.partitioned, driver.programs)
+    assert all(len(cache) == 1 for cache in before_load)
     seen: dict = {}
-    for key in keys:
-        walk(key, seen)
+    for cache in before_load:
+        for key in cache:
+            walk(key, seen)
     assert any(isinstance(v, LoweringRequest) for v in seen.values())
     device_type = type(meshrt.devices()[0])
     for v in seen.values():
         assert not isinstance(v, device_type | Mesh), f"{v!r} stands in a cache key"
-    programs = [v for v in lowered._shared.values() if isinstance(v, Program)]
-    assert len(programs) == 1 and len(programs[0].loaded) == 2
+    assert len(driver.loaded) == len(driver.calls) == 2
+
+
+def test_every_cache_of_the_driver_is_walked():
+    """A new cache has to be said to be keyed by devices, or to be walked in the test above."""
+    caches = {name for name in Driver.__slots__ if isinstance(getattr(meshrt.jit(step)._driver, name, None), dict)}
+    walked = {"traces", "lowered", "propagated", "partitioned", "programs"}
+    assert caches == walked | {"nested", "places"} | {"calls", "direct", "loaded"}  # the last three know devices
 
 
 def test_clear_cache_forgets():
@@ -187,9 +195,9 @@ def test_calls_follow_the_default_device_of_an_override():
 def test_eager_loops_in_threads(monkeypatch):
     from concurrent.futures import ThreadPoolExecutor
 
-    from meshrt import dispatch
+    from meshrt import heuristics
 
-    monkeypatch.setattr(dispatch, "_KEPT", 1)
+    monkeypatch.setattr(heuristics, "KEPT_OVER_JAXPRS", 1)
     bodies = [lambda i, c, k=k: c + k for k in range(3)]
     run = lambda k: float(meshrt.lax.fori_loop(0, 3, bodies[k % 3], jnp.float32(0)))
     with ThreadPoolExecutor(3) as pool:
@@ -226,6 +234,13 @@ def test_calls_known_under_former_settings_are_dropped():
             meshrt.config.update("debug_nans", not i % 2)
             for _ in range(3):
                 f(x)
-            assert len(f._entries) == len(f._direct) == 1
+            assert len(f._driver.calls) == len(f._driver.direct) == 1
     finally:
         meshrt.config.update("debug_nans", before)
+
+
+def test_programs_compiled_again_and_again_are_known_calls_once():
+    f, x = meshrt.jit(lambda x: x * 13), jnp.ones(5)
+    for _ in range(4):
+        f.lower(x).compile()(x)
+    assert len(f._driver.calls) == 1

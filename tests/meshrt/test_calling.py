@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import tree_util
-from meshrt.calling import OTHER_STRUCTURE, builder, reader
+from meshrt.pipeline.structures import OTHER_STRUCTURE, builder, reader
 
 Pair = collections.namedtuple("Pair", "first second")
 

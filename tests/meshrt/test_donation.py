@@ -65,6 +65,12 @@ def test_the_warning():
     assert len(warned(f, {"w": jnp.ones(5), "b": jnp.ones(4)})) == 1
 
 
+@pytest.mark.parametrize("donated", [(0,), (1,), (0, 1)])
+def test_each_of_several_arguments_is_looked_at(donated):
+    (w,) = warned(meshrt.jit(lambda x, y: x.sum() + y.sum(), donate_argnums=donated), jnp.ones(3), jnp.ones(5))
+    assert re.findall(r"argument (\w) \(", str(w.message)) == ["xy"[i] for i in donated]
+
+
 def test_sizes_are_those_on_one_device(mesh):
     x = meshrt.device_put(jnp.ones((8, 8)), NamedSharding(mesh, P("data")))
     f = meshrt.jit(lambda x: x + 1, donate_argnums=0, out_shardings=NamedSharding(mesh, P()))
@@ -89,3 +95,31 @@ def test_jax_warns_of_the_same(case):
 def test_ahead_of_time_warns_when_compiled():
     lowered = meshrt.jit(lambda x: x.sum(), donate_argnums=0).lower(np.ones(3, np.float32))
     assert len(warned(lowered.compile)) == 1 and warned(lowered.compile) == []
+
+
+DONATED = {
+    "by position": ({"donate_argnums": 1}, "y"),
+    "from the end": ({"donate_argnums": -1}, "y"),
+    "the first from the end": ({"donate_argnums": (-2,)}, "x"),
+    "beside a static argument": ({"donate_argnums": 2, "static_argnums": 0}, "y"),
+    "before one": ({"donate_argnums": 0, "static_argnums": 1}, "x"),
+    "from the end, beside one": ({"donate_argnums": -2, "static_argnums": 0}, "x"),
+    "beyond the arguments": ({"donate_argnums": (5, 1)}, "y"),
+    "by name": ({"donate_argnames": "y"}, "y"),
+    "nothing": ({}, ""),
+}
+
+
+@pytest.mark.parametrize("case", DONATED)
+def test_which_arguments_are_donated(case):
+    options, names = DONATED[case]
+    named = "donate_argnames" in options
+    static = options.get("static_argnums")
+    fun = lambda *args, **kwargs: [a + 1 for a in [*args, *kwargs.values()] if not isinstance(a, str)]
+    jitted = meshrt.jit(fun if not named else lambda x, y: (x + 1, y + 1), **options)
+    x, y = np.ones(3, np.float32), np.ones(5, np.float32)
+    args = [x] if named else [x, y]
+    if static is not None:
+        args.insert(static, "static")
+    flags = jitted.trace(*args, **({"y": y} if named else {})).lower().request.donated
+    assert "".join(n for n, donated in zip("xy", flags) if donated) == names

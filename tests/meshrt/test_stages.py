@@ -26,7 +26,7 @@ def test_the_stages_of_a_scalar_function():
     compiled = lowered.compile()
     assert int(compiled(3, 4)) == 10
     assert compiled.cost_analysis()["flops"] == 2.0
-    assert compiled.memory_analysis().argument_bytes == 8
+    assert compiled.memory_analysis().argument_size_in_bytes == 8
     for stage in (traced, lowered, compiled):
         assert stage.fingerprint in repr(stage) or stage.fingerprint[:12] in repr(stage)
     assert f.lower(3, 4).fingerprint == lowered.fingerprint
@@ -89,8 +89,21 @@ def test_propagated_and_partitioned_print(mesh):
     assert "func.func" in text and '"func.func"' not in text and "loc(" not in text  # as Lowered prints it
     assert "loc(" in partitioned.as_text(debug_info=True)
     assert partitioned.fingerprint == partitioned.result.fingerprint[:32]
-    assert lowered.propagate() is propagated and propagated.partition() is partitioned
+    assert lowered.propagate().result is propagated.result and propagated.partition().result is partitioned.result
     assert partitioned.arg_shardings == (NamedSharding(mesh.abstract_mesh, P("data", "model")),)
+
+
+def test_a_partition_of_other_options_is_what_is_compiled():
+    mesh = meshrt.make_mesh((4,), ("x",))
+    x = meshrt.device_put(np.arange(32, dtype=np.float32).reshape(8, 4), NamedSharding(mesh, P("x")))
+    lowered = meshrt.jit(lambda x: (x.sum(0), x.max(0) + 1)).lower(x)
+    apart = lowered.partition(optimize=False)
+    compiled = apart.compile()
+    assert compiled.program.partitioned is apart.result
+    assert lowered.compile().program.partitioned is lowered.partition().result is not apart.result
+    total, largest = compiled(x)
+    np.testing.assert_array_equal(np.asarray(total), np.asarray(x).sum(0))
+    np.testing.assert_array_equal(np.asarray(largest), np.asarray(x).max(0) + 1)
 
 
 def test_donation_deletes_and_aliases(mesh):

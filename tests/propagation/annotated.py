@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 from propagation import program
-from propagation.annotations import Shardings, read_shardings
+from propagation.annotations import read_shardings
 from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding
+from propagation.shardings import Shardings
 from propagation.write import write
 
 _COMPUTATIONS = ("sdy.manual_computation", "sdy.named_computation")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from propagation.fuzz.generator import tensor
+from propagation.fuzz.growing import tensor
 
 MESHES = [
     [("x", 8), ("y", 3)],

@@ -8,6 +8,7 @@ import pytest
 
 from propagation.fuzz import Case, Oracle, Tally, compare, generate, module, shrink_case, sweep
 from propagation.fuzz import __main__ as cli
+from propagation.fuzz.operations import DRAWS, annotated
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.mlir"))
 CHUNK = 250
@@ -91,6 +92,22 @@ def test_random_modules(start):
 @pytest.mark.parametrize("start", range(2000, 8000, 1000))
 def test_more_random_modules(start):
     _check(sweep(range(start, start + 1000)))
+
+
+@pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
+def test_annotated_operations(draw):
+    """One operation with drawn attributes, between annotations."""
+    tally = _compare_all([annotated(seed, draw) for seed in range(12)])
+    _check(tally)
+    assert tally.compared >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
+def test_more_annotated_operations(draw):
+    tally = _compare_all([annotated(seed, draw) for seed in range(12, 300)])
+    _check(tally)
+    assert tally.compared > 270
 
 
 def test_the_generator_covers_the_dialects():

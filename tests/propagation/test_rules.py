@@ -8,23 +8,24 @@ import jaxlib.version
 import pytest
 
 from propagation import errors, program
+from propagation.fuzz import operations
+from propagation.fuzz.operations import DRAWS, operation
 from propagation.rules import RuleCache, RuleOptions, parse_rule, register_sharding_rule, unregister_sharding_rule
 from propagation.rules.parse import parse_printed
 
 from . import oracle, rule_cases, rule_cases_rest
 
-VERSION = tuple(map(int, jaxlib.version.__version__.split(".")[:2]))
+VERSION = tuple(map(int, jaxlib.version.__version__.split(".")[:3]))
 
 
-@pytest.mark.parametrize("conservative", [False, True])
-def test_rules_equal_shardys(conservative):
-    cases = rule_cases.all_cases() + rule_cases_rest.all_cases()
+def _compare(cases: list[str], conservative: bool) -> int:
+    """Checks our rule for every operation of every case, and returns how many have one."""
     stage = "rules-conservative" if conservative else "rules"
     checked = 0
-    for case, out in zip(cases, oracle.run_batch([(stage, c) for c in cases])):
+    for case, out in zip(cases, oracle.run_batch([(stage, c) for c in cases]), strict=True):
         assert out is not None and not out.startswith("ERROR"), (out, case)
         prog = program.read(out)
-        rules = RuleCache(RuleOptions(conservative, VERSION))
+        rules = RuleCache(RuleOptions(conservative, VERSION, faults=True))
         for op in prog.ops():
             parent = op.parent_op
             if isinstance(parent, program.Op) and parent.name == "stablehlo.reduce":
@@ -35,7 +36,58 @@ def test_rules_equal_shardys(conservative):
             if want is not None:
                 assert parse_printed(str(want)).to_text() == got.to_text()
                 checked += 1
-    assert checked > 300
+    return checked
+
+
+@pytest.mark.parametrize("conservative", [False, True])
+def test_rules_equal_shardys(conservative):
+    assert _compare(rule_cases.all_cases() + rule_cases_rest.all_cases(), conservative) > 300
+
+
+@pytest.mark.parametrize("conservative", [False, True])
+@pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
+def test_rules_of_drawn_attributes(draw, conservative):
+    """Every attribute in all its values: strides, dilations, paddings, groups, numbers of dimensions, operands."""
+    count = 0 if draw is operations.iota else 25 if draw is operations.custom_call else 40
+    assert _compare([operation(seed, draw) for seed in range(40)], conservative) >= count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("conservative", [False, True])
+@pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
+def test_rules_of_more_drawn_attributes(draw, conservative):
+    assert _compare([operation(seed, draw) for seed in range(40, 840)], conservative) >= (
+        0 if draw is operations.iota else 500
+    )
+
+
+SORTED_FROM_THE_END = rule_cases.single(
+    "stablehlo.sort",
+    ["tensor<8x4xf32>"],
+    ["tensor<8x4xf32>"],
+    "dimension = -1 : i64",
+    "{ ^bb0(%p: tensor<f32>, %q: tensor<f32>): %c = stablehlo.compare LT, %p, %q : (tensor<f32>, tensor<f32>) -> "
+    "tensor<i1>\n stablehlo.return %c : tensor<i1> }",
+)
+WHOLE_ROW = rule_cases.single(
+    "stablehlo.custom_call",
+    ["tensor<8x4xf32>"],
+    ["tensor<8x4xf32>", "tensor<8x4xi32>"],
+    'call_target_name = "mhlo.topk"',
+)
+
+
+@pytest.mark.parametrize("text", [SORTED_FROM_THE_END, WHOLE_ROW])
+def test_sorted_dimensions_are_whole(text):
+    """Shardy splits them in these two forms; a device would then sort its own part only."""
+    op = program.read(text).main.body.ops[0]
+    assert "need_replication={j}" in RuleCache().rule_for(op).to_text()
+    assert "need_replication" not in RuleCache(RuleOptions(faults=True)).rule_for(op).to_text()
+
+
+def test_drawn_operations_are_deterministic():
+    assert len({operation(seed) for seed in range(30)}) == 30
+    assert operation(7) == operation(7)
 
 
 @pytest.mark.smoke

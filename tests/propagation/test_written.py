@@ -78,13 +78,18 @@ def test_a_lowered_step_is_alike():
     assert write_text(made, read_shardings(made), False) == write_text(parsed, read_shardings(parsed), False)
 
 
+def _attributes(writer):
+    """Those of the first operation; attributes and types are read when asked for."""
+    return program_of(writer).main.body.ops[0].attrs
+
+
 def test_what_mlir_cannot_read_has_an_error():
     for attrs, kind in (("value = dense<", T), ("", "tensor<8xnonsense>")):
         writer = ModuleWriter("m")
         f = writer.function("main", [], public=True)
         f.ret([f.op("stablehlo.constant", (), [kind], attrs)])
         with pytest.raises(ModuleParseError):
-            program_of(writer).main.body.ops[0].attrs  # attributes are read when asked for
+            _attributes(writer)
 
 
 def test_deep_regions_have_an_error():

@@ -68,6 +68,56 @@ def test_another_propagation_of_the_same_module():
     assert propagation.run(propagation.read(BLOCK)).again(xla_order=True) is None
 
 
+WEIGHTS_FIRST = BLOCK.replace('%ids: tensor<16x8xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}',
+                              '%ids: tensor<16x8xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}p1')  # fmt: skip
+
+
+def test_another_propagation_keeps_user_priorities():
+    """Without them the batch, carried by reshapes, comes before the weights."""
+    first = propagation.run(WEIGHTS_FIRST)
+    second = first.again(xla_order=True)
+    with Oracle() as oracle:
+        theirs = oracle("closed", UNIT.sub(r"reshape \1 \2", WEIGHTS_FIRST))
+    assert decided(propagation.read(second.as_text())) == decided(propagation.read(theirs))
+    assert second.as_text() == propagation.run(WEIGHTS_FIRST, xla_order=True).as_text()
+    assert second.as_text() != propagation.run(BLOCK, xla_order=True).as_text()
+    assert {e.round[0] for e in second.log} == {e.round[0] for e in first.log} == {0, 1}
+    assert second.again(xla_order=False).as_text() == first.as_text()
+
+
+LATER = """
+sdy.mesh @mesh = <["x"=2, "y"=2]>
+func.func @main(%x: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}p1, {?}p2]>},
+                %y: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {"y"}p3]>},
+                %z: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = stablehlo.add %x, %y : tensor<8x8xf32>
+  %1 = stablehlo.add %0, %z : tensor<8x8xf32>
+  return %1 : tensor<8x8xf32> }
+"""
+
+
+def test_axes_have_the_user_priority_at_which_they_came():
+    found = propagation.run(LATER)
+    assert {s.to_text() for s in found.arg_shardings} == {'#sdy.sharding<@mesh, [{"x"}, {"y"}]>'}
+    given = [[found.log.user_priority(v, dim) for dim in (0, 1)] for v in found.program.main.args]
+    assert given == [[1, 3], [1, 3], [1, 3]]
+    assert found.again().as_text() == found.as_text()
+
+
+@pytest.mark.parametrize("late", ["p1", ""])
+def test_axes_of_different_user_priorities_do_not_race(late):
+    """The batch comes to the looked-up rows behind a broadcast; the weights wait until it is everywhere, or do not."""
+    weights = BLOCK.replace('tensor<32x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}',
+                            'tensor<32x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}' + late)  # fmt: skip
+    weights = weights.replace('[{}, {"x"}]>}', f'[{{}}, {{"x"}}{late}]>}}')
+    weights = weights.replace('64x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}',
+                              '64x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}' + late)  # fmt: skip
+    assert weights.count(late) >= 3
+    first = propagation.run(weights)
+    assert depends_on_order(first.program, first.shardings, first.log) == (not late)
+    assert (first.again(xla_order=True).as_text() == first.as_text()) == bool(late)
+
+
 def test_axes_that_meet_nowhere_need_no_other_order():
     text = re.sub(r"(%(table|w|v): tensor<\w+>) \{sdy.sharding = [^>]*>\}", r"\1", BLOCK)
     assert text.count("{sdy.sharding") == 1

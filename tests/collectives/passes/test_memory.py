@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collectives.emit import FunctionItem, Item, ModuleBuilder, Ref, Region
+from collectives.emit import LocalFunction, LocalOp, LocalValue, ModuleBuilder, Region
 from collectives.passes.memory import Lives, need_of
 
 DEPTH = 64
 
 
-def _twice(builder: ModuleBuilder, name: str, callee: str | None) -> FunctionItem:
+def _twice(builder: ModuleBuilder, name: str, callee: str | None) -> LocalFunction:
     """A function that makes two arrays, each by a call of `callee` if there is one, and adds them."""
     function = builder.function(name, [((4,), "f32")], False, "")
     (x,) = function.region.args
@@ -47,7 +47,7 @@ def test_items_that_run_others_are_looked_at_again():
     body = Region("loop", region, [((8,), "f32")])
     (a,) = body.args
     body.op("stablehlo.sort", (a,), [((8,), "f32")])
-    loop = region.add(Item("stablehlo.while", region.args, [Ref((8,), "f32")], regions=[body]))
+    loop = region.add(LocalOp("stablehlo.while", region.args, [LocalValue((8,), "f32")], regions=[body]))
     lives = Lives(None)
     before = lives.crest(region, loop.results)[0]
     wide = body.op("stablehlo.sort", (a,), [((64,), "f32")])[0]

@@ -42,6 +42,7 @@ def test_no_command_shows_the_help_and_fails(capsys):
         (["launch", "--nproc", "x", "s.py"], "'x' is not a valid integer"),
         (["launch", "--nproc", "0", "s.py"], "nproc = 0: expected a whole number from 1"),
         (["launch", "--timeout", "-3", "s.py"], "timeout = -3.0: expected a time in seconds"),
+        (["launch", "--engine", "slurm", __file__], "engine = 'slurm': there is no such engine; known are: local"),
         (["launch", "missing.py"], "missing.py: no such script"),
         (["launch", "--env", "novalue", "s.py"], "'novalue': expected NAME=VALUE"),
         (["launch", "--env", "A-B=1", "s.py"], "'A-B' is not the name of an environment variable"),

@@ -7,7 +7,7 @@ import numpy as np
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt import dispatch
+from meshrt import dispatch, heuristics
 from meshrt.core.jaxpr import Jaxpr
 
 W, X = np.ones((4, 3, 3), np.float32), np.ones(3, np.float32)
@@ -46,7 +46,7 @@ def test_staged_programs_die_with_their_functions():
 
 
 def test_eager_loops_over_new_functions_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(dispatch, "_KEPT", 2)
+    monkeypatch.setattr(heuristics, "KEPT_OVER_JAXPRS", 2)
     dispatch.clear()
     for k in range(4):
         out, _ = meshrt.lax.scan(lambda c, x: (c + k * x, None), jnp.zeros(()), X)

@@ -12,8 +12,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from meshrt.errors import InspectError
 from meshrt.inspect.guard import Limits, inspect_file
-from meshrt.inspect.model import InspectError, Report
+from meshrt.inspect.model import Report
 from meshrt.inspect.target import parse_mesh, split_target
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -22,6 +22,7 @@ from meshrt.launch.model import (
     ExitStatus,
     Failure,
     Finish,
+    Incident,
     IncidentKind,
     Phase,
     Policy,
@@ -125,6 +126,64 @@ def test_the_glossary_of_phases_is_complete():
     section = text.partition("## Phases")[2].partition("\nPromises")[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     assert {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} == {p.value for p in Phase}
+
+
+# --- what holds in every state.
+
+_SOUND: dict[Phase, dict] = {
+    Phase.NEW: {},
+    Phase.WAITING: {"service_live": True},
+    Phase.FORMING: {"service_live": True, "live": {0, 1}, "joining": {0}},
+    Phase.RUNNING: {"service_live": True, "live": {1}, "finished": {0}, "meshed": {0, 1}},
+    Phase.SETTLING: {"service_live": True, "live": {1}, "incident": Incident(IncidentKind.WORKER, 0, 0.0, 0)},
+    Phase.STOPPING: {"service_live": True},
+    Phase.KILLING: {"live": {0}},
+    Phase.SUCCEEDED: {"finished": {0, 1}},
+    Phase.FAILED: {"live": {1}, "incident": Incident(IncidentKind.WORKER, 0, 0.0, 0)},
+    Phase.CANCELLED: {"incident": Incident(IncidentKind.CANCEL, 0, 0.0, 0)},
+}
+
+
+def sound(phase, **changes):
+    fields = {k: frozenset(v) if isinstance(v, set) else v for k, v in {**_SOUND[phase], **changes}.items()}
+    return State(Policy(2), phase=phase, **fields)
+
+
+@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
+def test_a_sound_state_of_each_phase_passes(phase):
+    machine.check(sound(phase))
+
+
+@pytest.mark.parametrize(
+    ("phase", "changes", "rule"),
+    [
+        (Phase.RUNNING, {"finished": {0, 1}}, "live and finished ranks are apart"),
+        (Phase.RUNNING, {"live": {1, 2}}, "ranks are in range"),
+        (Phase.RUNNING, {"finished": {2}}, "ranks are in range"),
+        (Phase.FORMING, {"joining": {2}}, "ranks are in range"),
+        (Phase.FORMING, {"meshed": {-1}}, "ranks are in range"),
+        (Phase.SUCCEEDED, {"service_live": True}, "workers are never left in a final phase"),
+        (Phase.CANCELLED, {"live": {0}}, "workers are never left in a final phase"),
+        (Phase.NEW, {"live": {0}}, "no worker before the service is ready"),
+        (Phase.WAITING, {"live": {0}}, "no worker before the service is ready"),
+        (Phase.FORMING, {"service_live": False}, "workers run only beside a service"),
+        (Phase.RUNNING, {"service_live": False}, "workers run only beside a service"),
+        (Phase.RUNNING, {"live": set()}, "workers run only beside a service"),
+        (Phase.SETTLING, {"incident": None}, "a phase that ends a generation knows why"),
+        (Phase.FAILED, {"incident": None}, "a phase that ends a generation knows why"),
+        (Phase.CANCELLED, {"incident": None}, "a phase that ends a generation knows why"),
+        (Phase.NEW, {"generation": 1}, "the restart budget is kept"),
+        (Phase.SUCCEEDED, {"finished": {1}}, "success means all finished"),
+        (Phase.WAITING, {"service_live": False}, "something is left to wait for"),
+        (Phase.STOPPING, {"service_live": False}, "something is left to wait for"),
+        (Phase.KILLING, {"live": set()}, "something is left to wait for"),
+    ],
+)
+def test_a_broken_promise_is_named_alone(phase, changes, rule):
+    with pytest.raises(machine.InternalError) as found:
+        machine.check(sound(phase, **changes))
+    broken = str(found.value).removeprefix("the launcher's state breaks: ").partition(": State(")[0]
+    assert broken.startswith(rule) and ";" not in broken
 
 
 # --- one idea each.

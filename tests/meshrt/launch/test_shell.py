@@ -98,6 +98,15 @@ def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(launch):
     assert "rank 0 was stopped by the launcher [killed by SIGKILL]" in result.report
 
 
+def test_a_worker_that_cannot_be_started(launch):
+    config = launch.folder / "c.toml"
+    config.write_text(f"[launch]\nnproc = 2\n[launch.env]\nA = '{'x' * 200_000}'\n")
+    result = launch("--config", config, body=SLEEP)
+    assert result.code == 1
+    assert result.report.startswith("meshrt launch: rank 0 failed first: could not be started: ")
+    assert "Argument list too long" in result.report
+
+
 def test_a_stopped_worker_ends_too(launch):
     body = "if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(0.3); sys.exit(6)"
     assert launch("--nproc", 2, body=body).code == 6

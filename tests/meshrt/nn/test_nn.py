@@ -159,3 +159,9 @@ def test_errors():
         mn.initializers.glorot_normal()(mr.key(0), (3,))
     with pytest.raises(AttributeError, match="not implemented"):
         mn.initializers.orthogonal
+
+
+def test_the_derivative_of_log1mexp_at_its_ends():
+    x = np.float32([1e-3, 0.5, 1, 3, 100, np.inf, 0])
+    ours, theirs = (np.asarray(l.vmap(l.grad(l.nn.log1mexp))(x)) for l in (meshrt, jax))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)

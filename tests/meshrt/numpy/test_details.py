@@ -9,6 +9,14 @@ import meshrt
 import meshrt.numpy
 
 I8 = np.int8
+SINC = np.float32([0, 0.5, 1, -2, 0.25])
+CONVERTED = [
+    (v, t) for v in (np.float32(1), 1, 1.5, True, np.ones(()), np.ones(2, np.int8)) for t in (np.float32, np.int32)
+]
+EDGES = np.float32([np.nan, 0, -0.0, -1, 2, 6, np.inf, -np.inf])
+RELUS = ["relu", "relu6", "hard_sigmoid", "hard_tanh", "leaky_relu"]
+C = np.complex64([1 + 2j, 1 - 2j, 1j, 0, complex(np.inf, 0), complex(-np.inf, 1), 3])
+D = np.complex64([1 - 2j, 1 + 3j, 1j, -1j, complex(np.inf, 1), 0, 2 + 5j])
 ROWS = {
     # an integer exponent that is not static: the base's dtype, strong; the derivative at zero
     "decay": lambda l: 0.9 ** l.numpy.arange(3),
@@ -65,6 +73,69 @@ ROWS = {
     # derivatives where operands are equal or infinite
     "logaddexp slopes": lambda l: _slopes(l, "logaddexp"),
     "logaddexp2 slopes": lambda l: _slopes(l, "logaddexp2"),
+    "sinc": lambda l: l.numpy.sinc(np.float32([0, -0.0, 1, 0.5, np.inf, -np.inf, np.nan, 1e-20])),
+    "sinc slope": lambda l: l.vmap(l.grad(l.numpy.sinc))(SINC),
+    "sinc curvature": lambda l: l.vmap(l.grad(l.grad(l.numpy.sinc)))(SINC),
+    "sinc third": lambda l: l.jacfwd(l.grad(l.grad(l.numpy.sinc)))(np.float32(0)),
+    "sinc fourth": lambda l: l.jacfwd(l.jacfwd(l.grad(l.grad(l.numpy.sinc))))(np.float32(0)),
+    "angle of inf": lambda l: l.grad(lambda x: l.numpy.real(l.lax.complex(x, x) * 1j).sum())(np.float32([np.inf, 1])),
+    "complex of inf": lambda l: l.numpy.imag(l.grad(lambda z: l.numpy.real(z * np.inf))(np.complex64(1))),
+    # linear functions of integers
+    "transposed": lambda l: l.linear_transpose(lambda x: 2 * x, 1)(3)[0],
+    "transposed vector": lambda l: l.linear_transpose(lambda x: x[:2] * 3, np.arange(3))(np.int32([1, 2]))[0],
+    "transposed float": lambda l: l.linear_transpose(lambda x: 2 * x, 1.0)(3.0)[0],
+    "transposed mixed": lambda l: l.linear_transpose(lambda x: x.astype(np.float32), np.int32(1))(np.float32(1))[0],
+    # nothing to do
+    "diff of order 0": lambda l: l.numpy.diff(np.arange(3.0), n=0, prepend=7.0),
+    "diff of order 0 of none": lambda l: l.numpy.diff(np.zeros((0, 2)), n=0, append=1.0),
+    "diff of order -1": lambda l: l.numpy.diff(np.arange(3.0), n=-1),
+    "diff of order 9": lambda l: l.numpy.diff(np.arange(3.0), n=9),
+    "x**1": lambda l: l.lax.integer_pow(np.float32([1, 2]), 1),
+    # dtypes by their names
+    "names of 64 bits": lambda l: [np.dtype(getattr(l.numpy, n)).name for n in ("int_", "uint", "float_", "complex_")],
+    "int_": lambda l: l.numpy.zeros(2, l.numpy.int_),
+    "uint": lambda l: l.numpy.uint(3),
+    "float_": lambda l: l.numpy.asarray([1, 2], l.numpy.float_),
+    "complex_": lambda l: l.numpy.ones(2).astype(l.numpy.complex_),
+    "any of unsigned": lambda l: l.numpy.any(np.uint8([0, 128])),
+    "bool of unsigned": lambda l: l.numpy.uint32([0, 2**31]).astype(bool),
+    # what is an array
+    "traced": lambda l: l.jit(lambda x: x * isinstance(x, l.Array))(np.float32(3)),
+    "differentiated": lambda l: l.grad(lambda x: x * isinstance(x, l.Array))(np.float32(3)),
+    "mapped": lambda l: l.vmap(lambda x: x * isinstance(x, l.Array))(np.float32([3])),
+    "of others": lambda l: [isinstance(v, l.Array) for v in (1.0, np.ones(2), [1], l.random.key(0), l.numpy.ones(()))],
+    "converted": lambda l: [isinstance(l.lax.convert_element_type(v, t), l.Array) for v, t in CONVERTED],
+    "converted in jit": lambda l: l.jit(lambda: l.lax.convert_element_type(np.float32(2), np.int32) * 3)(),
+    "conj of a real": lambda l: l.lax.conj(np.float32([1, 2])),
+    **{f"slope of {n}": lambda l, n=n: l.vmap(l.grad(getattr(l.nn, n)))(EDGES) for n in RELUS},
+    **{n: lambda l, n=n: getattr(l.nn, n)(EDGES) for n in RELUS},
+    "relu of bool": lambda l: l.nn.relu(np.array([True, False])),
+    "relu of int": lambda l: l.nn.relu(np.int8([-1, 2])),
+    "product with inf": lambda l: l.hessian(l.numpy.prod)(np.float32([np.inf, 2])),
+    "product with inf and 0": lambda l: l.hessian(l.numpy.prod)(np.float32([2, np.inf, 3, 0, 1])),
+    "product of rows": lambda l: l.hessian(lambda x: l.numpy.prod(x, 1).sum())(np.float32([[0, 2, 0], [1, 2, 3]])),
+    "product of one": lambda l: l.hessian(l.numpy.prod)(np.float32([2])),
+    # complex numbers: equal real parts, zero and infinity
+    "maximum": lambda l: l.numpy.maximum(C, D),
+    "minimum": lambda l: l.numpy.minimum(C, D),
+    "maximum with a scalar": lambda l: l.jit(lambda x: l.numpy.maximum(x, 1))(C),
+    "slope of maximum": lambda l: l.grad(lambda x: l.numpy.real(l.numpy.maximum(x, D)).sum())(C),
+    "celu": lambda l: l.nn.celu(C[:5]),
+    "log2": lambda l: l.numpy.log2(C),
+    "log10": lambda l: l.numpy.log10(C),
+    # dtypes of small integers, weak types
+    "cumulative_prod": lambda l: l.numpy.cumulative_prod(np.uint8([1, 2, 3])),
+    "cumulative_prod of bool": lambda l: l.numpy.cumulative_prod(np.array([True, False]), include_initial=True),
+    "cumulative_sum": lambda l: l.numpy.cumulative_sum(np.uint8([1, 2, 3]), include_initial=True),
+    "vander": lambda l: l.numpy.vander(np.uint8([1, 2, 3])),
+    "nanmedian": lambda l: l.numpy.nanmedian(1.5),
+    "nanmedian of int": lambda l: l.numpy.nanmedian(3),
+    # NumPy operands and nothing to do
+    "squeeze": lambda l: l.lax.squeeze(SINC, ()),
+    "lax.broadcast": lambda l: l.lax.broadcast(SINC, ()),
+    "expand_dims": lambda l: l.lax.expand_dims(SINC, ()),
+    "collapse": lambda l: l.lax.collapse(SINC, 0, 1),
+    "reshape": lambda l: l.lax.reshape(SINC, SINC.shape),
     # keys
     "keys equal": lambda l: l.random.split(l.random.key(1), 2) == l.random.key(1),
     "keys differ": lambda l: l.vmap(lambda k: k != l.random.key(0))(l.random.split(l.random.key(0), 2)),

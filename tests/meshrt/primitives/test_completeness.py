@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import pathlib
 import pkgutil
+from types import ModuleType
 
 import pytest
 
+import meshrt.core.basic
 import meshrt.primitives
+import meshrt.transforms
 from meshrt.core.jaxpr import Jaxpr, subjaxprs
-from meshrt.core.primitive import Primitive
+from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import aval_of
+from meshrt.transforms.linearize import linearize_flat
 from tests.meshrt.primitives import programs
 from tests.meshrt.primitives.table import CASES
 
@@ -29,13 +35,17 @@ REASONS = {
 }
 
 
-def defined() -> dict[str, Primitive]:
-    """All primitives that the families hold."""
+def defined(*packages: ModuleType) -> dict[str, Primitive]:
+    """All primitives that the modules of these packages hold."""
     found = {}
-    for info in pkgutil.iter_modules(meshrt.primitives.__path__):
-        module = importlib.import_module(f"{meshrt.primitives.__name__}.{info.name}")
-        found.update({v.name: v for v in vars(module).values() if isinstance(v, Primitive)})
+    for package in packages:
+        for info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{info.name}")
+            found.update({v.name: v for v in vars(module).values() if isinstance(v, Primitive)})
     return found
+
+
+EVERYWHERE = (meshrt.primitives, meshrt.core.basic, meshrt.transforms)
 
 
 def used_in(jaxpr: Jaxpr) -> set[str]:
@@ -64,6 +74,24 @@ def derivative_names(case) -> set[str]:
     return used_in(trace_to_jaxpr(program, [aval_of(a) for a in args], case.name).jaxpr)
 
 
+def tape_names(case) -> set[str]:
+    """What linearization of a case records."""
+    names: set[str] = set()
+    fun = lambda *xs: programs.as_list(case.fun(programs.OURS.lax, *xs))
+    avals = [aval_of(a) for a in case.draw()]
+
+    def linearized(*xs):
+        outs, recorded = linearize_flat(fun, xs, [a.is_differentiable for a in avals])
+        names.update(step.primitive.name for step in recorded.trace.tape)
+        return outs
+
+    try:
+        trace_to_jaxpr(linearized, avals, case.name)
+    except meshrt.errors.UnsupportedError as e:
+        assert "differentiated with respect to its updates only with unique_indices" in str(e)
+    return names
+
+
 @pytest.mark.smoke
 def test_every_primitive_has_a_row() -> None:
     by_name = {c.name: c for c in CASES}
@@ -71,12 +99,87 @@ def test_every_primitive_has_a_row() -> None:
     for primitive, case in THROUGH_DERIVATIVES.items():
         assert primitive in derivative_names(by_name[case])
         covered.add(primitive)
-    primitives = set(defined())
+    primitives = set(defined(meshrt.primitives, meshrt.core.basic))
     assert not REASONS.keys() & covered, "reasons for primitives that have rows"
     assert primitives - covered - REASONS.keys() == set()
 
 
-def test_every_primitive_has_rules() -> None:
-    """What has no jvp has none on purpose: integers in, integers out, or linear in a constant."""
-    without = {name for name, p in defined().items() if p.jvp is None and p.linearize is None}
-    assert without <= {"iota", "linear_zero", "reduce_and", "reduce_or", "reduce_xor", "reduce_window"}
+@pytest.mark.parametrize("primitive", defined(*EVERYWHERE).values(), ids=str)
+def test_a_record_holds_every_rule_or_a_reason_for_its_absence(primitive: Primitive) -> None:
+    assert primitive.infer_rule is not None and primitive.lower is not None
+    missing = {rule for rule in ("jvp", "transpose", "batch") if getattr(primitive, rule) is None}
+    if primitive.linearize is not None:
+        missing.discard("jvp")
+    assert missing == set(primitive.absent)
+    assert all(primitive.absent.values())
+    assert primitive.fuses or not primitive.cheap
+    has_jaxprs = primitive.linearize is not None or primitive.calls is not None
+    assert not has_jaxprs or (primitive.effects_rule is not None and not primitive.cache_types)
+
+
+def test_a_missing_rule_is_named_with_its_reason() -> None:
+    iota = defined(meshrt.primitives)["iota"]
+    assert str(missing_rule(iota, "batch", "cannot be used under vmap")) == (
+        "the primitive 'iota' has no batching rule (it has no operands), so it cannot be used under vmap; define "
+        "custom_jvp or custom_vjp around it, or express it by other operations"
+    )
+
+
+def test_operations_on_the_tape_can_be_transposed() -> None:
+    """What derivatives record is linear, so reasons for missing transpose rules hold."""
+    primitives = defined(*EVERYWHERE)
+    for case in (c for c in CASES if c.derivatives and c.reverse):
+        recorded = tape_names(case)
+        assert not {n for n in recorded if primitives[n].transpose is None}, case.name
+
+
+def name_of(node: ast.expr) -> str:
+    """`x` and the last part of `a.b.x`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def mistakes(tree: ast.Module, names: set[str]) -> list[tuple[int, str]]:
+    """(line, what) of assignments to records, of questions for a primitive's name, of lists of such names."""
+    is_public = lambda s: isinstance(s, ast.Assign) and name_of(s.targets[0]) == "__all__"
+    public = {id(n) for s in tree.body if is_public(s) for n in ast.walk(s)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            held = name_of(node.value)
+            if held.endswith("_p") or held == "primitive":
+                found.append((node.lineno, f"changes {held} after its construction"))
+        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute):
+            if node.left.attr == "name" and name_of(node.left.value) == "primitive":
+                found.append((node.lineno, "asks for a primitive by its name: give it a trait"))
+        elif isinstance(node, ast.List | ast.Set | ast.Tuple) and len(node.elts) > 2 and id(node) not in public:
+            known = [e for e in node.elts if isinstance(e, ast.Constant) and e.value in names]
+            if 2 * len(known) > len(node.elts):
+                found.append((node.lineno, "lists primitives: make it a trait"))
+    return found
+
+
+def test_what_is_to_be_known_of_a_primitive_stands_in_its_record() -> None:
+    names = set(defined(*EVERYWHERE))
+    for path in pathlib.Path(meshrt.__file__).parent.rglob("*.py"):
+        assert not mistakes(ast.parse(path.read_text()), names), path
+
+
+def test_mistakes_are_found() -> None:
+    text = """
+add_p.jvp, e.primitive.batch = a, b
+if e.primitive.name in X: pass
+CHEAP = frozenset(["add", "mul", "square"])
+__all__ = ["add", "mul", "sub"]
+"""
+    assert [line for line, _ in sorted(mistakes(ast.parse(text), {"add", "mul", "sub"}))] == [2, 2, 3, 4]
+
+
+def test_traits() -> None:
+    primitives = defined(*EVERYWHERE)
+    assert {n for n, p in primitives.items() if p.contraction} == {"dot_general", "conv_general_dilated"}
+    assert {n for n, p in primitives.items() if p.calls} == {"jit"}
+    assert {n for n, p in primitives.items() if p.constraint is not None} == {"sharding_constraint"}
+    cheap = {n for n, p in primitives.items() if p.cheap}
+    assert {"add", "mul", "reshape", "transpose", "broadcast_in_dim", "convert_element_type", "slice"} <= cheap
+    assert not {"exp", "tanh", "dot_general", "reduce_sum", "gather"} & cheap
+    assert {"exp", "tanh", "select_n"} <= {n for n, p in primitives.items() if p.fuses}

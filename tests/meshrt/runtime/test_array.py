@@ -11,7 +11,6 @@ import pytest
 
 import meshrt
 from meshrt import errors
-from meshrt.runtime import transfer
 from meshrt.runtime.array import signature
 from meshrt.sharding import NamedSharding, SingleDeviceSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
@@ -154,5 +153,5 @@ def test_host_values_are_not_aliased():
     value[:] = 5
     assert np.asarray(x).max() == 1 and np.asarray(y).max() == 1
     fixed = np.ones((64, 64), np.float32)
-    assert np.asarray(transfer.device_put(fixed, may_alias=True)).max() == 1
+    assert np.asarray(meshrt.device_put(fixed, may_alias=True)).max() == 1
     assert xnp.asarray(np.asarray(x)).shape == (64, 64)

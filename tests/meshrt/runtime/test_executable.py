@@ -12,8 +12,9 @@ import pytest
 import meshrt
 from meshrt import config, errors
 from meshrt.runtime import compile_cache, events, jaxlib_api
-from meshrt.runtime.executable import ResultPlan, compile_program
+from meshrt.runtime.executable import compile_program
 from meshrt.runtime.flight import Flight
+from meshrt.runtime.results import execute
 from meshrt.sharding import NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
@@ -37,7 +38,7 @@ def run(program, devices, scale):
     mesh = make_mesh((4,), ("x",), devices=devices)
     x = meshrt.device_put(VALUE, NamedSharding(mesh, P("x")))
     whole = meshrt.device_put(VALUE[:2], NamedSharding(mesh, P()))
-    scaled, total = program.load(mesh.flat_devices).execute([x._buf], ResultPlan([x._sig, whole._sig]))
+    scaled, total = execute(program.load(mesh.flat_devices), [x._buf], [x._sig, whole._sig])
     np.testing.assert_array_equal(np.asarray(scaled), VALUE * scale)
     np.testing.assert_array_equal(np.asarray(total), VALUE.reshape(4, 2, 4).sum(0))
 
@@ -52,7 +53,8 @@ def test_compiled_once_for_all_devices():
     assert (n.compile, n.rebind) == (1, 3)
     assert compile_program(text(2), num_devices=4) is program
     assert compile_program(text(3), num_devices=4) is not program
-    assert program.memory_analysis().argument_bytes == 32 and program.memory_analysis().output_bytes >= 64
+    memory = program.memory_analysis()
+    assert memory.argument_size_in_bytes == 32 and memory.output_size_in_bytes >= 64
     assert program.cost_analysis()["flops"] >= 8 and "all-reduce" in program.hlo_text()
     assert len(program.serialize()) > 100
 
@@ -67,7 +69,7 @@ def test_one_device_and_callbacks():
         num_devices=1,
         host_callbacks=[lambda v: (np.asarray(v) * 3,)],
     )
-    (y,) = program.load([x.device]).execute([x._buf], ResultPlan([x._sig]))
+    (y,) = execute(program.load([x.device]), [x._buf], [x._sig])
     np.testing.assert_array_equal(np.asarray(y), np.full(4, 3))
 
 
@@ -86,7 +88,7 @@ def test_errors():
     x = meshrt.device_put(VALUE, NamedSharding(mesh, P("x")))
     wrong = meshrt.device_put(VALUE, mesh.flat_devices[0])
     with pytest.raises(errors.ExecutionError, match="could not be run"):
-        program.load(mesh.flat_devices).execute([wrong._buf], ResultPlan([x._sig, x._sig]))
+        execute(program.load(mesh.flat_devices), [wrong._buf], [x._sig, x._sig])
 
 
 def test_debug_nans():
@@ -198,8 +200,6 @@ def test_flight_waits_for_the_oldest():
             due += 1
             flight.add(Token())
     assert due == 25 and Token.waits == 24 and len(flight.tokens) == 1
-    flight.drain()
-    assert Token.waits == 25
 
 
 def test_overlapping_device_sets_share_what_a_device_admits():
@@ -220,7 +220,9 @@ def test_many_unawaited_steps_on_eight_devices():
     program = textwrap.dedent(
         """
         import numpy as np, meshrt
-        from meshrt.runtime.executable import ResultPlan, compile_program
+        from meshrt.runtime.array import arrays
+        from meshrt.runtime.executable import compile_program
+        from meshrt.runtime.results import runner
         from meshrt.sharding import NamedSharding, PartitionSpec as P, make_mesh
         mesh = make_mesh((8,), ("x",))
         x = meshrt.device_put(np.eye(64, dtype=np.float32), NamedSharding(mesh, P()))
@@ -234,11 +236,11 @@ def test_many_unawaited_steps_on_eight_devices():
             last = f"r{i}"
         body = "\\n".join(lines)
         text = f"module @m {{ func.func public @main(%a: {kind}) -> {kind} {{ {body}\\nreturn %{last} : {kind} }} }}"
-        run = compile_program(text, num_devices=8).load(mesh.flat_devices).runner(plan := ResultPlan([x._sig]))
+        run = runner(compile_program(text, num_devices=8).load(mesh.flat_devices), [x._sig])
         buffer = x._buf
         for _ in range(300):
             (buffer,) = run([buffer])
-        print(np.asarray(plan.arrays([buffer])[0]).trace())
+        print(np.asarray(arrays([buffer], [x._sig])[0]).trace())
         """
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)

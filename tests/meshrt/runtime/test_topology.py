@@ -133,8 +133,8 @@ def test_the_tpu_compiler_tells_memory_costs_and_schedule(spec):
     compiled = lowered().compile(topology=spec)
     memory = compiled.memory_analysis()
     weights = 2 * MLP["width"] * MLP["hidden"] // 2 * 2
-    assert memory.argument_bytes >= weights + MLP["batch"] // 2 * MLP["width"] * 2
-    assert 0 < memory.peak_bytes < load(spec).memory and 0 < compiled.memory_share < 1
+    assert memory.argument_size_in_bytes >= weights + MLP["batch"] // 2 * MLP["width"] * 2
+    assert 0 < memory.peak_memory_in_bytes < load(spec).memory and 0 < compiled.memory_share < 1
     dots = 2 * MLP["batch"] // 2 * MLP["width"] * MLP["hidden"] // 2
     assert 0.9 < compiled.cost_analysis()["flops"] / (5 * dots) < 1.1
     assert "is_scheduled=true" in compiled.as_text()
@@ -154,7 +154,7 @@ def test_a_whole_pod_compiles_and_needs_no_more_memory_than_xlas_partitioner():
     with meshrt.config.override(partitioner="xla"):
         theirs = step.compile(topology="v5e:16x16")
     assert theirs.plan is None and ours.plan.seconds > 0
-    assert ours.memory_analysis().peak_bytes <= theirs.memory_analysis().peak_bytes * 1.001
+    assert ours.memory_analysis().peak_memory_in_bytes <= theirs.memory_analysis().peak_memory_in_bytes * 1.001
 
 
 @pytest.mark.tpu
@@ -169,7 +169,7 @@ def test_transforms_of_a_split_batch_compile_for_tpus():
     topology = topology_of("v5e:2x2")
     made = collectives.partition(propagation.run(text), topology.on(Mesh("mesh", (("x", 4),))))
     assert not len(made.plan)
-    assert compile_for(topology, made.as_text()).memory_analysis().argument_bytes >= 4 * 64 * 8
+    assert compile_for(topology, made.as_text()).memory_analysis().argument_size_in_bytes >= 4 * 64 * 8
 
 
 @pytest.mark.tpu
@@ -200,7 +200,7 @@ def test_a_program_that_does_not_fit_a_tpu():
 @needs_cuda
 def test_the_gpu_compiler_tells_memory_and_schedule():
     compiled = lowered((4, 2), batch=8192, width=4096, hidden=4096).compile(topology="h100:8")
-    assert 0 < compiled.memory_analysis().peak_bytes < load("h100").memory
+    assert 0 < compiled.memory_analysis().peak_memory_in_bytes < load("h100").memory
     assert any(c.asynchronous for c in compiled.collectives())
     with pytest.raises(errors.UnsupportedError, match="no cost analysis"):
         compiled.cost_analysis()

@@ -144,10 +144,11 @@ def test_from_callback_and_parts():
         meshrt.make_array_from_process_local_data(sharding, VALUE, (20, 8))
 
 
-def test_donation_of_a_moved_array():
+@pytest.mark.parametrize("may_alias", [None, False])
+def test_donation_of_a_moved_array(may_alias):
     mesh = make_mesh((4, 2), ("x", "y"))
     x = meshrt.device_put(VALUE, NamedSharding(mesh, P("x")))
-    y = meshrt.device_put(x, NamedSharding(mesh, P("y")), donate=True)
+    y = meshrt.device_put(x, NamedSharding(mesh, P("y")), donate=True, may_alias=may_alias)
     check(y)
     with pytest.raises(errors.DeletedArrayError, match="donated to device_put"):
         np.asarray(x)

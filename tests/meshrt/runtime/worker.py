@@ -8,9 +8,12 @@ import sys
 
 import numpy as np
 
+import meshrt
 from meshrt import config, errors
 from meshrt.runtime import backend, jaxlib_api, transfer
-from meshrt.runtime.executable import ResultPlan, compile_program
+from meshrt.runtime.array import Array
+from meshrt.runtime.executable import compile_program
+from meshrt.runtime.results import runner
 from meshrt.sharding import Mesh, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
@@ -25,7 +28,7 @@ def check(x, value=VALUE):
 
 
 def arrays(mesh, me, n):
-    x = transfer.device_put(VALUE, NamedSharding(mesh, P("x", "y")))
+    x = meshrt.device_put(VALUE, NamedSharding(mesh, P("x", "y")))
     check(x)
     assert not x.is_fully_addressable and repr(x) == "Array(shape=(8, 8), dtype=float32)"
     try:
@@ -36,11 +39,11 @@ def arrays(mesh, me, n):
         raise AssertionError("fetched parts of another process")
     swapped = Mesh(mesh.devices.T, ("a", "b"))
     for target in (NamedSharding(mesh, P("y")), NamedSharding(swapped, P(("a", "b"))), NamedSharding(mesh, P())):
-        check(transfer.device_put(x, target))
-    whole = transfer.device_put(x, NamedSharding(mesh, P()))
+        check(meshrt.device_put(x, target))
+    whole = meshrt.device_put(x, NamedSharding(mesh, P()))
     np.testing.assert_array_equal(np.asarray(whole), VALUE)
     mine = backend.local_devices()[-1]
-    np.testing.assert_array_equal(np.asarray(transfer.device_put(whole, mine)), VALUE)
+    np.testing.assert_array_equal(np.asarray(meshrt.device_put(whole, mine)), VALUE)
     rows = 8 // n
     part = transfer.make_array_from_process_local_data(NamedSharding(mesh, P("x")), VALUE[me * rows : (me + 1) * rows])
     assert part.shape == (8, 8)
@@ -63,12 +66,12 @@ def steps(mesh, count):
     body = "\n".join(lines)
     text = f"module @m {{ func.func public @main(%a: {KIND}) -> {KIND} {{\n{body}\nreturn %{last} : {KIND} }} }}"
     program = compile_program(text, num_devices=n)
-    x = transfer.device_put(VALUE, NamedSharding(mesh, P()))
-    run = program.load(mesh.flat_devices).runner(plan := ResultPlan([x._sig]))
+    x = meshrt.device_put(VALUE, NamedSharding(mesh, P()))
+    run = runner(program.load(mesh.flat_devices), [x._sig])
     buffer = x._buf
     for _ in range(count):
         (buffer,) = run([buffer])
-    np.testing.assert_array_equal(np.asarray(plan.arrays([buffer])[0]), VALUE)
+    np.testing.assert_array_equal(np.asarray(Array(buffer, x._sig)), VALUE)
 
 
 def main(me, n, local, port):

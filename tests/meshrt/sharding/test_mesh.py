@@ -153,3 +153,23 @@ def test_torus_axes_go_to_mesh_axes():
         make_mesh((8, 2), ("a", "b"), devices=[Chip(i, (i % 4, i // 4, 0)) for i in range(16)])
     with pytest.raises(errors.UnsupportedError, match="hole"):
         make_mesh((3,), ("a",), devices=[Chip(0, (0, 0, 0)), Chip(1, (1, 0, 0)), Chip(2, (1, 1, 0))])
+
+
+def test_what_all_axes_are():
+    """A mesh without axes is of no kind."""
+    kinds = (AxisType.Auto, AxisType.Explicit, AxisType.Manual)
+    all_ = lambda m: (m.are_all_axes_auto, m.are_all_axes_explicit, m.are_all_axes_manual)
+    assert all_(AbstractMesh((), ())) == (False, False, False)
+    for k, kind in enumerate(kinds):
+        assert all_(AbstractMesh((2, 4), ("x", "y"), axis_types=(kind,) * 2)) == tuple(i == k for i in range(3))
+        mixed = AbstractMesh((2, 4), ("x", "y"), axis_types=(kind, kinds[k - 1]))
+        assert all_(mixed) == (False, False, False)
+        axes = dict(zip(kinds, (mixed.auto_axes, mixed.explicit_axes, mixed.manual_axes)))
+        assert axes == {**dict.fromkeys(kinds, ()), kind: ("x",), kinds[k - 1]: ("y",)}
+
+
+def test_which_specs_are_empty():
+    for ours, theirs in ((P(), JP()), (P(None), JP(None)), (P("x"), JP("x")), (P(unreduced={"x"}), JP(unreduced={"x"})),
+                         (P(reduced={"x"}), JP(reduced={"x"}))):  # fmt: skip
+        assert bool(ours) == (len(theirs.unreduced | theirs.reduced) > 0 or len(ours.partitions) > 0)
+    assert not P() and P("x") and P(None) and P(unreduced={"x"}) and P(reduced={"x"})

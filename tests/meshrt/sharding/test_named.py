@@ -12,6 +12,7 @@ from meshrt import errors
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding import (
     AbstractMesh,
+    AxisType,
     Mesh,
     NamedSharding,
     SingleDeviceSharding,
@@ -135,3 +136,11 @@ def test_sdy_edges():
             spec_from_sdy_text(bad)
     with pytest.raises(errors.UnsupportedError, match="named by strings"):
         to_sdy_text(P(3), 1)
+
+
+def test_partial_sums_are_not_replicated():
+    mesh = AbstractMesh((4, 1), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    replicated = {P(): True, P("x"): False, P("y"): True, P(None, "y"): True, P(unreduced={"x"}): False,
+                  P("y", unreduced={"x"}): False, P(reduced={"x"}): True}  # fmt: skip
+    for spec, expected in replicated.items():
+        assert NamedSharding(mesh, spec).is_fully_replicated == expected, spec

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import re
 
 import jax
 import pytest
@@ -21,6 +22,7 @@ TREES = st.recursive(
         st.lists(inner, max_size=3).map(tuple),
         st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
         st.dictionaries(st.sampled_from("cab"), inner, max_size=3).map(collections.OrderedDict),
+        st.dictionaries(st.sampled_from("cab"), inner, max_size=3).map(lambda d: collections.defaultdict(int, d)),
         st.tuples(inner, inner).map(lambda p: Point(*p)),
     ),
     max_leaves=12,
@@ -128,3 +130,66 @@ def test_equality_errors():
     found = tree_util.equality_errors({"a": (1, 2)}, {"a": [1, 2]})
     assert [tree_util.keystr(path) for path, *_ in found] == ["['a']"]
     assert tree_util.equality_errors({"a": 1}, {"a": 2}) == []
+
+
+@given(TREES)
+def test_values_that_are_leaves_by_their_value_or_their_path(t):
+    by_value = lambda x: isinstance(x, list) and len(x) == 2
+    by_path = lambda path, x: len(path) == 1 or isinstance(x, tuple)
+    show = lambda path, x, *rest: f"{x}{rest} at {len(path)}"
+    for is_leaf, takes_path in ((None, False), (by_value, False), (by_path, True)):
+        options = {"is_leaf": is_leaf, "is_leaf_takes_path": takes_path}
+        ours = tree_util.tree_leaves_with_path(t, **options)
+        theirs = jax.tree_util.tree_leaves_with_path(t, **options)
+        assert [(tree_util.keystr(p), x) for p, x in ours] == [(jax.tree_util.keystr(p), x) for p, x in theirs]
+        mapped = tree_util.tree_map_with_path(show, t, t, **options)
+        assert mapped == jax.tree_util.tree_map_with_path(show, t, t, **options)
+
+
+def test_dictionaries_with_a_default_keep_it():
+    t = collections.defaultdict(list, b=1, a=[2])
+    again = tree.map(lambda x: x + 1, t)
+    assert type(again) is collections.defaultdict and again == {"a": [3], "b": 2} and again["c"] == []
+    assert tree.structure(t) != tree.structure(collections.defaultdict(int, t)) != tree.structure(dict(t))
+    assert [tree_util.keystr(p) for p, _ in tree.leaves_with_path(t)] == ["['a'][0]", "['b']"]
+
+
+def test_static_values_are_structure():
+    @tree_util.register_static
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        n: int
+
+    assert tree.leaves([1, Options(2)]) == [1] and tree.map(lambda x: -x, [1, Options(2)]) == [-1, Options(2)]
+    assert tree.structure(Options(1)) == tree.structure(Options(1)) != tree.structure(Options(2))
+    assert tree.leaves_with_path(Options(1)) == []
+
+
+@pytest.mark.parametrize(
+    "data, meta, drop, says",
+    [
+        (["w"], [], [], "(missing: b)"),
+        (["w", "b"], ["b"], [], "(twice: b)"),
+        (["w", "b"], ["c"], [], "(not in __init__: c)"),
+        (["w", "w"], ["c"], [], "(twice: w; missing: b; not in __init__: c)"),
+        (["w"], [], ["b", "w"], "(twice: w)"),
+        (["w"], ["hidden"], ["b"], "(not in __init__: hidden)"),
+    ],
+)
+def test_fields_of_dataclasses_are_named_once(data, meta, drop, says):
+    hidden = ("hidden", int, dataclasses.field(init=False, default=0))
+    cls = dataclasses.make_dataclass("D", ["w", "b", hidden])
+    with pytest.raises(errors.TreeError, match=re.escape(f"each field of __init__ once {says}")):
+        tree_util.register_dataclass(cls, data, meta, drop)
+    tree_util.register_dataclass(cls, ["w"], [], ["b"])
+    assert tree_util.dataclass_fields(cls) == (("w",), ()) and tree_util.dataclass_fields(int) is None
+
+
+@pytest.mark.parametrize("takes_path", [False, True])
+def test_errors_do_not_look_into_leaves(takes_path):
+    """The pairs at 'a' differ in length, but a pair is a leaf here; the lists at 'b' are what does not fit."""
+    pair = lambda *given: isinstance(given[-1], tuple)
+    with pytest.raises(errors.TreeError, match=r"at key path \['b'\]: the first has a list of 1 child, the second one"):
+        tree_util.tree_map_with_path(
+            max, {"a": (1, 2), "b": [3]}, {"a": (1,), "b": [3, 4]}, is_leaf=pair, is_leaf_takes_path=takes_path
+        )

@@ -1,0 +1,282 @@
+"""The thresholds of the package: every number that was chosen rather than derived, under a name, with its unit.
+
+Each comment says what the number bounds, and after it where it comes from:
+
+* "measured:" what was run, and what it showed;
+* "chosen, not measured" where it only has to be of the right order of magnitude, or nobody has measured it yet.
+
+None of them changes what a program computes; they decide which of several right programs is written, and how long the
+partitioner looks for it. Names say the unit where the number has one: `_BYTES`, `_SHARE` (a part of 1), `_DEVICES`.
+The file has a section per room: the reshard planner, the program being built, the passes, `partition/`.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []  # constants are imported by name
+
+# -- meshes -------------------------------------------------------------------------------------------------------
+
+# Devices of a mesh. The text of a collective names each device in `replica_groups` (8 bytes, two hexadecimal digits
+# each), and every distinct grouping is in the program once: 16 MiB of text per grouping at this size.
+# Derived from that text; larger meshes are a typed error.
+MAX_DEVICES = 1 << 20
+
+# -- the reshard planner: search.py, reshard.py, pieces.py, boxes.py, tiles.py ----------------------------------------
+# "measured" here: bytes of the plans of the 98 programs of `benchmarks/communication`, without a topology.
+
+# Bytes that one more step of a plan, or one more message of exact pieces, counts as where no topology was chosen: it
+# decides only between plans of about equal bytes. With a topology it is latency x bandwidth, if that is more.
+# Chosen; measured: 0 and 1024 give the same plans.
+STEP_BYTES = 16.0
+
+# States (layouts reached) that one A* search looks at before it starts over with a heavier bound, or gives up.
+# Chosen; measured: 200 and 20000 give the same plans.
+SEARCH_STATES = 2000
+
+# What the lower bound is multiplied by, search after search: 1 is exact A*; where that sees too many states, weighted
+# A* (Pohl 1970) finds a plan of at most this many times the cheapest one's cost.
+# Chosen, not measured.
+SEARCH_WEIGHTS = (1, 1.5, 4)
+
+# Bytes by which two costs may differ and count as equal: sums of the same fractions of bytes in another order.
+# Derived: float64 rounds sums below 4 GiB by less.
+EQUAL_COST_BYTES = 1e-6
+
+# Atoms of a reshard up to which it is searched again with every run of atoms taken apart. The number of layouts grows
+# with the factorial of the atoms. Chosen; measured: 0 and 20 give the same plans.
+FINE_ATOMS = 7
+
+# The share of a plan's cost that one may have, to be taken instead, which scatters sums over axes that the target does
+# not have (and gathers them again): such plans have more steps. Chosen; measured: 0.8 and 1 give the same plans.
+SCATTER_ELSEWHERE_SHARE = 0.95
+
+# Plans remembered per mesh shape over the life of the process. Chosen, not measured: a transformer asks for some
+# hundreds.
+REMEMBERED_PLANS = 1 << 14
+
+# Devices that differ in the atoms of either layout, up to which exact pieces are planned: the matching of senders to
+# receivers grows with their square. Chosen; measured: without exact pieces, two programs of pure reshards ("swap two
+# axes", "two moves at once") send 1.5 times as much.
+EXACT_DEVICES = 256
+
+# Permutes of one exact exchange; beyond them latencies cost more than the saved bytes. Chosen; measured: 4 gives the
+# same plans.
+EXACT_ROUNDS = 16
+
+# Boxes that a device's piece of the target may be cut into, as a multiple of EXACT_ROUNDS: most are at home already.
+# Chosen, not measured.
+BOXES_PER_ROUND = 4
+
+# Permutes of one exact exchange where only it keeps to the bound on memory: beyond them the program grows more than it
+# gains. Chosen, not measured.
+EXACT_ROUNDS_FOR_MEMORY = 64
+
+# Boxes of an exchange of uneven pieces up to which other ways to cut them are tried too. Chosen, not measured.
+RECUT_BOXES = 256
+
+# Boxes of such an exchange over all devices; beyond them planning takes seconds, and latencies more than the bytes.
+# Chosen, not measured.
+EXCHANGED_BOXES = 1 << 16
+
+# Pairs of (device, part of the source) that are looked at to find those boxes, as a multiple of EXCHANGED_BOXES.
+# Chosen, not measured.
+PAIRS_PER_BOX = 16
+
+# -- the program being built: emit.py, realise*.py, capacity.py -----------------------------------------------------
+
+# Elements up to which a value that is larger than all that it is made of (a broadcast, an iota) is computed outside of
+# a loop and carried in, rather than computed again inside, where it becomes part of what uses it.
+# Chosen, not measured.
+LOOP_CAPTURE_ELEMENTS = 1024
+
+# Bytes of an operand up to which a reduction that the runtime lacks is one all-gather and local sums, rather than an
+# all-to-all and an all-gather, which send less in two steps. Chosen, not measured.
+GATHERED_REDUCTION_BYTES = 256
+
+# Slots of a device's piece, and boxes that may lie in them, up to which what arrives in an exact exchange is chosen
+# slot by slot, and joined, on TPUs; beyond them boxes are written one after the other. Chosen, not measured.
+FILLED_SLOTS = 8
+FILLED_BOXES = 16
+
+# Values that the error for a program which does not fit names, the largest first, and the share of the largest below
+# which one is not worth naming. Chosen, not measured.
+SHOWN_VALUES = 3
+SHOWN_SHARE = 0.01
+
+# -- passes: machine.py, memory.py -----------------------------------------------------------------------------------
+
+# The share of a device's memory that programs get; compilers and runtimes take the rest. Chosen, not measured.
+USABLE_MEMORY_SHARE = 0.92
+
+# The share of its estimated memory by which passes may raise a program's where a device's memory is unknown: the
+# default of the option `memory_growth`. Chosen, not measured.
+MEMORY_GROWTH_SHARE = 0.25
+
+# Bytes by which they may raise it in any case. Chosen, not measured.
+MEMORY_GROWTH_BYTES = float(1 << 20)
+
+# -- passes: combine.py ------------------------------------------------------------------------------------------------
+
+# A collective is small, and may be combined, if it takes at most this many times its latency. Chosen, not measured:
+# at 2 latency is half of its time.
+SMALL_LATENCIES = 2
+
+# Latencies' worth of bytes in one combined message, so that a first member does not wait long for a last.
+# Chosen, not measured.
+COMBINED_LATENCIES = 16.0
+
+# The share of the latency saved that copying members side by side may cost. Chosen, not measured.
+PACKING_LATENCY_SHARE = 0.5
+
+# The share of a region's estimated memory by which combining may raise it. Chosen, not measured.
+COMBINED_GROWTH_SHARE = 0.01
+
+# Bytes of the largest member laid side by side where no topology was chosen, or arrays lie in tiles (TPU).
+# Measured: on eight virtual CPU devices, where a rendezvous takes 20 to 100 us, copies of this size cost much less than
+# that, while combining members of 128 KiB made programs slower.
+PACKED_BYTES = 1 << 15
+
+# Bytes that are laid side by side whatever else a program needs. Chosen, not measured.
+PACKED_ALWAYS_BYTES = 1 << 12
+
+# The share of what a program needs that may be laid side by side besides. Chosen, not measured.
+PACKED_NEED_SHARE = 1 / 4096
+
+# -- passes: windowed.py, schedule.py, release.py --------------------------------------------------------------------
+
+# Devices of a ring of a collective matmul, each of which is a copy of the contraction in the program.
+# Chosen, not measured.
+RING_DEVICES = 32
+
+# The share of the time of collective and contraction one after the other that a collective matmul may be predicted to
+# take. Chosen, not measured.
+RING_TIME_SHARE = 0.95
+
+# Values that a contraction's result may become by renaming dimensions before it is reduce-scattered, itself included,
+# for both to be pipelined. Chosen, not measured.
+RING_RENAMED = 4
+
+# The share of the simulated time as it was that another order may take. Chosen, not measured.
+ORDER_TIME_SHARE = 0.999
+
+# How many values are gathered again at most until a program fits. Chosen, not measured.
+RELEASED_VALUES = 64
+
+# -- partition/: prices of choices -------------------------------------------------------------------------------
+# "measured" in this and the next sections: bytes of the plans of the 98 programs of `benchmarks/communication`, without
+# a topology, with other values. It says how much depends on a number, not that it is the best one.
+
+# What bringing a result later to the layout that propagation chose counts as, as a share of its bytes: its users may be
+# content with the layout that it was made in. Chosen; measured: 0.8 and 1 give the same plans.
+RESHARD_LATER_SHARE = 0.9
+
+# What resharding an operand counts as, as a share of its bytes, where later operations use the operand too: they may
+# share what is moved. Chosen; measured: 1 gives the same plans; 0.7 changes "three-way parallel layers" by -3% as it
+# stands, and by +3% where the backward pass recomputes.
+RESHARD_SHARED_SHARE = 0.85
+
+# The share of the cost of the best choice among those that leave axes at dimensions where some tensor has them, that
+# one may have which brings an axis to a dimension where none has it (an all-to-all and back), to be taken instead.
+# Chosen; measured: 0.6 and 0.95 give the same plans.
+ELSEWHERE_SHARE = 0.8
+
+# Assignments of axes to factors of one operation that are priced. Chosen; measured: 60 and 6000 give the same plans.
+ASSIGNMENTS = 600
+
+# Steps along uses that the look-ahead follows to price a layout, and uses of one value up to which it follows them.
+# Measured: 4 and 16 steps give the same plans, 2 steps 13% more bytes for the patches of a vision transformer. With one
+# or two uses these patches send 0.63 and 0.5 times as much (the one program that changes); 8 uses change nothing.
+LOOKAHEAD_STEPS = 8
+LOOKAHEAD_USES = 3
+
+# What the border of a window counts as, as a share of its bytes, where another window slides over the same operand: one
+# halo serves both. Chosen; measured: 0.9 and 1 give the same plans.
+SHARED_HALO_SHARE = 0.5
+
+# -- partition/: what is computed again, or later ----------------------------------------------------------------
+
+# The share of a value's bytes that its sources may have to be remembered for recomputing it in another layout.
+# Chosen; measured: 1/16 gives the same plans, 3/4 1% less for a mixture of experts.
+RECOMPUTED_SOURCE_SHARE = 1 / 4
+
+# The share of the bytes of moving a value that moving its sources may send for the value to be recomputed.
+# Chosen; measured: 1/4 and 0.9 give the same plans.
+RECOMPUTED_SENT_SHARE = 0.5
+
+# Values on the way from a value to its sources that are priced. Chosen; measured: 4 and 100 give the same plans.
+RECOMPUTED_STEPS = 24
+
+# Operations that an unreduced sum is followed through to see whether deferring its reduction may save anything.
+# Measured: with 4 a batch norm over a sharded batch sends 15% more; 64 changes nothing.
+DEFERRED_STEPS = 16
+
+# Factors of a product that are looked at to find sums which are multiples of each other, and sums behind one that may
+# be. Chosen; measured: 6 and 64 give the same plans.
+PRODUCT_FACTORS = 16
+
+# Slices of one concatenation that each join their own part of its operands, rather than cut it out of a whole one.
+# Measured: with 1, Maxwell's equations send 13 times as much, the gradient of volume rendering twice as much; 16
+# changes nothing.
+JOINED_SLICES = 4
+
+# Slices up to which each fetches its own halo where one exchange for all would send as much; with more of them, one is
+# preferred, which takes fewer messages. Measured: 1 changes one stencil by 0.1%, 20 nothing.
+SEPARATE_HALOS = 5
+
+# Convolutions that one contraction over a split spatial dimension (the gradient of a kernel) is cut into, so that no
+# padding of a piece is multiplied by an infinity (`contraction_cuts.py`); beyond them the operand is gathered.
+# Chosen, not measured.
+CONTRACTION_PARTS = 4
+
+# -- partition/: loops and functions -----------------------------------------------------------------------------
+
+# Operations of a callee up to which it is written out at every call; longer ones become functions.
+# Measured: with 5, a mixture of experts sends 2.9 times as much (layouts do not pass calls); 400 changes nothing.
+INLINED_OPERATIONS = 40
+
+# Times that a loop's body is written before the layouts and deferred sums that it carries are final.
+# Chosen; measured: 2 and 6 give the same plans.
+LOOP_WRITES = 3
+
+# Other layouts of what a loop carries that its body is written in for trial. Chosen; measured: 0, 1 and 16 give the
+# same plans; the recurrent networks of `tests/collectives/test_carries.py` need them.
+LOOP_TRIALS = 4
+
+# Operations written for such trials in any program, and in larger ones as a share of theirs.
+# Chosen, not measured: bounds the time of partitioning.
+TRIAL_OPERATIONS = 200
+TRIAL_SHARE = 1 / 4
+
+# The share of a loop's bytes that another layout may send, and of what a device holds of its carried values that it may
+# make it hold, to be taken instead. Chosen; measured: 0.8 and 1, and 1 and 4, give the same plans.
+TRIAL_SENT_SHARE = 0.98
+TRIAL_MEMORY_SHARE = 1.25
+
+# -- partition/: analyses of values ------------------------------------------------------------------------------
+# These bound the time of an analysis: beyond them nothing is known. Chosen, not measured.
+
+# Operations that a value is followed back through: what an index tensor holds, whether a value is finite.
+ANALYSIS_STEPS = 16
+COUNTING_STEPS = 12
+
+# Elements of the largest constant that is looked into for an arithmetic progression.
+PROGRESSION_ELEMENTS = 1 << 16
+
+# Values that a masked lookup is followed to on the way to its readers.
+LOOKUP_READERS = 512
+
+# Values and calls that are looked at to see over which axes a value differs between devices.
+VARYING_VALUES = 4096
+
+# Positions of associative scans that are recognised in slices, and nodes of their combining functions.
+SCAN_SHORTEST, SCAN_LONGEST = 8, 1 << 20
+SCAN_NODES = 256
+
+# -- partition/: arrays in tiles (TPU) ---------------------------------------------------------------------------
+
+# Elements of a row of a tile: the minor dimension of an array is padded to a multiple of it. Hardware's figure.
+TILE_ROW_ELEMENTS = 128
+
+# Elements that columnsort deals at a time where arrays lie in tiles: a tile's row, or the parts of a row that are still
+# worth a longer way through memory. Chosen, not measured.
+COLUMNSORT_HANDS = (128, 64, 32, 16)

@@ -1,0 +1,253 @@
+"""What all elementwise primitives share: their type rule, broadcasting of scalars, batching and differentiation.
+
+Operands have equal shapes, except that any of them may be a scalar (rank 0), which stands for an array filled with
+it. That keeps `x * 2.0` one equation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.basic.shapes import broadcast_in_dim, move_dim, reduce_sum_p
+from meshrt.core.jaxpr import Eqn, Literal
+from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
+from meshrt.core.types import ShapedArray, aval_of, short_dtype
+from propagation.asm import Ref
+
+__all__ = [
+    "add_p", "add_tangents", "binary_operands", "has_kind", "nary", "reduce_to", "same_dtype", "spread",
+]  # fmt: skip
+
+PYTHON_SCALARS = (bool, int, float, complex)
+
+
+def binary_operands(x: Any, y: Any) -> tuple[Any, Any]:
+    """Gives a Python scalar the dtype of the other operand."""
+    if type(y) in PYTHON_SCALARS:
+        return _like(x, y) if type(x) in PYTHON_SCALARS else x, _like(y, x)
+    if type(x) in PYTHON_SCALARS:
+        return _like(x, y), y
+    return x, y
+
+
+_RANKS = {bool: 0, int: 1, float: 2, complex: 3}
+
+
+def _like(scalar: Any, other: Any) -> Any:
+    if type(other) in PYTHON_SCALARS:
+        return type(other)(scalar) if _RANKS[type(scalar)] < _RANKS[type(other)] else scalar
+    aval = aval_of(other)
+    if aval.weak_type:
+        # A Python scalar of the other's kind (or a narrower one) is weak too.
+        rank = {int: "ifc", float: "fc", complex: "c"}.get(type(scalar), "")
+        if aval.dtype.kind in rank:
+            same: Any = {"i": int, "f": float, "c": complex}[aval.dtype.kind](scalar)
+            if aval_of(same).dtype == aval.dtype:
+                return same
+    return np.asarray(scalar, aval.dtype)[()]
+
+
+def _check(name: str, avals: Sequence[ShapedArray], kinds: str) -> tuple[int, ...]:
+    shape: tuple[int, ...] = ()
+    for a in avals:
+        if a.shape != shape and a.shape:
+            if shape:
+                raise errors.ArgumentTypeError(
+                    f"{name} needs operands of equal shapes (or scalars) but got "
+                    f"{', '.join(x.str_short() for x in avals)}; broadcast them first with broadcast_in_dim, or use "
+                    f"meshrt.numpy, which broadcasts"
+                )
+            shape = a.shape
+        if kinds and not has_kind(a.dtype, kinds):
+            raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(a.dtype)}")
+    return shape
+
+
+def has_kind(dtype: Any, kinds: str) -> bool:
+    """`kinds`: b bool, i signed, u unsigned, f floating, c complex."""
+    if isinstance(dtype, dtypes.ExtendedDType):
+        return False
+    if dtype == np.bool_:
+        return "b" in kinds
+    if dtypes.issubdtype(dtype, np.complexfloating):
+        return "c" in kinds
+    if dtypes.issubdtype(dtype, np.floating):
+        return "f" in kinds
+    if dtypes.issubdtype(dtype, np.unsignedinteger):
+        return "u" in kinds
+    return "i" in kinds
+
+
+def spread(x: Any, shape: tuple[int, ...]) -> Any:
+    """A scalar broadcast to `shape`; anything else as it is."""
+    return broadcast_in_dim(x, shape, ()) if shape and aval_of(x).ndim == 0 else x
+
+
+def reduce_to(ct: Any, aval: ShapedArray) -> Any:
+    """The cotangent of an operand that may have been a broadcast scalar."""
+    ct_aval = aval_of(ct)
+    if aval.ndim == 0 and ct_aval.ndim:
+        return reduce_sum_p.bind(ct, axes=tuple(range(ct_aval.ndim)))
+    return ct
+
+
+def same_dtype(name: str, avals: Sequence[ShapedArray]) -> None:
+    """Raises unless all operands have one dtype."""
+    first = avals[0].dtype
+    for a in avals:
+        if a.dtype != first:
+            raise errors.ArgumentTypeError(
+                f"{name} needs operands of one dtype but got {', '.join(x.str_short() for x in avals)}; convert with "
+                "astype or lax.convert_element_type, or use meshrt.numpy, which promotes"
+            )
+
+
+def nary(
+    name: str,
+    op: str,
+    arity: int,
+    *,
+    kinds: str = "iufc",
+    out_dtype: Callable[..., Any] | None = None,
+    attrs: Callable[..., str] | str = "",
+    derivatives: Sequence[Callable[..., Any] | None] | None = None,
+    jvp: Callable[..., Any] | None = None,
+    transpose: Callable[..., Any] | None = None,
+    lower: Callable[..., Any] | None = None,
+    write: Callable[..., Any] | None = None,
+    check: Callable[[str, Sequence[ShapedArray]], None] = same_dtype,
+    cheap: bool = False,
+    fuses: bool = False,
+    finite: bool = False,
+) -> Primitive:
+    """Declares an elementwise primitive lowering to the StableHLO operation `op`.
+
+    `derivatives[i](t, out, *operands, **params)` is the tangent contributed by operand i with tangent t (None if the
+    function is constant in it almost everywhere). `out_dtype(*avals, **params)` defaults to the first operand's dtype.
+    `write(ctx, eqn, refs)` writes it where `op` is not all: the operands have the shape of the result.
+    `check(name, avals)` raises for dtypes that do not go together; by default all have to be one. `cheap`, `fuses` and
+    `finite` are the traits of `Primitive`; what is constant almost everywhere is finite.
+    """
+
+    def infer(*avals: ShapedArray, **params: Any) -> ShapedArray:
+        shape = _check(name, avals, kinds)
+        if arity > 1:
+            check(name, avals)
+        weak = all(a.weak_type for a in avals)
+        return ShapedArray(shape, avals[0].dtype if out_dtype is None else out_dtype(*avals, **params), weak)
+
+    def lower_op(ctx: Any, eqn: Eqn, *operands: Any) -> Any:
+        out = eqn.outvars[0].aval
+        refs = [
+            r if type(r) is Ref and r_var.aval.shape == out.shape else _lower_scalar(ctx, r_var.aval, r, out)
+            for r_var, r in zip(eqn.invars, operands)
+        ]
+        if write is not None:
+            return write(ctx, eqn, refs)
+        text = attrs(eqn.invars[0].aval, **eqn.params) if callable(attrs) else attrs
+        return ctx.op(op, refs, out, text)
+
+    primitive: Primitive
+
+    def get() -> Primitive:
+        return primitive
+
+    finite = finite or (jvp is None and derivatives is None)
+    if jvp is None:
+        jvp = _no_tangent(get) if derivatives is None else _jvp(get, derivatives)
+    primitive = Primitive(
+        name, infer, lower=lower or lower_op, jvp=jvp, transpose=transpose, batch=_batcher(get),
+        literals=lower is None, cheap=cheap, fuses=fuses, finite=finite,
+        absent=NOT_LINEAR if transpose is None else {},
+    )  # fmt: skip
+    return primitive
+
+
+def _lower_scalar(ctx: Any, aval: ShapedArray, ref: Ref | Literal, out: ShapedArray) -> Any:
+    """A scalar operand, filled to the shape of the result (a literal becomes one constant)."""
+    filled = ShapedArray(out.shape, aval.dtype)
+    return ctx.full(ref.val, filled) if type(ref) is Literal else ctx.broadcast(ref, aval, filled)
+
+
+def _jvp(get: Callable[[], Primitive], derivatives: Sequence[Callable[..., Any] | None]) -> Callable[..., Any]:
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        out = get().bind(*primals, **params)
+        total = None
+        for t, derivative in zip(tangents, derivatives):
+            if t is not None and derivative is not None:
+                total = add_tangents(total, derivative(t, out, *primals, **params))
+        if total is None:
+            return out, None
+        return out, spread(total, aval_of(out).shape)
+
+    return jvp
+
+
+def _no_tangent(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    return lambda primals, tangents, **params: (get().bind(*primals, **params), None)
+
+
+def _batcher(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    """Moves batch dimensions to a common place and pads ranks of batched scalars."""
+
+    def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
+        first = next(d for d in dims if d is not None)
+        ranks = [aval_of(a).ndim - (d is not None) for a, d in zip(args, dims)]
+        rank = max(ranks)
+        if all(d == first or (d is None and r == 0) for d, r in zip(dims, ranks)) and all(
+            r == rank or d is None for d, r in zip(dims, ranks)
+        ):
+            return get().bind(*args, **params), first
+        full_shape = next(
+            tuple(n for i, n in enumerate(aval_of(a).shape) if i != d)
+            for a, d, r in zip(args, dims, ranks)
+            if r == rank
+        )
+        aligned = []
+        for a, d, r in zip(args, dims, ranks):
+            if d is None and r == 0:
+                aligned.append(a)
+            elif r == 0:
+                aligned.append(_expand(a, (size, *full_shape), (0,)))
+            elif d is None:
+                aligned.append(_expand(a, (size, *full_shape), tuple(range(1, rank + 1))))
+            else:
+                aligned.append(move_dim(a, d, 0))
+        return get().bind(*aligned, **params), 0
+
+    return batch
+
+
+def _expand(x: Any, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
+    return broadcast_in_dim(x, shape, dims)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The sum of two arrays
+
+
+def _add_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    x, y = primals
+    tx, ty = tangents
+    out = add_p.bind(x, y)
+    if tx is None or ty is None:
+        return out, spread(ty if tx is None else tx, aval_of(out).shape)
+    return out, add_p.bind(tx, ty)
+
+
+def _add_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
+    return [reduce_to(ct, x.aval) if is_undefined(x) else None, reduce_to(ct, y.aval) if is_undefined(y) else None]
+
+
+add_p = nary("add", "stablehlo.add", 2, jvp=_add_jvp, transpose=_add_transpose, cheap=True, finite=True)
+
+
+def add_tangents(a: Any, b: Any) -> Any:
+    """The sum of two tangents or cotangents, either of which may be None."""
+    if a is None:
+        return b
+    return a if b is None else add_p.bind(a, b)

@@ -1,0 +1,359 @@
+"""broadcast_in_dim, reshape, transpose and reduce_sum: each one's transpose rule is written with the others.
+
+PRNG key arrays are `uint32[..., 2]` buffers: lowering appends the physical dimension, which never moves.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.jaxpr import Eqn, Literal
+from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.types import ShapedArray, aval_of, short_dtype
+
+__all__ = [
+    "batch_together",
+    "bring_to_front",
+    "broadcast_in_dim",
+    "broadcast_in_dim_p",
+    "canonical_axis",
+    "canonical_shape",
+    "i64_array",
+    "insert",
+    "instantiate",
+    "keep_dims",
+    "linear_jvp",
+    "lower_reduce",
+    "move_dim",
+    "reduce_sum_p",
+    "reducer",
+    "refuse_out_sharding",
+    "reshape",
+    "reshape_p",
+    "transpose",
+    "transpose_p",
+    "zeros",
+]  # fmt: skip
+
+
+def i64_array(values: Sequence[int]) -> str:
+    """The attribute `array<i64: ...>`."""
+    return f"array<i64: {', '.join(map(str, values))}>" if len(values) else "array<i64>"
+
+
+def canonical_shape(shape: Any, what: str = "shape") -> tuple[int, ...]:
+    """`shape` as a tuple of non-negative ints; ArgumentTypeError otherwise."""
+    if isinstance(shape, int | np.integer):
+        shape = (shape,)
+    try:
+        result = tuple(operator.index(d) for d in shape)
+    except TypeError:
+        raise errors.ArgumentTypeError(
+            f"a {what} must be a sequence of integers known while tracing, but got {shape!r}; "
+            "mark arguments that determine shapes as static (jit(..., static_argnums=...))"
+        ) from None
+    if any(d < 0 for d in result):
+        raise errors.ArgumentTypeError(f"a {what} cannot have negative sizes: {result}")
+    return result
+
+
+def canonical_axis(axis: Any, ndim: int) -> int:
+    """A dimension number in [0, ndim); AxisError if out of range."""
+    axis = operator.index(axis)
+    if not -ndim <= axis < ndim:
+        raise errors.AxisError(f"axis {axis} is out of bounds for an array of {ndim} dimensions")
+    return int(axis % ndim)
+
+
+def refuse_out_sharding(out_sharding: Any) -> None:
+    """Raises where an `out_sharding` is given: it takes effect on meshes with Explicit axes."""
+    if out_sharding is not None:
+        raise errors.UnsupportedError(
+            "out_sharding needs explicit-mode axes, which are not implemented yet; use "
+            "meshrt.lax.with_sharding_constraint on a mesh of Auto axes"
+        )
+
+
+def linear_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    """The jvp rule of a primitive that is linear in its only operand: the same operation on the tangent."""
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        out = get().bind(*primals, **params)
+        return out, None if tangents[0] is None else get().bind(tangents[0], **params)
+
+    return jvp
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# broadcast_in_dim
+
+
+def _broadcast_infer(x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...]) -> ShapedArray:
+    dims = broadcast_dimensions
+    bad = len(dims) != x.ndim or any(
+        d >= len(shape) or x.shape[i] not in (1, shape[d]) for i, d in enumerate(dims)
+    ) or list(dims) != sorted(set(dims))  # fmt: skip
+    if bad:
+        raise errors.ArgumentTypeError(
+            f"broadcast_in_dim cannot broadcast {x.str_short()} to shape {shape} with dimensions {dims}: dimension i "
+            "must be of size 1 or equal to shape[dimensions[i]], and dimensions must increase"
+        )
+    return ShapedArray(shape, x.dtype, x.weak_type)
+
+
+def _broadcast_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
+    out = eqn.outvars[0].aval
+    if type(x) is Literal:
+        return ctx.full(x.val, out)
+    dims = list(eqn.params["broadcast_dimensions"])
+    if out.is_key:
+        dims.append(out.ndim)
+    return ctx.op("stablehlo.broadcast_in_dim", [x], out, f"broadcast_dimensions = {i64_array(dims)}")
+
+
+def _broadcast_transpose(
+    ct: Any, x: Any, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...]
+) -> list[Any]:
+    aval = x.aval
+    new = tuple(d for d in range(len(shape)) if d not in broadcast_dimensions)
+    grown = tuple(d for i, d in enumerate(broadcast_dimensions) if aval.shape[i] == 1 and shape[d] != 1)
+    axes = tuple(sorted((*new, *grown)))
+    out = reduce_sum_p.bind(ct, axes=axes) if axes else ct
+    return [reshape(out, aval.shape) if grown else out]
+
+
+def _broadcast_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
+    x = move_dim(args[0], dims[0], 0)
+    shape = (size, *params["shape"])
+    broadcast = (0, *(d + 1 for d in params["broadcast_dimensions"]))
+    return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=broadcast), 0
+
+
+broadcast_in_dim_p: Primitive = Primitive(
+    "broadcast_in_dim", _broadcast_infer, lower=_broadcast_lower, jvp=linear_jvp(lambda: broadcast_in_dim_p),
+    transpose=_broadcast_transpose, batch=_broadcast_batch, literals=True, cheap=True, finite=True,
+)  # fmt: skip
+
+
+# Operands that are to become arrays even where there is nothing to do.
+_NO_ARRAYS = int | float | bool | complex | np.ndarray
+
+
+def broadcast_in_dim(
+    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None
+) -> Any:
+    """Maps dimension i of `operand` to dimension `broadcast_dimensions[i]` of a result of `shape`, replicating."""
+    refuse_out_sharding(out_sharding)
+    shape = canonical_shape(shape)
+    dims = tuple(broadcast_dimensions)
+    aval = aval_of(operand)
+    if shape == aval.shape and len(dims) == len(shape) and not isinstance(operand, _NO_ARRAYS):
+        return operand
+    return broadcast_in_dim_p.bind(operand, shape=shape, broadcast_dimensions=dims)
+
+
+def zeros(aval: ShapedArray) -> Any:
+    """An array of zeros of a type, in the current trace."""
+    dtype = dtypes.canonicalize_dtype(dtypes.dtype(aval.dtype))
+    return broadcast_in_dim_p.bind(np.asarray(0).astype(dtype)[()], shape=aval.shape, broadcast_dimensions=())
+
+
+def instantiate(tangent: Any, primal: Any) -> Any:
+    """`tangent`, or zeros of the tangent type of `primal` where it is None."""
+    return zeros(aval_of(primal).to_tangent_aval()) if tangent is None else tangent
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reshape
+
+
+def _reshape_infer(x: ShapedArray, *, new_sizes: tuple[int, ...]) -> ShapedArray:
+    if math.prod(new_sizes) != x.size:
+        raise errors.ArgumentTypeError(
+            f"reshape cannot turn {x.str_short()} ({x.size} elements) into shape {new_sizes} ({math.prod(new_sizes)} "
+            "elements)"
+        )
+    return ShapedArray(new_sizes, x.dtype, x.weak_type)
+
+
+def _reshape_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
+    return reshape_p.bind(move_dim(args[0], dims[0], 0), new_sizes=(size, *params["new_sizes"])), 0
+
+
+reshape_p: Primitive = Primitive(
+    "reshape", _reshape_infer, jvp=linear_jvp(lambda: reshape_p), batch=_reshape_batch, cheap=True,
+    lower=lambda ctx, eqn, x: ctx.op("stablehlo.reshape", [x], eqn.outvars[0].aval),
+    transpose=lambda ct, x, *, new_sizes: [reshape_p.bind(ct, new_sizes=x.aval.shape)], finite=True,
+)  # fmt: skip
+
+
+def reshape(
+    operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
+) -> Any:
+    """`operand` with shape `new_sizes` (row-major order); `dimensions` permutes it first."""
+    refuse_out_sharding(out_sharding)
+    new_sizes = canonical_shape(new_sizes)
+    if dimensions is not None and tuple(dimensions) != tuple(range(aval_of(operand).ndim)):
+        operand = transpose(operand, dimensions)
+    if aval_of(operand).shape == new_sizes and not isinstance(operand, _NO_ARRAYS):
+        return operand
+    return reshape_p.bind(operand, new_sizes=new_sizes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# transpose
+
+
+def _transpose_infer(x: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedArray:
+    if sorted(permutation) != list(range(x.ndim)):
+        raise errors.ArgumentTypeError(
+            f"transpose needs a permutation of the dimensions of {x.str_short()} but got {permutation}"
+        )
+    return ShapedArray(tuple(x.shape[p] for p in permutation), x.dtype, x.weak_type)
+
+
+def _transpose_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
+    permutation = list(eqn.params["permutation"])
+    if eqn.outvars[0].aval.is_key:
+        permutation.append(len(permutation))
+    return ctx.op("stablehlo.transpose", [x], eqn.outvars[0].aval, f"permutation = {i64_array(permutation)}")
+
+
+def _transpose_transpose(ct: Any, x: Any, *, permutation: tuple[int, ...]) -> list[Any]:
+    inverse = [0] * len(permutation)
+    for i, p in enumerate(permutation):
+        inverse[p] = i
+    return [transpose_p.bind(ct, permutation=tuple(inverse))]
+
+
+def _transpose_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
+    d = dims[0]
+    permutation = (d, *(p if p < d else p + 1 for p in params["permutation"]))
+    return transpose_p.bind(args[0], permutation=permutation), 0
+
+
+transpose_p: Primitive = Primitive(
+    "transpose", _transpose_infer, lower=_transpose_lower, jvp=linear_jvp(lambda: transpose_p),
+    transpose=_transpose_transpose, batch=_transpose_batch, cheap=True, finite=True,
+)  # fmt: skip
+
+
+def transpose(operand: Any, permutation: Sequence[int]) -> Any:
+    """Dimension i of the result is dimension `permutation[i]` of `operand`."""
+    permutation = tuple(operator.index(p) for p in permutation)
+    if permutation == tuple(range(aval_of(operand).ndim)) and not isinstance(operand, np.ndarray):
+        return operand
+    return transpose_p.bind(operand, permutation=permutation)
+
+
+def move_dim(value: Any, source: int, target: int) -> Any:
+    """`value` with dimension `source` moved to position `target`."""
+    if source == target:
+        return value
+    order = [i for i in range(aval_of(value).ndim) if i != source]
+    order.insert(target, source)
+    return transpose(value, tuple(order))
+
+
+def bring_to_front(size: int, value: Any, dim: int | None) -> Any:
+    """`value` with its batch dimension first, broadcast to `size` if it has none."""
+    if dim is not None:
+        return move_dim(value, dim, 0)
+    aval = aval_of(value)
+    return broadcast_in_dim(value, (size, *aval.shape), tuple(range(1, aval.ndim + 1)))
+
+
+def batch_together(size: int, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:
+    """All operands with a batch dimension at one common position; unbatched ones are broadcast."""
+    present = {d for d in dims if d is not None}
+    target = present.pop() if len(present) == 1 else 0
+    out = []
+    for x, d in zip(args, dims):
+        if d is not None:
+            out.append(move_dim(x, d, target))
+            continue
+        shape = aval_of(x).shape
+        kept = [i if i < target else i + 1 for i in range(len(shape))]
+        out.append(broadcast_in_dim(x, (*shape[:target], size, *shape[target:]), kept))
+    return out, target
+
+
+def insert(values: Sequence[Any], position: int, value: Any) -> tuple[Any, ...]:
+    """`values` with `value` before `position`."""
+    return (*values[:position], value, *values[position:])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reduce_sum, and what all reductions share
+
+
+def reduced_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """`shape` without the dimensions `axes`."""
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
+def keep_dims(x: Any, axes: Sequence[int], shape: Sequence[int]) -> Any:
+    """A reduced array broadcast back to `shape`."""
+    return broadcast_in_dim(x, shape, [i for i in range(len(shape)) if i not in axes])
+
+
+def lower_reduce(
+    ctx: Any, op: str, x: Any, aval_in: ShapedArray, out: ShapedArray, axes: Sequence[int], init: Any
+) -> Any:
+    """`stablehlo.reduce` of one operand with a binary scalar operation."""
+    start = ctx.scalar(init, aval_in.dtype)
+    return ctx.op(
+        "stablehlo.reduce", [x, start], out, f"dimensions = {i64_array(axes)}", [ctx.scalar_region(op, aval_in.dtype)]
+    )
+
+
+def reducer(
+    name: str,
+    op: str,
+    identity: Callable[[Any], Any],
+    kinds: str,
+    *,
+    jvp: Callable[..., Any] | None = None,
+    transpose: Callable[..., Any] | None = None,
+    finite: bool = False,
+) -> Primitive:
+    """Declares a reduction over `axes` with the binary StableHLO operation `op`, whose neutral element for a dtype is
+    `identity(dtype)`; `kinds` are the accepted kinds of dtypes (as in `np.dtype.kind`).
+    """
+    is_bitwise = "f" not in kinds
+
+    def infer(x: ShapedArray, *, axes: tuple[int, ...]) -> ShapedArray:
+        if len(set(axes)) != len(axes) or any(not 0 <= a < x.ndim for a in axes):
+            raise errors.ArgumentTypeError(f"{name} got axes {axes} for an operand {x.str_short()}")
+        if isinstance(x.dtype, dtypes.ExtendedDType) or (x.dtype.kind not in kinds and x.dtype.kind != "V"):
+            raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
+        return ShapedArray(reduced_shape(x.shape, axes), x.dtype, x.weak_type and not is_bitwise)
+
+    def lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
+        aval = eqn.invars[0].aval
+        return lower_reduce(ctx, op, x, aval, eqn.outvars[0].aval, eqn.params["axes"], identity(aval.dtype))
+
+    def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
+        d = dims[0]
+        axes = tuple(a if a < d else a + 1 for a in params["axes"])
+        return primitive.bind(args[0], axes=axes), d - sum(a < d for a in axes)
+
+    absent = {} if transpose is not None else dict(NOT_LINEAR)
+    if jvp is None:
+        absent["jvp"] = "it takes integers or booleans only"
+    primitive = Primitive(
+        name, infer, lower=lower, jvp=jvp, transpose=transpose, batch=batch, finite=finite or jvp is None, absent=absent
+    )
+    return primitive
+
+
+reduce_sum_p: Primitive = reducer(
+    "reduce_sum", "stablehlo.add", lambda dtype: 0, "iufcb", jvp=linear_jvp(lambda: reduce_sum_p),
+    transpose=lambda ct, x, *, axes: [keep_dims(ct, axes, x.aval.shape)], finite=True,
+)  # fmt: skip

@@ -1,0 +1,104 @@
+"""The engine of `meshrt launch` on one machine: child processes, in sessions of their own, read through one selector.
+
+Reports come in the order in which the pipes became readable; the end of a process follows all that it printed.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from meshrt.launch.engines._processes import Child, Keeper
+from meshrt.launch.engines.protocol import Capabilities, Engine, Exited, Report, Spec, Task
+from meshrt.launch.model import ExitStatus
+
+__all__ = ["LocalEngine", "make"]
+
+
+def make(environ: Mapping[str, str]) -> Engine:
+    """An engine whose processes inherit `environ`."""
+    return LocalEngine(environ)
+
+
+class LocalEngine:
+    """Processes of this machine. The keeper, which ends them if the launcher is killed, is started with the first."""
+
+    def __init__(self, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic):
+        self.name, self.capabilities = "local", Capabilities()
+        self._environ = environ
+        self._clock = clock
+        self._children: dict[Task, Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._keeper: Keeper | None = None
+        self._unstarted: list[Report] = []
+
+    def start(self, specs: Sequence[Spec]) -> None:
+        """Starts a child for each."""
+        self._keeper = self._keeper or Keeper()
+        for spec in specs:
+            try:
+                child = Child(spec.target, partial(spec.environment, self._environ))
+            except OSError as e:
+                self._unstarted.append(Exited(spec.task, self._clock(), ExitStatus(reason=str(e))))
+                continue
+            self._children[spec.task] = child
+            self._keeper.add(child.pid)
+            for fd in child.fds:
+                self._selector.register(fd, selectors.EVENT_READ, (spec.task, child))
+
+    def signal(self, tasks: Sequence[Task], number: int) -> None:
+        """Signals the process groups of those that still run."""
+        for task in tasks:
+            if task in self._children:
+                self._children[task].signal(number)
+
+    def wait(self, seconds: float | None, wake: int) -> list[Report]:
+        """Looks for children that ended, and reads what can be read.
+
+        The end of a child makes `wake` readable (SIGCHLD). One that ends behind the first look is found by the next
+        call, which its byte in `wake` brings about.
+        """
+        reports, self._unstarted = self._unstarted + self._ended(), []
+        self._selector.register(wake, selectors.EVENT_READ)
+        try:
+            ready = self._selector.select(0 if reports else seconds)
+        finally:
+            self._selector.unregister(wake)
+        for key, _ in ready:
+            if key.fd == wake:
+                continue
+            task, child = key.data
+            found = child.read(key.fd, task, self._clock())
+            if found is None:
+                self._selector.unregister(key.fd)
+            else:
+                reports += found
+        return reports
+
+    def close(self) -> None:
+        """Also after an error of the launcher: nobody is left behind. After a proper end there is nothing to do."""
+        for child in self._children.values():
+            child.signal(signal.SIGKILL)
+        self._children.clear()
+        self._selector.close()
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def _ended(self) -> list[Report]:
+        reports: list[Report] = []
+        for task, child in list(self._children.items()):
+            status = child.exited()
+            if status is None:
+                continue
+            del self._children[task]
+            if self._keeper is not None:
+                self._keeper.drop(child.pid)
+            for fd in child.fds:
+                if fd in self._selector.get_map():
+                    self._selector.unregister(fd)
+            now = self._clock()
+            reports += [*child.close(task, now), Exited(task, now, status)]
+        return reports

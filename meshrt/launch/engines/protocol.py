@@ -1,0 +1,194 @@
+"""What the launcher needs of an engine: whatever places the processes of a job and tells what becomes of them.
+
+The launcher's shell hands an engine *specs* (what to start, as plain values that could be sent to another host) and
+gets *reports* (what was printed, said and ended). An engine decides where a process runs and how; when to start,
+signal and give up is the state machine's business. A job of two ranks, seen from the shell:
+
+    engine.start([ServiceSpec(generation=0, num_processes=2)])
+    engine.wait(60.0, wake)    [Said(service, 0.2, b'{"kind": "ready", "address": "10.0.0.1:4711"}')]
+    engine.start([WorkerSpec(Place(0, 2, 0, 0, "10.0.0.1:4711"), ...), WorkerSpec(Place(1, 2, ...), ...)])
+    engine.wait(None, wake)    [Output(rank 1, 0.9, "stderr", b"Traceback ..."), Exited(rank 1, 0.9, exit code 1)]
+    engine.signal([rank 0], SIGTERM)
+    engine.wait(5.0, wake)     [Exited(rank 0, 1.0, killed by SIGTERM)]
+    engine.signal([service], SIGKILL)
+    engine.wait(10.0, wake)    [Exited(service, 1.1, killed by SIGKILL)]
+    engine.close()
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from meshrt.launch.environment import Place, service_environment, worker_environment
+from meshrt.launch.model import ExitStatus
+
+__all__ = [
+    "SERVICE_SCRIPT",
+    "Capabilities",
+    "Engine",
+    "Exited",
+    "Output",
+    "Report",
+    "Said",
+    "ServiceSpec",
+    "Spec",
+    "Task",
+    "WorkerSpec",
+]
+
+SERVICE_SCRIPT = Path(__file__).parents[1] / "serve.py"
+
+
+# --- what to start.
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The name of one process of a job: a rank of a generation, or, with `rank` None, its coordination service."""
+
+    generation: int
+    rank: int | None = None
+
+    def __str__(self) -> str:
+        return "service" if self.rank is None else str(self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """The coordination service of a generation. An engine whose ranks run on other hosts sets `bind` to an address of
+    the service's host that they reach; port 0 is any free port."""
+
+    generation: int
+    num_processes: int
+    bind: str = "127.0.0.1:0"
+
+    @property
+    def task(self) -> Task:
+        return Task(self.generation)
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        """The arguments of bootstrap.py behind the launcher's process id."""
+        return (
+            "script", str(SERVICE_SCRIPT), "--num-processes", str(self.num_processes), "--bind", self.bind,
+        )  # fmt: skip
+
+    def environment(self, base: Mapping[str, str], channel: int | None) -> dict[str, str]:
+        """As `WorkerSpec.environment`."""
+        return service_environment(base, channel)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """One rank. `target` are the arguments of bootstrap.py: ("script", path, ...) or ("module", name, ...)."""
+
+    place: Place
+    target: tuple[str, ...]
+    devices_per_process: int | None
+    variables: Mapping[str, str]
+
+    @property
+    def task(self) -> Task:
+        return Task(self.place.generation, self.place.rank)
+
+    def environment(self, base: Mapping[str, str], channel: int | None) -> dict[str, str]:
+        """The variables of the process. `base` are those it finds on its host, `channel` the descriptor of the pipe on
+        which it speaks to the engine, None where there is no such pipe."""
+        return worker_environment(base, self.place, self.devices_per_process, self.variables, channel)
+
+
+Spec = ServiceSpec | WorkerSpec
+
+
+# --- what happened. `at` is on the launcher's clock (seconds); an engine on other hosts translates.
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A task printed `data`, which may end within a line."""
+
+    task: Task
+    at: float
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A task sent a message: one line as wire.py reads it, without its end."""
+
+    task: Task
+    at: float
+    line: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A task's process ended with all that it had started, or it could not be started (`status.reason`)."""
+
+    task: Task
+    at: float
+    status: ExitStatus
+
+
+Report = Output | Said | Exited
+
+
+# --- the engine.
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do; what it cannot is refused before anything starts, or done in the nearest way.
+
+    signals   those that reach a process; None: all of them
+    restarts  whether the ranks can be started again (`--max-restarts`)
+    output    whether what processes print comes to the launcher (`--log-dir`), or stays where they run
+    """
+
+    signals: frozenset[int] | None = None
+    restarts: bool = True
+    output: bool = True
+
+    def nearest(self, number: int) -> int:
+        """The signal to send for `number`: itself, else SIGTERM, else SIGKILL, which every engine can."""
+        if self.signals is None or number in self.signals:
+            return number
+        return int(signal.SIGTERM if signal.SIGTERM in self.signals else signal.SIGKILL)
+
+
+class Engine(Protocol):
+    """Promises: every task that was started is reported `Exited` exactly once, after all else that is reported of it;
+    no method but `wait` takes noticeable time; `start` and `signal` do not raise for what happens to a process."""
+
+    @property
+    def name(self) -> str:
+        """As `--engine` has it."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do; the same for the engine's life."""
+        ...
+
+    def start(self, specs: Sequence[Spec]) -> None:
+        """Starts these together: all ranks of a generation, or its coordination service alone."""
+        ...
+
+    def signal(self, tasks: Sequence[Task], number: int) -> None:
+        """Sends a signal of its capabilities, or SIGKILL, to all processes of these tasks. Some may have ended since;
+        a stopped process wakes up to a signal that asks it to end."""
+        ...
+
+    def wait(self, seconds: float | None, wake: int) -> Sequence[Report]:
+        """What has happened, in order. Returns at once if something has, else when something does, when `seconds` have
+        passed (None: never), or when the descriptor `wake` can be read, which is left to the caller."""
+        ...
+
+    def close(self) -> None:
+        """Ends all that is left, and lets go of everything; once more, nothing. What ends by it is not reported."""
+        ...

@@ -1,0 +1,79 @@
+"""Arrays of one value that lie where they are asked to, or where another array lies."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt.core.basic.shapes import broadcast_in_dim_p, canonical_shape
+from meshrt.core.trace import EVAL, Tracer, current_trace
+from meshrt.core.types import aval_of
+from meshrt.jit import jit
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.device_put import device_put
+from meshrt.primitives.reshape import filling
+from meshrt.primitives.sharding import with_sharding_constraint
+from meshrt.runtime import backend
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
+
+__all__ = ["full", "full_like", "sharding_like"]
+
+
+def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
+    """An array of `shape` filled with the scalar `fill_value`.
+
+    `sharding` is a Sharding, a PartitionSpec of the mesh in context or a device; by default the array is not placed.
+    """
+    shape, value = filling(shape, fill_value, dtype)
+    if sharding is None:
+        return _broadcast(value, shape)
+    if current_trace() is not EVAL or isinstance(value, Tracer):
+        return with_sharding_constraint(_broadcast(value, shape), sharding)
+    value = np.asarray(value, aval_of(value).dtype)[()]  # a placed array is not weakly typed
+    if isinstance(sharding, NamedSharding | PartitionSpec):
+        return _filler(shape, sharding)(value)  # each device makes its own part: the whole may fit on none
+    return device_put(_broadcast(value, shape), sharding)
+
+
+def _broadcast(value: Any, shape: tuple[int, ...]) -> Any:
+    return broadcast_in_dim_p.bind(value, shape=shape, broadcast_dimensions=())
+
+
+@functools.lru_cache(maxsize=1024)
+def _filler(shape: tuple[int, ...], sharding: Any) -> Callable[[Any], Any]:
+    filled: Callable[[Any], Any] = jit(lambda value: _broadcast(value, shape), out_shardings=sharding)
+    return filled
+
+
+backend.on_clear(_filler.cache_clear)  # their shardings hold devices
+
+
+def sharding_like(x: Any, shape: tuple[int, ...]) -> Any:
+    """The sharding that an array of `shape` made like `x` gets: that of `x` if it was placed, and fits the shape."""
+    if isinstance(x, Tracer):
+        return None
+    sharding = getattr(x, "sharding", None)
+    if sharding is None or not getattr(x, "committed", True) or getattr(x, "weak_type", False):
+        return None
+    if current_trace() is not EVAL or not sharding.is_concrete:
+        return None
+    return sharding if tuple(x.shape) == shape or sharding.is_fully_replicated else None
+
+
+def full_like(
+    x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None
+) -> Any:
+    """An array like `x` filled with `fill_value`; of the same shape, it is sharded like `x` as well."""
+    aval = aval_of(x)
+    if sharding is None:
+        sharding = sharding_like(x, aval.shape if shape is None else canonical_shape(shape))
+    out = full(
+        aval.shape if shape is None else shape, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding
+    )
+    if dtype is not None or not aval.weak_type:
+        return out
+    return convert_element_type(out, aval.dtype, weak_type=True)

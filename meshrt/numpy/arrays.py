@@ -1,0 +1,162 @@
+"""Arrays of given values: the conversion that every other room starts from."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import reshape_p
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.trace import EvalTrace, Tracer, context
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError
+from meshrt.primitives.device_put import device_put
+from meshrt.primitives.reshape import expand_dims
+from meshrt.runtime.transfer import from_numpy
+
+__all__ = ["array", "asarray", "ascontiguousarray", "copy", "from_dlpack"]
+
+
+def asarray(
+    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
+    """``a`` as an array; an array of the wanted dtype is returned as it is.
+
+    Args:
+      a: an array, a NumPy array, a scalar, or (nested) lists and tuples of these.
+      dtype: dtype of the result; without it, what the elements promote to.
+      device: a device or sharding to put the array on.
+    """
+    if isinstance(a, ArrayOperators) and dtype is None and device is None and out_sharding is None and not copy:
+        return a
+    return array(a, dtype, copy=bool(copy), order=order, device=device, out_sharding=out_sharding)
+
+
+def array(
+    object: Any, dtype: Any = None, copy: bool = True, order: str | None = "K", ndmin: int = 0, *,
+    device: Any = None, out_sharding: Any = None,
+) -> Any:  # fmt: skip
+    """A new array with the values of ``object``; see :func:`asarray`."""
+    if order not in (None, "K", "C"):
+        raise errors.UnsupportedError(f"array: order={order!r} is not supported, only row-major order")
+    if dtype is not None:
+        dtype = dtypes.check_user_dtype(dtype, "array")
+    out = _make(object, dtype, copy)
+    if ndmin > out.ndim:
+        out = reshape_p.bind(out, new_sizes=(1,) * (ndmin - out.ndim) + out.shape)
+    return placed(out, device, out_sharding)
+
+
+def placed(out: Any, device: Any, out_sharding: Any) -> Any:
+    """``out`` moved to ``device`` or ``out_sharding``, at most one of them given; constrained to it while tracing."""
+    where = device if device is not None else out_sharding
+    if device is not None and out_sharding is not None:
+        raise errors.ArgumentTypeError("give either device or out_sharding, not both")
+    if where is None:
+        return out
+    if isinstance(out, Tracer):
+        return lax.with_sharding_constraint(out, where)
+    return device_put(out, where)
+
+
+def _make(a: Any, dtype: Any, copy: bool) -> Any:
+    convert = getattr(a, "__jax_array__", None)
+    if convert is not None and not isinstance(a, ArrayOperators):
+        a = convert()
+    if isinstance(a, ArrayOperators):
+        a = a if dtype is None else el.convert_element_type(a, dtype)
+        return el.copy_p.bind(a) if copy and not isinstance(a.dtype, dtypes.ExtendedDType) else a
+    if isinstance(a, PYTHON_SCALARS):
+        return _scalar(a, dtype)
+    if isinstance(a, (list, tuple)):
+        return _nested(a, dtype)
+    return _constant(_numpy(a, dtype))
+
+
+def _scalar(a: Any, dtype: Any) -> Any:
+    aval = aval_of(a)
+    target = aval.dtype if dtype is None else dtype
+    try:
+        value = np.asarray(a, target)[()]
+    except OverflowError:
+        fix = "give a wider dtype (64 bits need meshrt.config.update('enable_x64', True)) or a float"
+        raise errors.IntegerOverflowError(f"array: {a} does not fit dtype {target}; {fix}") from None
+    return el.copy_p.bind(a if dtype is None and aval.weak_type else value)
+
+
+def _numpy(a: Any, dtype: Any) -> np.ndarray:
+    """Any object that NumPy understands as an array of a dtype that we can hold."""
+    if a is None:
+        raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
+    value = np.asarray(a)
+    held = held_dtype("array", a, value)
+    return np.asarray(value, held if dtype is None else dtype)
+
+
+def held_dtype(name: str, given: Any, value: np.ndarray) -> np.dtype:
+    """The dtype of `value`, which NumPy made of what was given to the function `name`."""
+    return dtypes.check_value_dtype(value.dtype, f"{name}: {reprlib.repr(given)}")
+
+
+def _constant(value: np.ndarray) -> Any:
+    """A NumPy array as an array of ours: on a device if nothing is being traced, else a constant of the program."""
+    if type(context.trace) is EvalTrace:
+        return from_numpy(value)
+    return el.copy_p.bind(value)
+
+
+def _nested(a: Sequence[Any], dtype: Any) -> Any:
+    leaves = list(_leaves(a))
+    if dtype is None:
+        pairs = [dtypes.dtype_and_weak_type(leaf) for leaf in leaves]
+        dtype = dtypes.promote_dtypes(*pairs)[0] if pairs else dtypes.default_float_dtype()
+    if not any(isinstance(leaf, ArrayOperators) for leaf in leaves):
+        try:
+            return _constant(np.asarray(a, dtype=dtype))
+        except OverflowError as e:
+            raise errors.IntegerOverflowError(f"array: an element does not fit dtype {dtype} ({e})") from None
+        except ValueError as e:
+            raise ShapeError(f"array: the nested sequence has no common shape: {e}") from None
+    return _stack_nested(a, dtype)
+
+
+def _leaves(a: Any) -> Iterator[Any]:
+    if isinstance(a, (list, tuple)):
+        for x in a:
+            yield from _leaves(x)
+    elif a is None:
+        raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
+    elif isinstance(a, (str, bytes)):
+        held_dtype("array", a, np.asarray(a))  # says what to do about text
+    else:
+        convert = getattr(a, "__jax_array__", None)
+        yield a if convert is None or isinstance(a, ArrayOperators) else convert()
+
+
+def _stack_nested(a: Any, dtype: Any) -> Any:
+    if not isinstance(a, (list, tuple)):
+        return asarray(a, dtype)
+    rows = [_stack_nested(x, dtype) for x in a]
+    shapes = {r.shape for r in rows}
+    if len(shapes) != 1:
+        raise ShapeError(f"array: the elements of a sequence must have one shape, got {sorted(shapes)}")
+    return lax.concatenate([expand_dims(r, (0,)) for r in rows], 0)
+
+
+def copy(a: Any, order: str | None = None) -> Any:
+    """A copy of ``a``."""
+    return array(a, copy=True, order=order)
+
+
+ascontiguousarray = asarray
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """An array with the values of an object that speaks DLPack, copied through the host."""
+    return asarray(np.from_dlpack(x), device=device, copy=copy)

@@ -1,0 +1,85 @@
+"""Positions of elements: nonzero and what is picked by it. The shape of their results depends on values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors, lax
+from meshrt.core.basic.shapes import reshape_p
+from meshrt.lax.filled import sharding_like
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.choose import choose
+from meshrt.numpy.filled import full_like, zeros
+from meshrt.numpy.indexing import take
+from meshrt.numpy.operands import ShapeError, canonical_axis, operand
+from meshrt.numpy.reductions import cumsum
+from meshrt.numpy.reductions import sum as total
+from meshrt.numpy.shapes import stack
+from meshrt.numpy.ufuncs import floor_divide, not_equal, remainder
+
+__all__ = ["argwhere", "compress", "extract", "flatnonzero", "nonzero"]
+
+
+def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
+    """Positions of nonzero elements, one index array per dimension.
+
+    Their number depends on the values: inside traced code give ``size``, the number to return; missing ones are
+    ``fill_value`` (a scalar or one per dimension, 0 by default).
+    """
+    a = asarray(operand("nonzero", a))
+    if a.ndim == 0:
+        raise ShapeError("nonzero of a scalar is not defined; use x != 0")
+    if size is None:
+        concrete = getattr(a, "concrete", None)
+        value = concrete() if concrete is not None else a
+        if value is None:
+            raise errors.ConcretizationError(
+                "the size of nonzero's result depends on values that are not known while tracing; give size=..., "
+                "or use where with three arguments"
+            )
+        where = sharding_like(a, a.shape)
+        where = where if where is not None and where.num_devices == 1 else None
+        return tuple(asarray(i.astype(np.int32), device=where) for i in np.nonzero(np.asarray(value)))
+    return _nonzero_sized(a, size, fill_value)
+
+
+def _nonzero_sized(a: Any, size: int, fill_value: Any) -> tuple[Any, ...]:
+    """The k-th nonzero element is where the running count reaches k + 1."""
+    mask = reshape_p.bind(a if a.dtype == np.bool_ else not_equal(a, 0), new_sizes=(a.size,))
+    fills = fill_value if isinstance(fill_value, (tuple, list)) else (fill_value or 0,) * a.ndim
+    if a.size == 0 or size == 0:
+        return tuple(full_like(mask, f, dtype=np.int32, shape=(size,)) for f in fills)
+    count = cumsum(mask)
+    ones = zeros((size,), np.int32).at[count].add(1, mode="drop")
+    flat = cumsum(ones)
+    missing = lax.iota(np.int32, size) >= total(mask)
+    out, stride = [], a.size
+    for n, fill in zip(a.shape, fills):
+        stride //= n
+        out.append(choose(missing, fill, remainder(floor_divide(flat, stride), n)))
+    return tuple(out)
+
+
+def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Positions of nonzero elements in the flattened array; see :func:`nonzero`."""
+    a = asarray(operand("flatnonzero", a))
+    return nonzero(reshape_p.bind(a, new_sizes=(a.size,)), size=size, fill_value=fill_value)[0]
+
+
+def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Positions of nonzero elements as rows; see :func:`nonzero`."""
+    return stack(nonzero(a, size=size, fill_value=fill_value), 1)
+
+
+def compress(condition: Any, a: Any, axis: int | None = None) -> Any:
+    """The positions of ``a`` along ``axis`` where the concrete vector ``condition`` is true."""
+    a = asarray(operand("compress", a, 1))
+    a, axis = (reshape_p.bind(a, new_sizes=(a.size,)), 0) if axis is None else (a, canonical_axis(axis, a.ndim))
+    return take(a, np.nonzero(np.asarray(condition))[0].astype(np.int32), axis=axis)
+
+
+def extract(condition: Any, arr: Any) -> Any:
+    """The elements of ``arr`` where the concrete ``condition`` is true, as a vector."""
+    return compress(np.ravel(np.asarray(condition)), arr)

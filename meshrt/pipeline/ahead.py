@@ -1,0 +1,123 @@
+"""Programs compiled for hardware that is not here: `lowered.compile(topology="v5e:16x16")`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NoReturn
+
+from collectives.errors import DeviceMemoryError, TopologyError
+from collectives.plan import CommunicationPlan
+from collectives.topology import Topology
+from meshrt import errors
+from meshrt.core.types import ShapedArray
+from meshrt.pipeline.lowered import Lowered
+from meshrt.pipeline.options import CompilerOptions
+from meshrt.pipeline.partitioned import Partitioned
+from meshrt.pipeline.propagated import annotated_for_xla
+from meshrt.pipeline.station import Station
+from meshrt.runtime import events
+from meshrt.runtime.memory_stats import CompiledMemoryStats
+from meshrt.runtime.schedule import ScheduledCollective, schedule
+from meshrt.runtime.topology import TopologyExecutable, compile_for
+from propagation.model import Mesh
+
+__all__ = ["TopologyCompiled", "compile_for_topology"]
+
+
+class TopologyCompiled(Station):
+    """A program compiled for a topology; it cannot run here.
+
+    topology     chips, links and memory that it was compiled for
+    partitioned  one device's program and its communication plan, with times on that topology; None when XLA's
+                 partitioner made the program
+    """
+
+    def __init__(self, lowered: Lowered, topology: Topology, partitioned: Partitioned | None, made: TopologyExecutable):
+        self.record, self.lowered, self.topology = lowered.record, lowered, topology
+        self.partitioned, self._executable = partitioned, made
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.lowered.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.lowered.out_avals
+
+    @property
+    def out_info(self) -> Any:
+        """A ShapeDtypeStruct for each result, in the structure of the results."""
+        return self.lowered.out_info
+
+    @property
+    def plan(self) -> CommunicationPlan | None:
+        """Every collective with its cause, bytes and times on the topology; None when XLA's partitioner wrote them."""
+        return None if self.partitioned is None else self.partitioned.plan
+
+    @cached_property
+    def _text(self) -> str:
+        return self._executable.hlo_text()
+
+    def as_text(self) -> str:
+        """The optimised HLO of one device, in the order in which it runs."""
+        return self._text
+
+    def memory_analysis(self) -> CompiledMemoryStats:
+        """The compiler's memory figures in bytes per device; `topology.memory` is what a device has."""
+        return self._executable.memory_analysis()
+
+    @property
+    def memory_share(self) -> float | None:
+        """The peak as a share of a device's memory; None where that is unknown."""
+        if self.topology.memory is None:
+            return None
+        return self.memory_analysis().peak_memory_in_bytes / self.topology.memory
+
+    def cost_analysis(self) -> dict[str, float]:
+        """The compiler's estimates per device. UnsupportedError where it gives none."""
+        return self._executable.cost_analysis()
+
+    def collectives(self) -> tuple[ScheduledCollective, ...]:
+        """The collectives of the schedule, with what runs between the start and the done of asynchronous ones."""
+        return schedule(self.as_text(), self.topology.devices or 1)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise errors.CompileOnlyError(
+            f"{self.fun_name} was compiled for {self.topology.spec}, which is not here, and cannot run; compile() "
+            "without topology= makes a program for the devices of this machine"
+        )
+
+    def __repr__(self) -> str:
+        return f"<TopologyCompiled {self.fun_name} for {self.topology.spec}>"
+
+
+def compile_for_topology(
+    lowered: Lowered, topology: Topology, options: CompilerOptions, partitioner: str
+) -> TopologyCompiled:
+    """Partitions with the topology's costs and compiles with its compiler. `lowered` is for that platform.
+
+    Raises:
+      MeshMismatchError: the program's mesh is not of the topology's size.
+      MissingCompilerError, DeviceMemoryError, CompileError: see `runtime.topology.compile_for`.
+    """
+    mesh, partitioned, mode, text = lowered.mesh, None, "replica", lowered.module.text
+    if mesh is None and topology.devices != 1:
+        raise errors.MeshMismatchError(
+            f"{lowered.fun_name} runs on one device and {topology.spec} has {topology.devices}; lower it with "
+            "arguments whose shardings are over a mesh (an AbstractMesh will do)"
+        )
+    if mesh is not None:
+        try:
+            topology = topology.on(Mesh("mesh", tuple((str(name), size) for name, size in mesh.shape_tuple)))
+        except TopologyError as e:
+            raise errors.MeshMismatchError(str(e)) from None
+        if partitioner == "xla":
+            text, mode = annotated_for_xla(lowered.propagate().result), "spmd"
+        else:
+            try:
+                partitioned = lowered.partition(topology=topology)
+            except DeviceMemoryError as e:
+                raise errors.DeviceMemoryError(str(e)) from None
+            text = partitioned.result.as_text()
+    events.record("compile_topology")
+    return TopologyCompiled(lowered, topology, partitioned, compile_for(topology, text, mode=mode, options=options))

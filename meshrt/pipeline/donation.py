@@ -1,0 +1,119 @@
+"""Donation: which arguments give their memory away, and a warning, once per program, where no result can take it.
+
+What XLA reuses is a matter of bytes on one device, so it is known once every boundary sharding is: an argument gives
+its memory to a result of equal local shape and dtype if there is one, else to any of equal size.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from typing import Any, NamedTuple
+
+from meshrt import tree_util
+from meshrt.core.source import user_stacklevel
+from meshrt.core.types import ShapedArray
+from meshrt.errors import DonationWarning
+from meshrt.pipeline.options import JitOptions
+from meshrt.pipeline.program import CompiledProgram
+from meshrt.pipeline.static_arguments import Static
+from meshrt.transforms.high import numbered
+
+__all__ = ["donated_leaves", "unusable", "warn_of_unusable"]
+
+
+def donated_leaves(options: JitOptions, tree: Any, static: Static) -> tuple[bool, ...]:
+    """Which of the flat arguments of a call `donate_argnums` and `donate_argnames` name."""
+    if not options.donate_argnums and not options.donate_argnames:
+        count: int = tree.num_leaves
+        return (False,) * count
+    args, kwargs = numbered(tree)
+    fixed = {i for i, _ in static.positions}
+    positions = [i for i in range(len(args) + len(fixed)) if i not in fixed]
+    total = len(args) + len(fixed)
+    nums = {n % total for n in options.donate_argnums if -total <= n < total}
+    flags = [False] * tree.num_leaves
+    chosen = [a for i, a in zip(positions, args) if i in nums] + [
+        v for k, v in kwargs.items() if k in options.donate_argnames
+    ]
+    for leaf in tree_util.tree_leaves(chosen):
+        flags[leaf.index] = True
+    return tuple(flags)
+
+
+class _Local(NamedTuple):
+    """An argument or result on one device."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def nbytes(self) -> int:
+        itemsize: int = self.dtype.itemsize
+        return math.prod(self.shape) * itemsize
+
+    def __str__(self) -> str:
+        return ShapedArray(self.shape, self.dtype).str_short()
+
+
+def _local(aval: ShapedArray, sharding: Any) -> _Local:
+    physical = aval.physical()
+    if sharding is None:
+        return _Local(physical.shape, physical.dtype)
+    tiling = sharding.tiling(physical.ndim)
+    return _Local(tuple(-(-size // parts) for size, parts in zip(physical.shape, tiling)), physical.dtype)
+
+
+def unusable(program: CompiledProgram) -> list[tuple[int, str]]:
+    """(position among the flat arguments, what it is and why it is of no use) for donated arguments in vain.
+
+    Arguments that the program does not take at all are not counted: nothing happens to them.
+    """
+    request = program.request
+    offset = len(program.consts)
+    donated = {}
+    for k, i in enumerate(program.kept):
+        if request.donated[i]:
+            sharding = program.arg_shardings[offset + k] if program.arg_shardings else None
+            donated[i] = _local(program.in_avals[i], sharding)
+    if not donated:
+        return []
+    shardings = program.out_shardings or [None] * len(program.out_avals)
+    results = Counter(_local(a, s) for a, s in zip(program.out_avals, shardings))
+    left = dict(donated)
+    for i, local in donated.items():
+        if results[local]:
+            results[local] -= 1
+            del left[i]
+    sizes = Counter(local.nbytes for local in results.elements())
+    for i, local in list(left.items()):
+        if sizes[local.nbytes]:
+            sizes[local.nbytes] -= 1
+            del left[i]
+    taken = {local.nbytes for i, local in donated.items() if i not in left}
+    return [(i, _reason(program.in_avals[i], local, local.nbytes in taken)) for i, local in left.items()]
+
+
+def _reason(aval: ShapedArray, local: _Local, others: bool) -> str:
+    size = f"{local.nbytes} bytes"
+    if local.shape != aval.physical().shape:
+        size += f" per device, {local}"
+    why = "every result of that size takes over another donated argument" if others else "no result has that size"
+    return f"{aval.str_short()}, {size}: {why}"
+
+
+def warn_of_unusable(program: CompiledProgram) -> None:
+    """A DonationWarning at the user's line if `program` cannot reuse some of what is donated to it."""
+    if not any(program.request.donated):
+        return
+    found = unusable(program)
+    if found:
+        paths = program.record.arg_paths()
+        listed = "; ".join(f"argument {paths[i]} ({why})" for i, why in found)
+        warnings.warn(
+            f"Some donated buffers of {program.record.fun_name} were not usable: {listed}. Such a buffer is kept, as "
+            "if it had not been donated: leave it out of donate_argnums, or return a result of its size and sharding",
+            DonationWarning,
+            stacklevel=user_stacklevel(),
+        )

@@ -1,0 +1,339 @@
+"""Every cache between a call and its running program, with its key, and the way from one station to the next.
+
+    cache        key                                                                             value
+    calls        argument structure and static arguments, settings, mesh in context, signatures  Entry
+    traces       TraceKey                                                                        TraceRecord
+    nested       TraceKey                                       a Jaxpr within a caller's trace
+    places       trace                                          meshes and devices that the function itself names
+    lowered      trace, LoweringRequest                                                          LoweredModule
+    propagated   trace, LoweringRequest, propagator                                  propagation.Propagated
+    partitioned  trace, LoweringRequest, propagator, options                         collectives.PartitionedProgram
+    programs     ProgramKey                                                                      CompiledProgram
+    loaded       program, mesh or devices                                                        Loaded
+
+Only `calls` and `loaded` are keyed by devices: they are dropped when devices go (`clear_backends`), the rest stays.
+`places` holds meshes that the user wrote into the function; its key is the trace. Under these caches lie those of
+`meshrt.runtime.compile_cache`: equal programs of several functions are compiled once per process, and on disk.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from meshrt import config, errors
+from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.trace import Tracer
+from meshrt.core.types import ShapedArray
+from meshrt.lowering.module import LoweredModule
+from meshrt.pipeline.compiled import Compiled, check_devices
+from meshrt.pipeline.donation import donated_leaves, warn_of_unusable
+from meshrt.pipeline.entry import Entry, any_committed
+from meshrt.pipeline.loaded import Loaded
+from meshrt.pipeline.lowered import Lowered, lower
+from meshrt.pipeline.options import CompilerOptions, JitOptions, compiler_option_items
+from meshrt.pipeline.partitioned import Partitioned, partition
+from meshrt.pipeline.placement import Placement, resolve
+from meshrt.pipeline.program import CompiledProgram, compile_lowered
+from meshrt.pipeline.propagated import Propagated, propagate
+from meshrt.pipeline.static_arguments import Static
+from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord, trace, trace_nested
+from meshrt.pipeline.written import Written
+from meshrt.primitives.sharding import placements_of
+from meshrt.runtime import backend, events
+from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.mesh import AbstractMesh, Mesh
+from meshrt.staging import abstract
+from meshrt.transforms.tools import hoist_consts
+
+if TYPE_CHECKING:
+    import collectives
+    import propagation
+    from meshrt.pipeline.ahead import TopologyCompiled
+
+__all__ = ["Driver", "ProgramKey", "Road", "TraceKey", "all_drivers"]
+
+
+class TraceKey(NamedTuple):
+    """What a trace depends on beside the function: no device and no concrete mesh."""
+
+    in_tree: Any
+    static: Static
+    avals: tuple[ShapedArray, ...]
+    settings: tuple[Any, ...]
+    mesh: AbstractMesh | None
+
+
+class ProgramKey(NamedTuple):
+    """What a compiled program depends on: `settings` are those of propagation, partitioning and compilation.
+
+    `partition` are the options of the program that `partition(...)` gave, sorted; None for that of the settings.
+    """
+
+    record: TraceRecord
+    request: LoweringRequest
+    settings: tuple[Any, ...]
+    options: CompilerOptions
+    partition: tuple[tuple[str, Any], ...] | None
+
+
+class StagedCall(NamedTuple):
+    """A call before it is compiled: its trace, what is asked of it, where it runs, and the shardings as written."""
+
+    record: TraceRecord
+    request: LoweringRequest
+    placement: Placement
+    written: Written
+
+
+_alive: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+def all_drivers() -> list[Driver]:
+    """The drivers of all jitted functions of this process."""
+    return list(_alive)
+
+
+class Driver:
+    """The caches of one jitted function: `fun`, called `name` in messages, with the options of `jit`."""
+
+    __slots__ = (
+        "__weakref__",
+        "calls",
+        "direct",
+        "fun",
+        "loaded",
+        "lowered",
+        "name",
+        "nested",
+        "options",
+        "partitioned",
+        "places",
+        "programs",
+        "propagated",
+        "traces",
+    )  # fmt: skip
+
+    def __init__(self, fun: Callable[..., Any], name: str, options: JitOptions):
+        self.fun, self.name, self.options = fun, name, options
+        self.calls: dict[Any, Entry] = {}
+        # The same calls by the keys that code made for one argument structure reads (`meshrt.pipeline.structures`).
+        self.direct: dict[Any, Callable[[list[Any], Sequence[Any]], Any]] = {}
+        self.traces: dict[TraceKey, TraceRecord] = {}
+        self.nested: dict[TraceKey, tuple[Jaxpr, list[Any], Any]] = {}
+        self.places: dict[TraceRecord, Any] = {}
+        self.lowered: dict[tuple[TraceRecord, LoweringRequest], LoweredModule] = {}
+        self.propagated: dict[tuple[TraceRecord, LoweringRequest, str], propagation.Propagated] = {}
+        self.partitioned: dict[Any, collectives.PartitionedProgram] = {}
+        self.programs: dict[ProgramKey, CompiledProgram] = {}
+        self.loaded: dict[tuple[CompiledProgram, Any], Loaded] = {}
+        _alive.add(self)
+
+    # -- forgetting ----------------------------------------------------------------------------------------------------
+
+    def forget_calls(self) -> None:
+        """Drops the calls that are ready to run."""
+        self.calls.clear()
+        self.direct.clear()
+
+    def forget_devices(self) -> None:
+        """Drops what is bound to devices; traces and programs stay."""
+        self.forget_calls()
+        self.loaded.clear()
+
+    def clear(self) -> None:
+        """Drops everything."""
+        self.forget_devices()
+        for cache in (self.traces, self.nested, self.places, self.lowered, self.propagated, self.partitioned):
+            cache.clear()
+        self.programs.clear()
+
+    # -- from a call to its trace --------------------------------------------------------------------------------------
+
+    def stage(self, leaves: Sequence[Any], tree: Any, static: Static) -> StagedCall:
+        """Traces for these arguments (arrays or ShapeDtypeStructs) and finds out where the program runs."""
+        avals = tuple(abstract(x) for x in leaves)
+        wanted = resolve(self, leaves, avals, tree, static)
+        record = self._traced(TraceKey(tree, static, avals, config.trace_key(), wanted.mesh))
+        places = self.places.get(record)
+        if places is None:
+            places = self.places[record] = placements_of(record.live)
+        placement, request, written = wanted.finish(record, places, donated_leaves(self.options, tree, static))
+        return StagedCall(record, request, placement, written)
+
+    def _traced(self, key: TraceKey) -> TraceRecord:
+        record = self.traces.get(key)
+        if record is None:
+            events.record("trace")
+            record = self.traces[key] = trace(self.fun, self.name, key.avals, key.in_tree, key.static, key.mesh)
+        return record
+
+    def nested_jaxpr(self, avals: tuple[ShapedArray, ...], tree: Any, static: Static) -> tuple[Jaxpr, list[Any], Any]:
+        """For a call within another trace: the Jaxpr without constvars, its constants, and the result structure.
+
+        Cached unless the function captures tracers, which belong to one trace of the caller.
+        """
+        key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.abstract)
+        found = self.nested.get(key)
+        if found is None:
+            events.record("trace")
+            closed, out_tree = trace_nested(self.fun, self.name, avals, tree, static)
+            hoisted = hoist_consts(closed)
+            found = (hoisted.jaxpr, hoisted.consts, out_tree)
+            if not any(isinstance(c, Tracer) for c in hoisted.consts):
+                self.nested[key] = found
+        return found
+
+    # -- from one station to the next ----------------------------------------------------------------------------------
+
+    def lower(self, record: TraceRecord, request: LoweringRequest) -> LoweredModule:
+        found = self.lowered.get((record, request))
+        if found is None:
+            events.record("lower")
+            found = self.lowered[record, request] = lower(record, request)
+        return found
+
+    def propagate(self, lowered: Lowered, propagator: str) -> propagation.Propagated:
+        key = (lowered.record, lowered.request, propagator)
+        found = self.propagated.get(key)
+        if found is None:
+            events.record("propagate")
+            found = self.propagated[key] = propagate(lowered.module, propagator)
+        return found
+
+    def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> collectives.PartitionedProgram:
+        lowered = propagated.lowered
+        key = (lowered.record, lowered.request, propagated.propagator, tuple(sorted(options.items())))
+        found = self.partitioned.get(key)
+        if found is None:
+            events.record("partition")
+            found = self.partitioned[key] = partition(propagated.result, options)
+        return found
+
+    def program(
+        self,
+        record: TraceRecord,
+        request: LoweringRequest,
+        options: CompilerOptions,
+        partition_options: Mapping[str, Any] | None = None,
+    ) -> CompiledProgram:
+        """The portable executable, compiled once per settings and options."""
+        wanted = None if partition_options is None else tuple(sorted(partition_options.items()))
+        key = ProgramKey(record, request, config.compile_key(), options, wanted)
+        program = self.programs.get(key)
+        if program is None:
+            lowered = Lowered(record, request, self.lower(record, request), Road(self, None, None))
+            program = self.programs[key] = compile_lowered(
+                lowered, dict(options), config.settings.partitioner, partition_options
+            )
+            warn_of_unusable(program)
+        return program
+
+    def load(self, program: CompiledProgram, mesh: Mesh | None, devices: tuple[Any, ...]) -> Loaded:
+        """The program on these devices; loading again on other devices costs no compilation."""
+        key = (program, mesh if mesh is not None else devices)
+        loaded = self.loaded.get(key)
+        if loaded is None:
+            loaded = self.loaded[key] = Loaded(program, mesh, devices)
+        return loaded
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def new_call(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> Entry:
+        """The whole road, for a call that is not in the cache."""
+        events.record("dispatch_miss")
+        record, request, placement, written = self.stage(leaves, tree, static)
+        if placement.devices is None:
+            raise errors.MeshContextError(
+                f"the shardings of {self.name} name an AbstractMesh only, so it is not known where to run: pass an "
+                "array placed on a mesh (meshrt.device_put) or enter a mesh with `with meshrt.set_mesh(mesh):`"
+            )
+        program = self.program(record, request, self.options.compiler_options)
+        loaded = self.load(program, placement.mesh, placement.devices)
+        entry = Entry(self.name, loaded, leaves, placement.mesh is not None or any_committed(leaves), written)
+        self.calls[key] = entry
+        return entry
+
+    def known_call(self, key: Any) -> Entry | None:
+        return self.calls.get(key)
+
+    def remember_call(self, key: Any, entry: Entry) -> None:
+        self.calls[key] = entry
+
+    def traced(self, leaves: Sequence[Any], tree: Any, static: Static) -> Traced:
+        """The first station as a value that the user goes on from."""
+        record, request, placement, written = self.stage(leaves, tree, static)
+        return Traced(record, request, Road(self, placement.devices, written))
+
+
+@backend.on_clear
+def _forget_devices() -> None:
+    for driver in all_drivers():
+        driver.forget_devices()
+
+
+class Road(NamedTuple):
+    """The way on from a station that a user holds: the function's driver, and what only this call knows.
+
+    That is the devices of its arguments and its shardings as they were written. Devices are None where only an
+    AbstractMesh was named; then they come from `compile(device_assignment=...)` or from the mesh in context.
+    """
+
+    driver: Driver
+    devices: tuple[Any, ...] | None
+    written: Written | None
+
+    def lower(self, record: TraceRecord, request: LoweringRequest) -> Lowered:
+        return Lowered(record, request, self.driver.lower(record, request), self)
+
+    def propagate(self, lowered: Lowered) -> Propagated:
+        propagator = config.settings.propagator
+        return Propagated(lowered, self.driver.propagate(lowered, propagator), propagator, self)
+
+    def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> Partitioned:
+        return Partitioned(propagated, self.driver.partition(propagated, options), options, self)
+
+    def compile(
+        self,
+        lowered: Lowered,
+        compiler_options: Mapping[str, Any] | None,
+        device_assignment: Sequence[Any] | None,
+        topology: Any,
+        partition_options: Mapping[str, Any] | None,
+    ) -> Compiled | TopologyCompiled:
+        options = compiler_option_items(compiler_options)
+        if topology is not None:
+            if device_assignment is not None:
+                raise errors.ArgumentTypeError("compile takes a device_assignment or a topology, not both")
+            return self._compile_ahead(lowered, topology, options)
+        program = self.driver.program(lowered.record, lowered.request, options, partition_options)
+        devices = self._devices_of(lowered) if device_assignment is None else tuple(device_assignment)
+        if devices is None:
+            return Compiled(lowered, program, None, None, self.driver, self.written)
+        mesh = check_devices(lowered, devices)
+        # Now, so that the compiler's time and errors are here and not in the first call.
+        self.driver.load(program, mesh, devices)
+        return Compiled(lowered, program, mesh, devices, self.driver, self.written)
+
+    def _devices_of(self, lowered: Lowered) -> tuple[Any, ...] | None:
+        if self.devices is not None:
+            return self.devices
+        if lowered.mesh is None:
+            return (backend.default_device(),)
+        around = mesh_context.concrete
+        if around is not None and around.abstract_mesh is lowered.mesh:
+            devices: tuple[Any, ...] = around.flat_devices
+            return devices
+        return None
+
+    def _compile_ahead(self, lowered: Lowered, what: Any, options: CompilerOptions) -> TopologyCompiled:
+        # Start-up time: this needs the package `collectives`, which a program on one device never does.
+        from meshrt.pipeline.ahead import compile_for_topology
+        from meshrt.runtime.topology import platform_of, topology_of
+
+        topology = topology_of(what)
+        platform = platform_of(topology)
+        if lowered.request.platform != platform:
+            lowered = self.lower(lowered.record, lowered.request._replace(platform=platform))
+        return compile_for_topology(lowered, topology, options, config.settings.partitioner)

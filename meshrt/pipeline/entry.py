@@ -1,0 +1,203 @@
+"""The last station: a call of known types, ready to run.
+
+An Entry plans once how the arguments of such a call reach the devices; running it is one launch.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshrt import errors
+from meshrt.pipeline.loaded import Loaded
+from meshrt.pipeline.structures import builder, only
+from meshrt.pipeline.written import Written
+from meshrt.runtime import jaxlib_api, transfer
+from meshrt.runtime.array import Array, Signature, arrays, blank, copy_array, sharing, signature
+from meshrt.runtime.reshard import reshard
+from meshrt.runtime.results import runner
+
+__all__ = ["Entry", "any_committed", "in_place"]
+
+_buf = operator.attrgetter("_buf")
+
+
+def any_committed(leaves: Sequence[Any]) -> bool:
+    return any(type(x) is Array and x.committed for x in leaves)
+
+
+class Entry:
+    """A compiled call for one signature: `run(leaves)` gives the flat results, `result(leaves)` their pytree.
+
+    `direct(buffers, leaves)` is the same as `result` for a caller that has the buffers of all leaves.
+    """
+
+    __slots__ = (
+        "build", "consts", "direct", "donated", "kept", "launch", "moves", "name", "out_tree", "plain", "record",
+        "several", "signatures",
+    )  # fmt: skip
+
+    def __init__(self, name: str, loaded: Loaded, leaves: Sequence[Any], committed: bool, written: Written | None):
+        program = loaded.program
+        record, request = program.record, program.request
+        self.name, self.record, self.out_tree = name, record, record.out_tree
+        self.kept = program.kept
+        self.consts = loaded.const_buffers
+        offset = len(program.consts)
+        # What has to be brought into place: position, signature there, whether equal scalars may share a buffer.
+        self.moves = [
+            (k, signature(record.closed.in_avals[i], loaded.arg_shardings[offset + k]), not request.donated[i])
+            for k, i in enumerate(program.kept) if not in_place(leaves[i], loaded.arg_shardings[offset + k])
+        ]  # fmt: skip
+        self.donated = (
+            [
+                (i, f"donated as argument {path} of {name}")
+                for i, (donated, path) in enumerate(zip(request.donated, record.arg_paths()))
+                if donated
+            ]
+            if any(request.donated)
+            else []
+        )
+        avals = record.closed.out_avals
+        self.signatures = [signature(a, s, committed) for a, s in zip(avals, loaded.shown(written))]
+        # The common case: every argument is used, in its place, and nothing is captured.
+        self.several = len(loaded.devices) > 1
+        self.plain = len(program.kept) == len(leaves) and not self.moves and not self.consts
+        self.build = builder(record.out_tree)
+        self.launch = runner(loaded.executable, self.signatures)
+        self.direct = self._direct()
+
+    def _direct(self) -> Callable[[list[Any], Sequence[Any]], Any]:
+        """The call as one function with everything that can be looked up beforehand looked up."""
+        launch, signatures, build, explained = self.launch, self.signatures, self.build, self._explained
+        if not self.plain:
+            return lambda buffers, leaves: self.result(leaves)
+        if self.donated:
+            return self._direct_donating()
+        if len(signatures) == 1 and build is only:
+            signature = signatures[0]
+
+            def call_for_one(buffers: list[Any], leaves: Sequence[Any]) -> Any:
+                try:
+                    (buf,) = launch(buffers)
+                except jaxlib_api.XlaError as e:
+                    raise explained(e, leaves) from None
+                out = blank()
+                out._buf, out._sig = buf, signature
+                return out
+
+            return call_for_one
+
+        def call(buffers: list[Any], leaves: Sequence[Any]) -> Any:
+            try:
+                outs = launch(buffers)
+            except jaxlib_api.XlaError as e:
+                raise explained(e, leaves) from None
+            return build(arrays(outs, signatures))
+
+        return call
+
+    def _direct_donating(self) -> Callable[[list[Any], Sequence[Any]], Any]:
+        launch, signatures, build, explained = self.launch, self.signatures, self.build, self._explained
+        count, mark = len(self.kept), self._mark_donated
+
+        def call_donating(buffers: list[Any], leaves: Sequence[Any]) -> Any:
+            if sharing or len(set(map(id, buffers))) < count:  # what another array holds as well; one array given twice
+                return self.result(leaves)
+            try:
+                outs = launch(buffers)
+            except jaxlib_api.XlaError as e:
+                raise explained(e, leaves) from None
+            mark(leaves)
+            return build(arrays(outs, signatures))
+
+        return call_donating
+
+    def result(self, leaves: Sequence[Any]) -> Any:
+        """Launches the program on the call's flat arguments; returns its result."""
+        return self.build(self.run(leaves))
+
+    def run(self, leaves: Sequence[Any]) -> list[Any]:
+        """Launches the program on the call's flat arguments; returns its flat results."""
+        given = leaves
+        if self.donated and sharing:
+            leaves = self._unshared(leaves)
+        buffers = [x._buf for x in leaves] if self.plain else self._buffers(leaves)
+        if self.donated and len(set(map(id, buffers))) < len(buffers):
+            self._check_donated_once(leaves)
+        try:
+            outs = arrays(self.launch(buffers), self.signatures)
+        except jaxlib_api.XlaError as e:
+            raise self._explained(e, leaves) from None
+        if self.donated:
+            self._mark_donated(leaves)
+            if given is not leaves:
+                for i, fate in self.donated:
+                    if given[i] is not leaves[i]:
+                        given[i]._give_up(fate)
+        return outs
+
+    def _unshared(self, leaves: Sequence[Any]) -> list[Any]:
+        """The arguments with copies of those donated arrays whose memory another array holds as well."""
+        out = list(leaves)
+        for i, _ in self.donated:
+            if id(out[i]) in sharing and not out[i].is_deleted():
+                out[i] = copy_array(out[i])
+        return out
+
+    def _buffers(self, leaves: Sequence[Any]) -> list[Any]:
+        """What the program takes: captured arrays, then the arguments that it uses, moved to their places."""
+        kept = [leaves[i] for i in self.kept]
+        for k, sig, shared in self.moves:
+            kept[k] = _place(kept[k], sig, shared)
+        return self.consts + list(map(_buf, kept))
+
+    def _explained(self, e: Exception, leaves: Sequence[Any]) -> errors.MeshrtError:
+        """Names the argument that is gone; everything else is the runtime's own failure."""
+        for path, x in zip(self.record.arg_paths(), leaves):
+            if type(x) is Array and x.is_deleted():
+                how = f" It was {x._fate}." if x._fate else ""
+                return errors.DeletedArrayError(
+                    f"argument {path} of {self.name} is an array that has been deleted or donated "
+                    f"(shape {x.aval.str_short()}).{how} Use the result of that call instead, or don't donate it"
+                )
+        return errors.ExecutionError(f"running {self.name} failed: {e}")
+
+    def _check_donated_once(self, leaves: Sequence[Any]) -> None:
+        """A donated array that is also another argument: XLA would fail on some devices and wait on the others."""
+        places: dict[int, int] = {}
+        for i, x in enumerate(leaves):
+            if type(x) is Array and places.setdefault(id(x._buf), i) != i:
+                first = places[id(x._buf)]
+                if any(k in (first, i) for k, _ in self.donated):
+                    paths = self.record.arg_paths()
+                    raise errors.ArgumentValueError(
+                        f"{self.name} was given one array (shape {x.aval.str_short()}) as argument {paths[first]} and "
+                        f"as argument {paths[i]}, and donates it: it cannot be used twice. Pass a copy (x.copy()) as "
+                        "one of them, or don't donate it (donate_argnums)"
+                    )
+
+    def _mark_donated(self, leaves: Sequence[Any]) -> None:
+        several = self.several
+        for i, fate in self.donated:
+            x = leaves[i]
+            if type(x) is Array:
+                x._set_fate = fate
+                if several and x._buf.is_deleted():  # its memory is gone, but XLA crashes unless told so
+                    x._buf.delete()
+
+
+def _place(x: Any, sig: Signature, shared: bool) -> Array:
+    """An argument laid out as the program wants it."""
+    if type(x) is Array:
+        return reshard(x, sig.sharding)
+    if shared and isinstance(x, transfer.SCALARS):
+        return transfer.scalar(x, sig)
+    return Array(transfer.buffer_of(x, sig), sig)
+
+
+def in_place(x: Any, sharding: Any) -> bool:
+    return type(x) is Array and (
+        x.sharding is sharding or x.sharding.is_equivalent_to(sharding, x.aval.physical().ndim)
+    )

@@ -1,0 +1,145 @@
+"""Why a dimension is sharded, or is not, in the names of the user's program: arguments, results and source lines.
+
+Asked for `result:1` of `x @ w` with w split over "model" in its columns, it answers
+
+dimension 1 of result (f32[128,256]) got axis 'model' through dot_general (train.py:31) from dimension 1 of w
+  dimension 1 of w (f32[64,256]) is annotated with axis 'model' by the user
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from meshrt.errors import InspectError
+from meshrt.pipeline.names import type_text
+from propagation import Propagated
+from propagation.addresses import Address, resolve
+from propagation.errors import BadOptionError
+from propagation.log import Missing, ProvenanceStep
+from propagation.program import Func, Op, Value, source
+
+__all__ = ["explain", "missing"]
+
+# What the operations that carry values into and out of control flow are to the user.
+_NAMES = {"sdy.data_flow_edge": "the loop or branch", "stablehlo.while": "the loop", "stablehlo.case": "the branch"}
+
+
+def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
+    """Why a dimension is sharded as it is: one line per step of propagation, from the value back to the annotation.
+
+    `query` is VALUE:DIM, with VALUE the name of an argument or result, `arg[0]`, `result[1]`, a name in the propagated
+    module's text (`%3`), or a source line FILE:LINE, which stands for the values that are computed on that line and
+    used on others. InspectError for what is none of these.
+    """
+    if not isinstance(query, str):
+        raise InspectError(f"explain takes text such as 'result[0]:1', got {type(query).__name__}")
+    what, separator, number = query.rpartition(":")
+    if not separator or not number.isdigit():
+        raise InspectError(
+            f"explain {query!r}: expected VALUE:DIM, such as {arg_names[0] if arg_names else 'arg0'}:0 or train.py:57:0"
+        )
+    dim, found = int(number), _addressed(propagated, what, arg_names, result_names)
+    names = _Names(propagated, arg_names, result_names)
+    lines: list[str] = []
+    fitting = [at for at in found if dim < at.value.type.rank]
+    if not fitting:
+        raise InspectError(
+            f"explain {query!r}: {what} has rank {max(at.value.type.rank for at in found)}, so no dimension {dim}"
+        )
+    for at in fitting:
+        chains = propagated.explain_address(at, dim)
+        if not chains:
+            lines.append(_why_not(propagated, at, dim, names))
+        for chain in chains:
+            lines += [("" if i == 0 else "  ") + names.line(step) for i, step in enumerate(chain)]
+    return lines
+
+
+def missing(propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
+    """A line for each dimension that stayed unsharded next to a sharded one, with what kept the axes from coming:
+    a conflict with another operand, a size that does not divide, a closed dimension."""
+    names = _Names(propagated, arg_names, result_names)
+    return [m.text(names.of) for m in propagated.missing()]
+
+
+def _why_not(propagated: Propagated, at: Address, dim: int, names: _Names) -> str:
+    stopped = [m for m in propagated.missing() if _is_of(m, at, dim)]
+    reasons = "; ".join(c.text(names.of) for m in stopped for c in m.causes) or "no annotation reaches it"
+    return f"dimension {dim} of {names.of(at.value)} is not sharded: {reasons}"
+
+
+def _is_of(m: Missing, at: Address, dim: int) -> bool:
+    return m.value is at.value and m.dim in (None, dim) and m.result in (None, at.result)
+
+
+def _addressed(
+    propagated: Propagated, what: str, arg_names: Sequence[str], result_names: Sequence[str]
+) -> list[Address]:
+    """The values that `what` names: in the program's own names, else as `propagation.addresses` reads it."""
+    for names, side in ((arg_names, "arg"), (result_names, "result")):
+        if what in names:
+            what = f"{side}[{list(names).index(what)}]"
+            break
+    try:
+        if re.fullmatch(r"(arg|result)(\[\d+\]|\d+)|%.*|.*:\d+", what):
+            return resolve(propagated, what)
+    except BadOptionError:
+        pass  # answered below, in the names of this program
+    some = ", ".join([*arg_names[:4], *result_names[:2]])
+    raise InspectError(
+        f"explain: nothing is called {what!r}, and no operation comes from such a line; try one of "
+        f"{some} ... or FILE:LINE"
+    )
+
+
+class _Names:
+    """What the user calls the values of a program."""
+
+    def __init__(self, propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]):
+        main = propagated.program.main
+        self._named = {v.index: name for v, name in zip(main.returned, result_names)}
+        self._named |= {v.index: name for v, name in zip(main.args, arg_names)}
+
+    def of(self, value: Value | None) -> str:
+        """`x (f32[8,4])` for an argument or result, else `f32[8,4] of tanh (train.py:7)`."""
+        if value is None:
+            return "the result"
+        name = self._named.get(value.index)
+        if name is not None:
+            return f"{name} ({type_text(value)})"
+        op = value.op
+        return f"{type_text(value)} of {_called(op) + _place(op) if op is not None else 'the body of a loop or branch'}"
+
+    def line(self, step: ProvenanceStep) -> str:
+        head = f"dimension {step.dim} of {self.of(step.value)}"
+        if step.op is None:
+            begun = step.constraint
+            who = "the user" if begun is None else f"the {_called(begun)} that uses it{_place(begun)}"
+            place = f" ({step.where})" if step.where and begun is None else ""
+            return f"{head} is annotated with axis {step.axis.name!r} by {who}{place}"
+        through = _called(step.op) if isinstance(step.op, Op) else f"the return of {step.op.name}"
+        text = f"{head} got axis {step.axis.name!r} through {through}{_place(step.op)}"
+        text += f" from dimension {step.source_dim} of {self.of(step.source)}"
+        if step.factor is None:
+            text += " as a member of its sharding group"
+        return text + "".join(f"; there {c.text(self.of)}" for c in step.conflicts) + _order(step)
+
+
+def _order(step: ProvenanceStep) -> str:
+    """When it was decided."""
+    parts = [f"{step.strategy} strategy"] if step.strategy else []
+    if step.round is not None:
+        priority, number = step.round
+        parts += [f"user priority {priority}"] if priority else []
+        parts += [] if number is None else [f"round {number}"]
+    return f" [{', '.join(parts)}]" if parts else ""
+
+
+def _called(op: Op) -> str:
+    return _NAMES.get(op.name) or op.name.rpartition(".")[2]
+
+
+def _place(op: Op | Func) -> str:
+    where = source(op)
+    return f" ({where})" if where else ""

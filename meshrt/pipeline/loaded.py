@@ -1,0 +1,58 @@
+"""The sixth station: a compiled program on a list of devices. Here devices appear for the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt.pipeline.program import CompiledProgram
+from meshrt.pipeline.written import Written
+from meshrt.runtime import transfer
+from meshrt.runtime.executable import LoadedExecutable
+from meshrt.sharding.mesh import Mesh
+from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
+
+__all__ = ["Loaded"]
+
+
+class Loaded:
+    """A program on devices: what is needed to run it on arrays that are in place.
+
+    executable     the loaded executable
+    arg_shardings  of the module's arguments, captured arrays first, on these devices; likewise `out_shardings`
+    const_buffers  the captured arrays
+    """
+
+    __slots__ = ("arg_shardings", "const_buffers", "devices", "executable", "out_shardings", "program")
+
+    def __init__(self, program: CompiledProgram, mesh: Mesh | None, devices: tuple[Any, ...]):
+        self.program, self.devices = program, devices
+        self.executable: LoadedExecutable = program.executable.load(devices)
+        self.arg_shardings, self.out_shardings = _on_devices(program, mesh, devices)
+        # Copies: the caller may donate or delete what the function captured.
+        self.const_buffers = [
+            transfer.put_value(c, s, may_alias=False)._buf for c, s in zip(program.consts, self.arg_shardings)
+        ]
+
+    def shown(self, written: Written | None) -> list[Sharding]:
+        """The shardings of the results, spelled as the user wrote them where that says the same."""
+        if written is None:
+            return self.out_shardings
+        return [written.of(i, s, a.ndim) for i, (a, s) in enumerate(zip(self.program.out_avals, self.out_shardings))]
+
+
+def _on_devices(
+    program: CompiledProgram, mesh: Mesh | None, devices: Sequence[Any]
+) -> tuple[list[Sharding], list[Sharding]]:
+    args, outs = program.arg_shardings, program.out_shardings
+    if mesh is None or args is None or outs is None:
+        single = SingleDeviceSharding(devices[0])
+        return [single] * (len(program.consts) + len(program.kept)), [single] * len(program.out_avals)
+    if program.request.views:
+        outs = tuple(program.request.as_asked(i, s) for i, s in enumerate(outs))
+    return [_concrete(s, mesh) for s in args], [_concrete(s, mesh) for s in outs]
+
+
+def _concrete(sharding: NamedSharding, mesh: Mesh) -> NamedSharding:
+    """The same over the devices of `mesh`."""
+    return NamedSharding(mesh.reshaped(sharding.mesh.abstract_mesh), sharding.spec)

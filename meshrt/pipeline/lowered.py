@@ -1,0 +1,91 @@
+"""The second station: a Jaxpr becomes global StableHLO with `sdy.mesh` and `sdy.sharding` annotations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshrt import errors
+from meshrt.lowering.module import LoweredModule, lower_module
+from meshrt.pipeline.station import Onward, UnboundStation
+from meshrt.pipeline.traced import LoweringRequest, TraceRecord
+from meshrt.runtime import jaxlib_api
+from meshrt.sharding.mesh import AbstractMesh
+from propagation.collector import collector_paused
+
+if TYPE_CHECKING:
+    from meshrt.pipeline.ahead import TopologyCompiled
+    from meshrt.pipeline.compiled import Compiled
+    from meshrt.pipeline.partitioned import Partitioned
+    from meshrt.pipeline.propagated import Propagated
+
+__all__ = ["Lowered", "lower"]
+
+
+def _module_name(fun_name: str) -> str:
+    return "jit_" + re.sub(r"[^\w.-]", "_", fun_name)
+
+
+def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
+    """The module of a trace, as a request has it."""
+    with collector_paused():
+        return lower_module(
+            record.live, record.needed, record.closed.consts, _module_name(record.fun_name),
+            mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
+            donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
+            keep_unused=request.keep_unused,
+        )  # fmt: skip
+
+
+class Lowered(UnboundStation):
+    """Global StableHLO with `sdy.mesh` and `sdy.sharding` annotations."""
+
+    __slots__ = ("module",)
+
+    def __init__(self, record: TraceRecord, request: LoweringRequest, module: LoweredModule, onward: Onward):
+        self.record, self.request, self.module, self._onward = record, request, module, onward
+
+    @property
+    def mesh(self) -> AbstractMesh | None:
+        return self.request.mesh
+
+    def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
+        """The module in MLIR's pretty syntax; `dialect` is None or 'stablehlo'."""
+        if dialect not in (None, "stablehlo"):
+            raise errors.ArgumentValueError(
+                f"unknown dialect: {dialect}; a Lowered has 'stablehlo', a Compiled has its HLO"
+            )
+        return jaxlib_api.pretty(self.module.text, debug_info=debug_info)
+
+    def compiler_ir(self, dialect: str | None = None) -> Any:
+        """The `ir.Module`."""
+        if dialect not in (None, "stablehlo"):
+            raise errors.ArgumentValueError(f"unknown dialect: {dialect}")
+        return jaxlib_api.parse(self.module.text)
+
+    def cost_analysis(self) -> Any:
+        """None: costs are known once the program is compiled (`compile().cost_analysis()`)."""
+        return None
+
+    def propagate(self) -> Propagated:
+        """Decides the sharding of every value."""
+        return self._onward.propagate(self)
+
+    def partition(self, **options: Any) -> Partitioned:
+        """The per-device program with explicit collectives; the options are those of `collectives.partition`."""
+        return self.propagate().partition(**options)
+
+    def compile(
+        self,
+        compiler_options: Mapping[str, Any] | None = None,
+        *,
+        device_assignment: Sequence[Any] | None = None,
+        topology: Any = None,
+    ) -> Compiled | TopologyCompiled:
+        """Compiles and loads. Devices come from the arguments that were lowered, `device_assignment` or the context.
+
+        With `topology` ("v5e:16x16", "h100:8", a file or a `collectives.Topology`) the compiler of that hardware makes
+        the program instead: the result tells memory, costs and schedule, and cannot run (`meshrt.pipeline.ahead`).
+        """
+        return self._onward.compile(self, compiler_options, device_assignment, topology, None)

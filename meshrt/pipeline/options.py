@@ -1,0 +1,38 @@
+"""The arguments of `jit` as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from meshrt import errors
+
+__all__ = ["CompilerOptions", "JitOptions", "compiler_option_items"]
+
+# Names and values of XLA options, sorted: part of the key of a compiled program.
+CompilerOptions = tuple[tuple[str, Any], ...]
+
+
+class JitOptions(NamedTuple):
+    """The arguments of `jit`."""
+
+    in_shardings: Any = None
+    out_shardings: Any = None
+    static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+    donate_argnums: tuple[int, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
+    keep_unused: bool = False
+    compiler_options: CompilerOptions = ()
+    device: Any = None
+    backend: str | None = None
+
+
+def compiler_option_items(options: Mapping[str, Any] | None) -> CompilerOptions:
+    """XLA options as a hashable key. ArgumentTypeError for names or values that XLA cannot take."""
+    for name, value in (options or {}).items():
+        if not isinstance(name, str) or not isinstance(value, bool | int | float | str):
+            raise errors.ArgumentTypeError(
+                f"compiler_options maps names of XLA options to bools, numbers or strings, got {name!r}: {value!r}"
+            )
+    return tuple(sorted((options or {}).items()))

@@ -1,0 +1,87 @@
+"""The fourth station: one device's program with explicit collectives and a plan of them (the package `collectives`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from meshrt.pipeline.lowered import Lowered
+from meshrt.pipeline.propagated import Propagated, boundary_shardings
+from meshrt.pipeline.station import Onward, UnboundStation
+from meshrt.runtime import jaxlib_api
+from meshrt.sharding.named import NamedSharding
+from propagation.collector import collector_paused
+
+if TYPE_CHECKING:
+    import collectives
+    import propagation
+    from meshrt.pipeline.ahead import TopologyCompiled
+    from meshrt.pipeline.compiled import Compiled
+
+__all__ = ["Partitioned", "partition"]
+
+
+def partition(result: propagation.Propagated, options: Mapping[str, Any]) -> collectives.PartitionedProgram:
+    """The per-device program of a propagated module."""
+    # Start-up time: programs on one device never need this package.
+    import collectives
+
+    with collector_paused():
+        return collectives.partition(result, **options)
+
+
+class Partitioned(UnboundStation):
+    """One device's program; `.result` is `collectives.PartitionedProgram`, with the communication plan."""
+
+    __slots__ = ("lowered", "options", "result")
+
+    def __init__(
+        self,
+        propagated: Propagated,
+        result: collectives.PartitionedProgram,
+        options: Mapping[str, Any],
+        onward: Onward,
+    ):
+        self.record, self.request = propagated.record, propagated.request
+        self.lowered, self.result, self.options = propagated.lowered, result, dict(options)
+        self._onward = onward
+
+    lowered: Lowered
+
+    @property
+    def plan(self) -> collectives.CommunicationPlan:
+        """Every collective with its cause, bytes and times."""
+        return self.result.plan
+
+    @property
+    def findings(self) -> Any:
+        """What the partitioner could not keep sharded, and where."""
+        return self.result.findings
+
+    def as_text(self, *, debug_info: bool = False) -> str:
+        """The module in MLIR's pretty syntax, for people; `.result.as_text()`, without parsing, is what is compiled."""
+        return jaxlib_api.pretty(self.result.as_text(), debug_info=debug_info)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the program, equal on every host."""
+        return self.result.fingerprint[:32]
+
+    def _boundary(self) -> tuple[tuple[NamedSharding, ...], tuple[NamedSharding, ...]]:
+        mesh = self.lowered.mesh
+        assert mesh is not None, "a partitioned program has a mesh"
+        return boundary_shardings(self.result, mesh)
+
+    @property
+    def arg_shardings(self) -> tuple[NamedSharding, ...]:
+        """Shardings of the module's arguments (captured arrays first) over the AbstractMesh."""
+        return self._boundary()[0]
+
+    @property
+    def out_shardings(self) -> tuple[NamedSharding, ...]:
+        """Shardings of the module's results over the AbstractMesh."""
+        return self._boundary()[1]
+
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled | TopologyCompiled:
+        """Compiles this program, as `Lowered.compile` does that of the default options."""
+        return self._onward.compile(self.lowered, compiler_options, None, None, self.options)

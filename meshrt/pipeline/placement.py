@@ -1,0 +1,366 @@
+"""Where a jitted call runs: one mesh and one list of devices, gathered from everything that names one.
+
+Arguments, `in_shardings`, `out_shardings`, constraints inside the function and the mesh in context must agree on the
+devices and their order where they name any. Meshes of several shapes over them have a common mesh that the program is
+written for (`meshrt.sharding.common`). An AbstractMesh agrees with any Mesh of its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from meshrt import errors, tree_util
+from meshrt.core.types import ShapedArray
+from meshrt.pipeline.options import JitOptions
+from meshrt.pipeline.static_arguments import Static, bound
+from meshrt.pipeline.traced import LoweringRequest, TraceRecord
+from meshrt.pipeline.written import Written, written
+from meshrt.primitives.sharding import abstract_sharding
+from meshrt.runtime import backend
+from meshrt.runtime.array import Array
+from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.common import common_mesh
+from meshrt.sharding.context import context_source
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.transforms.arguments import argument_paths
+from meshrt.transforms.high import numbered
+
+__all__ = ["Placement", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The devices of a call: a Mesh, or one device, or neither yet (only an AbstractMesh is known)."""
+
+    mesh: Mesh | None
+    device: Any
+    devices: tuple[Any, ...] | None
+
+
+class Jitted(Protocol):
+    """The function that is called, with what `jit` was told of it."""
+
+    @property
+    def fun(self) -> Callable[..., Any]: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def options(self) -> JitOptions: ...
+
+
+# Where a mesh or a device was named: a text, or a function that makes it (it is needed for errors only).
+Origin = str | Callable[[], str]
+
+
+def resolve(function: Jitted, leaves: Sequence[Any], avals: Sequence[ShapedArray], tree: Any, static: Static) -> Wanted:
+    """What the arguments (without the static ones), the options of `jit` and the context ask for."""
+    wanted = Wanted(function, tree, avals, static)
+    wanted.add_context()
+    given = _broadcast_in(function, tree)
+    for i, (leaf, aval) in enumerate(zip(leaves, avals)):
+        wanted.add_argument(i, leaf, aval, given[i] if given is not None else None)
+    wanted.add_out_shardings(function.options.out_shardings)
+    return wanted
+
+
+class Wanted:
+    """Collects meshes and devices with their origins; `finish` checks that they agree."""
+
+    def __init__(self, function: Jitted, tree: Any, avals: Sequence[ShapedArray], static: Static):
+        self.function, self.tree, self.avals, self.static = function, tree, avals, static
+        # Every mesh that was named, with where it was; concrete ones over the same devices may differ in shape.
+        self.meshes: dict[AbstractMesh, Any] = {}
+        self.concrete: Mesh | None = None
+        self.concrete_origin: Origin = ""
+        self.device: Any = None
+        self.device_origin: Origin = ""
+        self.arg_shardings: list[NamedSharding | None] = []
+        # Those of arrays among the arguments as they are, by position.
+        self.committed: dict[int, NamedSharding] = {}
+        self._paths: list[str] | None = None
+
+    @property
+    def mesh(self) -> AbstractMesh | None:
+        """The mesh that was named first."""
+        return next(iter(self.meshes), None)
+
+    def path(self, i: int) -> str:
+        if self._paths is None:
+            self._paths = argument_paths(bound(self.function.fun, self.static), self.tree)
+        return self._paths[i]
+
+    # -- collecting ----------------------------------------------------------------------------------------------------
+
+    def add_mesh(self, mesh: Mesh | AbstractMesh, origin: Origin) -> None:
+        """`origin` is a text or a function that makes it (names of arguments are computed only for errors)."""
+        if any(t is AxisType.Explicit for t in mesh.axis_types):
+            raise errors.UnsupportedError(
+                f"{_text(origin)} uses {mesh}, which has Explicit axes; explicit mode is not implemented yet: build "
+                "the mesh with axis_types=(AxisType.Auto, ...)"
+            )
+        abstract = mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
+        if isinstance(mesh, Mesh):
+            if self.concrete is None:
+                self.concrete, self.concrete_origin = mesh, origin
+            elif self.concrete is not mesh and self.concrete.flat_devices != mesh.flat_devices:
+                raise self._incompatible(self.concrete_origin, self.concrete.flat_devices, origin, mesh.flat_devices)
+        if abstract in self.meshes:
+            return
+        if self.meshes and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
+            raise self._mismatch(abstract, origin, "an AbstractMesh names no devices, so how the two relate is unknown")
+        self.meshes[abstract] = origin
+
+    def _mismatch(self, mesh: AbstractMesh, origin: Origin, why: str) -> errors.MeshMismatchError:
+        first, second = _text(next(iter(self.meshes.values()))), _text(origin)
+        return errors.MeshMismatchError(
+            f"{second} uses {mesh}, but {first} uses {self.mesh}: {why}. {_way_out(first, second)}"
+        )
+
+    def _common(self) -> AbstractMesh | None:
+        """The mesh of the program: the one that was named, or one in which all those named can be written."""
+        found: AbstractMesh | None = None
+        for i, (mesh, origin) in enumerate(self.meshes.items()):
+            found = common_mesh(list(self.meshes)[: i + 1]) if i else mesh
+            if found is None:
+                sizes = " and ".join("x".join(map(str, m.axis_sizes)) for m in self.meshes)
+                why = f"the sizes {sizes} have no common refinement that the axes of both are made of"
+                raise self._mismatch(mesh, origin, why)
+        return found
+
+    def add_device(self, device: Any, origin: Origin) -> None:
+        if self.device is None:
+            self.device, self.device_origin = device, origin
+        elif self.device != device:
+            raise self._incompatible(self.device_origin, (self.device,), origin, (device,))
+
+    def _incompatible(
+        self, one: Origin, its: Sequence[Any], other: Origin, others: Sequence[Any]
+    ) -> errors.DeviceAssignmentMismatchError:
+        first, second = _text(one), _text(other)
+        return errors.DeviceAssignmentMismatchError(
+            f"Received incompatible devices for jitted computation {self.function.name}. Got {first} with {_ids(its)} "
+            f"and {second} with {_ids(others)}: one program runs on one set of devices. {_way_out(first, second)}"
+        )
+
+    def add_context(self) -> None:
+        # An abstract mesh in context names no devices, so it decides only what PartitionSpecs refer to.
+        mesh = mesh_context.concrete
+        if mesh is not None and not mesh.empty:
+            self.add_mesh(mesh, lambda: f"the mesh in context (set at {context_source()})")
+        if self.function.options.device is not None:
+            self.add_device(self.function.options.device, "jit(device=...)")
+
+    def add_argument(self, i: int, leaf: Any, aval: ShapedArray, given: Any) -> None:
+        origin = lambda: f"argument {self.path(i)} of {self.function.name} with shape {aval.str_short()}"
+        sharding = getattr(leaf, "sharding", None) if type(leaf) is Array or not hasattr(leaf, "__array__") else None
+        committed = isinstance(sharding, Sharding) and (type(leaf) is not Array or leaf.committed)
+        chosen: NamedSharding | None = None
+        if committed and isinstance(sharding, NamedSharding):
+            self.committed[i] = sharding
+        if given is not None:
+            chosen = self._given(given, aval, origin)
+            if (
+                committed
+                and type(leaf) is Array
+                and chosen is not None
+                and not self._agrees(chosen, sharding, aval.ndim)
+            ):
+                raise errors.ShardingError(
+                    "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: "
+                    f"{given},\narg sharding: {sharding} for {_text(origin)}. Move it with meshrt.device_put or drop "
+                    "it from in_shardings"
+                )
+        elif committed and isinstance(sharding, NamedSharding):
+            self.add_mesh(sharding.mesh, origin)
+            chosen = sharding
+        elif committed and isinstance(sharding, SingleDeviceSharding):
+            self.add_device(sharding.device_assignment[0], origin)
+        self.arg_shardings.append(None if chosen is None else self._boundary(chosen, aval, origin))
+
+    def _given(self, given: Any, aval: ShapedArray, origin: Origin) -> NamedSharding | None:
+        """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
+        if isinstance(given, PartitionSpec):
+            context_mesh = mesh_context.abstract
+            if self.mesh is None and context_mesh is not None and not context_mesh.empty:
+                self.add_mesh(context_mesh, lambda: f"the mesh in context (set at {context_source()})")
+            if self.mesh is None:
+                raise errors.MeshContextError(
+                    f"jit was given {given} for {_text(origin)}, but no mesh is in context: enter one with `with "
+                    "meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
+                )
+            try:
+                return NamedSharding(self.mesh, given)
+            except errors.ShardingError as e:
+                raise type(e)(f"jit was given {given} for {_text(origin)}: {e}") from None
+        if isinstance(given, SingleDeviceSharding):
+            self.add_device(given.device_assignment[0], origin)
+            return None
+        if isinstance(given, NamedSharding):
+            self.add_mesh(given.mesh, origin)
+            return given
+        raise errors.ArgumentTypeError(
+            f"jit takes NamedShardings, PartitionSpecs or None as shardings, got {given!r} for {_text(origin)}"
+        )
+
+    def _agrees(self, chosen: NamedSharding, sharding: Any, ndim: int) -> bool:
+        if isinstance(chosen.mesh, AbstractMesh):
+            return isinstance(sharding, NamedSharding) and abstract_sharding(sharding).is_equivalent_to(
+                abstract_sharding(chosen), ndim
+            )
+        return chosen.is_equivalent_to(sharding, ndim)
+
+    def _boundary(self, sharding: NamedSharding, aval: ShapedArray, origin: Origin) -> NamedSharding:
+        """The canonical abstract sharding of an argument or result, whose dimensions must divide."""
+        if len(sharding.spec.partitions) > aval.ndim:
+            raise errors.RankMismatchError(
+                f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was "
+                f"applied to {_text(origin)}, a value of rank {aval.ndim}. Give at most one entry per dimension, as in "
+                f"{PartitionSpec(*sharding.spec.partitions[: aval.ndim])}"
+            )
+        try:
+            refuse_manual(sharding)
+        except errors.ShardingError as e:
+            raise errors.ShardingError(f"{_text(origin)} cannot be sharded so: {e}") from None
+        try:
+            sharding.shard_shape(aval.shape)
+        except errors.IndivisibleError as e:
+            raise errors.IndivisibleError(f"{_text(origin)} cannot be sharded so: {e}") from None
+        return canonical(sharding, aval.ndim)
+
+    def add_out_shardings(self, out_shardings: Any) -> None:
+        for s in tree_util.tree_leaves(out_shardings, is_leaf=_is_sharding):
+            if isinstance(s, NamedSharding):
+                self.add_mesh(s.mesh, f"out_shardings of {self.function.name}")
+
+    # -- finishing -----------------------------------------------------------------------------------------------------
+
+    def finish(
+        self, record: TraceRecord, places: Mapping[Any, tuple[str, Any]], donated: tuple[bool, ...]
+    ) -> tuple[Placement, LoweringRequest, Written]:
+        """Where the call runs and what is asked of its trace. `places` are the meshes and devices that the function
+        itself names (`meshrt.primitives.sharding.placements_of`)."""
+        for place, (called, where) in places.items():
+            if isinstance(place, Mesh):
+                self.add_mesh(place, f"{called} at {where}")
+            elif not isinstance(place, AbstractMesh):
+                self.add_device(place.device_assignment[0], f"{called} at {where}")
+        if self.mesh is not None:  # an AbstractMesh asks for no devices, and asks nothing of a program on one device
+            for place, (called, where) in places.items():
+                if isinstance(place, AbstractMesh):
+                    self.add_mesh(place, f"{called} at {where}")
+        asked = self._out_shardings(record)
+        if self.mesh is not None and self.device is not None and self.concrete is not None:
+            if self.concrete.flat_devices != (self.device,):
+                raise self._incompatible(
+                    self.device_origin, (self.device,), self.concrete_origin, self.concrete.flat_devices
+                )
+        mesh = self._common()
+        placement = self._placement(mesh)
+        platform = self.function.options.backend or (
+            placement.devices[0].platform if placement.devices else backend.default_backend()
+        )
+        outs = tuple(None if s is None else canonical(s, a.ndim) for s, a in zip(asked, record.closed.out_avals))
+        request = LoweringRequest(
+            mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
+            tuple(self.meshes) if len(self.meshes) > 1 else (),
+        )  # fmt: skip
+        return placement, request, self._written(record, asked)
+
+    def _written(self, record: TraceRecord, asked: tuple[NamedSharding | None, ...]) -> Written:
+        keep_unused = self.function.options.keep_unused
+        for i, sharding in self.committed.items():
+            if keep_unused or record.needed[i]:
+                return written(asked, sharding, self.avals[i].ndim)
+        return written(asked)
+
+    def _placement(self, mesh: AbstractMesh | None) -> Placement:
+        if mesh is not None:
+            concrete = self.concrete
+            if concrete is None:
+                return Placement(None, None, None)
+            return Placement(concrete.reshaped(mesh), None, concrete.flat_devices)
+        device = self.device if self.device is not None else backend.default_device()
+        return Placement(None, device, (device,))
+
+    def _out_shardings(self, record: TraceRecord) -> tuple[NamedSharding | None, ...]:
+        """What was asked for each result, as it was written."""
+        avals = record.closed.out_avals
+        given = self.function.options.out_shardings
+        if given is None:
+            return (None,) * len(avals)
+        try:
+            flat = tree_util.broadcast_prefix(given, numbered(record.out_tree), is_leaf=_is_sharding)
+        except ValueError as e:
+            raise errors.TreeError(
+                f"out_shardings of {self.function.name} must be a pytree prefix of its result: {e}"
+            ) from None
+        outs = []
+        for i, (s, aval) in enumerate(zip(flat, avals)):
+            origin = lambda i=i: f"{record.out_paths()[i]} of {self.function.name}"
+            chosen = None if s is None else self._given(s, aval, origin)
+            if chosen is not None:
+                self._boundary(chosen, aval, origin)  # raises if it does not fit
+            outs.append(chosen)
+        return tuple(outs)
+
+
+def canonical(sharding: NamedSharding, ndim: int) -> NamedSharding:
+    """The abstract sharding without trailing Nones, so that equal layouts are one key."""
+    entries = list(sharding.spec.partitions)
+    while entries and entries[-1] is None:
+        entries.pop()
+    mesh = sharding.mesh if isinstance(sharding.mesh, AbstractMesh) else sharding.mesh.abstract_mesh
+    return NamedSharding(mesh, PartitionSpec(*entries))
+
+
+def _is_sharding(x: Any) -> bool:
+    return x is None or isinstance(x, Sharding | PartitionSpec)
+
+
+def _broadcast_in(function: Jitted, tree: Any) -> list[Any] | None:
+    given = function.options.in_shardings
+    if given is None:
+        return None
+    args, kwargs = numbered(tree)
+    if kwargs:
+        raise errors.ArgumentValueError(
+            f"jit does not support keyword arguments when in_shardings is given; pass {', '.join(kwargs)} of "
+            f"{function.name} by position"
+        )
+    if isinstance(given, list):
+        given = tuple(given)
+    try:
+        return tree_util.broadcast_prefix(given, args, is_leaf=_is_sharding)
+    except ValueError as e:
+        raise errors.TreeError(
+            f"in_shardings of {function.name} must be a pytree prefix of its positional arguments: {e}"
+        ) from None
+
+
+def _way_out(first: str, second: str) -> str:
+    """What to do where `first` and `second` name different devices."""
+    for origin in (first, second):
+        if origin.startswith("device_put at "):
+            return (
+                "Inside a jitted function device_put cannot move a value to other devices, only spread it over those "
+                "of the program: move the array before the call or its result after it, or name a sharding over the "
+                "mesh that the program runs on"
+            )
+    return (
+        "Use shardings over the same mesh, move one of the arrays with meshrt.device_put before the call, or name an "
+        "AbstractMesh where no devices are meant"
+    )
+
+
+def _ids(devices: Sequence[Any]) -> str:
+    return f"device ids {[d.id for d in devices]}" if len(devices) > 1 else f"device {devices[0].id}"
+
+
+def _text(origin: Origin) -> str:
+    return origin() if callable(origin) else origin

@@ -1,0 +1,118 @@
+"""The third station: every value of the program gets a sharding, with a log of why (the package `propagation`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import propagation
+from meshrt import errors
+from meshrt.pipeline.explain import explain, missing
+from meshrt.pipeline.lowered import Lowered
+from meshrt.pipeline.names import names_of
+from meshrt.pipeline.station import Onward, UnboundStation
+from meshrt.runtime import shardy
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
+from propagation.collector import collector_paused
+
+if TYPE_CHECKING:
+    from meshrt.lowering.module import LoweredModule
+    from meshrt.pipeline.ahead import TopologyCompiled
+    from meshrt.pipeline.compiled import Compiled
+    from meshrt.pipeline.partitioned import Partitioned
+
+__all__ = ["Propagated", "annotated_for_xla", "boundary_shardings", "named", "propagate"]
+
+# The name of an operation that defines a value: it follows the value's name at the start of a line, so no text inside
+# an attribute (a name, a metadata string) is taken for it.
+_RESHARD = re.compile(r"^(\s*%[\w$.-]+ = )sdy\.reshard (?=%)", re.MULTILINE)
+
+
+def propagate(module: LoweredModule, propagator: str) -> propagation.Propagated:
+    """Decides the shardings of a module: ours, or with `propagator="shardy"` the C++ passes in jaxlib."""
+    with collector_paused():
+        if propagator == "shardy":
+            # The C++ passes decide and close everything; ours then only read what they wrote.
+            given: Any = shardy.propagate(module.text)
+        else:
+            given = module.program()
+        return propagation.run(given, "closed", whole_axes=True, xla_order=True)
+
+
+class Propagated(UnboundStation):
+    """Every value has a sharding; `.result` is `propagation.Propagated`, with the decision log.
+
+    `propagator` says who decided: "meshrt" or "shardy".
+    """
+
+    __slots__ = ("lowered", "propagator", "result")
+
+    def __init__(self, lowered: Lowered, result: propagation.Propagated, propagator: str, onward: Onward):
+        self.record, self.request, self.lowered, self.result = lowered.record, lowered.request, lowered, result
+        self.propagator, self._onward = propagator, onward
+
+    @property
+    def log(self) -> Any:
+        """The decision log (`propagation.log.Log`)."""
+        return self.result.log
+
+    def explain(self, query: str) -> str:
+        """Why a dimension is sharded as it is: the steps from it back to the user's annotations, a line each.
+
+        `query` is VALUE:DIM: an argument (`x:0`, `state['w']:1`, `arg[0]:1`), a result (`result[0]:1`), a value by its
+        name in `as_text()` (`%3:0`) or, for what is computed there, a source line (`train.py:57:0`). InspectError if it
+        names nothing.
+        """
+        return "\n".join(explain(self.result, query, *names_of(self.lowered)))
+
+    def missing(self) -> list[str]:
+        """What stayed whole along a dimension though an operand or result beside it is sharded there, and what stopped
+        the axes: a line each, in the program's names. `.result.missing()` has the same as objects."""
+        return missing(self.result, *names_of(self.lowered))
+
+    def as_text(self) -> str:
+        return self.result.as_text()
+
+    def partition(self, **options: Any) -> Partitioned:
+        """The per-device program with explicit collectives; the options are those of `collectives.partition`."""
+        return self._onward.partition(self, options)
+
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled | TopologyCompiled:
+        """As `Lowered.compile`."""
+        return self._onward.compile(self.lowered, compiler_options, None, None, None)
+
+
+def named(sharding: Any, mesh: AbstractMesh) -> NamedSharding:
+    """A propagation TensorSharding (None: replicated) as a NamedSharding over `mesh`."""
+    if sharding is None:
+        return NamedSharding(mesh, PartitionSpec())
+    entries = []
+    for dim in sharding.dims:
+        for axis in dim.axes:
+            if axis.size != mesh.shape[axis.name]:
+                raise errors.UnsupportedError(
+                    f"the boundary sharding {sharding.to_text()} splits the axis {axis.name!r}, which a PartitionSpec "
+                    "cannot say"
+                )
+        entries.append(tuple(a.name for a in dim.axes) or None)
+    while entries and entries[-1] is None:
+        entries.pop()
+    return NamedSharding(mesh, PartitionSpec(*entries))
+
+
+def boundary_shardings(result: Any, mesh: AbstractMesh) -> tuple[tuple[NamedSharding, ...], tuple[NamedSharding, ...]]:
+    """Those of a module's arguments (captured arrays first) and results, over its mesh.
+
+    `result` is what propagation or partitioning gave: anything with `arg_shardings` and `result_shardings`.
+    """
+    args = tuple(named(s, mesh) for s in result.arg_shardings)
+    return args, tuple(named(s, mesh) for s in result.result_shardings)
+
+
+def annotated_for_xla(result: propagation.Propagated) -> str:
+    """The propagated module as XLA's own partitioner reads it."""
+    # XLA's importer knows constraints but not reshards; for closed shardings they mean the same.
+    return _RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text())

@@ -1,0 +1,135 @@
+"""What the stations have in common: the trace that they come from, their text, and the way on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from meshrt import tree_util
+from meshrt.core.types import ShapedArray
+from meshrt.shape_dtype import ShapeDtypeStruct
+
+if TYPE_CHECKING:
+    from meshrt.pipeline.ahead import TopologyCompiled
+    from meshrt.pipeline.compiled import Compiled
+    from meshrt.pipeline.lowered import Lowered
+    from meshrt.pipeline.partitioned import Partitioned
+    from meshrt.pipeline.propagated import Propagated
+    from meshrt.pipeline.traced import LoweringRequest, TraceRecord
+    from meshrt.pipeline.written import Written
+
+__all__ = ["ArgInfo", "Onward", "Station", "UnboundStation"]
+
+
+class ArgInfo(NamedTuple):
+    """An argument of a staged function: its type and whether it is donated."""
+
+    aval: ShapedArray
+    donated: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+
+class Onward(Protocol):
+    """What makes the next station of a value: `meshrt.pipeline.driver.Road`, which knows the caches and the devices.
+
+    `written` are the shardings of the call as its user wrote them; None where there was no call.
+    """
+
+    @property
+    def written(self) -> Written | None: ...
+
+    def lower(self, record: TraceRecord, request: LoweringRequest) -> Lowered: ...
+
+    def propagate(self, lowered: Lowered) -> Propagated: ...
+
+    def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> Partitioned: ...
+
+    def compile(
+        self,
+        lowered: Lowered,
+        compiler_options: Mapping[str, Any] | None,
+        device_assignment: Sequence[Any] | None,
+        topology: Any,
+        partition_options: Mapping[str, Any] | None,
+    ) -> Compiled | TopologyCompiled: ...
+
+
+class Station:
+    """A value of the pipeline. `record` is the trace that it comes from."""
+
+    __slots__ = ("record",)
+
+    record: TraceRecord
+
+    @property
+    def fun_name(self) -> str:
+        """The name of the staged function."""
+        return self.record.fun_name
+
+    @property
+    def in_tree(self) -> Any:
+        """The structure of the arguments, `(args, kwargs)`."""
+        return self.record.in_tree
+
+    @property
+    def out_tree(self) -> Any:
+        """The structure of the results."""
+        return self.record.out_tree
+
+    def as_text(self) -> str:
+        """The program at this station."""
+        raise NotImplementedError
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the program at this station, equal on every host."""
+        return hashlib.sha256(self.as_text().encode()).hexdigest()[:32]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.fun_name}: {self.fingerprint[:12]}>"
+
+
+class UnboundStation(Station):
+    """A station before the program is bound to devices: it has a way on. `request` is what is asked of the trace."""
+
+    __slots__ = ("_onward", "request")
+
+    request: LoweringRequest
+    _onward: Onward
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.record.closed.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.record.closed.out_avals
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """Positions among the flat arguments."""
+        return tuple(i for i, d in enumerate(self.request.donated) if d)
+
+    @property
+    def args_info(self) -> Any:
+        """An ArgInfo for each argument, in the structure of the arguments."""
+        infos = [ArgInfo(a, d) for a, d in zip(self.in_avals, self.request.donated)]
+        return tree_util.tree_unflatten(self.in_tree, infos)
+
+    @property
+    def out_info(self) -> Any:
+        """A ShapeDtypeStruct for each result, with the sharding that was asked for it (None where that is open)."""
+        written = self._onward.written
+        asked = (None,) * len(self.out_avals) if written is None else written.outs
+        outs = [
+            ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, s in zip(self.out_avals, asked)
+        ]
+        return tree_util.tree_unflatten(self.out_tree, outs)

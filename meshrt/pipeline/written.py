@@ -1,0 +1,51 @@
+"""Shardings as a user wrote them, which is how results show them again."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding, Sharding
+from meshrt.sharding.spec import UNCONSTRAINED
+
+__all__ = ["Written", "written"]
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Written:
+    """The shardings of a call as its user wrote them: with trailing Nones, axes of size 1, and the user's own mesh.
+
+    Keys and stages know canonical shardings only, in which P("x", None) is P("x"); results get back what was written:
+    `outs` are the `out_shardings` (None where none was given), `example` that of the first argument that is used.
+    Equal ones are one object (`written`), as they stand in keys.
+    """
+
+    outs: tuple[NamedSharding | None, ...]
+    example: NamedSharding | None = None
+    example_ndim: int = -1
+
+    def of(self, out: int, sharding: Sharding, ndim: int) -> Sharding:
+        """How the concrete `sharding` of a result of `ndim` dimensions is to be shown: an equal one, or itself."""
+        asked = self.outs[out]
+        if asked is None and self.example_ndim == ndim:
+            asked = self.example
+        if asked is None or not isinstance(sharding, NamedSharding) or UNCONSTRAINED in asked.spec.partitions:
+            return sharding
+        if isinstance(asked.mesh, AbstractMesh):
+            if isinstance(sharding.mesh, AbstractMesh) or asked.mesh.size != sharding.mesh.size:
+                return sharding
+            asked = NamedSharding(sharding.mesh.reshaped(asked.mesh), asked.spec, memory_kind=asked.memory_kind)
+        return asked if asked.is_equivalent_to(sharding, ndim) else sharding
+
+
+_known: weakref.WeakValueDictionary[tuple[tuple[NamedSharding | None, ...], NamedSharding | None, int], Written] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def written(
+    outs: tuple[NamedSharding | None, ...], example: NamedSharding | None = None, example_ndim: int = -1
+) -> Written:
+    """The Written of these shardings; the same object for the same ones."""
+    return _known.setdefault((outs, example, example_ndim), Written(outs, example, example_ndim))

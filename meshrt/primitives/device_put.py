@@ -1,0 +1,132 @@
+"""`device_put`: moves arrays now, and inside a traced function says where a value is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.source import capture
+from meshrt.core.trace import EVAL, Tracer, context
+from meshrt.core.types import aval_of
+from meshrt.primitives.sharding import device_put_p, on_mesh_in_context, require_fit
+from meshrt.runtime import jaxlib_api
+from meshrt.runtime.array import Array
+from meshrt.runtime.transfer import put_leaf
+from meshrt.sharding.context import get_abstract_mesh, get_mesh
+from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.transforms.high import opened
+
+__all__: list[str] = []  # `meshrt.device_put` is no function of `meshrt.lax`
+
+
+def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
+    """Puts each leaf of `x` where `device` says.
+
+    Args:
+      x: a tree of arrays, NumPy values and Python scalars.
+      device: a device, a Sharding, a PartitionSpec (over the mesh of the context), None (arrays stay, other values go
+        to the default device, uncommitted), or a tree of these that is a prefix of `x`.
+      src: where `x` is now; only checked for its type.
+      donate: the arrays of `x` are not needed any more; a bool, or a tree of them that is a prefix of `x`.
+      may_alias: whether results may share memory with `x` (by default only with arrays, not with NumPy values); None, a
+        bool, or a tree of them that is a prefix of `x`.
+
+    Raises:
+      IndivisibleError: a dimension cannot be split so; names the path of the leaf, the sizes and the nearest that fit.
+    """
+    staged = context.trace is not EVAL
+    x = opened(x)
+    leaves, treedef = tree_util.tree_flatten(x)
+    targets = _targets(device, x, len(leaves))
+    donated, aliases = _flags("donate", donate, x, len(leaves)), _flags("may_alias", may_alias, x, len(leaves))
+    if any(d and a for d, a in zip(donated, aliases)):
+        raise errors.ArgumentValueError("device_put: may_alias and donate cannot both be True for an array")
+    out = []
+    for i, (leaf, target) in enumerate(zip(leaves, targets)):
+        try:
+            if staged or isinstance(leaf, Tracer):
+                out.append(_put_traced(leaf, target))
+            else:
+                out.append(put_leaf(leaf, _sharding_of(target), donated[i], aliases[i]))
+        except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
+            raise type(e)(f"device_put of {_path(x, i)}: {e}") from None
+    return treedef.unflatten(out)
+
+
+def _path(tree: Any, i: int) -> str:
+    path = tree_util.tree_leaves_with_path(tree)[i][0]
+    return f"x{tree_util.keystr(path)}"
+
+
+def _is_target(t: Any) -> bool:
+    return t is None or isinstance(t, (Sharding, PartitionSpec, jaxlib_api.Device))
+
+
+def _targets(device: Any, x: Any, n: int) -> Sequence[Any]:
+    if _is_target(device):
+        return [device] * n
+    try:
+        return tree_util.broadcast_prefix(device, x, is_leaf=_is_target)
+    except errors.TreeError as e:
+        raise errors.TreeError(
+            f"the targets of device_put at {capture()} must be a pytree prefix of its value x: {e}"
+        ) from None
+
+
+def _flags(name: str, given: Any, x: Any, n: int) -> Sequence[bool | None]:
+    """A flag for each leaf."""
+    if given is None or isinstance(given, bool):
+        return [given] * n
+    try:
+        return tree_util.broadcast_prefix(given, x, is_leaf=lambda flag: flag is None)
+    except errors.TreeError as e:
+        raise errors.TreeError(f"{name} of device_put must be a bool or a pytree prefix of its value x: {e}") from None
+
+
+def _sharding_of(target: Any) -> Sharding | None:
+    if isinstance(target, NamedSharding):
+        refuse_manual(target)
+    if target is None or isinstance(target, Sharding):
+        if isinstance(target, NamedSharding):
+            return on_mesh_in_context(target)
+        return target
+    if isinstance(target, PartitionSpec):
+        mesh = get_mesh()
+        if mesh.empty:
+            raise _no_mesh(target)
+        return NamedSharding(mesh, target)
+    if isinstance(target, jaxlib_api.Device):
+        return SingleDeviceSharding(target)
+    raise errors.ArgumentTypeError(
+        f"the target of device_put is a device, a Sharding, a PartitionSpec, None or a tree of these. Got {target!r} "
+        "of "
+        f"type {type(target).__name__}"
+    )
+
+
+def _put_traced(leaf: Any, target: Any) -> Any:
+    """Inside a traced function: a constraint over a mesh, which may be abstract, or over a device to run on."""
+    if target is None:
+        return leaf if isinstance(leaf, Tracer) else put_leaf(leaf, None, False, None)
+    if isinstance(target, PartitionSpec):
+        mesh = get_abstract_mesh()
+        if mesh.empty:
+            raise _no_mesh(target)
+        target = NamedSharding(mesh, target)
+    elif not isinstance(target, NamedSharding):
+        target = _sharding_of(target)
+    if isinstance(target, NamedSharding):
+        require_fit(leaf, target, "device_put")
+        target.shard_shape(aval_of(leaf).shape)
+    value = leaf.concrete() if isinstance(leaf, Tracer) else leaf
+    source = value.sharding if type(value) is Array else None
+    return device_put_p.bind(leaf, sharding=target, source=source, advice=False)
+
+
+def _no_mesh(target: PartitionSpec) -> errors.MeshContextError:
+    return errors.MeshContextError(
+        f"device_put with {target!r} needs a mesh in the context: use `with meshrt.set_mesh(mesh):`, or pass "
+        "NamedSharding(mesh, spec)"
+    )

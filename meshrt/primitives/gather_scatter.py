@@ -1,0 +1,306 @@
+"""What gather and scatter share: dimension numbers, modes, bounds; and the builder of scatter primitives.
+
+The index vector is always the last dimension of the indices. Dimensions in `operand_batching_dims` pair with those in
+`start_indices_batching_dims`; vmap uses them, so that a batch dimension stays a plain batch dimension for propagation
+and partitioning.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.basic.shapes import bring_to_front, move_dim
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.types import ShapedArray
+from meshrt.lowering.context import LoweringContext
+from meshrt.lowering.types import mlir_type
+
+__all__ = ["GatherDimensionNumbers", "GatherScatterMode", "ScatterDimensionNumbers"]
+
+
+class GatherDimensionNumbers(NamedTuple):
+    """How the dimensions of operand, indices and result of a gather relate.
+
+    `offset_dims`: dimensions of the result that come from the window; the others come from the indices.
+    `collapsed_slice_dims`: operand dimensions of window size 1 that the result lacks.
+    `start_index_map`: the operand dimension that each entry of an index vector positions.
+    `operand_batching_dims`, `start_indices_batching_dims`: dimensions walked in step.
+    """
+
+    offset_dims: tuple[int, ...]
+    collapsed_slice_dims: tuple[int, ...]
+    start_index_map: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    start_indices_batching_dims: tuple[int, ...] = ()
+
+
+class ScatterDimensionNumbers(NamedTuple):
+    """How the dimensions of operand, indices and updates of a scatter relate.
+
+    `update_window_dims`: dimensions of the updates that belong to the window; the others come from the indices.
+    `inserted_window_dims`: operand dimensions of window size 1 that the updates lack.
+    `scatter_dims_to_operand_dims`: the operand dimension that each entry of an index vector positions.
+    `operand_batching_dims`, `scatter_indices_batching_dims`: dimensions walked in step.
+    """
+
+    update_window_dims: Sequence[int]
+    inserted_window_dims: Sequence[int]
+    scatter_dims_to_operand_dims: Sequence[int]
+    operand_batching_dims: Sequence[int] = ()
+    scatter_indices_batching_dims: Sequence[int] = ()
+
+    def inverse(self) -> GatherDimensionNumbers:
+        """The gather that reads where this scatter writes."""
+        return GatherDimensionNumbers(*map(tuple, self))
+
+
+class GatherScatterMode(enum.Enum):
+    """What becomes of windows that reach out of bounds.
+
+    CLIP moves them inside. FILL_OR_DROP fills the whole gathered window with a constant, or drops the scattered one.
+    PROMISE_IN_BOUNDS leaves it to the compiler (which clips gathers and drops scatters).
+    """
+
+    CLIP = enum.auto()
+    FILL_OR_DROP = enum.auto()
+    PROMISE_IN_BOUNDS = enum.auto()
+
+    @staticmethod
+    def from_any(mode: str | GatherScatterMode | None) -> GatherScatterMode:
+        """The mode for "clip", "fill", "drop", "promise_in_bounds", a mode, or None (FILL_OR_DROP)."""
+        if isinstance(mode, GatherScatterMode):
+            return mode
+        if mode is None:
+            return GatherScatterMode.FILL_OR_DROP
+        try:
+            return _MODES[mode]
+        except (KeyError, TypeError):
+            raise errors.ArgumentValueError(
+                f"unknown mode {mode!r} for out-of-bounds indices; known: {', '.join(map(repr, _MODES))}"
+            ) from None
+
+
+_MODES = {
+    "clip": GatherScatterMode.CLIP,
+    "fill": GatherScatterMode.FILL_OR_DROP,
+    "drop": GatherScatterMode.FILL_OR_DROP,
+    "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS,
+}
+
+
+def check_indices(name: str, indices: ShapedArray, count: int) -> None:
+    """Raises unless `indices` are integers whose last dimension has `count` entries."""
+    if indices.is_key or not dtypes.issubdtype(indices.dtype, np.integer):
+        raise errors.ArgumentTypeError(f"{name} needs integer indices but got {indices.str_short()}")
+    if indices.ndim < 1 or indices.shape[-1] != count:
+        raise errors.ArgumentTypeError(
+            f"{name} needs index vectors of {count} entries (one per mapped dimension) in the last dimension of the "
+            f"indices but got {indices.str_short()}"
+        )
+
+
+def _distinct(dims: Sequence[int], ndim: int) -> bool:
+    return len(set(dims)) == len(dims) and all(0 <= d < ndim for d in dims)
+
+
+def _increasing(dims: Sequence[int], ndim: int) -> bool:
+    return _distinct(dims, ndim) and list(dims) == sorted(dims)
+
+
+def check_dimension_numbers(
+    name: str,
+    operand: ShapedArray,
+    indices: ShapedArray,
+    window: Sequence[int],
+    window_rank: int,
+    dropped: Sequence[int],
+    index_map: Sequence[int],
+    operand_batching: Sequence[int],
+    indices_batching: Sequence[int],
+) -> None:
+    """The conditions that gather and scatter share; `window` lies in an array of rank `window_rank`."""
+    check_indices(name, indices, len(index_map))
+    problems = [
+        (
+            _increasing(window, window_rank),
+            f"window dimensions {window} must increase and lie below {window_rank}",
+        ),
+        (
+            _increasing(dropped, operand.ndim),
+            f"dropped dimensions {dropped} must increase and be the operand's",
+        ),
+        (
+            _distinct(index_map, operand.ndim),
+            f"indexed dimensions {index_map} must be distinct and the operand's",
+        ),
+        (
+            _increasing(operand_batching, operand.ndim),
+            f"batching dimensions {operand_batching} must increase",
+        ),
+        (
+            _distinct(indices_batching, indices.ndim - 1),
+            f"indices batching dimensions {indices_batching} must differ",
+        ),
+        (
+            not set(operand_batching) & {*dropped, *index_map},
+            f"batching dimensions {operand_batching} must be neither dropped nor indexed",
+        ),
+        (
+            len(window) + len(dropped) + len(operand_batching) == operand.ndim,
+            f"window {window}, dropped {dropped} and batching {operand_batching} dimensions must make up its rank",
+        ),
+        (
+            len(operand_batching) == len(indices_batching)
+            and all(operand.shape[a] == indices.shape[b] for a, b in zip(operand_batching, indices_batching)),
+            f"batching dimensions {operand_batching} of it and {indices_batching} of the indices must agree in size",
+        ),
+    ]
+    for holds, text in problems:
+        if not holds:
+            raise errors.ArgumentTypeError(f"{name} of {operand.str_short()} at indices {indices.str_short()}: {text}")
+
+
+def index_bounds(shape: Sequence[int], sizes: Sequence[int], index_map: Sequence[int], dtype: Any) -> np.ndarray:
+    """The largest index in each indexed dimension for which a window lies inside, as `dtype`."""
+    limit = int(dtypes.iinfo(dtype).max)
+    return np.asarray([min(shape[i] - sizes[i], limit) for i in index_map], dtype)
+
+
+def window_sizes(
+    operand_shape: Sequence[int], updates_shape: Sequence[int], d: ScatterDimensionNumbers
+) -> tuple[int, ...]:
+    """The window's size in each dimension of the operand."""
+    window = iter([updates_shape[i] for i in d.update_window_dims])
+    hidden = {*d.inserted_window_dims, *d.operand_batching_dims}
+    return tuple([min(n, 1) if i in hidden else next(window) for i, n in enumerate(operand_shape)])
+
+
+def shifted(dims: Sequence[int]) -> tuple[int, ...]:
+    """Dimension numbers after a dimension was added in front."""
+    return tuple([d + 1 for d in dims])
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Scatter: types, lowering, batching
+
+
+def _infer(name: str) -> Callable[..., ShapedArray]:
+    def infer(
+        operand: ShapedArray,
+        indices: ShapedArray,
+        updates: ShapedArray,
+        *,
+        dimension_numbers: Any,
+        indices_are_sorted: bool,
+        unique_indices: bool,
+        mode: Any,
+    ) -> ShapedArray:
+        d = dimension_numbers
+        if operand.dtype != updates.dtype:
+            raise errors.ArgumentTypeError(
+                f"{name} needs updates of the operand's dtype but got operand {operand.str_short()} and updates "
+                f"{updates.str_short()}; convert one of them"
+            )
+        check_dimension_numbers(
+            name, operand, indices, d.update_window_dims, updates.ndim, d.inserted_window_dims,
+            d.scatter_dims_to_operand_dims, d.operand_batching_dims, d.scatter_indices_batching_dims,
+        )  # fmt: skip
+        batch = tuple([n for i, n in enumerate(updates.shape) if i not in d.update_window_dims])
+        if batch != indices.shape[:-1]:
+            raise errors.ArgumentTypeError(
+                f"{name}: updates {updates.str_short()} without their window dimensions {tuple(d.update_window_dims)} "
+                f"have shape {batch}, but the indices {indices.str_short()} want {indices.shape[:-1]}"
+            )
+        sizes = window_sizes(operand.shape, updates.shape, d)
+        if any(s > n for s, n in zip(sizes, operand.shape)):
+            raise errors.ArgumentTypeError(
+                f"{name}: the window {sizes} of updates {updates.str_short()} does not fit into {operand.str_short()}"
+            )
+        return ShapedArray(operand.shape, operand.dtype, operand.weak_type)
+
+    return infer
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Lowering
+
+
+def _clamped(ctx: LoweringContext, p: Any, operand: Any, indices_aval: Any, updates: Any, indices: Any) -> Any:
+    d, dtype = p["dimension_numbers"], indices_aval.dtype
+    sizes = window_sizes(operand.shape, updates.shape, d)
+    upper = index_bounds(operand.shape, sizes, d.scatter_dims_to_operand_dims, dtype)
+    if not upper.size:
+        return indices
+    high = ctx.broadcast(ctx.array(upper), ShapedArray(upper.shape, dtype), indices_aval, [indices_aval.ndim - 1])
+    return ctx.op("stablehlo.clamp", [ctx.scalar(0, dtype), indices, high], indices_aval)
+
+
+def _lower(combine: str | None) -> Callable[..., Any]:
+    """Lowering with the update computation `combine` (None replaces)."""
+
+    def lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any, updates: Any) -> Any:
+        p, out = eqn.params, eqn.outvars[0].aval
+        d, index_aval = p["dimension_numbers"], eqn.invars[1].aval
+        if p["mode"] is GatherScatterMode.CLIP:
+            indices = _clamped(ctx, p, eqn.invars[0].aval, index_aval, eqn.invars[2].aval, indices)
+        window = list(d.update_window_dims)
+        if out.is_key:
+            window.append(eqn.invars[2].aval.ndim)
+        numbers = (
+            f"#stablehlo.scatter<update_window_dims = {window}, inserted_window_dims = {list(d.inserted_window_dims)}, "
+            f"input_batching_dims = {list(d.operand_batching_dims)}, "
+            f"scatter_indices_batching_dims = {list(d.scatter_indices_batching_dims)}, "
+            f"scatter_dims_to_operand_dims = {list(d.scatter_dims_to_operand_dims)}, "
+            f"index_vector_dim = {index_aval.ndim - 1}>"
+        )
+        attrs = (
+            f"indices_are_sorted = {str(p['indices_are_sorted']).lower()}, scatter_dimension_numbers = {numbers}, "
+            f"unique_indices = {str(p['unique_indices']).lower()}"
+        )
+        kind = mlir_type(ShapedArray((), out.physical().dtype))
+        body = ctx.body.body([kind, kind])
+        body.ret([body.args[1] if combine is None else body.op(combine, body.args, [kind])])
+        return ctx.op("stablehlo.scatter", [operand, indices, updates], out, attrs, [body])
+
+    return lower
+
+
+def _batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+        operand, indices, updates = args
+        d = params["dimension_numbers"]
+        operand = bring_to_front(size, operand, dims[0])
+        updates = bring_to_front(size, updates, dims[2])
+        window, inserted = shifted(d.update_window_dims), shifted(d.inserted_window_dims)
+        mapped, batching = shifted(d.scatter_dims_to_operand_dims), shifted(d.operand_batching_dims)
+        if dims[1] is None:
+            d = ScatterDimensionNumbers((0, *window), inserted, mapped, batching, d.scatter_indices_batching_dims)
+        else:
+            indices = move_dim(indices, dims[1], 0)
+            d = ScatterDimensionNumbers(
+                window, inserted, mapped, (0, *batching), (0, *shifted(d.scatter_indices_batching_dims))
+            )
+        return get().bind(operand, indices, updates, **{**params, "dimension_numbers": d}), 0
+
+    return batch
+
+
+def scatter_primitive(
+    name: str,
+    combine: str | None,
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any] | None = None,
+    finite: bool = False,
+) -> Primitive:
+    """Declares a scatter that combines with the binary StableHLO operation `combine` (None replaces)."""
+    primitive: Primitive = Primitive(
+        name, _infer(name), lower=_lower(combine), jvp=jvp, transpose=transpose, batch=_batch(lambda: primitive),
+        finite=finite, absent=NOT_LINEAR if transpose is None else {},
+    )  # fmt: skip
+    return primitive

@@ -1,0 +1,92 @@
+"""What a checkpoint policy saves of a program, and which operations are run again for the rest.
+
+The policy is asked for each operation, also for those inside of branches and loops: their primitives have a rule
+`recompute` that splits the Jaxprs in their parameters. With `save_only_these_names("h")`,
+
+    c:f32[8] = cond[branches={a. sin a, h = name[h] .., cos h; ..}] p x        c, a residual, is cos h
+
+runs forward as `cond` that also returns h:f32[8] (zeros from the other branch); h is saved, and run again is
+`cond[branches={a h. cos h; ..}] p x h`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from meshrt.transforms.residuals import renamed
+
+__all__ = ["Policy", "Split", "fresh_copy", "inlined", "split"]
+
+Policy = Callable[..., bool]
+
+
+@dataclass(slots=True, eq=False)
+class Split:
+    """`forward` computes all that was computed before and the `saved` values; `again` computes what was wanted from the
+    saved values and the arguments.
+    """
+
+    forward: list[Eqn] = field(default_factory=list)
+    saved: list[Var] = field(default_factory=list)
+    again: list[Eqn] = field(default_factory=list)
+
+
+def split(body: Jaxpr, wanted: Sequence[Any], policy: Policy | None) -> Split:
+    """Splits the equations of `body` so that the variables `wanted` can be had from what `policy` saves."""
+    live = {v for v in wanted if type(v) is Var}
+    found = Split()
+    for eqn in reversed(body.eqns):
+        flags = [v in live for v in eqn.outvars]
+        if not any(flags):
+            found.forward.append(eqn)
+            continue
+        inside = Split([eqn], [], [])
+        if policy is None:
+            inside.again = [_pruned(eqn, flags)]
+        elif eqn.primitive.recompute is not None:
+            inside = eqn.primitive.recompute(eqn, flags, policy) or Split([eqn], [], [_pruned(eqn, flags)])
+        elif policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params):
+            inside.saved = [v for v, f in zip(eqn.outvars, flags) if f]
+        else:
+            inside.again = [_pruned(eqn, flags)]
+        found.forward += reversed(inside.forward)
+        found.saved += reversed(inside.saved)
+        found.again += reversed(inside.again)
+        live.update(a for e in inside.again for a in e.invars if type(a) is Var)
+    return Split(found.forward[::-1], found.saved[::-1], found.again[::-1])
+
+
+def _pruned(eqn: Eqn, used: Sequence[bool]) -> Eqn:
+    return eqn if eqn.primitive.dce is None or all(used) else eqn.primitive.dce(eqn, used)
+
+
+def fresh_copy(jaxpr: Jaxpr, operands: Sequence[Any]) -> tuple[list[Eqn], list[Any]]:
+    """(the equations of `jaxpr` applied to `operands`, with variables of their own, its results)."""
+    eqns = []
+    copies: dict[Var, Any] = dict(zip(jaxpr.invars, operands))
+    for e in jaxpr.eqns:
+        fresh = [Var(v.aval) for v in e.outvars]
+        eqns.append(e.replace([copies.get(a, a) if type(a) is Var else a for a in e.invars], fresh))
+        copies.update(zip(e.outvars, fresh))
+    return eqns, [o if type(o) is Literal else copies[o] for o in jaxpr.outvars]
+
+
+def inlined(jaxpr: Jaxpr) -> Jaxpr:
+    """`jaxpr` with calls of jitted functions written out, so that a policy sees the operations inside."""
+    if not any(e.primitive.calls for e in jaxpr.eqns):
+        return jaxpr
+    eqns: list[Eqn] = []
+    names: dict[Var, Any] = {}
+    for eqn in jaxpr.eqns:
+        eqn = renamed(eqn, names)
+        if eqn.primitive.calls is None:
+            eqns.append(eqn)
+            continue
+        copies, outs = fresh_copy(inlined(eqn.params[eqn.primitive.calls]), eqn.invars)
+        eqns += copies
+        names.update(zip(eqn.outvars, outs))
+    outs = [names.get(o, o) if type(o) is Var else o for o in jaxpr.outvars]
+    return Jaxpr((), jaxpr.invars, outs, eqns, jaxpr.name, None, jaxpr.is_high)

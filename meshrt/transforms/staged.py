@@ -1,0 +1,92 @@
+"""Staging Python functions of pytrees that users pass in: bodies, branches, functions with rules of their own.
+
+Each becomes a Jaxpr once per function, types and settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt import config, errors, tree_util
+from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.trace import Tracer, trace_to_jaxpr
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.sharding._state import context as mesh_context
+from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.high import opened
+from meshrt.transforms.tools import WeakCache, hoist_consts
+
+__all__ = ["Staged", "stage"]
+
+
+@dataclass(slots=True, eq=False)
+class Staged:
+    """A staged function of pytrees: `jaxpr` takes `consts`, then the flat arguments; `out_tree` shapes its results."""
+
+    jaxpr: Jaxpr
+    consts: list[Any]
+    out_tree: Any
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.out_avals
+
+
+_stages: WeakCache = WeakCache()
+
+
+def stage(
+    fun: Callable[..., Any],
+    in_tree: Any,
+    in_avals: Sequence[ShapedArray],
+    owner: Any = None,
+    kind: Any = "",
+    entries: dict[Any, Staged] | None = None,
+) -> Staged:
+    """Stages `fun(*tree_unflatten(in_tree, leaves))` at the types `in_avals`.
+
+    The result is kept for the next call with the same function object and types, unless the function has captured
+    tracers, which live only as long as the enclosing trace. Where `fun` is a wrapper made on the fly, `owner` is the
+    user's function that determines it together with `kind`. `entries` are an owner's own table.
+    """
+    owner = fun if owner is None else owner
+    name = fun_name(owner)
+    key = (kind, in_tree, tuple(in_avals), config.trace_key(), mesh_context.abstract)
+    if entries is None:
+        try:
+            entries = _stages.get(owner, "staged", dict)
+        except TypeError:  # no weak reference to it, or not hashable
+            entries = {}
+    staged = entries.get(key)
+    if staged is None:
+        staged = _stage(fun, in_tree, in_avals, name)
+        if not any(isinstance(c, Tracer) for c in staged.consts):
+            entries[key] = staged
+    return staged
+
+
+def _stage(fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray], name: str) -> Staged:
+    out_tree = None
+
+    def flat(*leaves: Any) -> list[Any]:
+        nonlocal out_tree
+        paths, out_tree = tree_util.tree_flatten_with_path(opened(fun(*tree_util.tree_unflatten(in_tree, leaves))))
+        for path, leaf in paths:
+            _require_array(leaf, path, name)
+        return [leaf for _, leaf in paths]
+
+    closed = hoist_consts(trace_to_jaxpr(flat, in_avals, name))
+    return Staged(closed.jaxpr, closed.consts, out_tree)
+
+
+def _require_array(leaf: Any, path: Any, name: str) -> None:
+    try:
+        aval_of(leaf)
+    except errors.ArgumentTypeError:
+        where = tree_util.keystr(path)
+        raise errors.ArgumentTypeError(
+            f"{name} returned a value of type {type(leaf).__name__}{f' at {where}' if where else ''}, which is not an "
+            "array; return arrays or scalars (in pytrees) only"
+        ) from None

@@ -1,0 +1,59 @@
+"""The sharding of each value of a program, as far as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .graph import Func, Program, Value
+from .model import TensorSharding
+
+__all__ = ["Shardings", "map_shardings"]
+
+
+class Shardings:
+    """The sharding of each value (by index; None: none yet) and of each function result."""
+
+    __slots__ = ("results", "table")
+    table: list[TensorSharding | None]
+    results: dict[Func, list[TensorSharding | None]]
+
+    def __init__(self, program: Program):
+        self.table = [None] * len(program.values)
+        self.results = {}
+
+    def get(self, value: Value) -> TensorSharding | None:
+        return self.table[value.index] if value.index < len(self.table) else None
+
+    def __getitem__(self, value: Value) -> TensorSharding | None:
+        return self.get(value)
+
+    def set(self, value: Value, sharding: TensorSharding | None) -> None:
+        missing = value.index + 1 - len(self.table)
+        if missing > 0:
+            self.table.extend([None] * missing)
+        self.table[value.index] = sharding
+
+    def copy(self) -> Shardings:
+        new = Shardings.__new__(Shardings)
+        new.table = self.table[:]
+        new.results = {f: list(r) for f, r in self.results.items()}
+        return new
+
+
+def map_shardings(program: Program, shardings: Shardings, change: Callable[[TensorSharding], TensorSharding]) -> None:
+    """Applies `change` to every sharding, each distinct one once."""
+    known: dict[TensorSharding | None, TensorSharding | None] = {None: None}
+
+    def changed(s: TensorSharding | None) -> TensorSharding | None:
+        if s is not None and s not in known:
+            known[s] = change(s)
+        return known[s]
+
+    shardings.table[:] = [changed(s) for s in shardings.table]
+    for results in shardings.results.values():
+        results[:] = [changed(s) for s in results]
+    if program.names.isdisjoint(("sdy.manual_computation", "sdy.named_computation")):
+        return
+    for op in program.ops():
+        if op.data is not None and "in_shardings" in op.data:
+            op.data["in_shardings"] = [changed(s) for s in op.data["in_shardings"]]

@@ -1,0 +1,105 @@
+"""Formats of compiled programs, beside JAX's of the same programs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import layout as jax_layout
+
+import meshrt
+from meshrt import errors
+from meshrt import numpy as mnp
+from meshrt.experimental.layout import Format, Layout
+from meshrt.runtime import jaxlib_api
+from meshrt.sharding import SingleDeviceSharding
+
+
+def parts(layout):
+    return (layout.major_to_minor, layout.tiling, layout.sub_byte_element_size_in_bits)
+
+
+def function(numpy):
+    return lambda params, x, unused, *, scale: {"y": (x @ params["w"]).T * scale, "n": numpy.sum(x)}
+
+
+@pytest.mark.smoke
+def test_formats_of_one_device_are_those_of_jax():
+    args = {"w": np.ones((8, 2), np.float32)}, np.ones((4, 8), np.float32), np.ones(3, np.float32)
+    ours = meshrt.jit(function(mnp)).lower(*args, scale=np.float32(2)).compile()
+    theirs = jax.jit(function(jnp)).lower(*args, scale=np.float32(2)).compile()
+    for mine, want in ((ours.input_formats, theirs.input_formats), (ours.output_formats, theirs.output_formats)):
+        mine, tree = meshrt.tree.flatten(mine)
+        want, want_tree = jax.tree.flatten(want)
+        assert str(tree).removeprefix("PyTreeDef") == str(want_tree).removeprefix("PyTreeDef")
+        assert [None if f.layout is None else parts(f.layout) for f in mine] == [
+            None if f.layout is None else parts(f.layout) for f in want
+        ]
+        assert [f.sharding is None for f in mine] == [f.sharding is None for f in want]
+    (_, x, unused), kwargs = ours.input_formats
+    assert x == Format(Layout((0, 1), ()), SingleDeviceSharding(meshrt.devices()[0])) and unused == Format()
+    assert list(kwargs) == ["scale"]
+    assert repr(x.layout) == repr(theirs.input_formats[0][1].layout)
+
+
+@pytest.mark.parametrize("spec", [("data",), (None, "data"), ()])
+def test_formats_over_a_mesh_hold_its_shardings(spec):
+    def compiled(J, numpy, P, NamedSharding, mesh):
+        x = J.device_put(np.ones((16, 8), np.float32), NamedSharding(mesh, P(*spec)))
+        return J.jit(lambda x: numpy.swapaxes(x, 0, 1) + numpy.arange(16.0)).lower(x).compile()
+
+    auto = lambda m: {"axis_types": (m.AxisType.Auto,) * 2}
+    sharding = jax.sharding
+    theirs_mesh = jax.make_mesh((4, 2), ("data", "model"), **auto(sharding))
+    theirs = compiled(jax, jnp, sharding.PartitionSpec, sharding.NamedSharding, theirs_mesh)
+    sharding = meshrt.sharding
+    mesh = meshrt.make_mesh((4, 2), ("data", "model"), **auto(sharding))
+    ours = compiled(meshrt, mnp, sharding.PartitionSpec, sharding.NamedSharding, mesh)
+    ((x,), _), ((want,), _) = ours.input_formats, theirs.input_formats
+    assert parts(x.layout) == parts(want.layout) and tuple(x.sharding.spec) == tuple(want.sharding.spec)
+    assert x.sharding.mesh is mesh and ours.output_formats.sharding == ours.output_shardings
+    assert parts(ours.output_formats.layout) == parts(theirs.output_formats.layout)
+    moved = ours.lowered.compile(device_assignment=meshrt.devices()[::-1])
+    assert moved.input_formats[0][0].layout == x.layout
+    assert list(moved.input_formats[0][0].sharding.mesh.devices.flat) == meshrt.devices()[::-1]
+
+
+def test_packed_elements_say_their_size():
+    x = np.ones(8, np.float32)
+    ours = meshrt.jit(lambda x: x.astype(mnp.int4)).lower(x).compile().output_formats.layout
+    assert parts(ours) == parts(jax.jit(lambda x: x.astype(jnp.int4)).lower(x).compile().output_formats.layout)
+
+
+def test_a_runtime_that_tells_no_layouts(monkeypatch):
+    def silent(_):
+        raise jaxlib_api.XlaError("UNIMPLEMENTED: GetParameterLayouts")
+
+    compiled = meshrt.jit(lambda x: x + 1).lower(np.ones(2, np.float32)).compile()
+    monkeypatch.setattr(jaxlib_api, "parameter_layouts", silent)
+    with pytest.raises(
+        errors.UnsupportedError, match=r"of cpu does not tell the layouts.*GetParameterLayouts.*as_text"
+    ):
+        _ = compiled.input_formats
+
+
+def test_without_devices_there_are_no_formats():
+    mesh = meshrt.sharding.AbstractMesh((2,), ("x",), axis_types=(meshrt.sharding.AxisType.Auto,))
+    x = meshrt.ShapeDtypeStruct((4,), np.float32, sharding=meshrt.sharding.NamedSharding(mesh, meshrt.P("x")))
+    compiled = meshrt.jit(lambda x: x + 1).lower(x).compile()
+    with pytest.raises(errors.MeshContextError, match="AbstractMesh"):
+        _ = compiled.output_formats
+
+
+def test_values_compare_and_refuse_what_they_are_not():
+    one = SingleDeviceSharding(meshrt.devices()[0])
+    assert Layout([1, 0], [[8, 128]]) == Layout((1, 0), ((8, 128),)) and hash(Layout((0,))) == hash(Layout([0]))
+    assert Format(Layout((0,)), one) == Format(Layout((0,)), one) != Format(None, one)
+    with pytest.raises(ValueError, match=r"names each dimension once.*\(0, 2\)"):
+        Layout((0, 2))
+    with pytest.raises(ValueError, match="needs a sharding too"):
+        Format(Layout((0,)))
+    with pytest.raises(TypeError, match=r"the layout of a Format is a Layout or None\. Got 3"):
+        Format(3, one)
+    with pytest.raises(TypeError, match="the sharding of a Format is a Sharding or None"):
+        Format(None, "x")
+    with pytest.raises(TypeError):  # JAX's are others
+        Format(jax_layout.Layout((0,)), one)
