@@ -27,7 +27,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto -m "not slow" tests
 
 test-all: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n auto tests
+	HYPOTHESIS_PROFILE=default $(BIN)/python -m pytest -n auto tests
 
 .venv-tpu/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-tpu

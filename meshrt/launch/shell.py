@@ -258,7 +258,7 @@ class _Shell:
             case RetireService():
                 self._signal([Task(self._state.generation)], int(signal.SIGKILL))
             case SetTimer():
-                self._deadlines.pop(command.timer, None)
+                self._forget(command.timer)
                 if command.seconds is not None:
                     self._deadlines[command.timer] = self._clock() + command.seconds
             case Announce():
@@ -266,6 +266,11 @@ class _Shell:
             case Finish():
                 self._exit_code = command.exit_code
                 self._console.say(report.summary(self._state))
+
+    def _forget(self, timer: Timer) -> None:
+        """Clears a timer, also one that fired in the same wait as the event that cleared it and is still queued."""
+        self._deadlines.pop(timer, None)
+        self._queue = deque(e for e in self._queue if not (isinstance(e, TimerFired) and e.timer is timer))
 
     def _workers(self, command: StartWorkers) -> list[Spec]:
         settings, target = self._job.settings, (*self._job.target, *self._job.arguments)

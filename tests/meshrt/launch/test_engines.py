@@ -115,6 +115,14 @@ def test_a_rank_that_ignores_sigterm_is_killed_when_the_grace_is_over():
     assert engine.now == pytest.approx(settled + 7.0 + 2 * 0.01)
 
 
+def test_a_timer_that_fires_while_what_clears_it_is_reported_counts_no_more():
+    # The rank raised and leaves in the very moment in which the wait for the others' errors is over.
+    script = lambda g, r: [(0.0, GLOO), (1.0, OK), (1000.0, OK)]
+    engine = SimulatedEngine(script, lambda generation: [(0.1, ready("h:1"))])
+    assert run(engine, nproc=1).code == 1
+    assert engine.running == set()
+
+
 def test_limits_are_on_the_engines_clock():
     engine = SimulatedEngine(lambda generation, rank: CONNECTING)
     assert run(engine, nproc=2, timeout=3600).code == 124
