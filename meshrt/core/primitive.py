@@ -22,6 +22,8 @@ rules:
 and its traits:
 
     multiple_results   `bind` returns a list
+    typed              `infer` gives complete types, with shardings and varying axes; the rule of all others sees and
+                       gives bare types, which `meshrt.core.completion` completes. By default where `cache_types` is False
     cache_types        False where parameters hold Jaxprs, whose identity would make every entry of a table unique
     literals           the lowering rule takes Literals as they are, and writes constants in the shape it needs
     cheap              results cost no more to compute than to read from memory: views, conversions, simple arithmetic
@@ -47,6 +49,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from meshrt import errors
+from meshrt.core.completion import complete
 from meshrt.core.jaxpr import NO_EFFECTS, Effects
 from meshrt.core.trace import current_trace, record_high
 from meshrt.core.types import ShapedArray, aval_of
@@ -113,6 +116,7 @@ class Primitive:
         "recompute",
         "to_lojax",
         "transpose",
+        "typed",
     )
 
     name: Final[str]
@@ -128,6 +132,7 @@ class Primitive:
     effects_rule: Final[Callable[..., Effects] | None]
     impl: Final[Rule | None]
     multiple_results: Final[bool]
+    typed: Final[bool]
     cache_types: Final[bool]
     literals: Final[bool]
     cheap: Final[bool]
@@ -157,6 +162,7 @@ class Primitive:
         effects: Callable[..., Effects] | None = None,
         impl: Rule | None = None,
         multiple_results: bool = False,
+        typed: bool | None = None,
         cache_types: bool = True,
         literals: bool = False,
         cheap: bool = False,
@@ -175,6 +181,7 @@ class Primitive:
         self.transpose, self.batch, self.batch_axis = transpose, batch, batch_axis
         self.dce, self.recompute, self.effects_rule, self.impl = dce, recompute, effects, impl
         self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals
+        self.typed = not cache_types if typed is None else typed
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
         self.to_lojax = to_lojax
@@ -213,6 +220,10 @@ class Primitive:
     def _infer(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> tuple[ShapedArray, ...]:
         if self.infer_rule is None:
             raise errors.UnsupportedError(f"the primitive {self.name} has no type rule")
+        if not self.typed:
+            for a in avals:
+                if a.sharding is not None or a.vma:
+                    return complete(self, avals, params, self.infer(tuple([a.bare() for a in avals]), params))
         out = self.infer_rule(*avals, **params)
         return tuple(out) if self.multiple_results else (out,)
 

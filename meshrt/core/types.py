@@ -24,6 +24,13 @@ class AbstractValue:
 
     __slots__ = ()
     is_high = False
+    # Only types of arrays have them: see ShapedArray.
+    sharding: Any = None
+    vma: frozenset[str] = NOT_VARYING
+
+    def bare(self) -> AbstractValue:
+        """The type without sharding and varying axes."""
+        return self
 
     def to_tangent_aval(self) -> AbstractValue:
         """The type of derivatives of values of this type."""
@@ -155,6 +162,12 @@ class ShapedArray(AbstractValue):
         if self._strong is None:
             self._strong = ShapedArray(self.shape, self.dtype, False, self.sharding, self.vma)
         return self._strong
+
+    def bare(self) -> ShapedArray:
+        """The type without sharding and varying axes."""
+        if self.sharding is None and not self.vma:
+            return self
+        return ShapedArray(self.shape, self.dtype, self.weak_type)
 
     def with_shape(self, shape: tuple[int, ...]) -> ShapedArray:
         """The same type with another shape, of whose sharding nothing is known."""
