@@ -81,24 +81,28 @@ class ModuleLowering:
             self.writer.preamble.append(f"sdy.mesh @{symbol} = {mesh_to_sdy_text(mesh)}")
         return symbol
 
-    def outlined(self, jaxpr: Jaxpr, name: str) -> str:
-        """The symbol of a private function for `jaxpr` (one per Jaxpr object)."""
-        symbol = self._functions.get(jaxpr)
+    def outlined(self, jaxpr: Jaxpr, name: str, manual: AbstractMesh | None = None) -> str:
+        """The symbol of a private function for `jaxpr` (one per Jaxpr object and manual region around its calls)."""
+        symbol = self._functions.get((jaxpr, manual))
         if symbol is None:
-            symbol = self._functions[jaxpr] = self.unique_name(name)
+            symbol = self._functions[jaxpr, manual] = self.unique_name(name)
             function = self.writer.function(symbol, [mlir_type(v.aval) for v in jaxpr.invars])
-            ctx = LoweringContext(self, function)
+            ctx = LoweringContext(self, function, manual=manual)
             function.ret(ctx.jaxpr(jaxpr, function.args))
         return symbol
 
 
 class LoweringContext:
-    """Where a lowering rule writes: a body of a function, at the source line of the equation being lowered."""
+    """Where a lowering rule writes: a body of a function, at the source line of the equation being lowered.
 
-    __slots__ = ("_constants", "body", "loc", "module")
+    `manual` is the mesh of the manual region (`shard_map`) that the body stands in, with the axis types of its inside:
+    axes of all enclosing regions are Manual. None outside of such regions.
+    """
 
-    def __init__(self, module: ModuleLowering, body: Body, loc: str = ""):
-        self.module, self.body, self.loc = module, body, loc
+    __slots__ = ("_constants", "body", "loc", "manual", "module")
+
+    def __init__(self, module: ModuleLowering, body: Body, loc: str = "", manual: AbstractMesh | None = None):
+        self.module, self.body, self.loc, self.manual = module, body, loc, manual
         self._constants: dict[Any, Ref] = {}
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -172,7 +176,7 @@ class LoweringContext:
 
     def nested(self, body: Body) -> LoweringContext:
         """A context that writes into a nested body."""
-        return LoweringContext(self.module, body, self.loc)
+        return LoweringContext(self.module, body, self.loc, self.manual)
 
     def region(self, jaxpr: Jaxpr, arg_types: Sequence[str] | None = None) -> Body:
         """A region that computes `jaxpr` of its block arguments and returns its results."""
@@ -190,7 +194,7 @@ class LoweringContext:
 
     def call(self, jaxpr: Jaxpr, operands: Sequence[Ref], name: str) -> tuple[Ref, ...]:
         """Calls an outlined function for `jaxpr`."""
-        symbol = self.module.outlined(jaxpr, name)
+        symbol = self.module.outlined(jaxpr, name, self.manual)
         outs = [mlir_type(v.aval) for v in jaxpr.outvars]
         return self.body.ops("func.call", operands, outs, f"callee = @{symbol}", (), self.loc)
 
