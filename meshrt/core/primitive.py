@@ -23,7 +23,7 @@ and its traits:
 
     multiple_results   `bind` returns a list
     typed              `infer` gives complete types, with shardings and varying axes; the rule of all others sees and
-                       gives bare types, which `meshrt.core.completion` completes. By default where `cache_types` is False
+                       gives bare types, which `meshrt.core.completion` completes. By default if not `cache_types`
     cache_types        False where parameters hold Jaxprs, whose identity would make every entry of a table unique
     literals           the lowering rule takes Literals as they are, and writes constants in the shape it needs
     cheap              results cost no more to compute than to read from memory: views, conversions, simple arithmetic
