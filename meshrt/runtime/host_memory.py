@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["HostMemory", "aligned_empty", "private_copies"]
+__all__ = ["HostMemory", "aligned_empty", "aligned_zeros", "private_copies"]
 
 # Host memory that starts at a multiple of this is used in place by CPU devices (XLA's kMinAlign).
 _ALIGNMENT = 64
@@ -36,6 +36,13 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """As `aligned_empty`, zeros."""
+    out = aligned_empty(shape, dtype)
+    out[...] = np.zeros((), dtype)
+    return out
 
 
 class _DLTensor(ctypes.Structure):

@@ -9,13 +9,21 @@ import numpy as np
 
 from meshrt.core.types import ShapedArray
 from meshrt.runtime import jaxlib_api
+from meshrt.runtime.host_memory import aligned_zeros
 from meshrt.sharding.named import Sharding
 
-__all__ = ["Signature", "handlers", "local_positions", "native_sharding", "shard_slices", "signature"]
+__all__ = [
+    "Signature", "extents", "filled", "handlers", "local_positions", "native_sharding", "shard_slices", "signature",
+]  # fmt: skip
 
 
 class Signature:
-    """Type, sharding and committedness of arrays; interned, so compared and hashed by identity."""
+    """Type, sharding and committedness of arrays; interned, so compared and hashed by identity.
+
+    physical  the type of the value as devices know it: a key's words
+    stored    the type of the buffer: `physical`, where parts differ in size filled up to parts of the largest
+    parts     the physical shapes of this process's parts where they differ; None where all are alike
+    """
 
     __slots__ = (
         "__weakref__",
@@ -25,9 +33,11 @@ class Signature:
         "local",
         "local_devices",
         "native",
+        "parts",
         "physical",
         "shape",
         "sharding",
+        "stored",
     )
 
     aval: ShapedArray
@@ -37,10 +47,26 @@ class Signature:
     def __init__(self, aval: ShapedArray, sharding: Sharding, committed: bool):
         self.aval, self.sharding, self.committed = aval, sharding, committed
         self.shape, self.dtype = aval.shape, aval.dtype
-        self.physical = aval.physical()
+        self.physical = self.stored = aval.physical()
+        self.parts: tuple[tuple[int, ...], ...] | None = None
         self.native = native_sharding(sharding, aval)
         self.local = tuple(local_positions(sharding))
         self.local_devices = tuple(sharding.device_assignment[p] for p in self.local)
+        if sharding.uneven and not sharding.splits_evenly(aval.shape):
+            self._pad()
+
+    def _pad(self) -> None:
+        sharding, suffix = self.sharding, self.physical.shape[self.aval.ndim :]
+        tiling = sharding.tiling(self.aval.ndim)
+        whole = tuple(n * parts for n, parts in zip(sharding.shard_shape(self.shape), tiling))
+        self.stored = self.physical.with_shape(whole + suffix)
+        indices = sharding.shard_indices(self.shape)
+        self.parts = tuple(extents(indices[p], self.shape) + suffix for p in self.local)
+
+    @property
+    def shard_shape(self) -> tuple[int, ...]:
+        """The physical shape of one device's buffer."""
+        return self.sharding.shard_shape(self.shape) + self.physical.shape[self.aval.ndim :]
 
     def __repr__(self) -> str:
         return f"Signature({self.aval}, {self.sharding}, committed={self.committed})"
@@ -76,16 +102,31 @@ def native_sharding(sharding: Sharding, aval: ShapedArray) -> Any:
     return found
 
 
+def extents(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the part `index` (as a sharding's `shard_indices` has it) of an array of `shape`."""
+    return tuple(n if s.stop is None else s.stop - s.start for s, n in zip(index, shape))
+
+
+def filled(part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A part in a buffer of `shape`, zeros behind its end; itself if it has that shape."""
+    if part.shape == shape:
+        return part
+    out = aligned_zeros(shape, part.dtype)
+    out[tuple(map(slice, part.shape))] = part
+    return out
+
+
 def shard_slices(value: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """The parts of a host value (of global `shape`) for this process's devices; equal parts are one object."""
+    """What this process's devices hold of a host value (of global `shape`); equal parts are one object."""
     indices = sharding.shard_indices(shape)
+    largest = sharding.shard_shape(shape) + value.shape[len(shape) :]
     parts: dict[Any, np.ndarray] = {}
     out = []
     for p in local_positions(sharding):
         key = tuple((s.start, s.stop) for s in indices[p])
         part = parts.get(key)
         if part is None:
-            part = parts[key] = value[indices[p]]
+            part = parts[key] = filled(value[indices[p]], largest)
         out.append(part)
     return out
 
@@ -99,4 +140,4 @@ def local_positions(sharding: Sharding) -> list[int]:
 
 def handlers(signatures: Sequence[Signature]) -> list[Any]:
     """jaxlib's makers of result buffers, one for each signature."""
-    return [jaxlib_api.result_handler(s.physical, s.native) for s in signatures]
+    return [jaxlib_api.result_handler(s.stored, s.native) for s in signatures]

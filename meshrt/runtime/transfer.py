@@ -87,7 +87,7 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False) -> Any:
     if len(devices) == 1:
         return jaxlib_api.put(physical, sig.native, [host], devices, may_alias=may_alias)
     parts = shard_slices(host, sharding, sig.shape)
-    return jaxlib_api.put(physical, sig.native, parts, sig.local_devices, may_alias=may_alias)
+    return jaxlib_api.put(sig.stored, sig.native, parts, sig.local_devices, may_alias=may_alias)
 
 
 # Scalars whose value and type are a key. Complex ones have two zeros each way and are left out.
