@@ -33,8 +33,8 @@ __all__ = ["STAGES", "Options", "Run", "run_stage"]
 
 ALONE = ("basic", "aggressive", "op_priority", "user_priority")
 SWITCHES = (
-    "conservative", "dedup_functions_fully", "chlo", "whole_axes", "uneven_boundary", "shardy_faults", "origins", "edges",
-    "xla_order",
+    "conservative", "dedup_functions_fully", "chlo", "whole_axes", "uneven_boundary", "shardy_faults", "origins",
+    "edges", "xla_order",
 )  # fmt: skip
 OLDEST = (0, 10)  # the first version whose rules are known
 STAGES = ("rules", *ALONE, "import", "propagated", "closed", "pipeline", "insert_reshards")

@@ -129,7 +129,9 @@ def boundary_shardings(result: Any, lowered: Lowered) -> tuple[tuple[NamedShardi
         return args, outs
     record, module = lowered.record, lowered.module
     avals = [*map(aval_of, module.consts), *(record.closed.in_avals[i] for i in module.kept)]
-    return tuple(map(_uneven_where_needed, args, avals)), tuple(map(_uneven_where_needed, outs, record.closed.out_avals))
+    return tuple(map(_uneven_where_needed, args, avals)), tuple(
+        map(_uneven_where_needed, outs, record.closed.out_avals)
+    )
 
 
 def _uneven_where_needed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:

@@ -271,11 +271,7 @@ def require_fit(x: Any, sharding: NamedSharding, called: str) -> None:
 
 def abstract_sharding(sharding: NamedSharding) -> NamedSharding:
     """The same sharding over the AbstractMesh."""
-    return (
-        sharding
-        if isinstance(sharding.mesh, AbstractMesh)
-        else sharding.update(mesh=sharding.mesh.abstract_mesh)
-    )
+    return sharding if isinstance(sharding.mesh, AbstractMesh) else sharding.update(mesh=sharding.mesh.abstract_mesh)
 
 
 def _constrain_array(x: Any, sharding: NamedSharding) -> Any:

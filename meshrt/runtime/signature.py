@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshrt.core.types import ShapedArray
+from meshrt.heuristics import KEPT_SHAPES
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.host_memory import aligned_zeros
 from meshrt.sharding.named import Sharding
@@ -118,17 +119,40 @@ def filled(part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def shard_slices(value: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> list[np.ndarray]:
     """What this process's devices hold of a host value (of global `shape`); equal parts are one object."""
-    indices = sharding.shard_indices(shape)
-    largest = sharding.shard_shape(shape) + value.shape[len(shape) :]
-    parts: dict[Any, np.ndarray] = {}
-    out = []
-    for p in local_positions(sharding):
-        key = tuple((s.start, s.stop) for s in indices[p])
-        part = parts.get(key)
-        if part is None:
-            part = parts[key] = filled(value[indices[p]], largest)
-        out.append(part)
-    return out
+    held = local_parts(sharding, shape)
+    if sharding.uneven:
+        largest = sharding.shard_shape(shape) + value.shape[len(shape) :]
+        parts = [filled(value[index], largest) for index in held.indices]
+    else:
+        parts = [value[index] for index in held.indices]
+    return [parts[k] for k in held.which]
+
+
+class LocalParts(NamedTuple):
+    """What this process holds of arrays of one shape: the different parts, and which of them each of its devices has.
+
+    `positions` are its devices' places in the device assignment.
+    """
+
+    indices: tuple[tuple[slice, ...], ...]
+    which: tuple[int, ...]
+    positions: tuple[int, ...]
+
+
+def local_parts(sharding: Sharding, shape: tuple[int, ...]) -> LocalParts:
+    """Made once per sharding and shape."""
+    found: LocalParts | None = sharding.places.get(shape)
+    if found is None:
+        positions = tuple(local_positions(sharding))
+        indices, tiles = sharding.shard_indices(shape), sharding.tile_indices(len(shape)).tolist()
+        seen: dict[tuple[int, ...], int] = {}
+        which = tuple(seen.setdefault(tuple(tiles[p]), len(seen)) for p in positions)
+        first = [positions[which.index(k)] for k in range(len(seen))]
+        made = LocalParts(tuple(indices[p] for p in first), which, positions)
+        if len(sharding.places) >= KEPT_SHAPES:
+            sharding.places.clear()
+        found = sharding.places.setdefault(shape, made)
+    return found
 
 
 def local_positions(sharding: Sharding) -> list[int]:

@@ -26,8 +26,9 @@ Index = tuple[slice, ...]
 class Sharding:
     """How an array is laid out over devices, and which ones."""
 
-    # `signatures` caches the dispatch keys of arrays with this sharding, `native` jaxlib's counterparts by rank.
-    __slots__ = ("__weakref__", "native", "signatures")
+    # `signatures` caches the dispatch keys of arrays with this sharding, `native` jaxlib's counterparts by rank,
+    # `places` what this process holds of arrays by shape.
+    __slots__ = ("__weakref__", "native", "places", "signatures")
 
     memory_kind: str | None
     mesh: Any
@@ -37,6 +38,7 @@ class Sharding:
     def _init_caches(self) -> None:
         self.signatures: dict[Any, Any] = {}
         self.native: dict[Any, Any] = {}
+        self.places: dict[tuple[int, ...], Any] = {}
 
     @property
     def device_assignment(self) -> tuple[Any, ...]:
