@@ -183,8 +183,7 @@ def partition_program(
     ins = tuple(ctx.want(a) for a in main.args)
     result_shardings = known.results()
     outs = tuple(_result_layout(atoms, s, v) for s, v in zip(result_shardings, main.returned))
-    if not options.uneven_boundary:
-        check_divided(atoms, main, ins, outs)
+    check_divided(atoms, main, ins, outs)
     if not options.unreduced_results:
         check_reduced(atoms, main, result_shardings)
     partial = (

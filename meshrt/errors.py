@@ -44,6 +44,7 @@ __all__ = [
     "ShardingError",
     "ShardingTypeError",
     "TreeError",
+    "UnboundAxisError",
     "UnknownAxisError",
     "UnsupportedError",
 ]
@@ -121,6 +122,10 @@ class ArgumentTypeError(MeshrtError, TypeError):
 
 class ArgumentValueError(MeshrtError, ValueError):
     """An argument has a right type and a wrong value."""
+
+
+class UnboundAxisError(MeshrtError, NameError, ValueError):
+    """A collective names an axis that no enclosing vmap or shard_map binds."""
 
 
 class AxisError(MeshrtError, ValueError, IndexError):

@@ -33,6 +33,8 @@ and its traits:
     contraction        a matrix product or convolution
     batch_dimensions   for matrix products, from parameters: the dimensions that both operands are batched over
     constraint         from parameters: the sharding that operand and result are asked to have
+    names              from parameters: the axes that an application names, for collectives; they concern a vmap that
+                       binds such a name even if no operand is mapped
     absent             rule -> why there is none, for rules that are missing on purpose
 
 `to_lojax(*args, **params)` computes an application on high values by operations on the arrays that they consist of
@@ -113,6 +115,7 @@ class Primitive:
         "lower",
         "multiple_results",
         "name",
+        "names",
         "recompute",
         "to_lojax",
         "transpose",
@@ -142,6 +145,7 @@ class Primitive:
     contraction: Final[bool]
     batch_dimensions: Final[Callable[[dict[str, Any]], Sequence[int]] | None]
     constraint: Final[Callable[[dict[str, Any]], Any] | None]
+    names: Final[Callable[[dict[str, Any]], Sequence[Any]] | None]
     to_lojax: Final[Rule | None]
     absent: Final[Mapping[str, str]]
     _types: Final[dict[Any, tuple[ShapedArray, ...]]]
@@ -172,6 +176,7 @@ class Primitive:
         contraction: bool = False,
         batch_dimensions: Callable[[dict[str, Any]], Sequence[int]] | None = None,
         constraint: Callable[[dict[str, Any]], Any] | None = None,
+        names: Callable[[dict[str, Any]], Sequence[Any]] | None = None,
         to_lojax: Rule | None = None,
         absent: Mapping[str, str] = _NOTHING,
     ):
@@ -184,7 +189,7 @@ class Primitive:
         self.typed = not cache_types if typed is None else typed
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
-        self.to_lojax = to_lojax
+        self.names, self.to_lojax = names, to_lojax
         self.absent = absent
         self._types = {}
 

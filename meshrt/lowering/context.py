@@ -7,7 +7,7 @@ A lowering rule is `lower(ctx, eqn, *operands) -> Ref` (a sequence of Refs for p
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from meshrt.core.basic.shapes import i64_array
 from meshrt.core.jaxpr import Jaxpr, Literal, Var
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
+from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
 from meshrt.lowering.types import dense, mlir_type, splat
 from meshrt.sharding.common import over
 from meshrt.sharding.mesh import AbstractMesh
@@ -171,6 +172,36 @@ class LoweringContext:
         if aval_in.dtype == dtype:
             return ref
         return self.op("stablehlo.convert", [ref], ShapedArray(aval_in.shape, dtype))
+
+    # -- collectives of manual regions -----------------------------------------------------------------------------
+
+    def groups(self, names: Sequence[Hashable], within: IndexGroups | None = None) -> np.ndarray:
+        """The devices that talk to each other, by rows: see `meshrt.lowering.groups`."""
+        return device_groups(self.region_mesh(names), tuple(names), within)
+
+    def region_mesh(self, names: Sequence[Hashable]) -> AbstractMesh:
+        """The mesh of the manual region around, of which `names` are to be Manual axes."""
+        mesh = self.manual
+        if mesh is None or not set(names).issubset(mesh.manual_axes):
+            raise errors.InternalError(f"a collective over {tuple(names)} reached lowering outside of a manual region")
+        return mesh
+
+    def collective(
+        self, name: str, x: Ref, out: ShapedArray, groups: np.ndarray, attrs: str = "", region: str = ""
+    ) -> Ref:
+        """Writes a collective among `groups`. `region`: the scalar operation with which it combines what arrives."""
+        regions = [self.scalar_region(region, out.physical().dtype)] if region else []
+        text = ", ".join(filter(None, (attrs, f"replica_groups = {dense(groups)}", CHANNEL)))
+        return self.op(name, [x], out, text, regions)
+
+    def all_reduce(
+        self, op: str, x: Ref, out: ShapedArray, names: Sequence[Hashable], within: IndexGroups | None = None
+    ) -> Ref:
+        """The combination by the scalar operation `op` of the values along the named axes."""
+        groups = self.groups(names, within)
+        if groups.shape[1] == 1:
+            return x
+        return self.collective("stablehlo.all_reduce", x, out, groups, "use_global_device_ids", op)
 
     # -- nested programs -----------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
+from meshrt.core.axes import NamedAxis, axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray
@@ -56,13 +57,17 @@ __all__ = ["Driver", "ProgramKey", "Road", "TraceKey", "all_drivers"]
 
 
 class TraceKey(NamedTuple):
-    """What a trace depends on beside the function: no device and no concrete mesh."""
+    """What a trace depends on beside the function: no device and no concrete mesh.
+
+    `axes` are those in scope, which collectives may name: within a caller's trace only.
+    """
 
     in_tree: Any
     static: Static
     avals: tuple[ShapedArray, ...]
     settings: tuple[Any, ...]
     mesh: AbstractMesh | None
+    axes: tuple[NamedAxis, ...] = ()
 
 
 class ProgramKey(NamedTuple):
@@ -174,7 +179,7 @@ class Driver:
 
         Cached unless the function captures tracers, which belong to one trace of the caller.
         """
-        key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.abstract)
+        key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.abstract, axes_in_scope())
         found = self.nested.get(key)
         if found is None:
             events.record("trace")
@@ -199,13 +204,11 @@ class Driver:
         found = self.propagated.get(key)
         if found is None:
             events.record("propagate")
-            found = self.propagated[key] = propagate(lowered.module, propagator, lowered.request.uneven)
+            found = self.propagated[key] = propagate(lowered.module, propagator)
         return found
 
     def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> collectives.PartitionedProgram:
         lowered = propagated.lowered
-        if lowered.request.uneven:
-            options = {**options, "uneven_boundary": True}
         key = (lowered.record, lowered.request, propagated.propagator, tuple(sorted(options.items())))
         found = self.partitioned.get(key)
         if found is None:

@@ -77,11 +77,11 @@ def compile_lowered(
         return CompiledProgram(lowered, portable, None, None, None)
     if partitioner == "xla" and partition_options is None:
         decided = lowered.propagate().result
-        text, mode = annotated_for_xla(decided, lowered.request.uneven), "spmd"
-        args, outs = boundary_shardings(decided, lowered)
+        text, mode = annotated_for_xla(decided), "spmd"
+        args, outs = boundary_shardings(decided, mesh)
     else:
         partitioned = lowered.partition(**(partition_options or {})).result
         text, mode = partitioned.as_text(), "replica"
-        args, outs = boundary_shardings(partitioned, lowered)
+        args, outs = boundary_shardings(partitioned, mesh)
     portable = compile_program(text, num_devices=mesh.size, mode=mode, backend=platform, options=dict(options))
     return CompiledProgram(lowered, portable, args, outs, partitioned)

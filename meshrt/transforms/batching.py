@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from meshrt.core.axes import NamedAxis, bind_axes
 from meshrt.core.basic.shapes import bring_to_front
-from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import ShapedArray, aval_of
@@ -16,10 +17,17 @@ __all__ = ["BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr
 
 
 class MappedAxis(NamedTuple):
-    """A dimension that is mapped over: its size, and the mesh axes that `vmap(spmd_axis_name=...)` lays it along."""
+    """A dimension that is mapped over: its size, the mesh axes that `vmap(spmd_axis_name=...)` lays it along, and the
+    name by which collectives call it, if it has one (`vmap(axis_name=...)`).
+    """
 
     size: int
     mesh_axes: tuple[str, ...] = ()
+    name: Hashable = None
+
+    def hidden_by(self, names: Collection[Hashable]) -> MappedAxis:
+        """The axis as it is to be mapped over inside a region that binds `names` itself: there it has none of them."""
+        return self._replace(name=None) if self.name is not None and self.name in names else self
 
 
 class BatchTracer(Tracer):
@@ -64,7 +72,7 @@ class BatchTrace(Trace):
         saved = context.trace
         context.trace = self.parent
         try:
-            if not active:
+            if not active and (axis.name is None or not _names(axis.name, primitive, params)):
                 return self.parent.process_primitive(primitive, values, params)
             if primitive.batch is None:
                 raise missing_rule(primitive, "batch", "cannot be used under vmap")
@@ -76,6 +84,30 @@ class BatchTrace(Trace):
         return [self.wrap(o, d) for o, d in zip(out, out_dims)]
 
 
+def _names(name: Hashable, primitive: Primitive, params: dict[str, Any]) -> bool:
+    """Whether an application names an axis, itself or in a Jaxpr among its parameters."""
+    if primitive.names is not None:
+        return name in primitive.names(params)
+    return any(name in _names_in(jaxpr) for jaxpr in subjaxprs(params))
+
+
+_named: WeakCache = WeakCache()
+
+
+def _names_in(jaxpr: Jaxpr) -> frozenset[Hashable]:
+    """The axes that the operations of a Jaxpr name. Names that a region inside binds itself count too: mapping over
+    what does not need it is only work."""
+    return _named.get(jaxpr, "names", lambda: frozenset(_walk(jaxpr)))
+
+
+def _walk(jaxpr: Jaxpr) -> Iterator[Hashable]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.names is not None:
+            yield from eqn.primitive.names(eqn.params)
+        for inner in subjaxprs(eqn.params):
+            yield from _names_in(inner)
+
+
 def batch_flat(
     fun: Callable[..., Sequence[Any]],
     axis: MappedAxis,
@@ -85,7 +117,8 @@ def batch_flat(
     """Maps a flat function in the current trace; returns values and the position of each one's batch dimension."""
     trace = BatchTrace(context.trace, axis)
     wrapped = [trace.wrap(a, d) for a, d in zip(args, dims)]
-    with set_trace(trace):
+    named = () if axis.name is None else (NamedAxis(axis.name, axis.size),)
+    with bind_axes(named), set_trace(trace):
         outs = fun(*wrapped)
     pairs = [trace.unwrap(o) for o in outs]
     return [v for v, _ in pairs], [d for _, d in pairs]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import config, errors, tree_util
+from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import Tracer, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
@@ -53,7 +54,7 @@ def stage(
     """
     owner = fun if owner is None else owner
     name = fun_name(owner)
-    key = (kind, in_tree, tuple(in_avals), config.trace_key(), mesh_context.abstract)
+    key = (kind, in_tree, tuple(in_avals), config.trace_key(), mesh_context.abstract, axes_in_scope())
     if entries is None:
         try:
             entries = _stages.get(owner, "staged", dict)

@@ -35,6 +35,7 @@ def vmap(
       in_axes: which dimension of each argument is mapped, None for arguments that all members share: an int, or a
         pytree prefix of the positional arguments. Keyword arguments are mapped over dimension 0.
       out_axes: where the mapped dimension stands in the results, likewise.
+      axis_name: the name by which collectives in `fun` call the mapped dimension: `lax.psum(x, axis_name)`.
       axis_size: the size of the mapped dimension, needed only where no argument is mapped.
       spmd_axis_name: the mesh axis, or axes, along which the mapped dimension is split wherever the function
         constrains a sharding.
@@ -51,7 +52,7 @@ def vmap(
         dims = _in_dims(fun, in_axes, args, kwargs, leaves)
         size = _mapped_size(fun, leaves, dims, axis_size, tree)
         dims = [d if d is None else d % aval_of(x).ndim for d, x in zip(dims, leaves)]
-        axis, out_tree = MappedAxis(size, mesh_axes), []
+        axis, out_tree = MappedAxis(size, mesh_axes, axis_name), []
 
         def flat(*values: Any) -> list[Any]:
             inner_args, inner_kwargs = tree_unflatten(tree, values)

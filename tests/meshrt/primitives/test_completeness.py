@@ -26,7 +26,10 @@ THROUGH_DERIVATIVES = {
     "select_and_gather_add": "reduce_window max-float32",
     "select_and_scatter_add": "reduce_window max-float32",
 }
+# Collectives stand under names that something binds, which rows do not: test_collective*.py judge them.
+COLLECTIVES = "it is to be called under vmap(axis_name=...) or shard_map; test_collective*.py judge it"
 REASONS = {
+    **dict.fromkeys(("axis_index", "pmax", "pmin", "psum", "psum_invariant", "pvary"), COLLECTIVES),
     "copy": "the identity; no public function of lax makes one",
     "jit": "a call; tests of jit judge it",
     "linear_zero": "made by linearization of loops only; tests of control flow judge it",

@@ -1,0 +1,121 @@
+"""pvary and psum over Manual axes: each one's transpose is the other.
+
+Inside a manual region (`shard_map`) a type says over which Manual axes the value differs from device to device:
+
+    pvary[axes=("x",)]           f32[4]       -> f32[4]{V:x}    nothing happens: each device takes its copy as its own
+    psum_invariant[axes=("x",)]  f32[4]{V:x}  -> f32[4]         the sum over the devices along x, which all of them get
+
+An operation on values that vary over different axes is one on values that vary over all of them: `match_varying`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from meshrt import errors
+from meshrt.core.axes import axes_in_scope
+from meshrt.core.basic.shapes import linear_jvp
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of
+
+__all__ = ["in_order", "match_varying", "psum_invariant", "psum_invariant_p", "pvary_p", "vary"]
+
+Axes = tuple[Hashable, ...]
+
+
+def _names(params: dict[str, Any]) -> Axes:
+    axes: Axes = params["axes"]
+    return axes
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# pvary
+
+
+def _pvary_infer(x: ShapedArray, *, axes: Axes) -> ShapedArray:
+    twice = x.vma.intersection(axes)
+    if twice:
+        raise errors.ArgumentValueError(
+            f"pvary makes a value that is the same along axes one that varies along them, but {x.str_short()} varies "
+            f"over {', '.join(map(repr, sorted(map(str, twice))))} already; leave these out of axes={axes}"
+        )
+    return x.update(vma=x.vma.union(axes))
+
+
+pvary_p: Primitive = Primitive(
+    "pvary",
+    _pvary_infer,
+    lower=lambda ctx, eqn, x: x,
+    jvp=linear_jvp(lambda: pvary_p),
+    transpose=lambda ct, x, *, axes: [psum_invariant(ct, axes)],
+    batch=lambda size, args, dims, params: (pvary_p.bind(args[0], **params), dims[0]),
+    typed=True,
+    cheap=True,
+    finite=True,
+    names=_names,
+)
+
+
+def vary(x: Any, axes: Iterable[Hashable]) -> Any:
+    """`x` as a value that varies over `axes` too, for those over which it does not yet; in the order given."""
+    vma = aval_of(x).vma
+    missing = tuple(a for a in axes if a not in vma)
+    return pvary_p.bind(x, axes=missing) if missing else x
+
+
+def match_varying(*operands: Any) -> tuple[Any, ...]:
+    """The operands as values that all vary over the same axes: those over which any of them does.
+
+    Inserted axes are in the order in which they were bound.
+    """
+    avals = [aval_of(x) for x in operands]
+    vma = frozenset[Hashable]().union(*[a.vma for a in avals])
+    if all(a.vma == vma for a in avals):
+        return operands
+    order = in_order(vma)
+    return tuple(x if a.vma == vma else vary(x, order) for x, a in zip(operands, avals))
+
+
+def in_order(names: Iterable[Hashable]) -> Axes:
+    """Names of Manual axes in the order in which they were bound; by name where nothing is bound any more."""
+    bound = {a.name: i for i, a in enumerate(axes_in_scope())}
+    return tuple(sorted(names, key=lambda n: (bound.get(n, len(bound)), str(n))))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# psum of a value that varies
+
+
+def _psum_infer(x: ShapedArray, *, axes: Axes) -> ShapedArray:
+    if not x.vma.issuperset(axes):
+        raise errors.ArgumentValueError(
+            "psum is a variant->invariant collective. This means that the axis names mentioned in `axes` passed to "
+            f"`psum` must be those over which its operand varies, but {x.str_short()} does not vary over all of "
+            f"{axes}; make it vary with meshrt.lax.pcast(x, axes, to='varying')"
+        )
+    return x.update(vma=x.vma.difference(axes))
+
+
+def _psum_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
+    return ctx.all_reduce("stablehlo.add", x, eqn.outvars[0].aval, eqn.params["axes"])
+
+
+psum_invariant_p: Primitive = Primitive(
+    "psum_invariant",
+    _psum_infer,
+    lower=_psum_lower,
+    jvp=linear_jvp(lambda: psum_invariant_p),
+    transpose=lambda ct, x, *, axes: [vary(ct, axes)],
+    batch=lambda size, args, dims, params: (psum_invariant_p.bind(args[0], **params), dims[0]),
+    typed=True,
+    finite=True,
+    names=_names,
+)
+
+
+def psum_invariant(x: Any, axes: Sequence[Hashable]) -> Any:
+    """The sum over Manual axes of a region whose types are checked. What is the same on all devices counts for each."""
+    axes = tuple(axes)
+    return psum_invariant_p.bind(vary(x, axes), axes=axes) if axes else x
