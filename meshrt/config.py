@@ -64,14 +64,16 @@ class Field:
         """`value` as this field's type; ConfigError if it cannot be."""
         if value is None and self.optional:
             return None
+        if self.type is float and type(value) is int:
+            value = float(value)
         ok = self.type is object or (isinstance(value, self.type) and (self.type is bool or type(value) is not bool))
         if not ok:
             raise self.bad(value, f"expected {self.type.__name__}")
         if self.choices and value not in self.choices:
             raise self.bad(value, f"expected one of {', '.join(map(repr, self.choices))}")
-        if self.minimum is not None and value < self.minimum:
+        if self.minimum is not None and not value >= self.minimum:
             raise self.bad(value, f"expected at least {self.minimum}")
-        if self.maximum is not None and value > self.maximum:
+        if self.maximum is not None and not value <= self.maximum:
             raise self.bad(value, f"expected at most {self.maximum}")
         return value
 
@@ -91,6 +93,13 @@ class Field:
                 if isinstance(e, errors.ConfigError):
                     raise
                 raise self.bad(text, "expected a whole number") from None
+        if self.type is float:
+            try:
+                return self.check(float(text))
+            except ValueError as e:
+                if isinstance(e, errors.ConfigError):
+                    raise
+                raise self.bad(text, "expected a number") from None
         if self.type is object:
             raise self.bad(text, f"it can only be set in the program, with meshrt.config.update({self.name!r}, ...)")
         return self.check(text)
@@ -127,6 +136,18 @@ FIELDS: dict[str, Field] = {
         Field("partitioner", str, "meshrt", "compile", "who partitions programs", ("meshrt", "xla")),
         Field("propagator", str, "meshrt", "compile", "who propagates shardings", ("meshrt", "shardy")),
         Field("compilation_cache_dir", str, None, "none", "directory of compiled programs kept on disk", optional=True),
+        Field("enable_compilation_cache", bool, True, "none", "use the directory of compiled programs, if one is set"),
+        Field("compilation_cache_max_size", int, 16 << 30, "none", "bytes of that directory; -1: no bound", minimum=-1),
+        Field("persistent_cache_min_compile_time_secs", float, 0.0, "none", "programs compiled faster are not kept",
+              minimum=0),
+        Field("persistent_cache_min_entry_size_bytes", int, 0, "none", "smaller programs are not kept", minimum=-1),
+        Field("compilation_cache_lock_timeout_secs", float, 600.0, "none", "wait for a process that compiles the same",
+              minimum=0),
+        Field("compilation_cache_include_metadata_in_key", bool, False, "none", "source lines tell programs apart"),
+        Field("raise_persistent_cache_errors", bool, False, "none", "raise what goes wrong with that directory"),
+        Field("explain_cache_misses", bool, False, "none", "log why a function is traced or compiled again"),
+        Field("cpu_ynnpack", str, "auto", "compile", "who multiplies matrices on CPUs; auto: YNNPACK where narrow "
+              "types are", ("auto", "always", "never")),
         # XLA's CPU client admits 32 per device and deadlocks there; see meshrt.runtime.flight.
         Field("max_in_flight", int, 8, "none", "pending executions of a device set", minimum=2, maximum=24),
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from meshrt import config
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.propagated import annotated_for_xla, boundary_shardings
+from meshrt.pipeline.stored import DeviceProgram, stored
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
+from meshrt.runtime import compile_cache
 from meshrt.runtime.executable import PortableExecutable, compile_program
+from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
-
-if TYPE_CHECKING:
-    import collectives
 
 __all__ = ["CompiledProgram", "compile_lowered"]
 
@@ -22,7 +24,7 @@ class CompiledProgram:
     """What all device sets of a mesh shape share.
 
     `arg_shardings` and `out_shardings` are over the AbstractMesh (None on a single device); the module takes `consts`,
-    then the arguments numbered by `kept`. `partitioned` is None where XLA's partitioner made the program.
+    then the arguments numbered by `kept`.
     """
 
     __slots__ = (
@@ -32,7 +34,6 @@ class CompiledProgram:
         "executable",
         "kept",
         "out_shardings",
-        "partitioned",
         "record",
         "request",
     )
@@ -43,11 +44,10 @@ class CompiledProgram:
         executable: PortableExecutable,
         arg_shardings: tuple[NamedSharding, ...] | None,
         out_shardings: tuple[NamedSharding, ...] | None,
-        partitioned: collectives.PartitionedProgram | None,
     ):
         self.record: TraceRecord = lowered.record
         self.request: LoweringRequest = lowered.request
-        self.executable, self.partitioned = executable, partitioned
+        self.executable = executable
         self.arg_shardings, self.out_shardings = arg_shardings, out_shardings
         self.consts: tuple[Any, ...] = lowered.module.consts
         self.kept: tuple[int, ...] = lowered.module.kept
@@ -64,24 +64,44 @@ class CompiledProgram:
 def compile_lowered(
     lowered: Lowered, options: Mapping[str, Any], partitioner: str, partition_options: Mapping[str, Any] | None = None
 ) -> CompiledProgram:
-    """Partitions; nothing here knows a device, only how many there are. XLA compiles when the program is first loaded.
+    """Partitions, or finds on disk what was partitioned before.
+
+    Nothing here knows a device, only how many there are. XLA compiles when the program is first loaded.
 
     With `partitioner="xla"` XLA's own one splits the program that our propagation has annotated, unless
     `partition_options` are those of a program that ours made.
     """
-    mesh, platform, partitioned = lowered.mesh, lowered.request.platform, None
+    mesh, platform, name = lowered.mesh, lowered.request.platform, lowered.record.fun_name
     if mesh is None:
         portable = compile_program(
-            lowered.module.text, num_devices=1, mode="replica", backend=platform, options=dict(options)
+            lowered.module.text, num_devices=1, mode="replica", backend=platform, options=dict(options), name=name
         )
-        return CompiledProgram(lowered, portable, None, None, None)
-    if partitioner == "xla" and partition_options is None:
-        decided = lowered.propagate().result
-        text, mode = annotated_for_xla(decided), "spmd"
-        args, outs = boundary_shardings(decided, mesh)
+        return CompiledProgram(lowered, portable, None, None)
+    by_xla = partitioner == "xla" and partition_options is None
+    make = functools.partial(_split, lowered, mesh, by_xla, partition_options)
+    if compile_cache.on_disk():
+        asked = {
+            "partitioner": "xla" if by_xla else "meshrt",
+            "propagator": config.settings.propagator,
+            **(partition_options or {}),
+        }
+        made = stored(lowered, asked, make)
     else:
-        partitioned = lowered.partition(**(partition_options or {})).result
-        text, mode = partitioned.as_text(), "replica"
-        args, outs = boundary_shardings(partitioned, mesh)
-    portable = compile_program(text, num_devices=mesh.size, mode=mode, backend=platform, options=dict(options))
-    return CompiledProgram(lowered, portable, args, outs, partitioned)
+        made = make()
+    portable = compile_program(
+        made.module, num_devices=mesh.size, mode=made.mode, backend=platform, options=dict(options), name=name
+    )
+    return CompiledProgram(lowered, portable, made.arg_shardings, made.out_shardings)
+
+
+def _split(
+    lowered: Lowered, mesh: AbstractMesh, by_xla: bool, partition_options: Mapping[str, Any] | None
+) -> DeviceProgram:
+    """What is compiled for a mesh: annotated for XLA's partitioner, or one device's program that ours made."""
+    if by_xla:
+        decided = lowered.propagate().result
+        args, outs = boundary_shardings(decided, mesh)
+        return DeviceProgram(annotated_for_xla(decided), "spmd", args, outs)
+    partitioned = lowered.partition(**(partition_options or {})).result
+    args, outs = boundary_shardings(partitioned, mesh)
+    return DeviceProgram(partitioned.as_text(), "replica", args, outs)

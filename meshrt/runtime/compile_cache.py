@@ -3,34 +3,35 @@
 Keys hold no device: the module's text, the number of devices, the options and the compiler (its version, the kind of
 device and, for CPUs, the instruction set that code is generated for).
 
-An entry on disk is machine code that will run with this user's rights. The directory must therefore belong to the
-user and be writable by nobody else, each entry carries a checksum, and it is written to a temporary file first. An
-entry that fails its check is reported, recorded (`persistent_corrupt`) and compiled again.
+Entries on disk (`meshrt.runtime.disk_cache`) that fail their check are reported, recorded (`persistent_corrupt`) and
+made again. Of processes that need the same entry one makes it and the others wait (`persistent_wait`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
 import os
 import platform
-import stat
-import tempfile
+import re
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from meshrt import config, errors
 from meshrt.runtime import events, jaxlib_api
+from meshrt.runtime.disk_cache import DamagedEntry, DiskCache, checked_directory
 
-__all__ = ["cached", "clear", "compiler_fingerprint", "fingerprint", "load_entry", "problems", "store_entry"]
+__all__ = [
+    "cached", "clear", "compiler_fingerprint", "content", "discard_entry", "fingerprint", "load_entry", "making",
+    "on_disk", "problems", "store_entry",
+]  # fmt: skip
 
 _log = logging.getLogger("meshrt.compile_cache")
-_MAGIC = b"MESHRTX1"
-_DIGEST = 32
-_MAX_ENTRY = 1 << 32
 
 # ----------------------------------------------------------------------------------------------------------
 # Keys.
@@ -44,6 +45,19 @@ def fingerprint(*parts: str | bytes) -> str:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
+
+
+_LINES = re.compile(r" loc\(#loc\d+\)$", re.MULTILINE)
+
+
+def content(module: str | bytes) -> str | bytes:
+    """What of a module decides its program: its text without the lines that it was written on.
+
+    With them, if the setting `compilation_cache_include_metadata_in_key` says so; bytecode is taken as it is.
+    """
+    if config.settings.compilation_cache_include_metadata_in_key or not isinstance(module, str):
+        return module
+    return _LINES.sub("", module).partition("\n#loc")[0]
 
 
 def compiler_fingerprint(device: Any) -> str:
@@ -108,141 +122,95 @@ def problems() -> list[errors.CompileCacheError]:
 
 
 def _report(problem: errors.CompileCacheError) -> None:
+    if config.settings.raise_persistent_cache_errors:
+        raise problem
     _problems.append(problem)
     events.record("persistent_corrupt", problem=problem)
     _log.warning("%s", problem)
 
 
-def directory() -> Path | None:
+def on_disk() -> bool:
+    """Whether programs are kept on disk."""
+    return config.settings.compilation_cache_dir is not None and config.settings.enable_compilation_cache
+
+
+def _disk() -> DiskCache | None:
     """The directory of the setting `compilation_cache_dir`, made and checked; None if there is none.
 
     Raises:
       CompileCacheError: it belongs to someone else, others can write to it, or it cannot be made.
     """
-    name = config.settings.compilation_cache_dir
-    if name is None:
+    if not on_disk():
         return None
-    path = Path(name).expanduser()
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-    except OSError as e:
-        raise errors.CompileCacheError(
-            f"the compilation cache directory {path} cannot be used: {e}. Set compilation_cache_dir to a directory "
-            "that "
-            "you can write to, or to None."
-        ) from e
-    if not stat.S_ISDIR(status.st_mode):
-        raise errors.CompileCacheError(f"compilation_cache_dir {path} is not a directory; set another one or None")
-    if status.st_uid != os.getuid():
-        raise errors.CompileCacheError(
-            f"the compilation cache directory {path} belongs to user id {status.st_uid}, not to you ({os.getuid()}). "
-            "Its "
-            "files are code that would run with your rights; set compilation_cache_dir to a directory of your own."
-        )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise errors.CompileCacheError(
-            f"others can write to the compilation cache directory {path} (mode {stat.filemode(status.st_mode)}). Its "
-            "files "
-            f"are code that would run with your rights; run `chmod go-w {path}` or set another compilation_cache_dir."
-        )
-    return path
+    limit = config.settings.compilation_cache_max_size
+    return DiskCache(checked_directory(config.settings.compilation_cache_dir), None if limit < 0 else limit)
 
 
-def load_entry(key: str) -> bytes | None:
-    """The compiled code stored under `key`; None if there is none or it is damaged (which is reported)."""
-    root = directory()
-    if root is None:
+def load_entry(name: str) -> bytes | None:
+    """What is stored under `name` (KEY.xla, KEY.program); None if nothing is or it is damaged (which is reported)."""
+    disk = _disk()
+    if disk is None:
         return None
-    path = root / f"{key}.xla"
     try:
-        data = _read(path)
+        _, content = disk.read(name)
     except FileNotFoundError:
-        events.record("persistent_miss", key=key)
+        events.record("persistent_miss", key=name)
         return None
     except OSError as e:
-        _report(errors.CompileCacheError(f"the cache entry {path} cannot be read: {e}; the program is compiled again"))
-        return None
-    blob = _checked(data, key)
-    if blob is None:
-        _report(
-            errors.CompileCacheError(
-                f"the cache entry {path} is damaged (its checksum does not match); the program is compiled again and "
-                "the "
-                "entry replaced. If this repeats, clear the directory."
-            )
+        what = f"cannot be read: {e}; the program is compiled again"
+    except DamagedEntry as e:
+        what = (
+            f"is damaged ({e}); the program is compiled again and the entry replaced. If this repeats, clear the "
+            "directory (meshrt cache clear)."
         )
-        return None
-    events.record("persistent_hit", key=key)
-    return blob
-
-
-def _read(path: Path) -> bytes:
-    """The bytes of an entry. OSError unless it is a regular file of this user of a sensible size."""
-    # Neither a link nor a pipe that another user may have put there is followed or waited for.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    try:
-        problem = _entry_problem(os.fstat(handle))
-        if problem is not None:
-            raise OSError(f"it is {problem}")
-        chunks = []
-        while chunk := os.read(handle, 1 << 24):
-            chunks.append(chunk)
-        return b"".join(chunks)
-    finally:
-        os.close(handle)
-
-
-def _entry_problem(status: os.stat_result) -> str | None:
-    if not stat.S_ISREG(status.st_mode):
-        return "not a regular file"
-    if status.st_uid != os.getuid():
-        return f"owned by user id {status.st_uid}, not by you"
-    if status.st_size > _MAX_ENTRY:
-        return f"too large ({status.st_size} bytes)"
+    else:
+        events.record("persistent_hit", key=name)
+        return content
+    _report(errors.CompileCacheError(f"the cache entry {disk.path(name)} {what}"))
     return None
 
 
-def _digest(key: str, blob: bytes) -> bytes:
-    return hashlib.sha256(_MAGIC + key.encode() + blob).digest()
+@contextlib.contextmanager
+def making(name: str) -> Iterator[bool]:
+    """Around making an entry: other processes wait. Yields whether this one waited, so that it looks again."""
+    disk = _disk()
+    if disk is None:
+        yield False
+        return
+    with disk.making(name, config.settings.compilation_cache_lock_timeout_secs) as waited:
+        if waited:
+            events.record("persistent_wait", key=name)
+        yield waited
 
 
-def _checked(data: bytes, key: str) -> bytes | None:
-    head = len(_MAGIC)
-    if len(data) < head + _DIGEST or data[:head] != _MAGIC:
-        return None
-    blob = data[head + _DIGEST :]
-    return blob if _digest(key, blob) == data[head : head + _DIGEST] else None
+def store_entry(name: str, content: bytes, *, seconds: float, program: str, platform: str) -> None:
+    """Writes what took `seconds` to make under `name`; a failure to write is reported, not raised.
 
-
-def store_entry(key: str, blob: bytes) -> None:
-    """Writes compiled code under `key`; a failure to write is reported, not raised."""
-    root = directory()
-    if root is None:
+    Nothing is written that took less time or fewer bytes than the settings ask for.
+    """
+    disk = _disk()
+    if (
+        disk is None
+        or seconds < config.settings.persistent_cache_min_compile_time_secs
+        or len(content) < config.settings.persistent_cache_min_entry_size_bytes
+    ):
         return
     try:
-        handle, temporary = tempfile.mkstemp(dir=root, prefix=f".{key[:16]}-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + _digest(key, blob) + blob)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, root / f"{key}.xla")
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        disk.write(
+            name, content, program=program[:200], platform=platform, seconds=round(seconds, 4),
+            jaxlib=".".join(map(str, jaxlib_api.VERSION)),
+        )  # fmt: skip
     except OSError as e:
-        _report(errors.CompileCacheError(f"a compiled program could not be stored in {root}: {e}"))
+        _report(errors.CompileCacheError(f"a compiled program could not be stored in {disk.root}: {e}"))
 
 
-def discard_entry(key: str, why: str) -> None:
+def discard_entry(name: str, why: str) -> None:
     """Reports an entry that the runtime refused, and removes it."""
-    root = directory()
-    if root is None:
-        return
-    _report(
-        errors.CompileCacheError(
-            f"the cache entry {root / key}.xla cannot be loaded: {why}; the program is compiled again"
+    disk = _disk()
+    if disk is not None:
+        disk.remove(name)
+        _report(
+            errors.CompileCacheError(
+                f"the cache entry {disk.path(name)} cannot be loaded: {why}; the program is compiled again"
+            )
         )
-    )
-    (root / f"{key}.xla").unlink(missing_ok=True)

@@ -7,7 +7,8 @@
 
 Kinds in use: ``trace``, ``lower``, ``propagate``, ``partition``, ``compile``, ``compile_topology``,
 ``rebind`` (an executable bound to
-other devices), ``dispatch_miss``, ``persistent_hit``, ``persistent_miss``, ``persistent_corrupt``, ``reshard``,
+other devices), ``dispatch_miss``, ``persistent_hit``, ``persistent_miss``, ``persistent_corrupt``,
+``persistent_wait`` (for another process that makes the same entry), ``reshard``,
 ``host_reshard`` (a layout change that went through the host). Counts are of the whole process.
 """
 

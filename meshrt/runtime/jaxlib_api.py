@@ -26,6 +26,7 @@ from meshrt.runtime.host_memory import HostMemory, private_copies
 from meshrt.runtime.mlir import bytecode as bytecode
 from meshrt.runtime.mlir import parse as parse
 from meshrt.runtime.mlir import pretty as pretty
+from meshrt.runtime.protobuf import without
 
 VERSION: tuple[int, ...] = tuple(int(p) for p in jaxlib.version.__version__.split(".")[:3])
 
@@ -375,11 +376,13 @@ def compile_options(
     mode: str = "replica",
     shardy: bool = True,
     xla_options: Sequence[tuple[str, Any]] = (),
+    ynnpack: bool = True,
 ) -> Any:
     """Options for a program over `devices`.
 
     `mode` "replica" runs the module once per device as it stands; "spmd" lets XLA's partitioner split it, reading
-    Shardy's attributes if `shardy`. `xla_options` are (name, value) of XLA's debug options.
+    Shardy's attributes if `shardy`. `xla_options` are (name, value) of XLA's debug options. Without `ynnpack` the CPU
+    compiler leaves matrix products to Eigen (the setting `cpu_ynnpack` says why).
     """
     n = len(devices)
     options = _xc.CompileOptions()
@@ -392,12 +395,19 @@ def compile_options(
         build.use_spmd_partitioning = True
         build.use_shardy_partitioner = shardy
     options.env_option_overrides = [(k, v) for k, v in xla_options]
+    if not ynnpack:
+        # An override cannot empty a list of XLA's.
+        options = _xc.CompileOptions.ParseFromString(without(options.SerializeAsString(), _YNN_FUSIONS))
     return options
 
 
-def options_fingerprint(mode: str, shardy: bool, xla_options: Sequence[tuple[str, Any]]) -> str:
+# CompileOptionsProto.executable_build_options.debug_options.xla_cpu_experimental_ynn_fusion_type (xla.proto).
+_YNN_FUSIONS = (3, 3, 422)
+
+
+def options_fingerprint(mode: str, shardy: bool, xla_options: Sequence[tuple[str, Any]], ynnpack: bool) -> str:
     """What of the options decides the compiled code, as text."""
-    return f"{mode};{shardy};{sorted((str(k), str(v)) for k, v in xla_options)}"
+    return f"{mode};{shardy};{ynnpack};{sorted((str(k), str(v)) for k, v in xla_options)}"
 
 
 def compile_and_load(

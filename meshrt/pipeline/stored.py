@@ -1,0 +1,132 @@
+"""Programs on disk between lowering and compiling: a process that lowers what another one has lowered need not
+propagate and partition it again.
+
+An entry holds one device's program and the shardings of its boundary. Its key is the lowered module (without the lines
+it was written on), what was asked of the two stations, and which code of ours did the work.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import propagation
+from meshrt.pipeline.lowered import Lowered
+from meshrt.runtime import compile_cache, jaxlib_api
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
+
+__all__ = ["DeviceProgram", "stored"]
+
+
+class DeviceProgram(NamedTuple):
+    """What compiling takes: a module, XLA's `mode` for it, and the boundary's shardings over the AbstractMesh."""
+
+    module: str
+    mode: str
+    arg_shardings: tuple[NamedSharding, ...]
+    out_shardings: tuple[NamedSharding, ...]
+
+
+def stored(lowered: Lowered, asked: Mapping[str, Any], make: Callable[[], DeviceProgram]) -> DeviceProgram:
+    """What `make` gives for a lowered module and what is `asked` (partitioner, propagator, options), from disk if it
+    is there. The directory of programs must be in use."""
+    name = f"{_key(lowered, asked)}.program"
+    found = _load(name, lowered)
+    if found is not None:
+        return found
+    with compile_cache.making(name) as waited:
+        found = _load(name, lowered) if waited else None
+        if found is None:
+            start = time.perf_counter()
+            found = make()
+            seconds = time.perf_counter() - start
+            content = _written(found)
+            if content is not None:
+                compile_cache.store_entry(
+                    name, content, seconds=seconds, program=lowered.record.fun_name, platform=lowered.request.platform
+                )
+    return found
+
+
+def _key(lowered: Lowered, asked: Mapping[str, Any]) -> str:
+    text = compile_cache.content(lowered.module.text)
+    options = ";".join(f"{k}={asked[k]!r}" for k in sorted(asked))
+    return compile_cache.fingerprint(text, repr(lowered.mesh), lowered.request.platform, options, _our_code())
+
+
+@functools.cache
+def _our_code() -> str:
+    """What of ours makes programs: the files of the packages that do, by their sizes and times, and jaxlib's version.
+
+    Times, as reading two megabytes of source at the start of each process would cost more than a wrong miss.
+    """
+    here = Path(__file__).resolve().parents[1]
+    roots = [here / "pipeline", here / "lowering", Path(propagation.__file__).parent, here.parent / "collectives"]
+    rows = [".".join(map(str, jaxlib_api.VERSION))]
+    for root in roots:
+        for folder, _, files in sorted(os.walk(root)):
+            for file in sorted(files):
+                if file.endswith((".py", ".toml")):
+                    status = os.stat(os.path.join(folder, file))
+                    rows.append(f"{os.path.relpath(folder, root)}/{file} {status.st_size} {status.st_mtime_ns}")
+    return compile_cache.fingerprint(*rows)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# As bytes: a line of JSON, then the compressed module.
+
+
+def _written(program: DeviceProgram) -> bytes | None:
+    """None for what cannot be written: meshes whose axes have names that are no text."""
+    specs = [[_spec(s) for s in shardings] for shardings in (program.arg_shardings, program.out_shardings)]
+    try:
+        head = json.dumps({"mode": program.mode, "arguments": specs[0], "results": specs[1]})
+    except TypeError:
+        return None
+    return head.encode() + b"\n" + zlib.compress(program.module.encode(), 1)
+
+
+def _spec(sharding: NamedSharding) -> dict[str, Any]:
+    spec = sharding.spec
+    return {
+        "dims": [list(e) if isinstance(e, tuple) else e for e in spec.partitions],
+        "unreduced": sorted(map(_text, spec.unreduced)),
+        "reduced": sorted(map(_text, spec.reduced)),
+        "memory": sharding.memory_kind,
+    }
+
+
+def _text(axis: Any) -> str:
+    if not isinstance(axis, str):
+        raise TypeError
+    return axis
+
+
+def _load(name: str, lowered: Lowered) -> DeviceProgram | None:
+    content = compile_cache.load_entry(name)
+    if content is None:
+        return None
+    mesh = lowered.mesh
+    assert mesh is not None, "a partitioned program has a mesh"
+    try:
+        head, _, module = content.partition(b"\n")
+        read = json.loads(head)
+        args, outs = ([_sharding(mesh, row) for row in read[k]] for k in ("arguments", "results"))
+        return DeviceProgram(zlib.decompress(module).decode(), read["mode"], tuple(args), tuple(outs))
+    except (KeyError, TypeError, ValueError, zlib.error) as e:
+        compile_cache.discard_entry(name, f"it is not a program ({e})")
+        return None
+
+
+def _sharding(mesh: AbstractMesh, row: Mapping[str, Any]) -> NamedSharding:
+    entries = [tuple(e) if isinstance(e, list) else e for e in row["dims"]]
+    spec = PartitionSpec(*entries, unreduced=frozenset(row["unreduced"]), reduced=frozenset(row["reduced"]))
+    return NamedSharding(mesh, spec, memory_kind=row["memory"])
