@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-full-gather", action="store_true", help="fail where a tensor must be gathered whole")
     parser.add_argument("--gather-custom-calls", action="store_true", help="gather operands of unknown custom calls")
     parser.add_argument("--unreduced-results", action="store_true", help="return results declared unreduced as addends")
+    parser.add_argument("--uneven-boundary", action="store_true", help="pieces of arguments and results may be padded")
     for name in _SWITCHES:
         parser.add_argument(
             f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, help=f"option {name} of partition"
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         program = read(data, None if args.file == "-" else args.file)
         topology = load(args.topology) if args.topology else None
         options["allow_full_gather"] = not args.no_full_gather
-        for name in ("keep_gathered", "gather_custom_calls", "unreduced_results"):
+        for name in ("keep_gathered", "gather_custom_calls", "unreduced_results", "uneven_boundary"):
             options[name] = getattr(args, name)
         text = _output(partition(program, topology, **options), args)
     except (CollectivesError, PropagationError, OSError) as e:

@@ -101,7 +101,7 @@ def _of(text: Callable[[Func, int], str], func: Func, i: int) -> str:
 
 def check_divided(atoms: Atoms, main: Func, ins: Sequence[Dims], outs: Sequence[Dims]) -> None:
     """Raises `UnsupportedShardingError` for an argument or result of which devices would hold pieces of several sizes:
-    runtimes know no such arrays."""
+    most runtimes know no such arrays."""
     groups = ((main.args, ins, argument_text), (main.returned, outs, result_text))
     for values, layouts, name in groups:
         for i, (v, dims) in enumerate(zip(values, layouts)):
@@ -111,8 +111,8 @@ def check_divided(atoms: Atoms, main: Func, ins: Sequence[Dims], outs: Sequence[
                     raise UnsupportedShardingError(
                         f"{name(main, i)} of @{main.name} is {atoms.text(v.type.shape, v.type.dtype, dims)}: dimension "
                         f"{d} has size {n}, which {atoms.axes_text(split)} ({p} devices) does not divide; make it "
-                        f"{-(-n // p) * p}, shard another dimension, or let propagation keep the axes that divide it "
-                        "(python -m propagation closed)",
+                        f"{-(-n // p) * p}, shard another dimension, let propagation keep the axes that divide it "
+                        "(python -m propagation closed), or fill the pieces up and pass uneven_boundary=True",
                         value_source(v) if values is main.args else source(main),
                     )
 

@@ -28,6 +28,9 @@ class Options:
                        the largest number of its type
     gather_custom_calls  whether sharded operands of custom calls that nothing is known of are gathered; if False they
                        are an `UnsupportedOpError`
+    uneven_boundary    whether arguments and results of @main may be split over axes that do not divide them: devices
+                       then take and return pieces of ceil(size / parts), and what lies behind a dimension's end is
+                       never read; if False that is an `UnsupportedShardingError`
     reorder            whether values, where two of their dimensions want one axis, are laid out as propagation in XLA's
                        order decides it (`reordered.py`); arguments and results stay as they are. If False every value
                        starts from the sharding that was handed in
@@ -51,6 +54,7 @@ class Options:
     allow_full_gather: bool = True
     gather_custom_calls: bool = False
     unreduced_results: bool = False
+    uneven_boundary: bool = False
     distribute: bool | None = None
     reorder: bool = True
     optimize: bool = True
@@ -83,6 +87,7 @@ class Options:
             "hoist",
             "keep_gathered",
             "unreduced_results",
+            "uneven_boundary",
         )
         for name in (*switches, "distribute", "collective_matmul", "order"):
             value = getattr(self, name)

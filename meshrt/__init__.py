@@ -45,6 +45,11 @@ from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
 from meshrt.jit import jit
 from meshrt.primitives.device_put import device_put
 from meshrt.runtime.array import Array, Shard
+from meshrt.runtime.assembly import (
+    make_array_from_callback,
+    make_array_from_process_local_data,
+    make_array_from_single_device_arrays,
+)
 from meshrt.runtime.backend import (
     clear_backends,
     default_backend,
@@ -56,14 +61,7 @@ from meshrt.runtime.backend import (
     process_index,
 )
 from meshrt.runtime.jaxlib_api import Device
-from meshrt.runtime.transfer import (
-    block_until_ready,
-    copy_to_host_async,
-    device_get,
-    make_array_from_callback,
-    make_array_from_process_local_data,
-    make_array_from_single_device_arrays,
-)
+from meshrt.runtime.transfer import block_until_ready, copy_to_host_async, device_get
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding import NamedSharding, P
 from meshrt.sharding.context import set_mesh

@@ -104,9 +104,12 @@ def _even_dim(dim: DimSharding, size: int, sharding: TensorSharding) -> DimShard
     return DimSharding(kept, dim.is_open, dim.priority)
 
 
-def even_boundaries(program: Program, shardings: Shardings) -> None:
-    """Arguments and results of functions, calls and manual computations are divided without remainder."""
+def even_boundaries(program: Program, shardings: Shardings, uneven_main: bool = False) -> None:
+    """Arguments and results of functions (but the entry function's, if `uneven_main`), calls and manual computations
+    are divided without remainder."""
     for func in program.funcs.values():
+        if uneven_main and func is program.main:
+            continue
         for value in func.args:
             _even(value, shardings)
         results = shardings.results[func]

@@ -112,7 +112,7 @@ def compile_for_topology(
         except TopologyError as e:
             raise errors.MeshMismatchError(str(e)) from None
         if partitioner == "xla":
-            text, mode = annotated_for_xla(lowered.propagate().result), "spmd"
+            text, mode = annotated_for_xla(lowered.propagate().result, lowered.request.uneven), "spmd"
         else:
             try:
                 partitioned = lowered.partition(topology=topology)

@@ -204,11 +204,13 @@ class Driver:
         found = self.propagated.get(key)
         if found is None:
             events.record("propagate")
-            found = self.propagated[key] = propagate(lowered.module, propagator)
+            found = self.propagated[key] = propagate(lowered.module, propagator, lowered.request.uneven)
         return found
 
     def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> collectives.PartitionedProgram:
         lowered = propagated.lowered
+        if lowered.request.uneven:
+            options = {**options, "uneven_boundary": True}
         key = (lowered.record, lowered.request, propagated.propagator, tuple(sorted(options.items())))
         found = self.partitioned.get(key)
         if found is None:

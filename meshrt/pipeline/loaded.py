@@ -55,4 +55,4 @@ def _on_devices(
 
 def _concrete(sharding: NamedSharding, mesh: Mesh) -> NamedSharding:
     """The same over the devices of `mesh`."""
-    return NamedSharding(mesh.reshaped(sharding.mesh.abstract_mesh), sharding.spec)
+    return sharding.update(mesh=mesh.reshaped(sharding.mesh.abstract_mesh))

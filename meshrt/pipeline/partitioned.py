@@ -68,9 +68,7 @@ class Partitioned(UnboundStation):
         return self.result.fingerprint[:32]
 
     def _boundary(self) -> tuple[tuple[NamedSharding, ...], tuple[NamedSharding, ...]]:
-        mesh = self.lowered.mesh
-        assert mesh is not None, "a partitioned program has a mesh"
-        return boundary_shardings(self.result, mesh)
+        return boundary_shardings(self.result, self.lowered)
 
     @property
     def arg_shardings(self) -> tuple[NamedSharding, ...]:

@@ -231,7 +231,7 @@ class Wanted:
             sharding.shard_shape(aval.shape)
         except errors.IndivisibleError as e:
             raise errors.IndivisibleError(f"{_text(origin)} cannot be sharded so: {e}") from None
-        return canonical(sharding, aval.ndim)
+        return canonical(sharding, aval)
 
     def add_out_shardings(self, out_shardings: Any) -> None:
         for s in tree_util.tree_leaves(out_shardings, is_leaf=_is_sharding):
@@ -265,7 +265,7 @@ class Wanted:
         platform = self.function.options.backend or (
             placement.devices[0].platform if placement.devices else backend.default_backend()
         )
-        outs = tuple(None if s is None else canonical(s, a.ndim) for s, a in zip(asked, record.closed.out_avals))
+        outs = tuple(None if s is None else canonical(s, a) for s, a in zip(asked, record.closed.out_avals))
         request = LoweringRequest(
             mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
             tuple(self.meshes) if len(self.meshes) > 1 else (),
@@ -310,13 +310,14 @@ class Wanted:
         return tuple(outs)
 
 
-def canonical(sharding: NamedSharding, ndim: int) -> NamedSharding:
-    """The abstract sharding without trailing Nones, so that equal layouts are one key."""
+def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
+    """The abstract sharding without trailing Nones, uneven only where it is, so that equal layouts are one key."""
     entries = list(sharding.spec.partitions)
     while entries and entries[-1] is None:
         entries.pop()
     mesh = sharding.mesh if isinstance(sharding.mesh, AbstractMesh) else sharding.mesh.abstract_mesh
-    return NamedSharding(mesh, PartitionSpec(*entries))
+    uneven = sharding.uneven and not sharding.splits_evenly(aval.shape)
+    return NamedSharding(mesh, PartitionSpec(*entries), uneven=uneven)
 
 
 def _is_sharding(x: Any) -> bool:

@@ -100,8 +100,8 @@ def _split(
     """What is compiled for a mesh: annotated for XLA's partitioner, or one device's program that ours made."""
     if by_xla:
         decided = lowered.propagate().result
-        args, outs = boundary_shardings(decided, mesh)
-        return DeviceProgram(annotated_for_xla(decided), "spmd", args, outs)
+        args, outs = boundary_shardings(decided, lowered)
+        return DeviceProgram(annotated_for_xla(decided, lowered.request.uneven), "spmd", args, outs)
     partitioned = lowered.partition(**(partition_options or {})).result
-    args, outs = boundary_shardings(partitioned, mesh)
+    args, outs = boundary_shardings(partitioned, lowered)
     return DeviceProgram(partitioned.as_text(), "replica", args, outs)

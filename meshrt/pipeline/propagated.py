@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import propagation
-from meshrt import errors
+from meshrt import config, errors
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.explain import explain, missing
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.names import names_of
@@ -31,15 +32,27 @@ __all__ = ["Propagated", "annotated_for_xla", "boundary_shardings", "named", "pr
 _RESHARD = re.compile(r"^(\s*%[\w$.-]+ = )sdy\.reshard (?=%)", re.MULTILINE)
 
 
-def propagate(module: LoweredModule, propagator: str) -> propagation.Propagated:
-    """Decides the shardings of a module: ours, or with `propagator="shardy"` the C++ passes in jaxlib."""
+def propagate(module: LoweredModule, propagator: str, uneven: bool = False) -> propagation.Propagated:
+    """Decides the shardings of a module: ours, or with `propagator="shardy"` the C++ passes in jaxlib.
+
+    If `uneven`, arguments and results need not divide (`NamedSharding(..., uneven=True)`).
+    """
+    if uneven and propagator == "shardy":
+        raise _no_uneven("propagator", "Shardy's passes cut the axes of arguments and results to what divides them")
     with collector_paused():
         if propagator == "shardy":
             # The C++ passes decide and close everything; ours then only read what they wrote.
             given: Any = shardy.propagate(module.text)
         else:
             given = module.program()
-        return propagation.run(given, "closed", whole_axes=True, xla_order=True)
+        return propagation.run(given, "closed", whole_axes=True, xla_order=True, uneven_boundary=uneven)
+
+
+def _no_uneven(setting: str, why: str) -> errors.UnsupportedError:
+    return errors.UnsupportedError(
+        f"a program with arguments or results of uneven shardings (uneven=True) cannot be made with the setting "
+        f"{setting}={getattr(config.settings, setting)!r}: {why}. Use {setting}='meshrt', or sizes that divide"
+    )
 
 
 class Propagated(UnboundStation):
@@ -103,16 +116,31 @@ def named(sharding: Any, mesh: AbstractMesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*entries))
 
 
-def boundary_shardings(result: Any, mesh: AbstractMesh) -> tuple[tuple[NamedSharding, ...], tuple[NamedSharding, ...]]:
+def boundary_shardings(result: Any, lowered: Lowered) -> tuple[tuple[NamedSharding, ...], tuple[NamedSharding, ...]]:
     """Those of a module's arguments (captured arrays first) and results, over its mesh.
 
     `result` is what propagation or partitioning gave: anything with `arg_shardings` and `result_shardings`.
     """
+    mesh = lowered.mesh
+    assert mesh is not None, "a program of several devices has a mesh"
     args = tuple(named(s, mesh) for s in result.arg_shardings)
-    return args, tuple(named(s, mesh) for s in result.result_shardings)
+    outs = tuple(named(s, mesh) for s in result.result_shardings)
+    if not lowered.request.uneven:
+        return args, outs
+    record, module = lowered.record, lowered.module
+    avals = [*map(aval_of, module.consts), *(record.closed.in_avals[i] for i in module.kept)]
+    return tuple(map(_uneven_where_needed, args, avals)), tuple(
+        map(_uneven_where_needed, outs, record.closed.out_avals)
+    )
 
 
-def annotated_for_xla(result: propagation.Propagated) -> str:
-    """The propagated module as XLA's own partitioner reads it."""
+def _uneven_where_needed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
+    return sharding if sharding.splits_evenly(aval.shape) else sharding.update(uneven=True)
+
+
+def annotated_for_xla(result: propagation.Propagated, uneven: bool) -> str:
+    """The propagated module as XLA's own partitioner reads it. UnsupportedError for uneven arguments or results."""
+    if uneven:
+        raise _no_uneven("partitioner", "XLA's one knows no arguments and results of parts that differ in size")
     # XLA's importer knows constraints but not reshards; for closed shardings they mean the same.
     return _RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text())

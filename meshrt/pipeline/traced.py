@@ -69,6 +69,11 @@ class LoweringRequest(NamedTuple):
     keep_unused: bool = False
     views: tuple[AbstractMesh, ...] = ()
 
+    @property
+    def uneven(self) -> bool:
+        """Whether an argument or result is split into parts that do not divide it."""
+        return any(s is not None and s.uneven for s in (*self.arg_shardings, *self.out_shardings))
+
     def as_asked(self, out: int, sharding: NamedSharding) -> NamedSharding:
         """The sharding of a result, which is over the common mesh, over a mesh that the user named, if that can be."""
         asked = self.out_shardings[out]

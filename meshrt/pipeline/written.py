@@ -35,7 +35,7 @@ class Written:
         if isinstance(asked.mesh, AbstractMesh):
             if isinstance(sharding.mesh, AbstractMesh) or asked.mesh.size != sharding.mesh.size:
                 return sharding
-            asked = NamedSharding(sharding.mesh.reshaped(asked.mesh), asked.spec, memory_kind=asked.memory_kind)
+            asked = asked.update(mesh=sharding.mesh.reshaped(asked.mesh))
         return asked if asked.is_equivalent_to(sharding, ndim) else sharding
 
 

@@ -271,11 +271,7 @@ def require_fit(x: Any, sharding: NamedSharding, called: str) -> None:
 
 def abstract_sharding(sharding: NamedSharding) -> NamedSharding:
     """The same sharding over the AbstractMesh."""
-    return (
-        sharding
-        if isinstance(sharding.mesh, AbstractMesh)
-        else NamedSharding(sharding.mesh.abstract_mesh, sharding.spec)
-    )
+    return sharding if isinstance(sharding.mesh, AbstractMesh) else sharding.update(mesh=sharding.mesh.abstract_mesh)
 
 
 def _constrain_array(x: Any, sharding: NamedSharding) -> Any:
@@ -288,7 +284,7 @@ def _constrain_array(x: Any, sharding: NamedSharding) -> Any:
                 f"Mesh shape of the input {x.sharding.mesh.shape_tuple} does not match the mesh shape of the sharding "
                 f"{sharding.mesh.shape_tuple}"
             )
-        sharding = NamedSharding(x.sharding.mesh, sharding.spec)
+        sharding = sharding.update(mesh=x.sharding.mesh)
     if any(e is PartitionSpec.UNCONSTRAINED for e in sharding.spec.partitions):
         raise errors.ShardingError("P.UNCONSTRAINED has no meaning outside jit, where nothing is propagated")
     return put_leaf(x, sharding, False, None)

@@ -20,7 +20,8 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, register_aval
 from meshrt.runtime import jaxlib_api, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
-from meshrt.runtime.signature import Signature, local_positions, shard_slices, signature
+from meshrt.runtime.pieces import cut
+from meshrt.runtime.signature import Signature, extents, local_positions, shard_slices, signature
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
 
 __all__ = ["Array", "Shard", "Signature", "arrays", "blank", "local_positions", "shard_slices", "sharing", "signature"]
@@ -180,15 +181,21 @@ class Array(ArrayOperators, metaclass=_ArrayType):
             return self
         positions = self._sig.local
         device = sharding.device_assignment[positions[index]]
-        aval = self._sig.aval.with_shape(sharding.shard_shape(self.shape))
-        sig = signature(aval, SingleDeviceSharding(device, memory_kind=sharding.memory_kind), True)
-        return Array(self._piece(index % len(positions), sig, device), sig)
+        local = index % len(positions)
+        part = extents(sharding.shard_indices(self.shape)[positions[local]], self.shape)
+        sig = signature(
+            self._sig.aval.with_shape(part), SingleDeviceSharding(device, memory_kind=sharding.memory_kind), True
+        )
+        return Array(self._piece(local, sig, device), sig)
 
     def _piece(self, local: int, sig: Signature, device: Any) -> Any:
         if device.platform == "cpu":
             # A view of the shard's memory, which the new buffer shares and keeps alive.
             return jaxlib_api.put(sig.physical, sig.native, [self._shard_numpy(local)], [device])
-        return jaxlib_api.rewrap(jaxlib_api.shards(self._buf)[local], sig.physical, sig.native)
+        piece = jaxlib_api.shards(self._buf)[local]
+        if self._sig.parts is not None and sig.physical.shape != self._sig.shard_shape:
+            return cut(piece, sig.physical.with_shape(self._sig.shard_shape), sig.physical, sig.native, device)
+        return jaxlib_api.rewrap(piece, sig.physical, sig.native)
 
     @property
     def addressable_shards(self) -> list[Shard]:
@@ -203,8 +210,9 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         local = {p: i for i, p in enumerate(self._sig.local)}
         seen: dict[Any, int] = {}
         out = []
-        for position, (device, index) in enumerate(zip(sharding.device_assignment, sharding.shard_indices(self.shape))):
-            key = tuple((s.start, s.stop) for s in index)
+        tiles = map(tuple, sharding.tile_indices(self.ndim).tolist())
+        held = zip(sharding.device_assignment, sharding.shard_indices(self.shape), tiles)
+        for position, (device, index, key) in enumerate(held):
             replica = seen.get(key, 0)
             seen[key] = replica + 1
             out.append(Shard(self, local.get(position), device, index, replica))
@@ -276,13 +284,15 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         if dtype in sub_byte.WIDER:
             buffer, wide = sub_byte.widened(self._buf, self._sig)
             whole = jaxlib_api.shard_to_numpy(buffer, wide.local_devices, local, wide.physical.dtype)
-            narrow = whole.astype(dtype)
-            narrow.flags.writeable = False
-            return narrow
-        try:
-            return jaxlib_api.shard_to_numpy(self._buf, self._sig.local_devices, local, dtype)
-        except jaxlib_api.XlaError as e:
-            raise self._failure(e) from e
+            value = whole.astype(dtype)
+            value.flags.writeable = False
+        else:
+            try:
+                value = jaxlib_api.shard_to_numpy(self._buf, self._sig.local_devices, local, dtype)
+            except jaxlib_api.XlaError as e:
+                raise self._failure(e) from e
+        parts = self._sig.parts
+        return value if parts is None else value[tuple(map(slice, parts[local]))]
 
     @property
     def _value(self) -> np.ndarray:
@@ -305,9 +315,10 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         indices = sharding.shard_indices(self.shape)
         if not physical.size:  # all parts have the same, empty bounds
             return np.empty(physical.shape, physical.dtype)
-        first: dict[tuple[tuple[int, int], ...], int] = {}
+        tiles = sharding.tile_indices(self.ndim).tolist()
+        first: dict[tuple[int, ...], int] = {}
         for local, position in enumerate(positions):
-            first.setdefault(tuple((s.start, s.stop) for s in indices[position]), local)
+            first.setdefault(tuple(tiles[position]), local)
         if len(first) != math.prod(sharding.tiling(self.ndim)):
             raise self._not_addressable()
         out = aligned_empty(physical.shape, physical.dtype)

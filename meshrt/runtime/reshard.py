@@ -7,7 +7,7 @@ to other devices, a compiled program over the same devices, or through the host.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def reshard(array: Array, target: Sharding, *, donate: bool = False, may_alias: 
     source = array.sharding
     if source.device_assignment == target.device_assignment and _same_layout(source, target, array.ndim):
         if source.memory_kind == target.memory_kind:
-            out = Array(jaxlib_api.rewrap(array._buf, sig.physical, sig.native), sig)
+            out = Array(jaxlib_api.rewrap(array._buf, sig.stored, sig.native), sig)
             out._share_with(array)
             return out if may_alias else copy_array(out)
     out = Array(_moved(array, sig), sig)
@@ -103,7 +103,7 @@ def _through_host(array: Array, sig: Signature) -> Any:
     events.record("host_reshard", aval=array.aval, source=array.sharding, target=target)
     parts = shard_slices(value, target, array.shape)
     # The value is never written to, so devices whose memory is the host's may share it.
-    return jaxlib_api.put(sig.physical, sig.native, parts, sig.local_devices, may_alias=True)
+    return jaxlib_api.put(sig.stored, sig.native, parts, sig.local_devices, may_alias=True)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -115,22 +115,34 @@ def _by_program(array: Array, sig: Signature) -> Any:
     order = source.device_assignment
     if isinstance(source, NamedSharding) and isinstance(target, NamedSharding) and source.mesh is target.mesh:
         mesh = source.mesh.abstract_mesh
-        program = _program_over_mesh(sig.physical, mesh, source.spec, target.spec, order[0].platform)
+        program = _program_over_mesh(_types(array, sig), mesh, source.spec, target.spec, order[0].platform)
         return _run(program, order, array, sig, sig.native)
     # Two meshes over the same devices: the layouts are given device by device, in the order of the source.
     suffix = sig.physical.ndim - array.ndim
     tiling = target.tiling(array.ndim) + (1,) * suffix
     tiles = _padded(_reordered(target, order, array.ndim), suffix)
     before = (source.tiling(array.ndim) + (1,) * suffix, _padded(source.tile_indices(array.ndim), suffix).tobytes())
-    program = _program_over_devices(sig.physical, len(order), *before, tiling, tiles.tobytes(), order[0].platform)
+    program = _program_over_devices(_types(array, sig), len(order), *before, tiling, tiles.tobytes(), order[0].platform)
     out = _run(program, order, array, sig, jaxlib_api.native_sharding(order, tiling, tiles))
     if target.device_assignment == order:
-        return jaxlib_api.rewrap(out, sig.physical, sig.native)
+        return jaxlib_api.rewrap(out, sig.stored, sig.native)
     return jaxlib_api.reorder(out, sig.native)
 
 
+class _Types(NamedTuple):
+    """A value, and what it is filled up to where it comes from and where it goes (uneven shardings)."""
+
+    value: ShapedArray
+    before: ShapedArray
+    after: ShapedArray
+
+
+def _types(array: Array, sig: Signature) -> _Types:
+    return _Types(sig.physical, array._sig.stored, sig.stored)
+
+
 def _run(program: Any, devices: tuple, array: Array, sig: Signature, native: Any) -> Any:
-    return program.load(devices).runner([jaxlib_api.result_handler(sig.physical, native)])([array._buf])[0]
+    return program.load(devices).runner([jaxlib_api.result_handler(sig.stored, native)])([array._buf])[0]
 
 
 def _reordered(sharding: Sharding, order: tuple, ndim: int) -> np.ndarray:
@@ -145,29 +157,43 @@ def _padded(tiles: np.ndarray, suffix: int) -> np.ndarray:
 
 @functools.lru_cache(512)
 def _program_over_mesh(
-    aval: ShapedArray, mesh: AbstractMesh, before: PartitionSpec, after: PartitionSpec, platform: str
+    types: _Types, mesh: AbstractMesh, before: PartitionSpec, after: PartitionSpec, platform: str
 ) -> Any:
-    source, target = (f"sdy.sharding = {to_sdy_text(spec, aval.ndim)}" for spec in (before, after))
+    source, target = (f"sdy.sharding = {to_sdy_text(spec, types.value.ndim)}" for spec in (before, after))
     header = f"  sdy.mesh @mesh = {mesh_to_sdy_text(mesh)}\n"
-    return _compile(aval, mesh.size, header, source, target, True, platform)
+    return _compile(types, mesh.size, header, source, target, True, platform)
 
 
 @functools.lru_cache(512)
 def _program_over_devices(
-    aval: ShapedArray, n: int, tiling_in: tuple, tiles_in: bytes, tiling_out: tuple, tiles_out: bytes, platform: str
+    types: _Types, n: int, tiling_in: tuple, tiles_in: bytes, tiling_out: tuple, tiles_out: bytes, platform: str
 ) -> Any:
     def attribute(tiling: tuple, tiles: bytes) -> str:
         rows = np.frombuffer(tiles, np.int64).reshape(n, len(tiling))
         return f'mhlo.sharding = "{jaxlib_api.hlo_sharding(n, tiling, rows)}"'
 
-    return _compile(aval, n, "", attribute(tiling_in, tiles_in), attribute(tiling_out, tiles_out), False, platform)
+    return _compile(types, n, "", attribute(tiling_in, tiles_in), attribute(tiling_out, tiles_out), False, platform)
 
 
-def _compile(aval: ShapedArray, n: int, header: str, before: str, after: str, shardy: bool, platform: str) -> Any:
-    kind = mlir_type(aval)
+def _compile(types: _Types, n: int, header: str, before: str, after: str, shardy: bool, platform: str) -> Any:
+    kind, taken, given = map(mlir_type, types)
+    steps, value = "", "%x"
+    if taken != kind:
+        bounds = ", ".join(f"0:{size}" for size in types.value.shape)
+        steps, value = f"    %v = stablehlo.slice %x [{bounds}] : ({taken}) -> {kind}\n", "%v"
+    if given != kind:
+        zero, none = mlir_type(types.value.with_shape(())), ", ".join("0" for _ in types.value.shape)
+        high = ", ".join(str(a - b) for a, b in zip(types.after.shape, types.value.shape))
+        steps += (
+            f"    %i = stablehlo.constant dense<0> : tensor<i32>\n"
+            f"    %z = stablehlo.convert %i : (tensor<i32>) -> {zero}\n"
+            f"    %y = stablehlo.pad {value}, %z, low = [{none}], high = [{high}], interior = [{none}] : "
+            f"({kind}, {zero}) -> {given}\n"
+        )
+        value = "%y"
     text = f"""module @reshard attributes {{mhlo.num_partitions = {n} : i32, mhlo.num_replicas = 1 : i32}} {{
-{header}  func.func public @main(%x: {kind} {{{before}}}) -> ({kind} {{{after}}}) {{
-    return %x : {kind}
+{header}  func.func public @main(%x: {taken} {{{before}}}) -> ({given} {{{after}}}) {{
+{steps}    return {value} : {given}
   }}
 }}"""
     return compile_program(text, num_devices=n, mode="spmd", shardy=shardy, backend=platform)

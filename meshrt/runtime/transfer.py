@@ -5,7 +5,6 @@ from __future__ import annotations
 import copyreg
 import functools
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime import backend, jaxlib_api, reshard
-from meshrt.runtime.array import Array, Signature, copy_array, local_positions, shard_slices, signature
+from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
 
 __all__ = [
@@ -23,9 +22,6 @@ __all__ = [
     "copy_to_host_async",
     "device_get",
     "from_numpy",
-    "make_array_from_callback",
-    "make_array_from_process_local_data",
-    "make_array_from_single_device_arrays",
     "put_leaf",
     "put_value",
     "scalar",
@@ -87,7 +83,7 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False) -> Any:
     if len(devices) == 1:
         return jaxlib_api.put(physical, sig.native, [host], devices, may_alias=may_alias)
     parts = shard_slices(host, sharding, sig.shape)
-    return jaxlib_api.put(physical, sig.native, parts, sig.local_devices, may_alias=may_alias)
+    return jaxlib_api.put(sig.stored, sig.native, parts, sig.local_devices, may_alias=may_alias)
 
 
 # Scalars whose value and type are a key. Complex ones have two zeros each way and are left out.
@@ -190,162 +186,3 @@ def block_until_ready(x: Any) -> Any:
             a.block_until_ready()  # finds the one that failed, and says why
         raise
     return x
-
-
-# ----------------------------------------------------------------------------------------------------------
-# From parts.
-
-
-def make_array_from_callback(
-    shape: Sequence[int], sharding: Sharding, data_callback: Callable[[tuple[slice, ...]], Any], dtype: Any = None
-) -> Array:
-    """An Array whose parts `data_callback(index)` gives, asked once for each part that this process holds.
-
-    Args:
-      shape: the global shape.
-      data_callback: slices of the global array -> its values there.
-      dtype: the dtype of the result; needed if this process holds no part.
-    """
-    shape = tuple(int(s) for s in shape)
-    shard_shape = sharding.shard_shape(shape)
-    indices = sharding.shard_indices(shape)
-    positions = local_positions(sharding)
-    if not positions and dtype is None:
-        raise errors.ArgumentValueError(
-            "make_array_from_callback: this process holds no part of the array, so its dtype is unknown; pass dtype="
-        )
-    cache: dict[tuple, np.ndarray] = {}
-    parts = []
-    for p in positions:
-        key = tuple((s.start, s.stop) for s in indices[p])
-        part = cache.get(key)
-        if part is None:
-            part = np.asarray(data_callback(indices[p]), dtype=dtype)
-            if part.shape != shard_shape:
-                raise errors.ArgumentValueError(
-                    f"make_array_from_callback: the callback gave an array of shape {part.shape} for index "
-                    f"{indices[p]}, "
-                    f"but {sharding!r} needs shape {shard_shape} there"
-                )
-            cache[key] = part
-        parts.append(part)
-    kinds = {part.dtype for part in cache.values()}
-    if len(kinds) > 1:
-        raise errors.ArgumentValueError(
-            f"make_array_from_callback: the callback gave arrays of different dtypes: {sorted(map(str, kinds))}; "
-            "pass dtype="
-        )
-    found = dtype if dtype is not None else kinds.pop()
-    sig = signature(ShapedArray(shape, dtypes.canonicalize_dtype(np.dtype(found))), sharding, True)
-    return _from_parts(parts, positions, sig)
-
-
-def _from_parts(parts: Sequence[Any], positions: Sequence[int], sig: Signature) -> Array:
-    devices = sig.sharding.device_assignment
-    parts = [np.asarray(p, dtype=sig.physical.dtype) for p in parts]
-    return Array(jaxlib_api.put(sig.physical, sig.native, parts, [devices[p] for p in positions], may_alias=False), sig)
-
-
-def make_array_from_process_local_data(
-    sharding: Sharding, local_data: Any, global_shape: Sequence[int | None] | None = None
-) -> Array:
-    """A global Array from the part of the data that each process has.
-
-    Args:
-      sharding: the sharding of the result.
-      local_data: this process's rows (or whatever the sharding splits between processes); along a dimension where its
-        size equals the global one it is taken to be the whole.
-      global_shape: the shape of the result; None (for all, or a dimension) infers it from the local sizes.
-
-    Raises:
-      ArgumentValueError: the local sizes fit neither the whole nor this process's part.
-    """
-    local = np.asarray(local_data)
-    ndim = local.ndim
-    tiling, tiles = sharding.tiling(ndim), sharding.tile_indices(ndim)
-    positions = local_positions(sharding)
-    if not positions:
-        raise errors.ArgumentValueError(
-            "make_array_from_process_local_data: this process holds no part of the sharding"
-        )
-    mine = [sorted(set(tiles[positions, d].tolist())) for d in range(ndim)]
-    shape = _global_shape(local.shape, global_shape, tiling, mine)
-    sig = signature(ShapedArray(shape, dtypes.canonicalize_dtype(local.dtype)), sharding, True)
-    shard_shape = sharding.shard_shape(shape)
-    parts = []
-    for p in positions:
-        index = []
-        for d in range(ndim):
-            whole = local.shape[d] == shape[d]
-            start = int(tiles[p, d]) if whole else mine[d].index(int(tiles[p, d]))
-            index.append(slice(start * shard_shape[d], (start + 1) * shard_shape[d]))
-        parts.append(local[tuple(index)])
-    return _from_parts(parts, positions, sig)
-
-
-def _global_shape(
-    local: tuple[int, ...], given: Sequence[int | None] | None, tiling: tuple[int, ...], mine: list[list[int]]
-) -> tuple[int, ...]:
-    if given is not None and len(given) != len(local):
-        raise errors.ArgumentValueError(
-            f"make_array_from_process_local_data: global_shape {tuple(given)} and local data of shape {local} differ "
-            "in rank"
-        )
-    out = []
-    for d, size in enumerate(local):
-        share = len(mine[d])
-        asked = None if given is None else given[d]
-        if asked is None:
-            if size % share:
-                raise errors.IndivisibleError(
-                    f"make_array_from_process_local_data: this process holds {share} of the {tiling[d]} parts of "
-                    "dimension "
-                    f"{d}, but the local size {size} is not a multiple of {share}; make it {size + -size % share}"
-                )
-            asked = size // share * tiling[d]
-        elif size != asked and size * tiling[d] != asked * share:
-            raise errors.ArgumentValueError(
-                f"make_array_from_process_local_data: dimension {d} of the local data has size {size}, but it must "
-                "be the "
-                f"whole {asked} or this process's part {asked * share // tiling[d]} ({share} of {tiling[d]} parts)"
-            )
-        out.append(int(asked))
-    return tuple(out)
-
-
-def make_array_from_single_device_arrays(
-    shape: Sequence[int], sharding: Sharding, arrays: Sequence[Array], *, dtype: Any = None
-) -> Array:
-    """An Array from one Array per device of this process, in the order of the sharding or any other; does not copy.
-
-    Raises:
-      ArgumentValueError: wrong number, devices, shapes or dtypes.
-    """
-    shape = tuple(int(s) for s in shape)
-    if not isinstance(arrays, Sequence) or any(type(a) is not Array for a in arrays):
-        raise errors.ArgumentTypeError("make_array_from_single_device_arrays takes a list of meshrt.Arrays")
-    devices = sharding.device_assignment
-    wanted = [devices[p] for p in local_positions(sharding)]
-    by_device = {}
-    for a in arrays:
-        if a.sharding.num_devices != 1:
-            raise errors.ArgumentValueError(f"each array must be on one device. Got one with sharding {a.sharding!r}")
-        by_device[a.device] = a
-    if len(by_device) != len(arrays) or set(by_device) != set(wanted):
-        raise errors.ArgumentValueError(
-            f"make_array_from_single_device_arrays needs one array on each of this process's devices of the sharding, "
-            f"{[d.id for d in wanted]}. Got arrays on {[a.device.id for a in arrays]}"
-        )
-    if not arrays and dtype is None:
-        raise errors.ArgumentValueError("this process holds no part of the array, so its dtype is unknown; pass dtype=")
-    kind = arrays[0].dtype if arrays else dtype
-    sig = signature(ShapedArray(shape, kind), sharding, True)
-    shard_shape = sharding.shard_shape(shape)
-    for a in arrays:
-        a._check()
-        if a.shape != shard_shape or a.dtype != kind:
-            raise errors.ArgumentValueError(
-                f"Expected shard shape {shard_shape} and dtype {kind} for {sharding!r} and global shape {shape}. Got "
-                f"{a.aval} on device {a.device}"
-            )
-    return Array(jaxlib_api.assemble(sig.physical, sig.native, [by_device[d]._buf for d in wanted]), sig)

@@ -82,7 +82,7 @@ def over(sharding: NamedSharding, mesh: AbstractMesh) -> NamedSharding:
         entry if entry is UNCONSTRAINED else tuple(n for axis in axes_of(entry) for n in within.get(axis, ())) or None
         for entry in sharding.spec.partitions
     ]
-    return NamedSharding(mesh, PartitionSpec(*entries), memory_kind=sharding.memory_kind)
+    return sharding.update(mesh=mesh, spec=PartitionSpec(*entries))
 
 
 def as_seen_on(sharding: NamedSharding, mesh: BaseMesh) -> NamedSharding | None:
@@ -104,4 +104,4 @@ def as_seen_on(sharding: NamedSharding, mesh: BaseMesh) -> NamedSharding | None:
                 reached = pieces.pop(0).low
             axes.append(axis.name)
         entries.append(tuple(axes) or None)
-    return NamedSharding(mesh, PartitionSpec(*entries), memory_kind=sharding.memory_kind)
+    return sharding.update(mesh=mesh, spec=PartitionSpec(*entries))

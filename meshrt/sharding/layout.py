@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from meshrt import errors
 from meshrt.sharding.named import Sharding
 
-__all__ = ["Format", "Layout"]
+__all__ = ["AUTO", "Format", "Layout"]
+
+
+class _AutoLayout:
+    """`Layout.AUTO`: the compiler chooses."""
+
+    def __repr__(self) -> str:
+        return "AUTO"
+
+    def __reduce__(self) -> str:
+        return "AUTO"
+
+
+AUTO = _AutoLayout()
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The order of a device's elements in memory, under the names of `jax.experimental.layout.Layout`.
+
+    `Layout.AUTO`, in a Format for `jit`, leaves it to the compiler.
 
     major_to_minor   dimensions, the slowest to vary first: (0, 1) is row-major, (1, 0) column-major
     tiling           tiles of the minor dimensions, outermost first, as a TPU has them: ((8, 128), (2, 1)); () is none,
@@ -25,6 +40,8 @@ class Layout:
     tiling: tuple[tuple[int, ...], ...] | None = None
     sub_byte_element_size_in_bits: int = 0
 
+    AUTO: ClassVar[_AutoLayout] = AUTO
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "major_to_minor", tuple(self.major_to_minor))
         if self.tiling is not None:
@@ -34,27 +51,47 @@ class Layout:
                 f"major_to_minor names each dimension once, as (1, 0) does. Got {self.major_to_minor}"
             )
 
+    def check_rank(self, shape: tuple[int, ...], what: str) -> None:
+        """ArgumentValueError unless it is for values of as many dimensions; `what` says whose layout it is."""
+        if len(self.major_to_minor) != len(shape):
+            raise errors.ArgumentValueError(
+                f"{what} is incompatible with its layout annotation {self}: Length of major_to_minor and the rank of "
+                f"the value should match. Got major_to_minor={self.major_to_minor} and shape={shape}"
+            )
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is row-major and not tiled, as arrays lie in memory unless asked otherwise."""
+        return self.major_to_minor == tuple(range(len(self.major_to_minor))) and not self.tiling
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """Where an array lies: the layout of each device's part and the sharding over devices. None is what is not known
     of an array, or was not asked for; an array with a layout has a sharding."""
 
-    layout: Layout | None = None
+    layout: Layout | _AutoLayout | None = None
     sharding: Sharding | None = None
 
     def __post_init__(self) -> None:
-        _check("layout", self.layout, Layout)
-        _check("sharding", self.sharding, Sharding)
-        if self.layout is not None and self.sharding is None:
+        if self.layout is not None and not isinstance(self.layout, (Layout, _AutoLayout)):
+            raise errors.ArgumentTypeError(
+                "Invalid value received for the layout argument. Expected values are `None`, `Layout.AUTO` or an "
+                f"instance of `Layout`. Got {self.layout} of type {type(self.layout)}"
+            )
+        if self.sharding is not None and not isinstance(self.sharding, Sharding):
+            raise errors.ArgumentTypeError(
+                "Invalid value received for the sharding argument. Expected values are `None` or an instance of "
+                f"`meshrt.sharding.Sharding`. Got {self.sharding} of type {type(self.sharding)}"
+            )
+        if isinstance(self.layout, Layout) and self.sharding is None:
             raise errors.ArgumentValueError(
-                f"a Format with the layout {self.layout} needs a sharding too: give a NamedSharding, or a "
-                "SingleDeviceSharding for one device"
+                f"Sharding has to be concrete when layout is of type {type(self.layout)}. Please pass a "
+                "`meshrt.sharding.NamedSharding` or `meshrt.sharding.SingleDeviceSharding` to the sharding argument. "
+                f"Got sharding {self.sharding}"
             )
 
-
-def _check(name: str, value: Any, kind: type) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise errors.ArgumentTypeError(
-            f"the {name} of a Format is a {kind.__name__} or None. Got {value!r} of type {type(value).__name__}"
-        )
+    @property
+    def is_auto(self) -> bool:
+        """Whether the compiler chooses the layout."""
+        return self.layout is AUTO

@@ -26,15 +26,19 @@ Index = tuple[slice, ...]
 class Sharding:
     """How an array is laid out over devices, and which ones."""
 
-    # `signatures` caches the dispatch keys of arrays with this sharding, `native` jaxlib's counterparts by rank.
-    __slots__ = ("__weakref__", "native", "signatures")
+    # `signatures` caches the dispatch keys of arrays with this sharding, `native` jaxlib's counterparts by rank,
+    # `places` what this process holds of arrays by shape.
+    __slots__ = ("__weakref__", "native", "places", "signatures")
 
     memory_kind: str | None
     mesh: Any
+    # Whether dimensions may be split into parts that do not divide them.
+    uneven: bool = False
 
     def _init_caches(self) -> None:
         self.signatures: dict[Any, Any] = {}
         self.native: dict[Any, Any] = {}
+        self.places: dict[tuple[int, ...], Any] = {}
 
     @property
     def device_assignment(self) -> tuple[Any, ...]:
@@ -80,12 +84,14 @@ class Sharding:
         raise NotImplementedError
 
     def shard_shape(self, global_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one shard.
+        """The shape of one shard; of the largest where the sharding is uneven.
 
         Raises:
-          IndivisibleError: a dimension is not a multiple of the parts it is split into.
+          IndivisibleError: a dimension is not a multiple of the parts it is split into, and the sharding is not uneven.
         """
         tiling = self.tiling(len(global_shape))
+        if self.uneven:
+            return tuple(-(-s // p) for s, p in zip(global_shape, tiling))
         for dim, (size, parts) in enumerate(zip(global_shape, tiling)):
             if size % parts:
                 raise self._indivisible(tuple(global_shape), dim, size, parts, tiling)
@@ -97,10 +103,15 @@ class Sharding:
         above = size + -size % parts
         fitting = f"{above - parts} or {above}" if size > parts else f"{above}"
         return errors.IndivisibleError(
-            f"{self!r} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {size} "
-            f"(full shape: {shape}, per-dimension tiling factors: {list(tiling)} should evenly divide the shape). "
-            f"Make the dimension {fitting}, or do not shard axis {dim}."
+            f"{self!r} implies that array axis {dim} is partitioned {parts} times{self._split_over(dim)}, but the "
+            f"dimension size is {size} (full shape: {shape}, per-dimension tiling factors: {list(tiling)} should "
+            f"evenly divide the shape). Make the dimension {fitting}, do not shard axis {dim}, or let the last parts "
+            "be shorter with NamedSharding(mesh, spec, uneven=True)."
         )
+
+    def _split_over(self, dim: int) -> str:
+        """The mesh axes that split a dimension, for messages."""
+        return ""
 
     def devices_indices_map(self, global_shape: tuple[int, ...]) -> dict[Any, Index]:
         """Device -> the slices of the global array that it holds; dimensions that are not split give slice(None)."""
@@ -111,6 +122,14 @@ class Sharding:
         shard = self.shard_shape(global_shape)
         tiling = self.tiling(len(global_shape))
         whole = slice(None)
+        if self.uneven:  # the last parts are shorter, or empty
+            return [
+                tuple(
+                    whole if parts == 1 else slice(min(t * size, end), min((t + 1) * size, end))
+                    for t, size, parts, end in zip(row, shard, tiling, global_shape)
+                )
+                for row in self.tile_indices(len(global_shape)).tolist()
+            ]
         return [
             tuple(
                 whole if parts == 1 else slice(t * size, (t + 1) * size) for t, size, parts in zip(row, shard, tiling)
@@ -122,6 +141,10 @@ class Sharding:
         """As `devices_indices_map`, for the devices of this process."""
         mine = self.addressable_devices
         return {d: i for d, i in self.devices_indices_map(global_shape).items() if d in mine}
+
+    def splits_evenly(self, global_shape: tuple[int, ...]) -> bool:
+        """Whether every part of a value of this shape has the same size."""
+        return not any(size % parts for size, parts in zip(global_shape, self.tiling(len(global_shape))))
 
     def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
         """Whether both put the same parts of a value of `ndim` dimensions on the same devices in the same order."""
@@ -153,13 +176,16 @@ class NamedSharding(Sharding):
       mesh: a Mesh or an AbstractMesh.
       spec: a PartitionSpec; missing trailing entries mean "not split".
       memory_kind: the memory on each device; None is the device's default.
+      uneven: sizes need not divide. A dimension of `n` over `p` devices gives each ceil(n / p) elements and the last
+        ones fewer, or none. Devices hold all parts in buffers of the largest size; what lies behind a part's end is
+        never read.
 
     Raises:
       UnknownAxisError, DuplicateAxisError: the spec does not fit the mesh.
       ShardingError: UNCONSTRAINED without Auto axes, or unreduced over axes that are not Explicit.
     """
 
-    __slots__ = ("_assignment", "_tilings", "memory_kind", "mesh", "spec")
+    __slots__ = ("_assignment", "_tilings", "memory_kind", "mesh", "spec", "uneven")
 
     mesh: Mesh | AbstractMesh
     spec: PartitionSpec
@@ -169,9 +195,10 @@ class NamedSharding(Sharding):
     # `tiling` by rank.
     _tilings: dict[int, tuple[int, ...]]
 
-    def __new__(cls, mesh: Any, spec: Any, *, memory_kind: str | None = None) -> NamedSharding:
+    def __new__(cls, mesh: Any, spec: Any, *, memory_kind: str | None = None, uneven: bool = False) -> NamedSharding:
+        key = (spec, memory_kind, True) if uneven else (spec, memory_kind)
         try:
-            known: NamedSharding = mesh._shardings[spec, memory_kind]
+            known: NamedSharding = mesh._shardings[key]
             return known
         except (AttributeError, KeyError, TypeError):
             pass
@@ -179,15 +206,15 @@ class NamedSharding(Sharding):
         if memory_kind is not None and not isinstance(memory_kind, str):
             raise errors.ShardingTypeError(f"memory_kind must be a string or None. Got {memory_kind!r}")
         made = object.__new__(cls)
-        made.mesh, made.spec, made.memory_kind = mesh, spec, memory_kind
+        made.mesh, made.spec, made.memory_kind, made.uneven = mesh, spec, memory_kind, bool(uneven)
         made._assignment = mesh.flat_devices if isinstance(mesh, Mesh) else None
         made._tilings = {}
         made._init_caches()
-        kept: NamedSharding = mesh._shardings.setdefault((spec, memory_kind), made)
+        kept: NamedSharding = mesh._shardings.setdefault(key, made)
         return kept
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_named, (self.mesh, self.spec, self.memory_kind))
+        return (_rebuild_named, (self.mesh, self.spec, self.memory_kind, self.uneven))
 
     @property
     def is_concrete(self) -> bool:
@@ -237,30 +264,38 @@ class NamedSharding(Sharding):
         return out
 
     def with_memory_kind(self, kind: str | None) -> NamedSharding:
-        return NamedSharding(self.mesh, self.spec, memory_kind=kind)
+        return NamedSharding(self.mesh, self.spec, memory_kind=kind, uneven=self.uneven)
+
+    def _split_over(self, dim: int) -> str:
+        axes = [f"{a!r}: {self.mesh._sizes[a]}" for a in axes_of(self.spec.partitions[dim])]
+        return f" over the mesh axes ({', '.join(axes)})" if len(axes) > 1 else f" over the mesh axis {axes[0]}"
 
     def update(self, **changes: Any) -> NamedSharding:
-        """A sharding with `mesh`, `spec` or `memory_kind` replaced."""
-        unknown = set(changes) - {"mesh", "spec", "memory_kind"}
+        """A sharding with `mesh`, `spec`, `memory_kind` or `uneven` replaced."""
+        unknown = set(changes) - {"mesh", "spec", "memory_kind", "uneven"}
         if unknown:
-            raise errors.ShardingTypeError(f"NamedSharding.update takes mesh, spec and memory_kind. Got {unknown}")
+            raise errors.ShardingTypeError(
+                f"NamedSharding.update takes mesh, spec, memory_kind and uneven. Got {unknown}"
+            )
         spec = changes.get("spec", self.spec)
         if not isinstance(spec, PartitionSpec):
             spec = PartitionSpec(*spec)
         kind = changes.get("memory_kind", self.memory_kind)
-        return NamedSharding(changes.get("mesh", self.mesh), spec, memory_kind=kind)
+        uneven = changes.get("uneven", self.uneven)
+        return NamedSharding(changes.get("mesh", self.mesh), spec, memory_kind=kind, uneven=uneven)
 
     def abstract(self) -> NamedSharding:
         """The same split over the AbstractMesh."""
-        return NamedSharding(self.mesh.abstract_mesh, self.spec, memory_kind=self.memory_kind)
+        return NamedSharding(self.mesh.abstract_mesh, self.spec, memory_kind=self.memory_kind, uneven=self.uneven)
 
     def __repr__(self) -> str:
         kind = f", memory_kind={self.memory_kind}" if self.memory_kind is not None else ""
+        kind += ", uneven=True" if self.uneven else ""
         return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r}{kind})"
 
 
-def _rebuild_named(mesh: Any, spec: PartitionSpec, memory_kind: str | None) -> NamedSharding:
-    return NamedSharding(mesh, spec, memory_kind=memory_kind)
+def _rebuild_named(mesh: Any, spec: PartitionSpec, memory_kind: str | None, uneven: bool = False) -> NamedSharding:
+    return NamedSharding(mesh, spec, memory_kind=memory_kind, uneven=uneven)
 
 
 def check_spec(mesh: Any, spec: Any) -> None:

@@ -95,7 +95,7 @@ def test_values_compare_and_refuse_what_they_are_not():
     assert Format(Layout((0,)), one) == Format(Layout((0,)), one) != Format(None, one)
     with pytest.raises(ValueError, match=r"names each dimension once.*\(0, 2\)"):
         Layout((0, 2))
-    with pytest.raises(ValueError, match="needs a sharding too"):
+    with pytest.raises(ValueError, match="Sharding has to be concrete"):
         Format(Layout((0,)))
     with pytest.raises(TypeError, match=r"the layout of a Format is a Layout or None\. Got 3"):
         Format(3, one)

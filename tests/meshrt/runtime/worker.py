@@ -10,7 +10,7 @@ import numpy as np
 
 import meshrt
 from meshrt import config, errors
-from meshrt.runtime import backend, jaxlib_api, transfer
+from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.array import Array
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.results import runner
@@ -45,7 +45,7 @@ def arrays(mesh, me, n):
     mine = backend.local_devices()[-1]
     np.testing.assert_array_equal(np.asarray(meshrt.device_put(whole, mine)), VALUE)
     rows = 8 // n
-    part = transfer.make_array_from_process_local_data(NamedSharding(mesh, P("x")), VALUE[me * rows : (me + 1) * rows])
+    part = meshrt.make_array_from_process_local_data(NamedSharding(mesh, P("x")), VALUE[me * rows : (me + 1) * rows])
     assert part.shape == (8, 8)
     check(part)
 

@@ -1,0 +1,53 @@
+"""Parts that are shorter than the buffers they lie in, as uneven shardings have them: in and out, on their device."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from meshrt.core.types import ShapedArray
+from meshrt.lowering.types import mlir_type
+from meshrt.runtime import jaxlib_api
+from meshrt.runtime.executable import PortableExecutable, compile_program
+
+__all__ = ["cut", "fill"]
+
+
+def cut(buffer: Any, whole: ShapedArray, part: ShapedArray, native: Any, device: Any) -> Any:
+    """The leading `part` of a buffer of type `whole` on `device`, as a buffer of its own."""
+    return _run(_cutting(whole, part, device.platform), buffer, part, native, device)
+
+
+def fill(buffer: Any, part: ShapedArray, whole: ShapedArray, native: Any, device: Any) -> Any:
+    """A buffer of type `whole` on `device` with `buffer`, of type `part`, at its start and zeros behind."""
+    return _run(_filling(part, whole, device.platform), buffer, whole, native, device)
+
+
+def _run(program: PortableExecutable, buffer: Any, result: ShapedArray, native: Any, device: Any) -> Any:
+    return program.load((device,)).runner([jaxlib_api.result_handler(result, native)])([buffer])[0]
+
+
+@functools.lru_cache(512)
+def _cutting(whole: ShapedArray, part: ShapedArray, platform: str) -> PortableExecutable:
+    before, after = mlir_type(whole), mlir_type(part)
+    bounds = ", ".join(f"0:{n}" for n in part.shape)
+    return _compiled(before, after, f"%y = stablehlo.slice %x [{bounds}] : ({before}) -> {after}", platform)
+
+
+@functools.lru_cache(512)
+def _filling(part: ShapedArray, whole: ShapedArray, platform: str) -> PortableExecutable:
+    before, after = mlir_type(part), mlir_type(whole)
+    zero = mlir_type(part.with_shape(()))
+    none = ", ".join("0" for _ in part.shape)
+    high = ", ".join(str(w - p) for w, p in zip(whole.shape, part.shape))
+    text = (
+        f"%i = stablehlo.constant dense<0> : tensor<i32>\n  %z = stablehlo.convert %i : (tensor<i32>) -> {zero}\n"
+        f"  %y = stablehlo.pad %x, %z, low = [{none}], high = [{high}], interior = [{none}] : "
+        f"({before}, {zero}) -> {after}"
+    )
+    return _compiled(before, after, text, platform)
+
+
+def _compiled(before: str, after: str, body: str, platform: str) -> PortableExecutable:
+    text = f"module @piece {{ func.func public @main(%x: {before}) -> {after} {{\n  {body}\n  return %y : {after} }} }}"
+    return compile_program(text, num_devices=1, backend=platform)
