@@ -39,11 +39,11 @@ from meshrt.contexts import (
     numpy_dtype_promotion,
 )
 from meshrt.core.source import named_call, named_scope
-from meshrt.core.types import aval_of as typeof
 from meshrt.dtypes import float0
 from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
 from meshrt.jit import jit
 from meshrt.primitives.device_put import device_put
+from meshrt.primitives.reshard import reshard, typeof
 from meshrt.runtime.array import Array, Shard
 from meshrt.runtime.assembly import (
     make_array_from_callback,
@@ -82,7 +82,7 @@ __all__ = [
     "linear_transpose", "linearize", "local_device_count", "local_devices", "log_compiles",
     "make_array_from_callback", "make_array_from_process_local_data", "make_array_from_single_device_arrays",
     "make_jaxpr", "make_mesh", "named_call", "named_scope", "nn", "numpy", "numpy_dtype_promotion", "process_count",
-    "process_index", "random", "remat", "set_mesh", "sharding", "stages", "tree", "tree_util", "typeof",
+    "process_index", "random", "remat", "reshard", "set_mesh", "sharding", "stages", "tree", "tree_util", "typeof",
     "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip
 

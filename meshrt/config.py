@@ -127,6 +127,8 @@ FIELDS: dict[str, Field] = {
         Field("default_matmul_precision", str, None, "trace", "precision of dots and convolutions", _PRECISIONS, True),
         Field("numpy_dtype_promotion", str, "standard", "trace", "which dtypes promote", ("standard", "strict")),
         Field("default_prng_impl", str, "threefry2x32", "trace", "generator behind random.key"),
+        Field("remove_size_one_mesh_axis_from_type", bool, False, "trace",
+              "leave mesh axes of size 1 out of the shardings in types"),
         Field("disable_jit", bool, False, "trace", "run jitted functions operation by operation"),
         Field("debug_nans", bool, False, "compile", "raise when a program returns a NaN"),
         Field("debug_infs", bool, False, "compile", "raise when a program returns an infinity"),

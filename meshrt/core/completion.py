@@ -11,7 +11,7 @@ The second one needs to lower operations, so it is handed in from above: `Comple
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshrt.core.types import ShapedArray
@@ -19,18 +19,26 @@ from meshrt.core.types import ShapedArray
 if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
 
-__all__ = ["Completion", "complete"]
+__all__ = ["OUT_SHARDING", "Completion", "asked", "complete", "declared", "undeclared"]
 
 Shardings = Callable[["Primitive", Sequence[ShapedArray], dict[str, Any], Sequence[ShapedArray]], Sequence[Any]]
 
 
-class Completion:
-    """`shardings(primitive, operand types, params, bare result types)`: the sharding of each result's type, or None.
+# A parameter of primitives whose users may say how the result is split. It stands among the parameters only where
+# they do, and is complete: one entry for each dimension, of Explicit axes only.
+OUT_SHARDING = "out_sharding"
 
-    Set by the layer that can lower operations (`meshrt.lowering`).
+
+class Completion:
+    """What layers above hand in.
+
+    `shardings(primitive, operand types, params, bare result types)` is the sharding of each result's type, or None; set
+    by the layer that can lower operations (`meshrt.lowering`). `asked(out_sharding, ndim, function)` is the sharding
+    that a user asks for as a NamedSharding for types, None if nothing is asked (`meshrt.sharding.typed`).
     """
 
     shardings: ClassVar[Shardings]
+    asked: ClassVar[Callable[[Any, int, str], Any]]
 
 
 def complete(
@@ -38,8 +46,32 @@ def complete(
 ) -> tuple[ShapedArray, ...]:
     """The types of the results of `primitive`, of which `types` are the bare ones."""
     vma = frozenset[str]().union(*[a.vma for a in avals])
-    if any(a.sharding is not None for a in avals):
+    if OUT_SHARDING in params or any(a.sharding is not None for a in avals):
         shardings = Completion.shardings(primitive, avals, params, types)
     else:
         shardings = (None,) * len(types)
     return tuple(t if t.is_high else t.update(sharding=s, vma=vma) for t, s in zip(types, shardings))
+
+
+def asked(out_sharding: Any, ndim: int, function: str) -> dict[str, Any]:
+    """The parameters that say how the result of `function`, of `ndim` dimensions, is to be split; none if None."""
+    if out_sharding is None:
+        return {}
+    wanted = Completion.asked(out_sharding, ndim, function)
+    return {} if wanted is None else {OUT_SHARDING: wanted}
+
+
+def declared(aval: ShapedArray, others: Iterable[Any]) -> dict[str, Any]:
+    """The parameters that ask for the sharding of the type `aval`; none where no type has one, `others` included.
+
+    For rules that know what the sharding of their result must be, as that of a cotangent.
+    """
+    known = next((a.sharding for a in (aval, *others) if a.sharding is not None), None)
+    if known is None:
+        return {}
+    return {OUT_SHARDING: aval.sharding if aval.sharding is not None else known.replicated(aval.ndim)}
+
+
+def undeclared(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters without the one that asks for a sharding."""
+    return {k: v for k, v in params.items() if k != OUT_SHARDING} if OUT_SHARDING in params else params

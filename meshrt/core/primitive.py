@@ -24,6 +24,8 @@ and its traits:
     multiple_results   `bind` returns a list
     typed              `infer` gives complete types, with shardings and varying axes; the rule of all others sees and
                        gives bare types, which `meshrt.core.completion` completes. By default if not `cache_types`
+    explicit           what it refuses or knows beyond the factor rule where mesh axes are Explicit: a function of an
+                       `Application` (see `meshrt.core.explicit`)
     cache_types        False where parameters hold Jaxprs, whose identity would make every entry of a table unique
     literals           the lowering rule takes Literals as they are, and writes constants in the shape it needs
     cheap              results cost no more to compute than to read from memory: views, conversions, simple arithmetic
@@ -51,7 +53,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from meshrt import errors
-from meshrt.core.completion import complete
+from meshrt.core.completion import OUT_SHARDING, complete, undeclared
+from meshrt.core.explicit import Policy
 from meshrt.core.jaxpr import NO_EFFECTS, Effects
 from meshrt.core.trace import current_trace, record_high
 from meshrt.core.types import ShapedArray, aval_of
@@ -105,6 +108,7 @@ class Primitive:
         "contraction",
         "dce",
         "effects_rule",
+        "explicit",
         "finite",
         "fuses",
         "impl",
@@ -136,6 +140,7 @@ class Primitive:
     impl: Final[Rule | None]
     multiple_results: Final[bool]
     typed: Final[bool]
+    explicit: Final[Policy | None]
     cache_types: Final[bool]
     literals: Final[bool]
     cheap: Final[bool]
@@ -167,6 +172,7 @@ class Primitive:
         impl: Rule | None = None,
         multiple_results: bool = False,
         typed: bool | None = None,
+        explicit: Policy | None = None,
         cache_types: bool = True,
         literals: bool = False,
         cheap: bool = False,
@@ -187,6 +193,7 @@ class Primitive:
         self.dce, self.recompute, self.effects_rule, self.impl = dce, recompute, effects, impl
         self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals
         self.typed = not cache_types if typed is None else typed
+        self.explicit = explicit
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
         self.names, self.to_lojax = names, to_lojax
@@ -226,11 +233,17 @@ class Primitive:
         if self.infer_rule is None:
             raise errors.UnsupportedError(f"the primitive {self.name} has no type rule")
         if not self.typed:
+            if OUT_SHARDING in params:
+                return self._complete(avals, params)
             for a in avals:
                 if a.sharding is not None or a.vma:
-                    return complete(self, avals, params, self.infer(tuple([a.bare() for a in avals]), params))
+                    return self._complete(avals, params)
         out = self.infer_rule(*avals, **params)
         return tuple(out) if self.multiple_results else (out,)
+
+    def _complete(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> tuple[ShapedArray, ...]:
+        types = self.infer(tuple([a.bare() for a in avals]), undeclared(params))
+        return complete(self, avals, params, types)
 
     def effects(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Effects:
         return NO_EFFECTS if self.effects_rule is None else self.effects_rule(*avals, **params)

@@ -7,14 +7,14 @@ Every cache of the pipeline is keyed by them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from meshrt import dtypes, errors
 
-__all__ = ["AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "register_aval"]
+__all__ = ["AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "present", "register_aval"]
 
 NOT_VARYING: frozenset[str] = frozenset()
 
@@ -48,7 +48,15 @@ class TypeSharding(Protocol):
     """
 
     @property
-    def spec(self) -> Iterable[Any]: ...
+    def spec(self) -> Any: ...
+
+    @property
+    def mesh(self) -> Any: ...
+
+    def update(self, **changes: Any) -> TypeSharding: ...
+
+    def replicated(self, ndim: int) -> TypeSharding:
+        """The sharding over the same mesh that splits none of `ndim` dimensions."""
 
 
 class ShapedArray(AbstractValue):
@@ -186,6 +194,25 @@ class ShapedArray(AbstractValue):
             changes.get("vma", self.vma),
         )
 
+    def without(self, dim: int) -> ShapedArray:
+        """The type without one dimension: that of one member of a batch."""
+        shape = self.shape[:dim] + self.shape[dim + 1 :]
+        if self.sharding is None:
+            return ShapedArray(shape, self.dtype, self.weak_type, None, self.vma)
+        spec = self.sharding.spec
+        rest = spec.partitions[:dim] + spec.partitions[dim + 1 :]
+        return self.update(shape=shape, sharding=present(self.sharding.update(spec=spec.update(partitions=rest))))
+
+    def batched(self, size: int, along: TypeSharding | None = None) -> ShapedArray:
+        """The type with a leading dimension, which is split as dimension 0 of `along` (None: not)."""
+        own = self.sharding
+        if own is None and along is None:
+            return self.with_shape((size, *self.shape))
+        entry = None if along is None else along.spec.partitions[0]
+        known: Any = own if own is not None else along.replicated(self.ndim) if along is not None else None
+        spec = known.spec.update(partitions=(entry, *known.spec.partitions))
+        return self.update(shape=(size, *self.shape), sharding=present(known.update(spec=spec)))
+
     def physical(self) -> ShapedArray:
         """The type of the buffer that holds the value.
 
@@ -215,11 +242,24 @@ class ShapedArray(AbstractValue):
         """`[8,4]`; `[8@data,4]` with a sharding; `[8,4]{V:pipe}` where the value varies over manual axes."""
         sizes = [str(d) for d in self.shape]
         if self.sharding is not None:
-            for i, axes in zip(range(self.ndim), self.sharding.spec):
+            for i, axes in zip(range(self.ndim), self.sharding.spec.partitions):
                 if axes:
                     sizes[i] += f"@{axes if isinstance(axes, str) else '(' + ','.join(axes) + ')'}"
-        varying = f"{{V:{','.join(sorted(self.vma))}}}" if self.vma else ""
-        return f"[{','.join(sizes)}]{varying}"
+        return f"[{','.join(sizes)}]{self._sums()}"
+
+    def _sums(self) -> str:
+        """`{V:pipe, U:data}`: the axes that the value varies, is unreduced or is reduced over, in the mesh's order."""
+        if not self.vma and self.sharding is None:
+            return ""
+        spec, order = None, sorted(self.vma)
+        if self.sharding is not None:
+            spec, names = self.sharding.spec, self.sharding.mesh.axis_names
+            order = [*[a for a in names if a in self.vma], *[a for a in order if a not in names]]
+        found = [("V", order)]
+        if spec is not None:
+            found += [(k, [a for a in names if a in s]) for k, s in (("U", spec.unreduced), ("R", spec.reduced))]
+        texts = [f"{k}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}" for k, axes in found if axes]
+        return f"{{{', '.join(texts)}}}" if texts else ""
 
     def str_short(self) -> str:
         """`f32[8,4]`."""
@@ -233,6 +273,12 @@ class ShapedArray(AbstractValue):
 
     def __str__(self) -> str:
         return ("~" if self.weak_type else "") + dtypes_name(self.dtype) + self._dimensions()
+
+
+def present(sharding: Any) -> Any:
+    """The sharding of a type as types have it: None where it splits nothing and nothing is summed up over it."""
+    spec = sharding.spec
+    return sharding if any(spec.partitions) or spec.unreduced or spec.reduced else None
 
 
 def dtypes_name(dtype: Any) -> str:

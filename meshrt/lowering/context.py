@@ -14,21 +14,24 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
-from meshrt.core.jaxpr import Jaxpr, Literal, Var
+from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
 from meshrt.lowering.types import dense, mlir_type, splat
 from meshrt.sharding.common import over
-from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
-from meshrt.sharding.sdy import mesh_to_sdy_text, to_sdy_text
+from meshrt.sharding.sdy import mesh_to_sdy_text, pinned_text, to_sdy_text
 from propagation.asm import Body, ModuleWriter, Ref
 from propagation.quoting import quote
 
 __all__ = ["LoweringContext", "ModuleLowering"]
 
 
+# They are copied to their uses, each of which has its own sharding.
+_CONSTANTS = frozenset({"stablehlo.constant"})
+_SIZES = re.compile(r"tensor<((?:[0-9]+x)*)")
 _NOT_IN_SYMBOLS = re.compile(r"[^A-Za-z0-9_.$]")
 
 
@@ -46,6 +49,7 @@ class ModuleLowering:
         self.mesh: AbstractMesh | None = None
         self.meshes: dict[AbstractMesh, str] = {}
         self._functions: dict[Any, str] = {}
+        self._pins: dict[tuple[Any, ...], str] = {}
         self._names: dict[str, int] = {}
         self._locations: dict[tuple[Source, str], str] = {}
 
@@ -74,6 +78,17 @@ class ModuleLowering:
             sharding = over(sharding, mesh)
         return to_sdy_text(sharding, ndim, self.mesh_symbol(mesh))
 
+    def pin_text(self, aval: ShapedArray, region: AbstractMesh) -> str:
+        """`<@mesh, [{"x"}, {}]>`: what a type says of Explicit axes, in a region whose axes have these types.
+
+        Explicit axes that do not split the value are replicated; where some axes are Auto the dimensions are open.
+        """
+        key = (aval.sharding, aval.physical().ndim, region)
+        text = self._pins.get(key)
+        if text is None:
+            text = self._pins[key] = pinned_text(aval, region, self.mesh_symbol(self.mesh or region))
+        return text
+
     def mesh_symbol(self, mesh: AbstractMesh) -> str:
         """The `sdy.mesh` symbol of an AbstractMesh, declared on first use."""
         symbol = self.meshes.get(mesh)
@@ -89,6 +104,11 @@ class ModuleLowering:
             symbol = self._functions[jaxpr, manual] = self.unique_name(name)
             function = self.writer.function(symbol, [mlir_type(v.aval) for v in jaxpr.invars])
             ctx = LoweringContext(self, function, manual=manual)
+            region = ctx.pinned_region()
+            if region is not None:
+                function.arg_attrs = [
+                    f"sdy.sharding = #sdy.sharding{self.pin_text(v.aval, region)}" for v in jaxpr.invars
+                ]
             function.ret(ctx.jaxpr(jaxpr, function.args))
         return symbol
 
@@ -236,6 +256,7 @@ class LoweringContext:
         env: dict[Var, Ref] = dict(zip(jaxpr.invars, args))
         location = self.module.location
         saved = self.loc
+        items, region = self.body.items, self.pinned_region()
         for eqn in jaxpr.eqns:
             primitive = eqn.primitive
             rule = primitive.lower
@@ -248,13 +269,58 @@ class LoweringContext:
                 operands = [a if type(a) is Literal else env[a] for a in eqn.invars]
             else:
                 operands = [self.literal(a) if type(a) is Literal else env[a] for a in eqn.invars]
+            start = len(items)
             out = rule(self, eqn, *operands)
             if primitive.multiple_results:
+                if region is not None:
+                    out = self._pinned(eqn, out, start, region)
                 env.update(zip(eqn.outvars, out))
             else:
+                if region is not None:
+                    (out,) = self._pinned(eqn, (out,), start, region)
                 env[eqn.outvars[0]] = out
         self.loc = saved
         return [self.literal(a) if type(a) is Literal else env[a] for a in jaxpr.outvars]
+
+    # -- Explicit axes -------------------------------------------------------------------------------------------------
+
+    def pinned_region(self) -> AbstractMesh | None:
+        """The mesh around what is written here if it has Explicit axes, which types say everything of."""
+        mesh = self.manual or self.module.mesh
+        return mesh if mesh is not None and AxisType.Explicit in mesh.axis_types else None
+
+    def _pinned(self, eqn: Eqn, outs: Sequence[Ref], start: int, region: AbstractMesh) -> list[Ref]:
+        """Writes the shardings of an equation's types onto the operations after `start` that made its results.
+
+        Results that no new operation made get a constraint, unless nothing changed or they are constants.
+        """
+        items = self.body.items
+        pins: dict[int, dict[Ref, str]] = {}
+        found: list[Ref] = []
+        for v, ref in zip(eqn.outvars, outs):
+            aval = v.aval
+            if not aval.ndim or not isinstance(ref, Ref):
+                found.append(ref)
+                continue
+            place = next((i for i in range(len(items) - 1, start - 1, -1) if ref in items[i][2]), None)
+            if place is not None and items[place][0] not in _CONSTANTS and not items[place][6]:
+                pins.setdefault(place, {})[ref] = self.module.pin_text(aval, region)
+            elif any(a.aval.sharding is not aval.sharding for a in eqn.invars if type(a) is Var and a.aval.ndim):
+                text = self.module.pin_text(aval, region)
+                ref = self.op("sdy.sharding_constraint", [ref], aval, f"sharding = #sdy.sharding{text}")
+            found.append(ref)
+        for place, texts in pins.items():
+            name, operands, results, attrs, regions, loc, _ = items[place]
+            per_value = ", ".join([texts.get(r) or self._open_text(r, region) for r in results])
+            text = f"sdy.sharding = #sdy.sharding_per_value<[{per_value}]>"
+            items[place] = (name, operands, results, attrs, regions, loc, text)
+        return found
+
+    def _open_text(self, ref: Ref, region: AbstractMesh) -> str:
+        """The sharding that says nothing, of a value of a tensor type."""
+        sizes = _SIZES.match(ref.type)
+        rank = sizes[1].count("x") if sizes is not None else 0
+        return f"<@{self.module.mesh_symbol(self.module.mesh or region)}, [{', '.join(['{?}'] * rank)}]>"
 
     def literal(self, literal: Literal) -> Ref:
         return self.full(literal.val, literal.aval)

@@ -15,6 +15,7 @@ from meshrt.core.types import aval_of
 from meshrt.heuristics import EMBEDDED_CONSTANT_BYTES
 from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
+from meshrt.sharding.mesh import AxisType
 from meshrt.sharding.named import NamedSharding
 from propagation.asm import ModuleWriter
 from propagation.quoting import quote
@@ -110,8 +111,12 @@ def _is_embedded(const: Any) -> bool:
 
 
 def _sharding_attr(sharding: NamedSharding | None, aval: Any, lowering: ModuleLowering) -> list[str]:
-    if sharding is None or lowering.mesh is None:
+    if lowering.mesh is None:
         return []
+    if sharding is None:
+        if AxisType.Explicit not in lowering.mesh.axis_types:
+            return []
+        return [f"sdy.sharding = #sdy.sharding{lowering.pin_text(aval, lowering.mesh)}"]
     return [f"sdy.sharding = {lowering.sharding_text(sharding, aval.physical().ndim)}"]
 
 

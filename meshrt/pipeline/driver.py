@@ -160,7 +160,7 @@ class Driver:
         """Traces for these arguments (arrays or ShapeDtypeStructs) and finds out where the program runs."""
         avals = tuple(abstract(x) for x in leaves)
         wanted = resolve(self, leaves, avals, tree, static)
-        record = self._traced(TraceKey(tree, static, avals, config.trace_key(), wanted.mesh))
+        record = self._traced(TraceKey(tree, static, wanted.typed_avals(), config.trace_key(), wanted.mesh))
         places = self.places.get(record)
         if places is None:
             places = self.places[record] = placements_of(record.live)

@@ -26,6 +26,7 @@ from meshrt.sharding.context import context_source
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import typed
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.high import numbered
 
@@ -99,11 +100,6 @@ class Wanted:
 
     def add_mesh(self, mesh: Mesh | AbstractMesh, origin: Origin) -> None:
         """`origin` is a text or a function that makes it (names of arguments are computed only for errors)."""
-        if any(t is AxisType.Explicit for t in mesh.axis_types):
-            raise errors.UnsupportedError(
-                f"{_text(origin)} uses {mesh}, which has Explicit axes; explicit mode is not implemented yet: build "
-                "the mesh with axis_types=(AxisType.Auto, ...)"
-            )
         abstract = mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
         if isinstance(mesh, Mesh):
             if self.concrete is None:
@@ -233,6 +229,12 @@ class Wanted:
             raise errors.IndivisibleError(f"{_text(origin)} cannot be sharded so: {e}") from None
         return canonical(sharding, aval)
 
+    def typed_avals(self) -> tuple[ShapedArray, ...]:
+        """The types of the arguments, with what is asked for each one on meshes with Explicit axes."""
+        if self.mesh is None or AxisType.Explicit not in self.mesh.axis_types:
+            return tuple(self.avals)
+        return tuple(a if s is None else typed(a, s) for a, s in zip(self.avals, self.arg_shardings))
+
     def add_out_shardings(self, out_shardings: Any) -> None:
         for s in tree_util.tree_leaves(out_shardings, is_leaf=_is_sharding):
             if isinstance(s, NamedSharding):
@@ -317,7 +319,7 @@ def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
         entries.pop()
     mesh = sharding.mesh if isinstance(sharding.mesh, AbstractMesh) else sharding.mesh.abstract_mesh
     uneven = sharding.uneven and not sharding.splits_evenly(aval.shape)
-    return NamedSharding(mesh, PartitionSpec(*entries), uneven=uneven)
+    return NamedSharding(mesh, sharding.spec.update(partitions=entries), uneven=uneven)
 
 
 def _is_sharding(x: Any) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 
 from meshrt import config, dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
-from meshrt.core.basic.shapes import refuse_out_sharding, transpose
+from meshrt.core.basic.shapes import batched_asked, transpose
+from meshrt.core.completion import OUT_SHARDING, asked, declared
+from meshrt.core.explicit import Application, axes_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -112,9 +114,60 @@ def _dot_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> 
     return out, total
 
 
+def _dot_explicit(app: Application) -> None:
+    """Where both operands are split along the contraction, whether to add up is for the user to say."""
+    (xc, yc), (xb, yb) = app.params["dimension_numbers"]
+    x, y = app.specs
+    lhs_contracting_spec, rhs_contracting_spec = tuple(x[i] for i in xc), tuple(y[i] for i in yc)
+    asked = app.params.get(OUT_SHARDING)
+    if asked is not None:
+        _check_unreduced(app, asked.spec, lhs_contracting_spec, rhs_contracting_spec)
+        return
+    lhs_batch, rhs_batch = tuple(x[i] for i in xb), tuple(y[i] for i in yb)
+    if any(p is not None and q is not None and p != q for p, q in zip(lhs_batch, rhs_batch)):
+        app.refuse(
+            "dot_general requires lhs batch dimensions and rhs batch dimensions to have the consistent sharding, got "
+            f"{lhs_batch} and {rhs_batch}.",
+            _OUT,
+        )
+    pairs = list(zip(lhs_contracting_spec, rhs_contracting_spec))
+    if any(p is not None and q is not None and p != q for p, q in pairs):
+        app.refuse(
+            "dot_general requires contracting dimensions to have consistent sharding, got "
+            f"{lhs_contracting_spec} and {rhs_contracting_spec}.",
+            _OUT,
+        )
+    if any(p is not None and q is not None for p, q in pairs):
+        app.refuse(
+            "Contracting dimensions are sharded and it is ambiguous how the output should be sharded. Please specify "
+            f"the output sharding via the `out_sharding` parameter. Got {lhs_contracting_spec=} and "
+            f"{rhs_contracting_spec=}.",
+            _OUT,
+        )
+
+
+_OUT = "give `out_sharding=P(...)`, for example with the contracted axes dropped (they are summed over)"
+
+
+def _check_unreduced(app: Application, spec: Any, lhs_contracting_spec: Any, rhs_contracting_spec: Any) -> None:
+    if not spec.unreduced:
+        return
+    if lhs_contracting_spec != rhs_contracting_spec:
+        app.refuse(
+            "lhs and rhs contracting dims should be sharded identically when out_sharding provided to dot_general "
+            f"mentions unreduced_axes. Got {lhs_contracting_spec=}, {rhs_contracting_spec=}."
+        )
+    if spec.unreduced != {a for e in lhs_contracting_spec for a in axes_of(e)}:
+        app.refuse(
+            "out_sharding's unreduced axes should be equal to the contracting specs. Got unreduced axes="
+            f"{set(spec.unreduced)} and contracting spec={lhs_contracting_spec}."
+        )
+
+
 def _dot_transpose(
-    ct: Any, x: Any, y: Any, *, dimension_numbers: Any, precision: Any, preferred_element_type: Any
-) -> list[Any]:
+    ct: Any, x: Any, y: Any, *, dimension_numbers: Any, precision: Any, preferred_element_type: Any,
+    out_sharding: Any = None,
+) -> list[Any]:  # fmt: skip
     (xc, yc), (xb, yb) = dimension_numbers
     if is_undefined(x):
         return [_pull(ct, x.aval, y, xc, yc, xb, yb, precision, preferred_element_type, left=True), None]
@@ -161,15 +214,25 @@ def _pull(
         preferred = preferred or aval.dtype
     pair = ((ct, ct_contract, batch), (other, tuple(other_free), tuple(other_b)))
     (a, a_contract, a_batch), (b, b_contract, b_batch) = pair if ct_first else pair[::-1]
+    wanted = declared(aval, (ct_aval, other_aval))
+    if wanted:
+        wanted = {OUT_SHARDING: _cotangent_sharding(wanted[OUT_SHARDING], order)}
     out = dot_general_p.bind(
         a, b, dimension_numbers=((a_contract, b_contract), (a_batch, b_batch)), precision=precision,
-        preferred_element_type=preferred,
+        preferred_element_type=preferred, **wanted,
     )  # fmt: skip
     permutation = [0] * len(order)
     for position, dim in enumerate(order):
         permutation[dim] = position
     out = transpose(out, permutation)
     return convert_element_type(out, aval.dtype, aval.weak_type) if aval_of(out).dtype != aval.dtype else out
+
+
+def _cotangent_sharding(sharding: Any, order: Sequence[int]) -> Any:
+    """That of the cotangent of an operand, with its dimensions in this order: where it is reduced, of partial sums."""
+    spec = sharding.spec
+    entries = [spec.partitions[d] for d in order]
+    return sharding.update(spec=spec.update(partitions=entries, unreduced=spec.reduced, reduced=spec.unreduced))
 
 
 def _moved(left: ShapedArray, contracting: Sequence[int]) -> int:
@@ -185,22 +248,25 @@ def _dot_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict
     (xc, yc), (xb, yb) = params["dimension_numbers"]
     dx, dy = dims
     rest = {k: params[k] for k in ("precision", "preferred_element_type")}
+    mapped = 0 if dx is not None else 1
     xc, xb, yc, yb = _shift(xc, dx), _shift(xb, dx), _shift(yc, dy), _shift(yb, dy)
     if dx is not None and dy is not None:
         numbers = ((xc, yc), ((dx, *xb), (dy, *yb)))
+        rest.update(batched_asked(params, args[0], dx))
         return dot_general_p.bind(*args, dimension_numbers=numbers, **rest), 0
-    out = dot_general_p.bind(*args, dimension_numbers=((xc, yc), (xb, yb)), **rest)
+    x_free = _free(aval_of(args[0]).ndim, xc, xb)
     if dx is not None:
-        free = _free(aval_of(args[0]).ndim, xc, xb)
-        return out, len(xb) + free.index(dx)
-    x_free = len(_free(aval_of(args[0]).ndim, xc, xb))
-    free = _free(aval_of(args[1]).ndim, yc, yb)
-    return out, len(xb) + x_free + free.index(dy)
+        out = len(xb) + x_free.index(dx)
+    else:
+        out = len(xb) + len(x_free) + _free(aval_of(args[1]).ndim, yc, yb).index(dy)
+    rest.update(batched_asked(params, args[mapped], dims[mapped], out))
+    return dot_general_p.bind(*args, dimension_numbers=((xc, yc), (xb, yb)), **rest), out
 
 
 dot_general_p = Primitive(
     "dot_general", _dot_infer, lower=_dot_lower, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch,
-    contraction=True, batch_dimensions=lambda params: params["dimension_numbers"][1][0], finite=True,
+    explicit=_dot_explicit, contraction=True, batch_dimensions=lambda params: params["dimension_numbers"][1][0],
+    finite=True,
 )  # fmt: skip
 
 
@@ -217,7 +283,6 @@ def dot_general(
 
     `dimension_numbers` is ((lhs contracting, rhs contracting), (lhs batch, rhs batch)).
     """
-    refuse_out_sharding(out_sharding)
     (xc, yc), (xb, yb) = dimension_numbers
     x, y = aval_of(lhs), aval_of(rhs)
     numbers = tuple(
@@ -228,9 +293,11 @@ def dot_general(
         preferred_element_type = dtypes.canonicalize_dtype(dtypes.dtype(preferred_element_type))
         if preferred_element_type == x.dtype == y.dtype:
             preferred_element_type = None
+    (contracting, _), (batch, _) = numbers
+    wanted = asked(out_sharding, x.ndim + y.ndim - 2 * len(contracting) - len(batch), "dot_general")
     return dot_general_p.bind(
         lhs, rhs, dimension_numbers=numbers, precision=canonical_precision(precision),
-        preferred_element_type=preferred_element_type,
+        preferred_element_type=preferred_element_type, **wanted,
     )  # fmt: skip
 
 

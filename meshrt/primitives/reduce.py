@@ -55,7 +55,7 @@ def _chooser_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
         if t is None:
             return out, None
         aval = aval_of(x)
-        chosen = convert_element_type(eq_p.bind(x, keep_dims(out, axes, aval.shape)), aval.dtype)
+        chosen = convert_element_type(eq_p.bind(x, keep_dims(out, axes, aval)), aval.dtype)
         count = reduce_sum_p.bind(chosen, axes=axes)
         return out, div_p.bind(reduce_sum_p.bind(mul_p.bind(t, chosen), axes=axes), count)
 

@@ -12,6 +12,7 @@ from meshrt.heuristics import KEPT_SHAPES
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.host_memory import aligned_zeros
 from meshrt.sharding.named import Sharding
+from meshrt.sharding.typed import typed
 
 __all__ = [
     "Signature", "extents", "filled", "handlers", "local_positions", "native_sharding", "shard_slices", "signature",
@@ -74,7 +75,7 @@ class Signature:
 
 
 def signature(aval: ShapedArray, sharding: Sharding, committed: bool = True) -> Signature:
-    """The one Signature of these three.
+    """The one Signature of these three; its type says how Explicit axes split the array, whatever `aval` says.
 
     Raises:
       IndivisibleError, RankMismatchError: the sharding does not fit the shape.
@@ -84,7 +85,9 @@ def signature(aval: ShapedArray, sharding: Sharding, committed: bool = True) -> 
     found = sharding.signatures.get(key)
     if found is None:
         sharding.shard_shape(aval.shape)
-        found = sharding.signatures.setdefault(key, Signature(aval, sharding, committed))
+        made = typed(aval, sharding)
+        found = signature(made, sharding, committed) if made is not aval else Signature(aval, sharding, committed)
+        found = sharding.signatures.setdefault(key, found)
     return found
 
 

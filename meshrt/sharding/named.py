@@ -288,6 +288,10 @@ class NamedSharding(Sharding):
         """The same split over the AbstractMesh."""
         return NamedSharding(self.mesh.abstract_mesh, self.spec, memory_kind=self.memory_kind, uneven=self.uneven)
 
+    def replicated(self, ndim: int) -> NamedSharding:
+        """Over the same mesh, no dimension of `ndim` split; one entry for each."""
+        return NamedSharding(self.mesh, PartitionSpec(*(None,) * ndim))
+
     def __repr__(self) -> str:
         kind = f", memory_kind={self.memory_kind}" if self.memory_kind is not None else ""
         kind += ", uneven=True" if self.uneven else ""

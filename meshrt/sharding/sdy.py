@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from meshrt import errors
-from meshrt.sharding.mesh import BaseMesh
+from meshrt.sharding.mesh import AxisType, BaseMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 from propagation.errors import ModuleParseError
 from propagation.sdy_text import AxisText, axis_text, dim_text, mesh_text, read_sharding, sharding_text
 
-__all__ = ["mesh_to_sdy_text", "spec_from_sdy", "spec_from_sdy_text", "to_sdy_text"]
+__all__ = ["mesh_to_sdy_text", "pinned_text", "spec_from_sdy", "spec_from_sdy_text", "to_sdy_text"]
 
 _OPEN = dim_text((), is_open=True)
 
@@ -40,6 +40,21 @@ def to_sdy_text(sharding: NamedSharding | PartitionSpec, ndim: int, mesh_name: s
     dims = [dim_text(map(_axis, axes_of(e))) if e is not UNCONSTRAINED else _OPEN for e in spec.padded(ndim)]
     unreduced = sorted(map(_axis, spec.unreduced)) if spec.unreduced else ()
     return f"#sdy.sharding{sharding_text(mesh_name, dims, (), unreduced)}"
+
+
+def pinned_text(aval: Any, mesh: BaseMesh, mesh_name: str) -> str:
+    """`<@mesh, [{"x"}, {}]>`: what the type of a value says of the Explicit axes of `mesh`, without the head.
+
+    Where all axes are Explicit the dimensions are closed. Else they are open for the Auto ones, and Explicit axes that
+    do not split the value are replicated.
+    """
+    sharding, ndim = aval.sharding, aval.physical().ndim
+    spec = sharding.spec if sharding is not None else PartitionSpec()
+    is_mixed = AxisType.Auto in mesh.axis_types
+    dims = [dim_text(map(_axis, axes_of(e)), is_open=is_mixed) for e in spec.padded(ndim)]
+    used = {*spec.axes, *spec.unreduced}
+    rest = [_axis(a) for a in mesh.explicit_axes if a not in used] if is_mixed else ()
+    return sharding_text(mesh_name, dims, rest, sorted(map(_axis, spec.unreduced)))
 
 
 def spec_from_sdy(dims: Iterable[tuple[Iterable[str], bool]], unreduced: Iterable[str] = ()) -> PartitionSpec:

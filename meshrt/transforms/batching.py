@@ -37,8 +37,7 @@ class BatchTracer(Tracer):
 
     def __init__(self, trace: BatchTrace, value: Any, dim: int):
         self._trace, self.value, self.dim = trace, value, dim
-        aval = aval_of(value)
-        self.aval = aval.with_shape(aval.shape[:dim] + aval.shape[dim + 1 :])
+        self.aval = aval_of(value).without(dim)
 
 
 class BatchTrace(Trace):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt.core.basic.reshard import as_split
 from meshrt.core.basic.shapes import instantiate
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.primitive import Primitive, missing_rule
@@ -74,8 +75,17 @@ class JVPTrace(Trace):
         finally:
             context.trace = saved
         if not primitive.multiple_results:
-            return out if tangent_out is None else JVPTracer(self, out, tangent_out)
-        return [p if t is None else JVPTracer(self, p, t) for p, t in zip(out, tangent_out)]
+            return out if tangent_out is None else self._pair(out, tangent_out)
+        return [p if t is None else self._pair(p, t) for p, t in zip(out, tangent_out)]
+
+    def _pair(self, primal: Any, tangent: Any) -> JVPTracer:
+        """A result with its tangent, which is split as it is."""
+        tracer = JVPTracer(self, primal, tangent)
+        own = tangent.aval if isinstance(tangent, Tracer) else aval_of(tangent)
+        if own.sharding is not tracer.aval.sharding:
+            with set_trace(self.parent):
+                tracer.tangent = as_split(tangent, tracer.aval.sharding)
+        return tracer
 
 
 def jvp_flat(fun: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from meshrt.core import source
 from meshrt.core.basic.pointwise import add_tangents
+from meshrt.core.basic.reshard import cotangent_of
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, Undefined, is_undefined, missing_rule
@@ -162,7 +163,7 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
     pulled = primitive.transpose(step_cts if primitive.multiple_results else step_cts[0], *operands, **params)
     for a, ct in zip(args, pulled):
         if type(a) is Var and ct is not None:
-            env[a] = add_tangents(env.get(a), ct)
+            env[a] = add_tangents(env.get(a), cotangent_of(a.aval, ct))
 
 
 def backward_jaxpr(jaxpr: Jaxpr, args: Sequence[Any], cts: Sequence[Any]) -> list[Any]:

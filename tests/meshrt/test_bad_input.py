@@ -100,9 +100,8 @@ def test_indivisible_device_put_names_its_path(mesh):
     check(e.value, ValueError, "['a']", "6")
 
 
-@pytest.mark.parametrize("kind", [AxisType.Manual, AxisType.Explicit])
-def test_axes_that_are_not_auto(kind):
-    """No mode that JAX has and we have not is taken for Auto."""
+def test_manual_axes_outside_of_shard_map():
+    kind = AxisType.Manual
     other = meshrt.make_mesh((4, 2), ("data", "model"), axis_types=(kind, AxisType.Auto))
     sharding, x = NamedSharding(other, P("data")), np.ones((8, 8), np.float32)
     on = lambda: meshrt.device_put(x, sharding)
@@ -114,7 +113,7 @@ def test_axes_that_are_not_auto(kind):
         lambda: meshrt.jit(lambda x: x, out_shardings=sharding)(x),
         lambda: meshrt.jit(lambda x: meshrt.jit(lambda x: x, in_shardings=sharding)(x))(x),
     ]
-    for call in calls if kind is AxisType.Explicit else [*calls, on]:
+    for call in [*calls, on]:
         with pytest.raises(errors.MeshrtError, match=rf"{kind!r}.*axis_types=\(AxisType.Auto, \.\.\.\)"):
             call()
 
@@ -262,13 +261,6 @@ def test_abstract_mesh_without_devices():
     with pytest.raises(errors.MeshError) as e:
         lowered.compile()(np.ones(8, np.float32))
     check(e.value, ValueError, "device_assignment")
-
-
-def test_explicit_axes_are_refused():
-    mesh = meshrt.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
-    with pytest.raises(errors.UnsupportedError) as e:
-        meshrt.jit(lambda x: x)(meshrt.device_put(np.ones(8), NamedSharding(mesh, P("x"))))
-    check(e.value, NotImplementedError, "Explicit", "AxisType.Auto")
 
 
 def test_gradient_of_integers_and_of_arrays():

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.completion import OUT_SHARDING, asked, declared
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of, short_dtype
 
 __all__ = [
     "batch_together",
+    "batched_asked",
     "bring_to_front",
     "broadcast_in_dim",
     "broadcast_in_dim_p",
@@ -80,6 +82,17 @@ def refuse_out_sharding(out_sharding: Any) -> None:
         )
 
 
+def batched_asked(params: dict[str, Any], x: Any, dim: int = 0, out: int = 0) -> dict[str, Any]:
+    """The parameters that ask for a sharding, for operands with a mapped dimension: that of `x` is `dim`, that of the
+    result is to be `out`. It stays split as it is."""
+    if OUT_SHARDING not in params:
+        return {}
+    wanted, own = params[OUT_SHARDING], aval_of(x).sharding
+    entry = None if own is None else own.spec.partitions[dim]
+    entries = insert(wanted.spec.partitions, out, entry)
+    return {OUT_SHARDING: wanted.update(spec=wanted.spec.update(partitions=entries))}
+
+
 def linear_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
     """The jvp rule of a primitive that is linear in its only operand: the same operation on the tangent."""
 
@@ -118,7 +131,7 @@ def _broadcast_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
 
 
 def _broadcast_transpose(
-    ct: Any, x: Any, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...]
+    ct: Any, x: Any, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...], out_sharding: Any = None
 ) -> list[Any]:
     aval = x.aval
     new = tuple(d for d in range(len(shape)) if d not in broadcast_dimensions)
@@ -132,7 +145,7 @@ def _broadcast_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params
     x = move_dim(args[0], dims[0], 0)
     shape = (size, *params["shape"])
     broadcast = (0, *(d + 1 for d in params["broadcast_dimensions"]))
-    return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=broadcast), 0
+    return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=broadcast, **batched_asked(params, x)), 0
 
 
 broadcast_in_dim_p: Primitive = Primitive(
@@ -149,19 +162,20 @@ def broadcast_in_dim(
     operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None
 ) -> Any:
     """Maps dimension i of `operand` to dimension `broadcast_dimensions[i]` of a result of `shape`, replicating."""
-    refuse_out_sharding(out_sharding)
     shape = canonical_shape(shape)
     dims = tuple(broadcast_dimensions)
+    wanted = asked(out_sharding, len(shape), "broadcast_in_dim")
     aval = aval_of(operand)
-    if shape == aval.shape and len(dims) == len(shape) and not isinstance(operand, _NO_ARRAYS):
+    if shape == aval.shape and len(dims) == len(shape) and not isinstance(operand, _NO_ARRAYS) and not wanted:
         return operand
-    return broadcast_in_dim_p.bind(operand, shape=shape, broadcast_dimensions=dims)
+    return broadcast_in_dim_p.bind(operand, shape=shape, broadcast_dimensions=dims, **wanted)
 
 
 def zeros(aval: ShapedArray) -> Any:
     """An array of zeros of a type, in the current trace."""
     dtype = dtypes.canonicalize_dtype(dtypes.dtype(aval.dtype))
-    return broadcast_in_dim_p.bind(np.asarray(0).astype(dtype)[()], shape=aval.shape, broadcast_dimensions=())
+    zero = np.asarray(0).astype(dtype)[()]
+    return broadcast_in_dim_p.bind(zero, shape=aval.shape, broadcast_dimensions=(), **declared(aval, ()))
 
 
 def instantiate(tangent: Any, primal: Any) -> Any:
@@ -183,13 +197,18 @@ def _reshape_infer(x: ShapedArray, *, new_sizes: tuple[int, ...]) -> ShapedArray
 
 
 def _reshape_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
-    return reshape_p.bind(move_dim(args[0], dims[0], 0), new_sizes=(size, *params["new_sizes"])), 0
+    x = move_dim(args[0], dims[0], 0)
+    return reshape_p.bind(x, new_sizes=(size, *params["new_sizes"]), **batched_asked(params, x)), 0
+
+
+def _reshape_transpose(ct: Any, x: Any, *, new_sizes: tuple[int, ...], out_sharding: Any = None) -> list[Any]:
+    return [reshape_p.bind(ct, new_sizes=x.aval.shape, **declared(x.aval, [aval_of(ct)]))]
 
 
 reshape_p: Primitive = Primitive(
     "reshape", _reshape_infer, jvp=linear_jvp(lambda: reshape_p), batch=_reshape_batch, cheap=True,
     lower=lambda ctx, eqn, x: ctx.op("stablehlo.reshape", [x], eqn.outvars[0].aval),
-    transpose=lambda ct, x, *, new_sizes: [reshape_p.bind(ct, new_sizes=x.aval.shape)], finite=True,
+    transpose=_reshape_transpose, finite=True,
 )  # fmt: skip
 
 
@@ -197,13 +216,13 @@ def reshape(
     operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
 ) -> Any:
     """`operand` with shape `new_sizes` (row-major order); `dimensions` permutes it first."""
-    refuse_out_sharding(out_sharding)
     new_sizes = canonical_shape(new_sizes)
+    wanted = asked(out_sharding, len(new_sizes), "reshape")
     if dimensions is not None and tuple(dimensions) != tuple(range(aval_of(operand).ndim)):
         operand = transpose(operand, dimensions)
-    if aval_of(operand).shape == new_sizes and not isinstance(operand, _NO_ARRAYS):
+    if aval_of(operand).shape == new_sizes and not isinstance(operand, _NO_ARRAYS) and not wanted:
         return operand
-    return reshape_p.bind(operand, new_sizes=new_sizes)
+    return reshape_p.bind(operand, new_sizes=new_sizes, **wanted)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -298,9 +317,12 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(n for i, n in enumerate(shape) if i not in axes)
 
 
-def keep_dims(x: Any, axes: Sequence[int], shape: Sequence[int]) -> Any:
-    """A reduced array broadcast back to `shape`."""
-    return broadcast_in_dim(x, shape, [i for i in range(len(shape)) if i not in axes])
+def keep_dims(x: Any, axes: Sequence[int], aval: ShapedArray) -> Any:
+    """An array that was reduced over `axes`, broadcast back to the shape and sharding of `aval`."""
+    dims = tuple(i for i in range(aval.ndim) if i not in axes)
+    if not axes:
+        return x
+    return broadcast_in_dim_p.bind(x, shape=aval.shape, broadcast_dimensions=dims, **declared(aval, [aval_of(x)]))
 
 
 def lower_reduce(
@@ -342,7 +364,8 @@ def reducer(
     def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
         d = dims[0]
         axes = tuple(a if a < d else a + 1 for a in params["axes"])
-        return primitive.bind(args[0], axes=axes), d - sum(a < d for a in axes)
+        out = d - sum(a < d for a in axes)
+        return primitive.bind(args[0], axes=axes, **batched_asked(params, args[0], d, out)), out
 
     absent = {} if transpose is not None else dict(NOT_LINEAR)
     if jvp is None:
@@ -355,5 +378,5 @@ def reducer(
 
 reduce_sum_p: Primitive = reducer(
     "reduce_sum", "stablehlo.add", lambda dtype: 0, "iufcb", jvp=linear_jvp(lambda: reduce_sum_p),
-    transpose=lambda ct, x, *, axes: [keep_dims(ct, axes, x.aval.shape)], finite=True,
+    transpose=lambda ct, x, *, axes, out_sharding=None: [keep_dims(ct, axes, x.aval)], finite=True,
 )  # fmt: skip

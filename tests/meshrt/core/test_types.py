@@ -54,7 +54,7 @@ def test_arrays_on_auto_meshes_have_plain_types() -> None:
         (SPLIT, "f32[8@data,4]"),
         (ShapedArray((8, 4), F32, sharding=BOTH), "f32[8@(data,model),4]"),
         (VARYING, "f32[8,4]{V:pipe}"),
-        (SPLIT.update(vma=frozenset({"b", "a"}), dtype=BF16), "bf16[8@data,4]{V:a,b}"),
+        (SPLIT.update(vma=frozenset({"b", "a"}), dtype=BF16), "bf16[8@data,4]{V:(a,b)}"),
     ],
 )
 def test_printing(aval: ShapedArray, short: str) -> None:

@@ -1,0 +1,69 @@
+"""reshard: the same value split in another way over the Explicit axes of a mesh.
+
+    reshard[sharding=NamedSharding(mesh, P("x", None))] a:f32[8,4@y] -> f32[8@x,4]
+
+Every transformation may need one: the cotangent of a value is split as the value is, whatever the operations that
+computed it had to say (`as_split`, `cotangent_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of, present
+
+__all__ = ["as_split", "cotangent_of", "reshard_p"]
+
+
+def _infer(x: ShapedArray, *, sharding: Any) -> ShapedArray:
+    return x.update(sharding=present(sharding))
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, sharding: Any) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    return reshard_p.bind(x, sharding=sharding), None if t is None else reshard_p.bind(t, sharding=sharding)
+
+
+def _transpose(ct: Any, x: Any, *, sharding: Any) -> list[Any]:
+    return [as_split(ct, x.aval.sharding)]
+
+
+def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+    (x,), (d,), sharding = args, dims, params["sharding"]
+    own = aval_of(x).sharding
+    entries = list(sharding.spec.partitions)
+    entries.insert(d, None if own is None else own.spec.partitions[d])
+    return reshard_p.bind(x, sharding=sharding.update(spec=sharding.spec.update(partitions=entries))), d
+
+
+def _lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
+    return x  # what is written of the result's type, as for every equation, moves the value
+
+
+reshard_p: Primitive = Primitive(
+    "reshard", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, typed=True, cheap=True, finite=True,
+    constraint=lambda params: params["sharding"],
+)  # fmt: skip
+
+
+def as_split(x: Any, sharding: Any) -> Any:
+    """`x`, split as `sharding` of a type says (None: replicated)."""
+    own: Any = aval_of(x).sharding
+    if own is sharding:
+        return x
+    return reshard_p.bind(x, sharding=own.replicated(aval_of(x).ndim) if sharding is None else sharding)
+
+
+def cotangent_of(aval: ShapedArray, ct: Any) -> Any:
+    """`ct`, split as the cotangents of values of type `aval` are: as the values, partial sums where they are copies."""
+    wanted = aval.sharding
+    if aval_of(ct).sharding is wanted:
+        return ct
+    if wanted is not None and (wanted.spec.unreduced or wanted.spec.reduced):
+        spec = wanted.spec
+        dual = spec.update(unreduced=spec.reduced, reduced=spec.unreduced)
+        wanted = wanted.update(spec=dual)
+    return as_split(ct, wanted)

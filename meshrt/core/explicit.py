@@ -1,0 +1,141 @@
+"""What a primitive adds to the factor rule of its operations where mesh axes are Explicit.
+
+The shardings of results follow from the sharding rules of the StableHLO that a primitive lowers to
+(`meshrt.lowering.explicit`). Some primitives accept less than those rules, because the rule would leave a choice to
+somebody else, and some know more: a slice keeps the sharding of a dimension that it shortens. Their records say so
+with the trait `explicit`, a function of an `Application`: it raises, or returns the entries of every result, or None,
+which leaves the rest to the rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from meshrt import errors
+from meshrt.core import source
+from meshrt.core.types import ShapedArray
+
+if TYPE_CHECKING:
+    from meshrt.core.primitive import Primitive
+
+__all__ = ["Application", "Spec", "alike", "axes_of", "each", "keeps", "parts", "refusal", "whole"]
+
+# One entry per dimension: None, an axis, or a tuple of axes, major first.
+Spec = tuple[Any, ...]
+Policy = Callable[["Application"], "Sequence[Spec] | None"]
+
+
+class Application(NamedTuple):
+    """A primitive applied to operands with shardings.
+
+    `avals` are the types of the operands and `types` the bare ones of the results; `specs` has the entries of every
+    operand, `sizes` those of the mesh's axes.
+    """
+
+    primitive: Primitive
+    avals: Sequence[ShapedArray]
+    params: dict[str, Any]
+    types: Sequence[ShapedArray]
+    specs: Sequence[Spec]
+    sizes: dict[Any, int]
+
+    def refuse(self, why: str, fixes: str = "") -> NoReturn:
+        """Raises ShardingTypeError with the operands' types, the user's line and what to do."""
+        raise refusal(self.primitive.name, self.avals, why, fixes)
+
+    def parts(self, entry: Any) -> int:
+        """Into how many parts an entry splits a dimension."""
+        return parts(entry, self.sizes)
+
+
+def axes_of(entry: Any) -> tuple[Any, ...]:
+    """The axes of one entry, major first."""
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+
+def parts(entry: Any, sizes: dict[Any, int]) -> int:
+    """Into how many parts an entry splits a dimension, on a mesh with axes of these sizes."""
+    return math.prod([sizes[a] for a in axes_of(entry)])
+
+
+RESHARD = "`meshrt.sharding.reshard(x, P(...))` an operand before"
+AUTO = "let propagation decide here with `meshrt.sharding.auto_axes(f, out_sharding=P(...))`"
+
+
+def refusal(name: str, avals: Sequence[Any], why: str, fixes: str = "") -> errors.ShardingTypeError:
+    """The error for shardings with which `name` cannot be applied; `fixes` says what to do beside the usual."""
+    types = ", ".join(a.str_short() for a in avals)
+    first = f"{fixes}, or " if fixes else ""
+    return errors.ShardingTypeError(
+        f"{why} This is {name} of {types} at {source.capture()}. To go on, {first}{RESHARD}, or {AUTO}"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Policies that several primitives share
+
+
+def whole(dimensions: Callable[[dict[str, Any]], Sequence[int]], text: str) -> Policy:
+    """The dimensions that the params name must not be split; `text` may use {entry}, {spec}, {type} and {dim}."""
+
+    def policy(app: Application) -> None:
+        for aval, spec in zip(app.avals, app.specs):
+            for d in dimensions(app.params):
+                if spec and spec[d] is not None:
+                    app.refuse(text.format(entry=spec[d], spec=shown(spec), type=aval.str_short(), dim=d))
+
+    return policy
+
+
+def alike(text: str) -> Policy:
+    """All operands that are not scalars must be split alike; `text` may use {specs}."""
+
+    def policy(app: Application) -> None:
+        specs = [s for a, s in zip(app.avals, app.specs) if a.ndim]
+        if any(s != specs[0] for s in specs):
+            app.refuse(text.format(specs=", ".join(map(shown, specs))))
+
+    return policy
+
+
+def keeps(name: str) -> Policy:
+    """Results are split as the first operand; where a size changes the parts must still divide it."""
+
+    def policy(app: Application) -> list[Spec]:
+        spec, shape = app.specs[0], app.avals[0].shape
+        for out in app.types:
+            for n, m, entry in zip(shape, out.shape, spec):
+                if n != m and entry is not None and m % app.parts(entry):
+                    app.refuse(
+                        f"{name} on sharded dims where out dim ({m}) is not divisible by mesh axes "
+                        f"({app.parts(entry)}) with spec ({shown_entry(entry)}) is not implemented. Got input type="
+                        f"{app.avals[0].str_short()} and output shape={out.shape}."
+                    )
+        return [spec] * len(app.types)
+
+    return policy
+
+
+def each(*policies: Policy) -> Policy:
+    """All of these, in order; the first that returns entries decides."""
+
+    def policy(app: Application) -> Sequence[Spec] | None:
+        for one in policies:
+            found = one(app)
+            if found is not None:
+                return found
+        return None
+
+    return policy
+
+
+def shown_entry(entry: Any) -> str:
+    """`x`, or `('x', 'y')`."""
+    return str(entry)
+
+
+def shown(spec: Spec) -> str:
+    """`('x', None)`."""
+    return str(tuple(spec))

@@ -1,0 +1,112 @@
+"""`reshard`, `typeof`, and the door to the rules of Explicit axes: what users see of shardings in types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core import source
+from meshrt.core.basic.reshard import reshard_p
+from meshrt.core.completion import Completion
+from meshrt.core.trace import EVAL, EvalTrace, Tracer, context
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.runtime.transfer import put_leaf
+from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.context import get_abstract_mesh
+from meshrt.sharding.mesh import AxisType, Mesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import asked, sharding_of
+from meshrt.transforms.high import opened
+
+__all__ = ["reshard", "typeof"]
+
+
+def _shardings(primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any], types: Any) -> Sequence[Any]:
+    # Start-up time: the rules of propagation, which a program without Explicit axes never needs while it is traced.
+    from meshrt.lowering.explicit import shardings
+
+    Completion.shardings = staticmethod(shardings)
+    return shardings(primitive, avals, params, types)
+
+
+Completion.shardings = staticmethod(_shardings)
+
+
+def typeof(x: Any) -> Any:
+    """The type of an array, a tracer, a NumPy value or a Python scalar.
+
+    On a mesh with Explicit axes its `sharding` is complete: `NamedSharding(AbstractMesh, P(...))` with one entry per
+    dimension, None for those that no Explicit axis splits. ArgumentTypeError for anything that is no array.
+
+    >>> typeof(jnp.zeros((8, 4)))
+    ShapedArray(float32[8,4])
+    """
+    aval = aval_of(x)
+    if aval.is_high or aval.sharding is not None:
+        return aval
+    own = getattr(x, "sharding", None)
+    mesh = own.mesh.abstract_mesh if isinstance(own, NamedSharding) else get_abstract_mesh()
+    if AxisType.Explicit not in mesh.axis_types:
+        return aval
+    return aval.update(sharding=sharding_of(aval, mesh))
+
+
+def reshard(xs: Any, out_shardings: Any) -> Any:
+    """Every array of the pytree `xs`, split in another way over the Explicit axes of a mesh.
+
+    `out_shardings` is a NamedSharding, a PartitionSpec of the mesh in context, or a pytree prefix of them. The
+    cotangent is resharded to the sharding of `xs`. Outside of jit the arrays are moved.
+
+    Raises:
+      ShardingError: no sharding; axes that are not Explicit; more partial sums than the value has.
+      MeshContextError: a PartitionSpec where no mesh is in context. RankMismatchError: more entries than dimensions.
+
+    >>> y = meshrt.sharding.reshard(x, P("data", None))
+    """
+    xs = opened(xs)
+    leaves, tree = tree_util.tree_flatten(xs)
+    is_leaf = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec)
+    try:
+        wanted = tree_util.broadcast_prefix(out_shardings, xs, is_leaf=is_leaf)
+    except errors.TreeError as e:
+        raise errors.TreeError(
+            f"the out_shardings of reshard at {source.capture()} must be a pytree prefix of its value: {e}"
+        ) from None
+    out = []
+    for i, (x, s) in enumerate(zip(leaves, wanted)):
+        aval = aval_of(x)
+        sharding = None if s is None else asked(s, aval.ndim, "reshard", is_consistent=False)
+        if sharding is None:
+            path = tree_util.keystr(tree_util.tree_leaves_with_path(xs)[i][0])
+            raise errors.ShardingError(
+                "Reshard should only be used with out_shardings which are non-None and have a non-empty mesh. Got "
+                f"sharding {s} for value{path} at {source.capture()}; give P(...) under meshrt.set_mesh(mesh), or a "
+                "NamedSharding"
+            )
+        out.append(_move(x, sharding, s))
+    return tree_util.tree_unflatten(tree, out)
+
+
+def _move(x: Any, sharding: NamedSharding, given: Any) -> Any:
+    """`x` split by `sharding`, which has one entry per dimension; `given` is how the user wrote it."""
+    if isinstance(x, Tracer) or context.trace is not EVAL:
+        return reshard_p.bind(x, sharding=sharding)
+    return _move_array(x, sharding, given.mesh if isinstance(given, NamedSharding) else None)
+
+
+def _move_array(x: Any, sharding: NamedSharding, mesh: Any = None) -> Any:
+    """The eager form. Over an AbstractMesh the devices are those of the array or of the mesh in context."""
+    own = getattr(x, "sharding", None)
+    if not isinstance(mesh, Mesh):
+        mesh = own.mesh if isinstance(own, NamedSharding) else mesh_context.concrete
+    if mesh is None or mesh.abstract_mesh.shape_tuple != sharding.mesh.shape_tuple:
+        raise errors.MeshContextError(
+            f"reshard to {sharding} does not say on which devices, and the value of type {aval_of(x).str_short()} "
+            f"is on {own}: enter the mesh with meshrt.set_mesh, or give a NamedSharding over a Mesh"
+        )
+    concrete = NamedSharding(mesh.update_axis_types(sharding.mesh._types), sharding.spec)
+    if sharding.spec.unreduced or (isinstance(own, NamedSharding) and own.spec.unreduced):
+        return EvalTrace.evaluate(reshard_p, (x,), {"sharding": sharding})
+    return put_leaf(x, concrete, False, None)

@@ -1,0 +1,134 @@
+"""Shardings in types: the part of a sharding that Explicit axes have, in the one form that types are interned by.
+
+A type's sharding is a NamedSharding over an AbstractMesh whose spec has one entry per dimension and names Explicit
+axes only. It is None where no such axis splits the value: a replicated value's type is the bare one, and so is every
+type on meshes of Auto axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, cast
+
+from meshrt import config, errors
+from meshrt.core import source
+from meshrt.core.completion import Completion
+from meshrt.core.types import ShapedArray
+from meshrt.sharding.context import context_source, get_abstract_mesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh, Mesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
+
+__all__ = ["asked", "entries_of", "mesh_of", "on", "sharding_of", "type_sharding", "typed"]
+
+Entry = Any
+
+
+def type_sharding(
+    mesh: BaseMesh,
+    entries: Sequence[Entry],
+    unreduced: Iterable[Hashable] = (),
+    reduced: Iterable[Hashable] = (),
+) -> NamedSharding | None:
+    """What a type says of a value split over `mesh` as `entries` (one per dimension) have it.
+
+    DuplicateAxisError if an axis stands twice.
+    """
+    types, sizes = mesh._types, mesh._sizes
+    whole = config.settings.remove_size_one_mesh_axis_from_type
+
+    def kept(axes: Iterable[Hashable]) -> tuple[Hashable, ...]:
+        return tuple(a for a in axes if types[a] is AxisType.Explicit and not (whole and sizes[a] == 1))
+
+    dims = [kept(axes_of(e)) or None for e in entries]
+    open_sums, replicas = frozenset(kept(unreduced)), frozenset(kept(reduced))
+    if not open_sums and not replicas and not any(dims):
+        return None
+    return NamedSharding(_abstract(mesh), PartitionSpec(*dims, unreduced=open_sums, reduced=replicas))
+
+
+def _abstract(mesh: BaseMesh) -> AbstractMesh:
+    return mesh.abstract_mesh if isinstance(mesh, Mesh) else cast(AbstractMesh, mesh)
+
+
+def on(sharding: NamedSharding, ndim: int) -> NamedSharding | None:
+    """The sharding of the type of a value of `ndim` dimensions that is laid out by `sharding`."""
+    if AxisType.Explicit not in sharding.mesh.axis_types:
+        return None
+    spec = sharding.spec
+    dims = [None if e is UNCONSTRAINED else e for e in spec.padded(ndim)]
+    return type_sharding(sharding.mesh, dims, spec.unreduced, spec.reduced)
+
+
+def typed(aval: ShapedArray, sharding: Any) -> ShapedArray:
+    """The type of a value of type `aval` laid out by a concrete or abstract sharding of any kind."""
+    known = on(sharding, aval.ndim) if isinstance(sharding, NamedSharding) else None
+    return aval if known is aval.sharding else aval.update(sharding=known)
+
+
+def entries_of(aval: Any) -> tuple[Entry, ...]:
+    """One entry per dimension of a type: None, an axis or a tuple of axes."""
+    if aval.sharding is None:
+        return (None,) * int(aval.ndim)
+    known: tuple[Entry, ...] = aval.sharding.spec.partitions
+    return known
+
+
+def mesh_of(avals: Iterable[Any]) -> Any:
+    """The mesh of the first type that has a sharding, else None."""
+    return next((a.sharding.mesh for a in avals if a.sharding is not None), None)
+
+
+def sharding_of(aval: Any, mesh: BaseMesh) -> NamedSharding:
+    """The sharding of a type in full, as `typeof` shows it: replicated where the type has none."""
+    if aval.sharding is not None:
+        known: NamedSharding = aval.sharding
+        return known
+    return NamedSharding(_abstract(mesh), PartitionSpec(*((None,) * aval.ndim)))
+
+
+def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = True) -> NamedSharding | None:
+    """`out_sharding` as `function` was given it, for a result of `ndim` dimensions, with one entry for each.
+
+    Where it `is_consistent` it must be over the mesh in context.
+
+    Raises:
+      ShardingTypeError: neither a NamedSharding nor a PartitionSpec.
+      MeshContextError: a PartitionSpec where no mesh is in context. MeshMismatchError: another mesh than that.
+      ShardingError: an axis that is not Explicit. RankMismatchError: too many entries.
+    """
+    if out_sharding is None or (isinstance(out_sharding, NamedSharding) and out_sharding.mesh.empty):
+        return None
+    around = get_abstract_mesh()
+    if isinstance(out_sharding, PartitionSpec):
+        if around.empty:
+            raise errors.MeshContextError(
+                "Using PartitionSpec when you are not under a mesh context is not allowed. Please pass a NamedSharding "
+                f"instance or enter into a mesh context via `meshrt.set_mesh`. Got {out_sharding} for {function} at "
+                f"{source.capture()}"
+            )
+        out_sharding = NamedSharding(around, out_sharding)
+    elif not isinstance(out_sharding, NamedSharding):
+        raise errors.ShardingTypeError(
+            f"`out_sharding` argument of {function} only supports instances of `NamedSharding` or `PartitionSpec`. Got "
+            f"{out_sharding} of type: {type(out_sharding)}"
+        )
+    mesh, spec = out_sharding.mesh.abstract_mesh, out_sharding.spec
+    if is_consistent and not around.empty and mesh is not around:
+        raise errors.MeshMismatchError(
+            f"Context mesh {around} (set at {context_source()}) should match the mesh of sharding {mesh} passed to "
+            f"{function}. This error occurs at source: {source.capture()}. Build the sharding over the mesh in "
+            "context, or give a PartitionSpec"
+        )
+    for axis in (*spec.axes, *spec.unreduced, *spec.reduced):
+        if mesh._types[axis] is not AxisType.Explicit:
+            raise errors.ShardingError(
+                f"PartitionSpec passed to {function} cannot contain axis names that are of type Auto or Manual. Got "
+                f"PartitionSpec: {spec} with axis name: {axis} of type: {mesh._types[axis]!r}. This error occurs at "
+                f"source: {source.capture()}. Use meshrt.lax.with_sharding_constraint for Auto axes"
+            )
+    entries = [None if e is UNCONSTRAINED else e for e in spec.padded(ndim)]
+    return NamedSharding(mesh, spec.update(partitions=entries))
+
+
+Completion.asked = staticmethod(asked)
