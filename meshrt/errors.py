@@ -40,6 +40,7 @@ __all__ = [
     "MissingRuleError",
     "NonAddressableError",
     "NonFiniteError",
+    "PhysicalMeshError",
     "RankMismatchError",
     "ShardingError",
     "ShardingTypeError",
@@ -75,6 +76,10 @@ class ConfigError(MeshrtError, ValueError):
 
 class MeshError(MeshrtError, ValueError):
     """A mesh that cannot be built or used as asked."""
+
+
+class PhysicalMeshError(MeshError, AssertionError):
+    """The coordinates of devices do not make up a box of chips."""
 
 
 class MeshContextError(MeshError, RuntimeError):

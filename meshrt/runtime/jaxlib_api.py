@@ -221,7 +221,8 @@ class _KindedSharding(NativeSharding):
 
 
 @functools.lru_cache(4096)
-def _device_list(devices: tuple) -> Any:
+def device_list(devices: tuple) -> Any:
+    """jaxlib's list of these devices."""
     return _jax.DeviceList(devices)
 
 
@@ -232,7 +233,7 @@ def deleted_buffer(device: Any) -> Buffer:
     Deleting a buffer aborts the process where a NumPy view or a DLPack consumer still reads its memory; dropping the
     reference does not, and frees the memory as soon as nobody reads it.
     """
-    sharding = NativeSharding(_device_list((device,)), _xc.HloSharding.replicate())
+    sharding = NativeSharding(device_list((device,)), _xc.HloSharding.replicate())
     buffer = put(_Scalar(), sharding, [np.zeros((), np.float32)], [device])
     buffer.delete()
     return buffer
@@ -244,7 +245,7 @@ class _Scalar:
 
 def clear_device_caches() -> None:
     """Drops every device that this module remembers."""
-    _device_list.cache_clear()
+    device_list.cache_clear()
     deleted_buffer.cache_clear()
 
 
@@ -260,8 +261,8 @@ def native_sharding(
     """
     hlo = hlo_sharding(len(devices), tiling, tiles)
     if memory_kind is None:
-        return NativeSharding(_device_list(devices), hlo)
-    return _KindedSharding(_device_list(devices), hlo, memory_kind)
+        return NativeSharding(device_list(devices), hlo)
+    return _KindedSharding(device_list(devices), hlo, memory_kind)
 
 
 def hlo_sharding(num_devices: int, tiling: tuple[int, ...], tiles: np.ndarray) -> Any:
@@ -306,7 +307,7 @@ def rewrap(buffer: Buffer, aval: Any, sharding: Any) -> Buffer:
 def copy_to_devices(buffers: Sequence[Buffer], devices: Sequence[tuple], shardings: Sequence[Any]) -> list[Buffer]:
     """Shard *i* of each buffer onto device *i* of its device list; always into new memory."""
     # DONATE_INPUT would abort the process where a NumPy view of the buffer is alive.
-    lists = [_device_list(tuple(d)) for d in devices]
+    lists = [device_list(tuple(d)) for d in devices]
     kinds = [_jax.ArrayCopySemantics.ALWAYS_COPY] * len(buffers)
     return _jax.batched_copy_array_to_devices_with_sharding(list(buffers), lists, list(shardings), kinds)
 
@@ -423,8 +424,8 @@ def compile_and_load(
     try:
         if isinstance(module, ir.Module):
             with module.context:
-                return client.compile_and_load(module, _device_list(tuple(devices)), options, list(host_callbacks))
-        return client.compile_and_load(module, _device_list(tuple(devices)), options)
+                return client.compile_and_load(module, device_list(tuple(devices)), options, list(host_callbacks))
+        return client.compile_and_load(module, device_list(tuple(devices)), options)
     except (XlaError, ValueError) as e:
         raise errors.CompileError(f"the compiler for {client.platform} refused the program: {e}") from e
 
@@ -435,7 +436,7 @@ def compile_only(module: str | bytes | ir.Module, devices: Sequence[Any], option
         module = parse(module)
     try:
         with module.context:
-            return devices[0].client.compile(module, _device_list(tuple(devices)), options)
+            return devices[0].client.compile(module, device_list(tuple(devices)), options)
     except (XlaError, ValueError) as e:
         raise errors.CompileError(f"the compiler for {devices[0].device_kind} refused the program: {e}") from e
 
@@ -451,8 +452,8 @@ def deserialize(
     """Binds serialised code to `devices`. `blob` is trusted: only what this user's meshrt wrote may come here."""
     client = devices[0].client
     if host_callbacks:
-        return client.deserialize_executable(blob, _device_list(tuple(devices)), options, list(host_callbacks))
-    return client.deserialize_executable(blob, _device_list(tuple(devices)), options)
+        return client.deserialize_executable(blob, device_list(tuple(devices)), options, list(host_callbacks))
+    return client.deserialize_executable(blob, device_list(tuple(devices)), options)
 
 
 _HANDLER_OPTIONS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_result_handler.__doc__ or "") else {}

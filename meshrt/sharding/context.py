@@ -5,20 +5,19 @@ There is one context. `with mesh:`, `set_mesh(mesh)`, `with set_mesh(mesh):` and
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from meshrt import errors
+from meshrt.core.source import capture
 from meshrt.sharding import _state
+from meshrt.sharding.axes import AbstractDevice
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh, empty_abstract_mesh, empty_mesh
 
-__all__ = ["context_source", "get_abstract_mesh", "get_mesh", "set_mesh", "tracing_mesh", "use_abstract_mesh"]
-
-
-def _caller(depth: int) -> str:
-    frame = sys._getframe(depth)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+__all__ = [
+    "context_device", "context_source", "get_abstract_mesh", "get_mesh", "set_mesh", "tracing_mesh",
+    "use_abstract_mesh",
+]  # fmt: skip
 
 
 class set_mesh:
@@ -50,8 +49,10 @@ class set_mesh:
                 "and shard_map to make them manual for one function"
             )
         self.mesh = mesh
-        abstract = mesh.abstract_mesh if mesh is not None else None
-        self._previous = _state.context.swap(mesh, abstract, _caller(2), False)
+        if mesh is None or mesh.empty:
+            self._previous = _state.context.swap(None, None, None, False)
+        else:
+            self._previous = _state.context.swap(mesh, mesh.abstract_mesh, capture(), False)
 
     def __enter__(self) -> Mesh | None:
         return self.mesh
@@ -71,21 +72,38 @@ def get_mesh() -> Mesh:
 
 
 def get_abstract_mesh() -> AbstractMesh:
-    """The mesh of the context without devices; inside a traced function the one it is traced for."""
-    mesh = _state.context.abstract
-    return empty_abstract_mesh if mesh is None else mesh
+    """The mesh of the context without devices; inside a traced function the one it is traced for.
+
+    An empty one (`.empty`) if there is none.
+    """
+    context = _state.context
+    if context.abstract is None:
+        return empty_abstract_mesh
+    mesh: AbstractMesh = context.abstract
+    return mesh if context.device is None else mesh.update(abstract_device=context.device)
 
 
 def context_source() -> str | None:
     """The user's line that set the mesh of the context, for messages."""
-    return _state.context.where
+    where = _state.context.where
+    return None if where is None else str(where)
+
+
+def context_device() -> AbstractDevice | None:
+    """The kind of device that the AbstractMesh of the context is meant for; None if that is open."""
+    found: AbstractDevice | None = _state.context.device
+    return found
 
 
 class use_abstract_mesh:
     """Makes an AbstractMesh the mesh of the context for a block.
 
+    If the context has a Mesh, its devices stay, in their order, along the new axes. Where it has none, functions are
+    traced for the AbstractMesh, and lowered for the platform of its `abstract_device`; running them needs devices from
+    their arguments.
+
     Raises:
-      ShardingTypeError: not an AbstractMesh. MeshContextError: the context has a mesh of other sizes.
+      ShardingTypeError: not an AbstractMesh. MeshContextError: the context has a mesh of another size.
     """
 
     __slots__ = ("_previous", "mesh")
@@ -98,18 +116,21 @@ class use_abstract_mesh:
         self.mesh = mesh
 
     def __enter__(self) -> AbstractMesh:
-        context = _state.context
+        context, mesh = _state.context, self.mesh
         current = context.abstract
-        if current is not None and not current.empty and not self.mesh.empty and current.size != self.mesh.size:
+        if current is not None and not current.empty and not mesh.empty and current.size != mesh.size:
             raise errors.MeshContextError(
-                f"use_abstract_mesh cannot change the size of the mesh. The context has {current!r} (set at "
-                f"{context.where}), the new one is {self.mesh!r}"
+                f"use_abstract_mesh cannot change the size of the mesh. The context has {current!r} with size "
+                f"{current.size} (set at {context_source()}), the new one is {mesh!r} with size {mesh.size}; leave "
+                "the first context before"
             )
-        concrete = context.concrete
-        if concrete is not None and concrete.abstract_mesh is not self.mesh:
-            concrete = None if concrete.axis_names != self.mesh.axis_names else concrete
-        self._previous = context.swap(concrete, self.mesh, _caller(2), context.tracing)
-        return self.mesh
+        if mesh.empty:
+            self._previous = context.swap(None, None, None, context.tracing)
+        else:
+            concrete = None if context.concrete is None else context.concrete.reshaped(mesh.abstract_mesh)
+            where = capture()
+            self._previous = context.swap(concrete, mesh.abstract_mesh, where, context.tracing, mesh.abstract_device)
+        return mesh
 
     def __exit__(self, *_: object) -> None:
         _state.context.swap(*self._previous)
@@ -119,7 +140,7 @@ class use_abstract_mesh:
 def tracing_mesh(mesh: AbstractMesh | None) -> Iterator[None]:
     """For tracers: the context in which a function is traced for `mesh`; concrete meshes are out of reach."""
     context = _state.context
-    previous = context.swap(context.concrete, mesh, context.where, True)
+    previous = context.swap(context.concrete, mesh, context.where, True, context.device)
     try:
         yield
     finally:

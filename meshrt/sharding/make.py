@@ -1,18 +1,21 @@
-"""Building meshes from the devices at hand."""
+"""`make_mesh`: a mesh from the devices at hand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import errors
+from meshrt.sharding.axes import axis_names_of, axis_sizes_of, axis_types_of
+from meshrt.sharding.device_order import create_device_mesh, create_hybrid_device_mesh, granules, may_split
 from meshrt.sharding.devices import lookup
-from meshrt.sharding.mesh import Mesh, _int_sizes, _names, _types
+from meshrt.sharding.mesh import Mesh
 
-__all__ = ["create_device_mesh", "make_mesh"]
+__all__ = ["make_mesh"]
 
 
 def make_mesh(
@@ -21,111 +24,106 @@ def make_mesh(
     axis_types: Any = None,
     *,
     devices: Sequence[Any] | None = None,
+    dcn_axes: str | Sequence[str] | Mapping[str, int] | None = None,
 ) -> Mesh:
     """A mesh of `axis_shapes` over the first devices at hand, in an order that suits their interconnect.
+
+    >>> meshrt.make_mesh((4, 2), ("data", "model"))
+    Mesh('data': 4, 'model': 2, axis_types=(Auto, Auto))
+    >>> meshrt.make_mesh((32, 16), ("data", "model"), dcn_axes="data")  # two TPU slices of 256 chips
 
     Args:
       axis_shapes: sizes of the axes; their product may be smaller than the number of devices.
       axis_types: an AxisType or one per axis; all Auto by default.
       devices: the devices to use; by default `meshrt.devices()`.
+      dcn_axes: the axes that lie across slices (where devices have no slices, across processes), which a slower
+        network joins: {name: number of slices along it}, whose numbers divide the axes' sizes, or names. One name gets
+        all slices, several the slices of their whole size. Within each slice the devices are arranged as usual.
 
     Raises:
-      MeshError: too few devices, or sizes that are not positive ints.
+      MeshError: too few devices, sizes that are not positive ints, devices of several slices without `dcn_axes`, or
+        `dcn_axes` that do not make up the slices.
+      UnsupportedError: no whole physical axes of a torus make up an axis.
     """
-    names = _names(axis_names)
-    given: Any = axis_shapes
-    if isinstance(given, (int, np.integer)):
-        given = (given,)
-    for s in given:
-        if isinstance(s, bool) or not isinstance(s, (int, np.integer)):
-            raise errors.MeshError(
-                f"`axis_shapes` passed to `make_mesh` should be a sequence of ints. Got {axis_shapes}"
-            )
-    sizes = _int_sizes(given)
-    types = _types(axis_types, names, "make_mesh")
+    names, sizes = axis_names_of(axis_names), _sizes(axis_shapes)
+    types = axis_types_of(axis_types, names, "make_mesh")
     if len(sizes) != len(names):
         raise errors.MeshError(f"make_mesh needs one size per axis. Got axis_shapes={sizes}, axis_names={names}")
-    if devices is None:
-        devices = lookup()
+    found = list(lookup() if devices is None else devices)
     size = math.prod(sizes)
-    if len(devices) < size:
+    if len(found) < size:
         raise errors.MeshError(
-            f"Number of devices {len(devices)} must be >= the product of mesh_shape {sizes}. Use a smaller mesh"
+            f"Number of devices {len(found)} must be >= the product of mesh_shape {sizes}. Use a smaller mesh"
             + (f", or meshrt.config.update('num_cpu_devices', {size}) before anything uses a device."
-               if getattr(devices[0] if devices else None, "platform", "cpu") == "cpu" else ".")
+               if getattr(found[0] if found else None, "platform", "cpu") == "cpu" else ".")
         )  # fmt: skip
-    slices = {getattr(d, "slice_index", None) for d in list(devices)[:size]}
+    found = found[:size]
+    if dcn_axes is not None:
+        return Mesh(_hybrid(sizes, names, found, dcn_axes), names, types)
+    slices = {getattr(d, "slice_index", None) for d in found}
     if len(slices) > 1:
-        raise errors.UnsupportedError(
-            "make_mesh does not support devices of several slices; arrange them yourself and pass them to "
-            "meshrt.sharding.Mesh"
+        raise errors.MeshError(
+            f"these {size} devices are of {len(slices)} slices, which a slower network joins: say which axes lie "
+            f"across slices, as in make_mesh({sizes}, {names}, dcn_axes={names[0]!r}), use "
+            "meshrt.experimental.mesh_utils.create_hybrid_device_mesh, or pass the devices of one slice"
         )
-    return Mesh(create_device_mesh(sizes, list(devices)[:size]), names, types)
+    return Mesh(create_device_mesh(sizes, found, allow_split_physical_axes=may_split(found)), names, types)
 
 
-def create_device_mesh(mesh_shape: Sequence[int], devices: Sequence[Any] | None = None) -> np.ndarray:
-    """The devices in an object array of `mesh_shape`.
-
-    CPU and GPU devices stand in the order given. Devices with physical coordinates (TPU) are assigned so that each
-    mesh axis, the last one first, takes whole physical axes of the torus where sizes allow it, because neighbours
-    along an axis then are neighbours in hardware.
-
-    Raises:
-      MeshError: the product of `mesh_shape` is not the number of devices.
-      UnsupportedError: the physical mesh has a hole, or no whole physical axes make up a mesh axis.
-    """
-    if devices is None:
-        devices = lookup()
-    shape = _int_sizes(mesh_shape)
-    if math.prod(shape) != len(devices):
-        raise errors.MeshError(f"Number of devices {len(devices)} must equal the product of mesh_shape {shape}")
-    flat = np.empty(len(devices), dtype=object)
-    flat[:] = list(devices)
-    if len(devices) == 1 or getattr(devices[0], "coords", None) is None:
-        return flat.reshape(shape)
-    return _assign(shape, _physical_mesh(flat))
+def _sizes(axis_shapes: Any) -> tuple[int, ...]:
+    given = axis_shapes if isinstance(axis_shapes, Sequence | np.ndarray) else (axis_shapes,)
+    try:
+        if any(isinstance(s, bool | np.bool_) for s in given):
+            raise TypeError
+        out = tuple(operator.index(s) for s in given)
+    except TypeError:
+        raise errors.MeshError(
+            f"`axis_shapes` passed to `make_mesh` should be a sequence of ints. Got {axis_shapes}"
+        ) from None
+    return axis_sizes_of(out)
 
 
-def _physical_mesh(devices: np.ndarray) -> np.ndarray:
-    """The devices at their coordinates (x, y, z, core)."""
-    places = np.array([(*d.coords, getattr(d, "core_on_chip", 0)) for d in devices])
-    places -= places.min(axis=0)
-    dims = tuple(places.max(axis=0) + 1)
-    out = np.full(dims, None, dtype=object)
-    for place, device in zip(places, devices):
-        out[tuple(place)] = device
-    if math.prod(dims) != len(devices) or any(d is None for d in out.flat):
-        raise errors.UnsupportedError(
-            f'the physical mesh of {len(devices)} devices with extents {dims} contains a "hole"; choose a full box of '
-            "devices, or arrange them yourself and pass them to meshrt.sharding.Mesh"
+def _hybrid(sizes: tuple[int, ...], names: tuple[Hashable, ...], devices: list[Any], dcn_axes: Any) -> np.ndarray:
+    by_process = len({getattr(d, "slice_index", None) for d in devices}) == 1
+    parts = granules(devices, "process_index" if by_process else "slice_index")
+    called = "processes" if by_process else "slices"
+    along = _along(sizes, names, len(parts), dcn_axes, called)
+    if math.prod(along.values()) != len(parts):
+        raise errors.MeshError(
+            f"make_mesh(dcn_axes={dcn_axes!r}) asks for {math.prod(along.values())} {called}, but the devices are of "
+            f"{len(parts)}; give the number along each axis, as in dcn_axes={{{names[0]!r}: {len(parts)}}}"
         )
-    return out
+    counts = {len(part) for part in parts}
+    if len(counts) > 1:
+        raise errors.MeshError(
+            f"the {called} have different numbers of devices in this mesh ({[len(p) for p in parts]}); use as many of "
+            "each, by passing devices=..."
+        )
+    outer = tuple(along.get(n, 1) for n in names)
+    return create_hybrid_device_mesh(
+        tuple(s // o for s, o in zip(sizes, outer)), outer, devices, process_is_granule=by_process,
+        allow_split_physical_axes=may_split(devices),
+    )  # fmt: skip
 
 
-def _assign(shape: tuple[int, ...], physical: np.ndarray) -> np.ndarray:
-    """Gives each mesh axis, the last first, a set of physical axes with exactly its size (more axes preferred)."""
-    free = [i for i in range(physical.ndim) if physical.shape[i] > 1]
-    taken: list[tuple[int, ...]] = [()] * len(shape)
-    for axis in reversed(range(len(shape))):
-        if shape[axis] == 1:
-            continue
-        fitting = [c for c in _subsets(free) if math.prod(physical.shape[i] for i in c) == shape[axis]]
-        if not fitting:
-            raise errors.UnsupportedError(
-                f"no whole physical axes of the device mesh {physical.shape} make up axis {axis} of mesh shape "
-                f"{shape}; "
-                "choose sizes that are products of physical extents, or arrange the devices yourself and pass them "
-                "to meshrt.sharding.Mesh"
+def _along(
+    sizes: tuple[int, ...], names: tuple[Hashable, ...], parts: int, dcn_axes: Any, called: str
+) -> dict[Hashable, int]:
+    """How many slices lie along each axis that is named."""
+    of = dict(zip(names, sizes))
+    if isinstance(dcn_axes, Mapping):
+        along = dict(dcn_axes)
+    else:
+        given = (dcn_axes,) if isinstance(dcn_axes, str) else tuple(dcn_axes)
+        along = dict.fromkeys(given, parts) if len(given) == 1 else {n: of.get(n, 0) for n in given}
+    for name, n in along.items():
+        if name not in of:
+            raise errors.UnknownAxisError(f"make_mesh(dcn_axes=...) names {name!r}, which is not one of {names}")
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise errors.MeshError(f"make_mesh(dcn_axes=...) takes positive ints. Got {n!r} for {name!r}")
+        if of[name] % n:
+            raise errors.MeshError(
+                f"axis {name!r} of size {of[name]} cannot lie across {n} {called}: they do not divide it. Make it a "
+                f"multiple of {n}, or give the number along each axis: dcn_axes={{name: number}}"
             )
-        taken[axis] = max(fitting, key=len)
-        free = [i for i in free if i not in taken[axis]]
-    order = [i for axes in taken for i in axes]
-    rest = [i for i in range(physical.ndim) if i not in order]
-    return physical.transpose(order + rest).reshape(shape)
-
-
-def _subsets(items: list[int]) -> list[tuple[int, ...]]:
-    out: list[tuple[int, ...]] = [()]
-    for item in items:
-        out += [(*s, item) for s in out]
-    return [s for s in out if s]
+    return along

@@ -6,66 +6,24 @@ so comparison is identity. Everything up to the loading of a compiled program is
 
 from __future__ import annotations
 
-import enum
+import functools
 import math
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.source import UNKNOWN, Source, capture
+from meshrt.runtime import jaxlib_api
 from meshrt.sharding import _state
+from meshrt.sharding.axes import AbstractDevice, AxisType, axis_names_of, axis_sizes_of, axis_types_of
 from meshrt.sharding.devices import lookup_by_id
 
 __all__ = ["AbstractMesh", "AxisType", "Mesh", "empty_abstract_mesh", "empty_mesh"]
-
-
-class AxisType(enum.Enum):
-    """Who decides shardings along an axis.
-
-    Auto: propagation. Explicit: the types of values. Manual: the user's code, which sees one shard (`shard_map`).
-    """
-
-    Auto = enum.auto()
-    Explicit = enum.auto()
-    Manual = enum.auto()
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-def _names(axis_names: Any) -> tuple[Hashable, ...]:
-    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-    if any(n is None for n in names):
-        raise errors.MeshError(f"Mesh axis names cannot be None. Got: {names}")
-    for n in names:
-        if names.count(n) > 1:
-            raise errors.MeshError(f"Mesh axis names must differ, but {n!r} stands twice in {names}; rename one")
-    return names
-
-
-def _types(axis_types: Any, names: tuple[Hashable, ...], what: str) -> tuple[AxisType, ...]:
-    if axis_types is None:
-        return (AxisType.Auto,) * len(names)
-    types = (axis_types,) if isinstance(axis_types, AxisType) else axis_types
-    if isinstance(types, Mapping) or not isinstance(types, Sequence):
-        raise errors.ShardingTypeError(
-            f"axis_types passed to {what} must be an AxisType or a tuple of them, one per axis. Got {axis_types!r}"
-        )
-    types = tuple(types)
-    for t in types:
-        if not isinstance(t, AxisType):
-            raise errors.ShardingTypeError(
-                f"axis_types passed to {what} must be of type `meshrt.sharding.AxisType`. Got {t!r} of type {type(t)}"
-            )
-    if len(types) != len(names):
-        raise errors.MeshError(
-            f"Number of axis names should match the number of axis_types. Got axis_names={names} and axis_types={types}"
-        )
-    return types
 
 
 def _replaced_types(mesh: BaseMesh, changes: Mapping[Hashable, AxisType]) -> tuple[AxisType, ...]:
@@ -92,7 +50,7 @@ class BaseMesh:
         self.axis_names, self.axis_sizes, self.axis_types = names, sizes, types
         self._sizes: dict[Hashable, int] = dict(zip(names, sizes))
         self._types: dict[Hashable, AxisType] = dict(zip(names, types))
-        self.size = math.prod(sizes) if sizes else 0
+        self.size = math.prod(sizes) if sizes else 0  # a Mesh of one device and no axes says 1
         self._repr: str | None = None
         self._shardings: dict[tuple[Any, ...], Any] = {}
 
@@ -112,8 +70,8 @@ class BaseMesh:
 
     @property
     def empty(self) -> bool:
-        """Whether the mesh has no axes."""
-        return not self.axis_names
+        """Whether the mesh has neither axes nor devices."""
+        return self.size == 0
 
     def axis_size(self, name: Hashable) -> int:
         """Size of one axis. UnknownAxisError if there is none of that name."""
@@ -121,6 +79,15 @@ class BaseMesh:
             return self._sizes[name]
         except KeyError:
             raise errors.UnknownAxisError(f"axis {name!r} is not one of {self!r}") from None
+
+    @property
+    def abstract_device(self) -> AbstractDevice | None:
+        """The kind of device that the mesh consists of or is meant for; None if that is open, or if they differ."""
+        return None
+
+    @property
+    def _name_to_type(self) -> dict[Hashable, AxisType]:
+        return dict(self._types)
 
     def _axes_of(self, kind: AxisType) -> tuple[Hashable, ...]:
         return tuple(n for n, t in zip(self.axis_names, self.axis_types) if t is kind)
@@ -156,10 +123,13 @@ class BaseMesh:
         if self._repr is None:
             axes = ", ".join(f"{n!r}: {s}" for n, s in zip(self.axis_names, self.axis_sizes))
             types = f", axis_types=({', '.join(map(repr, self.axis_types))})" if axes else ""
-            self._repr = f"{type(self).__name__}({axes}{types})"
+            self._repr = f"{type(self).__name__}({axes}{types}{self._repr_of_device()})"
         return self._repr
 
     __str__ = __repr__
+
+    def _repr_of_device(self) -> str:
+        return ""
 
 
 class AbstractMesh(BaseMesh):
@@ -169,61 +139,106 @@ class AbstractMesh(BaseMesh):
     AbstractMesh('data': 4, 'model': 2, axis_types=(Auto, Auto))
 
     The older form `AbstractMesh((("data", 4), ("model", 2)))` is accepted. All axes are Auto unless said otherwise.
+
+    `abstract_device` names the kind of device that the mesh is meant for: programs staged under the mesh are lowered
+    for its platform, and devices of another kind are refused. It is no part of any key: `abstract_mesh` is the mesh
+    without it, the same object as that of a Mesh of these axes.
     """
 
-    __slots__ = ()
+    __slots__ = ("_device", "_plain")
     _interned: weakref.WeakValueDictionary[Any, AbstractMesh] = weakref.WeakValueDictionary()
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
-    def __new__(cls, axis_sizes: Any, axis_names: Any = None, axis_types: Any = None) -> AbstractMesh:
+    _device: AbstractDevice | None
+    _plain: AbstractMesh | None
+
+    def __new__(
+        cls,
+        axis_sizes: Any,
+        axis_names: Any = None,
+        axis_types: Any = None,
+        *,
+        abstract_device: AbstractDevice | None = None,
+    ) -> AbstractMesh:
         if axis_names is None:
             axis_sizes, axis_names = _split_pairs(axis_sizes)
-        names = _names(axis_names)
-        sizes = _int_sizes(axis_sizes)
-        types = _types(axis_types, names, "AbstractMesh")
+        names = axis_names_of(axis_names)
+        sizes = axis_sizes_of(axis_sizes)
+        types = axis_types_of(axis_types, names, "AbstractMesh")
         if len(sizes) != len(names):
             raise errors.MeshError(
                 f"AbstractMesh needs one size per axis, but got axis_sizes={sizes} and axis_names={names}"
             )
-        key = (names, sizes, types)
+        if abstract_device is not None and not isinstance(abstract_device, AbstractDevice):
+            raise errors.ShardingTypeError(
+                f"abstract_device of an AbstractMesh must be a meshrt.sharding.AbstractDevice. Got {abstract_device!r}"
+            )
+        key = (names, sizes, types, abstract_device)
         with cls._lock:
             found = cls._interned.get(key)
             if found is None:
                 found = object.__new__(cls)
-                found._init_axes(*key)
+                found._init_axes(names, sizes, types)
+                found._device = abstract_device
+                found._plain = None if abstract_device is None else AbstractMesh(sizes, names, types)
                 cls._interned[key] = found
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (AbstractMesh, (self.axis_sizes, self.axis_names, self.axis_types))
+        return (_rebuild_abstract, (self.axis_sizes, self.axis_names, self.axis_types, self._device))
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
-        """Itself."""
-        return self
+        """The mesh without its abstract device, which is what programs are keyed by; itself if it has none."""
+        return self if self._plain is None else self._plain
 
-    def update(self, axis_sizes: Any = None, axis_names: Any = None, axis_types: Any = None) -> AbstractMesh:
-        """A mesh with some of these replaced."""
+    @property
+    def abstract_device(self) -> AbstractDevice | None:
+        return self._device
+
+    def _repr_of_device(self) -> str:
+        return "" if self._device is None else f", {self._device.describe()}"
+
+    def update(
+        self, axis_sizes: Any = None, axis_names: Any = None, axis_types: Any = None, **changes: Any
+    ) -> AbstractMesh:
+        """A mesh with some of these, or `abstract_device`, replaced."""
         return AbstractMesh(
             self.axis_sizes if axis_sizes is None else axis_sizes,
             self.axis_names if axis_names is None else axis_names,
             self.axis_types if axis_types is None else axis_types,
+            abstract_device=changes.pop("abstract_device", self._device),
+            **changes,
         )
 
     def update_axis_types(self, changes: Mapping[Hashable, AxisType]) -> AbstractMesh:
         """A mesh whose axes named in `changes` have other types."""
-        return AbstractMesh(self.axis_sizes, self.axis_names, _replaced_types(self, changes))
+        return self.update(axis_types=_replaced_types(self, changes))
 
-    def _no_devices(self) -> NoReturn:
-        raise errors.MeshError(
-            "AbstractMesh has no devices; use a `meshrt.sharding.Mesh`, for example from `meshrt.make_mesh`"
-        )
+    def _not_here(
+        self, what: str, instead: str = "use a `meshrt.sharding.Mesh`, as from `meshrt.make_mesh`"
+    ) -> NoReturn:
+        raise errors.MeshError(f"AbstractMesh does not implement {what}, as it has no devices; {instead}")
 
-    devices = property(lambda self: self._no_devices())
-    device_ids = property(lambda self: self._no_devices())
-    local_devices = property(lambda self: self._no_devices())
-    local_mesh = property(lambda self: self._no_devices())
-    is_multi_process = property(lambda self: self._no_devices())
+    devices = property(lambda self: self._not_here("devices"))
+    device_ids = property(lambda self: self._not_here("device_ids"))
+    local_devices = property(lambda self: self._not_here("local_devices"))
+    local_mesh = property(lambda self: self._not_here("local_mesh"))
+    is_multi_process = property(lambda self: self._not_here("is_multi_process"))
+
+    @property
+    def _internal_device_list(self) -> None:
+        return None
+
+    def __enter__(self) -> NoReturn:
+        self._not_here("__enter__", "use `with meshrt.sharding.use_abstract_mesh(mesh):`")
+
+    def __exit__(self, *_: object) -> NoReturn:
+        self._not_here("__exit__", "use `with meshrt.sharding.use_abstract_mesh(mesh):`")
+
+
+def _rebuild_abstract(sizes: Any, names: Any, types: Any, device: AbstractDevice | None) -> AbstractMesh:
+    return AbstractMesh(sizes, names, types, abstract_device=device)
 
 
 def _split_pairs(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -236,36 +251,31 @@ def _split_pairs(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return tuple(s for _, s in pairs), tuple(n for n, _ in pairs)
 
 
-def _int_sizes(sizes: Any) -> tuple[int, ...]:
-    sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    for s in sizes:
-        if isinstance(s, bool) or not isinstance(s, (int, np.integer)) or s < 1:
-            raise errors.MeshError(f"the sizes of mesh axes must be positive ints. Got {sizes}")
-    return tuple(int(s) for s in sizes)
-
-
 class Mesh(BaseMesh):
     """Devices arranged along named axes.
 
     >>> Mesh(np.array(meshrt.devices()).reshape(4, 2), ("data", "model"))
     Mesh('data': 4, 'model': 2, axis_types=(Auto, Auto))
 
-    `with mesh:` makes it the mesh of the context, as `set_mesh` does.
+    Devices may be any hashable objects as long as nothing is run on them. `with mesh:`, or `mesh` as a decorator,
+    makes it the mesh of the context, as `set_mesh` does.
     """
 
-    __slots__ = ("_abstract", "_devices", "_entered", "flat_devices")
+    # `source` is the user's line that made the mesh first, for messages.
+    __slots__ = ("_abstract", "_devices", "_entered", "flat_devices", "source")
     _interned: weakref.WeakValueDictionary[Any, Mesh] = weakref.WeakValueDictionary()
     _lock = threading.Lock()
 
     flat_devices: tuple[Any, ...]
+    source: Source
     _devices: np.ndarray
     _abstract: AbstractMesh
     _entered: threading.local
 
     def __new__(cls, devices: Any, axis_names: Any, axis_types: Any = None) -> Mesh:
         array = np.array(devices, dtype=object)  # a copy: a mesh never changes
-        names = _names(axis_names)
-        types = _types(axis_types, names, "Mesh")
+        names = axis_names_of(axis_names)
+        types = axis_types_of(axis_types, names, "Mesh")
         if array.ndim != len(names):
             raise errors.MeshError(
                 "Mesh requires the ndim of its first argument (`devices`) to equal the length of its second argument "
@@ -273,11 +283,7 @@ class Mesh(BaseMesh):
                 "Reshape the devices, or use meshrt.make_mesh(axis_shapes, axis_names)."
             )
         flat = tuple(array.flat)
-        if len(set(flat)) != len(flat):
-            twice = next(d for d in flat if flat.count(d) > 1)
-            raise errors.MeshError(f"a mesh holds each device once, but {twice} stands in it twice")
-        if 0 in array.shape:
-            raise errors.MeshError(f"a mesh needs at least one device, but devices has shape {array.shape}")
+        _check_devices(flat, array.shape)
         key = (flat, array.shape, names, types)
         with cls._lock:
             found = cls._interned.get(key)
@@ -285,8 +291,9 @@ class Mesh(BaseMesh):
                 found = object.__new__(cls)
                 found._init_axes(names, array.shape, types)
                 array.flags.writeable = False
-                found._devices, found.flat_devices = array, flat
+                found._devices, found.flat_devices, found.size = array, flat, len(flat)
                 found._abstract = AbstractMesh(array.shape, names, types) if names else empty_abstract_mesh
+                found.source = capture()
                 found._entered = threading.local()
                 cls._interned[key] = found
         return found
@@ -300,6 +307,29 @@ class Mesh(BaseMesh):
     def abstract_mesh(self) -> AbstractMesh:
         """The same axes without devices."""
         return self._abstract
+
+    @property
+    def abstract_device(self) -> AbstractDevice | None:
+        kinds = {AbstractDevice.of(d) for d in self.flat_devices}
+        return kinds.pop() if len(kinds) == 1 else None
+
+    # JAX's names, which scripts use.
+    _flat_devices_tuple = property(lambda self: self.flat_devices)
+    _flat_devices_set = property(lambda self: set(self.flat_devices))
+    _local_devices_set = property(lambda self: set(self.local_devices))
+
+    @property
+    def _internal_device_list(self) -> Any:
+        """jaxlib's list of the devices, one object for all meshes over them. ShardingTypeError of mock devices."""
+        for d in self.flat_devices:
+            if not isinstance(d, jaxlib_api.Device):
+                raise errors.ShardingTypeError(f"{self!r} holds {d!r}, which is no device of a runtime")
+        return jaxlib_api.device_list(self.flat_devices)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the mesh is one device without axes."""
+        return self.size == 1 and not self.axis_names
 
     @property
     def device_ids(self) -> np.ndarray:
@@ -327,7 +357,8 @@ class Mesh(BaseMesh):
         block = np.ix_(*[np.arange(r[0], r[-1] + 1) for r in ranges])
         if not mine[block].all() or mine[block].size != mine.sum():
             raise errors.MeshError(
-                f"the devices of process {here} are not a contiguous block of {self!r}; order the devices by process"
+                f"the devices connected to a single host must form a contiguous subcube of the global device mesh for "
+                f"local_mesh, but those of process {here} are not one in {self!r}; order the devices by process"
             )
         return Mesh(self._devices[block], self.axis_names, self.axis_types)
 
@@ -350,17 +381,45 @@ class Mesh(BaseMesh):
         return Mesh(self._devices, self.axis_names, _replaced_types(self, changes))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if not all(isinstance(d, jaxlib_api.Device) for d in self.flat_devices):
+            return (Mesh, (self._devices, self.axis_names, self.axis_types))
         platform = self.flat_devices[0].platform if self.flat_devices else None
         ids = tuple(d.id for d in self.flat_devices)
         return (_unpickle, (platform, ids, self.axis_sizes, self.axis_names, self.axis_types))
 
     def __enter__(self) -> Mesh:
-        previous = _state.context.swap(self, self._abstract, "`with mesh:`", False)
+        if _state.context.tracing:
+            raise errors.MeshContextError(
+                "`with mesh:` can only be used outside of `meshrt.jit`. Set the mesh around the call of the function."
+            )
+        previous = _state.context.swap(self, self._abstract, capture(), False)
         self._entered.__dict__.setdefault("stack", []).append(previous)
         return self
 
     def __exit__(self, *_: object) -> None:
         _state.context.swap(*self._entered.stack.pop())
+
+    def __call__(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """`fun` with this mesh as the mesh of the context during its calls."""
+
+        @functools.wraps(fun)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return fun(*args, **kwargs)
+
+        return call
+
+
+def _check_devices(flat: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    if 0 in shape:
+        raise errors.MeshError(f"a mesh needs at least one device, but devices has shape {shape}")
+    try:
+        different = len(set(flat))
+    except TypeError:
+        raise errors.ShardingTypeError(f"the devices of a mesh must be hashable. Got {flat!r}") from None
+    if different != len(flat):
+        twice = next(d for d in flat if flat.count(d) > 1)
+        raise errors.MeshError(f"a mesh holds each device once, but {twice} stands in it twice")
 
 
 def _unpickle(
@@ -380,4 +439,4 @@ empty_abstract_mesh = AbstractMesh((), ())
 empty_mesh = object.__new__(Mesh)
 empty_mesh._init_axes((), (), ())
 empty_mesh._devices, empty_mesh.flat_devices = np.empty((0,), dtype=object), ()
-empty_mesh._abstract, empty_mesh._entered = empty_abstract_mesh, threading.local()
+empty_mesh._abstract, empty_mesh._entered, empty_mesh.source = empty_abstract_mesh, threading.local(), UNKNOWN

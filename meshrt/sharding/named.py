@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.runtime import jaxlib_api
+from meshrt.sharding.axes import AxisType
 from meshrt.sharding.devices import lookup_by_id
-from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
-__all__ = ["NamedSharding", "Sharding", "SingleDeviceSharding"]
+__all__ = ["NamedSharding", "Sharding", "SingleDeviceSharding", "make_single_device_sharding"]
 
 Index = tuple[slice, ...]
 
@@ -168,6 +170,14 @@ class Sharding:
     def with_memory_kind(self, kind: str | None) -> Sharding:
         raise NotImplementedError
 
+    def check_compatible_aval(self, aval_shape: tuple[int, ...]) -> None:
+        """RankMismatchError if values of this shape have too few dimensions for the sharding."""
+        self.tiling(len(aval_shape))
+
+    def _to_xla_hlo_sharding(self, num_dimensions: int) -> Any:
+        """XLA's form of the sharding for values of so many dimensions."""
+        return jaxlib_api.hlo_sharding(self.num_devices, self.tiling(num_dimensions), self.tile_indices(num_dimensions))
+
 
 class NamedSharding(Sharding):
     """A mesh, and a PartitionSpec that says which of its axes each dimension is split over.
@@ -222,12 +232,35 @@ class NamedSharding(Sharding):
 
     @property
     def device_assignment(self) -> tuple[Any, ...]:
+        return self._devices_for("device_assignment")
+
+    _device_assignment = property(lambda self: self._devices_for("_device_assignment"))
+
+    def _devices_for(self, what: str) -> tuple[Any, ...]:
         if self._assignment is None:
             raise errors.MeshError(
-                f"{self!r} is over an AbstractMesh, which has no devices; use a Mesh, for example from "
-                "`meshrt.make_mesh`"
+                f"{what} is not implemented for `meshrt.sharding.AbstractMesh`: {self!r} has no devices; use a Mesh, "
+                "for example from `meshrt.make_mesh`"
             )
         return self._assignment
+
+    @property
+    def device_set(self) -> set[Any]:
+        return set(self._devices_for("device_set"))
+
+    @property
+    def addressable_devices(self) -> set[Any]:
+        self._devices_for("addressable_devices")
+        return super().addressable_devices
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        return len(super().addressable_devices) == len(self._devices_for("is_fully_addressable"))
+
+    @property
+    def _internal_device_list(self) -> Any:
+        """jaxlib's list of the devices, one object for all shardings over them; None over an AbstractMesh."""
+        return self.mesh._internal_device_list
 
     @property
     def num_devices(self) -> int:
@@ -235,14 +268,16 @@ class NamedSharding(Sharding):
 
     @property
     def is_fully_replicated(self) -> bool:
+        if self.mesh.size == 1:
+            return True
         if self.spec.unreduced:
             return False
         return all(self.mesh._sizes[a] == 1 for a in self.spec.axes)
 
     @property
     def replicated_axes(self) -> frozenset[Any]:
-        """The mesh axes that neither split the value nor hold partial sums."""
-        return frozenset(self.mesh.axis_names) - set(self.spec.axes) - self.spec.unreduced
+        """The mesh axes that the spec does not name in any way."""
+        return frozenset(self.mesh.axis_names) - set(self.spec.axes) - self.spec.unreduced - self.spec.reduced
 
     def tiling(self, ndim: int) -> tuple[int, ...]:
         found = self._tilings.get(ndim)
@@ -327,15 +362,16 @@ def check_spec(mesh: Any, spec: Any) -> None:
         )
     if UNCONSTRAINED in spec.partitions and AxisType.Auto not in mesh.axis_types:
         raise errors.ShardingError(
-            f"{spec!r} leaves a dimension to propagation (UNCONSTRAINED), but {mesh!r} has no Auto axis; use None, or "
-            "make some axes Auto"
+            f"{spec!r} cannot contain `P.UNCONSTRAINED` when no mesh axis_types are `Auto`, as nothing is propagated "
+            f"along {mesh!r}; use None, or make some axes Auto"
         )
     for what in ("unreduced", "reduced"):
         bad = [a for a in getattr(spec, what) if mesh._types[a] is not AxisType.Explicit]
         if bad:
             raise errors.ShardingError(
-                f"`{what}` in {spec!r} may only name Explicit axes of the mesh, but {bad} are "
-                f"{', '.join(repr(mesh._types[a]) for a in bad)} in {mesh!r}"
+                f"{what.capitalize()} axes can only refer to mesh axes that are of type `Explicit`, but in {spec!r} "
+                f"{bad} are {', '.join(repr(mesh._types[a]) for a in bad)} in {mesh!r}; make them Explicit with "
+                "axis_types=..."
             )
 
 
@@ -403,6 +439,11 @@ class SingleDeviceSharding(Sharding):
     def __repr__(self) -> str:
         kind = f", memory_kind={self.memory_kind}" if self.memory_kind is not None else ""
         return f"SingleDeviceSharding(device={self.device!r}{kind})"
+
+
+def make_single_device_sharding(device: Any, memory_kind: str | None = None) -> SingleDeviceSharding:
+    """The sharding of a whole value on one device, as `SingleDeviceSharding(device, memory_kind=memory_kind)`."""
+    return SingleDeviceSharding(device, memory_kind=memory_kind)
 
 
 def _rebuild_single(platform: str, device_id: int, memory_kind: str | None) -> SingleDeviceSharding:

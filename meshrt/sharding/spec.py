@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections.abc import Hashable, Iterator
 from typing import Any
 
 from meshrt import errors
 
-__all__ = ["UNCONSTRAINED", "P", "PartitionSpec"]
+__all__ = ["UNCONSTRAINED", "P", "PartitionSpec", "UnreducedKind"]
 
 
 class _Unconstrained:
@@ -24,6 +25,17 @@ class _Unconstrained:
 
 
 UNCONSTRAINED = _Unconstrained()
+
+
+class UnreducedKind(enum.Enum):
+    """How the parts that devices hold over unreduced axes combine to the value."""
+
+    sum = "sum"
+    max = "max"
+    min = "min"
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 def _canonical(entry: Any) -> Any:
@@ -46,17 +58,36 @@ def _canonical(entry: Any) -> Any:
     return entry
 
 
-def _axis_set(axes: Any, what: str, spec_axes: list[Hashable]) -> frozenset[Hashable]:
+def _axis_set(axes: Any, what: str, entries: tuple[Any, ...], spec_axes: list[Hashable]) -> frozenset[Hashable]:
     if not isinstance(axes, (set, frozenset)):
-        raise errors.ShardingTypeError(f"`{what}` of a PartitionSpec must be a set of axis names. Got {axes!r}")
-    if None in axes:
-        raise errors.ShardingError(f"`{what}` of a PartitionSpec cannot contain None. Got {set(axes)}")
+        raise errors.ShardingTypeError(
+            f"the {what} argument of PartitionSpec must be a `frozenset` or `set` of axis names. Got {axes!r} of type "
+            f"{type(axes).__name__}; write {what}={{'x'}}"
+        )
+    if None in axes or UNCONSTRAINED in axes:
+        raise errors.ShardingError(f"{what} cannot contain None: it names mesh axes. Got {set(axes)}")
     both = sorted(map(str, axes & set(spec_axes)))
     if both:
         raise errors.DuplicateAxisError(
-            f"axes {', '.join(both)} stand both in the partitions and in `{what}` of a PartitionSpec; use each once"
+            f"partitions cannot overlap with {what} axes passed to PartitionSpec, but {', '.join(both)} stand both in "
+            f"the partitions {entries} and in {what}={set(axes)}; use each once"
         )
     return frozenset(axes)
+
+
+def _checked_kind(kind: Any, unreduced: frozenset[Hashable]) -> UnreducedKind | None:
+    """The kind of a spec: that of `unreduced` axes is `sum` where nothing is said, and without any there is none."""
+    if kind is not None and not isinstance(kind, UnreducedKind):
+        raise errors.ShardingTypeError(
+            "the unreduced_kind argument of PartitionSpec must be a meshrt.sharding.UnreducedKind (sum, max or min). "
+            f"Got {kind!r} of type {type(kind).__name__}"
+        )
+    if kind is not None and not unreduced:
+        raise errors.ShardingError(
+            f"unreduced_kind={kind!r} says how values over unreduced axes combine, but unreduced is empty; name the "
+            "axes in unreduced={...} or leave unreduced_kind out"
+        )
+    return UnreducedKind.sum if kind is None and unreduced else kind
 
 
 def axes_of(entry: Any) -> tuple[Hashable, ...]:
@@ -66,6 +97,9 @@ def axes_of(entry: Any) -> tuple[Hashable, ...]:
     return entry if isinstance(entry, tuple) else (entry,)
 
 
+_NONE: frozenset[Hashable] = frozenset()
+
+
 class PartitionSpec:
     """One entry per dimension: None (not split), an axis name, a tuple of names (major first) or `P.UNCONSTRAINED`.
 
@@ -73,11 +107,16 @@ class PartitionSpec:
 
     Args:
       partitions: the entries.
-      unreduced: axes over which each device holds only a partial sum.
+      unreduced: axes over which each device holds only a part of the value, which combine as `unreduced_kind` says.
       reduced: axes over which the value is replicated and its cotangent is unreduced.
+      unreduced_kind: an UnreducedKind; `sum` if there are unreduced axes and nothing is said.
+
+    Raises:
+      ShardingTypeError: an argument of the wrong type. DuplicateAxisError: unreduced, reduced and partitions overlap.
+      ShardingError: None among axes, or a kind without unreduced axes.
     """
 
-    __slots__ = ("axes", "partitions", "reduced", "unreduced")
+    __slots__ = ("axes", "partitions", "reduced", "unreduced", "unreduced_kind")
 
     UNCONSTRAINED = UNCONSTRAINED
     _interned: dict[tuple[Any, ...], PartitionSpec] = {}
@@ -86,55 +125,75 @@ class PartitionSpec:
     partitions: tuple[Any, ...]
     unreduced: frozenset[Hashable]
     reduced: frozenset[Hashable]
+    unreduced_kind: UnreducedKind | None
     # Every axis that the partitions name, in order, duplicates kept.
     axes: tuple[Hashable, ...]
 
     def __init_subclass__(cls, **_: Any) -> None:
         raise TypeError("Subclassing `meshrt.sharding.PartitionSpec` is prohibited.")
 
-    def __new__(cls, *partitions: Any, unreduced: Any = frozenset(), reduced: Any = frozenset()) -> PartitionSpec:
-        if not unreduced and not reduced:
+    def __new__(
+        cls, *partitions: Any, unreduced: Any = _NONE, reduced: Any = _NONE, unreduced_kind: Any = None
+    ) -> PartitionSpec:
+        if unreduced is _NONE and reduced is _NONE and unreduced_kind is None:
             try:
                 return cls._interned[partitions]
             except (KeyError, TypeError):
                 pass
         entries = tuple(_canonical(p) for p in partitions)
         axes = [a for e in entries for a in axes_of(e)]
-        unreduced = _axis_set(unreduced, "unreduced", axes)
-        reduced = _axis_set(reduced, "reduced", axes + list(unreduced))
-        key = (entries, unreduced, reduced) if unreduced or reduced else entries
+        unreduced = _axis_set(unreduced, "unreduced", entries, axes)
+        reduced = _axis_set(reduced, "reduced", entries, axes)
+        if unreduced & reduced:
+            raise errors.DuplicateAxisError(
+                "`unreduced` and `reduced` argument to PartitionSpec cannot overlap. Got unreduced: "
+                f"{set(unreduced)} and reduced: {set(reduced)}; keep each axis in one of them"
+            )
+        kind = _checked_kind(unreduced_kind, unreduced)
+        key = (entries, unreduced, reduced, kind) if unreduced or reduced else entries
         with cls._lock:
             found = cls._interned.get(key)
             if found is None:
                 found = object.__new__(cls)
-                found.partitions, found.unreduced, found.reduced, found.axes = (
-                    entries,
-                    unreduced,
-                    reduced,
-                    tuple(axes),
-                )
+                found.partitions, found.unreduced, found.reduced = entries, unreduced, reduced
+                found.unreduced_kind, found.axes = kind, tuple(axes)
                 cls._interned[key] = found
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.partitions, self.unreduced, self.reduced))
+        return (_rebuild, (self.partitions, self.unreduced, self.reduced, self.unreduced_kind))
 
-    def update(self, **changes: Any) -> PartitionSpec:
-        """A spec with `partitions`, `unreduced` or `reduced` replaced."""
-        unknown = set(changes) - {"partitions", "unreduced", "reduced"}
-        if unknown:
-            raise errors.ShardingTypeError(f"PartitionSpec.update takes partitions, unreduced, reduced. Got {unknown}")
-        return _rebuild(
-            changes.get("partitions", self.partitions),
-            changes.get("unreduced", self.unreduced),
-            changes.get("reduced", self.reduced),
+    def update(
+        self, partitions: Any = None, unreduced: Any = None, reduced: Any = None, unreduced_kind: Any = None
+    ) -> PartitionSpec:
+        """A spec with what is given replaced. Without unreduced axes their kind goes too."""
+        unreduced = self.unreduced if unreduced is None else unreduced
+        if unreduced_kind is None and unreduced:
+            unreduced_kind = self.unreduced_kind
+        return PartitionSpec(
+            *(self.partitions if partitions is None else partitions),
+            unreduced=unreduced,
+            reduced=self.reduced if reduced is None else reduced,
+            unreduced_kind=unreduced_kind,
         )
+
+    def to_lo(self) -> list[PartitionSpec]:
+        """The specs of the arrays that a value with this one consists of: itself."""
+        return [self]
+
+    def to_tangent_spec(self) -> PartitionSpec:
+        """The spec of a tangent of a value with this one: the same."""
+        return self
+
+    def to_ct_spec(self) -> PartitionSpec:
+        """The spec of a cotangent: what was unreduced is reduced, and the other way round."""
+        return PartitionSpec(*self.partitions, unreduced=self.reduced, reduced=self.unreduced)
 
     def _sequence(self, what: str) -> tuple[Any, ...]:
         if self.unreduced or self.reduced:
             raise errors.ShardingError(
-                f"{what} is dangerous when a PartitionSpec has a non-empty unreduced or reduced set, which it would "
-                f"drop: {self!r}. Use spec.partitions."
+                f"{what} is dangerous when PartitionSpec has non-empty unreduced/reduced set, which it would drop: "
+                f"{self!r}. Please use spec.partitions."
             )
         return self.partitions
 
@@ -145,44 +204,62 @@ class PartitionSpec:
         return bool(self.partitions or self.unreduced or self.reduced)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._sequence("iteration"))
+        return iter(self._sequence("Using *pspec"))
 
     def __getitem__(self, index: Any) -> Any:
-        return self._sequence("indexing")[index]
+        return self._sequence("Using pspec[...]")[index]
 
     def __contains__(self, entry: Any) -> bool:
         return entry in self.partitions
 
     def index(self, entry: Any) -> int:
         """First dimension whose entry this is; ValueError if there is none."""
-        return self._sequence("index").index(_canonical(entry))
+        return self.partitions.index(_canonical(entry))
 
     def count(self, entry: Any) -> int:
         """How many dimensions have this entry."""
-        return self._sequence("count").count(_canonical(entry))
+        return self.partitions.count(_canonical(entry))
 
     def __add__(self, other: Any) -> PartitionSpec:
+        if isinstance(other, tuple) and self._is_plain("__add__", other):
+            return PartitionSpec(*self.partitions, *other)
         if not isinstance(other, PartitionSpec):
             raise errors.ShardingTypeError(
-                f"a PartitionSpec can only be added to a PartitionSpec, not to a {type(other).__name__} "
-                "(__add__); wrap it in P(...)"
+                f"a PartitionSpec can only be added to a PartitionSpec or a tuple, not to a {type(other).__name__} "
+                "(`__add__` of PartitionSpec); wrap it in P(...)"
             )
+        kinds = {s.unreduced_kind for s in (self, other)} - {None}
+        if len(kinds) > 1:
+            raise errors.ShardingError(f"{self!r} + {other!r} would mix two kinds of unreduced axes; reduce one before")
         return PartitionSpec(
-            *self.partitions, *other.partitions,
-            unreduced=self.unreduced | other.unreduced, reduced=self.reduced | other.reduced,
+            *self.partitions, *other.partitions, unreduced=self.unreduced | other.unreduced,
+            reduced=self.reduced | other.reduced, unreduced_kind=next(iter(kinds), None),
         )  # fmt: skip
 
     def __radd__(self, other: Any) -> PartitionSpec:
+        if isinstance(other, tuple) and self._is_plain("__radd__", other):
+            return PartitionSpec(*other, *self.partitions)
         raise errors.ShardingTypeError(
-            f"a {type(other).__name__} cannot be added to a PartitionSpec (__radd__); wrap it in P(...)"
+            f"a {type(other).__name__} cannot be added to a PartitionSpec (`__radd__` of PartitionSpec); wrap it in "
+            "P(...)"
         )
+
+    def _is_plain(self, what: str, other: tuple[Any, ...]) -> bool:
+        for name in ("unreduced", "reduced"):
+            if getattr(self, name):
+                raise errors.ShardingTypeError(
+                    f"the other operand {other} cannot be a tuple when {self!r} has {name} axes in `{what}` of "
+                    "PartitionSpec; wrap it in P(...)"
+                )
+        return True
 
     def padded(self, ndim: int) -> tuple[Any, ...]:
         """The entries for a value of `ndim` dimensions. RankMismatchError if there are more entries."""
         if len(self.partitions) > ndim:
+            fix = "For scalars the PartitionSpec should be P()" if not ndim else "Remove entries"
             raise errors.RankMismatchError(
                 f"PartitionSpec {self!r} is only valid for values of rank at least {len(self.partitions)}, but was "
-                f"applied to a value of rank {ndim}. Remove entries, or split other dimensions."
+                f"applied to a value of rank {ndim}. {fix}, or split other dimensions."
             )
         return self.partitions + (None,) * (ndim - len(self.partitions))
 
@@ -192,12 +269,16 @@ class PartitionSpec:
             axes = getattr(self, name)
             if axes:
                 parts.append(f"{name}={{{', '.join(sorted(map(repr, axes)))}}}")
+        if self.unreduced_kind not in (None, UnreducedKind.sum):
+            parts.append(f"unreduced_kind={self.unreduced_kind!r}")
         trailing = "," if len(parts) == 1 and len(self.partitions) == 1 else ""
         return f"P({', '.join(parts)}{trailing})"
 
 
-def _rebuild(partitions: Any, unreduced: frozenset[Hashable], reduced: frozenset[Hashable]) -> PartitionSpec:
-    return PartitionSpec(*partitions, unreduced=unreduced, reduced=reduced)
+def _rebuild(
+    partitions: Any, unreduced: frozenset[Hashable], reduced: frozenset[Hashable], kind: UnreducedKind | None
+) -> PartitionSpec:
+    return PartitionSpec(*partitions, unreduced=unreduced, reduced=reduced, unreduced_kind=kind)
 
 
 P = PartitionSpec

@@ -89,8 +89,8 @@ def test_spec_rules():
     for make, text in (
         (lambda: P([["x"]]), "flat tuple"),
         (lambda: P("x", unreduced={"x"}), "both in the partitions"),
-        (lambda: P("x", unreduced=("y",)), "must be a set"),
-        (lambda: P("x") + ("y",), "__add__"),
+        (lambda: P("x", unreduced=("y",)), "`frozenset` or `set`"),
+        (lambda: P("x") + ["y"], "__add__"),
         (lambda: P("x", unreduced={"y"})[0], "dangerous"),
         (lambda: type("S", (P,), {}), "prohibited"),
     ):
@@ -151,7 +151,7 @@ def test_torus_axes_go_to_mesh_axes():
         assert len({c.coords[0] for c in row}) == 1 or len({c.coords[2] for c in row}) == 1
     with pytest.raises(errors.UnsupportedError, match="whole physical axes"):
         make_mesh((8, 2), ("a", "b"), devices=[Chip(i, (i % 4, i // 4, 0)) for i in range(16)])
-    with pytest.raises(errors.UnsupportedError, match="hole"):
+    with pytest.raises(errors.PhysicalMeshError, match="hole"):
         make_mesh((3,), ("a",), devices=[Chip(0, (0, 0, 0)), Chip(1, (1, 0, 0)), Chip(2, (1, 1, 0))])
 
 
