@@ -64,7 +64,7 @@ from meshrt.runtime.jaxlib_api import Device
 from meshrt.runtime.transfer import block_until_ready, copy_to_host_async, device_get
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding import NamedSharding, P
-from meshrt.sharding.context import set_mesh
+from meshrt.sharding.context import get_mesh, set_mesh
 from meshrt.sharding.make import make_mesh
 from meshrt.staging import eval_shape, make_jaxpr
 from meshrt.transforms.checkpoint import checkpoint, remat
@@ -78,8 +78,8 @@ __all__ = [
     "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug_infs",
     "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl",
     "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dtypes", "enable_x64",
-    "errors", "eval_shape", "float0", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax",
-    "linear_transpose", "linearize", "local_device_count", "local_devices", "log_compiles",
+    "errors", "eval_shape", "float0", "get_mesh", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp",
+    "lax", "linear_transpose", "linearize", "local_device_count", "local_devices", "log_compiles",
     "make_array_from_callback", "make_array_from_process_local_data", "make_array_from_single_device_arrays",
     "make_jaxpr", "make_mesh", "named_call", "named_scope", "nn", "numpy", "numpy_dtype_promotion", "process_count",
     "process_index", "random", "remat", "reshard", "set_mesh", "sharding", "stages", "tree", "tree_util", "typeof",

@@ -67,7 +67,7 @@ class JitFunction:
             if kwargs or _overrides() is not None:
                 return self._call_general(args, kwargs)
             try:
-                key, buffers, leaves = self._read(args, settings.version, mesh_context.concrete)
+                key, buffers, leaves = self._read(args, settings.version, mesh_context.key)
                 direct = self._direct[key]
             except OTHER_STRUCTURE:
                 direct = None  # what the call below raises must not be chained to this
@@ -86,7 +86,7 @@ class JitFunction:
         arguments = (args, kwargs)
         values = opened(arguments)
         leaves, tree = _flatten(values)
-        key = (static, tree, settings.dispatch_key(), mesh_context.concrete, *_signatures(leaves, tree, self, static))
+        key = (static, tree, settings.dispatch_key(), mesh_context.key, *_signatures(leaves, tree, self, static))
         entry = self._lookup(key)
         if entry is not None:
             if not kwargs and not self._has_static and values is arguments:

@@ -156,15 +156,16 @@ class Driver:
 
     # -- from a call to its trace --------------------------------------------------------------------------------------
 
-    def stage(self, leaves: Sequence[Any], tree: Any, static: Static) -> StagedCall:
-        """Traces for these arguments (arrays or ShapeDtypeStructs) and finds out where the program runs."""
+    def stage(self, leaves: Sequence[Any], tree: Any, static: Static, *, ahead: bool = False) -> StagedCall:
+        """Traces for these arguments (arrays or ShapeDtypeStructs) and finds out where the program runs; `ahead` of
+        time it may be a platform that is not here."""
         avals = tuple(abstract(x) for x in leaves)
         wanted = resolve(self, leaves, avals, tree, static)
-        record = self._traced(TraceKey(tree, static, wanted.typed_avals(), config.trace_key(), wanted.mesh))
+        record = self._traced(TraceKey(tree, static, wanted.typed_avals(), config.trace_key(), wanted.traced_for))
         places = self.places.get(record)
         if places is None:
             places = self.places[record] = placements_of(record.live)
-        placement, request, written = wanted.finish(record, places, donated_leaves(self.options, tree, static))
+        placement, request, written = wanted.finish(record, places, donated_leaves(self.options, tree, static), ahead)
         return StagedCall(record, request, placement, written)
 
     def _traced(self, key: TraceKey) -> TraceRecord:
@@ -270,7 +271,7 @@ class Driver:
 
     def traced(self, leaves: Sequence[Any], tree: Any, static: Static) -> Traced:
         """The first station as a value that the user goes on from."""
-        record, request, placement, written = self.stage(leaves, tree, static)
+        record, request, placement, written = self.stage(leaves, tree, static, ahead=True)
         return Traced(record, request, Road(self, placement.devices, written))
 
 

@@ -21,9 +21,10 @@ from meshrt.primitives.sharding import abstract_sharding
 from meshrt.runtime import backend
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.axes import AbstractDevice, AxisType
 from meshrt.sharding.common import common_mesh
-from meshrt.sharding.context import context_source
-from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.context import context_device, context_source, get_abstract_mesh
+from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import typed
@@ -79,6 +80,10 @@ class Wanted:
         self.meshes: dict[AbstractMesh, Any] = {}
         self.concrete: Mesh | None = None
         self.concrete_origin: Origin = ""
+        # The AbstractMesh in context where the context has no devices: functions are traced for it.
+        self.ambient: AbstractMesh | None = None
+        # The kinds of device that AbstractMeshes are meant for.
+        self.meant: list[tuple[AbstractDevice, Origin]] = []
         self.device: Any = None
         self.device_origin: Origin = ""
         self.arg_shardings: list[NamedSharding | None] = []
@@ -91,6 +96,12 @@ class Wanted:
         """The mesh that was named first."""
         return next(iter(self.meshes), None)
 
+    @property
+    def traced_for(self) -> AbstractMesh | None:
+        """The mesh that `get_abstract_mesh` gives inside the function."""
+        found = self.mesh if self.meshes else self.ambient
+        return None if found is None else found.abstract_mesh
+
     def path(self, i: int) -> str:
         if self._paths is None:
             self._paths = argument_paths(bound(self.function.fun, self.static), self.tree)
@@ -100,12 +111,16 @@ class Wanted:
 
     def add_mesh(self, mesh: Mesh | AbstractMesh, origin: Origin) -> None:
         """`origin` is a text or a function that makes it (names of arguments are computed only for errors)."""
-        abstract = mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
+        if isinstance(mesh, Mesh) and mesh.is_scalar:
+            return self.add_device(mesh.flat_devices[0], origin)
+        abstract = mesh.abstract_mesh
         if isinstance(mesh, Mesh):
             if self.concrete is None:
                 self.concrete, self.concrete_origin = mesh, origin
             elif self.concrete is not mesh and self.concrete.flat_devices != mesh.flat_devices:
-                raise self._incompatible(self.concrete_origin, self.concrete.flat_devices, origin, mesh.flat_devices)
+                raise self._incompatible(self.concrete_origin, self.concrete, origin, mesh)
+        elif mesh.abstract_device is not None:
+            self.meant.append((mesh.abstract_device, origin))
         if abstract in self.meshes:
             return
         if self.meshes and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
@@ -136,25 +151,47 @@ class Wanted:
             raise self._incompatible(self.device_origin, (self.device,), origin, (device,))
 
     def _incompatible(
-        self, one: Origin, its: Sequence[Any], other: Origin, others: Sequence[Any]
+        self, one: Origin, its: Mesh | Sequence[Any], other: Origin, others: Mesh | Sequence[Any]
     ) -> errors.DeviceAssignmentMismatchError:
         first, second = _text(one), _text(other)
+        why, fix = "one program runs on one set of devices", _way_out(first, second)
+        if isinstance(its, Mesh) and isinstance(others, Mesh) and set(its.flat_devices) == set(others.flat_devices):
+            why = "these are the same devices in a different order, and one program runs on them in one order"
+            fix = (
+                f"Make both meshes from one list of devices, or bring the data of {second} into the order of "
+                f"{first} before the call: meshrt.device_put(x, NamedSharding(mesh, x.sharding.spec)) with that mesh, "
+                "which moves shards between devices"
+            )
         return errors.DeviceAssignmentMismatchError(
-            f"Received incompatible devices for jitted computation {self.function.name}. Got {first} with {_ids(its)} "
-            f"and {second} with {_ids(others)}: one program runs on one set of devices. {_way_out(first, second)}"
+            f"Received incompatible devices for jitted computation {self.function.name}. Got {first} with {_on(its)} "
+            f"and {second} with {_on(others)}: {why}. {fix}"
         )
+
+    def _check_kinds(self, devices: Sequence[Any]) -> None:
+        """Whether the devices are of the kinds that AbstractMeshes were meant for."""
+        there = AbstractDevice.of(devices[0])
+        for meant, origin in self.meant:
+            if (meant.platform, meant.device_kind) != (there.platform, there.device_kind):
+                raise errors.DeviceAssignmentMismatchError(
+                    f"{_text(origin)} is over an AbstractMesh for {meant}, but {self.function.name} runs on {there}; "
+                    "build the AbstractMesh for that device, or without abstract_device"
+                )
 
     def add_context(self) -> None:
         # An abstract mesh in context names no devices, so it decides only what PartitionSpecs refer to.
         mesh = mesh_context.concrete
         if mesh is not None and not mesh.empty:
             self.add_mesh(mesh, lambda: f"the mesh in context (set at {context_source()})")
+        elif mesh_context.abstract is not None:
+            self.ambient = get_abstract_mesh()
         if self.function.options.device is not None:
             self.add_device(self.function.options.device, "jit(device=...)")
 
     def add_argument(self, i: int, leaf: Any, aval: ShapedArray, given: Any) -> None:
         origin = lambda: f"argument {self.path(i)} of {self.function.name} with shape {aval.str_short()}"
         sharding = getattr(leaf, "sharding", None) if type(leaf) is Array or not hasattr(leaf, "__array__") else None
+        if isinstance(sharding, NamedSharding) and sharding.mesh.is_scalar:
+            sharding = SingleDeviceSharding(sharding.device_assignment[0])
         committed = isinstance(sharding, Sharding) and (type(leaf) is not Array or leaf.committed)
         chosen: NamedSharding | None = None
         if committed and isinstance(sharding, NamedSharding):
@@ -182,8 +219,8 @@ class Wanted:
     def _given(self, given: Any, aval: ShapedArray, origin: Origin) -> NamedSharding | None:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
         if isinstance(given, PartitionSpec):
-            context_mesh = mesh_context.abstract
-            if self.mesh is None and context_mesh is not None and not context_mesh.empty:
+            context_mesh = get_abstract_mesh()
+            if self.mesh is None and not context_mesh.empty:
                 self.add_mesh(context_mesh, lambda: f"the mesh in context (set at {context_source()})")
             if self.mesh is None:
                 raise errors.MeshContextError(
@@ -194,7 +231,7 @@ class Wanted:
                 return NamedSharding(self.mesh, given)
             except errors.ShardingError as e:
                 raise type(e)(f"jit was given {given} for {_text(origin)}: {e}") from None
-        if isinstance(given, SingleDeviceSharding):
+        if isinstance(given, SingleDeviceSharding) or (isinstance(given, NamedSharding) and given.mesh.is_scalar):
             self.add_device(given.device_assignment[0], origin)
             return None
         if isinstance(given, NamedSharding):
@@ -243,10 +280,13 @@ class Wanted:
     # -- finishing -----------------------------------------------------------------------------------------------------
 
     def finish(
-        self, record: TraceRecord, places: Mapping[Any, tuple[str, Any]], donated: tuple[bool, ...]
+        self, record: TraceRecord, places: Mapping[Any, tuple[str, Any]], donated: tuple[bool, ...], ahead: bool
     ) -> tuple[Placement, LoweringRequest, Written]:
         """Where the call runs and what is asked of its trace. `places` are the meshes and devices that the function
-        itself names (`meshrt.primitives.sharding.placements_of`)."""
+        itself names (`meshrt.primitives.sharding.placements_of`). `ahead` of time the device that the AbstractMesh in
+        context is meant for says the platform where nothing names a device."""
+        if self.ambient is not None and self.ambient.abstract_mesh in places and self.mesh is None:
+            self.add_mesh(self.ambient, lambda: f"the mesh in context (set at {context_source()})")
         for place, (called, where) in places.items():
             if isinstance(place, Mesh):
                 self.add_mesh(place, f"{called} at {where}")
@@ -264,9 +304,9 @@ class Wanted:
                 )
         mesh = self._common()
         placement = self._placement(mesh)
-        platform = self.function.options.backend or (
-            placement.devices[0].platform if placement.devices else backend.default_backend()
-        )
+        if placement.devices is not None and self.meant:
+            self._check_kinds(placement.devices)
+        platform = self.function.options.backend or self._platform(placement, ahead)
         outs = tuple(None if s is None else canonical(s, a) for s, a in zip(asked, record.closed.out_avals))
         request = LoweringRequest(
             mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
@@ -280,6 +320,13 @@ class Wanted:
             if keep_unused or record.needed[i]:
                 return written(asked, sharding, self.avals[i].ndim)
         return written(asked)
+
+    def _platform(self, placement: Placement, ahead: bool) -> str:
+        meant = self.meant[0][0] if self.meant else context_device()
+        open_ = placement.devices is None or (ahead and self.device is None and self.concrete is None)
+        if meant is not None and open_:
+            return meant.platform
+        return placement.devices[0].platform if placement.devices else backend.default_backend()
 
     def _placement(self, mesh: AbstractMesh | None) -> Placement:
         if mesh is not None:
@@ -317,9 +364,8 @@ def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
     entries = list(sharding.spec.partitions)
     while entries and entries[-1] is None:
         entries.pop()
-    mesh = sharding.mesh if isinstance(sharding.mesh, AbstractMesh) else sharding.mesh.abstract_mesh
     uneven = sharding.uneven and not sharding.splits_evenly(aval.shape)
-    return NamedSharding(mesh, sharding.spec.update(partitions=entries), uneven=uneven)
+    return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec.update(partitions=entries), uneven=uneven)
 
 
 def _is_sharding(x: Any) -> bool:
@@ -359,6 +405,19 @@ def _way_out(first: str, second: str) -> str:
         "Use shardings over the same mesh, move one of the arrays with meshrt.device_put before the call, or name an "
         "AbstractMesh where no devices are meant"
     )
+
+
+def _on(where: Mesh | Sequence[Any]) -> str:
+    """The devices, and with a mesh also what it looks like and where it was made."""
+    if isinstance(where, Mesh):
+        return (
+            f"{_ids(where.flat_devices)} on platform {_platform(where.flat_devices)} ({where}, made at {where.source})"
+        )
+    return f"{_ids(where)} on platform {_platform(where)}"
+
+
+def _platform(devices: Sequence[Any]) -> str:
+    return str(devices[0].platform).upper()
 
 
 def _ids(devices: Sequence[Any]) -> str:

@@ -65,7 +65,7 @@ def _batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
 
 def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     sharding = eqn.params["sharding"]
-    if isinstance(sharding, SingleDeviceSharding) or eqn.params.get("advice"):
+    if isinstance(sharding, SingleDeviceSharding) or sharding.mesh.is_scalar or eqn.params.get("advice"):
         return x  # the program runs there: see Wanted.finish in meshrt.pipeline.placement
     aval = eqn.outvars[0].aval
     text = ctx.module.sharding_text(sharding, aval.physical().ndim)
@@ -103,7 +103,7 @@ def on_mesh_in_context(sharding: NamedSharding) -> NamedSharding:
     if not isinstance(sharding.mesh, AbstractMesh):
         return sharding
     mesh = get_mesh()
-    if mesh.abstract_mesh is not sharding.mesh:
+    if mesh.abstract_mesh is not sharding.mesh.abstract_mesh:
         raise errors.ShardingError(
             f"{sharding!r} is over an AbstractMesh, which has no devices; use a Mesh, or set one of that shape with "
             "meshrt.set_mesh"
@@ -113,18 +113,25 @@ def on_mesh_in_context(sharding: NamedSharding) -> NamedSharding:
 
 def _is_on(x: Any, mesh: AbstractMesh) -> bool:
     own = getattr(x, "sharding", None)
-    if isinstance(own, NamedSharding):
+    if isinstance(own, NamedSharding) and not own.mesh.is_scalar:
         return True
     around = mesh_context.concrete
-    return around is not None and around.abstract_mesh is mesh
+    return around is not None and around.abstract_mesh is mesh.abstract_mesh
 
 
-def _on_no_mesh(x: Any) -> errors.ArgumentTypeError:
-    own = getattr(x, "sharding", None)
-    return errors.ArgumentTypeError(
-        "over an AbstractMesh it requires an input whose sharding is a NamedSharding, but this value of type "
-        f"{aval_of(x).str_short()} is {f'on {own}' if own is not None else 'no array'}: put it on a mesh with "
-        "meshrt.device_put, or give a NamedSharding over a Mesh"
+def _on_no_mesh(x: Any) -> errors.ShardingTypeError:
+    own, fix = (
+        getattr(x, "sharding", None),
+        "put it on a mesh with meshrt.device_put, or give a NamedSharding over a Mesh",
+    )
+    if own is None:
+        return errors.ShardingTypeError(
+            "the target sharding contains a `meshrt.sharding.AbstractMesh`, which requires the input to be a "
+            f"`meshrt.Array`. Got {type(x)} with shape {aval_of(x).str_short()}: {fix}"
+        )
+    return errors.ShardingTypeError(
+        "the sharding of the input must be a `NamedSharding`, since the target sharding has an `AbstractMesh` in it. "
+        f"Got {own} for shape {aval_of(x).str_short()}: {fix}"
     )
 
 
@@ -274,17 +281,28 @@ def abstract_sharding(sharding: NamedSharding) -> NamedSharding:
     return sharding if isinstance(sharding.mesh, AbstractMesh) else sharding.update(mesh=sharding.mesh.abstract_mesh)
 
 
+def _mesh_of(x: Any, axes: AbstractMesh) -> Mesh:
+    """The devices for `axes`: those of the value, or of the context where the value is on no mesh."""
+    if type(x) is not Array or not isinstance(x.sharding, NamedSharding) or x.sharding.mesh.is_scalar:
+        if not _is_on(x, axes):
+            raise _on_no_mesh(x)
+        around: Mesh = mesh_context.concrete
+        return around
+    mesh = x.sharding.mesh
+    assert isinstance(mesh, Mesh), "an array is somewhere"
+    if mesh.shape_tuple != axes.shape_tuple:
+        raise errors.MeshMismatchError(
+            f"Mesh shape of the input {mesh.shape_tuple} does not match the mesh shape of the target sharding "
+            f"{axes.shape_tuple} for shape {aval_of(x).str_short()}; name its axes and sizes, or give a NamedSharding "
+            "over a Mesh to move it to other devices"
+        )
+    return mesh
+
+
 def _constrain_array(x: Any, sharding: NamedSharding) -> Any:
     """The eager form: moves the array. An AbstractMesh takes its devices from the array."""
     if isinstance(sharding.mesh, AbstractMesh):
-        if type(x) is not Array or not isinstance(x.sharding, NamedSharding):
-            raise _on_no_mesh(x)
-        if x.sharding.mesh.shape_tuple != sharding.mesh.shape_tuple:
-            raise errors.MeshMismatchError(
-                f"Mesh shape of the input {x.sharding.mesh.shape_tuple} does not match the mesh shape of the sharding "
-                f"{sharding.mesh.shape_tuple}"
-            )
-        sharding = sharding.update(mesh=x.sharding.mesh)
+        sharding = sharding.update(mesh=_mesh_of(x, sharding.mesh))
     if any(e is PartitionSpec.UNCONSTRAINED for e in sharding.spec.partitions):
         raise errors.ShardingError("P.UNCONSTRAINED has no meaning outside jit, where nothing is propagated")
     return put_leaf(x, sharding, False, None)

@@ -140,7 +140,7 @@ class use_abstract_mesh:
 def tracing_mesh(mesh: AbstractMesh | None) -> Iterator[None]:
     """For tracers: the context in which a function is traced for `mesh`; concrete meshes are out of reach."""
     context = _state.context
-    previous = context.swap(context.concrete, mesh, context.where, True, context.device)
+    previous = context.swap(context.concrete, mesh, context.where, True)
     try:
         yield
     finally:

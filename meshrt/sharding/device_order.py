@@ -132,7 +132,8 @@ def _ring_of_four(devices: Sequence[Any], shape: tuple[int, ...]) -> Iterable[in
 
 def _flat_board(devices: Sequence[Any], shape: tuple[int, ...]) -> Iterable[int] | None:
     """v5e and v6e: boards of 2x2, 4x2 and 4x4 chips, and eight in a cube."""
-    bounds, n, order = _bounds(devices), len(devices), None
+    bounds, n = _bounds(devices), len(devices)
+    order: tuple[int, ...] | None = None
     if bounds == (2, 2, 1) and n == 4:
         order = _RING_2X2
     elif n == 8:

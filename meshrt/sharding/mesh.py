@@ -73,6 +73,11 @@ class BaseMesh:
         """Whether the mesh has neither axes nor devices."""
         return self.size == 0
 
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the mesh is one device without axes."""
+        return self.size == 1 and not self.axis_names
+
     def axis_size(self, name: Hashable) -> int:
         """Size of one axis. UnknownAxisError if there is none of that name."""
         try:
@@ -325,11 +330,6 @@ class Mesh(BaseMesh):
             if not isinstance(d, jaxlib_api.Device):
                 raise errors.ShardingTypeError(f"{self!r} holds {d!r}, which is no device of a runtime")
         return jaxlib_api.device_list(self.flat_devices)
-
-    @property
-    def is_scalar(self) -> bool:
-        """Whether the mesh is one device without axes."""
-        return self.size == 1 and not self.axis_names
 
     @property
     def device_ids(self) -> np.ndarray:

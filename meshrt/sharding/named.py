@@ -255,7 +255,7 @@ class NamedSharding(Sharding):
 
     @property
     def is_fully_addressable(self) -> bool:
-        return len(super().addressable_devices) == len(self._devices_for("is_fully_addressable"))
+        return len(self._devices_for("is_fully_addressable")) == len(self.addressable_devices)
 
     @property
     def _internal_device_list(self) -> Any:

@@ -80,7 +80,7 @@ def test_named_sharding_over_an_abstract_mesh():
         (lambda m: NamedSharding(m, P("x", "x")), errors.DuplicateAxisError, "duplicate entries for `x`"),
         (lambda m: NamedSharding(m, ("x",)), TypeError, "Write P"),
         (lambda m: NamedSharding("m", P("x")), TypeError, "must be a Mesh"),
-        (lambda m: NamedSharding(m, P("x", unreduced={"y"})), errors.ShardingError, "refer to mesh axes that are of type"),
+        (lambda m: NamedSharding(m, P("x", unreduced={"y"})), errors.ShardingError, "refer to mesh axes that are"),
         (lambda m: NamedSharding(m, P("x", "y")).shard_shape((8,)), errors.RankMismatchError, "rank at least 2"),
         (lambda m: NamedSharding(m, P(("x", "y"))).shard_shape((12,)), errors.IndivisibleError,
          r"array axis 0 is partitioned 8 times, but the dimension size is 12.*Make the dimension 8 or 16"),
