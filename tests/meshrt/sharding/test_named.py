@@ -83,7 +83,7 @@ def test_named_sharding_over_an_abstract_mesh():
         (lambda m: NamedSharding(m, P("x", unreduced={"y"})), errors.ShardingError, "refer to mesh axes that are"),
         (lambda m: NamedSharding(m, P("x", "y")).shard_shape((8,)), errors.RankMismatchError, "rank at least 2"),
         (lambda m: NamedSharding(m, P(("x", "y"))).shard_shape((12,)), errors.IndivisibleError,
-         r"array axis 0 is partitioned 8 times, but the dimension size is 12.*Make the dimension 8 or 16"),
+         r"array axis 0 is partitioned 8 times.*but the dimension size is 12.*Make the dimension 8 or 16"),
         (lambda m: SingleDeviceSharding(3), TypeError, "takes a device"),
     ],
 )  # fmt: skip
