@@ -59,7 +59,10 @@ def stored(lowered: Lowered, asked: Mapping[str, Any], make: Callable[[], Device
 def _key(lowered: Lowered, asked: Mapping[str, Any]) -> str:
     text = compile_cache.content(lowered.module.text)
     options = ";".join(f"{k}={asked[k]!r}" for k in sorted(asked))
-    return compile_cache.fingerprint(text, repr(lowered.mesh), lowered.request.platform, options, _our_code())
+    request = lowered.request
+    return compile_cache.fingerprint(
+        text, repr(lowered.mesh), repr(request.uneven), request.platform, options, _our_code()
+    )
 
 
 @functools.cache
@@ -101,6 +104,7 @@ def _spec(sharding: NamedSharding) -> dict[str, Any]:
         "unreduced": sorted(map(_text, spec.unreduced)),
         "reduced": sorted(map(_text, spec.reduced)),
         "memory": sharding.memory_kind,
+        "uneven": sharding.uneven,
     }
 
 
@@ -129,4 +133,4 @@ def _load(name: str, lowered: Lowered) -> DeviceProgram | None:
 def _sharding(mesh: AbstractMesh, row: Mapping[str, Any]) -> NamedSharding:
     entries = [tuple(e) if isinstance(e, list) else e for e in row["dims"]]
     spec = PartitionSpec(*entries, unreduced=frozenset(row["unreduced"]), reduced=frozenset(row["reduced"]))
-    return NamedSharding(mesh, spec, memory_kind=row["memory"])
+    return NamedSharding(mesh, spec, memory_kind=row["memory"], uneven=row["uneven"])

@@ -48,7 +48,7 @@ def type_sharding(
 
 
 def _abstract(mesh: BaseMesh) -> AbstractMesh:
-    return mesh.abstract_mesh if isinstance(mesh, Mesh) else cast(AbstractMesh, mesh)
+    return cast(Mesh | AbstractMesh, mesh).abstract_mesh
 
 
 def on(sharding: NamedSharding, ndim: int) -> NamedSharding | None:
@@ -114,7 +114,7 @@ def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = Tru
             f"{out_sharding} of type: {type(out_sharding)}"
         )
     mesh, spec = out_sharding.mesh.abstract_mesh, out_sharding.spec
-    if is_consistent and not around.empty and mesh is not around:
+    if is_consistent and not around.empty and mesh is not around.abstract_mesh:
         raise errors.MeshMismatchError(
             f"Context mesh {around} (set at {context_source()}) should match the mesh of sharding {mesh} passed to "
             f"{function}. This error occurs at source: {source.capture()}. Build the sharding over the mesh in "
