@@ -43,6 +43,7 @@ __all__ = [
     "PhysicalMeshError",
     "RankMismatchError",
     "ShardingError",
+    "ShardingRuleError",
     "ShardingTypeError",
     "TreeError",
     "UnboundAxisError",
@@ -112,6 +113,10 @@ class DuplicateAxisError(ShardingError):
 
 class RankMismatchError(ShardingError):
     """A spec has more entries than its value has dimensions."""
+
+
+class ShardingRuleError(ShardingError):
+    """A sharding rule that cannot be read, or that does not fit the operation it is for."""
 
 
 class IndivisibleError(ShardingError):

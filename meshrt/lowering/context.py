@@ -39,8 +39,12 @@ class ModuleLowering:
     """What all functions of a module share: the writer, outlined functions, source locations, the target platform.
 
     `mesh` is the mesh of the program, None where no value has a sharding; `meshes` maps each AbstractMesh to its
-    `sdy.mesh` symbol; `is_export` asks for the forms that older consumers understand.
+    `sdy.mesh` symbol; `is_export` asks for the forms that older consumers understand. `customs` holds, by their keys in
+    the text, what is to be known of operations that their users partition; where `keeps_custom` is False nothing
+    partitions them later, so that they are written out.
     """
+
+    keeps_custom = True
 
     def __init__(self, name: str, platform: str = "cpu", is_export: bool = False):
         self.writer = ModuleWriter(name)
@@ -48,6 +52,7 @@ class ModuleLowering:
         self.is_export = is_export
         self.mesh: AbstractMesh | None = None
         self.meshes: dict[AbstractMesh, str] = {}
+        self.customs: dict[str, Any] = {}
         self._functions: dict[Any, str] = {}
         self._pins: dict[tuple[Any, ...], str] = {}
         self._names: dict[str, int] = {}
@@ -59,6 +64,12 @@ class ModuleLowering:
         count = self._names.get(base, -1) + 1
         self._names[base] = count
         return base if count == 0 else f"{base}_{count}"
+
+    def note_custom(self, name: str, what: Any) -> str:
+        """Notes what is to be known of an operation of the user's; the key under which it is found."""
+        key = f"{len(self.customs)}:{name}"
+        self.customs[key] = what
+        return key
 
     def location(self, where: Source | None, primitive: str) -> str:
         if where is None or where.code is None:

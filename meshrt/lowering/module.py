@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,12 +29,16 @@ __all__ = ["LoweredModule", "lower_module"]
 
 @dataclass(frozen=True)
 class LoweredModule:
-    """What was written and what the caller must pass: first `consts`, then the arguments numbered by `kept`."""
+    """What was written and what the caller must pass: first `consts`, then the arguments numbered by `kept`.
+
+    `customs` are the user's ways of partitioning operations, by the key that the custom call of each one carries.
+    """
 
     writer: ModuleWriter
     consts: tuple[Any, ...]
     kept: tuple[int, ...]
     mesh_symbol: str | None
+    customs: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def text(self) -> str:
@@ -101,7 +105,7 @@ def lower_module(
     for v, const in passed:
         if getattr(const, "is_deleted", bool)():
             raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
-    return LoweredModule(lowering.writer, tuple(c for _, c in passed), tuple(kept), symbol)
+    return LoweredModule(lowering.writer, tuple(c for _, c in passed), tuple(kept), symbol, lowering.customs)
 
 
 def _is_embedded(const: Any) -> bool:

@@ -205,7 +205,7 @@ class Driver:
         found = self.propagated.get(key)
         if found is None:
             events.record("propagate")
-            found = self.propagated[key] = propagate(lowered.module, propagator, lowered.request.uneven)
+            found = self.propagated[key] = propagate(lowered.module, lowered.request, propagator)
         return found
 
     def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> collectives.PartitionedProgram:

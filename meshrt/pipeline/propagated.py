@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from meshrt.pipeline.ahead import TopologyCompiled
     from meshrt.pipeline.compiled import Compiled
     from meshrt.pipeline.partitioned import Partitioned
+    from meshrt.pipeline.traced import LoweringRequest
 
 __all__ = ["Propagated", "annotated_for_xla", "boundary_shardings", "named", "propagate"]
 
@@ -32,11 +33,13 @@ __all__ = ["Propagated", "annotated_for_xla", "boundary_shardings", "named", "pr
 _RESHARD = re.compile(r"^(\s*%[\w$.-]+ = )sdy\.reshard (?=%)", re.MULTILINE)
 
 
-def propagate(module: LoweredModule, propagator: str, uneven: bool = False) -> propagation.Propagated:
-    """Decides the shardings of a module: ours, or with `propagator="shardy"` the C++ passes in jaxlib.
+def propagate(module: LoweredModule, request: LoweringRequest, propagator: str) -> propagation.Propagated:
+    """Decides the shardings of a module: ours, or with `propagator="shardy"` the C++ passes in jaxlib. Operations that
+    their users partition become what each device runs of them.
 
-    If `uneven`, arguments and results need not divide (`NamedSharding(..., uneven=True)`).
+    If the request is `uneven`, arguments and results need not divide (`NamedSharding(..., uneven=True)`).
     """
+    uneven = request.uneven
     if uneven and propagator == "shardy":
         raise _no_uneven("propagator", "Shardy's passes cut the axes of arguments and results to what divides them")
     with collector_paused():
@@ -45,7 +48,14 @@ def propagate(module: LoweredModule, propagator: str, uneven: bool = False) -> p
             given: Any = shardy.propagate(module.text)
         else:
             given = module.program()
-        return propagation.run(given, "closed", whole_axes=True, xla_order=True, uneven_boundary=uneven)
+        result = propagation.run(given, "closed", whole_axes=True, xla_order=True, uneven_boundary=uneven)
+    if module.customs:
+        # Start-up time: few programs have such operations.
+        from meshrt.pipeline.local_bodies import write_local_bodies
+
+        assert request.mesh is not None, "operations are partitioned over a mesh"
+        write_local_bodies(result, module.customs, request.mesh, request.platform)
+    return result
 
 
 def _no_uneven(setting: str, why: str) -> errors.UnsupportedError:
