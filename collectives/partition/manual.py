@@ -7,7 +7,7 @@ split further along free axes as long as it does not move elements along the spl
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -51,15 +51,40 @@ def manual_computation(ctx: Context, op: Op) -> None:
         ref = unreduced.addend(ctx, v, dims, _pending(ctx, s, manual))
         ctx.bind(arg, _without(dims, manual, op), ref)
     ctx.because = outer_cause
-    ctx.block(body.ops[:-1])
+    late = _late_sums(ctx, op)
+    ctx.block([inner for inner in body.ops[:-1] if inner not in late])
     ctx.op = body.terminator
     refs = [
-        asked(ctx, v, _without(ctx.atoms.dims(s), manual, op), f"out_shardings, result {i}")
+        asked(ctx, _operand_of_late(late, v), _without(ctx.atoms.dims(s), manual, op), f"out_shardings, result {i}")
         for i, (v, s) in enumerate(zip(body.terminator.operands, outs))
     ]
     ctx.op, ctx.manual = op, outer_manual
-    for r, ref, s in zip(op.results, refs, outs):
-        ctx.bind_partial(r, ctx.atoms.dims(s), {_pending(ctx, s, manual): ref})
+    for r, v, ref, s in zip(op.results, body.terminator.operands, refs, outs):
+        pending = late[v.owner] if isinstance(v.owner, Op) and v.owner in late else _pending(ctx, s, manual)
+        ctx.bind_partial(r, ctx.atoms.dims(s), {pending: ref})
+
+
+def _late_sums(ctx: Context, op: Op) -> dict[Op, tuple[int, ...]]:
+    """The sums at the end of a computation that need not be taken there, with the atoms that they are over: where the
+    body stands for one operation of the program (`sums_last`), its addends leave it like those of a contraction. Sums
+    that the program wrote itself stay where they are."""
+    late: dict[Op, tuple[int, ...]] = {}
+    for v in op.regions[0].terminator.operands if op.data.get("sums_last") else ():
+        made = v.op
+        if made is None or made.name != "stablehlo.all_reduce" or len(v.uses) != 1:
+            continue
+        if reduction_kind(made.regions[0]) == "add" and v.type.dtype != "i1":
+            ctx.op = made
+            atoms = _differing(ctx, _talking(ctx, made))
+            if atoms is not None:
+                late[made] = tuple(sorted(atoms))
+    ctx.op = op
+    return late
+
+
+def _operand_of_late(late: Mapping[Op, tuple[int, ...]], value: Value) -> Value:
+    """What is summed to make `value`, if that sum is `late`; else the value itself."""
+    return value.owner.operands[0] if isinstance(value.owner, Op) and value.owner in late else value
 
 
 def _pending(ctx: Context, sharding: TensorSharding, manual: Sequence[int]) -> tuple[int, ...]:

@@ -101,10 +101,7 @@ class Partitioning:
         if self.rule is None:
             return None
         own = [a.shape[d:] for a, d in zip(ins, self.depths(len(ins)))], [a.shape[len(self.levels) :] for a in outs]
-        try:
-            bound = self._rule_of(mesh, ins, outs, *own).bind(*own)
-        except errors.ShardingRuleError as e:
-            raise errors.ShardingRuleError(f"the sharding rule of {self.name}: {e}") from None
+        bound = self._rule_of(mesh, ins, outs, *own).bind(*own)
         for level in self.levels:
             bound = with_batch(bound, level.axis.size, level.operands, [True] * len(outs))
         return bound
@@ -140,7 +137,10 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     call, partitioning, mesh = eqn.params["call"], eqn.params["partitioning"], ctx.module.mesh
     if mesh is None or mesh.size == 1 or not ctx.module.keeps_custom:
         return written_in_place(ctx, call, operands)
-    rule = partitioning.op_rule(mesh, call.in_avals, call.out_avals)
+    try:
+        rule = partitioning.op_rule(mesh, call.in_avals, call.out_avals)
+    except errors.ShardingRuleError as e:
+        raise errors.ShardingRuleError(f"the sharding rule of {partitioning.name}, used at {eqn.source}: {e}") from None
     key = ctx.module.note_custom(partitioning.name, (partitioning, call))
     attrs = f"call_target_name = {quote(TARGET)}, backend_config = {quote(key)}, api_version = 2 : i32"
     carried = "" if rule is None else f"sdy.sharding_rule = #sdy.op_sharding_rule<{rule.to_text()}>"
