@@ -8,29 +8,18 @@ from .graph import Block, Func, Op, Program
 from .model import TensorSharding
 from .shardings import Shardings
 
-__all__ = ["manual_axes_around", "replace_by_manual"]
-
-
-def manual_axes_around(op: Op) -> frozenset[str]:
-    """The axes over which the manual computations around an operation are manual."""
-    found: set[str] = set()
-    around = op.parent_op
-    while isinstance(around, Op):
-        if around.name == "sdy.manual_computation":
-            found.update(around.data["manual_axes"])
-        around = around.parent_op
-    return frozenset(found)
+__all__ = ["replace_by_manual"]
 
 
 def replace_by_manual(
     program: Program, shardings: Shardings, op: Op, body: Program, ins: Sequence[TensorSharding],
     outs: Sequence[TensorSharding], axes: Sequence[str],
 ) -> None:  # fmt: skip
-    """Makes `op` an `sdy.manual_computation` over `axes`, which takes pieces of its operands laid out as `ins` and gives
+    """Makes `op` an `sdy.manual_computation` over `axes` that takes pieces of its operands laid out as `ins` to
     pieces of its results laid out as `outs`.
 
-    `body` is a module: its @main is run on the pieces, and its other functions, whose names must be new, are added to the
-    program. Operands, results and their uses stay what they are; only `shardings` of the results
+    `body` is a module: its @main is run on the pieces, and its other functions, whose names must be new, are added to
+    the program. Operands, results and their uses stay what they are; only `shardings` of the results
     change. No value inside has a sharding.
     """
     main = body.main

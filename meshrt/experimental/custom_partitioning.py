@@ -1,20 +1,20 @@
 """One's own sharding rules and partition functions, for functions that are to be one operation of a program.
 
-`custom_partitioning` is JAX's: a rule for propagation and a function that says what each device runs. `sharding_rule` is
-the short way, for functions that may simply be run on shards:
+`custom_partitioning` is JAX's: a rule for propagation and a function that says what each device runs. `sharding_rule`
+is the short way, for functions that may simply be run on shards:
 
     @sharding_rule("b i, i j -> b j", reduction_factors=("i",))
     def project(x, w):
         return x @ w
 
-Both work under `jit`, `vmap` (which adds a factor to the rule), `scan`, and eagerly, on meshes of any shape, with either
-partitioner. They have no derivative of their own: put `custom_vjp` around, with functions of this kind in both directions.
+Both work under `jit`, `vmap` (which adds a factor to the rule), `scan`, and eagerly, on meshes of any shape, with
+either partitioner. They have no derivative of their own: put `custom_vjp` around, with functions of this kind in both
+directions.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ from meshrt.heuristics import KEPT_OVER_JAXPRS
 from meshrt.primitives.custom_partitioning import Partitioning, TensorInfo, custom_partitioning_p
 from meshrt.sharding.rules import BATCHING, ArrayMapping, CompoundFactor, ShardingRule, parse_rule
 from meshrt.staging import abstract
-from meshrt.transforms.arguments import StaticValue, as_tuple, fun_name
+from meshrt.transforms.arguments import StaticValue, as_tuple, fun_name, signature_of
 from meshrt.transforms.high import flatten
 
 __all__ = [
@@ -48,7 +48,7 @@ class _Opaque:
         self.fun = fun
         self.static_argnums = as_tuple(static_argnums)
         self.sharding_rule: Any = None
-        self._calls: OrderedDict[Any, tuple[Any, Partitioning]] = OrderedDict()
+        self._calls: OrderedDict[Any, Any] = OrderedDict()
 
     def __getattr__(self, name: str) -> Any:
         if name == "fun":  # not set yet: while being unpickled or copied
@@ -75,15 +75,21 @@ class _Opaque:
         return tree_util.tree_unflatten(partitioning.out_tree, outs)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position, defaults included."""
-        bound = inspect.signature(self.fun).bind(*args, **kwargs)
-        bound.apply_defaults()
-        if bound.kwargs:
+        """All arguments by position, defaults included. Keyword-only ones keep their defaults."""
+        signature = signature_of(self.fun)
+        if signature is None and not kwargs:
+            return args
+        named: Any = kwargs
+        if signature is not None:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, named = bound.args, [k for k in bound.kwargs if k in kwargs]
+        if named:
             raise errors.ArgumentTypeError(
-                f"keyword arguments could not be resolved to positions: {', '.join(bound.kwargs)} of "
-                f"{fun_name(self.fun)}; make them positional"
+                f"keyword arguments could not be resolved to positions: {', '.join(named)} of {fun_name(self.fun)}; "
+                "make them positional"
             )
-        return bound.args
+        return args
 
     def _check_static(self, fixed: tuple[Any, ...]) -> None:
         if any(isinstance(leaf, Tracer) for leaf in tree_util.tree_leaves(fixed)):
@@ -97,9 +103,9 @@ class _Opaque:
         is cached by it."""
         try:
             key = (tree, avals, tuple(map(StaticValue, fixed)), config.trace_key(), self._definition())
-            found = self._calls.get(key)
+            found: Any = self._calls.get(key)
         except TypeError:  # static arguments need not be hashable
-            key = found = None
+            key, found = None, None
         if found is None:
             found = self._stage(static, fixed, tree, avals)
             if key is not None:
@@ -139,7 +145,7 @@ class _Opaque:
         raise NotImplementedError
 
 
-class custom_partitioning(_Opaque):  # noqa: N801 -- JAX's name
+class custom_partitioning(_Opaque):
     """A function that is one operation of a program, partitioned by a function of the user's.
 
     >>> @custom_partitioning
@@ -197,12 +203,12 @@ class custom_partitioning(_Opaque):  # noqa: N801 -- JAX's name
         """
         if not callable(partition):
             raise errors.ArgumentTypeError(f"partition must be a function, got {partition!r}")
-        kinds = {
+        kinds: dict[str, Any] = {
             "reduction_factors": reduction_factors, "need_replication_factors": need_replication_factors,
             "permutation_factors": permutation_factors,
         }  # fmt: skip
         if isinstance(sharding_rule, str):
-            sharding_rule = parse_rule(sharding_rule, **kinds, **factor_sizes)
+            sharding_rule = parse_rule(sharding_rule, **{**kinds, **factor_sizes})
         else:
             _check_rule(sharding_rule, {**factor_sizes, **{k: v for k, v in kinds.items() if v}})
         self.partition, self.sharding_rule, self.decode_shardings = partition, sharding_rule, decode_shardings
@@ -216,7 +222,7 @@ class custom_partitioning(_Opaque):  # noqa: N801 -- JAX's name
     def _partitioning(self, name: str, whole: Callable[..., Any], fixed: tuple[Any, ...], tree: Any, out: Any) -> Any:
         if self.partition is None:
             raise errors.ArgumentValueError(
-                f"{name} has no partition function; give it one with {name}.def_partition(partition, sharding_rule=...) "
+                f"{name} has no partition function; give it one, {name}.def_partition(partition, sharding_rule=...), "
                 "before it is called, or use sharding_rule if it may be run on shards as it is"
             )
         if self.sharding_rule is None and (self.propagate_user_sharding or self.infer_sharding_from_operands):
@@ -251,31 +257,31 @@ def sharding_rule(
     permutation_factors: tuple[str, ...] = (),
     **factor_sizes: int,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that makes a function one operation of a program, with a sharding rule; each device runs it on shards.
+    """A decorator that makes a function one operation of a program, with a rule; each device runs it on shards.
 
     >>> @sharding_rule("... i -> ... i", need_replication_factors=("i",))
     ... def normalise(x):
     ...     return x / x.sum(-1, keepdims=True)
 
     The rule promises that the function, run on the shards of its operands that the rule gives a device, makes that
-    device's shards of the results, or addends of them where reduction factors are split (they are added up when somebody
-    needs the sum). Axes are dropped from factors that this cannot hold for: those that need replication or permute, or
-    that stand in only some of the results; and where sizes do not divide. A function that makes other shapes of shards
-    raises ShardingError; whether its numbers are right is the promise.
+    device's shards of the results, or addends of them where reduction factors are split (they are added up when
+    somebody needs the sum). Axes are dropped from factors that this cannot hold for: those that need replication or
+    permute, or that stand in only some of the results; and where sizes do not divide. A function that makes other
+    shapes of shards raises ShardingError; whether its numbers are right is the promise.
 
     Args:
-      rule: text such as "i j, j k -> i k", a `SdyShardingRule`, or a function as in `custom_partitioning.def_partition`.
-      static_argnums: positions of arguments that are no arrays.
+      rule: text such as "i j, j k -> i k", a `SdyShardingRule`, or a function as in
+      `custom_partitioning.def_partition`. static_argnums: positions of arguments that are no arrays.
       reduction_factors, need_replication_factors, permutation_factors, factor_sizes: of a rule in text.
 
     Raises ShardingRuleError for a rule that cannot be read.
     """
-    kinds = {
+    kinds: dict[str, Any] = {
         "reduction_factors": reduction_factors, "need_replication_factors": need_replication_factors,
         "permutation_factors": permutation_factors,
     }  # fmt: skip
     if isinstance(rule, str):
-        rule = parse_rule(rule, **kinds, **factor_sizes)
+        rule = parse_rule(rule, **{**kinds, **factor_sizes})
     elif rule is None:
         raise errors.ShardingRuleError("sharding_rule needs a rule, such as 'i j -> i j'; got None")
     else:
@@ -286,7 +292,7 @@ def sharding_rule(
 def _check_rule(rule: Any, keywords: dict[str, Any]) -> None:
     if keywords:
         raise errors.ShardingRuleError(
-            f"Unknown keyword arguments: {keywords}; they belong to rules in text. A SdyShardingRule has them itself, a "
+            f"Unknown keyword arguments: {keywords}; they are for rules in text. A SdyShardingRule has them itself, a "
             "function returns (text, keywords)"
         )
     if rule is not None and not isinstance(rule, ShardingRule) and not callable(rule):

@@ -40,11 +40,8 @@ class ModuleLowering:
 
     `mesh` is the mesh of the program, None where no value has a sharding; `meshes` maps each AbstractMesh to its
     `sdy.mesh` symbol; `is_export` asks for the forms that older consumers understand. `customs` holds, by their keys in
-    the text, what is to be known of operations that their users partition; where `keeps_custom` is False nothing
-    partitions them later, so that they are written out.
+    the text, what is to be known of operations that their users partition.
     """
-
-    keeps_custom = True
 
     def __init__(self, name: str, platform: str = "cpu", is_export: bool = False):
         self.writer = ModuleWriter(name)

@@ -1,4 +1,4 @@
-"""Operations that their users partition, once shardings are known: each becomes a manual computation, which every device
+"""Operations that their users partition, once shardings are known: each becomes a manual computation that every device
 runs on its pieces.
 
 What runs there is a partition function's `lower_fn`, or the user's function itself on the shards that its rule gives
@@ -8,6 +8,7 @@ partitioned so is a text like any other.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,15 +21,15 @@ from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
-from meshrt.primitives.custom_partitioning import TARGET, Partitioning, mapped_call, written_in_place
+from meshrt.primitives.custom_partitioning import TARGET, Custom, Partitioning, mapped_call, written_in_place
 from meshrt.shape_dtype import ShapeDtypeStruct
-from meshrt.sharding.mesh import AbstractMesh, BaseMesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.transforms.high import flatten
 from propagation.attributes import string
 from propagation.common_axes import common_axes
-from propagation.computations import manual_axes_around, replace_by_manual
+from propagation.computations import replace_by_manual
 from propagation.locations import source
 from propagation.model import AxisRef, DimSharding, FactorType, Mesh, OpRule, TensorSharding
 from propagation.program import Program
@@ -39,7 +40,7 @@ __all__ = ["write_local_bodies"]
 
 
 class Local(NamedTuple):
-    """What a device runs: `call` on pieces laid out as `ins`. Results are laid out as `outs` once they are added up over
+    """What a device runs: `call` on pieces laid out as `ins`. Results are laid out as `outs` when they are summed over
     the axes `sums`."""
 
     call: ClosedJaxpr
@@ -65,7 +66,7 @@ class _Site(NamedTuple):
 
 
 def write_local_bodies(
-    result: propagation.Propagated, customs: Mapping[str, tuple[Partitioning, ClosedJaxpr]], abstract: AbstractMesh,
+    result: propagation.Propagated, customs: Mapping[str, Custom], abstract: AbstractMesh,
     platform: str,
 ) -> None:  # fmt: skip
     """Replaces every operation of a propagated program that is the user's to partition.
@@ -76,9 +77,9 @@ def write_local_bodies(
     for op in program.ops():
         if op.name != "stablehlo.custom_call" or string(op.attrs["call_target_name"]) != TARGET:
             continue
-        how, call = customs[string(op.attrs["backend_config"])]
-        mesh = next(m for m in program.meshes.values() if m.size == abstract.size and m.axes)
-        free = [n for n in mesh.axis_names if n not in manual_axes_around(op)]
+        how, call, manual = customs[string(op.attrs["backend_config"])]
+        mesh = next(m for m in program.meshes.values() if m.axis_names == abstract.axis_names)
+        free = [n for n in mesh.axis_names if n not in manual]
         given = [_closed(shardings.get(v), mesh, v.type.rank) for v in (*op.operands, *op.results)]
         count = len(op.operands)
         site = _Site(how, call, mesh, abstract, given[:count], given[count:], source(op))
@@ -106,7 +107,8 @@ def _by_rule(site: _Site) -> Local:
     ins, outs = site.call.in_avals, site.call.out_avals
     rule = site.how.op_rule(site.abstract, ins, outs)
     if rule is None:
-        return Local(site.call, *[[TensorSharding.replicated_on(site.mesh, a.ndim) for a in s] for s in (ins, outs)])
+        whole = [[TensorSharding.replicated_on(site.mesh, a.ndim) for a in avals] for avals in (ins, outs)]
+        return Local(site.call, whole[0], whole[1])
     mappings = (*rule.operands, *rule.results)
     states = [project(rule, m, s, True) for m, s in zip(mappings, (*site.ins, *site.outs))]
     axes = common_axes(rule, states, [a.size for a in (*ins, *outs)], site.mesh)
@@ -119,7 +121,10 @@ def _by_rule(site: _Site) -> Local:
 
 def _runnable(rule: OpRule, axes: Sequence[Sequence[AxisRef]], ins: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
     found = [tuple(own) for own in axes]
-    has = lambda dims, f: any(f in dim for dim in dims)
+
+    def has(dims: Any, f: int) -> bool:
+        return any(f in dim for dim in dims)
+
     for f, (kind, size) in enumerate(zip(rule.types, rule.sizes)):
         summed = kind == FactorType.REDUCTION
         along = all(has(dims, f) != summed for dims in rule.results) and any(has(dims, f) for dims in rule.operands)
@@ -131,7 +136,7 @@ def _runnable(rule: OpRule, axes: Sequence[Sequence[AxisRef]], ins: Sequence[Any
         for dim, size in zip(dims, shape):
             if len(dim) == 1 and rule.sizes[dim[0]] != size:
                 found[dim[0]] = ()
-            for major, minor in zip(dim, dim[1:]):
+            for major, minor in itertools.pairwise(dim):
                 if _product(found[major]) != rule.sizes[major]:
                     found[minor] = ()  # else a piece would be no range of positions
     return found
@@ -156,8 +161,8 @@ def _laid_out(rule: OpRule, mapping: Any, axes: Sequence[Any], mesh: Mesh) -> Te
 
 
 def _by_partition(site: _Site) -> Local:
-    """What the user's function says, of shardings without the dimensions that vmap added: these are split as propagation
-    decided, unless the function uses the axis itself, and its `lower_fn` is mapped over them."""
+    """What the user's function says. It is told of shardings without the dimensions that vmap added; these are split as
+    propagation decided, unless the function uses the axis itself, and its `lower_fn` is mapped over them."""
     how, depths = site.how, site.how.depths(len(site.ins))
     depths = [*depths, *[len(how.levels)] * len(site.outs)]
     avals = [*site.call.in_avals, *site.call.out_avals]
@@ -171,10 +176,11 @@ def _by_partition(site: _Site) -> Local:
     used = {axis for entries in asked for entry in entries for axis in entry}
     batch = _batch_axes(site, seen[:count], used)
     made = []
-    for i, (aval, entries, depth) in enumerate(zip(avals, asked, depths)):
+    for i, (aval, entries) in enumerate(zip(avals, asked)):
         levels = [k for k, level in enumerate(how.levels) if i >= count or level.operands[i]]
         whole = [*[batch[k] for k in reversed(levels)], *entries]
-        made.append(_sharding(whole, aval.shape, site, f"{'operand' if i < count else 'result'} {i % count if i < count else i - count}"))
+        what = f"operand {i}" if i < count else f"result {i - count}"
+        made.append(_sharding(whole, aval.shape, site, what))
     return Local(_traced(site, lower_fn, made[:count], made[count:]), made[:count], made[count:])
 
 
@@ -285,7 +291,7 @@ def _sharding(entries: Sequence[tuple[str, ...]], shape: Sequence[int], site: _S
 def _traced(
     site: _Site, fun: Callable[..., Any], ins: Sequence[TensorSharding], outs: Sequence[TensorSharding]
 ) -> ClosedJaxpr:
-    """`fun` at the types of a device's pieces, mapped over the dimensions that vmap added. What it returns must be pieces
+    """`fun` at the types of a device's pieces, mapped over the dimensions that vmap added. It must return pieces
     of the results."""
     how = site.how
     pieces = [_piece(a, s) for a, s in zip(site.call.in_avals, ins)]
@@ -303,12 +309,12 @@ def _traced(
         call = mapped_call(call, level.axis._replace(size=size), level.operands)
     found = [(a.shape, a.dtype) for a in call.out_avals]
     if found != [(a.shape, a.dtype) for a in wanted]:
-        show = lambda avals: ", ".join(a.str_short() for a in avals) or "nothing"
+        made, given, right = (", ".join(a.str_short() for a in avals) for avals in (call.out_avals, pieces, wanted))
         what = "lower_fn" if how.partition is not None else "the function"
         raise site.error(
             errors.ShardingError,
-            f"Mismatch in result shapes. {what} makes {show(call.out_avals)} of the pieces {show(pieces)}, but the "
-            f"pieces of the results are {show(wanted)}; "
+            f"Mismatch in result shapes. {what} makes {made} of the pieces {given}, but the pieces of the "
+            f"results are {right}; "
             + ("return the shardings that fit" if how.partition is not None else "the rule does not fit the function"),
         )
     return call
@@ -321,11 +327,10 @@ def _piece(aval: ShapedArray, sharding: TensorSharding) -> ShapedArray:
 class _Body(ModuleLowering):
     """Lowering of a device's program. Its functions get names that the program around it does not have."""
 
-    keeps_custom = False
-
     def __init__(self, mesh: AbstractMesh, platform: str, taken: Mapping[str, Any]):
         super().__init__("body", platform)
         self.mesh, self.taken = mesh, taken
+        self.manual = AbstractMesh(mesh.axis_sizes, mesh.axis_names, (AxisType.Manual,) * len(mesh.axis_names))
 
     def unique_name(self, base: str) -> str:
         name = super().unique_name(base)
@@ -337,7 +342,7 @@ class _Body(ModuleLowering):
         """The module, whose @main adds its results up over `groups` of devices."""
         call = local.call
         function = self.writer.function("main", [mlir_type(a) for a in call.in_avals], public=True)
-        ctx = LoweringContext(self, function)
+        ctx = LoweringContext(self, function, manual=self.manual)
         results = written_in_place(ctx, call, function.args)
         if groups is not None:
             results = [_summed(ctx, r, a, groups, i) for i, (r, a) in enumerate(zip(results, call.out_avals))]
@@ -363,7 +368,7 @@ def _groups(mesh: Mesh, axes: Sequence[AxisRef]) -> np.ndarray | None:
     for name, size in mesh.axes:
         own = [a for a in axes if a.name == name]
         bounds = sorted({1, size, *[a.pre for a in own], *[a.end for a in own]})
-        for low, high in zip(bounds, bounds[1:]):
+        for low, high in itertools.pairwise(bounds):
             sizes.append(high // low)
             among.append(any(a.pre <= low and high <= a.end for a in own))
     ids = np.arange(mesh.size, dtype=np.int64).reshape(sizes)

@@ -4,8 +4,8 @@
 
 Where a program has a mesh, lowering writes a custom call that carries the rule, for propagation, and notes the
 `Partitioning` under the call's `backend_config` in the module being lowered. Once shardings are known,
-`meshrt.pipeline.local_bodies` turns the call into a manual computation that each device runs on its pieces. Elsewhere the
-function is written in place of the operation.
+`meshrt.pipeline.local_bodies` turns the call into a manual computation that each device runs on its pieces. Elsewhere
+the function is written in place of the operation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ from meshrt.transforms.tools import WeakCache
 from propagation.model import OpRule
 from propagation.quoting import quote
 
-__all__ = ["TARGET", "Level", "Partitioning", "TensorInfo", "custom_partitioning_p", "mapped_call", "written_in_place"]
+__all__ = [
+    "TARGET",
+    "Custom",
+    "Level",
+    "Partitioning",
+    "TensorInfo",
+    "custom_partitioning_p",
+    "mapped_call",
+    "written_in_place",
+]
 
 TARGET = "meshrt.custom_partitioning"
 
@@ -43,7 +52,9 @@ class TensorInfo(NamedTuple):
     def rank(self) -> int:
         return len(self.shape)
 
-    ndim = rank
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
 
 
 class Level(NamedTuple):
@@ -123,6 +134,14 @@ class Partitioning:
         return made
 
 
+class Custom(NamedTuple):
+    """What lowering notes of an operation: `manual` are the axes over which the region around it is manual."""
+
+    partitioning: Partitioning
+    call: ClosedJaxpr
+    manual: frozenset[Any]
+
+
 def written_in_place(ctx: LoweringContext, call: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
     """The function's own operations; what it captured becomes constants."""
     consts = [ctx.array(np.asarray(c).astype(v.aval.dtype)) for v, c in zip(call.jaxpr.constvars, call.consts)]
@@ -135,13 +154,14 @@ def _infer(*avals: ShapedArray, call: ClosedJaxpr, partitioning: Partitioning) -
 
 def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     call, partitioning, mesh = eqn.params["call"], eqn.params["partitioning"], ctx.module.mesh
-    if mesh is None or mesh.size == 1 or not ctx.module.keeps_custom:
+    manual = () if ctx.manual is None else ctx.manual.manual_axes
+    if mesh is None or mesh.size == 1 or set(manual) == set(mesh.axis_names):
         return written_in_place(ctx, call, operands)
     try:
         rule = partitioning.op_rule(mesh, call.in_avals, call.out_avals)
     except errors.ShardingRuleError as e:
         raise errors.ShardingRuleError(f"the sharding rule of {partitioning.name}, used at {eqn.source}: {e}") from None
-    key = ctx.module.note_custom(partitioning.name, (partitioning, call))
+    key = ctx.module.note_custom(partitioning.name, Custom(partitioning, call, frozenset(manual)))
     attrs = f"call_target_name = {quote(TARGET)}, backend_config = {quote(key)}, api_version = 2 : i32"
     carried = "" if rule is None else f"sdy.sharding_rule = #sdy.op_sharding_rule<{rule.to_text()}>"
     return ctx.ops("stablehlo.custom_call", operands, call.out_avals, attrs, discardable=carried)

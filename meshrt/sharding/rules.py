@@ -43,7 +43,9 @@ def _group(factor: str) -> str | None:
 
 def _check_name(factor: str) -> None:
     if not factor[:1].isalpha():
-        raise _error(f"Factor names have to start with a letter, but got {factor[:1]!r}; name it for example 'i{factor}'")
+        raise _error(
+            f"Factor names have to start with a letter, but got {factor[:1]!r}; name it for example 'i{factor}'"
+        )
     for char in factor:
         if char != "_" and not char.isalnum():
             raise _error(f"Unknown character {char!r} in the factor name {factor!r}; use letters, digits and '_'")
@@ -59,7 +61,9 @@ class CompoundFactor(tuple[str, ...]):
 
     def __new__(cls, *factors: str) -> CompoundFactor:
         if len(factors) < 2:
-            raise _error(f"A compound factor should contain at least two factors, but got {factors}; write one as it is")
+            raise _error(
+                f"A compound factor should contain at least two factors, but got {factors}; write one as it is"
+            )
         for factor in factors:
             if not isinstance(factor, str):
                 raise _error(f"Each element of CompoundFactor must be a str, but got {type(factor).__name__}")
@@ -82,11 +86,15 @@ class ArrayMapping(tuple["str | CompoundFactor", ...]):
             if isinstance(dim, CompoundFactor):
                 continue
             if not isinstance(dim, str):
-                raise _error(f"Each element of ArrayMapping must be a str or CompoundFactor, but got {type(dim).__name__}")
+                raise _error(
+                    f"Each element of ArrayMapping must be a str or CompoundFactor, but got {type(dim).__name__}"
+                )
             if _group(dim) is None:
                 _check_name(dim)
             elif i:
-                raise _error(f"Ellipsis can only be used at the beginning of a dimension list, but is entry {i} of {dims}")
+                raise _error(
+                    f"Ellipsis can only be used at the beginning of a dimension list, but is entry {i} of {dims}"
+                )
         return super().__new__(cls, dims)
 
 
@@ -124,7 +132,9 @@ class ShardingRule:
         permutation_factors: _Names = (),
         **factor_sizes: int,
     ):
-        put = lambda name, value: object.__setattr__(self, name, value)
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)  # the class is frozen
+
         as_mapping = lambda m: m if isinstance(m, ArrayMapping) else ArrayMapping(*m)
         put("operand_mappings", tuple(map(as_mapping, operand_mappings)))
         put("result_mappings", tuple(map(as_mapping, result_mappings)))
@@ -196,8 +206,8 @@ class ShardingRule:
     def bind(self, operand_shapes: Sequence[Shape], result_shapes: Sequence[Shape]) -> OpRule:
         """The rule over factors with the sizes that these shapes give them.
 
-        A factor of dimensions of several sizes has the smallest. Raises ShardingRuleError for other numbers of operands,
-        results or dimensions than the rule has, and for sizes that do not fit.
+        A factor of dimensions of several sizes has the smallest. Raises ShardingRuleError for other numbers of
+        operands, results or dimensions than the rule has, and for sizes that do not fit.
         """
         return _Binding(self, operand_shapes, result_shapes).rule()
 
@@ -260,8 +270,8 @@ class _Binding:
             known = self.ranks.setdefault(group, leading)
             if known != leading:
                 raise _error(
-                    f"Ellipsis represents different number of leading dimensions {known} and {leading} ({what}); number "
-                    "them (...0, ...1) where they differ"
+                    f"Ellipsis represents different number of leading dimensions {known} and {leading} ({what}); "
+                    "number them (...0, ...1) where they differ"
                 )
             names = [(name,) for name in self._names_of(f"{BATCHING}{group}")]
         return names + [tuple(dim) if isinstance(dim, CompoundFactor) else (dim,) for dim in own]
@@ -282,13 +292,17 @@ class _Binding:
     def _check_compound(self, what: str, dim: tuple[str, ...], size: int) -> None:
         made = math.prod(n for f in dim if (n := self.sizes[f]) is not None)
         if len(dim) > 1 and made != size:
-            raise _error(f"{what} actual size {size} doesn't match the size {made} derived from the compound factors {dim}")
+            raise _error(
+                f"{what} actual size {size} doesn't match the size {made} derived from the compound factors {dim}"
+            )
 
 
 def with_batch(rule: OpRule, size: int, operands: Sequence[bool], results: Sequence[bool]) -> OpRule:
     """`rule` with one more factor, the first: the leading dimension, of `size`, of the flagged operands and results."""
 
-    def tensors(given: Sequence[Sequence[tuple[int, ...]]], flags: Sequence[bool]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    def tensors(
+        given: Sequence[Sequence[tuple[int, ...]]], flags: Sequence[bool]
+    ) -> tuple[tuple[tuple[int, ...], ...], ...]:
         moved = [tuple(tuple(f + 1 for f in dim) for dim in dims) for dims in given]
         return tuple(((0,), *dims) if flag else dims for dims, flag in zip(moved, flags))
 
