@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import config, errors, tree_util
+from meshrt.core.axes import axes_in_scope
 from meshrt.core.source import capture
 from meshrt.core.trace import Tracer, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
@@ -63,7 +64,7 @@ class _Opaque:
         fixed = tuple(positions[i] for i in static)
         self._check_static(fixed)
         leaves, tree = flatten(tuple(a for i, a in enumerate(positions) if i not in static))
-        avals = tuple(abstract(x) for x in leaves)
+        avals = tuple(abstract(x).bare() for x in leaves)
         for aval in avals:
             if aval.is_high or aval.is_key:
                 raise errors.UnsupportedError(
@@ -102,7 +103,7 @@ class _Opaque:
         """(Jaxpr, how it is partitioned) of calls of these types; one object for equal calls, so that they share what
         is cached by it."""
         try:
-            key = (tree, avals, tuple(map(StaticValue, fixed)), config.trace_key(), self._definition())
+            key = (tree, avals, tuple(map(StaticValue, fixed)), config.trace_key(), axes_in_scope(), self._definition())
             found: Any = self._calls.get(key)
         except TypeError:  # static arguments need not be hashable
             key, found = None, None

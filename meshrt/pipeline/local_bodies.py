@@ -16,6 +16,7 @@ import numpy as np
 
 import propagation
 from meshrt import errors, tree_util
+from meshrt.core.axes import bind_axes, manual_axes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
@@ -301,7 +302,8 @@ def _traced(
     def flat(*args: Any) -> list[Any]:
         return flatten(fun(*how.in_tree.unflatten(args)))[0]
 
-    call = trace_to_jaxpr(flat, own, how.name)
+    with bind_axes(manual_axes(site.abstract, site.abstract.axis_names, is_checked=False)):
+        call = trace_to_jaxpr(flat, own, how.name)
     for level in how.levels:
         i = level.operands.index(True)
         above = sum(later.operands[i] for later in how.levels[how.levels.index(level) + 1 :])

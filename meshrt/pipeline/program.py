@@ -79,7 +79,8 @@ def compile_lowered(
         return CompiledProgram(lowered, portable, None, None)
     by_xla = partitioner == "xla" and partition_options is None
     make = functools.partial(_split, lowered, mesh, by_xla, partition_options)
-    if compile_cache.on_disk():
+    # The lowered text does not say what operations do that their users partition: only what becomes of it is kept.
+    if compile_cache.on_disk() and not lowered.module.customs:
         asked = {
             "partitioner": "xla" if by_xla else "meshrt",
             "propagator": config.settings.propagator,

@@ -409,3 +409,51 @@ def test_definitions_that_are_refused(mesh):
         custom_partitioning(3)
     with pytest.raises(errors.ShardingRuleError, match="got None"):
         sharding_rule(None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Collectives in what a device runs
+
+
+def _row_sums(mesh, arg_shapes, result_shape):
+    """Normalises rows that are split, by sums that devices exchange: the rule alone could only gather them."""
+    spec = (*arg_shapes[0].sharding.spec, None, None)[:2]
+    axes = spec[1] or ()
+
+    def lower_fn(x):
+        total = x.sum(-1, keepdims=True)
+        return x / (meshrt.lax.psum(total, axes) if axes else total)
+
+    sharding = NamedSharding(mesh, P(*spec))
+    return mesh, lower_fn, sharding, (sharding,)
+
+
+def test_partition_functions_use_collectives(mesh):
+    f = custom_partitioning(lambda x: x / x.sum(-1, keepdims=True))
+    f.def_partition(_row_sums, sharding_rule="b i -> b i")
+    positive = np.abs(X) + 1
+    want = positive / positive.sum(-1, keepdims=True)
+    x = _put(mesh, positive, "data", "model")
+    for partitioner in PARTITIONERS:
+        with config.override(partitioner=partitioner):
+            got = meshrt.jit(lambda x: f(x) * 2)(x)
+        np.testing.assert_allclose(got, want * 2, rtol=1e-5)
+        assert got.sharding.spec == P("data", "model")
+    assert _plan(f, x) == [("all_reduce", 8.0)]
+    batch = np.stack([positive, positive * 2])
+    np.testing.assert_allclose(
+        meshrt.jit(meshrt.vmap(f))(_put(mesh, batch, None, "data", "model")), np.stack([want, want]), rtol=1e-5
+    )
+
+
+def test_programs_on_disk_are_told_apart_by_what_their_devices_run(mesh, tmp_path):
+    tmp_path.chmod(0o700)
+    x = _put(mesh, X, "data", "model")
+    with config.override(compilation_cache_dir=str(tmp_path), persistent_cache_min_compile_time_secs=0.0):
+        for factor in (2, 3):
+
+            def scale(x, factor=factor):
+                return x * factor
+
+            f = sharding_rule("i j -> i j", static_argnums=(1,))(scale)
+            np.testing.assert_allclose(meshrt.jit(lambda x: f(x))(x), X * factor)
