@@ -24,6 +24,7 @@ __all__ = [
     "DistributedError",
     "DonationWarning",
     "DuplicateAxisError",
+    "ExchangeError",
     "ExecutionError",
     "ForwardModeError",
     "IndivisibleError",
@@ -41,10 +42,12 @@ __all__ = [
     "NonAddressableError",
     "NonFiniteError",
     "PhysicalMeshError",
+    "PlacementWarning",
     "RankMismatchError",
     "ShardingError",
     "ShardingRuleError",
     "ShardingTypeError",
+    "TransferGuardError",
     "TreeError",
     "UnboundAxisError",
     "UnknownAxisError",
@@ -166,6 +169,10 @@ class DeletedArrayError(MeshrtError, RuntimeError):
     """An array is used after it was donated or deleted."""
 
 
+class ExchangeError(MeshrtError, BufferError):
+    """An array that cannot be handed to another library, or taken from one, as asked."""
+
+
 class NonAddressableError(MeshrtError, RuntimeError):
     """The value (or part of it) lives on devices of another process."""
 
@@ -211,6 +218,14 @@ class NonFiniteError(ExecutionError, FloatingPointError):
 
 class DonationWarning(UserWarning):
     """A donated buffer that no result of the program can take over."""
+
+
+class PlacementWarning(UserWarning):
+    """An array is not where it was asked to be, because the devices are not there."""
+
+
+class TransferGuardError(MeshrtError, RuntimeError):
+    """A transfer between host and devices, or between devices, that `transfer_guard` forbids."""
 
 
 class CompileCacheError(MeshrtError, RuntimeError):

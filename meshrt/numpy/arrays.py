@@ -17,6 +17,7 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import expand_dims
+from meshrt.runtime import transfer
 from meshrt.runtime.transfer import from_numpy
 
 __all__ = ["array", "asarray", "ascontiguousarray", "copy", "from_dlpack"]
@@ -158,5 +159,6 @@ ascontiguousarray = asarray
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
-    """An array with the values of an object that speaks DLPack, copied through the host."""
-    return asarray(np.from_dlpack(x), device=device, copy=copy)
+    """An array with the values of an object that speaks DLPack, sharing its memory where it can; see
+    :func:`meshrt.dlpack.from_dlpack`."""
+    return transfer.from_dlpack(x, device, copy)

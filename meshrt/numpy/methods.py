@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 
-from meshrt import dtypes, errors
+from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators, attach
+from meshrt.jit import jit
 from meshrt.numpy import (
     arrays,
     contractions,
@@ -27,6 +30,8 @@ from meshrt.numpy import (
 from meshrt.numpy import prims as el
 from meshrt.numpy.at import IndexUpdateHelper
 from meshrt.numpy.operands import PYTHON_SCALARS
+from meshrt.primitives.device_put import device_put
+from meshrt.runtime.array import Array
 
 __all__ = ["attach_all"]
 
@@ -157,8 +162,48 @@ def _item(self: ArrayOperators, *args: Any) -> Any:
 def _iterate(self: ArrayOperators) -> Any:
     """The slices along the first dimension."""
     if self.ndim == 0:
-        raise TypeError("iteration over a 0-d array: it has no dimensions")
-    return iter(shapes.unstack(self))
+        raise errors.ArgumentTypeError("iteration over a 0-d array: it has no dimensions")
+    return _chunked(self) if type(self) is Array else iter(shapes.unstack(self))
+
+
+# Slices that one program cuts out of an array that is iterated over.
+_CHUNK = 100
+
+
+def _chunked(x: Array) -> Iterator[Any]:
+    """The slices of an array along its first dimension, cut out many at a time: a program each would take as long as
+    it takes to compile."""
+    size = x.shape[0]
+    for start in range(0, size, _CHUNK):
+        yield from _cutter(min(_CHUNK, size - start))(x, start)
+
+
+@functools.cache
+def _cutter(count: int) -> Any:
+    def rows(x: Any, start: Any) -> Any:
+        chunk = lax.dynamic_slice_in_dim(x, start, count) if count < x.shape[0] else x
+        return shapes.unstack(chunk)
+
+    return jit(rows)
+
+
+def _to_device(self: ArrayOperators, device: Any, *, stream: Any = None) -> Any:
+    """The array on a device or with a sharding (array API)."""
+    if stream is not None:
+        raise errors.UnsupportedError(f"to_device: stream={stream!r} is not supported; leave it out")
+    return device_put(self, device)
+
+
+def _namespace(self: ArrayOperators, *, api_version: str | None = None) -> Any:
+    """`meshrt.numpy` (array API)."""
+    if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+        raise errors.ArgumentValueError(f"meshrt.numpy does not have version {api_version!r} of the array API")
+    return sys.modules["meshrt.numpy"]
+
+
+def _tobytes(self: ArrayOperators, order: Literal["C", "F", "A", "K"] | None = "C") -> bytes:
+    """The elements as bytes."""
+    return np.asarray(self).tobytes(order)
 
 
 def _matrix_transpose(self: ArrayOperators) -> Any:
@@ -251,7 +296,7 @@ def attach_all() -> None:
     methods |= {
         "astype": _astype, "reshape": _reshape, "transpose": _transpose, "view": _view, "item": _item,
         "tolist": lambda self: np.asarray(self).tolist(), "flatten": _flatten, "swapaxes": _swapaxes, "clip": _clip,
-        "argsort": _argsort,
+        "argsort": _argsort, "to_device": _to_device, "tobytes": _tobytes, "__array_namespace__": _namespace,
         "compress": lambda self, condition, axis=None: positions.compress(condition, self, axis),
         "T": property(shapes.transpose), "mT": property(_matrix_transpose),
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,11 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, register_aval
-from meshrt.runtime import jaxlib_api, sub_byte
+from meshrt.runtime import dlpack, jaxlib_api, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.pieces import cut
 from meshrt.runtime.signature import Signature, extents, local_positions, shard_slices, signature
+from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
 
 __all__ = ["Array", "Shard", "Signature", "arrays", "blank", "local_positions", "shard_slices", "sharing", "signature"]
@@ -171,17 +172,35 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         """Whether this process has all devices that hold a part."""
         return self._sig.sharding.is_fully_addressable
 
+    @property
+    def format(self) -> Format:
+        """The layout of each device's part in its memory, and the sharding; the layout is None if it is not known."""
+        return Format(self._layout(), self._sig.sharding)
+
+    @property
+    def layout(self) -> Layout | None:
+        """How the elements of each part lie in its device's memory; None if the platform does not tell."""
+        self._check()
+        return self._layout()
+
+    def _layout(self) -> Layout | None:
+        parts = None if self._buf.is_deleted() else jaxlib_api.buffer_layout(self._buf)
+        return None if parts is None else Layout(parts[0][::-1][: self.ndim], *parts[1:])
+
     def addressable_data(self, index: int) -> Array:
         """The part on this process's `index`-th device of the sharding, as an Array on that device."""
         self._check()
         sharding = self._sig.sharding
-        if sharding.num_devices == 1:
-            if index:
-                raise IndexError(f"the array has one addressable part, not {index + 1}")
-            return self
         positions = self._sig.local
-        device = sharding.device_assignment[positions[index]]
+        if not -len(positions) <= index < len(positions):
+            raise errors.AxisError(
+                f"list index out of range: addressable_data({index}) of an array that has {len(positions)} parts in "
+                "this process"
+            )
+        if sharding.num_devices == 1:
+            return self
         local = index % len(positions)
+        device = sharding.device_assignment[positions[local]]
         part = extents(sharding.shard_indices(self.shape)[positions[local]], self.shape)
         sig = signature(
             self._sig.aval.with_shape(part), SingleDeviceSharding(device, memory_kind=sharding.memory_kind), True
@@ -272,7 +291,8 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         self._check()
         if self._sig.sharding.num_devices != 1:
             raise errors.ArgumentValueError(
-                "unsafe_buffer_pointer: the array is on several devices; ask one of its shards"
+                f"unsafe_buffer_pointer() is supported only for unsharded arrays: this one is on "
+                f"{self._sig.sharding.num_devices} devices; ask one of its parts, x.addressable_data(i)"
             )
         return jaxlib_api.buffer_address(self._buf)
 
@@ -397,11 +417,6 @@ class Array(ArrayOperators, metaclass=_ArrayType):
             raise errors.ArgumentTypeError("len() of unsized object: the array has no dimensions")
         return self._sig.shape[0]
 
-    def __iter__(self) -> Iterator[Any]:
-        if not self._sig.shape:
-            raise errors.ArgumentTypeError("iteration over a 0-d array")
-        return (self[i] for i in range(self._sig.shape[0]))
-
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())
 
@@ -443,24 +458,18 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         return copy_array(self)
 
     def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
         self._check()
-        if self._sig.sharding.num_devices != 1:
-            raise errors.ArgumentValueError(
-                f"DLPack exchanges arrays on one device; this one is on {self._sig.sharding.num_devices}. Exchange the "
-                "parts x.addressable_data(i), or gather it with device_put first"
-            )
-        return jaxlib_api.to_dlpack(self._buf if not copy else copy_array(self)._buf, stream)
+        return dlpack.capsule_of(self._buf, self._sig, stream, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        device = self._sig.sharding.device_assignment[0]
-        kinds = {"cpu": (1, 0), "gpu": (2, device.local_hardware_id), "cuda": (2, device.local_hardware_id)}
-        if device.platform not in kinds:
-            raise errors.UnsupportedError(
-                f"DLPack does not know {device.platform} devices; move the array to a CPU first"
-            )
-        return kinds[device.platform]
+        return dlpack.device_of(self._sig)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        self._check()
+        return dlpack.array_interface(self._buf, self._sig)
 
 
 # `blank()` is an Array whose `_buf` and `_sig` are still to be set: cheaper than the constructor.

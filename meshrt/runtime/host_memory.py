@@ -23,7 +23,7 @@ from meshrt.heuristics import (
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["HostMemory", "aligned_empty", "aligned_zeros", "private_copies"]
+__all__ = ["HostMemory", "aligned_empty", "aligned_zeros", "is_aligned", "private_copies"]
 
 # Host memory that starts at a multiple of this is used in place by CPU devices (XLA's kMinAlign).
 _ALIGNMENT = 64
@@ -138,6 +138,11 @@ class _Block:
 
     def __del__(self, pool: _Pool = _pool) -> None:  # names of the module may be gone at the end of the process
         pool.give(self._nbytes, self._memory)
+
+
+def is_aligned(value: np.ndarray) -> bool:
+    """Whether CPU devices can use the memory of a (contiguous) array in place."""
+    return _address(value) % _ALIGNMENT == 0
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

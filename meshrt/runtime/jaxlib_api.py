@@ -483,6 +483,14 @@ def output_layouts(executable: Any) -> list[LayoutParts]:
     return [_layout_parts(layout) for layout in executable.get_output_layouts()]
 
 
+def buffer_layout(buffer: Buffer) -> LayoutParts | None:
+    """As `parameter_layouts`, of a buffer's parts; None where the platform does not tell."""
+    try:
+        return _layout_parts(buffer._pjrt_layout)
+    except XlaError:
+        return None
+
+
 def _layout_parts(layout: Any) -> LayoutParts:
     xla = layout._xla_layout()
     return tuple(xla.minor_to_major()), tuple(map(tuple, xla.tiling())), xla.element_size_in_bits()

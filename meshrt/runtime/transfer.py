@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import math
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.runtime import backend, jaxlib_api, reshard
+from meshrt.runtime import backend, dlpack, jaxlib_api, reshard
 from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
 
@@ -21,6 +20,7 @@ __all__ = [
     "buffer_of",
     "copy_to_host_async",
     "device_get",
+    "from_dlpack",
     "from_numpy",
     "put_leaf",
     "put_value",
@@ -145,17 +145,42 @@ def put_leaf(leaf: Any, target: Sharding | None, donate: bool | None, may_alias:
     return Array(buffer_of(leaf, sig, may_alias=bool(may_alias)), sig)
 
 
-def _reduce(array: Array) -> tuple[Any, ...]:
-    key_type = array.aval.dtype if array.aval.is_key else None
-    return _rebuild, (np.asarray(array._value), key_type, array.weak_type)
+def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Array:
+    """An array with the values of an object that speaks DLPack, whose memory it shares where it can.
 
+    Memory is shared if the object lies in the host's, row-major, at an address that CPU devices can use (a multiple of
+    64 bytes), in a dtype that arrays have; it must not change any more. Otherwise values are copied.
 
-def _rebuild(value: np.ndarray, key_type: Any, weak_type: bool) -> Array:
-    return from_numpy(value, weak_type=weak_type, key_type=key_type)
+    Args:
+      device: a device or sharding to put the array on; by default the default device. It is committed to it.
+      copy: True always copies, False never does.
 
-
-# Pickled arrays come back on the default device; here, as arrays do not know how they are made.
-copyreg.pickle(Array, _reduce)
+    Raises:
+      ArgumentTypeError: the object does not speak DLPack. ArgumentValueError: `copy=False`, and sharing is impossible.
+      UnsupportedError: the object is not in host memory. ExchangeError: it has a dtype that arrays have not.
+    """
+    value, shareable = dlpack.host_view(external_array)
+    target = SingleDeviceSharding(device) if isinstance(device, jaxlib_api.Device) else device
+    if target is not None and not isinstance(target, Sharding):
+        raise errors.ArgumentTypeError(f"device of from_dlpack is a device, a Sharding or None. Got {device!r}")
+    place = target if target is not None else SingleDeviceSharding(backend.default_device())
+    first = place.device_assignment[0]
+    if copy is False:
+        source = next((d for d in backend.local_devices() if d.platform == "cpu"), None)
+        if target is not None and (place.num_devices != 1 or first != source):
+            raise errors.ArgumentValueError(
+                f"Specified {device=} which requires a copy since the source device is {source}, however copy=False. "
+                "Set copy=True or copy=None to perform the requested operation."
+            )
+        if not shareable or first.platform != "cpu":
+            raise errors.ArgumentValueError(
+                f"from_dlpack(copy=False) of an array of dtype {value.dtype}, shape {value.shape} and strides "
+                f"{value.strides} at address {value.ctypes.data:#x} requires a copy: {first.platform} devices share "
+                "row-major memory at multiples of 64 bytes only, in dtypes that arrays have. Set copy=None to copy it"
+            )
+    aval = ShapedArray(value.shape, dtypes.canonicalize_dtype(value.dtype))
+    sig = signature(aval, place, True)
+    return Array(buffer_of(value, sig, may_alias=shareable and not copy), sig)
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -105,10 +105,10 @@ class Sharding:
         above = size + -size % parts
         fitting = f"{above - parts} or {above}" if size > parts else f"{above}"
         return errors.IndivisibleError(
-            f"{self!r} implies that array axis {dim} is partitioned {parts} times{self._split_over(dim)}, but the "
-            f"dimension size is {size} (full shape: {shape}, per-dimension tiling factors: {list(tiling)} should "
-            f"evenly divide the shape). Make the dimension {fitting}, do not shard axis {dim}, or let the last parts "
-            "be shorter with NamedSharding(mesh, spec, uneven=True)."
+            f"{self!r} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {size} "
+            f"(full shape: {shape}, per-dimension tiling factors: {list(tiling)} should evenly divide the "
+            f"shape){self._split_over(dim)}. Make the dimension {fitting}, or do not shard axis {dim}. Or let the last "
+            "parts be shorter: NamedSharding(mesh, spec, uneven=True)."
         )
 
     def _split_over(self, dim: int) -> str:
@@ -303,7 +303,7 @@ class NamedSharding(Sharding):
 
     def _split_over(self, dim: int) -> str:
         axes = [f"{a!r}: {self.mesh._sizes[a]}" for a in axes_of(self.spec.partitions[dim])]
-        return f" over the mesh axes ({', '.join(axes)})" if len(axes) > 1 else f" over the mesh axis {axes[0]}"
+        return f"; it is split over the mesh {'axis' if len(axes) == 1 else 'axes'} {', '.join(axes)}"
 
     def update(self, **changes: Any) -> NamedSharding:
         """A sharding with `mesh`, `spec`, `memory_kind` or `uneven` replaced."""
