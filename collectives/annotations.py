@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from propagation import Propagated
 from propagation.annotations import read_shardings
+from propagation.attributes import string
 from propagation.model import AxisRef, TensorSharding
 from propagation.program import Op, Program, Value, source
 from propagation.sdy_text import read_sharding
@@ -13,7 +14,7 @@ from propagation.shardings import Shardings
 
 from .plan import Finding
 
-__all__ = ["Annotated", "KnownShardings", "Propagation", "unpropagated"]
+__all__ = ["Annotated", "KnownShardings", "Propagation", "unpropagated", "unresolved"]
 
 
 class KnownShardings:
@@ -84,6 +85,26 @@ def unpropagated(known: KnownShardings) -> list[Finding]:
         "operand; if nothing was propagated through this module yet, do so (python -m propagation closed)"
     )
     return [Finding("unpropagated", message, source(bare[0]), 0.0)]
+
+
+# Custom calls that stand for functions of the process that wrote the module: JAX's, and ours.
+_PARTITIONED_BY_USERS = ("CustomSPMDPartitioning", "meshrt.custom_partitioning")
+
+
+def unresolved(known: KnownShardings) -> list[Finding]:
+    """A finding for every operation whose partition function is not in the module."""
+    if "stablehlo.custom_call" not in known.program.names:
+        return []
+    found = []
+    for op in known.program.ops():
+        if op.name == "stablehlo.custom_call" and string(op.attrs["call_target_name"]) in _PARTITIONED_BY_USERS:
+            message = (
+                f"custom_call @{string(op.attrs['call_target_name'])} is partitioned by a Python function of the "
+                "process that wrote the module: it stays as it is, on pieces that its sharding rule allows, and cannot "
+                "be compiled; partition it in that process"
+            )
+            found.append(Finding("unresolved", message, source(op), 0.0))
+    return found
 
 
 def _reduced(sharding: TensorSharding | None) -> TensorSharding | None:

@@ -15,7 +15,7 @@ from propagation.model import Mesh, TensorSharding
 from propagation.parsing import parse
 from propagation.program import Func, Op, Program, Value, source
 
-from .annotations import KnownShardings, Propagation, unpropagated
+from .annotations import KnownShardings, Propagation, unpropagated, unresolved
 from .boundary import check_divided, check_reduced, mesh_of, result_text
 from .capacity import Capacity
 from .emit import LocalFunction, LocalValue, ModuleBuilder
@@ -209,7 +209,7 @@ def partition_program(
             as_bits(function)
     if limit is not None:
         capacity.check_inside(item, builder)
-    ctx.findings.extend(unpropagated(known))
+    ctx.findings.extend([*unpropagated(known), *unresolved(known)])
     plan = plan_of(item, {f.name: f for f in builder.functions}, machine)
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     results = tuple(_sharding(s, mesh, v) for s, v in zip(result_shardings, main.returned))

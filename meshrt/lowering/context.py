@@ -50,6 +50,7 @@ class ModuleLowering:
         self.mesh: AbstractMesh | None = None
         self.meshes: dict[AbstractMesh, str] = {}
         self.customs: dict[str, Any] = {}
+        self._groups = 0
         self._functions: dict[Any, str] = {}
         self._pins: dict[tuple[Any, ...], str] = {}
         self._names: dict[str, int] = {}
@@ -61,6 +62,11 @@ class ModuleLowering:
         count = self._names.get(base, -1) + 1
         self._names[base] = count
         return base if count == 0 else f"{base}_{count}"
+
+    def fresh_group(self) -> int:
+        """A number for a sharding group that the module does not have yet."""
+        self._groups += 1
+        return self._groups - 1
 
     def note_custom(self, name: str, what: Any) -> str:
         """Notes what is to be known of an operation of the user's; the key under which it is found."""

@@ -100,3 +100,22 @@ def test_an_exchange_is_no_gather():
     text = TRANSFORM.replace(BOTH, '[{}, {"a"}]').replace(ROWS, COLUMNS)
     found = partition(text, allow_full_gather=False)
     assert found.plan.counts["all_to_all"] and not found.findings
+
+
+@pytest.mark.parametrize("target", ["CustomSPMDPartitioning", "meshrt.custom_partitioning"])
+def test_what_its_users_process_partitions_is_said_to_stay(target):
+    """JAX's custom_partitioning leaves a call with a rule and a number that only its own process knows."""
+    text = f"""sdy.mesh @mesh = <["a"=2, "b"=2]>
+    func.func @main(%x: tensor<8x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"a"}}, {{"b"}}]>}},
+        %y: tensor<16x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"b"}}, {{}}]>}}) -> tensor<8x4xf32> {{
+      %0 = stablehlo.custom_call @{target}(%x, %y) {{api_version = 2 : i32, backend_config = "140",
+        sdy.sharding_rule =
+          #sdy.op_sharding_rule<([i, j], [j, k])->([i, k]) {{i=8, j=16, k=4}} reduction={{j}}, custom>}}
+          : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+      return %0 : tensor<8x4xf32> }}"""
+    propagated = propagation.run(text)
+    assert propagated.result_shardings[0].to_text() == '#sdy.sharding<@mesh, [{"a"}, {}]>'
+    found = collectives.partition(propagated, allow_full_gather=False)
+    (finding,) = found.findings
+    assert finding.kind == "unresolved" and target in finding.message and finding.where
+    assert found.plan.counts == {"all_reduce": 1}

@@ -31,9 +31,11 @@ COLLECTIVES = "it is to be called under vmap(axis_name=...) or shard_map; test_c
 REASONS = {
     **dict.fromkeys(("axis_index", "pmax", "pmin", "psum", "psum_invariant", "pvary"), COLLECTIVES),
     "copy": "the identity; no public function of lax makes one",
+    "custom_partitioning": "a function of the user's; tests/meshrt/experimental judges it",
     "jit": "a call; tests of jit judge it",
     "linear_zero": "made by linearization of loops only; tests of control flow judge it",
     "device_put": "the identity on one device; test_places judges it",
+    "shard_alike": "the identity on one device; tests/meshrt/experimental judges it",
     "sharding_constraint": "the identity on one device; tests of sharding judge it",
 }
 
