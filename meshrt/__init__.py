@@ -42,7 +42,7 @@ from meshrt.contexts import (
 from meshrt.core.source import named_call, named_scope
 from meshrt.dtypes import float0
 from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
-from meshrt.jit import jit
+from meshrt.jit import explain_cache_miss, jit
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshard import reshard, typeof
 from meshrt.runtime import pickling as _pickling  # noqa: F401  (arrays register themselves)
@@ -78,14 +78,14 @@ __all__ = [
     "Array", "Device", "NamedSharding", "P", "ShapeDtypeStruct", "Shard", "ad_checkpoint", "block_until_ready",
     "checkpoint", "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert", "config",
     "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug_infs",
-    "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl", "device_count",
-    "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack", "dtypes", "enable_x64", "errors",
-    "eval_shape", "float0", "get_mesh", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax",
-    "linear_transpose", "linearize", "local_device_count", "local_devices", "log_compiles", "make_array_from_callback",
-    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh",
-    "named_call", "named_scope", "nn", "numpy", "numpy_dtype_promotion", "process_count", "process_index", "random",
-    "remat", "reshard", "set_mesh", "sharding", "stages", "tree", "tree_util", "typeof", "value_and_grad", "vjp",
-    "vmap",
+    "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl",
+    "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack", "dtypes",
+    "enable_x64", "errors", "eval_shape", "explain_cache_miss", "float0", "get_mesh", "grad", "hessian", "jacfwd",
+    "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count", "local_devices",
+    "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "named_call", "named_scope", "nn", "numpy",
+    "numpy_dtype_promotion", "process_count", "process_index", "random", "remat", "reshard", "set_mesh", "sharding",
+    "stages", "tree", "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

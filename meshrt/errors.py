@@ -232,6 +232,10 @@ class CompileCacheError(MeshrtError, RuntimeError):
     """The on-disk compilation cache cannot be trusted, or an entry of it cannot be read."""
 
 
+class RetraceError(MeshrtError, RuntimeError):
+    """A function was to be traced more often than `jit(..., max_traces=N)` allows."""
+
+
 class InspectError(MeshrtError, ValueError):
     """A question about a program (`meshrt inspect`, `Propagated.explain`) names nothing that can be read or shown."""
 

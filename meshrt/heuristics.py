@@ -51,3 +51,8 @@ COPYING_THREADS = 8
 # that are kept so at most. Measured: 64 MiB copied to 8 CPU devices in fresh memory takes 4.8 to 8 ms, in used 2.5.
 POOLED_BLOCK_BYTES = 1 << 20
 POOLED_BYTES = 128 << 20
+
+# Earlier calls of functions of one code that are remembered to say what a later one differs in, and codes. Chosen, not
+# measured: a call takes about a kilobyte.
+REMEMBERED_CALLS = 32
+REMEMBERED_FUNCTIONS = 1024

@@ -20,6 +20,7 @@ from meshrt.core.types import aval_of
 from meshrt.pipeline.driver import Driver
 from meshrt.pipeline.entry import Entry
 from meshrt.pipeline.lowered import Lowered
+from meshrt.pipeline.misses import CacheMiss
 from meshrt.pipeline.options import JitOptions, compiler_option_items
 from meshrt.pipeline.static_arguments import NO_STATIC, Static, bound, split, unhashable
 from meshrt.pipeline.structures import OTHER_STRUCTURE, reader, unread
@@ -32,7 +33,7 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums
 from meshrt.transforms.high import flatten, opened
 
-__all__ = ["JitFunction", "jit"]
+__all__ = ["JitFunction", "explain_cache_miss", "jit"]
 
 _flatten = pytree_registry.flatten
 _overrides = settings.overrides
@@ -142,6 +143,15 @@ class JitFunction:
         """The types of the results."""
         return self.trace(*args, **kwargs).out_info
 
+    def _explain(self, *args: Any, **kwargs: Any) -> CacheMiss:
+        static = NO_STATIC
+        if self._has_static:
+            args, kwargs, static = split(self.name, self.options, args, kwargs)
+        leaves, tree = flatten((args, kwargs))
+        signatures = [getattr(x, "_sig", None) or aval_of(x) for x in leaves]
+        key = (static, tree, settings.dispatch_key(), mesh_context.concrete, *signatures)
+        return self._driver.explain(key, leaves, tree, static)
+
     def clear_cache(self) -> None:
         """Forgets every trace and everything derived from it."""
         self._driver.clear()
@@ -170,6 +180,38 @@ class JitFunction:
         args, kwargs = tree.unflatten(leaves)
         args = constrain(args, self.options.in_shardings, f"args of {self.name}", f"in_shardings of {self.name}")
         return flatten((args, kwargs))[0]
+
+
+def _trace_limit(limit: Any) -> int | None:
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise errors.ArgumentValueError(f"jit: max_traces must be a whole number of at least 1, or None. Got {limit!r}")
+    return limit
+
+
+def explain_cache_miss(fun: Any) -> Callable[..., CacheMiss]:
+    """Says what a call of the jitted function `fun` would have to make anew, and why; nothing is made.
+
+    `explain_cache_miss(f)(*args, **kwargs)` gives a `CacheMiss`: the `layer` ("trace", "lower", "compile", "load" or
+    "dispatch"; None for a call that is known), the `components` that differ from the most alike earlier call, and the
+    line of that call. Arguments are arrays or ShapeDtypeStructs.
+
+    With `config.update("explain_cache_misses", True)` each miss is logged in these words.
+
+    >>> import numpy as np, meshrt
+    >>> double = meshrt.jit(lambda x: 2 * x)
+    >>> y = double(np.ones(3, np.float32))
+    >>> meshrt.explain_cache_miss(double)(np.ones(4, np.float32)).components
+    ('shape',)
+
+    Raises:
+      ArgumentTypeError: `fun` was not made by `jit`.
+    """
+    if not isinstance(fun, JitFunction):
+        raise errors.ArgumentTypeError(
+            f"explain_cache_miss takes a function that jit made, got {type(fun).__name__}; write "
+            "explain_cache_miss(jit(f))(*args), with the same jit(f) that is called"
+        )
+    return boundary(fun._explain)
 
 
 def _signature(x: Any) -> Any:
@@ -214,6 +256,7 @@ def jit(
     backend: str | None = None,
     inline: bool = False,
     compiler_options: dict[str, Any] | None = None,
+    max_traces: int | None = None,
 ) -> Any:
     """Compiles `fun` on its first call with arguments of given types and shardings; later calls run that program.
 
@@ -224,6 +267,8 @@ def jit(
       static_argnums, static_argnames: arguments that are Python values; each new value means a new trace.
       donate_argnums, donate_argnames: arguments whose buffers may be reused for results; they are deleted by the call.
       compiler_options: XLA options for this function.
+      max_traces: how often the function may be traced. A call that would trace it once more raises RetraceError, which
+        says what differs from which earlier call (as `explain_cache_miss` does). `clear_cache` begins anew.
 
     >>> import meshrt, meshrt.numpy as jnp
     >>> double = meshrt.jit(lambda x: 2 * x)
@@ -233,6 +278,7 @@ def jit(
             jit, in_shardings=in_shardings, out_shardings=out_shardings, static_argnums=static_argnums,
             static_argnames=static_argnames, donate_argnums=donate_argnums, donate_argnames=donate_argnames,
             keep_unused=keep_unused, device=device, backend=backend, inline=inline, compiler_options=compiler_options,
+            max_traces=max_traces,
         )  # fmt: skip
     if not callable(fun):
         raise errors.ArgumentTypeError(f"jit needs a function, got {type(fun).__name__}")
@@ -259,5 +305,6 @@ def jit(
             options,
             device,
             backend,
+            _trace_limit(max_traces),
         ),
     )

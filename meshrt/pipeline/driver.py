@@ -18,6 +18,7 @@ Only `calls` and `loaded` are keyed by devices: they are dropped when devices go
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,9 +34,10 @@ from meshrt.pipeline.donation import donated_leaves, warn_of_unusable
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered, lower
+from meshrt.pipeline.misses import CacheMiss, Call, History, call_of, explained
 from meshrt.pipeline.options import CompilerOptions, JitOptions, compiler_option_items
 from meshrt.pipeline.partitioned import Partitioned, partition
-from meshrt.pipeline.placement import Placement, resolve
+from meshrt.pipeline.placement import Placement, Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
 from meshrt.pipeline.static_arguments import Static
@@ -92,6 +94,11 @@ class StagedCall(NamedTuple):
     written: Written
 
 
+def _trace_key(wanted: Wanted) -> TraceKey:
+    return TraceKey(wanted.tree, wanted.static, wanted.typed_avals(), config.trace_key(), wanted.traced_for)
+
+
+_log = logging.getLogger("meshrt.caches")
 _alive: weakref.WeakSet[Driver] = weakref.WeakSet()
 
 
@@ -108,6 +115,7 @@ class Driver:
         "calls",
         "direct",
         "fun",
+        "history",
         "loaded",
         "lowered",
         "name",
@@ -117,6 +125,7 @@ class Driver:
         "places",
         "programs",
         "propagated",
+        "traced_times",
         "traces",
     )  # fmt: skip
 
@@ -133,6 +142,7 @@ class Driver:
         self.partitioned: dict[Any, collectives.PartitionedProgram] = {}
         self.programs: dict[ProgramKey, CompiledProgram] = {}
         self.loaded: dict[tuple[CompiledProgram, Any], Loaded] = {}
+        self.history, self.traced_times = History.of(fun), 0
         _alive.add(self)
 
     # -- forgetting ----------------------------------------------------------------------------------------------------
@@ -153,6 +163,7 @@ class Driver:
         for cache in (self.traces, self.nested, self.places, self.lowered, self.propagated, self.partitioned):
             cache.clear()
         self.programs.clear()
+        self.traced_times = 0
 
     # -- from a call to its trace --------------------------------------------------------------------------------------
 
@@ -161,17 +172,19 @@ class Driver:
         time it may be a platform that is not here."""
         avals = tuple(abstract(x) for x in leaves)
         wanted = resolve(self, leaves, avals, tree, static)
-        record = self._traced(TraceKey(tree, static, wanted.typed_avals(), config.trace_key(), wanted.traced_for))
+        key = _trace_key(wanted)
+        record = self._traced(key, wanted.arg_shardings)
         places = self.places.get(record)
         if places is None:
             places = self.places[record] = placements_of(record.live)
         placement, request, written = wanted.finish(record, places, donated_leaves(self.options, tree, static), ahead)
+        self._remember(key, wanted.arg_shardings, placement.devices, leaves)
         return StagedCall(record, request, placement, written)
 
-    def _traced(self, key: TraceKey) -> TraceRecord:
+    def _traced(self, key: TraceKey, shardings: Sequence[Any]) -> TraceRecord:
         record = self.traces.get(key)
         if record is None:
-            events.record("trace")
+            self._count_trace(key, shardings)
             record = self.traces[key] = trace(self.fun, self.name, key.avals, key.in_tree, key.static, key.mesh)
         return record
 
@@ -183,13 +196,69 @@ class Driver:
         key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.abstract, axes_in_scope())
         found = self.nested.get(key)
         if found is None:
-            events.record("trace")
+            self._count_trace(key)
+            self._remember(key)
             closed, out_tree = trace_nested(self.fun, self.name, avals, tree, static)
             hoisted = hoist_consts(closed)
             found = (hoisted.jaxpr, hoisted.consts, out_tree)
             if not any(isinstance(c, Tracer) for c in hoisted.consts):
                 self.nested[key] = found
         return found
+
+    # -- why a call is not known ---------------------------------------------------------------------------------------
+
+    def _count_trace(self, key: TraceKey, shardings: Sequence[Any] = ()) -> None:
+        """Notes one more trace. RetraceError if there may not be another one."""
+        limit = self.options.max_traces
+        if limit is not None and self.traced_times >= limit:
+            raise errors.RetraceError(
+                f"{self.name} has been traced {self.traced_times} times, and jit(..., max_traces={limit}) allows no "
+                f"more. {self._miss('trace', self._call(key, shardings))}"
+            )
+        self.traced_times += 1
+        events.record("trace")
+
+    def explain(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
+        """What a call needs that is not there, and why; nothing is made."""
+        wanted = resolve(self, leaves, tuple(abstract(x) for x in leaves), tree, static)
+        first, devices = self._layer(wanted, leaves)
+        layer = None if first == "dispatch" and key in self.calls else first
+        return self._miss(layer, self._call(_trace_key(wanted), wanted.arg_shardings, devices, leaves))
+
+    def _layer(self, wanted: Wanted, leaves: Sequence[Any]) -> tuple[str, tuple[Any, ...] | None]:
+        """The first cache on the way that does not have what a call needs, and the devices of the call."""
+        record = self.traces.get(_trace_key(wanted))
+        if record is None:
+            return "trace", None
+        donated = donated_leaves(self.options, wanted.tree, wanted.static)
+        placement, request, _ = wanted.finish(record, self.places[record], donated, False)
+        program = self.programs.get(
+            ProgramKey(record, request, config.compile_key(), self.options.compiler_options, None)
+        )
+        if program is None:
+            return "compile" if (record, request) in self.lowered else "lower", placement.devices
+        place = placement.mesh if placement.mesh is not None else placement.devices
+        return "dispatch" if (program, place) in self.loaded else "load", placement.devices
+
+    def _call(
+        self, key: TraceKey, shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None,
+        leaves: Sequence[Any] = (),
+    ) -> Call:  # fmt: skip
+        settings = (key.settings, config.compile_key())
+        committed = [bool(getattr(x, "committed", False)) for x in leaves]
+        return call_of(
+            self, self.fun, key.in_tree, key.static, key.avals, settings, key.mesh, shardings, devices, committed
+        )
+
+    def _remember(
+        self, key: TraceKey, shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None,
+        leaves: Sequence[Any] = (),
+    ) -> None:  # fmt: skip
+        self.history.calls.append(self._call(key, shardings, devices, leaves))
+
+    def _miss(self, layer: str | None, call: Call) -> CacheMiss:
+        lost = "an equal call was known: it was dropped since (clear_cache, clear_caches, or for others)"
+        return explained(self.name, layer, call, self.fun, tuple(self.history.calls), lost)
 
     # -- from one station to the next ----------------------------------------------------------------------------------
 
@@ -251,6 +320,8 @@ class Driver:
     def new_call(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> Entry:
         """The whole road, for a call that is not in the cache."""
         events.record("dispatch_miss")
+        if config.settings.explain_cache_misses:
+            _log.warning("%s", self.explain(key, leaves, tree, static))
         record, request, placement, written = self.stage(leaves, tree, static)
         if placement.devices is None:
             raise errors.MeshContextError(

@@ -26,6 +26,7 @@ class JitOptions(NamedTuple):
     compiler_options: CompilerOptions = ()
     device: Any = None
     backend: str | None = None
+    max_traces: int | None = None
 
 
 def compiler_option_items(options: Mapping[str, Any] | None) -> CompilerOptions:

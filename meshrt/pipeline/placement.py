@@ -31,7 +31,7 @@ from meshrt.sharding.typed import typed
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.high import numbered
 
-__all__ = ["Placement", "resolve"]
+__all__ = ["Placement", "Wanted", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,307 @@
+"""Why a call of a jitted function is not one that is known: what differs from the most alike earlier call.
+
+Every call that needs something new leaves a `Call` behind: what decided about it, and the user's line. Calls that are
+known leave nothing and cost nothing. Earlier calls are kept by the function's code, so that a function that is made and
+jitted again and again (`jit(lambda ...)` within a loop) meets its earlier selves.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from meshrt import tree_util
+from meshrt.config import FIELDS
+from meshrt.core.source import Source, capture
+from meshrt.core.types import ShapedArray
+from meshrt.heuristics import REMEMBERED_CALLS, REMEMBERED_FUNCTIONS
+from meshrt.pipeline.static_arguments import Static, bound
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.transforms.arguments import argument_paths
+
+__all__ = ["LAYERS", "CacheMiss", "Call", "Difference", "History", "call_of", "explained"]
+
+# What a miss costs, the dearest first: all that follows is done as well.
+LAYERS = ("trace", "lower", "compile", "load", "dispatch")
+_WORK = {
+    "trace": "traced, lowered, partitioned and compiled",
+    "lower": "lowered, partitioned and compiled",
+    "compile": "partitioned and compiled",
+    "load": "loaded onto other devices",
+    "dispatch": "looked up once",
+}
+
+
+class Call(NamedTuple):
+    """What decides which trace, program and devices a call needs. It holds no array."""
+
+    function: weakref.ref[Any]
+    captured: tuple[tuple[str, Any], ...]
+    tree: Any
+    static: Static
+    avals: tuple[ShapedArray, ...]
+    trace_settings: tuple[Any, ...]
+    compile_settings: tuple[Any, ...]
+    mesh: AbstractMesh | None
+    shardings: tuple[Any, ...]
+    devices: tuple[tuple[str, int], ...] | None
+    committed: tuple[bool, ...]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One component that is not as it was: of `layer`'s key, at `where` (an argument's path, a setting's name)."""
+
+    layer: str
+    component: str
+    where: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        at = f" of {self.where}" if self.where else ""
+        return f"{self.component}{at}: was {self.before}, now {self.now}"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheMiss:
+    """What a call needs that no earlier call has left behind.
+
+    layer        what must be done, "trace", "lower", "compile", "load" or "dispatch", and all that follows; None for a
+                 call that is known
+    differences  from the most alike earlier call
+    earlier      the line of that call, None if there was none
+    """
+
+    function: str
+    layer: str | None
+    differences: tuple[Difference, ...] = ()
+    earlier: str | None = None
+    note: str = ""
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """What differs, in words: "dtype", "shape", "static argument", ..."""
+        return tuple(dict.fromkeys(d.component for d in self.differences))
+
+    def __bool__(self) -> bool:
+        return self.layer is not None
+
+    def __str__(self) -> str:
+        if self.layer is None:
+            return f"{self.function}: this call is known; nothing is traced or compiled for it"
+        lines = [f"{self.function} must be {_WORK[self.layer]} ({self.layer} cache)"]
+        if self.earlier is not None:
+            lines.append(f"  the most alike earlier call was at {self.earlier}")
+        lines += [f"  * {d}" for d in self.differences]
+        if self.note:
+            lines.append(f"  {self.note}")
+        return "\n".join(lines)
+
+
+class History:
+    """The latest calls of the functions of one code that needed something new."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls: deque[Call] = deque(maxlen=REMEMBERED_CALLS)
+
+    @staticmethod
+    def of(fun: Any) -> History:
+        """That of the function's code; of its own for what has no code (a callable object, a built-in)."""
+        code = getattr(getattr(fun, "__wrapped__", fun), "__code__", None)
+        if code is None:
+            return History()
+        with _lock:
+            found = _by_code.get(code)
+            if found is None:
+                found = _by_code[code] = History()
+                while len(_by_code) > REMEMBERED_FUNCTIONS:
+                    _by_code.popitem(last=False)
+            else:
+                _by_code.move_to_end(code)
+        return found
+
+
+_lock = threading.Lock()
+_by_code: OrderedDict[Any, History] = OrderedDict()
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+
+def call_of(
+    function: Any, fun: Callable[..., Any], tree: Any, static: Static, avals: tuple[ShapedArray, ...],
+    settings: tuple[tuple[Any, ...], tuple[Any, ...]], mesh: AbstractMesh | None,
+    shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None, committed: Sequence[bool] = (),
+) -> Call:  # fmt: skip
+    """What decides about a call of `fun`, whose caches `function` owns.
+
+    `settings` are the values of those that tracing reads, and of those that only compiling does.
+    """
+    places = None if devices is None else tuple((d.platform, d.id) for d in devices)
+    return Call(
+        weakref.ref(function), _captured(fun), tree, static, avals, *settings, mesh, tuple(shardings), places,
+        tuple(committed), capture(),
+    )  # fmt: skip
+
+
+def _captured(fun: Any) -> tuple[tuple[str, Any], ...]:
+    """The names of what a function captures, with something to tell values apart by that keeps none alive."""
+    fun = getattr(fun, "__wrapped__", fun)
+    code, cells = getattr(fun, "__code__", None), getattr(fun, "__closure__", None)
+    if code is None or not cells:
+        return ()
+    return tuple((name, _mark(cell)) for name, cell in zip(code.co_freevars, cells))
+
+
+def _mark(cell: Any) -> Any:
+    try:
+        value = cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+    return value if type(value) in _PLAIN else (type(value).__name__, id(value))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Comparing.
+
+
+def explained(
+    name: str, layer: str | None, call: Call, fun: Callable[..., Any], history: Iterable[Call], cleared: str = ""
+) -> CacheMiss:
+    """Why `call` needs `layer`, by the earlier call that differs in least. `cleared` says how equal calls are lost."""
+    if layer is None:
+        return CacheMiss(name, None, (), None)
+    best: tuple[int, list[Difference], Call] | None = None
+    candidates = list(history)
+    own = [c for c in candidates if c.function() is call.function()]
+    for earlier in reversed(own or candidates):
+        found = list(_differences(earlier, call, fun))
+        weight = sum(len(LAYERS) - LAYERS.index(d.layer) for d in found)
+        if best is None or weight < best[0]:
+            best = weight, found, earlier
+    if best is None:
+        return CacheMiss(name, layer, (), None, "no function of this code was called before")
+    _, found, earlier = best
+    if not found:
+        return CacheMiss(name, layer, (), str(earlier.source), cleared)
+    return CacheMiss(name, layer, tuple(found), str(earlier.source))
+
+
+def _differences(earlier: Call, now: Call, fun: Callable[..., Any]) -> Iterator[Difference]:
+    if earlier.function() is not now.function():
+        yield from _other_function(earlier, now, fun)
+    yield from _static(earlier.static, now.static)
+    yield from _settings("trace", earlier.trace_settings, now.trace_settings)
+    yield from _meshes(earlier.mesh, now.mesh)
+    if earlier.tree != now.tree:
+        yield from _trees(earlier, now)
+    else:
+        yield from _arguments(earlier, now, argument_paths(bound(fun, now.static), now.tree))
+    yield from _settings("compile", earlier.compile_settings, now.compile_settings)
+    if earlier.devices != now.devices and None not in (earlier.devices, now.devices):
+        yield Difference("load", "devices", "", _devices(earlier.devices), _devices(now.devices))
+
+
+def _other_function(earlier: Call, now: Call, fun: Any) -> Iterator[Difference]:
+    code = getattr(getattr(fun, "__wrapped__", fun), "__code__", None)
+    at = "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
+    before = dict(earlier.captured)
+    other = [n for n, mark in now.captured if n not in before or before[n] != mark]
+    captured = f", which captures other values of {', '.join(other)}" if other else ""
+    yield Difference(
+        "trace", "function identity", "", f"another function object made by the same code{at}",
+        f"a new one{captured}: make and jit it once, outside of what is repeated",
+    )  # fmt: skip
+
+
+def _static(before: Static, now: Static) -> Iterator[Difference]:
+    old, new = ({**dict(s.positions), **dict(s.keywords)} for s in (before, now))
+    for where in dict.fromkeys([*old, *new]):
+        a, b = old.get(where), new.get(where)
+        if a != b:
+            spelled = f"argument {where}" if isinstance(where, int) else f"argument {where!r}"
+            yield Difference("trace", "static argument", spelled, _short(a), _short(b))
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "not given"
+    text = f"{value!r} ({type(value.value).__name__})"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _settings(cache: str, before: tuple[Any, ...], now: tuple[Any, ...]) -> Iterator[Difference]:
+    if before != now:
+        names = [f.name for f in FIELDS.values() if f.cache == cache]
+        for name, a, b in zip(names, before, now):
+            if a != b or type(a) is not type(b):
+                yield Difference(cache, "setting", name, repr(a), repr(b))
+
+
+def _meshes(before: AbstractMesh | None, now: AbstractMesh | None) -> Iterator[Difference]:
+    if before is now:
+        return
+    if before is None or now is None:
+        yield Difference("trace", "mesh", "", str(before or "no mesh"), str(now or "no mesh"))
+        return
+    for component, attribute in (
+        ("mesh axes", "axis_names"),
+        ("mesh shape", "axis_sizes"),
+        ("axis type", "axis_types"),
+    ):
+        a, b = getattr(before, attribute), getattr(now, attribute)
+        if a != b:
+            spelled = (tuple(t.name for t in x) if component == "axis type" else x for x in (a, b))
+            yield Difference("trace", component, "the mesh", *map(str, spelled))
+
+
+def _trees(earlier: Call, now: Call) -> Iterator[Difference]:
+    one, other = (tree_util.tree_unflatten(c.tree, [0] * c.tree.num_leaves) for c in (earlier, now))
+    found = tree_util.equality_errors(one, other)
+    for path, a, b, _ in found:
+        head = "args" if path and path[0].idx == 0 else "kwargs"
+        where = head + tree_util.keystr(tuple(path[1:])) if path else "the arguments"
+        yield Difference("trace", "pytree structure", where, str(a), str(b))
+    if not found:
+        yield Difference("trace", "pytree structure", "the arguments", str(earlier.tree), str(now.tree))
+
+
+def _arguments(earlier: Call, now: Call, paths: Sequence[str]) -> Iterator[Difference]:
+    same_mesh = earlier.mesh is now.mesh  # else the mesh is what differs
+    for i, (a, b) in enumerate(zip(earlier.avals, now.avals)):
+        where = f"argument {paths[i]}"
+        if a is not b:
+            yield from _types(where, a, b, same_mesh)
+        s, t = (c.shardings[i] if i < len(c.shardings) else None for c in (earlier, now))
+        if same_mesh and s != t and a.shape == b.shape and a.sharding == b.sharding:
+            yield Difference("lower", "sharding spec", where, _spec(s), _spec(t))
+        c, d = (c.committed[i] if i < len(c.committed) else False for c in (earlier, now))
+        if c != d and s == t and same_mesh:
+            yield Difference("dispatch", "committed", where, str(c), str(d))
+
+
+def _types(where: str, a: ShapedArray, b: ShapedArray, same_mesh: bool) -> Iterator[Difference]:
+    for component, attribute in (("dtype", "dtype"), ("shape", "shape"), ("weak type", "weak_type")):
+        before, now = getattr(a, attribute), getattr(b, attribute)
+        if before != now:
+            yield Difference("trace", component, where, str(before), str(now))
+    if same_mesh and a.sharding != b.sharding and a.shape == b.shape:
+        yield Difference("trace", "sharding spec", where, str(a), str(b))
+    if a.vma != b.vma:
+        yield Difference("trace", "varying axes", where, str(sorted(a.vma)), str(sorted(b.vma)))
+
+
+def _spec(sharding: Any) -> str:
+    return "no sharding" if sharding is None else str(getattr(sharding, "spec", sharding))
+
+
+def _devices(places: Sequence[tuple[str, int]] | None) -> str:
+    if not places:
+        return "none"
+    return f"{places[0][0]} {[i for _, i in places]}"

@@ -1,0 +1,162 @@
+"""B04: what is said of a call that is not known names exactly what differs, from which earlier call."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import config, errors
+from meshrt.runtime import events
+from meshrt.sharding import AxisType, Mesh, NamedSharding
+from meshrt.sharding import PartitionSpec as P
+
+
+def mesh_of(order=(0, 1, 2, 3), types=(AxisType.Auto,) * 2, shape=(2, 2), names=("x", "y")):
+    devices = meshrt.devices()
+    return Mesh(np.array([devices[i] for i in order]).reshape(shape), names, axis_types=types)
+
+
+def put(x, mesh=None, *spec):
+    return meshrt.device_put(x, NamedSharding(mesh or mesh_of(), P(*spec)))
+
+
+def ones(*shape, dtype=np.float32):
+    return np.ones(shape, dtype)
+
+
+EXPLICIT = (AxisType.Explicit,) * 2
+# What is called first, what then, the layer and the component that differ.
+CASES = {
+    "dtype": (lambda: (ones(4),), lambda: (ones(4, dtype=np.int32),), "trace", "dtype"),
+    "shape": (lambda: (ones(4),), lambda: (ones(5),), "trace", "shape"),
+    "rank": (lambda: (ones(4),), lambda: (ones(4, 1),), "trace", "shape"),
+    "weak type": (lambda: (jnp.float32(1.0),), lambda: (1.0,), "trace", "weak type"),
+    "structure": (lambda: ({"a": ones(2)},), lambda: ({"b": ones(2)},), "trace", "pytree structure"),
+    "number": (lambda: ([ones(2)],), lambda: ([ones(2)] * 2,), "trace", "pytree structure"),
+    "spec": (lambda: (put(ones(4, 4), None, "x"),), lambda: (put(ones(4, 4), None, "y"),), "lower", "sharding spec"),
+    "axis type": (
+        lambda: (put(ones(4), None, "x"),), lambda: (put(ones(4), mesh_of(types=EXPLICIT), "x"),), "trace", "axis type"
+    ),
+    "mesh shape": (
+        lambda: (put(ones(4), None),), lambda: (put(ones(4), mesh_of(shape=(4, 1))),), "trace", "mesh shape"
+    ),
+    "axes": (lambda: (put(ones(4), None),), lambda: (put(ones(4), mesh_of(names=("x", "z"))),), "trace", "mesh axes"),
+    "mesh": (lambda: (ones(4),), lambda: (put(ones(4), None),), "trace", "mesh"),
+    "devices": (lambda: (put(ones(4), None),), lambda: (put(ones(4), mesh_of((4, 5, 6, 7))),), "load", "devices"),
+    "committed": (
+        lambda: (jnp.asarray(ones(4)),), lambda: (meshrt.device_put(ones(4), meshrt.devices()[0]),),
+        "dispatch", "committed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("first, then, layer, component", CASES.values(), ids=CASES)
+def test_b04_exactly_what_differs_is_named(first, then, layer, component):
+    f = meshrt.jit(lambda tree: meshrt.tree.map(lambda x: x + x, tree))
+    f(*first())
+    miss = meshrt.explain_cache_miss(f)(*then())
+    assert (miss.layer, miss.components) == (layer, (component,)), str(miss)
+    assert __file__ in miss.earlier and component in str(miss)
+    kinds = ("trace", "lower", "compile", "rebind", "dispatch_miss")
+    with events.count(*kinds) as n:
+        assert not meshrt.explain_cache_miss(f)(*first())
+    assert not any(n.as_dict().values()), "explaining makes nothing"
+    with events.count("trace", "lower") as n:
+        f(*then())
+    assert (n.trace, n.lower) == {"trace": (1, 1), "lower": (0, 1)}.get(layer, (0, 0))
+    assert meshrt.explain_cache_miss(f)(*then()).layer is None
+
+
+def test_b04_static_arguments():
+    f = meshrt.jit(lambda x, n, flag: x * n, static_argnums=1, static_argnames="flag")
+    f(ones(2), 2, flag=True)
+    explain = meshrt.explain_cache_miss(f)
+    assert explain(ones(2), 3, flag=True).components == ("static argument",)
+    (difference,) = explain(ones(2), 2.0, flag=True).differences
+    assert (difference.before, difference.now) == ("2 (int)", "2.0 (float)")
+    (difference,) = explain(ones(2), 2, flag=False).differences
+    assert "'flag'" in difference.where
+    assert not explain(ones(2), 2, flag=True)
+
+
+@pytest.mark.parametrize("name, value, layer", [
+    ("default_matmul_precision", "highest", "trace"), ("partitioner", "xla", "compile"), ("debug_nans", True, "compile")
+])  # fmt: skip
+def test_b04_settings(name, value, layer):
+    f = meshrt.jit(lambda x: x @ x)
+    f(put(ones(4, 4), None, "x"))
+    with config.override(**{name: value}):
+        miss = meshrt.explain_cache_miss(f)(put(ones(4, 4), None, "x"))
+    assert miss.layer == layer and miss.components == ("setting",) and miss.differences[0].where == name
+
+
+def test_b04_function_identity():
+    def call(scale, offset):
+        f = meshrt.jit(lambda x: x * scale + offset)
+        miss = meshrt.explain_cache_miss(f)(ones(3))
+        f(ones(3))
+        return miss
+
+    assert "no function of this code was called before" in str(call(1.0, 2.0))
+    miss = call(1.0, 3.0)
+    assert miss.components == ("function identity",) and "other values of offset:" in str(miss)
+    assert "captures" not in str(call(1.0, 3.0)).split("was at")[1].split("now")[0]
+
+
+def test_b04_the_most_alike_call_is_named():
+    f = meshrt.jit(lambda x, y: x + y)
+    f(ones(3), ones(3))
+    line = test_b04_the_most_alike_call_is_named.__code__.co_firstlineno + 2
+    f(ones(4), ones(4, dtype=np.int32))
+    miss = meshrt.explain_cache_miss(f)(ones(3), ones(1))
+    assert f"{__file__}:{line} " in miss.earlier
+    (difference,) = miss.differences
+    assert (difference.where, difference.before, difference.now) == ("argument y", "(3,)", "(1,)")
+    miss = meshrt.explain_cache_miss(f)(ones(5, 5), ones(4, dtype=np.int32))
+    assert f"{__file__}:{line + 2} " in miss.earlier
+
+
+def test_b04_what_was_dropped():
+    f = meshrt.jit(lambda x: x - 1)
+    f(ones(3))
+    f.clear_cache()
+    miss = meshrt.explain_cache_miss(f)(ones(3))
+    assert miss.layer == "trace" and miss.differences == () and "was dropped" in str(miss)
+
+
+def test_b04_misses_are_logged_if_asked_for(caplog):
+    f = meshrt.jit(lambda x: x - 2)
+    f(ones(3))
+    with config.override(jax_explain_cache_misses=True), caplog.at_level(logging.WARNING, "meshrt.caches"):
+        f(ones(4)), f(ones(4))
+    (record,) = caplog.records
+    assert "shape of argument x: was (3,), now (4,)" in record.getMessage()
+
+
+def test_max_traces_raises_on_a_surprise():
+    f = meshrt.jit(lambda x: x * 2, max_traces=1)
+    f(ones(3)), f(ones(3))
+    with pytest.raises(
+        errors.RetraceError, match=r"(?s)traced 1 times.*max_traces=1.*dtype of argument x: was float32"
+    ):
+        f(ones(3, dtype=np.int32))
+    with pytest.raises(RuntimeError, match="no more"):
+        meshrt.jit(lambda x: f(x))(ones(4))
+    f.clear_cache()
+    f(ones(3, dtype=np.int32))
+    twice = meshrt.jit(lambda x: x * 2, max_traces=2)
+    twice(ones(1)), twice(ones(2))
+    with pytest.raises(errors.RetraceError):
+        twice(ones(3))
+    for wrong in (0, -1, True, 1.5):
+        with pytest.raises(ValueError, match="max_traces must be"):
+            meshrt.jit(lambda x: x, max_traces=wrong)
+
+
+def test_explain_takes_jitted_functions():
+    with pytest.raises(TypeError, match="function that jit made"):
+        meshrt.explain_cache_miss(lambda x: x)
