@@ -65,6 +65,7 @@ from meshrt.runtime.backend import (
 from meshrt.runtime.jaxlib_api import Device
 from meshrt.runtime.transfer import block_until_ready, copy_to_host_async, device_get
 from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.shard_map import shard_map, smap
 from meshrt.sharding import NamedSharding, P
 from meshrt.sharding.context import get_mesh, set_mesh
 from meshrt.sharding.make import make_mesh
@@ -84,8 +85,8 @@ __all__ = [
     "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count", "local_devices",
     "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "named_call", "named_scope", "nn", "numpy",
-    "numpy_dtype_promotion", "process_count", "process_index", "random", "remat", "reshard", "set_mesh", "sharding",
-    "stages", "tree", "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
+    "numpy_dtype_promotion", "process_count", "process_index", "random", "remat", "reshard", "set_mesh",
+    "shard_map", "sharding", "smap", "stages", "tree", "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -44,6 +44,7 @@ __all__ = [
     "PhysicalMeshError",
     "PlacementWarning",
     "RankMismatchError",
+    "ReplicationError",
     "ShardingError",
     "ShardingRuleError",
     "ShardingTypeError",
@@ -120,6 +121,10 @@ class RankMismatchError(ShardingError):
 
 class ShardingRuleError(ShardingError):
     """A sharding rule that cannot be read, or that does not fit the operation it is for."""
+
+
+class ReplicationError(ShardingError):
+    """A result of a manual region may differ between devices that its spec says hold one value."""
 
 
 class IndivisibleError(ShardingError):

@@ -37,6 +37,8 @@ and its traits:
     constraint         from parameters: the sharding that operand and result are asked to have
     names              from parameters: the axes that an application names, for collectives; they concern a vmap that
                        binds such a name even if no operand is mapped
+    place              from parameters: the name of the function, and where the program has to run because of it: a
+                       Mesh, an AbstractMesh, the sharding of a single device, None
     absent             rule -> why there is none, for rules that are missing on purpose
 
 `to_lojax(*args, **params)` computes an application on high values by operations on the arrays that they consist of
@@ -59,7 +61,7 @@ from meshrt.core.jaxpr import NO_EFFECTS, Effects
 from meshrt.core.trace import current_trace, record_high
 from meshrt.core.types import ShapedArray, aval_of
 
-__all__ = ["NOT_LINEAR", "Primitive", "Undefined", "as_list", "is_undefined", "missing_rule"]
+__all__ = ["NOT_LINEAR", "Primitive", "Undefined", "as_list", "is_undefined", "missing_rule", "set_agreement"]
 
 Rule = Callable[..., Any]
 
@@ -68,6 +70,17 @@ Rule = Callable[..., Any]
 NOT_LINEAR: Mapping[str, str] = MappingProxyType({"transpose": "it is not linear in any operand"})
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _WORDS = {"jvp": "jvp", "transpose": "transpose", "batch": "batching"}
+
+
+# Makes the operands of an application agree on the Manual axes over which they vary; None where none are in use, which
+# is what `bind` pays for.
+_agreement: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+
+
+def set_agreement(agree: Callable[[Sequence[Any]], Sequence[Any]] | None) -> None:
+    """For `meshrt.core.basic.agreement`: what `bind` does with operands of primitives whose rules see bare types."""
+    global _agreement
+    _agreement = agree
 
 
 class Undefined:
@@ -120,6 +133,7 @@ class Primitive:
         "multiple_results",
         "name",
         "names",
+        "place",
         "recompute",
         "to_lojax",
         "transpose",
@@ -151,6 +165,7 @@ class Primitive:
     batch_dimensions: Final[Callable[[dict[str, Any]], Sequence[int]] | None]
     constraint: Final[Callable[[dict[str, Any]], Any] | None]
     names: Final[Callable[[dict[str, Any]], Sequence[Any]] | None]
+    place: Final[Callable[[dict[str, Any]], tuple[str, Any]] | None]
     to_lojax: Final[Rule | None]
     absent: Final[Mapping[str, str]]
     _types: Final[dict[Any, tuple[ShapedArray, ...]]]
@@ -183,6 +198,7 @@ class Primitive:
         batch_dimensions: Callable[[dict[str, Any]], Sequence[int]] | None = None,
         constraint: Callable[[dict[str, Any]], Any] | None = None,
         names: Callable[[dict[str, Any]], Sequence[Any]] | None = None,
+        place: Callable[[dict[str, Any]], tuple[str, Any]] | None = None,
         to_lojax: Rule | None = None,
         absent: Mapping[str, str] = _NOTHING,
     ):
@@ -197,6 +213,7 @@ class Primitive:
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
         self.names, self.to_lojax = names, to_lojax
+        self.place = place
         self.absent = absent
         self._types = {}
 
@@ -205,6 +222,8 @@ class Primitive:
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the primitive in the current trace: evaluates, stages, differentiates or batches it."""
+        if _agreement is not None and not self.typed:
+            args = _agreement(args)  # type: ignore[assignment]
         trace = current_trace()
         if self.to_lojax is not None and self.is_high(*map(aval_of, args), **params):
             if trace.requires_low:

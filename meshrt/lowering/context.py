@@ -85,12 +85,12 @@ class ModuleLowering:
             alias = self._locations[key] = self.writer.location(text)
         return alias
 
-    def sharding_text(self, sharding: NamedSharding, ndim: int) -> str:
+    def sharding_text(self, sharding: NamedSharding, ndim: int, is_open: bool = False) -> str:
         """The attribute for a value of `ndim` dimensions, over the mesh of the module if it has one."""
         mesh = self.mesh or sharding.mesh.abstract_mesh
         if mesh is not sharding.mesh.abstract_mesh:
             sharding = over(sharding, mesh)
-        return to_sdy_text(sharding, ndim, self.mesh_symbol(mesh))
+        return to_sdy_text(sharding, ndim, self.mesh_symbol(mesh), is_open)
 
     def pin_text(self, aval: ShapedArray, region: AbstractMesh) -> str:
         """`<@mesh, [{"x"}, {}]>`: what a type says of Explicit axes, in a region whose axes have these types.

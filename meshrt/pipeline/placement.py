@@ -292,9 +292,10 @@ class Wanted:
                 self.add_mesh(place, f"{called} at {where}")
             elif not isinstance(place, AbstractMesh):
                 self.add_device(place.device_assignment[0], f"{called} at {where}")
-        if self.mesh is not None:  # an AbstractMesh asks for no devices, and asks nothing of a program on one device
-            for place, (called, where) in places.items():
-                if isinstance(place, AbstractMesh):
+        for place, (called, where) in places.items():
+            if isinstance(place, AbstractMesh):
+                # That of a constraint asks for no devices, and asks nothing of a program on one device.
+                if self.mesh is not None or called == "shard_map":
                     self.add_mesh(place, f"{called} at {where}")
         asked = self._out_shardings(record)
         if self.mesh is not None and self.device is not None and self.concrete is not None:

@@ -157,14 +157,17 @@ sharding_constraint_p: Primitive = _annotation(
     lambda ct, x, *, sharding, derived: [sharding_constraint_p.bind(ct, sharding=sharding, derived=True)],
     _evaluate,
     constraint=lambda params: params["sharding"],
+    place=lambda params: ("with_sharding_constraint", _place(params["sharding"])),
 )
-device_put_p = _annotation("device_put", _transpose_put, _evaluate_put)
+device_put_p = _annotation(
+    "device_put", _transpose_put, _evaluate_put,
+    place=lambda params: ("device_put", None if params["advice"] else _place(params["sharding"])),
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where a program has to run
 
-_CALLED = {sharding_constraint_p: "with_sharding_constraint", device_put_p: "device_put"}
 _placements: WeakCache = WeakCache()
 
 
@@ -179,20 +182,22 @@ def placements_of(jaxpr: Jaxpr) -> dict[Mesh | AbstractMesh | SingleDeviceShardi
     return found
 
 
+def _place(sharding: Any) -> Any:
+    return sharding.mesh if isinstance(sharding, NamedSharding) else sharding
+
+
 def _places(jaxpr: Jaxpr) -> Iterator[tuple[Any, tuple[str, Source]]]:
     for eqn in jaxpr.eqns:
-        if eqn.primitive.cache_types:  # neither an annotation nor one with Jaxprs in its parameters
+        primitive = eqn.primitive
+        if primitive.cache_types:  # neither an annotation nor one with Jaxprs in its parameters
             continue
-        called = _CALLED.get(eqn.primitive)
-        if called is None:
-            for inner in subjaxprs(eqn.params):
-                yield from _placements.get(inner, "placements", partial(placements_of, inner)).items()
-            continue
-        if eqn.params.get("advice"):
-            continue
-        sharding = eqn.params["sharding"]
-        place = sharding.mesh if isinstance(sharding, NamedSharding) else sharding
-        yield place, (called, eqn.source)
+        if primitive.place is not None:
+            called, place = primitive.place(eqn.params)
+            # One with Manual axes is that of the manual region around, which has been met.
+            if place is not None and not (isinstance(place, AbstractMesh) and place.manual_axes):
+                yield place, (called, eqn.source)
+        for inner in subjaxprs(eqn.params):
+            yield from _placements.get(inner, "placements", partial(placements_of, inner)).items()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

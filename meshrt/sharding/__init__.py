@@ -7,13 +7,13 @@ from meshrt.sharding.make import make_mesh
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, make_single_device_sharding
 from meshrt.sharding.sdy import mesh_to_sdy_text, spec_from_sdy, spec_from_sdy_text, to_sdy_text
-from meshrt.sharding.spec import PartitionSpec, UnreducedKind
+from meshrt.sharding.spec import Infer, PartitionSpec, UnreducedKind
 
 P = PartitionSpec
 
 __all__ = [
-    "AbstractDevice", "AbstractMesh", "AxisType", "AxisTypes", "Mesh", "NamedSharding", "P", "PartitionSpec",
-    "Sharding", "SingleDeviceSharding", "UnreducedKind", "create_device_mesh", "get_abstract_mesh", "get_mesh",
-    "make_mesh", "make_single_device_sharding", "mesh_to_sdy_text", "set_mesh", "spec_from_sdy",
+    "AbstractDevice", "AbstractMesh", "AxisType", "AxisTypes", "Infer", "Mesh", "NamedSharding", "P",
+    "PartitionSpec", "Sharding", "SingleDeviceSharding", "UnreducedKind", "create_device_mesh", "get_abstract_mesh",
+    "get_mesh", "make_mesh", "make_single_device_sharding", "mesh_to_sdy_text", "set_mesh", "spec_from_sdy",
     "spec_from_sdy_text", "to_sdy_text", "use_abstract_mesh",
 ]  # fmt: skip

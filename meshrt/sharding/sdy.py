@@ -30,14 +30,18 @@ def mesh_to_sdy_text(mesh: BaseMesh) -> str:
     return mesh_text((str(name), size) for name, size in mesh.shape_tuple)
 
 
-def to_sdy_text(sharding: NamedSharding | PartitionSpec, ndim: int, mesh_name: str = "mesh") -> str:
+def to_sdy_text(
+    sharding: NamedSharding | PartitionSpec, ndim: int, mesh_name: str = "mesh", is_open: bool = False
+) -> str:
     """`#sdy.sharding<@mesh, [{"data"}, {}]>` for a value of `ndim` dimensions; UNCONSTRAINED is the open `{?}`.
+
+    With `is_open` all dimensions are open to more axes: `[{"data", ?}, {?}]`.
 
     Raises:
       RankMismatchError: the spec has more than `ndim` entries.
     """
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
-    dims = [dim_text(map(_axis, axes_of(e))) if e is not UNCONSTRAINED else _OPEN for e in spec.padded(ndim)]
+    dims = [dim_text(map(_axis, axes_of(e)), is_open) if e is not UNCONSTRAINED else _OPEN for e in spec.padded(ndim)]
     unreduced = sorted(map(_axis, spec.unreduced)) if spec.unreduced else ()
     return f"#sdy.sharding{sharding_text(mesh_name, dims, (), unreduced)}"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshrt import errors
 
-__all__ = ["UNCONSTRAINED", "P", "PartitionSpec", "UnreducedKind"]
+__all__ = ["UNCONSTRAINED", "Infer", "P", "PartitionSpec", "UnreducedKind"]
 
 
 class _Unconstrained:
@@ -36,6 +36,23 @@ class UnreducedKind(enum.Enum):
 
     def __repr__(self) -> str:
         return self.name
+
+
+class _Infer:
+    """Stands for the in_specs of a `shard_map` that are read from the types of its arguments; the only value of its
+    type.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "meshrt.sharding.Infer"
+
+    def __reduce__(self) -> str:
+        return "Infer"
+
+
+Infer = _Infer()
 
 
 def _canonical(entry: Any) -> Any:

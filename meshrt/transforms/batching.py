@@ -13,7 +13,7 @@ from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, se
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
-__all__ = ["BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr"]
+__all__ = ["BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr", "names_in"]
 
 
 class MappedAxis(NamedTuple):
@@ -87,13 +87,13 @@ def _names(name: Hashable, primitive: Primitive, params: dict[str, Any]) -> bool
     """Whether an application names an axis, itself or in a Jaxpr among its parameters."""
     if primitive.names is not None:
         return name in primitive.names(params)
-    return any(name in _names_in(jaxpr) for jaxpr in subjaxprs(params))
+    return any(name in names_in(jaxpr) for jaxpr in subjaxprs(params))
 
 
 _named: WeakCache = WeakCache()
 
 
-def _names_in(jaxpr: Jaxpr) -> frozenset[Hashable]:
+def names_in(jaxpr: Jaxpr) -> frozenset[Hashable]:
     """The axes that the operations of a Jaxpr name. Names that a region inside binds itself count too: mapping over
     what does not need it is only work."""
     return _named.get(jaxpr, "names", lambda: frozenset(_walk(jaxpr)))
@@ -104,7 +104,7 @@ def _walk(jaxpr: Jaxpr) -> Iterator[Hashable]:
         if eqn.primitive.names is not None:
             yield from eqn.primitive.names(eqn.params)
         for inner in subjaxprs(eqn.params):
-            yield from _names_in(inner)
+            yield from names_in(inner)
 
 
 def batch_flat(

@@ -36,6 +36,7 @@ REASONS = {
     "linear_zero": "made by linearization of loops only; tests of control flow judge it",
     "device_put": "the identity on one device; test_places judges it",
     "shard_alike": "the identity on one device; tests/meshrt/experimental judges it",
+    "shard_map": "programs over it are judged in tests/meshrt/shard_map",
     "sharding_constraint": "the identity on one device; tests of sharding judge it",
 }
 

@@ -1,0 +1,61 @@
+"""Operands that vary over different Manual axes are made to agree, where types say what varies.
+
+In `x{V:x} * w` each device multiplies by its own copy of `w`: `pvary` says so, and its transpose adds up the devices'
+cotangents. `Primitive.bind` asks for it before any trace sees the operands, and only while a manual region is being
+traced or transformed somewhere in the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.primitive import set_agreement
+from meshrt.core.trace import Tracer
+
+__all__ = ["agree", "varying_types"]
+
+
+def agree(operands: Sequence[Any]) -> Sequence[Any]:
+    """The operands of one application; traced ones vary over all axes over which any of them does.
+
+    Constants stay as they are: they have no cotangents, and a result varies over what any operand varies over.
+    """
+    first, differ = None, False
+    for x in operands:
+        if isinstance(x, Tracer):
+            vma = x.aval.vma
+            if first is None:
+                first = vma
+            elif vma is not first and vma != first:
+                differ = True
+    if not differ:
+        return operands
+    union = frozenset[Any]().union(*[x.aval.vma for x in operands if isinstance(x, Tracer)])
+    axes = in_order(union)
+    return [vary(x, axes) if isinstance(x, Tracer) else x for x in operands]
+
+
+_lock = threading.Lock()
+_open = 0
+
+
+class varying_types:
+    """Inside a `with`, a manual region is traced or transformed whose types say what varies."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        global _open
+        with _lock:
+            _open += 1
+            set_agreement(agree)
+
+    def __exit__(self, *_: object) -> None:
+        global _open
+        with _lock:
+            _open -= 1
+            if not _open:
+                set_agreement(None)

@@ -1,0 +1,333 @@
+"""The primitive `shard_map`: a program per device along the manual axes of a mesh.
+
+    shard_map[jaxpr region in_specs out_specs] arguments...  ->  results...
+
+`jaxpr` sees one shard of each argument, of the type `region.local(in_spec, type)`, and its results are put together by
+`out_specs`. All transformations work on the Jaxpr inside: their rules run in the context of the region
+(`region.enter()`), so that what they trace knows its axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.basic.shapes import move_dim, reshape_p
+from meshrt.core.basic.varying import in_order, psum_invariant, vary
+from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.source import UNKNOWN
+from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
+from meshrt.lowering.types import mlir_type
+from meshrt.primitives.collective import psum
+from meshrt.primitives.elementwise import div
+from meshrt.primitives.shard_map_region import Region, inserted
+from meshrt.primitives.sharding import sharding_constraint_p
+from meshrt.sharding.common import over
+from meshrt.sharding.mesh import AxisType
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr, names_in
+from meshrt.transforms.jvp import jvp_jaxpr
+from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
+from meshrt.transforms.linearize import linearize_jaxpr
+from meshrt.transforms.recompute import Policy, Split, inlined, split
+from meshrt.transforms.tools import WeakCache, dce, hoist_consts
+from propagation.quoting import quote
+
+# Nothing for `meshrt.lax`.
+__all__: list[str] = []
+
+Specs = tuple[PartitionSpec, ...]
+_WHOLE = PartitionSpec()
+
+
+def _infer(*avals: ShapedArray, jaxpr: Jaxpr, region: Region, in_specs: Specs, out_specs: Specs) -> list[ShapedArray]:
+    return [region.whole(s, a) for s, a in zip(out_specs, jaxpr.out_avals, strict=True)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lowering
+
+
+def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Sequence[Any]:
+    """`sdy.manual_computation`; the body alone where all manual axes are of size 1."""
+    jaxpr, region = eqn.params["jaxpr"], eqn.params["region"]
+    if region.size == 1:
+        return LoweringContext(ctx.module, ctx.body, ctx.loc, region.inside).jaxpr(jaxpr, operands)
+    mesh = ctx.module.mesh
+    if mesh is None:
+        raise errors.MeshContextError(
+            f"shard_map at {eqn.source} is over {region.mesh!r}, but the program runs on one device, as nothing names "
+            "others: pass an array placed on a mesh (meshrt.device_put), give shard_map a Mesh, or enter one with "
+            "`with meshrt.set_mesh(mesh):`"
+        )
+    body = ctx.body.body([mlir_type(v.aval) for v in jaxpr.invars])
+    body.ret(LoweringContext(ctx.module, body, ctx.loc, region.inside).jaxpr(jaxpr, body.args), "sdy.return", ctx.loc)
+    manual = NamedSharding(region.outside, PartitionSpec(region.manual_axes))
+    names = (over(manual, mesh) if mesh is not region.outside else manual).spec.axes
+    attrs = (
+        f"in_shardings = {_per_value(ctx, region, eqn.params['in_specs'], eqn.invars)}, "
+        f"manual_axes = #sdy<manual_axes{{{', '.join(quote(str(a)) for a in names)}}}>, "
+        f"out_shardings = {_per_value(ctx, region, eqn.params['out_specs'], eqn.outvars)}"
+    )
+    return ctx.ops("sdy.manual_computation", operands, [v.aval for v in eqn.outvars], attrs, [body])
+
+
+def _per_value(ctx: LoweringContext, region: Region, specs: Specs, values: Sequence[Var | Literal]) -> str:
+    """`#sdy.sharding_per_value<[<@mesh, [{"x"}, {}]>, ...]>`, of open dimensions where some axes stay free inside."""
+    texts = [
+        ctx.module.sharding_text(NamedSharding(region.outside, s), v.aval.physical().ndim, is_open=not region.is_full)
+        for s, v in zip(specs, values)
+    ]
+    return f"#sdy.sharding_per_value<[{', '.join(t.removeprefix('#sdy.sharding') for t in texts)}]>"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Differentiation
+
+
+def _bind(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any], region: Region, ins: Specs, outs: Specs) -> Any:
+    """An application of a Jaxpr derived from a body. What it captured comes first, and is whole inside."""
+    specs = (*[_WHOLE] * len(consts), *ins)
+    return shard_map_p.bind(*consts, *operands, jaxpr=jaxpr, region=region, in_specs=specs, out_specs=outs)
+
+
+def _where(values: Sequence[Any], flags: Sequence[bool]) -> tuple[Any, ...]:
+    return tuple(v for v, f in zip(values, flags) if f)
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, region: Region, in_specs: Specs, out_specs: Specs
+) -> tuple[list[Any], list[Any]]:
+    nonzeros = tuple(t is not None for t in tangents)
+    with region.enter():
+        closed, flags = jvp_jaxpr(jaxpr, nonzeros)
+    operands = [*primals, *[t for t in tangents if t is not None]]
+    ins, specs = (*in_specs, *_where(in_specs, nonzeros)), (*out_specs, *_where(out_specs, flags))
+    outs = _bind(closed.jaxpr, closed.consts, operands, region, ins, specs)
+    n = len(out_specs)
+    found = iter(outs[n:])
+    return outs[:n], [next(found) if nz else None for nz in flags]
+
+
+_derived: WeakCache = WeakCache()
+
+
+def _linearize(linear: LinearTrace, primals: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Residuals leave the forward body split over all axes that they vary over, and come back to the linear body."""
+    jaxpr, region, in_specs, out_specs = (params[k] for k in ("jaxpr", "region", "in_specs", "out_specs"))
+    nonzeros = tuple(t is not None for t in tangents)
+    with region.enter():
+        done = linearize_jaxpr(jaxpr, nonzeros)
+    n, is_new = len(out_specs), [kind == "res" for kind, _ in done.sources]
+    body = done.forward.jaxpr
+    specs = tuple(region.spread(v.aval) for v in body.outvars[n:])
+    body = _derived.get(body, n, lambda: leaving(body, n))
+    outs = _bind(body, done.forward.consts, primals, region, in_specs, (*out_specs, *specs))
+    outs, new = outs[:n], outs[n:]
+    if not any(done.nonzeros_out):
+        return outs, [None] * n
+    residuals = done.residuals(primals, outs, new)
+    pools = {"arg": in_specs, "out": out_specs, "res": specs}
+    params = {
+        "jaxpr": _derived.get(done.linear, "returning", lambda: returning(done.linear, is_new)),
+        "region": region,
+        "in_specs": (*[pools[kind][k] for kind, k in done.sources], *_where(in_specs, nonzeros)),
+        "out_specs": _where(out_specs, done.nonzeros_out),
+    }
+    moved = iter(linear.record(shard_map_p, [*residuals, *[t for t in tangents if t is not None]], params))
+    return outs, [next(moved) if nz else None for nz in done.nonzeros_out]
+
+
+def leaving(jaxpr: Jaxpr, first: int) -> Jaxpr:
+    """`jaxpr` whose results from `first` on have at least one dimension, to be split over the mesh."""
+    eqns, outs = list(jaxpr.eqns), list(jaxpr.outvars)
+    for i, atom in enumerate(outs):
+        if i >= first and not atom.aval.shape:
+            outs[i] = Var(atom.aval.with_shape((1,)))
+            eqns.append(Eqn(reshape_p, [atom], [outs[i]], {"new_sizes": (1,)}, UNKNOWN))
+    return Jaxpr(jaxpr.constvars, jaxpr.invars, outs, eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high)
+
+
+def returning(jaxpr: Jaxpr, flags: Sequence[bool]) -> Jaxpr:
+    """`jaxpr` that takes the leading arguments flagged in `flags` as `leaving` gave them."""
+    eqns, ins = [], list(jaxpr.invars)
+    for i, flag in enumerate(flags):
+        inner = ins[i]
+        if flag and not inner.aval.shape:
+            ins[i] = Var(inner.aval.with_shape((1,)))
+            eqns.append(Eqn(reshape_p, [ins[i]], [inner], {"new_sizes": ()}, UNKNOWN))
+    return Jaxpr(jaxpr.constvars, ins, jaxpr.outvars, [*eqns, *jaxpr.eqns], jaxpr.name, jaxpr.effects, jaxpr.is_high)
+
+
+def _transpose(
+    cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, region: Region, in_specs: Specs, out_specs: Specs
+) -> list[Any]:
+    """Cotangents of results enter with the specs of the results, those of arguments leave with theirs.
+
+    Where types say what varies, the sum over devices of the cotangent of a value that is the same on all is the
+    transpose of its `pvary`. Where they do not (`check_vma=False`), a result that is the same on several devices
+    gives each of them its part of the cotangent, and the cotangents of an argument that several devices took are added.
+    """
+    linear = tuple(is_undefined(a) for a in args)
+    nonzeros = tuple(c is not None for c in cts)
+    with region.enter():
+        if region.check_vma:
+            back, flags = transpose_jaxpr(jaxpr, linear, nonzeros)
+            back = _derived.get(back.jaxpr, "types", lambda: _typed(back, jaxpr, linear, flags))
+        else:
+            unmentioned = tuple(region.unmentioned(s) for s in in_specs)
+            key = ("unchecked", linear, nonzeros, unmentioned, out_specs)
+            make = lambda: _unchecked_transpose(jaxpr, linear, nonzeros, region, unmentioned, out_specs)
+            back, flags = _derived.get(jaxpr, key, make)
+    known = [a for a in args if not is_undefined(a)]
+    specs = _where(in_specs, [not lin for lin in linear]), _where(out_specs, nonzeros)
+    operands = [*known, *[c for c in cts if c is not None]]
+    outs = _where(_where(in_specs, linear), flags)
+    pulled = iter(_bind(back.jaxpr, back.consts, operands, region, (*specs[0], *specs[1]), outs))
+    found = iter(flags)
+    return [(next(pulled) if next(found) else None) if lin else None for lin in linear]
+
+
+def _typed(back: ClosedJaxpr, jaxpr: Jaxpr, linear: Sequence[bool], flags: Sequence[bool]) -> ClosedJaxpr:
+    """The transposed body whose cotangents vary over the axes that their arguments vary over."""
+    wanted = _where([a.vma for a, lin in zip(jaxpr.in_avals, linear) if lin], flags)
+    have = [a.vma for a in back.jaxpr.out_avals]
+    if all(w == h for w, h in zip(wanted, have)):
+        return back
+    flat = lambda *xs: [_as_varying(x, w) for x, w in zip(eval_jaxpr(back.jaxpr, (), xs), wanted)]
+    made = hoist_consts(trace_to_jaxpr(flat, back.jaxpr.in_avals, back.jaxpr.name))
+    return type(made)(made.jaxpr, [*made.consts, *back.consts])
+
+
+def _as_varying(ct: Any, wanted: frozenset[Any]) -> Any:
+    """A cotangent as one of a value that varies over the axes `wanted`: of one value of several devices the sum."""
+    have = aval_of(ct).vma
+    return vary(psum_invariant(ct, in_order(have - wanted)), in_order(wanted - have))
+
+
+def _unchecked_transpose(
+    jaxpr: Jaxpr, linear: tuple[bool, ...], nonzeros: tuple[bool, ...], region: Region,
+    unmentioned: Sequence[tuple[str, ...]], out_specs: Specs,
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:  # fmt: skip
+    back, flags = transpose_jaxpr(jaxpr, linear, nonzeros)
+    shares = [math.prod(region.mesh._sizes[a] for a in region.unmentioned(s)) for s in _where(out_specs, nonzeros)]
+    sums = _where([u for u, lin in zip(unmentioned, linear) if lin], flags)
+    known = len(back.jaxpr.invars) - len(shares)
+
+    def flat(*xs: Any) -> list[Any]:
+        cts = [x if n == 1 else div(x, np.asarray(n, aval_of(x).dtype)[()]) for x, n in zip(xs[known:], shares)]
+        outs = eval_jaxpr(back.jaxpr, (), [*xs[:known], *cts])
+        return [psum(o, axes) if axes else o for o, axes in zip(outs, sums)]
+
+    made = hoist_consts(trace_to_jaxpr(flat, back.jaxpr.in_avals, jaxpr.name))
+    return type(made)(made.jaxpr, [*made.consts, *back.consts]), flags
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batching
+
+
+def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+    """The mapped dimension comes first, whole on every device as far as the region goes.
+
+    With `vmap(spmd_axis_name=...)` axes that the body does not name are no longer Manual, and the dimension is laid
+    along them. An axis that collectives in the body name stays Manual: each member of the batch has all its devices.
+    """
+    jaxpr, region, in_specs, out_specs = (params[k] for k in ("jaxpr", "region", "in_specs", "out_specs"))
+    _check_along(axis.mesh_axes, in_specs, "in_specs")
+    _check_along(axis.mesh_axes, out_specs, "out_specs")
+    flags = tuple(d is not None for d in dims)
+    operands = [x if d is None else move_dim(x, d, 0) for x, d in zip(args, dims)]
+    named = names_in(jaxpr)
+    along = tuple(a for a in axis.mesh_axes if a in region.manual_axes and a not in named)
+    if along:
+        region = region._replace(manual_axes=tuple(a for a in region.manual_axes if a not in along))
+        operands = [_laid(x, along, region) if f else x for x, f in zip(operands, flags)]
+    with region.enter():
+        closed, out_flags = batch_jaxpr(jaxpr, axis.hidden_by(region.manual_axes), flags)
+    ins = tuple(inserted(s, 0, None) if f else s for s, f in zip(in_specs, flags))
+    outs = tuple(inserted(s, 0, None) if f else s for s, f in zip(out_specs, out_flags))
+    results = _bind(closed.jaxpr, closed.consts, operands, region, ins, outs)
+    if along:
+        results = [_laid(x, along, region) if f else x for x, f in zip(results, out_flags)]
+    return results, [0 if f else None for f in out_flags]
+
+
+def _laid(x: Any, along: tuple[str, ...], region: Region) -> Any:
+    """`x` with its first dimension laid along mesh axes; over Explicit axes its type says where it is."""
+    mesh = region.outside
+    if any(mesh._types[a] is not AxisType.Auto for a in along):
+        return x
+    spec = PartitionSpec(along, *[PartitionSpec.UNCONSTRAINED] * (aval_of(x).ndim - 1))
+    return sharding_constraint_p.bind(x, sharding=NamedSharding(mesh, spec), derived=False)
+
+
+def _check_along(along: tuple[str, ...], specs: Specs, what: str) -> None:
+    for s in specs:
+        twice = [a for a in along if a in s.axes]
+        if twice:
+            raise errors.ShardingError(
+                f"vmap spmd_axis_name cannot appear in shard_map {what}: the mapped dimension is split over "
+                f"{', '.join(map(repr, along))}, and the spec {s} splits another one over {', '.join(map(repr, twice))}"
+                "; split the other dimension over another axis, or drop spmd_axis_name"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Dead code
+
+
+def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
+    jaxpr, used = eqn.params["jaxpr"], tuple(used)
+    body, needed = _derived.get(jaxpr, ("dce", used), lambda: dce(jaxpr, used, keep_inputs=False))
+    if all(used) and all(needed) and len(body.eqns) == len(jaxpr.eqns):
+        if all(a is b for a, b in zip(body.eqns, jaxpr.eqns)):
+            return eqn
+    params = {
+        **eqn.params, "jaxpr": body, "in_specs": _where(eqn.params["in_specs"], needed),
+        "out_specs": _where(eqn.params["out_specs"], used),
+    }  # fmt: skip
+    return eqn.replace(_where(eqn.invars, needed), _where(eqn.outvars, used), params)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checkpointing
+
+
+def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None:
+    """Values that `policy` saves in the body leave the region as residuals do; a second one takes them."""
+    region, ins, outs = (eqn.params[k] for k in ("region", "in_specs", "out_specs"))
+    body = inlined(eqn.params["jaxpr"])
+    results = _where(body.outvars, wanted)
+    part = split(body, results, policy)
+    if not part.saved:
+        return None
+    n, m = len(body.outvars), len(body.invars)
+    specs = tuple(region.spread(v.aval) for v in part.saved)
+    forward = leaving(Jaxpr((), body.invars, (*body.outvars, *part.saved), part.forward, body.name), n)
+    again = Jaxpr((), (*body.invars, *part.saved), results, part.again, body.name)
+    again, needed = dce(returning(again, [i >= m for i in range(m + len(specs))]), keep_inputs=False)
+    saved = [Var(region.whole(s, v.aval)) for s, v in zip(specs, forward.outvars[n:])]
+    first = eqn.replace(
+        eqn.invars, [*eqn.outvars, *saved], {**eqn.params, "jaxpr": forward, "out_specs": (*outs, *specs)}
+    )
+    params = {
+        "jaxpr": again, "region": region, "in_specs": _where((*ins, *specs), needed), "out_specs": _where(outs, wanted)
+    }  # fmt: skip
+    second = eqn.replace(_where((*eqn.invars, *saved), needed), _where(eqn.outvars, wanted), params)
+    return Split([first], saved, [second])
+
+
+shard_map_p: Primitive = Primitive(
+    "shard_map", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
+    batch_axis=True, dce=_dce, recompute=_recompute, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
+    multiple_results=True, cache_types=False, place=lambda params: ("shard_map", params["region"].mesh),
+)  # fmt: skip

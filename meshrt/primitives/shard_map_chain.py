@@ -1,0 +1,82 @@
+"""How a value of a manual region came to vary over an axis: the operations that led to it, last first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshrt.core.basic.varying import pvary_p
+from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from meshrt.core.source import Source
+
+# Nothing for `meshrt.lax`.
+__all__: list[str] = []
+
+# A chain shows its beginning and its end, and how many steps are between.
+_SHOWN_FIRST, _SHOWN_LAST = 6, 4
+
+
+def chain_of(jaxpr: Jaxpr, result: int, axis: str, argument: Callable[[int], str]) -> str:
+    """The chain of result number `result` of a body, and the collective that would make it the same on all devices.
+
+    `argument(i)` says what argument i of `jaxpr` is.
+    """
+    steps: list[tuple[str, Source]] = []
+    atom = jaxpr.outvars[result]
+    origin = _walk(jaxpr, atom, axis, steps, argument)
+    lines = [f"    {name} at {_where(where)}" for name, where in steps]
+    if len(lines) > _SHOWN_FIRST + _SHOWN_LAST:
+        hidden = len(lines) - _SHOWN_FIRST - _SHOWN_LAST
+        lines[_SHOWN_FIRST:-_SHOWN_LAST] = [f"    ... {hidden} more operations ..."]
+    first, cause = "  it varies over", f"    {origin}"
+    made = _remedy(steps[0][0] if steps else "", axis)
+    return "\n".join([f"{first} {axis!r} by these operations, last first:", *lines, cause, f"  {made}"])
+
+
+def _where(where: Source) -> str:
+    return str(where) if where.code is not None else "an unknown line"
+
+
+def _remedy(last: str, axis: str) -> str:
+    if last.startswith("all_gather"):
+        return (
+            f"all_gather gives each device a copy of its own; meshrt.lax.all_gather(x, {axis!r}, to='invarying') gives "
+            "all of them one value"
+        )
+    return f"to make it one value: meshrt.lax.psum(x, {axis!r}), or pmean, pmax, pmin of it, before it is returned"
+
+
+def _walk(jaxpr: Jaxpr, atom: Atom, axis: str, steps: list[tuple[str, Source]], argument: Callable[[int], str]) -> str:
+    """Adds the operations that `atom` was computed by along values that vary over `axis`; says where they begin."""
+    made: dict[Var, Eqn] = {v: e for e in jaxpr.eqns for v in e.outvars}
+    places = {v: i for i, v in enumerate(jaxpr.invars)}
+    while True:
+        if type(atom) is Literal:
+            return f"the constant {atom.val}"
+        if atom in places:
+            return argument(places[atom])
+        eqn = made[atom]
+        inner = eqn.primitive.calls
+        operands = [a for a in eqn.invars if axis in a.aval.vma]
+        if inner is not None:
+            body = eqn.params[inner]
+            numbers: list[int] = []
+            origin = _walk(body, body.outvars[list(eqn.outvars).index(atom)], axis, steps, _noting(numbers))
+            if not numbers:
+                return origin
+            atom = eqn.invars[numbers[0]]
+            continue
+        if not operands:
+            if eqn.primitive is pvary_p:
+                return f"made to vary over {axis!r} at {_where(eqn.source)}"
+            return f"{eqn.primitive.name} at {_where(eqn.source)}, which differs from device to device"
+        if eqn.primitive is not pvary_p:
+            steps.append((eqn.primitive.name, eqn.source))
+        atom = operands[0]
+
+
+def _noting(numbers: list[int]) -> Callable[[int], str]:
+    def note(i: int) -> str:
+        numbers.append(i)
+        return ""
+
+    return note

@@ -1,0 +1,224 @@
+"""What `shard_map` asks of its specs, and what it says where they do not fit."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.types import ShapedArray
+from meshrt.primitives.shard_map_region import Region
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
+from meshrt.transforms.arguments import fun_name, signature_of
+
+# Nothing for `meshrt.lax`.
+__all__: list[str] = []
+
+
+def check_specs(which: str, specs: Any, mesh: Mesh | AbstractMesh, axis_names: frozenset[Any]) -> None:
+    """Raises unless the leaves of `specs`, called `which`, are PartitionSpecs of Manual axes, each used once."""
+    places = tree_util.tree_leaves_with_path(specs, is_leaf=lambda s: isinstance(s, PartitionSpec))
+    wrong = [
+        f"  {which}{tree_util.keystr(path)} is {s!r} of type {type(s).__name__}"
+        for path, s in places
+        if not isinstance(s, PartitionSpec)
+    ]
+    if wrong:
+        lines = "\n\n".join(wrong)
+        raise errors.ShardingTypeError(
+            f"shard_map {which} argument must be a pytree of `meshrt.sharding.PartitionSpec` instances, but:\n\n{lines}"
+            f"\n\nWrite P(...), with `P = meshrt.sharding.PartitionSpec`, in these places of {which}."
+        )
+    wrong = [
+        f"  {which}{tree_util.keystr(path)} refers to {axis!r}"
+        for path, s in places
+        for axis in (*s.axes, *s.unreduced, *s.reduced)
+        if axis not in axis_names
+    ]
+    if wrong:
+        names = ", ".join(repr(a) for a in mesh.axis_names if a in axis_names)
+        lines = "\n\n".join(wrong)
+        raise errors.UnknownAxisError(
+            f"shard_map {which} argument must refer to an axis marked as manual ({names}), but:\n\n{lines}\n\n"
+            f"Use these axes in {which}, or add the others to axis_names if they are axes of {mesh!r}."
+        )
+    for path, s in places:
+        _check_spec(f"{which}{tree_util.keystr(path)}", s, mesh, axis_names)
+
+
+def _check_spec(where: str, spec: PartitionSpec, mesh: Mesh | AbstractMesh, axis_names: frozenset[Any]) -> None:
+    twice = next((a for a in spec.axes if spec.axes.count(a) > 1), None)
+    if twice is not None:
+        raise errors.DuplicateAxisError(
+            f"shard_map {where} is {spec}, which has duplicate entries for {twice!r}: each mesh axis can split at most "
+            "one dimension. Keep one of them."
+        )
+    if UNCONSTRAINED in spec.partitions:
+        raise errors.ShardingError(
+            f"shard_map {where} is {spec}, but which part of a dimension each device sees cannot be left open; use "
+            "None for dimensions that are whole on every device"
+        )
+    if spec.unreduced or spec.reduced:
+        if frozenset(mesh.axis_names) != axis_names:
+            raise errors.UnsupportedError(
+                f"unreduced/reduced can only be passed to {where.split('[')[0]} when shard_map is in full manual mode. "
+                f"Got mesh axis names {mesh.axis_names}, manual axes {sorted(map(str, axis_names))}, spec {spec}"
+            )
+        bad = [a for a in (*spec.unreduced, *spec.reduced) if mesh._types[a] is not AxisType.Explicit]
+        if bad:
+            raise errors.ShardingError(
+                f"unreduced/reduced in {where} {spec} can only be used when the mesh passed to shard_map contains axis "
+                f"names all of type `Explicit`, but {bad[0]!r} is {mesh._types[bad[0]]} in {mesh!r}"
+            )
+        raise errors.UnsupportedError(f"unreduced/reduced in shard_map {where} ({spec}) are not implemented yet")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Specs and values
+
+
+class Fault:
+    """A value that does not fit its spec, with the type it has."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray):
+        self.aval = aval
+
+
+def check_ranks(which: str, fun: Callable[..., Any], tree: Any, specs: Any, flat: Sequence[Any], avals: Any) -> None:
+    """RankMismatchError if a spec has more entries than its value has dimensions. None in `flat` is no spec."""
+    faults = {i: a for i, (s, a) in enumerate(zip(flat, avals)) if s is not None and len(s.partitions) > a.ndim}
+    if not faults:
+        return
+    name = fun_name(fun)
+    is_in = which == "in_specs"
+    lines = []
+    for spec_path, path, spec, aval in _places(tree, specs, flat, faults):
+        value = f"the passed args{path}{_bound(fun, tree, path)}" if is_in else f"{name}(*args){path}"
+        n = len(spec.partitions)
+        lines.append(
+            f"* {which}{spec_path} is {spec} which has length {n}, but {value} has shape {aval.str_short()}, which has "
+            f"rank {aval.ndim} (and {aval.ndim} < {n})"
+        )
+    what = "input" if is_in else "output"
+    text = (
+        f"shard_map applied to the function '{name}' was given an {which} entry which is too long to be compatible "
+        f"with the corresponding {what} value from the function:\n\n{_listed(lines)}\n\nAn entry of {which} may have "
+        "at most as many elements as the value has dimensions: shorten the spec, or give the value more dimensions."
+    )
+    if any(not a.ndim for a in faults.values()):
+        text += f"\n\nFor scalars (rank 0), use P() in {which}" + (
+            "." if is_in else "; one that differs from device to device needs a dimension along which the devices' "
+            "values are put together: return x[None] with P(axis)."
+        )  # fmt: skip
+    raise errors.RankMismatchError(text)
+
+
+def check_divisible(
+    fun: Callable[..., Any], region: Region, tree: Any, specs: Any, flat: Sequence[Any], avals: Sequence[ShapedArray]
+) -> None:
+    """IndivisibleError for arguments that cannot be cut into equal shards."""
+    faults = {}
+    for i, (s, a) in enumerate(zip(flat, avals)):
+        if s is not None and any(n % region.parts(e) for n, e in zip(a.shape, s.partitions)):
+            faults[i] = a
+    if not faults:
+        return
+    name, lines = fun_name(fun), []
+    for spec_path, path, spec, aval in _places(tree, specs, flat, faults):
+        for d, (n, entry) in enumerate(zip(aval.shape, spec.partitions)):
+            parts = region.parts(entry)
+            if n % parts:
+                axes = axes_of(entry)
+                along = (
+                    f"axis {axes[0]!r} (of size {parts})" if len(axes) == 1 else f"axes {axes} (of total size {parts})"
+                )
+                up = n + -n % parts
+                near = f"{up - parts} or {up}" if n > parts else f"{up}"
+                lines.append(
+                    f"* the passed args{path} of shape {aval.str_short()}{_bound(fun, tree, path)} corresponds to "
+                    f"in_specs{spec_path} of value {spec}, which maps array axis {d} (of size {n}) to mesh {along}, "
+                    f"but {parts} does not evenly divide {n}; nearest sizes that it divides: {near}"
+                )
+    sizes = tuple(region.mesh.axis_sizes)
+    raise errors.IndivisibleError(
+        f"shard_map applied to the function '{name}' was given argument arrays with axis sizes that are not evenly "
+        f"divisible by the corresponding mesh axis sizes:\n\nThe mesh given has shape {sizes} with corresponding axis "
+        f"names {region.mesh.axis_names}.\n\n{_listed(lines)}\n\nCheck in_specs; if they are as they should be, change "
+        f"the mesh, or pad the arguments and let '{name}' know of the padding."
+    )
+
+
+def check_replicated(
+    fun: Callable[..., Any], region: Region, tree: Any, specs: Any, flat: Sequence[PartitionSpec],
+    avals: Sequence[ShapedArray], chain: Callable[[int, str], str],
+) -> None:  # fmt: skip
+    """ShardingError for results that vary over axes along which their specs say they are the same.
+
+    `chain(i, axis)` tells how result i came to vary over an axis.
+    """
+    faults = {}
+    for i, (s, a) in enumerate(zip(flat, avals)):
+        if any(axis in a.vma for axis in region.unmentioned(s)):
+            faults[i] = a
+    if not faults:
+        return
+    name, lines = fun_name(fun), []
+    for i, (spec_path, path, spec, aval) in zip(faults, _places(tree, specs, flat, faults)):
+        same = [a for a in region.unmentioned(spec) if a in aval.vma]
+        axes = f"axis {same[0]!r}" if len(same) == 1 else f"axes {', '.join(map(repr, same))}"
+        got = ", ".join(a for a in region.mesh.axis_names if a in aval.vma)
+        lines.append(
+            f"* out_specs{spec_path} is {spec} which implies that the corresponding output value {name}(*args){path} "
+            f"is replicated across mesh {axes}, but it was inferred to be possibly varying over {{{got}}}:\n"
+            + "\n".join(chain(i, a) for a in same)
+        )
+    sizes = tuple(region.mesh.axis_sizes)
+    raise errors.ReplicationError(
+        f"shard_map applied to the function '{name}' was given out_specs which require replication which can't be "
+        f"statically inferred given the mesh:\n\nThe mesh given has shape {sizes} with corresponding axis names "
+        f"{region.mesh.axis_names}.\n\n{_listed(lines)}\n\nIf the devices' values are to be put together, name the "
+        "axis in out_specs; if they are to be made one, use the collective named above; if they are the same for a "
+        "reason that types do not tell, pass check_vma=False to `meshrt.shard_map`."
+    )
+
+
+def _listed(lines: list[str]) -> str:
+    return lines[0][2:] if len(lines) == 1 else "\n\n".join(lines)
+
+
+def _places(
+    tree: Any, specs: Any, flat: Sequence[Any], faults: dict[int, ShapedArray]
+) -> Iterator[tuple[str, str, PartitionSpec, ShapedArray]]:
+    """Of each fault the path of the spec, that of the value, the spec, and the type."""
+    full = tree_util.tree_unflatten(tree, range(tree.num_leaves))
+    is_leaf = lambda s: s is None or isinstance(s, PartitionSpec)
+    paths = [tree_util.keystr(p) for p, _ in tree_util.tree_leaves_with_path(specs, is_leaf=is_leaf)]
+    numbered = tree_util.tree_unflatten(tree_util.tree_structure(specs, is_leaf=is_leaf), range(len(paths)))
+    spec_of = tree_util.broadcast_prefix(numbered, full)
+    for path, i in tree_util.tree_leaves_with_path(full):
+        if i in faults:
+            yield paths[spec_of[i]], tree_util.keystr(path), flat[i], faults[i]
+
+
+def _bound(fun: Callable[..., Any], tree: Any, path: str) -> str:
+    """Which parameter of the user's function an argument is."""
+    signature = signature_of(fun)
+    if signature is None or not path.startswith("["):
+        return ""
+    index = int(path[1 : path.index("]")])
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    params = [p for p in signature.parameters.values() if p.kind not in kinds]
+    if not params:
+        return ""
+    last = params[-1]
+    if index >= len(params) or params[index].kind is inspect.Parameter.VAR_POSITIONAL:
+        place = index - len(params) + 1
+        return (
+            f", where args[{index}] is the index {place} component of {fun_name(fun)}'s varargs parameter "
+            f"'{last.name}',"
+        )
+    return f", where args[{index}] is bound to {fun_name(fun)}'s parameter '{params[index].name}',"

@@ -1,0 +1,458 @@
+"""`shard_map` and `smap`: functions written for one device's shards, along some or all axes of a mesh."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.source import capture
+from meshrt.core.trace import EVAL, current_trace
+from meshrt.core.tracebacks import boundary
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.jit import JitFunction, jit
+from meshrt.primitives.shard_map import shard_map_p
+from meshrt.primitives.shard_map_chain import chain_of
+from meshrt.primitives.shard_map_region import Region
+from meshrt.primitives.shard_map_specs import check_divisible, check_ranks, check_replicated, check_specs
+from meshrt.runtime.array import Array
+from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.context import context_source, get_abstract_mesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import Infer, PartitionSpec
+from meshrt.transforms.arguments import StaticValue, fun_name
+from meshrt.transforms.high import opened
+from meshrt.transforms.staged import Staged, stage
+
+__all__ = ["shard_map", "smap"]
+
+
+def shard_map(
+    f: Callable[..., Any] | None = None,
+    /,
+    *,
+    out_specs: Any,
+    in_specs: Any = Infer,
+    mesh: Mesh | AbstractMesh | None = None,
+    axis_names: set[Any] | frozenset[Any] = frozenset(),
+    check_vma: bool = True,
+    reshard_inputs: bool = False,
+) -> Any:
+    """`f` is written for the shards of one device, and runs on all devices of a mesh at once.
+
+    >>> @meshrt.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P())        # a mesh with an axis "x" of size 8
+    ... def total(shard):                       # f32[2] of the 16 elements
+    ...     return meshrt.lax.psum(shard.sum(), "x")
+    >>> total(jnp.arange(16.0))
+    Array(120., dtype=float32)
+
+    Args:
+      f: a function of pytrees of arrays, called by position. Without it, `shard_map` is a decorator factory.
+      out_specs: a pytree prefix of PartitionSpecs for its results: devices' results are put together along the
+        dimensions that are split over an axis; along axes that a spec does not name, they are the same on all devices.
+      in_specs: likewise for its arguments. None at the place of an argument: it is no array, and is passed as it is.
+        Left out: the specs in the types of the arguments, if the axes are Explicit.
+      mesh: a Mesh, or an AbstractMesh if devices come from arguments or the context; by default the mesh in context.
+      axis_names: the axes along which `f` is per-device code, all of them by default. The others stay as they are:
+        along Auto axes the program inside is partitioned like any other.
+      check_vma: types inside say along which axes values may differ between devices (`{V:x}`). That proves that
+        out_specs hold and makes derivatives exact and cheap. False: nothing is checked.
+      reshard_inputs: arguments whose types have other specs than in_specs (Explicit axes) are resharded; otherwise that
+        is an error.
+
+    The call is compiled as one program, also outside of `jit`.
+
+    Raises:
+      ShardingTypeError: a spec that is none. UnknownAxisError, DuplicateAxisError, RankMismatchError, IndivisibleError:
+      one that does not fit its mesh or value. MeshContextError, MeshMismatchError: no mesh, or two that differ.
+      ReplicationError: a result that may differ between devices and should not, with the chain of operations that
+      made it so.
+    """
+    make = functools.partial(
+        _shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names, check_vma=check_vma,
+        reshard_inputs=reshard_inputs,
+    )  # fmt: skip
+    return make if f is None else make(f)
+
+
+def smap(f: Callable[..., Any] | None = None, /, *, in_axes: Any = Infer, out_axes: Any, axis_name: Any) -> Any:
+    """`shard_map` over one axis of the mesh in context, with dimension numbers as `vmap` has them in place of specs.
+
+    Args:
+      in_axes: the dimension of each argument that is split over the axis: an int, None for arguments that are whole on
+        every device, or a tuple with an entry (a pytree prefix) for each argument.
+      out_axes: likewise for the results.
+      axis_name: the axis.
+    """
+    if f is None:
+        return functools.partial(smap, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name)
+    if isinstance(axis_name, list | tuple):
+        raise errors.ArgumentTypeError(
+            f"smap axis_name should be a `str` or a `Hashable`, but got {axis_name}; use shard_map for several axes"
+        )
+    if in_axes is not None and in_axes is not Infer and not isinstance(in_axes, int | tuple):
+        raise errors.ArgumentTypeError(
+            "smap in_axes must be an int, None, meshrt.sharding.Infer, or a tuple of entries corresponding to the "
+            f"positional arguments passed to the function, but got {in_axes}"
+        )
+    for what, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
+        if axes is not Infer and not all(_is_int(a) for a in tree_util.tree_leaves(axes)):
+            raise errors.ArgumentTypeError(
+                f"smap {what} must be an int, None, or (nested) container with those types as leaves, but got {axes}"
+            )
+    as_spec = functools.partial(_spec_of_axis, axis_name)
+    is_leaf = lambda a: a is None
+    return _shard_map(
+        f, mesh=None, in_specs=in_axes if in_axes is Infer else tree_util.tree_map(as_spec, in_axes, is_leaf=is_leaf),
+        out_specs=tree_util.tree_map(as_spec, out_axes, is_leaf=is_leaf), axis_names={axis_name}, check_vma=True,
+        reshard_inputs=False, called="smap",
+    )  # fmt: skip
+
+
+def _is_int(a: Any) -> bool:
+    return isinstance(a, int) and not isinstance(a, bool)
+
+
+def _spec_of_axis(name: Any, axis: int | None) -> PartitionSpec:
+    if axis is None:
+        return PartitionSpec()
+    if axis < 0:
+        raise errors.ArgumentValueError(
+            f"smap takes dimension numbers from 0, as a spec counts from the first dimension. Got {axis}"
+        )
+    return PartitionSpec(*[None] * axis, name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Calls
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mapped:
+    """A function and what `shard_map` was told of it."""
+
+    fun: Callable[..., Any]
+    mesh: Any
+    in_specs: Any
+    out_specs: Any
+    axis_names: Any
+    check_vma: bool
+    reshard_inputs: bool
+    called: str
+
+
+# How many programs a function keeps that differ in arguments which are no arrays.
+_KEPT_STATIC = 64
+
+
+def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings: Any) -> Callable[..., Any]:
+    if not callable(fun):
+        raise errors.ArgumentTypeError(
+            f"{called} requires a callable for its first argument, but got {fun!r} of type {type(fun)}"
+        )
+    mapped = _Mapped(fun, called=called, **settings)
+    if settings["in_specs"] is None:
+        raise errors.ShardingTypeError(
+            f"{called} in_specs argument must be a pytree of `meshrt.sharding.PartitionSpec` instances, but it was "
+            "None.\nInstead of `in_specs=None`, did you mean `in_specs=P()`, where `P = meshrt.sharding.PartitionSpec`?"
+        )
+
+    @functools.wraps(fun)
+    def apply(*args: Any) -> Any:
+        return _apply(mapped, args)
+
+    if isinstance(settings["mesh"], AbstractMesh) or _has_static(settings["in_specs"]):
+        evaluate = _careful(mapped, apply)
+    else:
+        evaluate = jit(apply)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any) -> Any:
+        if current_trace() is EVAL:
+            return evaluate(*args)
+        return _staged(mapped, args)
+
+    return wrapped
+
+
+def _has_static(in_specs: Any) -> bool:
+    return any(s is None for s in tree_util.tree_leaves(in_specs, is_leaf=lambda s: s is None))
+
+
+def _careful(mapped: _Mapped, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluation outside of traces where the mesh has no devices, or some arguments are no arrays."""
+    plain = jit(apply)
+    with_static: dict[Any, JitFunction] = {}
+
+    @boundary
+    def evaluate(*args: Any) -> Any:
+        if isinstance(mapped.mesh, AbstractMesh):
+            _require_devices(mapped, args)
+        leaves, tree = tree_util.tree_flatten(args)
+        flags = [s is None for s in _flat_specs(mapped, args)] if mapped.in_specs is not Infer else []
+        if not any(flags):
+            return plain(*args)
+        static = [x for x, s in zip(leaves, flags) if s]
+        try:
+            key = (tree, tuple(flags), tuple(map(StaticValue, static)))
+            function = with_static.get(key)
+        except TypeError:
+            return apply(*args)
+        if function is None:
+            while len(with_static) >= _KEPT_STATIC:
+                with_static.pop(next(iter(with_static)), None)
+
+            def call(*arrays: Any) -> Any:
+                rest, fixed = iter(arrays), iter(static)
+                return apply(*tree_util.tree_unflatten(tree, [next(fixed if s else rest) for s in flags]))
+
+            call.__name__ = call.__qualname__ = fun_name(mapped.fun)
+            function = with_static[key] = jit(call)
+        return function(*[x for x, s in zip(leaves, flags) if not s])
+
+    return evaluate
+
+
+def _require_devices(mapped: _Mapped, args: Any) -> None:
+    """Over an AbstractMesh, arguments say where to run: arrays on a mesh of its shape, if none is in context."""
+    around = mesh_context.concrete
+    if around is not None and not around.empty:
+        return
+    specs = _flat_specs(mapped, args) if mapped.in_specs is not Infer else None
+    found = False
+    for i, (path, x) in enumerate(tree_util.tree_leaves_with_path(args)):
+        if specs is not None and specs[i] is None:
+            continue
+        sharding = x.sharding if type(x) is Array else None
+        if not isinstance(sharding, NamedSharding):
+            if (type(x) is Array and not x.committed) or type(x) is not Array:
+                continue
+            raise _no_devices(mapped, path, x)
+        if sharding.mesh.shape_tuple != mapped.mesh.shape_tuple:
+            raise errors.MeshMismatchError(
+                f"Mesh shape of the input args{tree_util.keystr(path)} {sharding.mesh.shape_tuple} does not match the "
+                f"mesh shape passed to shard_map {mapped.mesh.shape_tuple}; move it with meshrt.device_put"
+            )
+        found = True
+    if not found:
+        path, x = next(iter(tree_util.tree_leaves_with_path(args)), ((), None))
+        raise _no_devices(mapped, path, x)
+
+
+def _no_devices(mapped: _Mapped, path: Any, x: Any) -> errors.ArgumentValueError:
+    kind = f"is on {x.sharding}" if type(x) is Array else f"is a {type(x).__name__}"
+    return errors.ArgumentValueError(
+        "Please pass `meshrt.Array`s with a `NamedSharding` as input to `shard_map` when passing `AbstractMesh` to the "
+        f"mesh argument: the devices come from them. args{tree_util.keystr(path)} of {fun_name(mapped.fun)} {kind}: "
+        "put it on a mesh with meshrt.device_put, or enter one with `with meshrt.set_mesh(mesh):`"
+    )
+
+
+def _apply(mapped: _Mapped, args: tuple[Any, ...]) -> Any:
+    """Stages the function for shards of the arguments and applies the primitive, in the current trace."""
+    region = _region(mapped)
+    args = opened(args)
+    leaves, tree = tree_util.tree_flatten(args)
+    if mapped.in_specs is Infer:
+        specs: list[Any] = [_spec_in_type(region, aval_of(x)) for x in leaves]
+    else:
+        specs = _flat_specs(mapped, args)
+    avals = [None if s is None else _type_of(mapped, args, i, x) for i, (x, s) in enumerate(zip(leaves, specs))]
+    in_specs = PartitionSpec() if mapped.in_specs is Infer else mapped.in_specs
+    check_ranks("in_specs", mapped.fun, tree, in_specs, specs, avals)
+    check_divisible(mapped.fun, region, tree, in_specs, specs, avals)
+    is_array = [s is not None for s in specs]
+    arrays = [x for x, a in zip(leaves, is_array) if a]
+    flat_in = tuple(s for s in specs if s is not None)
+    local = [region.local(s, a) for s, a in zip(flat_in, [a for a in avals if a is not None])]
+    staged = _stage(mapped, region, tree, leaves, is_array, local)
+    flat_out = _out_specs(mapped, region, staged, lambda i: _argument(args, is_array, flat_in, i - len(staged.consts)))
+    outs = shard_map_p.bind(
+        *staged.consts, *arrays, jaxpr=staged.jaxpr, region=region,
+        in_specs=(*[PartitionSpec()] * len(staged.consts), *flat_in), out_specs=flat_out,
+    )  # fmt: skip
+    return tree_util.tree_unflatten(staged.out_tree, outs)
+
+
+_staged = boundary(_apply)
+
+
+def _type_of(mapped: _Mapped, args: Any, i: int, x: Any) -> ShapedArray:
+    try:
+        return aval_of(x)
+    except errors.ArgumentTypeError as e:
+        path = tree_util.keystr(tree_util.tree_leaves_with_path(args)[i][0])
+        raise errors.ArgumentTypeError(
+            f"args{path} of the shard_map of {fun_name(mapped.fun)}: {e}. An argument that is no array is passed as it "
+            "is where its entry of in_specs is None"
+        ) from None
+
+
+def _flat_specs(mapped: _Mapped, args: Any) -> list[Any]:
+    """The spec of each leaf of the arguments."""
+    given = tuple(mapped.in_specs) if isinstance(mapped.in_specs, list) else mapped.in_specs
+    try:
+        return tree_util.broadcast_prefix(given, args, is_leaf=lambda s: s is None)
+    except errors.TreeError as e:
+        raise errors.TreeError(
+            f"{mapped.called} in_specs of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: {e}"
+        ) from None
+
+
+def _spec_in_type(region: Region, aval: ShapedArray) -> PartitionSpec:
+    """What the type of an argument says of the Manual axes."""
+    if aval.sharding is None:
+        return PartitionSpec()
+    entries = []
+    for entry in aval.sharding.spec.partitions:
+        axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+        mine = tuple(a for a in axes if a in region.manual_axes)
+        if mine and axes[: len(mine)] != mine:
+            raise errors.ShardingError(
+                f"shard_map cannot infer in_specs from the type {aval}: a dimension is split over {axes}, of which "
+                f"{mine} are manual and have to come first; reshard the argument, or give in_specs"
+            )
+        entries.append(mine or None)
+    return PartitionSpec(*entries)
+
+
+def _stage(
+    mapped: _Mapped, region: Region, tree: Any, leaves: Sequence[Any], is_array: Sequence[bool],
+    avals: Sequence[ShapedArray],
+) -> Staged:  # fmt: skip
+    static = [x for x, a in zip(leaves, is_array) if not a]
+
+    def call(*arrays: Any) -> Any:
+        mine, fixed = iter(arrays), iter(static)
+        args = tree_util.tree_unflatten(tree, [next(mine if a else fixed) for a in is_array])
+        out = opened(mapped.fun(*args))
+        specs = _broadcast_out(mapped, out)
+        if not region.check_vma:
+            return out
+        flat, structure = tree_util.tree_flatten(out)
+        flat = [_spread(x, s) for x, s in zip(flat, specs)]
+        return tree_util.tree_unflatten(structure, flat)
+
+    owner, kind = mapped.fun, ("shard_map", region, _key(mapped.out_specs), tree, tuple(is_array))
+    if static:
+        try:
+            kind = (*kind, tuple(map(StaticValue, static)))
+            hash(kind)
+        except TypeError:
+            owner = call
+    with region.enter():
+        return stage(call, tree_util.tree_structure(tuple(avals)), avals, owner, kind)
+
+
+def _key(specs: Any) -> Any:
+    flat, structure = tree_util.tree_flatten(specs)
+    return (tuple(flat), structure)
+
+
+def _broadcast_out(mapped: _Mapped, out: Any) -> list[Any]:
+    try:
+        return tree_util.broadcast_prefix(mapped.out_specs, out)
+    except errors.TreeError as e:
+        raise errors.TreeError(
+            f"{mapped.called} out_specs of {fun_name(mapped.fun)} must be a pytree prefix of its result: {e}"
+        ) from None
+
+
+def _spread(x: Any, spec: PartitionSpec) -> Any:
+    """A result that is the same on all devices as each one's own, where devices' results are put together."""
+    return vary(x, in_order(set(spec.axes) - aval_of(x).vma)) if spec.axes else x
+
+
+def _argument(args: Any, is_array: Sequence[bool], specs: Sequence[PartitionSpec], i: int) -> str:
+    """What an array that enters the region is called."""
+    if i < 0:
+        return "a value from outside of the function"
+    paths = [path for (path, _), a in zip(tree_util.tree_leaves_with_path(args), is_array) if a]
+    return f"args{tree_util.keystr(paths[i])}, which enters with {specs[i]}"
+
+
+def _out_specs(
+    mapped: _Mapped, region: Region, staged: Staged, argument: Callable[[int], str]
+) -> tuple[PartitionSpec, ...]:
+    tree = staged.out_tree
+    flat = _broadcast_out(mapped, tree_util.tree_unflatten(tree, [0] * tree.num_leaves))
+    avals = staged.out_avals
+    check_ranks("out_specs", mapped.fun, tree, mapped.out_specs, flat, avals)
+    if region.check_vma:
+        chain = lambda i, axis: chain_of(staged.jaxpr, i, axis, argument)
+        check_replicated(mapped.fun, region, tree, mapped.out_specs, flat, avals, chain)
+    return tuple(flat)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The mesh
+
+
+def _region(mapped: _Mapped) -> Region:
+    """The mesh and the axes of a call. Raises for those that do not fit the context, and for specs of other axes."""
+    mesh = _mesh(mapped)
+    names = mapped.axis_names
+    if not isinstance(names, frozenset | set):
+        raise errors.ArgumentTypeError(
+            f"`axis_names` argument of shard_map should be of type `frozenset` or `set`. Got type: {type(names)}"
+        )
+    manual = frozenset(names) or frozenset(mesh.axis_names)
+    if not manual <= set(mesh.axis_names):
+        raise errors.ArgumentValueError(
+            f"meshrt.{mapped.called} requires axis_names={set(manual)} to be a subset of "
+            f"mesh.axis_names={mesh.axis_names}"
+        )
+    if mapped.in_specs is Infer:
+        other = [a for a in manual if mesh._types[a] is not AxisType.Explicit]
+        if other:
+            kinds = ", ".join(str(mesh._types[a]) for a in other)
+            what = "in_axes was not specified" if mapped.called == "smap" else (
+                "shard_map in_specs argument must be a pytree of `meshrt.sharding.PartitionSpec` instances, but it was "
+                "not given"
+            )  # fmt: skip
+            raise errors.ArgumentTypeError(
+                f"{what} when axis_names={sorted(map(str, manual))} are of type {kinds}; specs can be read from the "
+                "types of arguments over Explicit axes only"
+            )
+    else:
+        check_specs("in_specs", mapped.in_specs, mesh, manual)
+    check_specs("out_specs", mapped.out_specs, mesh, manual)
+    new = tuple(a for a in mesh.axis_names if a in manual and mesh._types[a] is not AxisType.Manual)
+    return Region(mesh, new, bool(mapped.check_vma))
+
+
+def _mesh(mapped: _Mapped) -> Mesh | AbstractMesh:
+    around = get_abstract_mesh()
+    mesh = mapped.mesh
+    if mesh is None:
+        if around.empty:
+            raise errors.MeshContextError(
+                "The context mesh cannot be empty. Use `meshrt.set_mesh(mesh)` to enter into a mesh context, or pass "
+                f"mesh= to {mapped.called} (called at {capture()})"
+            )
+        concrete = mesh_context.concrete
+        if concrete is not None and concrete.abstract_mesh is around:
+            return concrete.abstract_mesh
+        return around
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise errors.ArgumentTypeError(
+            "shard_map requires a `meshrt.sharding.Mesh` or a `meshrt.sharding.AbstractMesh` instance for its mesh "
+            f"argument, but got {mesh!r} of type {type(mesh)}"
+        )
+    if mesh.empty:
+        raise errors.MeshError(f"shard_map requires a non-empty mesh. Got {mesh!r}")
+    if around.empty or around is mesh.abstract_mesh:
+        return mesh
+    if around.manual_axes and around.shape_tuple == mesh.shape_tuple:
+        return around  # inside another shard_map over this mesh
+    if around.manual_axes or context_source() is not None:
+        where = f", set at {context_source()}" if context_source() is not None else ""
+        raise errors.MeshMismatchError(
+            f"The context mesh {around!r}{where} should match the mesh passed to shard_map {mesh!r} at {capture()}; "
+            "leave the argument out, or enter the mesh with `with meshrt.set_mesh(mesh):`"
+        )
+    return mesh
