@@ -7,6 +7,8 @@ to put it right.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ArgumentTypeError",
     "ArgumentValueError",
@@ -43,6 +45,8 @@ __all__ = [
     "NonFiniteError",
     "PhysicalMeshError",
     "PlacementWarning",
+    "ProcessFailureError",
+    "ProcessesDisagreeError",
     "RankMismatchError",
     "ReplicationError",
     "ShardingError",
@@ -247,3 +251,19 @@ class InspectError(MeshrtError, ValueError):
 
 class DistributedError(MeshrtError, RuntimeError):
     """The processes of a job cannot find each other or have lost each other."""
+
+
+class ProcessFailureError(DistributedError):
+    """Processes of a job failed inside `live_devices`; `failed_devices` are theirs."""
+
+    def __init__(self, failed_devices: Any):
+        self.failed_devices = set(failed_devices)
+        ids = sorted(d.id for d in self.failed_devices)
+        super().__init__(
+            f"Devices failed: {ids}, of processes {sorted({d.process_index for d in self.failed_devices})}. Go on with "
+            "those that the next `with live_devices(...)` gives"
+        )
+
+
+class ProcessesDisagreeError(DistributedError, AssertionError):
+    """Processes of a job hold different values where all must hold the same."""

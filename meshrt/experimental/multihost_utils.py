@@ -1,33 +1,54 @@
-"""Small exchanges between the processes of a job, through the coordination service: no device takes part.
+"""What the processes of a job tell each other, and arrays of one process and of all, as JAX's `multihost_utils`.
 
-Every process must make the same calls in the same order. In a job of one process they return at once.
+Every process must make the same calls in the same order. In a job of one process they return at once. Small values
+go through the coordination service, arrays that spread over processes through their devices.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import ml_dtypes  # noqa: F401 -- makes bfloat16 and its like known to numpy by name
 import numpy as np
 
-from meshrt import distributed, tree_util
-from meshrt.errors import ArgumentTypeError, DistributedError
+from meshrt import distributed, dtypes, tree_util
+from meshrt.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    DistributedError,
+    ProcessesDisagreeError,
+    ProcessFailureError,
+)
+from meshrt.experimental.exchange import bounds_of, decode, encode, exchange
+from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime.array import Array
+from meshrt.runtime.assembly import make_array_from_single_device_arrays, make_global
+from meshrt.runtime.transfer import put_leaf
+from meshrt.sharding.mesh import Mesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
 
-__all__ = ["process_allgather", "sync_global_devices"]
-
-_TIMEOUT_MS = 300_000
-_CHUNK = 1 << 20  # bytes of one value in the service's store
-_numbers = itertools.count()
+__all__ = [
+    "ProcessFailureError", "assert_equal", "broadcast_one_to_all", "global_array_to_host_local_array",
+    "host_local_array_to_global_array", "live_devices", "process_allgather", "reached_preemption_sync_point",
+    "sync_global_devices",
+]  # fmt: skip
 
 
 def sync_global_devices(name: str) -> None:
-    """Waits until every process has called this with the same `name`; DistributedError after 300 s."""
-    context = distributed.context()
-    if context is not None:
-        _meet(context, f"meshrt/sync/{next(_numbers)}/{name}")
+    """Waits until every process has called this with the same `name`.
+
+    Raises:
+      ProcessesDisagreeError: other processes came with another name. DistributedError: not all came within 300 s.
+    """
+    assert_equal(name, f"sync_global_devices name mismatch ({name!r})")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values
 
 
 def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
@@ -35,7 +56,7 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
 
     Arrays that spread over several processes come back whole. Of all other leaves, whose shapes and dtypes must agree
     between processes, the result stacks the values in a new leading axis of size process_count, or, if `tiled`, joins
-    them along the existing one.
+    them along the existing one; scalars are always stacked.
     """
     return tree_util.tree_map(lambda leaf: _gather(leaf, tiled), in_tree)
 
@@ -44,73 +65,259 @@ def _gather(leaf: Any, tiled: bool) -> np.ndarray:
     if not getattr(leaf, "is_fully_addressable", True):
         return _whole(leaf)
     value = np.asarray(leaf)
-    if tiled and value.ndim == 0:
-        raise ArgumentTypeError("process_allgather(tiled=True): a scalar has no axis to join along; use tiled=False")
-    blocks = [_decode(block) for block in _exchange(_encode(value))]
+    blocks = [decode(block) for block in exchange(encode(value))]
     if any((b.shape, b.dtype) != (value.shape, value.dtype) for b in blocks):
         kinds = ", ".join(f"process {i}: {b.dtype}{list(b.shape)}" for i, b in enumerate(blocks))
         raise ArgumentTypeError(f"process_allgather: the processes hold different kinds of arrays: {kinds}")
-    return np.concatenate(blocks) if tiled else np.stack(blocks)
+    return np.concatenate(blocks) if tiled and value.ndim else np.stack(blocks)
 
 
-def _whole(array: Any) -> np.ndarray:
-    """A global array, put together from the first replica of each shard."""
+def _whole(array: Array) -> np.ndarray:
+    """A global array; its devices send each other what they lack if every process has some of them."""
+    sharding = array.sharding
+    holders = {d.process_index for d in sharding.device_assignment}
+    if isinstance(sharding, NamedSharding) and holders == set(backend.process_indices()):
+        everywhere = NamedSharding(sharding.mesh, PartitionSpec(), memory_kind=sharding.memory_kind)
+        return np.asarray(put_leaf(array, everywhere, False, None))
     shards = [s for s in array.addressable_shards if s.replica_id == 0]
-    parts = [_encode(np.asarray(s.data), _bounds(s.index, array.shape)) for s in shards]
+    parts = [encode(np.asarray(s.data), _bounds(s.index, array.shape)) for s in shards]
     out = np.empty(array.shape, array.dtype)
-    for block in _exchange(b"".join(len(p).to_bytes(8, "little") + p for p in parts)):
+    for block in exchange(b"".join(len(p).to_bytes(8, "little") + p for p in parts)):
         at = 0
         while at < len(block):
             size = int.from_bytes(block[at : at + 8], "little")
             part = block[at + 8 : at + 8 + size]
-            out[tuple(slice(*b) for b in json.loads(part.partition(b"\n")[0])["bounds"])] = _decode(part)
+            out[tuple(slice(*b) for b in bounds_of(part))] = decode(part)
             at += 8 + size
     return out
 
 
-def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
-    return [list(s.indices(size)[:2]) for s, size in zip(index, shape)]
+def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
+    """The values of one process, by default process 0, in all: numpy arrays in the structure of `in_tree`.
 
+    Args:
+      in_tree: arrays, numbers; those of other processes only say what is expected.
+      is_source: whether this process's values are sent; True in exactly one process.
 
-def _encode(value: np.ndarray, bounds: list | None = None) -> bytes:
-    head = {"dtype": value.dtype.name, "shape": value.shape, "bounds": bounds}
-    return json.dumps(head).encode() + b"\n" + value.tobytes()
-
-
-def _decode(block: bytes) -> np.ndarray:
-    head, _, data = block.partition(b"\n")
-    fields = json.loads(head)
-    return np.frombuffer(data, np.dtype(fields["dtype"])).reshape(fields["shape"])
-
-
-def _exchange(data: bytes) -> list[bytes]:
-    """The bytes of every process, by process number."""
+    Raises:
+      ArgumentValueError: no process, or several, are the source. ArgumentTypeError: what the source sends has another
+        structure, shape or dtype than what this process expects.
+    """
+    leaves, tree = tree_util.tree_flatten(in_tree)
+    values = [np.asarray(leaf) for leaf in leaves]
     context = distributed.context()
     if context is None:
-        return [data]
-    client, prefix = context.client, f"meshrt/gather/{next(_numbers)}"
-    count = math.ceil(len(data) / _CHUNK)
-    own = {f"{prefix}/{context.node_id}/{i}": data[i * _CHUNK : (i + 1) * _CHUNK] for i in range(count)}
-    for key, chunk in own.items():
-        client.key_value_set_bytes(key, chunk)
-    client.key_value_set_bytes(f"{prefix}/{context.node_id}/count", str(count).encode())
-    _meet(context, f"{prefix}/written")
-    blocks = []
-    for process in range(context.num_nodes):
-        chunks = int(client.blocking_key_value_get_bytes(f"{prefix}/{process}/count", _TIMEOUT_MS))
-        keys = [f"{prefix}/{process}/{i}" for i in range(chunks)]
-        blocks.append(b"".join(client.blocking_key_value_get_bytes(key, _TIMEOUT_MS) for key in keys))
-    _meet(context, f"{prefix}/read")
-    for key in (*own, f"{prefix}/{context.node_id}/count"):
-        client.key_value_delete(key)
-    return blocks
+        return tree.unflatten(values)
+    source = context.node_id == 0 if is_source is None else bool(is_source)
+    sent = b"".join(len(b).to_bytes(8, "little") + b for b in map(encode, values))
+    blocks = exchange(b"\1" + sent if source else b"")
+    sources = [i for i, block in enumerate(blocks) if block]
+    if len(sources) != 1:
+        raise ArgumentValueError(
+            f"broadcast_one_to_all needs exactly one source. Got the processes {sources}: pass is_source=True in "
+            "one of them"
+        )
+    received = _split(blocks[sources[0]][1:])
+    if [(v.shape, v.dtype) for v in received] != [(v.shape, v.dtype) for v in values]:
+        kinds = lambda vs: ", ".join(f"{v.dtype}{list(v.shape)}" for v in vs)
+        raise ArgumentTypeError(
+            f"broadcast_one_to_all: process {sources[0]} sends {len(received)} arrays ({kinds(received)}), but this "
+            f"process expects {len(values)} ({kinds(values)}); pass the same structure, shapes and dtypes everywhere"
+        )
+    return tree.unflatten(received)
 
 
-def _meet(context: distributed.DistributedContext, barrier: str) -> None:
-    try:
-        context.client.wait_at_barrier(barrier, _TIMEOUT_MS)
-    except Exception as e:
-        raise DistributedError(
-            f"process {context.node_id} waited at {barrier!r} and not all of {context.num_nodes} processes came there: "
-            f"{e}. Every process must make the same calls of multihost_utils in the same order."
-        ) from e
+def _split(data: bytes) -> list[np.ndarray]:
+    out, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 8], "little")
+        out.append(decode(data[at + 8 : at + 8 + size]))
+        at += 8 + size
+    return out
+
+
+def assert_equal(in_tree: Any, fail_message: str = "") -> None:
+    """Compares a tree of arrays, numbers and texts with that of the other processes; hashes are sent, not values.
+
+    Raises:
+      ProcessesDisagreeError (an AssertionError), in every process: names the leaf, and who has what.
+    """
+    paths = [f"in_tree{tree_util.keystr(p)}" for p, _ in tree_util.tree_leaves_with_path(in_tree)]
+    leaves = [leaf if isinstance(leaf, str) else np.asarray(leaf) for leaf in tree_util.tree_leaves(in_tree)]
+    digests = [hashlib.sha256(repr(v).encode() if isinstance(v, str) else encode(v)).hexdigest() for v in leaves]
+    structure = repr(paths)
+    mine = "\n".join([hashlib.sha256(structure.encode()).hexdigest(), *digests]).encode()
+    all_of_them = exchange(mine)
+    if all(block == all_of_them[0] for block in all_of_them):
+        return
+    # All see the same hashes, so all come here.
+    tables = [block.decode().split("\n") for block in all_of_them]
+    if any(t[0] != tables[0][0] for t in tables):
+        raise ProcessesDisagreeError(_disagreement(fail_message, "the structure", exchange(structure.encode())))
+    first = next(i for i in range(len(leaves)) if any(t[i + 1] != tables[0][i + 1] for t in tables))
+    value = leaves[first]
+    text = repr(value) if isinstance(value, str) else np.array2string(value, threshold=20)
+    raise ProcessesDisagreeError(_disagreement(fail_message, paths[first], exchange(text.encode())))
+
+
+def _disagreement(message: str, what: str, texts: list[bytes]) -> str:
+    here = backend.process_index()
+    found = "; ".join(f"process {i} has {t.decode()}" for i, t in enumerate(texts))
+    return (
+        f"{message}. Expected: {texts[0].decode()}; got: {texts[here].decode()}. {what} differs between processes: "
+        f"{found}. Make it the same everywhere, for example with broadcast_one_to_all"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arrays of one process and of all
+
+
+def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
+    """Global arrays over `global_mesh` of which each leaf is this process's part.
+
+    Args:
+      local_inputs: a tree of arrays. Along dimensions that are split over axes within a process a leaf is the whole,
+        along those that are split between processes it is this process's share. Global arrays stay as they are.
+      pspecs: PartitionSpecs, a prefix of `local_inputs`.
+
+    Raises:
+      ArgumentValueError: None among the specs. IndivisibleError: a size does not divide into the parts held here.
+    """
+    leaves, tree = tree_util.tree_flatten(local_inputs)
+    specs = _specs(pspecs, local_inputs)
+    return tree.unflatten([_to_global(leaf, global_mesh, spec) for leaf, spec in zip(leaves, specs)])
+
+
+def _specs(pspecs: Any, tree: Any) -> Sequence[PartitionSpec]:
+    is_spec = lambda x: x is None or isinstance(x, PartitionSpec)
+    specs = tree_util.broadcast_prefix(pspecs, tree, is_leaf=is_spec)
+    for spec in specs:
+        if spec is None:
+            raise ArgumentValueError(
+                "`None` is not a valid input to the pspecs argument. Please use meshrt.sharding.PartitionSpec() if you "
+                "wanted to replicate your input."
+            )
+        if not isinstance(spec, PartitionSpec):
+            raise ArgumentTypeError(f"pspecs are PartitionSpecs, a prefix of the arrays. Got {spec!r}")
+    return list(specs)
+
+
+def _to_global(leaf: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+    if type(leaf) is Array and not leaf.is_fully_addressable:
+        return leaf
+    if not isinstance(leaf, Array):
+        leaf = np.asarray(leaf)
+        leaf = leaf if leaf.dtype != dtypes.float0 else np.zeros(leaf.shape, bool)
+    local = NamedSharding(mesh.local_mesh, spec)
+    here = put_leaf(leaf, local, False, None)
+    return make_global(NamedSharding(mesh, spec), here)
+
+
+def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
+    """This process's part of each global array, as an array over `global_mesh.local_mesh`; no data moves between
+    processes unless an array has another sharding than its spec says.
+
+    Args:
+      global_inputs: a tree of arrays over `global_mesh`; arrays of this process alone stay as they are.
+      pspecs: PartitionSpecs, a prefix of `global_inputs`.
+
+    Raises:
+      ArgumentValueError: None among the specs.
+    """
+    leaves, tree = tree_util.tree_flatten(global_inputs)
+    specs = _specs(pspecs, global_inputs)
+    return tree.unflatten([_to_local(leaf, global_mesh, spec) for leaf, spec in zip(leaves, specs)])
+
+
+def _to_local(leaf: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+    if type(leaf) is Array and leaf.is_fully_addressable:
+        return leaf
+    wanted = NamedSharding(mesh, spec)
+    leaf = put_leaf(leaf, wanted, False, None)
+    local = NamedSharding(mesh.local_mesh, spec)
+    parts, whole = local.tiling(leaf.ndim), wanted.shard_shape(leaf.shape)
+    shape = tuple(n * p for n, p in zip(whole, parts))
+    return make_array_from_single_device_arrays(shape, local, leaf.local_parts())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Processes that go
+
+_preemption: Any = None
+_preemption_lock = threading.Lock()
+
+
+def reached_preemption_sync_point(step_id: int) -> bool:
+    """Whether all processes have come to the step at which they should save, after one was told that it will be ended.
+
+    The notice is a SIGTERM, which from the first call of this function on no longer ends the process. All processes
+    start from the same step and call this at every one; when one gets notice, all agree on the next step that none has
+    begun, and there this returns True once. In a job of one process without `meshrt.distributed` it returns False.
+    """
+    global _preemption
+    context = distributed.context()
+    if context is None:
+        return False
+    with _preemption_lock:
+        if _preemption is None:
+            _preemption = jaxlib_api.preemption_manager(context.client)
+    reached: bool = _preemption.reached_sync_point(int(step_id))
+    return reached
+
+
+class _LiveDevices:
+    """`with live_devices(devices) as alive:` runs the block on the devices of processes that live.
+
+    The processes of `devices` come together when the block begins and when it ends. At its end all of them agree:
+    either the block ran in all, or a process died or raised meanwhile, and every process that is left gets a
+    ProcessFailureError with the `failed_devices`. Processes that come back count from the next block on.
+
+    Raises:
+      DistributedError: `meshrt.distributed.initialize` has not been called. ArgumentValueError: no devices are given,
+        or none of them belongs to this process.
+    """
+
+    def __init__(self) -> None:
+        # As of the end of the last block: a process that came back since then is new.
+        self._known: dict[tuple[Any, ...], dict[Any, int]] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, devices: Sequence[Any]) -> Iterator[list[Any]]:
+        context = distributed.context()
+        if context is None:
+            raise DistributedError(
+                "live_devices: Distributed meshrt not initialized. Call meshrt.distributed.initialize() first"
+            )
+        if not devices:
+            raise ArgumentValueError("live_devices: No devices provided; pass meshrt.devices(), for example")
+        if all(d.process_index != context.node_id for d in devices):
+            raise ArgumentValueError(
+                "live_devices: Provided devices do not have any local devices; only processes that have some take part"
+            )
+        key = tuple(devices)
+        before = self._known.get(key) or _alive(context.client, devices)
+        failure: Exception | None = None
+        try:
+            yield sorted(before, key=lambda d: d.id)
+        except Exception as e:  # whether it is this process's own error or a dead peer's, the end of the block tells
+            failure = e
+        self._known[key] = after = _alive(context.client, devices)
+        failed = {d for d in before if after.get(d) != before[d]}
+        if failed:
+            raise ProcessFailureError(failed) from failure
+        if failure is not None:
+            raise failure
+
+
+live_devices = _LiveDevices()
+
+
+def _alive(client: Any, devices: Sequence[Any]) -> dict[Any, int]:
+    """The devices whose processes live, with the number of the process's incarnation."""
+    living = client.get_live_nodes(sorted({d.process_index for d in devices}))
+    return {d: living[d.process_index] for d in devices if d.process_index in living}
+
+
+def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:
+    return [list(s.indices(size)[:2]) for s, size in zip(index, shape)]

@@ -18,14 +18,17 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, register_aval
-from meshrt.runtime import dlpack, jaxlib_api, sub_byte
+from meshrt.runtime import array_text, dlpack, jaxlib_api, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
-from meshrt.runtime.pieces import cut
+from meshrt.runtime.pieces import cut, fill
 from meshrt.runtime.signature import Signature, extents, local_positions, shard_slices, signature
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
 
-__all__ = ["Array", "Shard", "Signature", "arrays", "blank", "local_positions", "shard_slices", "sharing", "signature"]
+__all__ = [
+    "Array", "Shard", "Signature", "arrays", "assembled", "blank", "copied", "copy_array", "local_positions",
+    "shard_slices", "sharing", "signature",
+]  # fmt: skip
 
 
 class Shard:
@@ -216,6 +219,10 @@ class Array(ArrayOperators, metaclass=_ArrayType):
             return cut(piece, sig.physical.with_shape(self._sig.shard_shape), sig.physical, sig.native, device)
         return jaxlib_api.rewrap(piece, sig.physical, sig.native)
 
+    def local_parts(self) -> list[Array]:
+        """The parts on this process's devices, in the order of the sharding."""
+        return [self.addressable_data(i) for i in range(len(self._sig.local))]
+
     @property
     def addressable_shards(self) -> list[Shard]:
         """The parts on this process's devices."""
@@ -349,11 +356,10 @@ class Array(ArrayOperators, metaclass=_ArrayType):
 
     def _not_addressable(self) -> errors.NonAddressableError:
         return errors.NonAddressableError(
-            f"Fetching value for an array of type {self.aval} that spans non-addressable (non process local) devices "
-            "is "
-            "not possible: its sharding is "
-            f"{self.sharding}. Gather it first, for example with meshrt.jit(lambda x: x, "
-            "out_shardings=NamedSharding(mesh, P()))(x), or read this process's part with x.addressable_shards."
+            f"Fetching value for `meshrt.Array` that spans non-addressable (non process local) devices is not "
+            f"possible: it has type {self.aval} and sharding {self.sharding}. You can use "
+            "`meshrt.experimental.multihost_utils.process_allgather` to have the global array or use "
+            "`.addressable_shards` to read this process's parts."
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -428,26 +434,10 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         return str(self)
 
     def __repr__(self) -> str:
-        weak = ", weak_type=True" if self.weak_type else ""
-        if self._buf.is_deleted():
-            return f"<deleted array of type {self.aval}>"
-        name = dtypes.short_dtype_name(self.dtype) if self.aval.is_key else self.dtype.name
-        if self.aval.is_key:
-            return f"Array({self.shape}, dtype={name}) overlaying:\n{self._value}"
-        try:
-            value = self._value
-        except errors.NonAddressableError:
-            return f"Array(shape={self.shape}, dtype={name}{weak})"
-        if not self.size:
-            return f"Array([], shape={self.shape}, dtype={name}{weak})"
-        text = np.array2string(value, prefix="Array(", separator=", ", suffix=",")
-        tail = f"dtype={name}{weak})"
-        last = len(text) - (text.rfind("\n") + 1) + (0 if "\n" in text else len("Array("))
-        fits = last + len(tail) + 2 <= np.get_printoptions()["linewidth"]
-        return f"Array({text},{' ' if fits else chr(10) + ' ' * 6}{tail}"
+        return array_text.long(self)
 
     def __str__(self) -> str:
-        return repr(self) if self.aval.is_key else str(self.__array__())
+        return array_text.short(self)
 
     # --- exchange.
 
@@ -498,9 +488,34 @@ def deleted_error(array: Array) -> errors.DeletedArrayError:
 def copy_array(array: Array) -> Array:
     """A new array of the same value, type and sharding in memory of its own."""
     array._check()
-    sig = array._sig
-    (buf,) = jaxlib_api.copy_to_devices([array._buf], [sig.sharding.device_assignment], [sig.native])
-    return Array(buf, sig)
+    return Array(copied(array, array._sig), array._sig)
+
+
+def copied(array: Array, sig: Signature) -> Any:
+    """A buffer of `sig`, which has the layout and the processes of the array, part *i* from its part *i*."""
+    if sig.sharding.is_fully_addressable:
+        return jaxlib_api.copy_to_devices([array._buf], [sig.sharding.device_assignment], [sig.native])[0]
+    # jaxlib copies only where all devices are this process's: each part by itself.
+    return assembled([_copied_part(p, d, sig) for p, d in zip(array.local_parts(), sig.local_devices)], sig)
+
+
+def _copied_part(part: Array, device: Any, sig: Signature) -> Array:
+    single = signature(part.aval, SingleDeviceSharding(device, memory_kind=sig.sharding.memory_kind), True)
+    (buffer,) = jaxlib_api.copy_to_devices([part._buf], [(device,)], [single.native])
+    return Array(buffer, single)
+
+
+def assembled(parts: Sequence[Array], sig: Signature) -> Any:
+    """A buffer of `sig` from its parts, one on each local device in order; it shares their memory, but for parts that
+    are shorter than the others."""
+    if sig.parts is None:
+        return jaxlib_api.assemble(sig.stored, sig.native, [p._buf for p in parts])
+    whole = sig.physical.with_shape(sig.shard_shape)
+    buffers = [
+        p._buf if shape == whole.shape else fill(p._buf, p._sig.physical, whole, p._sig.native, device)
+        for p, shape, device in zip(parts, sig.parts, sig.local_devices)
+    ]
+    return jaxlib_api.assemble(sig.stored, sig.native, buffers)
 
 
 register_aval(Array, lambda x: x._sig.aval)

@@ -11,8 +11,7 @@ from meshrt import dtypes, errors, tree_util
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray
 from meshrt.runtime import jaxlib_api
-from meshrt.runtime.array import Array, Signature, signature
-from meshrt.runtime.pieces import fill
+from meshrt.runtime.array import Array, Signature, assembled, signature
 from meshrt.runtime.reshard import reshard
 from meshrt.runtime.signature import extents, filled, local_parts, local_positions
 from meshrt.runtime.transfer import put_leaf
@@ -23,6 +22,7 @@ from meshrt.sharding.spec import PartitionSpec
 
 __all__ = [
     "make_array_from_callback", "make_array_from_process_local_data", "make_array_from_single_device_arrays",
+    "make_global",
 ]  # fmt: skip
 
 
@@ -234,6 +234,16 @@ def _from_local(sharding: Sharding, local_data: Any, global_shape: Sequence[int 
     return Array(buffer, sig)
 
 
+def make_global(sharding: Sharding, local: Array) -> Array:
+    """The global array of which `local`, over this process's devices of the sharding's mesh, is this process's part."""
+    positions, ndim = local_positions(sharding), local.ndim
+    tiles, tiling = sharding.tile_indices(ndim), sharding.tiling(ndim)
+    shape = tuple(
+        size // len(set(tiles[positions, d].tolist())) * tiling[d] for d, size in enumerate(local.shape)
+    )  # fmt: skip
+    return make_array_from_single_device_arrays(shape, sharding, local.local_parts())
+
+
 def _share(sharding: Sharding, size: int, tiling: int, mine: list[int]) -> int:
     """How many elements of a dimension of `size` the parts `mine` of it hold."""
     part = -(-size // tiling)
@@ -387,14 +397,7 @@ def _assembled(arrays: Sequence[Array], sig: Signature) -> Array:
         a if a.sharding.memory_kind == kind else reshard(a, SingleDeviceSharding(a.device, memory_kind=kind))
         for a in arrays
     ]
-    if sig.parts is None:
-        made = Array(jaxlib_api.assemble(sig.stored, sig.native, [a._buf for a in placed]), sig)
-        for a in placed:
-            made._share_with(a)
-        return made
-    whole = sig.physical.with_shape(sig.shard_shape)
-    buffers = [
-        a._buf if part == whole.shape else fill(a._buf, a._sig.physical, whole, a._sig.native, device)
-        for a, part, device in zip(placed, sig.parts, sig.local_devices)
-    ]
-    return Array(jaxlib_api.assemble(sig.stored, sig.native, buffers), sig)
+    made = Array(assembled(placed, sig), sig)
+    for a in placed:
+        made._share_with(a)
+    return made

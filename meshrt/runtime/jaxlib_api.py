@@ -196,6 +196,13 @@ def distributed_client(
     )  # fmt: skip
 
 
+def preemption_manager(client: Any) -> Any:
+    """Listens for notice (SIGTERM) that a process will be ended and spreads it; `reached_sync_point(step)` asks."""
+    manager = _jax.create_preemption_sync_manager()
+    manager.initialize(client)
+    return manager
+
+
 # ----------------------------------------------------------------------------------------------------------
 # Shardings and buffers.
 

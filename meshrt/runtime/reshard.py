@@ -15,7 +15,7 @@ from meshrt import errors
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import mlir_type
 from meshrt.runtime import events, jaxlib_api
-from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
+from meshrt.runtime.array import Array, Signature, copied, copy_array, shard_slices, signature
 from meshrt.runtime.executable import compile_program
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding, Sharding
@@ -66,7 +66,7 @@ def _moved(array: Array, sig: Signature) -> Any:
     source, target = array.sharding, sig.sharding
     one_client = source.device_assignment[0].client is target.device_assignment[0].client
     if one_client and _same_layout(source, target, array.ndim) and _processes(source) == _processes(target):
-        return jaxlib_api.copy_to_devices([array._buf], [target.device_assignment], [sig.native])[0]
+        return copied(array, sig)
     if one_client and _same_parts(source, target, array.ndim):
         return jaxlib_api.reorder(array._buf, sig.native)
     events.record("reshard", aval=array.aval, source=source, target=target)

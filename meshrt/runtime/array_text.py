@@ -1,0 +1,59 @@
+"""Arrays as text. Of an array that spans processes each shows what it holds itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+
+__all__ = ["long", "short"]
+
+# Parts that are shown of an array that spans processes.
+_SHOWN_PARTS = 8
+
+
+def long(array: Any) -> str:
+    """`repr` of an Array."""
+    weak = ", weak_type=True" if array.weak_type else ""
+    if array._buf.is_deleted():
+        return f"<deleted array of type {array.aval}>"
+    name = dtypes.short_dtype_name(array.dtype) if array.aval.is_key else array.dtype.name
+    try:
+        value = array._value
+    except errors.NonAddressableError:
+        return f"Array(shape={array.shape}, dtype={name}{weak})" + _local(array)
+    if array.aval.is_key:
+        return f"Array({array.shape}, dtype={name}) overlaying:\n{value}"
+    if not array.size:
+        return f"Array([], shape={array.shape}, dtype={name}{weak})"
+    text = np.array2string(value, prefix="Array(", separator=", ", suffix=",")
+    tail = f"dtype={name}{weak})"
+    last = len(text) - (text.rfind("\n") + 1) + (0 if "\n" in text else len("Array("))
+    fits = last + len(tail) + 2 <= np.get_printoptions()["linewidth"]
+    return f"Array({text},{' ' if fits else chr(10) + ' ' * 6}{tail}"
+
+
+def short(array: Any) -> str:
+    """`str` of an Array: its elements."""
+    if array.aval.is_key or not (array.is_fully_addressable or array.is_fully_replicated):
+        return long(array)
+    return str(array.__array__())
+
+
+def _local(array: Any) -> str:
+    """What this process has of an array that spans several, a line for each of the first parts."""
+    shards = array.addressable_shards
+    process = array.sharding.device_assignment[0].client.process_index()
+    if not shards:
+        return f", of which process {process} holds nothing"
+    lines = [f", of which process {process} holds:"]
+    with np.printoptions(threshold=16, edgeitems=2):
+        for shard in shards[:_SHOWN_PARTS]:
+            bounds = ", ".join("{}:{}".format(*s.indices(n)[:2]) for s, n in zip(shard.index, array.shape))
+            value = "" if array.aval.is_key else ": " + " ".join(str(np.asarray(shard.data)).split())
+            lines.append(f"  [{bounds}] on device {shard.device.id}{value}")
+    if len(shards) > _SHOWN_PARTS:
+        lines.append(f"  and {len(shards) - _SHOWN_PARTS} more parts")
+    return "\n".join(lines)
