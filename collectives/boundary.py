@@ -36,16 +36,20 @@ def result_text(main: Func, i: int) -> str:
 def mesh_of(known: KnownShardings) -> Mesh:
     """The one mesh that the program's shardings are over; a program without any runs on one device.
 
-    Raises `MeshMismatchError` if there are several, or several orders of devices, or if a value is on one device alone.
+    Raises `MeshMismatchError` if there are several, or several orders of devices, or if an argument or result is on one
+    device alone. An operation may be placed on one device: callbacks run there (see `partition/callback.py`), for others
+    it is as good as replicated.
     """
     meshes = [m for m in known.program.meshes.values() if not m.is_empty]
     real = {(m.axes, m.device_ids): m for m in meshes if not m.is_maximal}
     if len(real) < 2 and len(real) == len({m.name for m in meshes}):
         return next(iter(real.values()), Mesh("mesh", ()))
     used: dict[tuple, tuple[Mesh, str | None, str]] = {}
-    for sharding, where, what in _uses(known):
+    for sharding, where, what, is_boundary in _uses(known):
         mesh = sharding.mesh
         if mesh.is_maximal:
+            if not is_boundary:
+                continue
             assert mesh.device_ids, "a maximal mesh names its device"
             raise MeshMismatchError(
                 f"{what()} is placed on device {mesh.device_ids[0]} alone, by mesh @{mesh.name}; a partitioned program "
@@ -73,23 +77,26 @@ def _several(found: list[tuple[Mesh, str | None, str]]) -> MeshMismatchError:
     return MeshMismatchError(message, found[1][1])
 
 
-def _uses(known: KnownShardings) -> Iterator[tuple[TensorSharding, Callable[[], str | None], Callable[[], str]]]:
-    """(sharding, its source line, what has it), in the order of the program."""
+def _uses(known: KnownShardings) -> Iterator[tuple[TensorSharding, Callable[[], str | None], Callable[[], str], bool]]:
+    """(sharding, its source line, what has it, whether that is an argument or result of the program), in the order of
+    the program."""
     program: Program = known.program
     for func in program.funcs.values():
+        is_main = func is program.main
         for i, v in enumerate(func.args):
             if (s := known.shardings.get(v)) is not None:
-                yield s, partial(value_source, v), partial(_of, argument_text, func, i)
+                yield s, partial(value_source, v), partial(_of, argument_text, func, i), is_main and v.type.is_tensor
         for i, s in enumerate(known.shardings.results.get(func, ())):
             if s is not None:
-                yield s, partial(source, func), partial(_of, result_text, func, i)
+                is_tensor = func.returned[i].type.is_tensor
+                yield s, partial(source, func), partial(_of, result_text, func, i), is_main and is_tensor
     for op in program.ops():
         for s in (op.data or {}).get("in_shardings", ()):
             if s is not None:
-                yield s, partial(source, op), partial("an operand of {}".format, op.name)
+                yield s, partial(source, op), partial("an operand of {}".format, op.name), False
         for v in op.results:
             if (s := known.shardings.get(v)) is not None:
-                yield s, partial(source, op), partial("a result of {}".format, op.name)
+                yield s, partial(source, op), partial("a result of {}".format, op.name), False
 
 
 def _of(text: Callable[[Func, int], str], func: Func, i: int) -> str:

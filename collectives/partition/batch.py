@@ -25,6 +25,7 @@ from ..emit import LocalOp, LocalValue
 from ..errors import UnsupportedOpError
 from ..layout import Dims, replicated
 from . import rules
+from .callback import is_host_call, on_one_device
 from .context import Context
 from .factors import PASS, REDUCE, WHOLE, Choice, Factors, arranged, choose, gathered, sent
 
@@ -158,9 +159,9 @@ _BATCHED_LIBRARIES = (
 
 
 def custom_call(ctx: Context, op: Op) -> None:
-    """In this order: the family that has an entry `stablehlo.custom_call@TARGET`; the sharding rule of the call; linear
-    algebra libraries along their batch dimensions; callbacks and kernels on gathered operands, with a finding. A call
-    that nothing is known of is refused sharded operands, unless the option `gather_custom_calls` is set."""
+    """In this order: the family that has an entry `stablehlo.custom_call@TARGET`; callbacks, which one device makes for
+    all; the sharding rule of the call; linear algebra libraries along their batch dimensions; kernels on gathered
+    operands, with a finding. A call that nothing is known of is refused sharded operands, unless the option `gather_custom_calls` is set."""
     target = string(op.attrs["call_target_name"])
     if "called_computations" in op.attrs:
         for symbol in ir.ArrayAttr(op.attrs["called_computations"]):
@@ -169,6 +170,8 @@ def custom_call(ctx: Context, op: Op) -> None:
     own = rules().get(f"stablehlo.custom_call@{target}")
     if own is not None and user_rule(target) is None:
         own(ctx, op)
+    elif rule_of(op) is None and is_host_call(ctx, op, effect):
+        on_one_device(ctx, op, effect)
     elif rule_of(op) is not None:
         by_rule(ctx, op, sums=True, effect=effect, gathers=target.startswith(_BATCHED_LIBRARIES))
     else:

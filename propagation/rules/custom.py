@@ -15,15 +15,13 @@ from .options import RuleOptions
 from .parse import fitted, parse_rule
 from .registered import user_rule
 
-_OPAQUE = {
-    "sdy_testonly",
-    "tpu_custom_call",
-    "xla.debug.Log",
-    "xla_ffi_python_cpu_callback",
-    "xla_ffi_python_gpu_callback",
-    "xla_python_cpu_callback",
-    "xla_python_gpu_callback",
-}
+# Calls of Python functions in the process that runs the program. The second kind gets each device's own piece.
+CALLBACKS = frozenset(
+    f"xla_{form}python_{device}_callback" for form in ("", "ffi_") for device in ("cpu", "gpu")
+)  # fmt: skip
+PARTITIONED_CALLBACKS = frozenset(f"xla_ffi_partitioned_python_{device}_callback" for device in ("cpu", "gpu"))
+
+_OPAQUE = {"sdy_testonly", "tpu_custom_call", "xla.debug.Log", *CALLBACKS, *PARTITIONED_CALLBACKS}
 
 _POINTWISE = {
     "Cholesky",
