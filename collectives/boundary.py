@@ -37,8 +37,8 @@ def mesh_of(known: KnownShardings) -> Mesh:
     """The one mesh that the program's shardings are over; a program without any runs on one device.
 
     Raises `MeshMismatchError` if there are several, or several orders of devices, or if an argument or result is on one
-    device alone. An operation may be placed on one device: callbacks run there (see `partition/callback.py`), for others
-    it is as good as replicated.
+    device alone. An operation may be placed on one device: callbacks run there (see `partition/callback.py`), any other
+    is as good as replicated.
     """
     meshes = [m for m in known.program.meshes.values() if not m.is_empty]
     real = {(m.axes, m.device_ids): m for m in meshes if not m.is_maximal}

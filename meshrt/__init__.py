@@ -12,6 +12,7 @@ from meshrt import (
     ad_checkpoint,
     config,
     custom_derivatives,
+    debug,
     distributed,
     dlpack,
     dtypes,
@@ -43,6 +44,7 @@ from meshrt.core.source import named_call, named_scope
 from meshrt.dtypes import float0
 from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
 from meshrt.jit import explain_cache_miss, jit
+from meshrt.primitives.callback import pure_callback
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshard import reshard, typeof
 from meshrt.runtime import pickling as _pickling  # noqa: F401  (arrays register themselves)
@@ -62,6 +64,7 @@ from meshrt.runtime.backend import (
     process_count,
     process_index,
 )
+from meshrt.runtime.calls import effects_barrier
 from meshrt.runtime.jaxlib_api import Device
 from meshrt.runtime.transfer import block_until_ready, copy_to_host_async, device_get
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -78,15 +81,16 @@ from meshrt.transforms.vmap import vmap
 __all__ = [
     "Array", "Device", "NamedSharding", "P", "ShapeDtypeStruct", "Shard", "ad_checkpoint", "block_until_ready",
     "checkpoint", "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert", "config",
-    "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug_infs",
-    "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl",
-    "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack", "dtypes",
+    "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug", "debug_infs",
+    "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl", "device_count",
+    "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack", "dtypes", "effects_barrier",
     "enable_x64", "errors", "eval_shape", "explain_cache_miss", "float0", "get_mesh", "grad", "hessian", "jacfwd",
     "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count", "local_devices",
     "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "named_call", "named_scope", "nn", "numpy",
-    "numpy_dtype_promotion", "process_count", "process_index", "random", "remat", "reshard", "set_mesh",
-    "shard_map", "sharding", "smap", "stages", "tree", "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
+    "numpy_dtype_promotion", "process_count", "process_index", "pure_callback", "random", "remat", "reshard",
+    "set_mesh", "shard_map", "sharding", "smap", "stages", "tree", "tree_util", "typeof", "value_and_grad", "vjp",
+    "vmap",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

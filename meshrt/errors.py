@@ -14,6 +14,7 @@ __all__ = [
     "ArgumentValueError",
     "AxisError",
     "BackendError",
+    "CallbackError",
     "CompileCacheError",
     "CompileError",
     "CompileOnlyError",
@@ -219,6 +220,10 @@ class CompileOnlyError(MeshrtError, RuntimeError):
 
 class ExecutionError(MeshrtError, RuntimeError):
     """A program failed while it ran."""
+
+
+class CallbackError(ExecutionError):
+    """A Python function that a program called back raised; `__cause__` is what it raised."""
 
 
 class NonFiniteError(ExecutionError, FloatingPointError):

@@ -161,7 +161,8 @@ _BATCHED_LIBRARIES = (
 def custom_call(ctx: Context, op: Op) -> None:
     """In this order: the family that has an entry `stablehlo.custom_call@TARGET`; callbacks, which one device makes for
     all; the sharding rule of the call; linear algebra libraries along their batch dimensions; kernels on gathered
-    operands, with a finding. A call that nothing is known of is refused sharded operands, unless the option `gather_custom_calls` is set."""
+    operands, with a finding. A call that nothing is known of is refused sharded operands, unless the option
+    `gather_custom_calls` is set."""
     target = string(op.attrs["call_target_name"])
     if "called_computations" in op.attrs:
         for symbol in ir.ArrayAttr(op.attrs["called_computations"]):

@@ -56,9 +56,7 @@ def on_one_device(ctx: Context, op: Op, effect: bool) -> None:
             ctx.bind(r, dims, ref)  # a token orders what its own device does
 
 
-def _guarded(
-    ctx: Context, op: Op, operands: list[LocalValue], free: tuple[int, ...], effect: bool
-) -> list[LocalValue]:
+def _guarded(ctx: Context, op: Op, operands: list[LocalValue], free: tuple[int, ...], effect: bool) -> list[LocalValue]:
     """The call in a branch of the device it is placed on, relative to the manual axes; zeros elsewhere."""
     me = ctx.realiser.coordinate(ctx.region, free)
     device = int(ctx.atoms.coordinate(free)[_replica(ctx, op)])

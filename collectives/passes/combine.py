@@ -26,7 +26,7 @@ from ..heuristics import (
     SMALL_LATENCIES,
 )
 from ..realise import Realiser
-from .graph import contract, inputs, walk
+from .graph import contract, effects, inputs, walk
 from .machine import Machine, ref_bytes
 from .memory import Lives, boundary
 from .packing import abreast, groups_text, one_reducer, pack
@@ -172,12 +172,15 @@ def _small(item: LocalOp, machine: Machine) -> bool:
 
 
 def _groups(items: list[LocalOp], wanted: set[LocalOp], machine: Machine) -> list[list[LocalOp]]:
-    """Members that may become one: of the same depth, no more than COMBINED_LATENCIES latencies' worth of bytes."""
+    """Members that may become one: of the same depth, no more than COMBINED_LATENCIES latencies' worth of bytes. What
+    has effects depends on what had some before it, too."""
     depth: dict[LocalOp, int] = {}
     levels: dict[int, list[list[LocalOp]]] = {}
     weights: dict[int, float] = {}
+    after_effects = 0
     for item in items:
-        deep = 0
+        acts = bool(item.effect or item.regions or item.name == "func.call") and effects(item)
+        deep = after_effects if acts else 0
         for r in inputs(item):
             d = None if r.item is None else depth.get(r.item)
             if d is not None and d > deep:
@@ -195,4 +198,6 @@ def _groups(items: list[LocalOp], wanted: set[LocalOp], machine: Machine) -> lis
             deep += 1
         if deep:
             depth[item] = deep
+        if acts:
+            after_effects = deep
     return [g for groups in levels.values() for g in groups if len(g) > 1]

@@ -27,7 +27,7 @@ from ..cost import item_bytes, seconds
 from ..emit import Collective, LocalFunction, LocalOp, LocalValue, Region
 from ..heuristics import RING_DEVICES, RING_RENAMED, RING_TIME_SHARE
 from ..realise import APART, Realiser
-from .graph import Scratch, captured, contract, inputs, walk
+from .graph import Scratch, captured, contract, effects, inputs, walk
 from .machine import Machine, dot_dimensions, flops, ref_bytes
 from .memory import Budget, Room
 from .packing import dimension_of, one_reducer
@@ -228,8 +228,11 @@ def _independent(items: list[LocalOp], ring: _Ring) -> bool:
     if len(ring.last) == 1:
         return True
     after: set[LocalValue] = set()
+    delayed = False  # an item with effects: those behind it keep behind it
     for item in items:
-        depends = any(r in after for r in inputs(item))
+        acts = bool(item.effect or item.regions or item.name == "func.call") and effects(item)
+        depends = any(r in after for r in inputs(item)) or (acts and delayed)
+        delayed |= acts and depends
         if item in ring.dots:
             if depends:
                 return False

@@ -17,6 +17,8 @@ rules:
                 inside, and how the results flagged in `wanted` are computed again; None if nothing is saved inside
                 (see `meshrt.transforms.recompute`)
     effects     the effects of an application, from operand types and parameters
+    thread      `thread(eqn, token, threaded) -> (equations, token)`, for primitives that may have ordered effects: the
+                equation with a token passing through it (see `meshrt.transforms.ordering`)
     impl        evaluates it on values, where it is not compiled like any other single operation
 
 and its traits:
@@ -135,6 +137,7 @@ class Primitive:
         "names",
         "place",
         "recompute",
+        "thread",
         "to_lojax",
         "transpose",
         "typed",
@@ -151,6 +154,7 @@ class Primitive:
     dce: Final[Rule | None]
     recompute: Final[Rule | None]
     effects_rule: Final[Callable[..., Effects] | None]
+    thread: Final[Rule | None]
     impl: Final[Rule | None]
     multiple_results: Final[bool]
     typed: Final[bool]
@@ -184,6 +188,7 @@ class Primitive:
         dce: Rule | None = None,
         recompute: Rule | None = None,
         effects: Callable[..., Effects] | None = None,
+        thread: Rule | None = None,
         impl: Rule | None = None,
         multiple_results: bool = False,
         typed: bool | None = None,
@@ -207,6 +212,7 @@ class Primitive:
         self.lower, self.jvp, self.linearize = lower, jvp, linearize
         self.transpose, self.batch, self.batch_axis = transpose, batch, batch_axis
         self.dce, self.recompute, self.effects_rule, self.impl = dce, recompute, effects, impl
+        self.thread = thread
         self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals
         self.typed = not cache_types if typed is None else typed
         self.explicit = explicit

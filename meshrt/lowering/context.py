@@ -25,6 +25,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.sdy import mesh_to_sdy_text, pinned_text, to_sdy_text
 from propagation.asm import Body, ModuleWriter, Ref
 from propagation.quoting import quote
+from propagation.sdy_text import mesh_text, sharding_text
 
 __all__ = ["LoweringContext", "ModuleLowering"]
 
@@ -40,7 +41,8 @@ class ModuleLowering:
 
     `mesh` is the mesh of the program, None where no value has a sharding; `meshes` maps each AbstractMesh to its
     `sdy.mesh` symbol; `is_export` asks for the forms that older consumers understand. `customs` holds, by their keys in
-    the text, what is to be known of operations that their users partition.
+    the text, what is to be known of operations that their users partition; `callbacks` are what the program calls back,
+    by index (see `meshrt.primitives.callback`).
     """
 
     def __init__(self, name: str, platform: str = "cpu", is_export: bool = False):
@@ -53,6 +55,8 @@ class ModuleLowering:
         self._groups = 0
         self._functions: dict[Any, str] = {}
         self._pins: dict[tuple[Any, ...], str] = {}
+        self.callbacks: list[Any] = []
+        self._maximal = ""
         self._names: dict[str, int] = {}
         self._locations: dict[tuple[Source, str], str] = {}
 
@@ -110,6 +114,13 @@ class ModuleLowering:
             symbol = self.meshes[mesh] = "mesh" if not self.meshes else f"mesh_{len(self.meshes)}"
             self.writer.preamble.append(f"sdy.mesh @{symbol} = {mesh_to_sdy_text(mesh)}")
         return symbol
+
+    def on_first_device(self) -> str:
+        """The sharding of a value that stands on device 0 alone: over a mesh of its own, declared on first use."""
+        if not self._maximal:
+            self._maximal = "maximal_mesh_0"
+            self.writer.preamble.append(f"sdy.mesh @{self._maximal} = {mesh_text((), (0,))}")
+        return sharding_text(self._maximal, ())
 
     def outlined(self, jaxpr: Jaxpr, name: str, manual: AbstractMesh | None = None) -> str:
         """The symbol of a private function for `jaxpr` (one per Jaxpr object and manual region around its calls)."""

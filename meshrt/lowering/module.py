@@ -32,6 +32,7 @@ class LoweredModule:
     """What was written and what the caller must pass: first `consts`, then the arguments numbered by `kept`.
 
     `customs` are the user's ways of partitioning operations, by the key that the custom call of each one carries.
+    `callbacks` are what the program calls back, by index.
     """
 
     writer: ModuleWriter
@@ -39,6 +40,7 @@ class LoweredModule:
     kept: tuple[int, ...]
     mesh_symbol: str | None
     customs: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: tuple[Any, ...] = ()
 
     @functools.cached_property
     def text(self) -> str:
@@ -105,7 +107,9 @@ def lower_module(
     for v, const in passed:
         if getattr(const, "is_deleted", bool)():
             raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
-    return LoweredModule(lowering.writer, tuple(c for _, c in passed), tuple(kept), symbol, lowering.customs)
+    return LoweredModule(
+        lowering.writer, tuple(c for _, c in passed), tuple(kept), symbol, lowering.customs, tuple(lowering.callbacks)
+    )
 
 
 def _is_embedded(const: Any) -> bool:

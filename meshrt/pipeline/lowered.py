@@ -12,6 +12,7 @@ from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding.mesh import AbstractMesh
+from meshrt.transforms.ordering import in_order
 from propagation.collector import collector_paused
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
     """The module of a trace, as a request has it."""
     with collector_paused():
         return lower_module(
-            record.live, record.needed, record.closed.consts, _module_name(record.fun_name),
+            in_order(record.live), record.needed, record.closed.consts, _module_name(record.fun_name),
             mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
             donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
             keep_unused=request.keep_unused,

@@ -72,15 +72,18 @@ def compile_lowered(
     `partition_options` are those of a program that ours made.
     """
     mesh, platform, name = lowered.mesh, lowered.request.platform, lowered.record.fun_name
+    callbacks = lowered.module.callbacks
     if mesh is None:
         portable = compile_program(
-            lowered.module.text, num_devices=1, mode="replica", backend=platform, options=dict(options), name=name
-        )
+            lowered.module.text, num_devices=1, mode="replica", backend=platform, options=dict(options), name=name,
+            host_callbacks=callbacks,
+        )  # fmt: skip
         return CompiledProgram(lowered, portable, None, None)
     by_xla = partitioner == "xla" and partition_options is None
     make = functools.partial(_split, lowered, mesh, by_xla, partition_options)
-    # The lowered text does not say what operations do that their users partition: only what becomes of it is kept.
-    if compile_cache.on_disk() and not lowered.module.customs:
+    # The lowered text does not say what operations do that their users partition: only what becomes of it is kept. Nor
+    # what is called back.
+    if compile_cache.on_disk() and not lowered.module.customs and not callbacks:
         asked = {
             "partitioner": "xla" if by_xla else "meshrt",
             "propagator": config.settings.propagator,
@@ -90,8 +93,9 @@ def compile_lowered(
     else:
         made = make()
     portable = compile_program(
-        made.module, num_devices=mesh.size, mode=made.mode, backend=platform, options=dict(options), name=name
-    )
+        made.module, num_devices=mesh.size, mode=made.mode, backend=platform, options=dict(options), name=name,
+        host_callbacks=callbacks,
+    )  # fmt: skip
     return CompiledProgram(lowered, portable, made.arg_shardings, made.out_shardings)
 
 

@@ -14,6 +14,7 @@ from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
+from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.tools import WeakCache, dce
 
 __all__: list[str] = []
@@ -84,6 +85,6 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 jit_p = Primitive(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, effects=lambda *avals, jaxpr, name: jaxpr.effects, calls="jaxpr", multiple_results=True,
-    cache_types=False,
+    dce=_dce, effects=lambda *avals, jaxpr, name: jaxpr.effects, calls="jaxpr", thread=thread_call,
+    multiple_results=True, cache_types=False,
 )  # fmt: skip

@@ -7,7 +7,7 @@ All branches take the same operands and give results of the same types.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, zeros
-from meshrt.core.jaxpr import Eqn, Jaxpr, Var
+from meshrt.core.effects import is_debug
+from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import JaxprTrace, Tracer, eval_jaxpr, set_trace
 from meshrt.core.types import ShapedArray, aval_of
@@ -28,6 +29,7 @@ from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import transpose_jaxpr
 from meshrt.transforms.linearize import Linearized, linearize_jaxpr
+from meshrt.transforms.ordering import TOKEN
 from meshrt.transforms.recompute import Policy, Split, inlined, split
 from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 
@@ -272,10 +274,10 @@ def _select(
     axis: MappedAxis, index: Any, operands: Sequence[Any], batched: Sequence[bool], branches: tuple[Jaxpr, ...]
 ) -> list[Any]:
     """Each member of the batch has a branch of its own: runs all branches and selects."""
-    if any(b.effects for b in branches):
+    if any(not is_debug(e) for b in branches for e in b.effects):
         raise errors.UnsupportedError(
-            "cond whose predicate differs along a vmapped axis cannot run branches with side effects, because all "
-            "branches would run; move the effect out of the branches or do not map the predicate"
+            "IO effect not supported in vmap-of-cond: where the predicate differs along the mapped axis all branches "
+            "would run, with their side effects; move the effect out of the branches or do not map the predicate"
         )
     columns = []
     for i, b in enumerate(branches):
@@ -289,6 +291,17 @@ def _select(
         which = broadcast_in_dim(index, shape, (0,)) if len(shape) > 1 else index
         outs.append(select_n_p.bind(which, *cases) if len(cases) > 1 else cases[0])
     return outs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ordered effects
+
+
+def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[list[Eqn], Atom]:
+    """Every branch takes the token and gives one."""
+    new, branches = Var(TOKEN), tuple(map(threaded, eqn.params["branches"]))
+    index, *operands = eqn.invars
+    return [eqn.replace([index, token, *operands], [new, *eqn.outvars], {"branches": branches})], new
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -342,6 +355,6 @@ def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None
 
 cond_p = Primitive(
     "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, recompute=_recompute, effects=lambda *avals, branches: body_effects(*branches), multiple_results=True,
-    cache_types=False,
+    dce=_dce, recompute=_recompute, thread=_thread, effects=lambda *avals, branches: body_effects(*branches),
+    multiple_results=True, cache_types=False,
 )  # fmt: skip

@@ -8,11 +8,11 @@ lowering are in `control_scan_lowering`, the bodies of reverse mode in `control_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt.core.basic.shapes import bring_to_front, instantiate, move_dim, zeros
-from meshrt.core.jaxpr import Eqn, Jaxpr
+from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import eval_jaxpr
 from meshrt.core.types import aval_of
@@ -22,6 +22,7 @@ from meshrt.primitives.control_staging import body_effects, carry_fixpoint, perm
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linearize import linear_zero_p
+from meshrt.transforms.ordering import TOKEN
 from meshrt.transforms.tools import WeakCache, dce
 
 __all__ = ["scan_p"]
@@ -234,8 +235,21 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     return eqn.replace(invars, outvars, {**p, "jaxpr": body, "num_consts": sum(consts), "num_carry": sum(carry)})
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Ordered effects
+
+
+def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[list[Eqn], Atom]:
+    """The token is the first carry."""
+    p, new = eqn.params, Var(TOKEN)
+    body, n = threaded(p["jaxpr"]), p["num_consts"]
+    body = permuted(body, [*range(1, n + 1), 0, *range(n + 1, len(body.invars))], range(len(body.outvars)))
+    invars = [*eqn.invars[:n], token, *eqn.invars[n:]]
+    return [eqn.replace(invars, [new, *eqn.outvars], {**p, "jaxpr": body, "num_carry": p["num_carry"] + 1})], new
+
+
 scan_p = Primitive(
     "scan", infer, lower=lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, recompute=recompute, effects=lambda *avals, jaxpr, **_: body_effects(jaxpr), multiple_results=True,
-    cache_types=False,
+    dce=_dce, recompute=recompute, thread=_thread, effects=lambda *avals, jaxpr, **_: body_effects(jaxpr),
+    multiple_results=True, cache_types=False,
 )  # fmt: skip

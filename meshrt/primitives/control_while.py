@@ -7,21 +7,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, move_dim
-from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
+from meshrt.core.effects import IO, ORDERED_IO, has_ordered
+from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive
-from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
+from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.call import jit_p
 from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, weak_key, with_vars
 from meshrt.primitives.reduce import reduce_or_p
 from meshrt.primitives.selection import select_n_p
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
+from meshrt.transforms.ordering import TOKEN
 from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 
 __all__ = ["while_p"]
@@ -149,6 +152,11 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     done, and a member that is done keeps its carry.
     """
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    if ORDERED_IO in cond.effects or ORDERED_IO in body.effects:
+        raise errors.UnsupportedError(
+            "Ordered IO effects not supported in vmap: a loop would call back for all elements at once; make the "
+            "callbacks unordered (ordered=False), or loop over the elements with meshrt.lax.map"
+        )
     cond_n, body_n = params["cond_nconsts"], params["body_nconsts"]
     b_cond, b_body, b_carry = split3([d is not None for d in dims], cond_n, body_n)
 
@@ -159,6 +167,12 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     closed, carry_b = carry_fixpoint(b_carry, step)
     test, (batched_test,) = batch_jaxpr(cond, axis, (*b_cond, *carry_b))
     if batched_test:
+        if IO in cond.effects or IO in body.effects:
+            raise errors.UnsupportedError(
+                "Unordered IO effects not supported in while_loop with batched predicate: elements that are done would "
+                "call back until the last one is; move the effect out of the loop, or loop over the elements with "
+                "meshrt.lax.map"
+            )
         carry_b = (True,) * len(carry_b)
         closed, _ = batch_jaxpr(body, axis, (*b_body, *carry_b), carry_b)
         test, _ = batch_jaxpr(cond, axis, (*b_cond, *carry_b), True)
@@ -258,8 +272,57 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     return eqn.replace(invars, outvars, new)
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Ordered effects
+
+
+def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[list[Eqn], Atom]:
+    """The token is the first carry. A condition with ordered effects, which gives no token, is run before the loop and
+    at the end of its body, and its answer carried: JAX's order, once per test.
+    """
+    p, new = eqn.params, Var(TOKEN)
+    cond, cond_n, body_n = p["cond_jaxpr"], p["cond_nconsts"], p["body_nconsts"]
+    cond_consts, body_consts, carry = split3(eqn.invars, cond_n, body_n)
+    if not has_ordered(cond.effects):
+        body = threaded(p["body_jaxpr"])
+        body = permuted(
+            body, [*range(1, body_n + 1), 0, *range(body_n + 1, len(body.invars))], range(len(body.outvars))
+        )
+        test = with_vars(cond, [*cond.invars[:cond_n], Var(TOKEN), *cond.invars[cond_n:]], cond.outvars)
+        invars = [*cond_consts, *body_consts, token, *carry]
+        return [eqn.replace(invars, [new, *eqn.outvars], {**p, "cond_jaxpr": test, "body_jaxpr": body})], new
+    first, going = Var(TOKEN), Var(cond.outvars[0].aval)
+    asked = Eqn(
+        jit_p, [token, *cond_consts, *carry], [first, going], {"jaxpr": threaded(cond), "name": "cond"}, eqn.source,
+        cond.effects,
+    )  # fmt: skip
+    test, body = _tested(cond, cond_n, p["body_jaxpr"], body_n, threaded)
+    loop = eqn.replace(
+        [*cond_consts, *body_consts, first, going, *carry], [new, Var(going.aval), *eqn.outvars],
+        {"cond_jaxpr": test, "cond_nconsts": 0, "body_jaxpr": body, "body_nconsts": cond_n + body_n},
+    )  # fmt: skip
+    return [asked, loop], new
+
+
+def _tested(
+    cond: Jaxpr, cond_n: int, body: Jaxpr, body_n: int, threaded: Callable[[Jaxpr], Jaxpr]
+) -> tuple[Jaxpr, Jaxpr]:
+    """(condition, body) of a loop that carries (token, whether it goes on, carry...)."""
+
+    def run(*args: Any) -> list[Any]:
+        cond_consts, body_consts, (token, _, *carry) = split3(args, cond_n, body_n)
+        token, *carry = eval_jaxpr(threaded(body), (), [token, *body_consts, *carry])
+        token, going = eval_jaxpr(threaded(cond), (), [token, *cond_consts, *carry])
+        return [token, going, *carry]
+
+    going = cond.outvars[0].aval
+    avals = [*cond.in_avals[:cond_n], *body.in_avals[:body_n], TOKEN, going, *body.in_avals[body_n:]]
+    args = [Var(a) for a in avals[cond_n + body_n :]]
+    return Jaxpr((), args, [args[1]], [], cond.name), trace_to_jaxpr(run, avals, body.name).jaxpr
+
+
 while_p = Primitive(
     "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
+    dce=_dce, thread=_thread, effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
     multiple_results=True, cache_types=False,
 )  # fmt: skip

@@ -20,6 +20,7 @@ from jaxlib.mlir import ir
 
 from meshrt import config, errors
 from meshrt.runtime import backend, compile_cache, events, jaxlib_api
+from meshrt.runtime.calls import Calls, HostFunction
 from meshrt.runtime.flight import flight_of
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
@@ -38,7 +39,7 @@ def compile_program(
     shardy: bool = True,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-    host_callbacks: Sequence[Callable] = (),
+    host_callbacks: Sequence[HostFunction] = (),
     name: str = "?",
 ) -> PortableExecutable:
     """The program of a StableHLO module for `num_devices` devices; it is compiled when first loaded or asked about.
@@ -50,7 +51,7 @@ def compile_program(
       shardy: in mode "spmd", whether the shardings are Shardy's attributes (else `mhlo.sharding`).
       backend: the platform; the default one if None.
       options: XLA's debug options by name.
-      host_callbacks: Python functions that the program calls, by index.
+      host_callbacks: what the program calls back, by index (see `meshrt.runtime.calls`).
       name: what people call the program, for lists of programs.
     """
     if mode not in ("replica", "spmd"):
@@ -147,14 +148,15 @@ class PortableExecutable:
         with self._lock:
             found = self._loaded.get(devices)
             if found is None:
-                found = self._loaded[devices] = LoadedExecutable(self, self._bind(devices), devices)
+                calls = Calls(self.host_callbacks, len(devices))
+                found = self._loaded[devices] = LoadedExecutable(self, self._bind(devices, calls), devices, calls)
         return found
 
-    def _bind(self, devices: tuple[Any, ...]) -> Any:
+    def _bind(self, devices: tuple[Any, ...], calls: Calls) -> Any:
         kind = _kind(devices)
         if kind in self._first or kind in self._blobs:
             try:
-                bound = jaxlib_api.deserialize(self._blob(kind), devices, self._options(devices), self.host_callbacks)
+                bound = jaxlib_api.deserialize(self._blob(kind), devices, self._options(devices), calls.functions())
             except jaxlib_api.XlaError as e:
                 _log.warning(
                     "program %s cannot move to other devices (%s); it is compiled again", self.fingerprint[:12], e
@@ -162,14 +164,14 @@ class PortableExecutable:
             else:
                 events.record("rebind", program=self, devices=devices)
                 return bound
-        bound = self._made(kind, devices)
+        bound = self._made(kind, devices, calls)
         self._first[kind] = bound
         return bound
 
-    def _made(self, kind: str, devices: tuple[Any, ...]) -> Any:
+    def _made(self, kind: str, devices: tuple[Any, ...], calls: Calls) -> Any:
         """Loaded from the disk, else compiled and stored there."""
         if self.host_callbacks or not compile_cache.on_disk():
-            return self._compile(devices)[0]
+            return self._compile(devices, calls)[0]
         decided = jaxlib_api.options_fingerprint(self.mode, self.shardy, self.xla_options, self.ynnpack)
         content = compile_cache.content(self.module)
         key = f"{compile_cache.fingerprint(content, str(self.num_devices), decided, kind)}.xla"
@@ -178,14 +180,14 @@ class PortableExecutable:
             return bound
         if len({d.process_index for d in devices}) > 1:
             # Compilers of several processes may wait for each other, so none waits for a lock; one writes.
-            bound, seconds = self._compile(devices)
+            bound, seconds = self._compile(devices, calls)
             if devices[0].process_index == devices[0].client.process_index():
                 self._to_disk(key, bound, kind, seconds)
             return bound
         with compile_cache.making(key) as waited:
             bound = self._from_disk(key, kind, devices) if waited else None
             if bound is None:
-                bound, seconds = self._compile(devices)
+                bound, seconds = self._compile(devices, calls)
                 self._to_disk(key, bound, kind, seconds)
             return bound
 
@@ -194,13 +196,13 @@ class PortableExecutable:
             devices, mode=self.mode, shardy=self.shardy, xla_options=self.xla_options, ynnpack=ynnpack
         )
 
-    def _compile(self, devices: tuple[Any, ...]) -> tuple[Any, float]:
+    def _compile(self, devices: tuple[Any, ...], calls: Calls) -> tuple[Any, float]:
         """The program, compiled and loaded, and the seconds that took."""
         started = time.perf_counter()
         if self.platform == "cpu":
             jaxlib_api.register_cpu_kernels()
         options = self._options(devices, self.ynnpack)
-        compiled = jaxlib_api.compile_and_load(self.module, devices, options, self.host_callbacks)
+        compiled = jaxlib_api.compile_and_load(self.module, devices, options, calls.functions())
         seconds = time.perf_counter() - started
         events.record("compile", program=self, seconds=seconds)
         if config.settings.log_compiles:
@@ -304,15 +306,17 @@ class LoadedExecutable:
     `execute_sharded` is jaxlib's own method, for hot paths; `runner(handlers)` adds the bound on pending executions.
     """
 
-    __slots__ = ("__weakref__", "devices", "executable", "execute_sharded", "flight", "portable")
+    __slots__ = ("__weakref__", "calls", "devices", "executable", "execute_sharded", "flight", "portable")
 
-    def __init__(self, portable: PortableExecutable, executable: Any, devices: tuple[Any, ...]):
-        self.portable, self.executable, self.devices = portable, executable, devices
+    def __init__(self, portable: PortableExecutable, executable: Any, devices: tuple[Any, ...], calls: Calls):
+        self.portable, self.executable, self.devices, self.calls = portable, executable, devices, calls
         self.execute_sharded = executable.execute_sharded
         self.flight = flight_of(devices)
 
     def runner(self, handlers: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
         """`run(buffers) -> buffers` with everything that can be prepared done; `handlers` make the results' buffers."""
+        if self.calls.callbacks:
+            return _awaiting_runner(self.execute_sharded, handlers, self.calls)
         return _runner(self.execute_sharded, handlers, self.flight)
 
     def layouts(self) -> tuple[list[Layout], list[Layout]]:
@@ -350,3 +354,17 @@ def _runner(execute: Callable, handlers: list[Any], flight: Any) -> Callable[[Se
         return out
 
     return run_many
+
+
+def _awaiting_runner(execute: Callable, handlers: list[Any], calls: Calls) -> Callable[[Sequence[Any]], list[Any]]:
+    """For programs with callbacks, whose errors belong to the call that ran them."""
+
+    def run(buffers: Sequence[Any]) -> list[Any]:
+        with calls.execution():
+            results = execute(buffers, with_tokens=True)
+            token = results.consume_token()
+            out = results.consume_with_handlers(handlers)
+            token.block_until_ready()
+        return out
+
+    return run

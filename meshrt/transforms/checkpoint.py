@@ -17,6 +17,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import move_dim
+from meshrt.core.effects import is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import JaxprTrace, set_trace
@@ -29,6 +30,7 @@ from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import transpose_jaxpr
 from meshrt.transforms.linearize import linearize_flat, linearize_jaxpr
+from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.recompute import Policy, inlined, split
 from meshrt.transforms.residuals import renamed, residual_vars
 from meshrt.transforms.staged import stage
@@ -81,12 +83,6 @@ def checkpoint(
         call = lambda arguments, keywords: fun(*split.join(arguments), **fixed, **keywords)
         plain = split.cache_key is not None and not fixed
         staged = stage(call, tree, avals, fun if plain else call, ("checkpoint", split.cache_key, positions))
-        if staged.jaxpr.effects:
-            raise errors.UnsupportedError(
-                f"checkpoint of {fun_name(fun)}: functions with side effects cannot be run again in the "
-                "backward pass; "
-                "move the effect out of the checkpointed function"
-            )
         outs = checkpoint_p.bind(
             *staged.consts, *leaves, jaxpr=staged.jaxpr, prevent_cse=prevent_cse, differentiated=False, policy=policy
         )
@@ -176,6 +172,12 @@ def _jvp(primals, tangents, *, jaxpr, **params):
 
 def _linearize(linear_trace, primals, tangents, params):
     jaxpr, policy = params["jaxpr"], params["policy"]
+    refused = [e for e in jaxpr.effects if not is_debug(e)]
+    if refused:
+        raise errors.UnsupportedError(
+            f"Effects not supported in partial-eval of `checkpoint`/`remat`: {refused}, in {jaxpr.name}: functions "
+            "with side effects cannot be run again in the backward pass; move the effect out of it"
+        )
     nonzeros = tuple(t is not None for t in tangents)
     plan = _plans.get(jaxpr, (nonzeros, policy), lambda: _plan(jaxpr, nonzeros, policy))
     operands = [*plan.consts, *primals]
@@ -225,7 +227,7 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 checkpoint_p = Primitive(
     "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
     transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
-    multiple_results=True, cache_types=False,
+    thread=thread_call, multiple_results=True, cache_types=False,
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from meshrt.transforms.custom_arguments import (
 )
 from meshrt.transforms.high import flatten
 from meshrt.transforms.linear import LinearTrace, LinearTracer
+from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.staged import stage
 from meshrt.transforms.tools import WeakCache
 
@@ -250,6 +251,6 @@ custom_jvp_call_p = Primitive(
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
     jvp=_jvp, batch=_batch, batch_axis=True, effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
-    multiple_results=True, cache_types=False,
+    thread=thread_call, multiple_results=True, cache_types=False,
     absent={"transpose": "its rule gives a tangent that is made of other operations"},
 )  # fmt: skip

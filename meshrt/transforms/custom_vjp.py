@@ -33,6 +33,7 @@ from meshrt.transforms.custom_arguments import (
     type_mismatch,
 )
 from meshrt.transforms.high import flatten, leaf_paths
+from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.staged import stage
 from meshrt.transforms.tools import WeakCache
 
@@ -374,7 +375,8 @@ custom_vjp_call_p = Primitive(
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
     jvp=_no_forward_mode, linearize=_linearize, batch=_batch, batch_axis=True,
-    effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, multiple_results=True, cache_types=False,
+    effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,
+    multiple_results=True, cache_types=False,
     absent={"transpose": "reverse mode goes by its linearize rule"},
 )  # fmt: skip
 

@@ -42,6 +42,12 @@ def split(body: Jaxpr, wanted: Sequence[Any], policy: Policy | None) -> Split:
         flags = [v in live for v in eqn.outvars]
         if not any(flags):
             found.forward.append(eqn)
+            if eqn.effects and (
+                policy is None or not policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params)
+            ):
+                # Whoever looks at values wants to see that they are computed again.
+                found.again.append(_pruned(eqn, flags))
+                live.update(a for a in eqn.invars if type(a) is Var)
             continue
         inside = Split([eqn], [], [])
         if policy is None:

@@ -1,0 +1,51 @@
+"""What running an equation does beside computing its results.
+
+`Eqn.effects` and `Jaxpr.effects` are sets of these (and of what other rooms add, references for one). Equations with
+effects are never dropped as dead code. Those with *ordered* effects run in the order of the program: before lowering
+`meshrt.transforms.ordering` threads a token through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["DEBUG", "IO", "ORDERED_DEBUG", "ORDERED_IO", "Effect", "has_io", "has_ordered", "is_debug"]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A side effect, equal to others of its name.
+
+    `is_ordered`: such effects happen in program order. `is_debug`: they may be dropped, repeated or reordered by
+    transformations, since nothing depends on them.
+    """
+
+    name: str
+    is_ordered: bool = False
+    is_debug: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+DEBUG = Effect("Debug", is_debug=True)
+ORDERED_DEBUG = Effect("OrderedDebug", is_ordered=True, is_debug=True)
+IO = Effect("IO")
+ORDERED_IO = Effect("OrderedIO", is_ordered=True)
+
+
+def has_ordered(effects: Iterable[Any]) -> bool:
+    """Whether some effect has to happen in program order."""
+    return any(isinstance(e, Effect) and e.is_ordered for e in effects)
+
+
+def is_debug(effect: Any) -> bool:
+    """Whether transformations may drop, repeat or reorder an effect."""
+    return isinstance(effect, Effect) and effect.is_debug
+
+
+def has_io(effects: Iterable[Any]) -> bool:
+    """Whether some effect is that of an io_callback: it may be neither dropped nor repeated."""
+    return any(e in (IO, ORDERED_IO) for e in effects)
