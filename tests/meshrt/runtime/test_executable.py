@@ -12,6 +12,7 @@ import pytest
 import meshrt
 from meshrt import config, errors
 from meshrt.runtime import compile_cache, events, jaxlib_api
+from meshrt.runtime.callbacks import HostCallback
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.flight import Flight
 from meshrt.runtime.results import execute
@@ -67,7 +68,7 @@ def test_one_device_and_callbacks():
           backend_config = {index = 0 : ui64}, has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
         return %r : tensor<4xf32> } }""",
         num_devices=1,
-        host_callbacks=[lambda v: (np.asarray(v) * 3,)],
+        host_callbacks=[HostCallback(lambda v: (np.asarray(v) * 3,), "three times", [x.aval], [x.aval], False)],
     )
     (y,) = execute(program.load([x.device]), [x._buf], [x._sig])
     np.testing.assert_array_equal(np.asarray(y), np.full(4, 3))
