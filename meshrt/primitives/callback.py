@@ -27,6 +27,7 @@ from meshrt.core.source import capture
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.control import scan
+from meshrt.primitives.reshard import reshard
 from meshrt.primitives.slice import index_in_dim
 from meshrt.runtime.array import Array
 from meshrt.runtime.callbacks import HostCallback, checked_results, local_cpu
@@ -227,11 +228,24 @@ def _no_transpose(message: str) -> Callable[..., Any]:
 
 def _batch_debug(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     """One call for each element, in order."""
+    args = [a if d is None else _whole_along(a, d) for a, d in zip(args, dims)]
     for i in range(size):
         debug_callback_p.bind(
             *[a if d is None else index_in_dim(a, i, d, keepdims=False) for a, d in zip(args, dims)], **params
         )
     return [], []
+
+
+def _whole_along(x: Any, dim: int) -> Any:
+    """`x` with the dimension `dim` on one device, if its type says otherwise."""
+    sharding = aval_of(x).sharding
+    if sharding is None:
+        return x
+    entries = list(sharding.spec.padded(aval_of(x).ndim))
+    if entries[dim] is None:
+        return x
+    entries[dim] = None
+    return reshard(x, PartitionSpec(*entries))
 
 
 def _one_by_one(
