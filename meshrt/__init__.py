@@ -39,6 +39,10 @@ from meshrt.contexts import (
     enable_x64,
     log_compiles,
     numpy_dtype_promotion,
+    transfer_guard,
+    transfer_guard_device_to_device,
+    transfer_guard_device_to_host,
+    transfer_guard_host_to_device,
 )
 from meshrt.core.source import named_call, named_scope
 from meshrt.dtypes import float0
@@ -66,6 +70,7 @@ from meshrt.runtime.backend import (
 )
 from meshrt.runtime.calls import effects_barrier
 from meshrt.runtime.jaxlib_api import Device
+from meshrt.runtime.live import live_arrays
 from meshrt.runtime.transfer import block_until_ready, copy_to_host_async, device_get
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.shard_map import shard_map, smap
@@ -85,12 +90,13 @@ __all__ = [
     "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl", "device_count",
     "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack", "dtypes", "effects_barrier",
     "enable_x64", "errors", "eval_shape", "explain_cache_miss", "float0", "get_mesh", "grad", "hessian", "jacfwd",
-    "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count", "local_devices",
-    "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
+    "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "live_arrays", "local_device_count",
+    "local_devices", "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "named_call", "named_scope", "nn", "numpy",
     "numpy_dtype_promotion", "process_count", "process_index", "pure_callback", "random", "remat", "reshard",
-    "set_mesh", "shard_map", "sharding", "smap", "stages", "tree", "tree_util", "typeof", "value_and_grad", "vjp",
-    "vmap",
+    "set_mesh", "shard_map", "sharding", "smap", "stages", "transfer_guard", "transfer_guard_device_to_device",
+    "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree", "tree_util", "typeof", "value_and_grad",
+    "vjp", "vmap",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -28,6 +28,7 @@ from meshrt import errors
 
 __all__ = [
     "FIELDS",
+    "GUARDED",
     "Field",
     "Settings",
     "compile_key",
@@ -117,6 +118,10 @@ _PRECISIONS = (
     "default", "high", "highest", "bfloat16", "tensorfloat32", "float32", "fastest", "bfloat16_3x",
 )  # fmt: skip
 
+# Where data may move from and to; see `meshrt.runtime.guards`.
+GUARDED = ("host_to_device", "device_to_device", "device_to_host")
+_LEVELS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
+
 FIELDS: dict[str, Field] = {
     f.name: f
     for f in (
@@ -150,6 +155,9 @@ FIELDS: dict[str, Field] = {
         Field("explain_cache_misses", bool, False, "none", "log why a function is traced or compiled again"),
         Field("cpu_ynnpack", str, "auto", "compile", "who multiplies matrices on CPUs; auto: YNNPACK where narrow "
               "types are", ("auto", "always", "never")),
+        Field("transfer_guard", str, None, "none", "what is done about transfers, in all directions", _LEVELS, True),
+        *(Field(f"transfer_guard_{d}", str, None, "none", f"what is done about {d} transfers", _LEVELS, True)
+          for d in GUARDED),
         # XLA's CPU client admits 32 per device and deadlocks there; see meshrt.runtime.flight.
         Field("max_in_flight", int, 8, "none", "pending executions of a device set", minimum=2, maximum=24),
     )

@@ -13,19 +13,20 @@ from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any
 
 from meshrt import errors
-from meshrt.config import FIELDS, settings
+from meshrt.config import FIELDS, GUARDED, settings
 
 __all__ = [
     "debug_infs", "debug_nans", "default_device", "default_matmul_precision", "default_prng_impl", "disable_jit",
-    "enable_x64", "log_compiles", "numpy_dtype_promotion",
+    "enable_x64", "log_compiles", "numpy_dtype_promotion", "transfer_guard", "transfer_guard_device_to_device",
+    "transfer_guard_device_to_host", "transfer_guard_host_to_device",
 ]  # fmt: skip
 
 
 class _Inside(ContextDecorator):
     """Another value of a setting, for the current thread and as long as the block or the decorated call lasts."""
 
-    def __init__(self, name: str, value: Any):
-        self._values = {name: value}
+    def __init__(self, values: dict[str, Any]):
+        self._values = values
         self._entered: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> None:
@@ -37,8 +38,7 @@ class _Inside(ContextDecorator):
         self._entered.pop().__exit__(*details)
 
     def _recreate_cm(self) -> _Inside:
-        (item,) = self._values.items()
-        return _Inside(*item)
+        return _Inside(self._values)
 
 
 class SettingContext:
@@ -50,17 +50,18 @@ class SettingContext:
       ConfigError: the setting cannot have this value.
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("name", "sets")
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, *others: str):
+        self.name, self.sets = name, (name, *others)
 
     def __call__(self, *value: Any) -> _Inside:
         if len(value) > 1 or (not value and FIELDS[self.name].type is not bool):
             raise errors.ArgumentTypeError(
                 f"meshrt.{self.name} takes one value, as in `with meshrt.{self.name}({settings.read(self.name)!r}):`"
             )
-        return _Inside(self.name, settings.checked(self.name, value[0] if value else True))
+        checked = settings.checked(self.name, value[0] if value else True)
+        return _Inside(dict.fromkeys(self.sets, checked))
 
     @property
     def value(self) -> Any:
@@ -85,3 +86,7 @@ disable_jit = SettingContext("disable_jit")
 debug_nans = SettingContext("debug_nans")
 debug_infs = SettingContext("debug_infs")
 log_compiles = SettingContext("log_compiles")
+transfer_guard = SettingContext("transfer_guard", *(f"transfer_guard_{d}" for d in GUARDED))
+transfer_guard_host_to_device = SettingContext("transfer_guard_host_to_device")
+transfer_guard_device_to_device = SettingContext("transfer_guard_device_to_device")
+transfer_guard_device_to_host = SettingContext("transfer_guard_device_to_host")

@@ -18,7 +18,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, register_aval
-from meshrt.runtime import array_text, dlpack, jaxlib_api, sub_byte
+from meshrt.runtime import array_text, dlpack, guards, jaxlib_api, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.pieces import cut, fill
 from meshrt.runtime.signature import Signature, extents, local_positions, shard_slices, signature
@@ -262,6 +262,8 @@ class Array(ArrayOperators, metaclass=_ArrayType):
     def copy_to_host_async(self) -> None:
         """Begins to fetch the value, so that a later `numpy.asarray` waits less."""
         self._check()
+        if guards.active and self._sig.local and self._sig.local_devices[0].platform != "cpu":
+            guards.check("device_to_host", self.aval, self.sharding, True)
         if self._npy is None and self._sig.sharding.num_devices == 1:
             jaxlib_api.start_copy_to_host(self._buf)
 
@@ -308,6 +310,8 @@ class Array(ArrayOperators, metaclass=_ArrayType):
     def _shard_numpy(self, local: int) -> np.ndarray:
         """The physical value of this process's `local`-th part, read-only."""
         dtype = self._sig.physical.dtype
+        if guards.active and self._sig.local_devices[0].platform != "cpu":
+            guards.check("device_to_host", self.aval, self.sharding, False)
         if dtype in sub_byte.WIDER:
             buffer, wide = sub_byte.widened(self._buf, self._sig)
             whole = jaxlib_api.shard_to_numpy(buffer, wide.local_devices, local, wide.physical.dtype)

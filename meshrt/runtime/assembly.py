@@ -10,7 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import guards, jaxlib_api
 from meshrt.runtime.array import Array, Signature, assembled, signature
 from meshrt.runtime.reshard import reshard
 from meshrt.runtime.signature import extents, filled, local_parts, local_positions
@@ -89,6 +89,8 @@ def make_array_from_callback(
     parts = [v if v.dtype == stored else v.astype(stored) for v in values]
     if sig.parts is not None:
         parts = [filled(part, sig.shard_shape) for part in parts]
+    if guards.active:
+        guards.check("host_to_device", sig.aval, sharding, False)
     buffer = jaxlib_api.put(
         sig.stored, sig.native, [parts[k] for k in held.which], sig.local_devices, may_alias=False
     )  # fmt: skip
@@ -228,6 +230,8 @@ def _from_local(sharding: Sharding, local_data: Any, global_shape: Sequence[int 
                 part.append(slice(start, start + extents(index, shape)[d]))
         value = np.asarray(local[tuple(part)], dtype=sig.stored.dtype)
         parts.append(filled(value, sig.shard_shape))
+    if guards.active:
+        guards.check("host_to_device", sig.aval, sharding, False)
     buffer = jaxlib_api.put(
         sig.stored, sig.native, [parts[k] for k in held.which], sig.local_devices, may_alias=False
     )  # fmt: skip

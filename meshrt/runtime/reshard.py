@@ -14,7 +14,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import mlir_type
-from meshrt.runtime import events, jaxlib_api
+from meshrt.runtime import events, guards, jaxlib_api
 from meshrt.runtime.array import Array, Signature, copied, copy_array, shard_slices, signature
 from meshrt.runtime.executable import compile_program
 from meshrt.sharding.mesh import AbstractMesh
@@ -25,12 +25,15 @@ from meshrt.sharding.spec import PartitionSpec
 __all__ = ["reshard"]
 
 
-def reshard(array: Array, target: Sharding, *, donate: bool = False, may_alias: bool = True) -> Array:
+def reshard(
+    array: Array, target: Sharding, *, donate: bool = False, may_alias: bool = True, explicit: bool = False
+) -> Array:
     """`array` with another sharding, committed.
 
     Args:
       donate: `array` is not needed any more; it may be deleted.
       may_alias: the result may share memory with `array`.
+      explicit: whether the program asked for it, as by device_put (see `meshrt.runtime.guards`).
 
     Raises:
       IndivisibleError: the target does not fit the shape. UnsupportedError: the parts would have to cross processes
@@ -46,6 +49,8 @@ def reshard(array: Array, target: Sharding, *, donate: bool = False, may_alias: 
             out = Array(jaxlib_api.rewrap(array._buf, sig.stored, sig.native), sig)
             out._share_with(array)
             return out if may_alias else copy_array(out)
+    if guards.active:
+        guards.check("device_to_device", array.aval, target, explicit)
     out = Array(_moved(array, sig), sig)
     if set(source.device_assignment) == set(target.device_assignment):
         # Shards that stay where they are may not have been copied.

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.runtime import backend, dlpack, jaxlib_api, reshard
+from meshrt.runtime import backend, dlpack, guards, jaxlib_api, reshard
 from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
 
@@ -61,9 +61,14 @@ def from_numpy(
     return Array(buffer_of(value, sig, may_alias=may_alias), sig)
 
 
-def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False) -> Any:
-    """A buffer of a host value (NumPy array, scalar) laid out as `sig` says; converts to its dtype."""
+def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False, explicit: bool = False) -> Any:
+    """A buffer of a host value (NumPy array, scalar) laid out as `sig` says; converts to its dtype.
+
+    `explicit` is whether the transfer was asked for (`meshrt.runtime.guards`).
+    """
     physical = sig.physical
+    if guards.active:
+        guards.check("host_to_device", sig.aval, sig.sharding, explicit)
     if physical.dtype == dtypes.float0:
         raise errors.UnsupportedError(
             f"an array of dtype float0 ({physical.shape}) has no data to put on a device; it is the tangent of an "
@@ -95,11 +100,15 @@ def scalar(value: Any, sig: Signature) -> Array:
 
     Nobody may donate it.
     """
+    if guards.active:  # as for one that is not kept
+        guards.check("host_to_device", sig.aval, sig.sharding, False)
     return _scalar(value, _sign(value), sig)
 
 
 def scalar_beside(value: Any, neighbour: Array) -> Array:
     """One of SCALARS as an array on the one device of `neighbour`, kept as `scalar` is; not committed."""
+    if guards.active:
+        guards.check("host_to_device", aval_of(value), neighbour._sig.sharding, False)
     return _beside(value, _sign(value), neighbour._sig.sharding, config.trace_key())
 
 
@@ -136,13 +145,13 @@ def put_leaf(leaf: Any, target: Sharding | None, donate: bool | None, may_alias:
     if type(leaf) is Array:
         if target is None:
             return leaf if may_alias is not False else copy_array(leaf)
-        return reshard.reshard(leaf, target, donate=bool(donate), may_alias=may_alias is not False)
+        return reshard.reshard(leaf, target, donate=bool(donate), may_alias=may_alias is not False, explicit=True)
     aval = aval_of(leaf)
     if target is None:
         sig = signature(aval, SingleDeviceSharding(backend.default_device()), False)
     else:
         sig = signature(aval, target, True)
-    return Array(buffer_of(leaf, sig, may_alias=bool(may_alias)), sig)
+    return Array(buffer_of(leaf, sig, may_alias=bool(may_alias), explicit=True), sig)
 
 
 def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Array:
@@ -180,7 +189,7 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
             )
     aval = ShapedArray(value.shape, dtypes.canonicalize_dtype(value.dtype))
     sig = signature(aval, place, True)
-    return Array(buffer_of(value, sig, may_alias=shareable and not copy), sig)
+    return Array(buffer_of(value, sig, may_alias=shareable and not copy, explicit=True), sig)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -198,7 +207,8 @@ def copy_to_host_async(x: Any) -> Any:
 def device_get(x: Any) -> Any:
     """The tree with NumPy arrays in place of arrays (read-only); other leaves stay."""
     copy_to_host_async(x)
-    return tree_util.tree_map(lambda leaf: leaf.__array__() if type(leaf) is Array else leaf, x)
+    with guards.explicitly():
+        return tree_util.tree_map(lambda leaf: leaf.__array__() if type(leaf) is Array else leaf, x)
 
 
 def block_until_ready(x: Any) -> Any:

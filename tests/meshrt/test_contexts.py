@@ -175,7 +175,7 @@ def test_misuse():
     assert "now None" in repr(meshrt.default_device)
 
 
-@pytest.mark.parametrize("name", ["transfer_guard", "debug_key_reuse", "check_tracer_leaks", "numpy_rank_promotion"])
+@pytest.mark.parametrize("name", ["thread_guard", "debug_key_reuse", "check_tracer_leaks", "numpy_rank_promotion"])
 def test_settings_that_do_not_exist(name):
     with pytest.raises(AttributeError, match=f"meshrt.{name} is not implemented"):
         getattr(meshrt, name)
