@@ -20,7 +20,7 @@ from meshrt.core.types import ShapedArray
 if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
 
-__all__ = ["Application", "Spec", "alike", "axes_of", "each", "keeps", "parts", "refusal", "whole"]
+__all__ = ["Application", "Spec", "alike", "axes_of", "each", "keeps", "matrices", "parts", "refusal", "shown", "whole"]
 
 # One entry per dimension: None, an axis, or a tuple of axes, major first.
 Spec = tuple[Any, ...]
@@ -116,6 +116,18 @@ def keeps(name: str) -> Policy:
         return [spec] * len(app.types)
 
     return policy
+
+
+def matrices(app: Application) -> list[Spec]:
+    """The last two dimensions of all operands are whole, those before, the batch, split alike."""
+    name, batches = app.primitive.name, []
+    for i, spec in enumerate(app.specs):
+        if any(e is not None for e in spec[-2:]):
+            app.refuse(f"Input {i} to {name} must be unsharded on non-batch dimensions, but got {shown(spec)}.")
+        batches.append(spec[:-2])
+    if any(b != batches[0] for b in batches):
+        app.refuse(f"All inputs to {name} must have the same batch sharding, but got {batches}.")
+    return [batches[0] + (None,) * (t.ndim - len(batches[0])) for t in app.types]
 
 
 def each(*policies: Policy) -> Policy:

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array, instantiate, linear_jvp, zeros
+from meshrt.core.explicit import alike, each, keeps
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -69,9 +70,14 @@ def _concatenate_batch(size: int, args: Sequence[Any], dims: Sequence[Any], para
     return concatenate_p.bind(*args, dimension=dimension + (d <= dimension)), d
 
 
+_concatenate_explicit = each(
+    alike("All operands should have the same sharding. Got shardings {specs}."), lambda app: app.specs[:1]
+)
+
+
 concatenate_p = Primitive(
     "concatenate", _concatenate_infer, lower=_concatenate_lower, jvp=_concatenate_jvp, transpose=_concatenate_transpose,
-    batch=_concatenate_batch, finite=True,
+    batch=_concatenate_batch, explicit=_concatenate_explicit, finite=True,
 )  # fmt: skip
 
 
@@ -125,7 +131,7 @@ def _split_transpose(cts: Sequence[Any], x: Any, *, sizes: Sequence[int], axis: 
     parts = []
     for ct, size in zip(cts, sizes):
         shape = (*x.aval.shape[:axis], size, *x.aval.shape[axis + 1 :])
-        parts.append(zeros(ShapedArray(shape, dtype)) if ct is None else ct)
+        parts.append(zeros(x.aval.update(shape=shape, dtype=dtype, sharding=x.aval.sharding)) if ct is None else ct)
     return [concatenate_p.bind(*parts, dimension=axis)]
 
 
@@ -137,6 +143,7 @@ def _split_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
 
 split_p = Primitive(
     "split", _split_infer, lower=_split_lower, jvp=_split_jvp, transpose=_split_transpose, batch=_split_batch,
+    explicit=keeps("split"),
     multiple_results=True, finite=True,
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from meshrt import config, dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import batched_asked, transpose
 from meshrt.core.completion import OUT_SHARDING, asked, declared
-from meshrt.core.explicit import Application, axes_of
+from meshrt.core.explicit import Application, Spec, axes_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -114,7 +114,7 @@ def _dot_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> 
     return out, total
 
 
-def _dot_explicit(app: Application) -> None:
+def _dot_explicit(app: Application) -> list[Spec] | None:
     """Where both operands are split along the contraction, whether to add up is for the user to say."""
     (xc, yc), (xb, yb) = app.params["dimension_numbers"]
     x, y = app.specs
@@ -122,7 +122,7 @@ def _dot_explicit(app: Application) -> None:
     asked = app.params.get(OUT_SHARDING)
     if asked is not None:
         _check_unreduced(app, asked.spec, lhs_contracting_spec, rhs_contracting_spec)
-        return
+        return None
     lhs_batch, rhs_batch = tuple(x[i] for i in xb), tuple(y[i] for i in yb)
     if any(p is not None and q is not None and p != q for p, q in zip(lhs_batch, rhs_batch)):
         app.refuse(
@@ -144,6 +144,8 @@ def _dot_explicit(app: Application) -> None:
             f"{rhs_contracting_spec=}.",
             _OUT,
         )
+    free = [[e for i, e in enumerate(s) if i not in (*c, *b)] for s, c, b in ((x, xc, xb), (y, yc, yb))]
+    return [(*lhs_batch, *free[0], *free[1])]
 
 
 _OUT = "give `out_sharding=P(...)`, for example with the contracted axes dropped (they are summed over)"

@@ -23,6 +23,7 @@ from meshrt.primitives.control_checks import (
     need_callable,
 )
 from meshrt.primitives.control_scan import scan_p
+from meshrt.primitives.control_scan_lowering import check_xs
 from meshrt.primitives.control_staging import promote_weak, with_vars
 from meshrt.primitives.reshape import expand_dims
 from meshrt.primitives.slice import index_in_dim, slice_in_dim
@@ -74,7 +75,8 @@ def scan(
 def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll: int) -> tuple[Any, Any]:
     x_leaves, x_tree = flatten(xs)
     x_avals = [aval_of(x) for x in x_leaves]
-    slices = [a.with_shape(a.shape[1:]) for a in x_avals]
+    check_xs(x_avals)
+    slices = [a.without(0) for a in x_avals]
     carry, carry_tree = flatten(init)
     in_tree = tree_util.treedef_tuple([carry_tree, x_tree])
 

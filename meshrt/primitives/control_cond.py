@@ -282,7 +282,7 @@ def _select(
     columns = []
     for i, b in enumerate(branches):
         taken, singular = eq_p.bind(index, np.int32(i)), _may_be_singular(b)
-        gated = [_gated(axis.size, taken, x, 0 if m else None, singular) for x, m in zip(operands, batched)]
+        gated = [_gated(axis.extent, taken, x, 0 if m else None, singular) for x, m in zip(operands, batched)]
         closed, _ = batch_jaxpr(b, axis, tuple(m for _, m in gated), True)
         columns.append(eval_jaxpr(closed.jaxpr, (), [*closed.consts, *[x for x, _ in gated]]))
     outs = []

@@ -183,7 +183,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     operands = [
         *closed.consts,
         *[x if d is None else move_dim(x, d, 0) for x, d in consts],
-        *[bring_to_front(axis.size, x, d) if b else x for (x, d), b in zip(carry, b_carry)],
+        *[bring_to_front(axis.extent, x, d) if b else x for (x, d), b in zip(carry, b_carry)],
         *[x if d is None else move_dim(x, d, 1) for x, d in xs],
     ]
     outs = scan_p.bind(*operands, **{**params, "jaxpr": closed.jaxpr, "num_consts": len(closed.consts) + num_consts})

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
+from meshrt.core.explicit import refusal
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
@@ -29,14 +30,25 @@ def infer(
     for x in xs:
         if not x.shape or x.shape[0] != length:
             raise errors.ArgumentTypeError(f"scan of length {length} over an array of type {x.str_short()}")
-    slices = [x.with_shape(x.shape[1:]) for x in xs]
+    check_xs(xs)
+    slices = [x.without(0) for x in xs]
     for got, want in zip((*consts, *carry, *slices), (a for part in expected for a in part), strict=True):
         if got.shape != want.shape or got.dtype != want.dtype:
             raise errors.ArgumentTypeError(
                 f"scan: an operand of type {got.str_short()} where the body takes {want.str_short()}"
             )
     outs = jaxpr.out_avals
-    return [*outs[:num_carry], *[y.with_shape((length, *y.shape)) for y in outs[num_carry:]]]
+    return [*outs[:num_carry], *[y.batched(length) for y in outs[num_carry:]]]
+
+
+def check_xs(xs: Sequence[ShapedArray]) -> None:
+    """ShardingTypeError if Explicit axes split the dimension that a scan walks over."""
+    if any(x.sharding is not None and x.sharding.spec.partitions[0] is not None for x in xs):
+        specs = ", ".join([str(x.sharding.spec) if x.sharding is not None else "P()" for x in xs])
+        raise refusal(
+            "scan", xs, f"0th dimension of all xs should be replicated. Got {specs}.",
+            "scan over another dimension (moveaxis)",
+        )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None:
         hoisting.want(v)
     prelude, forward, takes = hoisting.split(body.outvars, stacked)
     before, invariant = fresh_copy(prelude, eqn.invars[:num_consts])
-    stacks = [Var(v.aval.with_shape((length, *v.aval.shape))) for v in stacked]
+    stacks = [Var(v.aval.batched(length)) for v in stacked]
     first = eqn.replace(
         [*eqn.invars[:num_consts], *[invariant[i] for i in takes], *eqn.invars[num_consts:]], [*eqn.outvars, *stacks],
         {**params, "jaxpr": forward, "num_consts": num_consts + len(takes)},

@@ -143,6 +143,8 @@ def describe_difference(a: ShapedArray, b: ShapedArray) -> str | None:
     if a.shape != b.shape:
         ranks = f" (ranks {a.ndim} and {b.ndim})" if a.ndim != b.ndim else ""
         parts.append(f"the shapes do not match{ranks}")
+    if not parts and a.sharding is not b.sharding:
+        parts.append("the shardings do not match (reshard one with meshrt.sharding.reshard, or give out_sharding)")
     return " and ".join(parts) or None
 
 

@@ -179,7 +179,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     consts, body_consts, carry = split3(list(zip(args, dims)), cond_n, body_n)
     consts = [*test.consts, *[x if d is None else move_dim(x, d, 0) for x, d in consts]]
     body_consts = [*closed.consts, *[x if d is None else move_dim(x, d, 0) for x, d in body_consts]]
-    carry = [bring_to_front(axis.size, x, d) if b else x for (x, d), b in zip(carry, carry_b)]
+    carry = [bring_to_front(axis.extent, x, d) if b else x for (x, d), b in zip(carry, carry_b)]
     new = {
         "cond_jaxpr": test.jaxpr, "cond_nconsts": len(consts),
         "body_jaxpr": closed.jaxpr, "body_nconsts": len(body_consts),

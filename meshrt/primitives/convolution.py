@@ -14,6 +14,8 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import i64_array, refuse_out_sharding, reshape, transpose
+from meshrt.core.completion import OUT_SHARDING
+from meshrt.core.explicit import Application, Spec, keeps, shown
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -283,6 +285,21 @@ def _batch_rhs(size: int, args: Sequence[Any], dim: Any, params: dict[str, Any])
     return merge(out, channels, channels + 1), channels
 
 
+def _explicit(app: Application) -> Sequence[Spec] | None:
+    """Kernels are whole, and so are the features of images; what splits anything else is said by `out_sharding`."""
+    if OUT_SHARDING in app.params:
+        return None
+    numbers = app.params["dimension_numbers"]
+    lhs, rhs = app.specs
+    if any(e is not None for e in rhs) or lhs[numbers.lhs_spec[1]] is not None:
+        app.refuse(
+            "Please specify the output sharding via `out_sharding` parameter of `conv_general_dilated`: the kernel "
+            f"and the features of its input must be unsharded. Got lhs {shown(lhs)} and rhs {shown(rhs)}.",
+            "give `out_sharding=P(...)`",
+        )
+    return keeps("conv_general_dilated")(app)
+
+
 conv_general_dilated_p = Primitive(
     "conv_general_dilated",
     _infer,
@@ -290,6 +307,7 @@ conv_general_dilated_p = Primitive(
     jvp=_jvp,
     transpose=_transpose,
     batch=_batch,
+    explicit=_explicit,
     contraction=True,
     finite=True,
 )

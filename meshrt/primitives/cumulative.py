@@ -14,6 +14,7 @@ import numpy as np
 from meshrt import errors, tree_util
 from meshrt.core.basic.pointwise import has_kind
 from meshrt.core.basic.shapes import canonical_axis, linear_jvp
+from meshrt.core.explicit import whole
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import trace_to_jaxpr
@@ -204,6 +205,12 @@ def _operation(name: str) -> Callable[..., Any]:
     return lambda ctx, dtype: ctx.scalar_region(name, dtype)
 
 
+_unsplit = whole(
+    lambda params: (params["axis"],),
+    "Input should be unsharded over the axis being reduced. Got input type={type} and axis={dim}.",
+)
+
+
 def _primitive(
     name: str,
     kinds: str,
@@ -214,7 +221,7 @@ def _primitive(
 ) -> Primitive:
     primitive = Primitive(
         name, _infer(name, kinds), lower=_lower(identity, region), jvp=jvp, transpose=transpose,
-        batch=_batch(lambda: primitive), absent=NOT_LINEAR if transpose is None else {},
+        batch=_batch(lambda: primitive), explicit=_unsplit, absent=NOT_LINEAR if transpose is None else {},
     )  # fmt: skip
     return primitive
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import broadcast_in_dim, i64_array, move_dim, reduce_sum_p
+from meshrt.core.explicit import matrices
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -177,6 +178,7 @@ qr_p: Primitive = Primitive(
     _qr_infer,
     lower=_qr_lower,
     jvp=_qr_jvp,
+    explicit=matrices,
     batch=_batch(lambda: qr_p),
     multiple_results=True,
     absent=NOT_LINEAR,
@@ -263,6 +265,7 @@ eigh_p: Primitive = Primitive(
     _eigh_infer,
     lower=_eigh_lower,
     jvp=_eigh_jvp,
+    explicit=matrices,
     batch=_batch(lambda: eigh_p),
     multiple_results=True,
     absent=NOT_LINEAR,
@@ -384,6 +387,7 @@ svd_p: Primitive = Primitive(
     _svd_infer,
     lower=_svd_lower,
     jvp=_svd_jvp,
+    explicit=matrices,
     batch=_batch(lambda: svd_p),
     multiple_results=True,
     absent=NOT_LINEAR,

@@ -22,6 +22,7 @@ from meshrt.core.basic.shapes import (
     reshape,
     zeros,
 )
+from meshrt.core.explicit import Application, Spec, keeps
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -87,7 +88,7 @@ def _dynamic_slice_jvp(
 
 
 def _dynamic_slice_transpose(ct: Any, x: Any, *starts: Any, slice_sizes: tuple[int, ...]) -> list[Any]:
-    base = zeros(ShapedArray(x.aval.shape, aval_of(ct).dtype))
+    base = zeros(x.aval.update(dtype=aval_of(ct).dtype))
     return [dynamic_update_slice_p.bind(base, ct, *starts), *[None] * len(starts)]
 
 
@@ -125,7 +126,7 @@ def _dynamic_slice_batch(
 
 dynamic_slice_p = Primitive(
     "dynamic_slice", _dynamic_slice_infer, lower=_dynamic_slice_lower, jvp=_dynamic_slice_jvp,
-    transpose=_dynamic_slice_transpose, batch=_dynamic_slice_batch, finite=True,
+    transpose=_dynamic_slice_transpose, batch=_dynamic_slice_batch, explicit=keeps("dynamic_slice"), finite=True,
 )  # fmt: skip
 
 
@@ -155,10 +156,11 @@ def _dus_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]
 
 
 def _dus_transpose(ct: Any, x: Any, update: Any, *starts: Any) -> list[Any]:
-    shape = update.aval.shape if is_undefined(update) else aval_of(update).shape
+    kind = update.aval if is_undefined(update) else aval_of(update)
+    shape = kind.shape
     ct_x = ct_update = None
     if is_undefined(x):
-        ct_x = dynamic_update_slice_p.bind(ct, zeros(ShapedArray(shape, aval_of(ct).dtype)), *starts)
+        ct_x = dynamic_update_slice_p.bind(ct, zeros(kind.update(dtype=aval_of(ct).dtype)), *starts)
     if is_undefined(update):
         ct_update = dynamic_slice_p.bind(ct, *starts, slice_sizes=shape)
     return [ct_x, ct_update, *[None] * len(starts)]
@@ -181,6 +183,16 @@ def _dus_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict
     return scatter_p.batch(size, [x, indices, update], [dims[0], index_dim, dims[1]], scatter_params)
 
 
+def _dus_explicit(app: Application) -> list[Spec]:
+    x, update = app.avals[:2]
+    if app.specs[0] != app.specs[1]:
+        app.refuse(
+            "dynamic_update_slice operand sharding must be equal to update sharding, got operand sharding "
+            f"{x.str_short()} and update sharding {update.str_short()}."
+        )
+    return [app.specs[0]]
+
+
 dynamic_update_slice_p = Primitive(
     "dynamic_update_slice",
     _dus_infer,
@@ -188,6 +200,7 @@ dynamic_update_slice_p = Primitive(
     jvp=_dus_jvp,
     transpose=_dus_transpose,
     batch=_dus_batch,
+    explicit=_dus_explicit,
     finite=True,
 )
 

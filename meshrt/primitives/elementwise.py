@@ -486,7 +486,7 @@ def _clamp_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
 clamp_p = Primitive(
     "clamp", _clamp_infer, jvp=_clamp_jvp, batch=_clamp_batch, fuses=True,
     lower=lambda ctx, eqn, lo, x, hi: ctx.op("stablehlo.clamp", [lo, x, hi], eqn.outvars[0].aval),
-    absent=NOT_LINEAR, finite=True,
+    absent=NOT_LINEAR, finite=True, explicit=lambda app: [app.specs[1]],
 )  # fmt: skip
 
 

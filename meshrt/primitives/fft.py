@@ -11,6 +11,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import canonical_shape, i64_array, linear_jvp, move_dim
+from meshrt.core.explicit import keeps
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -112,7 +113,8 @@ def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str
 
 
 fft_p: Primitive = Primitive(
-    "fft", _infer, lower=_lower, jvp=linear_jvp(lambda: fft_p), transpose=_transpose, batch=_batch
+    "fft", _infer, lower=_lower, jvp=linear_jvp(lambda: fft_p), transpose=_transpose, batch=_batch,
+    explicit=keeps("fft"),
 )
 
 

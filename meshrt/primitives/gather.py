@@ -20,6 +20,8 @@ from meshrt.core.basic.shapes import (
     move_dim,
     zeros,
 )
+from meshrt.core.completion import OUT_SHARDING
+from meshrt.core.explicit import Application
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -169,7 +171,7 @@ def _transpose(
         d.operand_batching_dims,
         d.start_indices_batching_dims,
     )
-    base = zeros(ShapedArray(operand.aval.shape, aval_of(ct).dtype))
+    base = zeros(operand.aval.update(dtype=aval_of(ct).dtype))
     out = scatter_add_p.bind(
         base, indices, ct, dimension_numbers=numbers, indices_are_sorted=indices_are_sorted,
         unique_indices=unique_indices, mode=mode,
@@ -202,7 +204,31 @@ def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str
     return gather_p.bind(operand, indices, **{**params, "dimension_numbers": n, "slice_sizes": sizes}), 0
 
 
-gather_p = Primitive("gather", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, finite=True)
+def _gather_explicit(app: Application) -> None:
+    """Dimensions that are indexed into must not be split, nor must those of the indices that are not batched."""
+    if OUT_SHARDING in app.params:
+        return
+    d, sizes = app.params["dimension_numbers"], app.params["slice_sizes"]
+    operand, indices = app.specs
+    clear = all(operand[i] is None or sizes[i] == app.avals[0].shape[i] for i in d.start_index_map)
+    clear = clear and all(
+        None in (operand[i], indices[j]) or operand[i] == indices[j]
+        for i, j in zip(d.operand_batching_dims, d.start_indices_batching_dims)
+    )
+    clear = clear and all(e is None for i, e in enumerate(indices) if i not in d.start_indices_batching_dims)
+    if not clear:
+        app.refuse(
+            "Use `.at[...].get(out_sharding=)` to provide output PartitionSpec for the gather indexing as out sharding "
+            "could not be resolved unambiguously (or would require collectives on inputs). Got "
+            f"operand={app.avals[0].str_short()}, indices={app.avals[1].str_short()}.",
+            "give `x.at[...].get(out_sharding=P(...))`",
+        )
+
+
+gather_p = Primitive(
+    "gather", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, explicit=_gather_explicit,
+    finite=True,
+)  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import bring_to_front, move_dim
+from meshrt.core.completion import OUT_SHARDING
+from meshrt.core.explicit import Application, Spec
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray
@@ -291,6 +293,41 @@ def _batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
     return batch
 
 
+def _scatter_explicit(app: Application) -> list[Spec] | None:
+    """The operand stays split as it is, where what is written lies in one part of it and is known there."""
+    if OUT_SHARDING in app.params:
+        return None
+    d = app.params["dimension_numbers"]
+    (operand, indices, updates), (x, index, u) = app.specs, app.avals
+    batched, window = d.scatter_indices_batching_dims, d.update_window_dims
+    places = [i for i in range(u.ndim) if i not in window]  # in the updates, of the dimensions of the indices
+    update_batched = [places[i] for i in batched]
+    kept = [i for i in range(x.ndim) if i not in d.inserted_window_dims and i not in d.operand_batching_dims]
+    groups = [
+        {operand[i], indices[j], updates[k]} - {None}
+        for i, j, k in zip(d.operand_batching_dims, batched, update_batched)
+    ]
+    clear = all(len(g) <= 1 for g in groups)
+    clear = clear and all(
+        updates[k] in (None, operand[i]) and (u.shape[k] == x.shape[i] or operand[i] is None)
+        for k, i in zip(window, kept)
+    )
+    clear = clear and all(operand[i] is None for i in d.inserted_window_dims)
+    clear = clear and all(updates[k] is None for k in places if k not in update_batched)
+    clear = clear and all(e is None for i, e in enumerate(indices) if i not in batched)
+    if not clear:
+        app.refuse(
+            "Use `.at[...].set/add/mul/...(out_sharding=)` to provide output PartitionSpec for the scatter update as "
+            "out sharding could not be resolved unambiguously (or would require collectives on inputs). Got "
+            f"operand={x.str_short()}, indices={index.str_short()}, updates={u.str_short()}.",
+            "give `x.at[...].set(y, out_sharding=P(...))`",
+        )
+    out = list(operand)
+    for i, g in zip(d.operand_batching_dims, groups):
+        out[i] = next(iter(g), None)
+    return [tuple(out)]
+
+
 def scatter_primitive(
     name: str,
     combine: str | None,
@@ -301,6 +338,6 @@ def scatter_primitive(
     """Declares a scatter that combines with the binary StableHLO operation `combine` (None replaces)."""
     primitive: Primitive = Primitive(
         name, _infer(name), lower=_lower(combine), jvp=jvp, transpose=transpose, batch=_batch(lambda: primitive),
-        finite=finite, absent=NOT_LINEAR if transpose is None else {},
+        finite=finite, explicit=_scatter_explicit, absent=NOT_LINEAR if transpose is None else {},
     )  # fmt: skip
     return primitive

@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front, move_dim, reshape, transpose, zeros
+from meshrt.core.explicit import matrices
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -202,6 +203,7 @@ cholesky_p = Primitive(
     _cholesky_infer,
     lower=_cholesky_lower,
     jvp=_cholesky_jvp,
+    explicit=matrices,
     batch=_cholesky_batch,
     absent=NOT_LINEAR,
 )

@@ -69,7 +69,7 @@ def _replace_transpose(ct: Any, operand: Any, indices: Any, updates: Any, **para
     aval = _known_aval(updates)
     ct_operand = ct_updates = None
     if is_undefined(operand):
-        ct_operand = scatter_p.bind(ct, indices, zeros(ShapedArray(aval.shape, aval_of(ct).dtype)), **params)
+        ct_operand = scatter_p.bind(ct, indices, zeros(aval.update(dtype=aval_of(ct).dtype)), **params)
     if is_undefined(updates):
         ct_updates = read_back(ct, indices, aval, params)
     return [ct_operand, None, ct_updates]

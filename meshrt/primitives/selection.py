@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, zeros
+from meshrt.core.explicit import Application, Spec, shown
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -96,6 +97,24 @@ def _select_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: d
     return select_n_p.bind(which, *cases), 0
 
 
+def _select_explicit(app: Application) -> list[Spec]:
+    """Split cases are split alike, and `which` as they are.
+
+    Those that are not split at all are cut to match: a type does not say whether they are meant to be whole, or are
+    zeros that nobody has split yet.
+    """
+    which, *cases = app.specs
+    split = [c for c in cases if any(c)]
+    if any(c != split[0] for c in split):
+        app.refuse(f"select cases must have the same shardings, got [{', '.join(map(shown, cases))}].")
+    if any(which) and split and which != split[0]:
+        app.refuse(
+            "select `which` must be scalar or have the same sharding as cases, got `which` sharding "
+            f"{shown(which)} but case sharding {shown(split[0])}."
+        )
+    return [split[0] if split else which if app.avals[0].ndim else cases[0]]
+
+
 select_n_p = Primitive(
     "select_n",
     _select_infer,
@@ -103,6 +122,7 @@ select_n_p = Primitive(
     jvp=_select_jvp,
     transpose=_select_transpose,
     batch=_select_batch,
+    explicit=_select_explicit,
     fuses=True,
     finite=True,
 )

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array
+from meshrt.core.explicit import alike, each, whole
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -121,6 +122,14 @@ sort_p = Primitive(
     lower=_sort_lower,
     jvp=_sort_jvp,
     batch=_sort_batch,
+    explicit=each(
+        whole(
+            lambda params: (params["dimension"],),
+            "Arguments to sort must be unsharded over the sorting dimension. Got arg sharding={spec} and sorting "
+            "dimension={dim}.",
+        ),
+        alike("Arguments to sort must have equal shardings, got: {specs}."),
+    ),
     multiple_results=True,
     absent=NOT_LINEAR,
 )
@@ -203,6 +212,11 @@ top_k_p = Primitive(
     lower=_top_k_lower,
     jvp=_top_k_jvp,
     batch=_top_k_batch,
+    explicit=whole(
+        lambda params: (params["axis"],),
+        "The input should be unsharded over the axis along which to compute the top_k values. Got input type={type} "
+        "and axis={dim}.",
+    ),
     multiple_results=True,
     absent=NOT_LINEAR,
 )

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from meshrt.core.axes import NamedAxis, bind_axes
-from meshrt.core.basic.shapes import bring_to_front
+from meshrt.core.basic.shapes import SplitSize, bring_to_front
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import aval_of
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = ["BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr", "names_in"]
@@ -18,12 +18,19 @@ __all__ = ["BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr
 
 class MappedAxis(NamedTuple):
     """A dimension that is mapped over: its size, the mesh axes that `vmap(spmd_axis_name=...)` lays it along, and the
-    name by which collectives call it, if it has one (`vmap(axis_name=...)`).
+    name by which collectives call it, if it has one (`vmap(axis_name=...)`). `along` is the sharding of one dimension
+    over the Explicit axes that split the mapped one, None where none do.
     """
 
     size: int
     mesh_axes: tuple[str, ...] = ()
     name: Hashable = None
+    along: Any = None
+
+    @property
+    def extent(self) -> int:
+        """The size, which says how the dimension is split where it is."""
+        return self.size if self.along is None else SplitSize(self.size, self.along)
 
     def hidden_by(self, names: Collection[Hashable]) -> MappedAxis:
         """The axis as it is to be mapped over inside a region that binds `names` itself: there it has none of them."""
@@ -75,7 +82,7 @@ class BatchTrace(Trace):
                 return self.parent.process_primitive(primitive, values, params)
             if primitive.batch is None:
                 raise missing_rule(primitive, "batch", "cannot be used under vmap")
-            out, out_dims = primitive.batch(axis if primitive.batch_axis else axis.size, values, dims, params)
+            out, out_dims = primitive.batch(axis if primitive.batch_axis else axis.extent, values, dims, params)
         finally:
             context.trace = saved
         if not primitive.multiple_results:
@@ -126,10 +133,6 @@ def batch_flat(
 _cache: WeakCache = WeakCache()
 
 
-def batched_aval(size: int, aval: ShapedArray) -> ShapedArray:
-    return aval.with_shape((size, *aval.shape))
-
-
 def batch_jaxpr(
     jaxpr: Jaxpr, axis: MappedAxis, batched: tuple[bool, ...], force_out: tuple[bool, ...] | bool = False
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
@@ -145,12 +148,12 @@ def _batch_jaxpr(jaxpr, axis, batched, force_out):
     if isinstance(force_out, bool):
         force_out = (force_out,) * len(jaxpr.outvars)
     trace = JaxprTrace(jaxpr.name)
-    args = [trace.argument(batched_aval(axis.size, a) if b else a) for a, b in zip(jaxpr.in_avals, batched)]
+    args = [trace.argument(a.batched(axis.size, axis.along) if b else a) for a, b in zip(jaxpr.in_avals, batched)]
     with set_trace(trace):
         dims = [0 if b else None for b in batched]
         outs, out_dims = batch_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), axis, args, dims)
         outs = [
-            bring_to_front(axis.size, o, d) if d is not None or force else o
+            bring_to_front(axis.extent, o, d) if d is not None or force else o
             for o, d, force in zip(outs, out_dims, force_out)
         ]
         closed = trace.close(args, outs)

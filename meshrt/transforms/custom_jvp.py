@@ -216,7 +216,7 @@ class BatchedJvpRule(MappableRule):
         wrap = lambda values: [trace.wrap(v, 0) if b and v is not None else v for v, b in zip(values, self.batched)]
         with set_trace(trace):
             outs, t_outs = self.rule(wrap(primals), wrap(tangents))
-        front = lambda v: bring_to_front(self.axis.size, *trace.unwrap(v))
+        front = lambda v: bring_to_front(self.axis.extent, *trace.unwrap(v))
         return [front(o) for o in outs], [None if t is None else _live_tangent(front(t)) for t in t_outs]
 
 

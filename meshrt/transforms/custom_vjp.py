@@ -285,7 +285,7 @@ class BatchedVjpRule(MappableRule):
             outs, residuals, backward = self.rule(wrapped, nonzeros)
         pairs = [trace.unwrap(r) for r in residuals]
         dims = tuple(d for _, d in pairs)
-        outs = [bring_to_front(self.axis.size, *trace.unwrap(o)) for o in outs]
+        outs = [bring_to_front(self.axis.extent, *trace.unwrap(o)) for o in outs]
         return outs, [v for v, _ in pairs], BatchedBackward(backward, self.axis, dims, self.batched)
 
 
@@ -310,7 +310,7 @@ class BatchedBackward(NamedTuple):
             if ct is None:
                 out.append(None)
                 continue
-            front = bring_to_front(self.axis.size, *trace.unwrap(ct))
+            front = bring_to_front(self.axis.extent, *trace.unwrap(ct))
             out.append(front if batched else reduce_sum_p.bind(front, axes=(0,)))
         return out
 

@@ -10,6 +10,7 @@ from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
+from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.high import flatten, opened
@@ -52,7 +53,7 @@ def vmap(
         dims = _in_dims(fun, in_axes, args, kwargs, leaves)
         size = _mapped_size(fun, leaves, dims, axis_size, tree)
         dims = [d if d is None else d % aval_of(x).ndim for d, x in zip(dims, leaves)]
-        axis, out_tree = MappedAxis(size, mesh_axes, axis_name), []
+        axis, out_tree = MappedAxis(size, mesh_axes, axis_name, _along(leaves, dims, fun, tree)), []
 
         def flat(*values: Any) -> list[Any]:
             inner_args, inner_kwargs = tree_unflatten(tree, values)
@@ -62,10 +63,41 @@ def vmap(
 
         outs, out_dims = batch_flat(flat, axis, leaves, dims)
         wanted = _out_dims(fun, out_axes, out_tree[-1], outs)
-        placed = [_place(size, o, d, w, fun) for o, d, w in zip(outs, out_dims, wanted)]
+        placed = [_place(axis.extent, o, d, w, fun) for o, d, w in zip(outs, out_dims, wanted)]
         return tree_unflatten(out_tree[-1], placed)
 
     return wrapped
+
+
+def _along(leaves: Any, dims: Any, fun: Callable[..., Any], tree: Any) -> Any:
+    """The sharding of the mapped dimension over Explicit axes, the same for all mapped arguments; None if not split."""
+    known = [aval_of(x).sharding for x in leaves]
+    if all(s is None for s in known):
+        return None
+    entries = [None if s is None else s.spec.partitions[d] for s, d in zip(known, dims) if d is not None]
+    if any(e != entries[0] for e in entries):
+        other = next(e for e in entries if e != entries[0])
+        raise errors.ShardingTypeError(
+            "Mapped away dimension of inputs passed to vmap should be sharded the same. Got inconsistent axis specs: "
+            f"{entries[0]} vs {other} for the arguments of {fun_name(fun)}: "
+            f"{_types(leaves, fun, tree)}. Reshard one of them with meshrt.sharding.reshard before"
+        )
+    if not entries or entries[0] is None:
+        return None
+    axes = entries[0] if isinstance(entries[0], tuple) else (entries[0],)
+    for x, s, d in zip(leaves, known, dims):
+        if d is None and s is not None and {*axes} & {*s.spec.axes}:
+            raise errors.ShardingTypeError(
+                "Unmapped values passed to vmap cannot be sharded along the mesh axis you are vmapping over. Got type: "
+                f"{aval_of(x).str_short()}, in_axes: None and vmapped mesh axis: {axes} for {fun_name(fun)}. Reshard "
+                "it with meshrt.sharding.reshard before, or map it too"
+            )
+    one = next(s for s, d in zip(known, dims) if s is not None and d is not None)
+    return one.update(spec=PartitionSpec(entries[0]))
+
+
+def _types(leaves: Any, fun: Callable[..., Any], tree: Any) -> str:
+    return ", ".join(f"{p}: {aval_of(x).str_short()}" for p, x in zip(argument_paths(fun, tree), leaves))
 
 
 def _in_dims(fun, in_axes, args, kwargs, leaves) -> list[int | None]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.basic.shapes import broadcast_in_dim, move_dim, reduce_sum_p
+from meshrt.core.basic.shapes import broadcast_in_dim, move_dim, reduce_sum_p, repeated
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of, short_dtype
@@ -212,18 +212,14 @@ def _batcher(get: Callable[[], Primitive]) -> Callable[..., Any]:
             if d is None and r == 0:
                 aligned.append(a)
             elif r == 0:
-                aligned.append(_expand(a, (size, *full_shape), (0,)))
+                aligned.append(broadcast_in_dim(a, (size, *full_shape), (0,)))
             elif d is None:
-                aligned.append(_expand(a, (size, *full_shape), tuple(range(1, rank + 1))))
+                aligned.append(repeated(size, a, 0))
             else:
                 aligned.append(move_dim(a, d, 0))
         return get().bind(*aligned, **params), 0
 
     return batch
-
-
-def _expand(x: Any, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
-    return broadcast_in_dim(x, shape, dims)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

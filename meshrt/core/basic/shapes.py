@@ -8,17 +8,19 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.completion import OUT_SHARDING, asked, declared
+from meshrt.core.explicit import Application, Spec, axes_of
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of, short_dtype
 
 __all__ = [
+    "SplitSize",
     "batch_together",
     "batched_asked",
     "bring_to_front",
@@ -36,6 +38,7 @@ __all__ = [
     "reduce_sum_p",
     "reducer",
     "refuse_out_sharding",
+    "repeated",
     "reshape",
     "reshape_p",
     "transpose",
@@ -201,6 +204,41 @@ def _reshape_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: 
     return reshape_p.bind(x, new_sizes=(size, *params["new_sizes"]), **batched_asked(params, x)), 0
 
 
+def _reshape_explicit(app: Application) -> list[Spec] | None:
+    """One dimension is taken apart, or several are joined to one; all others stay, but for those of size 1."""
+    if OUT_SHARDING in app.params:
+        return None
+    (spec,), old, new = app.specs, app.avals[0].shape, app.types[0].shape
+    if [n for n in old if n != 1] == [n for n in new if n != 1]:
+        rest = iter([e for n, e in zip(old, spec) if n != 1])
+        return [tuple(None if n == 1 else next(rest) for n in new)]
+    coarse, fine = (old, new) if len(new) > len(old) else (new, old)
+    first = next(i for i, (n, m) in enumerate(zip(coarse, fine)) if n != m) if coarse else 0
+    last = 0
+    while last < len(coarse) - first - 1 and coarse[-1 - last] == fine[-1 - last]:
+        last += 1
+    if len(coarse) - first - last != 1 or len(old) == len(new):
+        _refuse_reshape(app)
+    if len(new) > len(old):
+        return None
+    joined = list(spec[first : len(spec) - last])
+    while joined and joined[-1] is None:
+        joined.pop()
+    axes = tuple(a for e in joined for a in axes_of(e))
+    if None in joined or coarse[first] % app.parts(axes):
+        _refuse_reshape(app)
+    entry = None if not axes else axes[0] if len(axes) == 1 else axes
+    return [(*spec[:first], entry, *spec[len(spec) - last :])]
+
+
+def _refuse_reshape(app: Application) -> NoReturn:
+    app.refuse(
+        "This reshape is not supported. Please specify the sharding of the output via the `out_sharding` argument of "
+        f"meshrt.lax.reshape. Got operand type: {app.avals[0].str_short()}, new sizes: {app.types[0].shape}.",
+        "give `out_sharding=P(...)`",
+    )
+
+
 def _reshape_transpose(ct: Any, x: Any, *, new_sizes: tuple[int, ...], out_sharding: Any = None) -> list[Any]:
     return [reshape_p.bind(ct, new_sizes=x.aval.shape, **declared(x.aval, [aval_of(ct)]))]
 
@@ -208,7 +246,7 @@ def _reshape_transpose(ct: Any, x: Any, *, new_sizes: tuple[int, ...], out_shard
 reshape_p: Primitive = Primitive(
     "reshape", _reshape_infer, jvp=linear_jvp(lambda: reshape_p), batch=_reshape_batch, cheap=True,
     lower=lambda ctx, eqn, x: ctx.op("stablehlo.reshape", [x], eqn.outvars[0].aval),
-    transpose=_reshape_transpose, finite=True,
+    transpose=_reshape_transpose, explicit=_reshape_explicit, finite=True,
 )  # fmt: skip
 
 
@@ -280,12 +318,34 @@ def move_dim(value: Any, source: int, target: int) -> Any:
     return transpose(value, tuple(order))
 
 
+class SplitSize(int):
+    """The size of a mapped dimension that Explicit axes split: `along` is the sharding of a value of it alone."""
+
+    along: Any
+
+    def __new__(cls, size: int, along: Any) -> SplitSize:
+        made = super().__new__(cls, size)
+        made.along = along
+        return made
+
+
+def repeated(size: int, value: Any, position: int) -> Any:
+    """`value` along a new dimension at `position`: that of a batch of `size`, split as the batch is."""
+    aval = aval_of(value)
+    dims = tuple(i if i < position else i + 1 for i in range(aval.ndim))
+    wanted = {}
+    if isinstance(size, SplitSize):
+        own = aval.sharding if aval.sharding is not None else size.along.replicated(aval.ndim)
+        entries = insert(own.spec.partitions, position, size.along.spec.partitions[0])
+        wanted = {OUT_SHARDING: own.update(spec=own.spec.update(partitions=entries))}
+    return broadcast_in_dim_p.bind(
+        value, shape=insert(aval.shape, position, int(size)), broadcast_dimensions=dims, **wanted
+    )
+
+
 def bring_to_front(size: int, value: Any, dim: int | None) -> Any:
     """`value` with its batch dimension first, broadcast to `size` if it has none."""
-    if dim is not None:
-        return move_dim(value, dim, 0)
-    aval = aval_of(value)
-    return broadcast_in_dim(value, (size, *aval.shape), tuple(range(1, aval.ndim + 1)))
+    return repeated(size, value, 0) if dim is None else move_dim(value, dim, 0)
 
 
 def batch_together(size: int, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:
@@ -297,9 +357,7 @@ def batch_together(size: int, args: Sequence[Any], dims: Sequence[int | None]) -
         if d is not None:
             out.append(move_dim(x, d, target))
             continue
-        shape = aval_of(x).shape
-        kept = [i if i < target else i + 1 for i in range(len(shape))]
-        out.append(broadcast_in_dim(x, (*shape[:target], size, *shape[target:]), kept))
+        out.append(repeated(size, x, target))
     return out, target
 
 
