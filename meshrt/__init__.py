@@ -48,6 +48,7 @@ from meshrt.core.source import named_call, named_scope
 from meshrt.dtypes import float0
 from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
 from meshrt.jit import explain_cache_miss, jit
+from meshrt.primitives.axis_types import auto_axes, explicit_axes
 from meshrt.primitives.callback import pure_callback
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshard import reshard, typeof
@@ -98,6 +99,9 @@ __all__ = [
     "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree", "tree_util", "typeof", "value_and_grad",
     "vjp", "vmap",
 ]  # fmt: skip
+
+# They stand in rooms above the one where users find them.
+sharding.auto_axes, sharding.explicit_axes, sharding.reshard = auto_axes, explicit_axes, reshard
 
 __version__ = "0.1.0"
 

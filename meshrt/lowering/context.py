@@ -330,7 +330,10 @@ class LoweringContext:
             place = next((i for i in range(len(items) - 1, start - 1, -1) if ref in items[i][2]), None)
             if place is not None and items[place][0] not in _CONSTANTS and not items[place][6]:
                 pins.setdefault(place, {})[ref] = self.module.pin_text(aval, region)
-            elif any(a.aval.sharding is not aval.sharding for a in eqn.invars if type(a) is Var and a.aval.ndim):
+            elif (
+                aval.sharding is not None if place is not None else
+                any(a.aval.sharding is not aval.sharding for a in eqn.invars if type(a) is Var and a.aval.ndim)
+            ):  # fmt: skip
                 text = self.module.pin_text(aval, region)
                 ref = self.op("sdy.sharding_constraint", [ref], aval, f"sharding = #sdy.sharding{text}")
             found.append(ref)

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
+from meshrt.core.explicit import refusal
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
@@ -182,6 +183,12 @@ def repeat(
     x = _operand("repeat", a)
     x, axis = (ravel(x), 0) if axis is None else (x, canonical_axis(axis, x.ndim, "repeat"))
     n = x.shape[axis]
+    sharding = aval_of(x).sharding
+    if out_sharding is None and sharding is not None and sharding.spec.partitions[axis] is not None:
+        raise refusal(
+            "repeat", [aval_of(x)], "Please pass sharding to `jnp.repeat` via `out_sharding` parameter.",
+            "give `out_sharding=P(...)`",
+        )  # fmt: skip
     if isinstance(repeats, ArrayOperators) and total_repeat_length is not None:
         out = _repeat_dynamic(x, broadcast_to(repeats, (n,)), axis, static_int(total_repeat_length, "repeat"))
     else:

@@ -126,7 +126,13 @@ def _solve_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
 
 
 triangular_solve_p = Primitive(
-    "triangular_solve", _solve_infer, lower=_solve_lower, jvp=_solve_jvp, transpose=_solve_transpose, batch=_solve_batch
+    "triangular_solve",
+    _solve_infer,
+    explicit=matrices,
+    lower=_solve_lower,
+    jvp=_solve_jvp,
+    transpose=_solve_transpose,
+    batch=_solve_batch,
 )
 
 

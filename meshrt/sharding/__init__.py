@@ -1,5 +1,8 @@
 """Meshes of devices and how arrays are laid out on them."""
 
+from collections.abc import Callable
+from typing import Any
+
 from meshrt.sharding.axes import AbstractDevice, AxisType, AxisTypes
 from meshrt.sharding.context import get_abstract_mesh, get_mesh, set_mesh, use_abstract_mesh
 from meshrt.sharding.device_order import create_device_mesh
@@ -10,6 +13,10 @@ from meshrt.sharding.sdy import mesh_to_sdy_text, spec_from_sdy, spec_from_sdy_t
 from meshrt.sharding.spec import Infer, PartitionSpec, UnreducedKind
 
 P = PartitionSpec
+# Functions that stand on higher rooms; `meshrt/__init__.py` hands them in.
+auto_axes: Callable[..., Any]
+explicit_axes: Callable[..., Any]
+reshard: Callable[..., Any]
 
 __all__ = [
     "AbstractDevice", "AbstractMesh", "AxisType", "AxisTypes", "Infer", "Mesh", "NamedSharding", "P",

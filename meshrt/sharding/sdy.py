@@ -55,9 +55,13 @@ def pinned_text(aval: Any, mesh: BaseMesh, mesh_name: str) -> str:
     sharding, ndim = aval.sharding, aval.physical().ndim
     spec = sharding.spec if sharding is not None else PartitionSpec()
     is_mixed = AxisType.Auto in mesh.axis_types
-    dims = [dim_text(map(_axis, axes_of(e)), is_open=is_mixed) for e in spec.padded(ndim)]
+    entries = spec.padded(ndim)
+    dims = [dim_text(map(_axis, axes_of(e)), is_open=is_mixed or e is UNCONSTRAINED) for e in entries]
     used = {*spec.axes, *spec.unreduced}
-    rest = [_axis(a) for a in mesh.explicit_axes if a not in used] if is_mixed else ()
+    if sharding is not None:  # of a region where other axes are Explicit
+        used.update(a for a in mesh.explicit_axes if sharding.mesh._types[a] is not AxisType.Explicit)
+    is_open = is_mixed or UNCONSTRAINED in entries
+    rest = [_axis(a) for a in mesh.explicit_axes if a not in used] if is_open else ()
     return sharding_text(mesh_name, dims, rest, sorted(map(_axis, spec.unreduced)))
 
 

@@ -44,8 +44,7 @@ def _lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
 
 
 reshard_p: Primitive = Primitive(
-    "reshard", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, typed=True, cheap=True, finite=True,
-    constraint=lambda params: params["sharding"],
+    "reshard", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, typed=True, finite=True,
 )  # fmt: skip
 
 

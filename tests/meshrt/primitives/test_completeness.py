@@ -32,6 +32,8 @@ REASONS = {
     **dict.fromkeys(("axis_index", "pmax", "pmin", "psum", "psum_invariant", "pvary"), COLLECTIVES),
     "copy": "the identity; no public function of lax makes one",
     "custom_partitioning": "a function of the user's; tests/meshrt/experimental judges it",
+    "mesh_region": "part of a program on a mesh; tests of Explicit axes judge it",
+    "reshard": "the identity on one device; tests of Explicit axes judge it",
     "jit": "a call; tests of jit judge it",
     "linear_zero": "made by linearization of loops only; tests of control flow judge it",
     "device_put": "the identity on one device; test_places judges it",

@@ -1,0 +1,218 @@
+"""`auto_axes` and `explicit_axes`: functions during which mesh axes have another type."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core import source
+from meshrt.core.trace import set_trace
+from meshrt.core.tracebacks import boundary
+from meshrt.core.types import aval_of
+from meshrt.primitives.region import RegionTrace, entered, opened_type, region_p
+from meshrt.primitives.reshard import reshard
+from meshrt.sharding.context import context_source, get_abstract_mesh, tracing_mesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import asked, sharding_of
+from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.high import flatten, leaf_paths, opened
+from meshrt.transforms.tools import hoist_consts
+
+__all__ = ["auto_axes", "explicit_axes"]
+
+_MISSING: Any = object()
+_is_sharding = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec)
+
+
+def auto_axes(
+    f: Callable[..., Any] | None = None, /, *, axes: str | tuple[str, ...] | None = None, out_sharding: Any = None
+) -> Any:
+    """`f` with mesh axes Auto while it runs: how values are split over them inside is found by propagation.
+
+    Args:
+      f: a function of pytrees of arrays, positional and keyword arguments alike; omitted, `auto_axes` is a decorator.
+      axes: the axes, by default all of the mesh in context.
+      out_sharding: how the results are split, a pytree prefix of PartitionSpecs or NamedShardings; may be given at the
+        call instead.
+
+    Raises:
+      ArgumentTypeError: no `out_sharding`. UnsupportedError: an axis is Manual.
+      MeshMismatchError: shardings over another mesh than that in context.
+
+    >>> y = auto_axes(lambda x: x[jnp.argsort(x)], out_sharding=P("data"))(x)
+    """
+    if f is None:
+        return functools.partial(auto_axes, axes=axes, out_sharding=out_sharding)
+    fun = f
+
+    @boundary
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        wanted = out_sharding if out_sharding is not None else kwargs.pop("out_sharding", _MISSING)
+        if wanted is _MISSING:
+            raise errors.ArgumentTypeError(
+                f"Missing required keyword argument: 'out_sharding': auto_axes of {fun_name(fun)} needs to be told how "
+                "its results are split; give it to auto_axes or to the call"
+            )
+        around = _mesh_around(wanted, "auto_axes")
+        if around is None:
+            return fun(*args, **kwargs)
+        inside = _changed(around, axes, AxisType.Auto)
+        if inside is around:
+            return fun(*args, **kwargs)
+        return _apply(fun, args, kwargs, around, inside, functools.partial(_split_outs, fun, wanted))
+
+    return wrapped
+
+
+def explicit_axes(
+    f: Callable[..., Any] | None = None, /, *, axes: str | tuple[str, ...] | None = None, in_sharding: Any = None
+) -> Any:
+    """`f` with mesh axes Explicit while it runs: types inside say how values are split over them.
+
+    Args:
+      f: a function of pytrees of arrays; omitted, `explicit_axes` is a decorator.
+      axes: the axes, by default all of the mesh in context.
+      in_sharding: how the arguments are split, a pytree prefix of the positional arguments (one PartitionSpec or
+        NamedSharding holds for keyword arguments too); may be given at the call instead.
+
+    Raises:
+      ArgumentTypeError: no `in_sharding`. MeshContextError: no mesh in context. UnsupportedError: an axis is Manual.
+
+    >>> y = explicit_axes(lambda x: jnp.sin(x), in_sharding=P("data"))(x)
+    """
+    if f is None:
+        return functools.partial(explicit_axes, axes=axes, in_sharding=in_sharding)
+    fun = f
+
+    @boundary
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = in_sharding if in_sharding is not None else kwargs.pop("in_sharding", _MISSING)
+        if given is _MISSING:
+            raise errors.ArgumentTypeError(
+                f"Missing required keyword argument: 'in_sharding': explicit_axes of {fun_name(fun)} needs to be told "
+                "how its arguments are split; give it to explicit_axes or to the call"
+            )
+        around = get_abstract_mesh()
+        if around.empty:
+            raise errors.MeshContextError(
+                "Context mesh cannot be empty. Please use `meshrt.set_mesh` API to enter into a mesh context when "
+                "using `explicit_axes` API."
+            )
+        inside = _changed(around, axes, AxisType.Explicit)
+
+        def split(*args: Any, **kwargs: Any) -> Any:
+            args = reshard(args, _over(given, inside))
+            if kwargs:
+                kwargs = reshard(kwargs, _for_keywords(fun, _over(given, inside)))
+            return fun(*args, **kwargs)
+
+        split.__name__ = fun_name(fun)
+        return _apply(split, args, kwargs, around, inside, lambda out, avals: _kept(avals, around))
+
+    return wrapped
+
+
+def _over(given: Any, mesh: AbstractMesh) -> Any:
+    """Shardings over the mesh of the inside, whichever types its axes had where they were written."""
+    over = lambda s: NamedSharding(mesh, s.spec) if isinstance(s, NamedSharding) else s
+    return tree_util.tree_map(over, given, is_leaf=_is_sharding)
+
+
+def _for_keywords(fun: Callable[..., Any], given: Any) -> Any:
+    if _is_sharding(given):
+        return given
+    raise errors.ArgumentTypeError(
+        f"in_sharding of explicit_axes is a tree for the positional arguments of {fun_name(fun)}, which was called "
+        "with keyword arguments; pass them by position, or give one sharding for all"
+    )
+
+
+def _mesh_around(shardings: Any, name: str) -> AbstractMesh | None:
+    """The mesh in context, or that of the shardings; None if there is neither."""
+    around, found = get_abstract_mesh(), None
+    for s in tree_util.tree_leaves(shardings, is_leaf=_is_sharding):
+        if not isinstance(s, NamedSharding):
+            continue
+        mesh = s.mesh.abstract_mesh
+        if found is not None and mesh is not found:
+            raise errors.MeshMismatchError(
+                f"Shardings passed to {name} should have the same mesh. Got one mesh {found} and another {mesh}"
+            )
+        found = mesh
+    if found is None:
+        return None if around.empty else around
+    if not around.empty and found is not around:
+        raise errors.MeshMismatchError(
+            f"Context mesh {around} (set at {context_source()}) must match the mesh passed to shardings {found} at "
+            f"{source.capture()}. Recommended approach is to use `meshrt.set_mesh` context manager."
+        )
+    return found
+
+
+def _changed(mesh: AbstractMesh, axes: Any, kind: AxisType) -> AbstractMesh:
+    """The mesh with other types of some axes; the same one if they have them already."""
+    names = mesh.axis_names if axes is None else axes if isinstance(axes, tuple) else (axes,)
+    for a in names:
+        if mesh._types.get(a) is AxisType.Manual:
+            raise errors.UnsupportedError(
+                "Going from `Manual` AxisType to `Auto` or `Explicit` AxisType is not allowed: axis "
+                f"{a!r} of {mesh} is Manual at {source.capture()}; name the other axes with axes=(...)"
+            )
+    return mesh.update_axis_types(dict.fromkeys(names, kind))
+
+
+def _split_outs(fun: Any, wanted: Any, out_tree: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
+    """The shardings asked for the results, one entry per dimension."""
+    dummy = tree_util.tree_unflatten(out_tree, list(range(len(avals))))
+    try:
+        flat = tree_util.broadcast_prefix(wanted, dummy, is_leaf=_is_sharding)
+    except errors.TreeError as e:
+        raise errors.TreeError(
+            f"out_sharding of auto_axes of {fun_name(fun)} must be a pytree prefix of its result: {e}"
+        ) from None
+    outs = []
+    for i, (s, aval) in enumerate(zip(flat, avals)):
+        found = None if s is None else asked(s, aval.ndim, "auto_axes", is_consistent=False)
+        if found is None:
+            path = tree_util.keystr(leaf_paths(out_tree)[i])
+            raise errors.ShardingError(
+                f"out_sharding of auto_axes of {fun_name(fun)} is None for result{path}; give P() for a replicated one"
+            )
+        outs.append(found)
+    return tuple(outs)
+
+
+def _kept(avals: Sequence[Any], around: AbstractMesh) -> tuple[Any, ...]:
+    """What the results' shardings inside say of axes that are Explicit outside."""
+    return tuple(sharding_of(entered(a, around), around) for a in avals)
+
+
+def _apply(
+    fun: Callable[..., Any], args: Any, kwargs: Any, around: AbstractMesh, inside: AbstractMesh,
+    outs_of: Callable[[Any, Sequence[Any]], tuple[Any, ...]],
+) -> Any:  # fmt: skip
+    leaves, tree = tree_util.tree_flatten(opened((args, kwargs)))
+    avals = [entered(aval_of(x), inside) for x in leaves]
+    if AxisType.Explicit in inside.axis_types:
+        # What splits an argument over axes that are Auto outside is not known: their types are open, not replicated.
+        avals = [a if a.sharding is not None else opened_type(a, around) for a in avals]
+    trace = RegionTrace(fun_name(fun), inside)
+    tracers = [trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
+    try:
+        with tracing_mesh(inside), set_trace(trace):
+            inner_args, inner_kwargs = tree_util.tree_unflatten(tree, tracers)
+            found, out_tree = flatten(fun(*inner_args, **inner_kwargs))
+            closed = hoist_consts(trace.close(tracers, found))
+    finally:
+        trace.closed = True
+    outs = outs_of(out_tree, closed.jaxpr.out_avals)
+    values = region_p.bind(
+        *closed.consts, *leaves, jaxpr=closed.jaxpr, name=fun_name(fun), inside=inside, around=around, outs=outs
+    )
+    return tree_util.tree_unflatten(out_tree, values)

@@ -1,0 +1,1 @@
+"""Explicit axes: shardings in types."""
