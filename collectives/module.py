@@ -16,13 +16,15 @@ from propagation.parsing import parse
 from propagation.program import Func, Op, Program, Value, source
 
 from .annotations import KnownShardings, Propagation, unpropagated, unresolved
-from .boundary import check_divided, check_reduced, mesh_of, result_text
+from .boundary import argument_text, check_divided, check_reduced, mesh_of, result_text
 from .capacity import Capacity
 from .emit import LocalFunction, LocalValue, ModuleBuilder
 from .errors import FullGatherError, TopologyError
 from .layout import Atoms, Dims
 from .optimize import optimize
 from .options import Options
+from .overlapping import CAUSE as OVERLAPS
+from .overlapping import Overlapping
 from .partition import unreduced
 from .partition.context import Context
 from .partition.provenance import RESHARD
@@ -92,10 +94,13 @@ class Module(Context):
         builder: ModuleBuilder,
         given: Topology | None,
         options: Options,
+        overlapping: Overlapping | None,
     ):
-        super().__init__(program, known.sharding, atoms, builder, given or Topology(), options)
+        sharding = known.sharding if overlapping is None else lambda v: overlapping.image(known.sharding(v))
+        super().__init__(program, sharding, atoms, builder, given or Topology(), options)
         self.planner = Planner(atoms, step_cost(given))
         self.known = known
+        self.overlapping = overlapping
         self._calls: dict[str, int] | None = None
 
     def calls(self, name: str) -> int:
@@ -118,7 +123,10 @@ class Module(Context):
         item.results = self.copy_ops(func.body, item.region, item.region.args)
 
     def manual_shardings(self, op: Op) -> tuple[tuple[TensorSharding, ...], tuple[TensorSharding, ...]]:
-        return self.known.manual(op)
+        ins, outs = self.known.manual(op)
+        if self.overlapping is None:
+            return ins, outs
+        return self.overlapping.images(ins), self.overlapping.images(outs)
 
     def manual_atoms(self, op: Op) -> tuple[int, ...]:
         mesh = self.atoms.mesh
@@ -148,6 +156,8 @@ class Module(Context):
         pending, left = partial or (((),) * len(ins), ((),) * len(outs))
         for arg, ref, dims, atoms in zip(func.args, item.region.args, ins, pending):
             ref.type_text = None if arg.type.is_tensor else arg.type.text
+            if self.overlapping is not None and public:
+                ref = self._moved_over(ref, self.known.sharding(arg), argument_text(func, arg.number), True)
             self.bind_partial(arg, dims, {atoms: ref})
         self.ends.update((v, (dims, 1.0)) for v, dims in zip(func.returned, outs))
         self.left_partial.update((v, atoms) for v, atoms in zip(func.returned, left) if atoms)
@@ -163,9 +173,26 @@ class Module(Context):
         self.op = value.owner if isinstance(value.owner, Op) else func.body.terminator
         self.because = f"{result_text(func, i)} of @{func.name}"
         try:
-            return unreduced.addend(self, value, dims, atoms) if atoms else self.get(value, dims)
+            ref = unreduced.addend(self, value, dims, atoms) if atoms else self.get(value, dims)
+            if self.overlapping is not None and func is self.program.main:
+                ref = self._moved_over(ref, self.known.results()[i], result_text(func, i), False)
+            return ref
         finally:
             self.because = RESHARD
+
+    def _moved_over(self, ref: LocalValue, given: TensorSharding | None, what: str, enters: bool) -> LocalValue:
+        """An argument of @main as the program inside has it, or a result as callers have it: where a sub-axis overlaps
+        others, the same pieces on other devices."""
+        image = None if self.overlapping is None else self.overlapping.image(given)
+        if self.overlapping is None or given is None or image is None or image is given:
+            return ref
+        pairs = self.overlapping.pairs(given, image) if enters else self.overlapping.pairs(image, given)
+        if pairs is None:
+            return ref
+        axes = dict.fromkeys(a.name for s in (given, image) for d in s.dims for a in d.axes)
+        axes.update(dict.fromkeys(a.name for s in (given, image) for a in s.unreduced))
+        atoms = self.atoms.of_axes(self.atoms.mesh.axis(name) for name in axes)
+        return self.realiser.send(self.region, ref, pairs, atoms, self.op, f"{OVERLAPS}, {what}", self.loc)
 
 
 def partition_program(
@@ -176,19 +203,21 @@ def partition_program(
     main = program.main
     mesh = mesh_of(known)
     given = None if given is None else _laid(given, mesh, main)
-    atoms = Atoms(mesh, known.used_axes())
+    results = known.results()
+    overlapping = Overlapping.find(known, mesh, results)
+    atoms = Atoms(mesh, known.used_axes()) if overlapping is None else overlapping.atoms
     attributes = f"mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {mesh.size} : i32"
     builder = ModuleBuilder(program.name or "main", attributes)
-    ctx = Module(program, known, atoms, builder, given, options)
+    ctx = Module(program, known, atoms, builder, given, options, overlapping)
     ins = tuple(ctx.want(a) for a in main.args)
-    result_shardings = known.results()
+    result_shardings = results if overlapping is None else overlapping.images(results)
     outs = tuple(_result_layout(atoms, s, v) for s, v in zip(result_shardings, main.returned))
     if not options.uneven_boundary:
         check_divided(atoms, main, ins, outs)
     if not options.unreduced_results:
         check_reduced(atoms, main, result_shardings)
     partial = (
-        tuple(unreduced.atoms_of(ctx, sharding(a)) for a in main.args),
+        tuple(unreduced.atoms_of(ctx, ctx.sharding(a)) for a in main.args),
         tuple(unreduced.atoms_of(ctx, s) for s in result_shardings),
     )
     item = ctx.function(main, ins, outs, "main", True, partial)
@@ -212,9 +241,9 @@ def partition_program(
     ctx.findings.extend([*unpropagated(known), *unresolved(known)])
     plan = plan_of(item, {f.name: f for f in builder.functions}, machine)
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
-    results = tuple(_sharding(s, mesh, v) for s, v in zip(result_shardings, main.returned))
+    returned = tuple(_sharding(s, mesh, v) for s, v in zip(results, main.returned))
     propagated = known.propagated if isinstance(known, Propagation) else None
-    return PartitionedProgram(builder, plan, tuple(ctx.findings), mesh, arg_shardings, results, propagated)
+    return PartitionedProgram(builder, plan, tuple(ctx.findings), mesh, arg_shardings, returned, propagated)
 
 
 def _laid(topology: Topology, mesh: Mesh, main: Func) -> Topology:

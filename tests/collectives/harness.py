@@ -1,4 +1,4 @@
-"""Judges for the partitioner: eight virtual CPU devices, one device, XLA's partitioner.
+"""Judges for the partitioner: twelve virtual CPU devices, one device, XLA's partitioner.
 
 `run_replicas` runs a per-device module on as many CPU devices as it has replicas; `hlo_bytes` counts what an
 optimised HLO module sends, so that our program and XLA's are counted by the same code.
@@ -22,7 +22,7 @@ _client = None
 def client():
     global _client
     if _client is None:
-        _client = xc.make_cpu_client(num_devices=8)
+        _client = xc.make_cpu_client(num_devices=12)
     return _client
 
 
@@ -44,13 +44,17 @@ class _Sharding(J.GSPMDSharding):
 
 
 class Compiled:
-    """A module compiled for `n` replicas."""
+    """A module compiled for `n` replicas; with `by_xla` one that XLA's partitioner splits over `n` devices."""
 
-    def __init__(self, text, n: int):
+    def __init__(self, text, n: int, by_xla: bool = False):
         devices = client().devices()[:n]
         options = xc.CompileOptions()
-        options.num_replicas, options.num_partitions = n, 1
-        options.device_assignment = xc.DeviceAssignment.create(np.array([[d.id] for d in devices]))
+        options.num_replicas, options.num_partitions = (1, n) if by_xla else (n, 1)
+        ids = np.array([[d.id] for d in devices])
+        options.device_assignment = xc.DeviceAssignment.create(ids.T if by_xla else ids)
+        build = options.executable_build_options
+        build.use_spmd_partitioning = build.use_shardy_partitioner = by_xla
+        build.num_replicas, build.num_partitions = options.num_replicas, options.num_partitions
         self.devices = devices
         self.n = n
         self.exe = client().compile_and_load(text, xc.DeviceList(tuple(devices)), options)
