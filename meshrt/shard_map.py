@@ -337,6 +337,7 @@ def _stage(
         flat = [_spread(x, s) for x, s in zip(flat, specs)]
         return tree_util.tree_unflatten(structure, flat)
 
+    kind: tuple[Any, ...]
     owner, kind = mapped.fun, ("shard_map", region, _key(mapped.out_specs), tree, tuple(is_array))
     if static:
         try:
@@ -421,7 +422,7 @@ def _region(mapped: _Mapped) -> Region:
     else:
         check_specs("in_specs", mapped.in_specs, mesh, manual)
     check_specs("out_specs", mapped.out_specs, mesh, manual)
-    new = tuple(a for a in mesh.axis_names if a in manual and mesh._types[a] is not AxisType.Manual)
+    new = tuple(str(a) for a in mesh.axis_names if a in manual and mesh._types[a] is not AxisType.Manual)
     return Region(mesh, new, bool(mapped.check_vma))
 
 

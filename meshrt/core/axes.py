@@ -11,25 +11,32 @@ Names are scoped: the innermost axis of a name is the one that is meant.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from meshrt import errors
 
-__all__ = ["NamedAxis", "axes_in_scope", "axis_names", "bind_axes", "find_axes", "find_axis", "manual_axes"]
+__all__ = [
+    "NamedAxis", "apart", "axes_in_scope", "axis_names", "bind_axes", "branching", "find_axes", "find_axis",
+    "manual_axes",
+]  # fmt: skip
+
+_NOTHING: frozenset[Hashable] = frozenset()
 
 
 class NamedAxis(NamedTuple):
     """An axis in scope: its `size`, for Manual axes the AbstractMesh it belongs to, None for mapped dimensions.
 
-    `is_checked`: types say over which Manual axes values vary (`shard_map(check_vma=True)`).
+    `is_checked`: types say over which Manual axes values vary (`shard_map(check_vma=True)`). `is_apart`: devices along
+    it take different branches here.
     """
 
     name: Hashable
     size: int
     mesh: Any = None
     is_checked: bool = False
+    is_apart: bool = False
 
     @property
     def is_manual(self) -> bool:
@@ -66,6 +73,21 @@ def manual_axes(mesh: Any, names: Iterable[Hashable], is_checked: bool = True) -
     """
     wanted = set(names)
     return tuple(NamedAxis(n, size, mesh, is_checked) for n, size in mesh.shape.items() if n in wanted)
+
+
+def branching(names: Collection[Hashable]) -> bind_axes:
+    """The context in which branches are traced that devices along the Manual axes `names` choose among by themselves.
+
+    A collective in a branch would wait for devices that take another one. So what comes from outside of the branch
+    varies over these axes inside of it, and the sum of its cotangents is taken outside.
+    """
+    return bind_axes(a._replace(is_apart=True) for a in _scope.get() if a.name in names and not a.is_apart)
+
+
+def apart() -> frozenset[Hashable]:
+    """The Manual axes along which devices take different branches here."""
+    scope = _scope.get()
+    return frozenset(a.name for a in scope if a.is_apart) if scope else _NOTHING
 
 
 def find_axis(name: Hashable, caller: str) -> NamedAxis:

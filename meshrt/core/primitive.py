@@ -41,6 +41,7 @@ and its traits:
                        binds such a name even if no operand is mapped
     place              from parameters: the name of the function, and where the program has to run because of it: a
                        Mesh, an AbstractMesh, the sharding of a single device, None
+    varies             from parameters: over which Manual axes each operand is made to vary, for primitives with Jaxprs
     absent             rule -> why there is none, for rules that are missing on purpose
 
 `to_lojax(*args, **params)` computes an application on high values by operations on the arrays that they consist of
@@ -76,11 +77,11 @@ _WORDS = {"jvp": "jvp", "transpose": "transpose", "batch": "batching"}
 
 # Makes the operands of an application agree on the Manual axes over which they vary; None where none are in use, which
 # is what `bind` pays for.
-_agreement: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+_agreement: Callable[[Primitive, Sequence[Any], dict[str, Any]], Sequence[Any]] | None = None
 
 
-def set_agreement(agree: Callable[[Sequence[Any]], Sequence[Any]] | None) -> None:
-    """For `meshrt.core.basic.agreement`: what `bind` does with operands of primitives whose rules see bare types."""
+def set_agreement(agree: Callable[[Primitive, Sequence[Any], dict[str, Any]], Sequence[Any]] | None) -> None:
+    """For `meshrt.core.basic.agreement`: what `bind` does with operands."""
     global _agreement
     _agreement = agree
 
@@ -141,6 +142,7 @@ class Primitive:
         "to_lojax",
         "transpose",
         "typed",
+        "varies",
     )
 
     name: Final[str]
@@ -170,6 +172,7 @@ class Primitive:
     constraint: Final[Callable[[dict[str, Any]], Any] | None]
     names: Final[Callable[[dict[str, Any]], Sequence[Any]] | None]
     place: Final[Callable[[dict[str, Any]], tuple[str, Any]] | None]
+    varies: Final[Callable[[dict[str, Any]], Sequence[frozenset[Any]]] | None]
     to_lojax: Final[Rule | None]
     absent: Final[Mapping[str, str]]
     _types: Final[dict[Any, tuple[ShapedArray, ...]]]
@@ -204,6 +207,7 @@ class Primitive:
         constraint: Callable[[dict[str, Any]], Any] | None = None,
         names: Callable[[dict[str, Any]], Sequence[Any]] | None = None,
         place: Callable[[dict[str, Any]], tuple[str, Any]] | None = None,
+        varies: Callable[[dict[str, Any]], Sequence[frozenset[Any]]] | None = None,
         to_lojax: Rule | None = None,
         absent: Mapping[str, str] = _NOTHING,
     ):
@@ -219,7 +223,7 @@ class Primitive:
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
         self.names, self.to_lojax = names, to_lojax
-        self.place = place
+        self.place, self.varies = place, varies
         self.absent = absent
         self._types = {}
 
@@ -228,8 +232,8 @@ class Primitive:
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the primitive in the current trace: evaluates, stages, differentiates or batches it."""
-        if _agreement is not None and not self.typed:
-            args = _agreement(args)  # type: ignore[assignment]
+        if _agreement is not None:
+            args = _agreement(self, args, params)  # type: ignore[assignment]
         trace = current_trace()
         if self.to_lojax is not None and self.is_high(*map(aval_of, args), **params):
             if trace.requires_low:

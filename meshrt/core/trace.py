@@ -19,6 +19,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core import source
+from meshrt.core.axes import apart
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, aval_of, register_aval
@@ -280,7 +281,7 @@ class JaxprTrace(Trace):
             return self.literal(value[()])
         entry = self.consts.get(id(value))
         if entry is None:
-            entry = self.consts[id(value)] = (Var(aval_of(value)), value)
+            entry = self.consts[id(value)] = (Var(_captured_type(value)), value)
         return entry[0]
 
     def literal(self, value: Any) -> Literal:
@@ -320,6 +321,16 @@ class JaxprTrace(Trace):
         entries = list(self.consts.values())
         jaxpr = Jaxpr([v for v, _ in entries], [t._var for t in args], atoms, self.eqns, self.name, None, self.is_high)
         return ClosedJaxpr(jaxpr, [value for _, value in entries])
+
+
+def _captured_type(value: Any) -> ShapedArray:
+    """The type that a value from outside has in a program: in a branch that devices choose by themselves it varies."""
+    aval = aval_of(value)
+    if isinstance(value, Tracer):
+        axes = apart()
+        if not axes.issubset(aval.vma):
+            return aval.update(vma=aval.vma.union(axes))
+    return aval
 
 
 def record_high(trace: Trace) -> None:

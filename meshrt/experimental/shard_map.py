@@ -20,6 +20,7 @@ def shard_map(
 ) -> Callable[..., Any]:
     """As `meshrt.shard_map`: `check_rep` is its `check_vma`, `auto` are the axes that are not in its `axis_names`."""
     names = frozenset(mesh.axis_names) - frozenset(auto)
-    return _shard_map(  # type: ignore[no-any-return]
+    mapped: Callable[..., Any] = _shard_map(
         f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names, check_vma=check_rep
     )
+    return mapped

@@ -86,5 +86,5 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 jit_p = Primitive(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, effects=lambda *avals, jaxpr, name: jaxpr.effects, calls="jaxpr", thread=thread_call,
-    multiple_results=True, cache_types=False,
+    multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
 )  # fmt: skip

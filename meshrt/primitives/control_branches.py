@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
+from meshrt.core.axes import branching
+from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
@@ -109,8 +111,12 @@ def _legacy_operand(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
 
 def _branch(index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[str], operands: Any, what: str) -> Any:
     leaves, tree = flatten(operands)
+    chosen = aval_of(index).vma  # over these axes devices may choose different branches
+    if chosen:
+        leaves = [vary(x, in_order(chosen)) for x in leaves]
     avals = [aval_of(x) for x in leaves]
-    staged = [stage(b, tree, avals) for b in branches]
+    with branching(chosen):
+        staged = [stage(b, tree, avals) for b in branches]
     for s, name in zip(staged[1:], names[1:]):
         if s.out_tree != staged[0].out_tree:
             raise errors.ArgumentTypeError(
@@ -123,25 +129,29 @@ def _branch(index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[
                 )
                 + "\nMake the branches return the same structure"
             )
-    staged = _same_types(staged, names, what)
+    staged = _same_types(staged, names, what, chosen)
     jaxprs, consts = with_common_consts(staged)
     outs = cond_p.bind(index, *consts, *leaves, branches=jaxprs)
     return tree_util.tree_unflatten(staged[0].out_tree, outs)
 
 
-def _same_types(staged: list[Staged], names: Sequence[str], what: str) -> list[Staged]:
-    """The branches with weakly typed results converted to the dtypes of the others; error where types still differ."""
+def _same_types(staged: list[Staged], names: Sequence[str], what: str, chosen: frozenset[Any]) -> list[Staged]:
+    """The branches with weakly typed results converted to the dtypes of the others; error where types still differ.
+
+    A result varies over what that of any branch varies over, and over the axes along which the choice does (`chosen`).
+    """
     columns = list(zip(*[s.out_avals for s in staged]))
     wanted = []
     for column in columns:
         strong = {a.dtype for a in column if not a.weak_type}
         if len(strong) == 1 or len({a.dtype for a in column}) == 1:
             weak = all(a.weak_type for a in column)
-            wanted.append((next(iter(strong)) if strong else column[0].dtype, weak))
+            dtype = next(iter(strong)) if strong else column[0].dtype
         elif not strong:
-            wanted.append(dtypes.promote_dtypes(*[(a.dtype, True) for a in column]))
+            dtype, weak = dtypes.promote_dtypes(*[(a.dtype, True) for a in column])
         else:
-            wanted.append((column[0].dtype, column[0].weak_type))
+            dtype, weak = column[0].dtype, column[0].weak_type
+        wanted.append((dtype, weak, chosen.union(*[a.vma for a in column])))
     staged = [converted(s, tuple(wanted)) for s in staged]
     _check_branch_types(staged, names, what)
     return staged

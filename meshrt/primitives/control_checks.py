@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.basic.varying import in_order
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_staging import describe_difference, tree_difference
@@ -89,10 +90,15 @@ def _child(tree: Any, avals: Sequence[Any], at: int) -> tuple[Any, Sequence[Any]
 
 
 def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: Any) -> None:
-    lines = []
+    lines, fixes = [], []
     for i, (value, out) in enumerate(zip(carry, out_avals)):
         aval = aval_of(value)
         why = describe_difference(aval, out)
+        more = out.vma.difference(aval.vma)
+        if why is None and more:
+            axes = in_order(more)
+            why = "the axes that they vary over do not match"
+            fixes.append(f"apply meshrt.lax.pcast(..., {axes}, to='varying') to the initial value")
         if why is not None:
             root, at = _users_part(body, tree)
             path = leaf_paths(tree)[i]
@@ -103,6 +109,7 @@ def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: An
         raise errors.ArgumentTypeError(
             f"{body.what} body function carry input and carry output must have equal types, but they differ:\n"
             + "\n".join(lines)
-            + f"\nMake {fun_name(body.owner)} return a carry of the types that it takes (convert with astype, or "
-            "give an initial value of the type that it returns)"
+            + f"\nMake {fun_name(body.owner)} return a carry of the types that it takes ("
+            + (fixes[0] if fixes else "convert with astype, or give an initial value of the type that it returns")
+            + ")"
         )

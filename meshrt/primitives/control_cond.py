@@ -19,7 +19,7 @@ from meshrt.core.effects import is_debug
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import JaxprTrace, Tracer, eval_jaxpr, set_trace
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import NOT_VARYING, ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.control_staging import body_effects, weak_key, with_vars
 from meshrt.primitives.elementwise import eq_p
@@ -357,4 +357,5 @@ cond_p = Primitive(
     "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, recompute=_recompute, thread=_thread, effects=lambda *avals, branches: body_effects(*branches),
     multiple_results=True, cache_types=False,
+    varies=lambda params: [NOT_VARYING, *[a.vma for a in params["branches"][0].in_avals]],
 )  # fmt: skip

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
+from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.control import scan_body, unroll_factor
 from meshrt.primitives.control_checks import Body, any_tracer, check_carry_tree, check_carry_types, need_callable
-from meshrt.primitives.control_staging import promote_weak
+from meshrt.primitives.control_staging import promote_weak, varying_as
 from meshrt.primitives.control_while import while_p
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import add, lt_p
@@ -58,7 +59,12 @@ def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
         body = stage_body()
     cond = stage(cond_fun, in_tree, [aval_of(c) for c in carry])
     _check_condition(cond)
+    while not all(aval_of(c).vma.issuperset(cond.out_avals[0].vma) for c in carry):
+        # Devices may run different numbers of iterations, so whatever the loop computes differs.
+        carry = [vary(c, in_order(cond.out_avals[0].vma)) for c in carry]
+        body, cond = stage_body(), stage(cond_fun, in_tree, [aval_of(c) for c in carry])
     check_carry_types(loop, tree, carry, body.out_avals)
+    body = varying_as(body, [aval_of(c) for c in carry])
     outs = while_p.bind(
         *cond.consts, *body.consts, *carry,
         cond_jaxpr=cond.jaxpr, cond_nconsts=len(cond.consts), body_jaxpr=body.jaxpr, body_nconsts=len(body.consts),

@@ -251,5 +251,5 @@ def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[
 scan_p = Primitive(
     "scan", infer, lower=lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, recompute=recompute, thread=_thread, effects=lambda *avals, jaxpr, **_: body_effects(jaxpr),
-    multiple_results=True, cache_types=False,
+    multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshrt import dtypes, tree_util
 from meshrt._tree_paths import TypedLeaf
+from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
@@ -67,6 +68,16 @@ def permuted(jaxpr: Jaxpr, ins: Sequence[int], outs: Sequence[int]) -> Jaxpr:
     )
 
 
+def varying_as(staged: Staged, avals: Sequence[ShapedArray]) -> Staged:
+    """`staged` with its first results varying over what `avals` do: a carry of the type that it came in with."""
+    outs = staged.out_avals
+    if all(a.vma is b.vma for a, b in zip(outs, avals)):
+        return staged
+    kept = [(b.dtype, b.weak_type, b.vma) for b in outs[len(avals) :]]
+    wanted = tuple([(b.dtype, b.weak_type, a.vma) for a, b in zip(avals, outs)] + kept)
+    return converted(staged, wanted)
+
+
 def weak_key(*jaxprs: Jaxpr) -> tuple[Any, ...]:
     """A cache key that names Jaxprs without keeping them alive."""
     return tuple(map(weakref.ref, jaxprs))
@@ -115,9 +126,15 @@ def promote_weak(values: list[Any], in_avals: Sequence[ShapedArray], out_avals: 
     return changed
 
 
-def converted(staged: Staged, wanted: tuple[tuple[Any, bool], ...]) -> Staged:
-    """`staged` with its weakly typed results converted to the wanted (dtype, weak_type)s."""
-    change = [a.weak_type and (a.dtype, a.weak_type) != w for a, w in zip(staged.out_avals, wanted)]
+Wanted = tuple[Any, bool, frozenset[Any]]
+
+
+def converted(staged: Staged, wanted: tuple[Wanted, ...]) -> Staged:
+    """`staged` with its results as wanted: weakly typed ones of (dtype, weak_type), all varying over some axes."""
+    change = [
+        (a.weak_type and (a.dtype, a.weak_type) != w[:2]) or not a.vma.issuperset(w[2])
+        for a, w in zip(staged.out_avals, wanted)
+    ]
     if not any(change):
         return staged
     jaxpr = _converted.get(staged.jaxpr, wanted, lambda: _convert(staged.jaxpr, wanted, change))
@@ -127,10 +144,15 @@ def converted(staged: Staged, wanted: tuple[tuple[Any, bool], ...]) -> Staged:
 _converted: WeakCache = WeakCache()
 
 
-def _convert(jaxpr: Jaxpr, wanted: Sequence[tuple[Any, bool]], change: Sequence[bool]) -> Jaxpr:
+def _convert(jaxpr: Jaxpr, wanted: Sequence[Wanted], change: Sequence[bool]) -> Jaxpr:
+    def one(out: Any, dtype: Any, weak: bool, axes: frozenset[Any]) -> Any:
+        if aval_of(out).weak_type:
+            out = convert_element_type(out, dtype, weak)
+        return vary(out, in_order(axes))
+
     def flat(*args: Any) -> list[Any]:
         outs = eval_jaxpr(jaxpr, (), args)
-        return [convert_element_type(o, *w) if c else o for o, w, c in zip(outs, wanted, change)]
+        return [one(o, *w) if c else o for o, w, c in zip(outs, wanted, change)]
 
     return trace_to_jaxpr(flat, jaxpr.in_avals, jaxpr.name).jaxpr
 

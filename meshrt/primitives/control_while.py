@@ -321,8 +321,13 @@ def _tested(
     return Jaxpr((), args, [args[1]], [], cond.name), trace_to_jaxpr(run, avals, body.name).jaxpr
 
 
+def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
+    tested = params["cond_jaxpr"].in_avals[: params["cond_nconsts"]]
+    return [a.vma for a in (*tested, *params["body_jaxpr"].in_avals)]
+
+
 while_p = Primitive(
     "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, thread=_thread, effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
-    multiple_results=True, cache_types=False,
+    multiple_results=True, cache_types=False, varies=_varies,
 )  # fmt: skip

@@ -113,7 +113,12 @@ def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str
 
 
 fft_p: Primitive = Primitive(
-    "fft", _infer, lower=_lower, jvp=linear_jvp(lambda: fft_p), transpose=_transpose, batch=_batch,
+    "fft",
+    _infer,
+    lower=_lower,
+    jvp=linear_jvp(lambda: fft_p),
+    transpose=_transpose,
+    batch=_batch,
     explicit=keeps("fft"),
 )
 

@@ -151,8 +151,8 @@ def leaving(jaxpr: Jaxpr, first: int) -> Jaxpr:
     eqns, outs = list(jaxpr.eqns), list(jaxpr.outvars)
     for i, atom in enumerate(outs):
         if i >= first and not atom.aval.shape:
-            outs[i] = Var(atom.aval.with_shape((1,)))
-            eqns.append(Eqn(reshape_p, [atom], [outs[i]], {"new_sizes": (1,)}, UNKNOWN))
+            row = outs[i] = Var(atom.aval.with_shape((1,)))
+            eqns.append(Eqn(reshape_p, [atom], [row], {"new_sizes": (1,)}, UNKNOWN))
     return Jaxpr(jaxpr.constvars, jaxpr.invars, outs, eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high)
 
 
@@ -326,8 +326,13 @@ def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None
     return Split([first], saved, [second])
 
 
+def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
+    """Over axes of enclosing regions an operand varies as the argument does."""
+    return [a.vma.difference(params["region"].manual_axes) for a in params["jaxpr"].in_avals]
+
+
 shard_map_p: Primitive = Primitive(
     "shard_map", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
     batch_axis=True, dce=_dce, recompute=_recompute, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
-    multiple_results=True, cache_types=False, place=lambda params: ("shard_map", params["region"].mesh),
+    multiple_results=True, cache_types=False, varies=_varies, place=lambda params: ("shard_map", params["region"].mesh),
 )  # fmt: skip

@@ -118,7 +118,7 @@ def check_ranks(which: str, fun: Callable[..., Any], tree: Any, specs: Any, flat
 
 
 def check_divisible(
-    fun: Callable[..., Any], region: Region, tree: Any, specs: Any, flat: Sequence[Any], avals: Sequence[ShapedArray]
+    fun: Callable[..., Any], region: Region, tree: Any, specs: Any, flat: Sequence[Any], avals: Sequence[Any]
 ) -> None:
     """IndivisibleError for arguments that cannot be cut into equal shards."""
     faults = {}

@@ -228,6 +228,7 @@ checkpoint_p = Primitive(
     "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
     transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
+    varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
 )  # fmt: skip
 
 

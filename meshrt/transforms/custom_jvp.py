@@ -14,6 +14,7 @@ from typing import Any
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front, move_dim
+from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
@@ -159,7 +160,7 @@ class JvpRule(MappableRule):
             )
         for out, t, want in zip(outs, t_outs, self.out_avals):
             self._check(out, t, want)
-        return outs, [_live_tangent(t) for t in t_outs]
+        return outs, [_varying_as(_live_tangent(t), o) for t, o in zip(t_outs, outs)]
 
     @property
     def _title(self) -> str:
@@ -185,6 +186,12 @@ class JvpRule(MappableRule):
                 "dtypes. Expected "
                 f"{expected.str_short()} (tangent type of {got.str_short()}) but got {t.str_short()}"
             )
+
+
+def _varying_as(tangent: Any, out: Any) -> Any:
+    """A tangent (None for zero) that varies over the Manual axes over which its result does."""
+    axes = aval_of(out).vma
+    return vary(tangent, in_order(axes)) if axes and tangent is not None else tangent
 
 
 def _live_tangent(t: Any) -> Any:
@@ -252,5 +259,6 @@ custom_jvp_call_p = Primitive(
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
     jvp=_jvp, batch=_batch, batch_axis=True, effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
+    varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
     absent={"transpose": "its rule gives a tangent that is made of other operations"},
 )  # fmt: skip

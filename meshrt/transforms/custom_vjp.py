@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.shapes import bring_to_front, move_dim, reduce_sum_p
+from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
@@ -264,7 +265,16 @@ def _checked(ct: Any, aval: ShapedArray, title: str) -> Any:
             f"{title} must have the type of the argument that it belongs to, {want.str_short()}, but has "
             f"type {got.str_short()}"
         )
-    return ct
+    more = got.vma.difference(want.vma)
+    if more:
+        axes = in_order(more)
+        raise errors.ArgumentValueError(
+            f"{title} must have the type of the argument that it belongs to, {want.str_short()}, but has type "
+            f"{got.str_short()}, so the axes that they vary over do not match: the argument is one value along "
+            f"{', '.join(map(repr, axes))}. Return meshrt.lax.psum(ct, {axes}), or give the function "
+            f"meshrt.lax.pcast(argument, {axes}, to='varying')"
+        )
+    return vary(ct, in_order(want.vma))
 
 
 class BatchedVjpRule(MappableRule):
@@ -376,7 +386,7 @@ custom_vjp_call_p = Primitive(
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
     jvp=_no_forward_mode, linearize=_linearize, batch=_batch, batch_axis=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,
-    multiple_results=True, cache_types=False,
+    multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
     absent={"transpose": "reverse mode goes by its linearize rule"},
 )  # fmt: skip
 

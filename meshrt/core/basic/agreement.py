@@ -12,17 +12,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt.core.basic.varying import in_order, vary
-from meshrt.core.primitive import set_agreement
+from meshrt.core.primitive import Primitive, set_agreement
 from meshrt.core.trace import Tracer
+from meshrt.core.types import aval_of
 
 __all__ = ["agree", "varying_types"]
 
 
-def agree(operands: Sequence[Any]) -> Sequence[Any]:
+def agree(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> Sequence[Any]:
     """The operands of one application; traced ones vary over all axes over which any of them does.
 
     Constants stay as they are: they have no cotangents, and a result varies over what any operand varies over.
+    Operands of Jaxprs vary over what the types of their arguments say.
     """
+    if primitive.typed:
+        return operands if primitive.varies is None else _as_declared(operands, primitive.varies(params))
     first, differ = None, False
     for x in operands:
         if isinstance(x, Tracer):
@@ -36,6 +40,12 @@ def agree(operands: Sequence[Any]) -> Sequence[Any]:
     union = frozenset[Any]().union(*[x.aval.vma for x in operands if isinstance(x, Tracer)])
     axes = in_order(union)
     return [vary(x, axes) if isinstance(x, Tracer) else x for x in operands]
+
+
+def _as_declared(operands: Sequence[Any], declared: Sequence[frozenset[Any]]) -> Sequence[Any]:
+    if all(aval_of(x).vma.issuperset(axes) for x, axes in zip(operands, declared)):
+        return operands
+    return [vary(x, in_order(axes - aval_of(x).vma)) for x, axes in zip(operands, declared)]
 
 
 _lock = threading.Lock()

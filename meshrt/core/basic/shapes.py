@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.linear import linear_jvp
+from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.completion import OUT_SHARDING, asked, declared
 from meshrt.core.explicit import Application, Spec, axes_of
 from meshrt.core.jaxpr import Eqn, Literal
@@ -96,16 +98,6 @@ def batched_asked(params: dict[str, Any], x: Any, dim: int = 0, out: int = 0) ->
     return {OUT_SHARDING: wanted.update(spec=wanted.spec.update(partitions=entries))}
 
 
-def linear_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
-    """The jvp rule of a primitive that is linear in its only operand: the same operation on the tangent."""
-
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-        out = get().bind(*primals, **params)
-        return out, None if tangents[0] is None else get().bind(tangents[0], **params)
-
-    return jvp
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # broadcast_in_dim
 
@@ -175,10 +167,11 @@ def broadcast_in_dim(
 
 
 def zeros(aval: ShapedArray) -> Any:
-    """An array of zeros of a type, in the current trace."""
+    """An array of zeros of a type, its sharding and varying axes included, in the current trace."""
     dtype = dtypes.canonicalize_dtype(dtypes.dtype(aval.dtype))
     zero = np.asarray(0).astype(dtype)[()]
-    return broadcast_in_dim_p.bind(zero, shape=aval.shape, broadcast_dimensions=(), **declared(aval, ()))
+    out = broadcast_in_dim_p.bind(zero, shape=aval.shape, broadcast_dimensions=(), **declared(aval, ()))
+    return vary(out, in_order(aval.vma)) if aval.vma else out
 
 
 def instantiate(tangent: Any, primal: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.core.axes import axes_in_scope
-from meshrt.core.basic.shapes import linear_jvp
+from meshrt.core.basic.linear import linear_jvp
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -35,13 +35,12 @@ def _names(params: dict[str, Any]) -> Axes:
 
 
 def _pvary_infer(x: ShapedArray, *, axes: Axes) -> ShapedArray:
-    twice = x.vma.intersection(axes)
-    if twice:
-        raise errors.ArgumentValueError(
-            f"pvary makes a value that is the same along axes one that varies along them, but {x.str_short()} varies "
-            f"over {', '.join(map(repr, sorted(map(str, twice))))} already; leave these out of axes={axes}"
-        )
     return x.update(vma=x.vma.union(axes))
+
+
+def _pvary_transpose(ct: Any, x: Any, *, axes: Axes) -> list[Any]:
+    # What enters a branch may vary already over some of them: see `meshrt.core.axes.branching`.
+    return [psum_invariant(ct, tuple(a for a in axes if a not in x.aval.vma))]
 
 
 pvary_p: Primitive = Primitive(
@@ -49,7 +48,7 @@ pvary_p: Primitive = Primitive(
     _pvary_infer,
     lower=lambda ctx, eqn, x: x,
     jvp=linear_jvp(lambda: pvary_p),
-    transpose=lambda ct, x, *, axes: [psum_invariant(ct, axes)],
+    transpose=_pvary_transpose,
     batch=lambda size, args, dims, params: (pvary_p.bind(args[0], **params), dims[0]),
     typed=True,
     cheap=True,

@@ -36,7 +36,8 @@ class Library:
 
     def varying(self, x: Any) -> frozenset[str]:
         """The axes that the type of a value varies over."""
-        return frozenset(self.api.typeof(x).vma)
+        aval = self.api.typeof(x)
+        return frozenset(aval.mat.varying if self.api is jax else aval.vma)
 
 
 @cache

@@ -1,0 +1,156 @@
+"""Varying axes in types: what operations give and insert, what control flow asks for, what is said of mistakes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshrt
+from meshrt import P, errors, lax
+from meshrt import numpy as jnp
+from tests.meshrt.shard_map.libraries import ours, same, theirs
+
+A = np.random.RandomState(0).randn(8, 4).astype(np.float32)
+W = (np.random.RandomState(1).randn(4, 4) * 0.3).astype(np.float32)
+
+
+def mapped(body, L=None, **changes):
+    L = L or ours()
+    settings = {"mesh": L.mesh((4, 2), ("x", "y")), "in_specs": (L.P("x"), L.P()), "out_specs": L.P("x"), **changes}
+    return L.shard_map(body, **settings)
+
+
+def stage(body, L=None, **changes):
+    L = L or ours()
+    return L.make_jaxpr(mapped(body, L, **changes))(A, W)
+
+
+VALUES = {
+    "argument": lambda L, a, w: a,
+    "shared": lambda L, a, w: w,
+    "both": lambda L, a, w: a @ w,
+    "scaled": lambda L, a, w: a * 2.0,
+    "constant": lambda L, a, w: L.np.ones(3),
+    "psum": lambda L, a, w: L.lax.psum(a, "x"),
+    "pmean": lambda L, a, w: L.lax.pmean(a, "x"),
+    "pmax": lambda L, a, w: L.lax.pmax(a, "x"),
+    "axis_index": lambda L, a, w: L.lax.axis_index(("x", "y")),
+    "pcast": lambda L, a, w: L.lax.pcast(w, ("y",), to="varying"),
+    "indexed": lambda L, a, w: w[L.lax.axis_index("x")],
+    "reduced": lambda L, a, w: (a * w[0]).sum(),
+    "jit": lambda L, a, w: L.jit(lambda a, w: a + w.sum())(a, w),
+    "scan": lambda L, a, w: L.lax.scan(lambda c, _: (c @ w, c[0]), a, None, length=2),
+    "shared scan": lambda L, a, w: L.lax.scan(lambda c, _: (c @ w, c[0]), w, None, length=2),
+    "cond": lambda L, a, w: L.lax.cond(w.sum() > 0, lambda: a * 2, lambda: a),
+    "shared cond": lambda L, a, w: L.lax.cond(w.sum() > 0, lambda: w * 2, lambda: w),
+    "vmap": lambda L, a, w: L.vmap(lambda r: r + w[0])(a),
+    "grad": lambda L, a, w: L.grad(lambda a, w: (a @ w).sum(), argnums=(0, 1))(a, w),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_values_vary_over_is_what_jax_says(name):
+    found = {}
+    for L in (ours(), theirs()):
+
+        def body(a, w, L=L):
+            found[L.api.__name__] = [L.varying(x) for x in L.tree.leaves(VALUES[name](L, a, w))]
+            return a
+
+        stage(body, L)
+    assert found["meshrt"] == found["jax"]
+
+
+def test_types_are_printed_with_their_axes():
+    seen = []
+    stage(lambda a, w: seen.append((str(meshrt.typeof(a)), str(meshrt.typeof(lax.axis_index(("x", "y")))))) or a)
+    assert seen == [("float32[2,4]{V:x}", "int32[]{V:(x,y)}")]
+
+
+def test_a_choice_that_differs_between_devices_makes_results_differ():
+    with pytest.raises(errors.ReplicationError, match=r"cond at(.|\n)*axis_index at"):
+        stage(lambda a, w: lax.cond(lax.axis_index("x") == 0, lambda: 1.0, lambda: 2.0), out_specs=P())
+    with pytest.raises(errors.ReplicationError, match="while at"):
+        count = lambda a, w: lax.while_loop(lambda i: i < lax.axis_index("x"), lambda i: i + 1, 0)
+        stage(count, out_specs=P())
+
+
+def test_gradients_of_branches_that_devices_choose_apart_sum_outside_of_them():
+    def body(a, w):
+        twice = lambda a: lax.scan(lambda c, _: (jnp.sin(c @ w), None), a, None, length=2)[0] * w.sum()
+        return lax.cond(lax.axis_index("x") % 2 == 0, lambda a: a @ w, twice, a)
+
+    def plain(a, w):
+        rows = [a[2 * i : 2 * i + 2] for i in range(4)]
+        return jnp.concatenate(
+            [r @ w if i % 2 == 0 else jnp.sin(jnp.sin(r @ w) @ w) * w.sum() for i, r in enumerate(rows)]
+        )
+
+    f = mapped(body)
+    same(f(A, W), plain(A, W), 1e-4)
+    grad = lambda f: meshrt.grad(lambda a, w: (f(a, w) ** 2).sum(), argnums=(0, 1))(A, W)
+    same(grad(f), grad(plain), 1e-3)
+    assert "psum" not in str(meshrt.make_jaxpr(lambda a, w: grad(f))(A, W)).split("branches")[1].split("]")[0]
+
+
+def test_constants_of_a_body_need_no_cast():
+    assert "pvary" not in str(stage(lambda a, w: jnp.sin(a * 2.0) + 1.0))
+
+
+def test_carries_that_begin_to_vary_are_told_what_to_do():
+    loops = {
+        "scan": lambda L, a: L.lax.scan(lambda c, _: (c + a, None), L.np.zeros((2, 4)), None, length=2)[0],
+        "fori": lambda L, a: L.lax.fori_loop(0, 3, lambda i, c: c + a, L.np.zeros((2, 4))),
+        "while": lambda L, a: L.lax.while_loop(lambda c: c.sum() < 3, lambda c: c + a, L.np.zeros((2, 4))),
+    }
+    for loop in loops.values():
+        with pytest.raises(TypeError, match=r"pcast\(\.\.\., \('x',\), to='varying'\)"):
+            stage(lambda a, w: loop(theirs(), a), theirs())
+        with pytest.raises(TypeError, match=r"pcast\(\.\.\., \('x',\), to='varying'\)"):
+            stage(lambda a, w: loop(ours(), a))
+
+
+def test_carries_that_become_the_same_keep_varying():
+    out = stage(lambda a, w: lax.scan(lambda c, _: (jnp.zeros((2, 4)), None), a, None, length=2)[0])
+    assert [str(t) for t in out.out_avals] == ["float32[8,4]"]
+
+
+def test_branches_are_joined():
+    f = mapped(lambda a, w: lax.cond(w.sum() > 0, lambda: a, lambda: jnp.zeros((2, 4))))
+    same(f(A, W * 0 + 1), A)
+    same(meshrt.vmap(f)(A[None], W[None] * 0 - 1), A[None] * 0)
+
+
+def custom(L, backward):
+    @L.custom_vjp
+    def h(a, w):
+        return a @ w
+
+    h.defvjp(lambda a, w: (a @ w, (a, w)), backward)
+    return lambda: L.make_jaxpr(L.grad(lambda a, w: mapped(h, L)(a, w).sum(), argnums=(0, 1)))(A, W)
+
+
+def test_backward_rules_give_cotangents_of_their_arguments_kind():
+    wrong = lambda r, g: (g @ r[1].T, r[0].T @ g)
+    for L in (theirs(), ours()):
+        with pytest.raises(ValueError, match="do not match"):
+            custom(L, wrong)()
+    custom(ours(), lambda r, g: (jnp.zeros((2, 4)), jnp.zeros((4, 4))))()
+    custom(ours(), lambda r, g: (g @ r[1].T, lax.psum(r[0].T @ g, "x")))()
+
+
+def test_003_chain_names_each_operation_and_what_to_do():
+    """Reference 5.03: the chain by which a value became varying, and the collective that makes it invariant."""
+
+    def body(a, w):
+        shifted = a + w.sum()
+        return jnp.tanh(shifted) @ w
+
+    with pytest.raises(ValueError) as e:
+        stage(body, out_specs=P())
+    text = str(e.value)
+    assert "out_specs which require replication which can't be statically inferred given the mesh" in text
+    steps = [line.split(" at ")[0].strip() for line in text.splitlines() if " at " in line]
+    assert steps == ["dot_general", "tanh", "add"]
+    assert all(__file__ in line for line in text.splitlines() if " at " in line)
+    assert "args[0], which enters with P('x',)" in text and "meshrt.lax.psum(x, 'x')" in text
