@@ -41,8 +41,8 @@ class Overlapping:
 
     def __init__(self, mesh: Mesh, cuts: dict[str, set[int]]):
         self.mesh = mesh
-        self.cuts = cuts
-        self.atoms = Atoms(mesh, [AxisRef(name, 1, cut) for name, own in cuts.items() for cut in own])
+        self.cuts = {name: {1, size, *cuts.get(name, ())} for name, size in mesh.axes}
+        self.atoms = Atoms(mesh, [AxisRef(name, 1, cut) for name, own in self.cuts.items() for cut in own])
         self._images: dict[TensorSharding, TensorSharding] = {}
 
     @classmethod
