@@ -11,7 +11,7 @@ value or by each as its own, and it is taken to be the latter. In regions whose 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import binary_operands, has_kind
 from meshrt.core.basic.shapes import canonical_axis, linear_jvp, reduce_sum_p
-from meshrt.core.basic.varying import psum_invariant, pvary_p, vary
+from meshrt.core.basic.varying import psum_invariant, pvary_p
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import Tracer
@@ -40,6 +40,7 @@ from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.dynamic_slice import dynamic_index_in_dim
 from meshrt.primitives.reduce import reduce_max_p, reduce_min_p
 from meshrt.primitives.reshape import broadcast_in_dim, iota
+from meshrt.primitives.selection import select_n
 from meshrt.sharding.common import over
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
@@ -62,9 +63,10 @@ def _infer(name: str, kinds: str) -> Callable[..., ShapedArray]:
     return infer
 
 
-def _lower(op: str) -> Callable[..., Any]:
+def _lower(combine: str) -> Callable[..., Any]:
     def lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
         p = eqn.params
+        op = "stablehlo.or" if combine == "stablehlo.add" and eqn.outvars[0].aval.dtype == np.bool_ else combine
         return ctx.all_reduce(op, x, eqn.outvars[0].aval, p["axes"], p["axis_index_groups"])
 
     return lower
@@ -103,7 +105,7 @@ def _reduced_groups(reduce: Primitive, x: Any, d: int, groups: IndexGroups) -> t
     return taken(concatenate(parts, d), np.argsort(order).tolist(), d), d
 
 
-def _times(x: Any, n: int) -> Any:
+def times(x: Any, n: int) -> Any:
     return ew.mul(x, np.asarray(n).astype(aval_of(x).dtype)[()])
 
 
@@ -121,25 +123,19 @@ def _chooser_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
         if t is None:
             return out, None
         aval = aval_of(x)
-        chosen = ew.convert_element_type(ew.eq_p.bind(*_together(x, out)), aval.dtype)
-        total = lambda y: _sum(y, aval, params["axes"], params["axis_index_groups"])
-        return out, ew.div_p.bind(total(ew.mul_p.bind(*_together(t, chosen))), total(chosen))
+        chosen = ew.convert_element_type(ew.eq_p.bind(x, out), aval.dtype)
+        total = lambda y: psum_over(y, aval, params["axes"], params["axis_index_groups"])
+        return out, ew.div_p.bind(total(ew.mul_p.bind(t, chosen)), total(chosen))
 
     return jvp
 
 
-def _together(x: Any, y: Any) -> tuple[Any, Any]:
-    return vary(x, _ordered(y)), vary(y, _ordered(x))
-
-
-def _ordered(x: Any) -> list[Hashable]:
-    return sorted(aval_of(x).vma, key=str)
-
-
-def _sum(y: Any, operand: ShapedArray, axes: Names, groups: IndexGroups | None) -> Any:
+def psum_over(y: Any, operand: ShapedArray, axes: Names, groups: IndexGroups | None = None) -> Any:
     """The sum in the manner of a collective that took an operand of this type."""
-    if operand.vma.issuperset(axes):
-        return psum_invariant(y, axes)
+    if any(n in operand.vma for n in axes):
+        mapped = tuple(n for n in axes if n not in operand.vma)
+        y = psum_p.bind(y, axes=mapped, axis_index_groups=None) if mapped else y
+        return psum_invariant(y, tuple(n for n in axes if n in operand.vma))
     return psum_p.bind(y, axes=axes, axis_index_groups=groups)
 
 
@@ -158,11 +154,11 @@ def _extremum(name: str, op: str, reduce: Primitive) -> Primitive:
 
 psum_p: Primitive = Primitive(
     "psum",
-    _infer("psum", "iufc"),
+    _infer("psum", "biufc"),
     lower=_lower("stablehlo.add"),
     jvp=linear_jvp(lambda: psum_p),
     transpose=lambda ct, x, **params: [psum_p.bind(ct, **params)],
-    batch=_batch(lambda: psum_p, reduce_sum_p, _times),
+    batch=_batch(lambda: psum_p, reduce_sum_p, times),
     batch_axis=True,
     typed=True,
     finite=True,
@@ -221,7 +217,7 @@ def _psum_leaf(call: Call, x: Any) -> Any:
         x = x.astype(np.int32) if isinstance(x, np.ndarray | np.generic) else ew.convert_element_type(x, np.int32)
     even = call.groups is None or len({len(g) for g in call.groups}) == 1
     if not isinstance(x, Tracer) and even:
-        return x * call.size if isinstance(x, int | float | complex) else _times(x, call.size)
+        return x * call.size if isinstance(x, int | float | complex) else times(x, call.size)
     if call.groups is not None:
         if call.is_checked:
             raise _grouped(call)
@@ -308,7 +304,7 @@ def _index_of(x: Any, found: Any, axis_name: Any, caller: str) -> Any:
     aval = aval_of(x)
     index = broadcast_in_dim(axis_index(axis_name), aval.shape, ())
     never = broadcast_in_dim(np.int32(np.iinfo(np.int32).max), aval.shape, ())
-    return pmin(ew.select_n(ew.eq_p.bind(*binary_operands(x, found)), never, index), axis_name)
+    return pmin(select_n(ew.eq_p.bind(*binary_operands(x, found)), never, index), axis_name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -378,10 +374,15 @@ def axis_index(axis_name: Any) -> Any:
     `axis_index("a") * axis_size("b") + axis_index("b")`. Raises `UnboundAxisError`.
     """
     call = Call("axis_index", axis_name)
+    return index_of(call.names, call.sizes, call.checked)
+
+
+def index_of(names: Names, sizes: Sequence[int], varying: Collection[Hashable]) -> Any:
+    """The index along several axes, the first being the major one; `varying` has those over which types say so."""
     index: Any = np.int32(0)
-    for axis in call.axes:
-        here = axis_index_p.bind(axis_name=axis.name, size=axis.size, varying=axis.is_checked)
-        index = here if axis is call.axes[0] else ew.add(ew.mul(index, np.int32(axis.size)), here)
+    for i, (name, size) in enumerate(zip(names, sizes)):
+        here = axis_index_p.bind(axis_name=name, size=size, varying=name in varying)
+        index = here if i == 0 else ew.add(ew.mul(index, np.int32(size)), here)
     return index
 
 

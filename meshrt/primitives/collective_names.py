@@ -12,12 +12,16 @@ from meshrt import errors, tree_util
 from meshrt.core.axes import NamedAxis, axis_names, find_axes
 from meshrt.core.basic.shapes import broadcast_in_dim, reshape
 from meshrt.core.basic.varying import vary
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import aval_of
+from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.groups import IndexGroups
 from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.gather import gather
 from meshrt.primitives.gather_scatter import GatherDimensionNumbers
 from meshrt.primitives.slice import slice_in_dim
+from meshrt.transforms.tools import hoist_consts
 
 # Helpers of the family: `meshrt.lax` publishes what `__all__` of these modules lists, so nothing here.
 __all__: list[str] = []
@@ -48,6 +52,11 @@ class Call:
     def size(self) -> int:
         """How many values meet: in the first group, where there are groups."""
         return self.full_size if self.groups is None else len(self.groups[0])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of each named axis."""
+        return tuple(a.size for a in self.axes)
 
     @property
     def is_checked(self) -> bool:
@@ -88,6 +97,13 @@ def canonical_groups(caller: str, groups: Any, size: int) -> IndexGroups | None:
             f"{size} places: give each index from 0 to {size - 1} to one group"
         )
     return found
+
+
+def lower_as(ctx: LoweringContext, fun: Callable[..., Any], operands: Sequence[Any], eqn: Eqn) -> Any:
+    """Writes the operations that compute `fun` in place of an equation with one result."""
+    closed = hoist_consts(trace_to_jaxpr(lambda *xs: [fun(*xs)], [v.aval for v in eqn.invars], eqn.primitive.name))
+    consts = [ctx.array(np.asarray(c)) for c in closed.consts]
+    return ctx.jaxpr(closed.jaxpr, [*consts, *operands])[0]
 
 
 def over_leaves(x: Any, apply: Callable[[Any], Any]) -> Any:

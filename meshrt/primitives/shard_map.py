@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.basic.shapes import move_dim, reshape_p
 from meshrt.core.basic.varying import in_order, psum_invariant, vary
-from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.source import UNKNOWN
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
@@ -37,7 +37,6 @@ from meshrt.transforms.batching import MappedAxis, batch_jaxpr, names_in
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
-from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.recompute import Policy, Split, inlined, split
 from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 from propagation.quoting import quote
@@ -332,21 +331,8 @@ def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
     return [a.vma.difference(params["region"].manual_axes) for a in params["jaxpr"].in_avals]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Ordered effects
-
-
-def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[list[Eqn], Atom]:
-    """Each device orders what it does: the token enters whole, and leaves so, being the same everywhere."""
-    params = {
-        "in_specs": (_WHOLE, *eqn.params["in_specs"]), "out_specs": (_WHOLE, *eqn.params["out_specs"])
-    }  # fmt: skip
-    return thread_call(eqn, token, threaded, **params)
-
-
 shard_map_p: Primitive = Primitive(
     "shard_map", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
     batch_axis=True, dce=_dce, recompute=_recompute, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
-    thread=_thread, multiple_results=True, cache_types=False, varies=_varies,
-    place=lambda params: ("shard_map", params["region"].mesh),
+    multiple_results=True, cache_types=False, varies=_varies, place=lambda params: ("shard_map", params["region"].mesh),
 )  # fmt: skip

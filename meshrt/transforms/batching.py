@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from meshrt.core.axes import NamedAxis, bind_axes
@@ -13,7 +14,9 @@ from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, se
 from meshrt.core.types import aval_of
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
-__all__ = ["BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr", "names_in"]
+__all__ = [
+    "BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr", "mapping", "names_in",
+]  # fmt: skip
 
 
 class MappedAxis(NamedTuple):
@@ -114,6 +117,15 @@ def _walk(jaxpr: Jaxpr) -> Iterator[Hashable]:
             yield from names_in(inner)
 
 
+@contextmanager
+def mapping(axis: MappedAxis) -> Iterator[BatchTrace]:
+    """A trace that maps over `axis`, as the current one, with the axis in scope if it has a name."""
+    trace = BatchTrace(context.trace, axis)
+    named = () if axis.name is None else (NamedAxis(axis.name, axis.size),)
+    with bind_axes(named), set_trace(trace):
+        yield trace
+
+
 def batch_flat(
     fun: Callable[..., Sequence[Any]],
     axis: MappedAxis,
@@ -121,11 +133,8 @@ def batch_flat(
     dims: Sequence[int | None],
 ) -> tuple[list[Any], list[int | None]]:
     """Maps a flat function in the current trace; returns values and the position of each one's batch dimension."""
-    trace = BatchTrace(context.trace, axis)
-    wrapped = [trace.wrap(a, d) for a, d in zip(args, dims)]
-    named = () if axis.name is None else (NamedAxis(axis.name, axis.size),)
-    with bind_axes(named), set_trace(trace):
-        outs = fun(*wrapped)
+    with mapping(axis) as trace:
+        outs = fun(*[trace.wrap(a, d) for a, d in zip(args, dims)])
     pairs = [trace.unwrap(o) for o in outs]
     return [v for v, _ in pairs], [d for _, d in pairs]
 

@@ -16,10 +16,10 @@ from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.primitive import Primitive
-from meshrt.core.trace import context, set_trace
+from meshrt.core.trace import context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.batching import BatchTrace, MappedAxis, batch_jaxpr
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr, mapping
 from meshrt.transforms.custom_arguments import (
     MappableRule,
     SymbolicZero,
@@ -219,9 +219,8 @@ class BatchedJvpRule(MappableRule):
         return f"vmap({self.rule})"
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        trace = BatchTrace(context.trace, self.axis)
         wrap = lambda values: [trace.wrap(v, 0) if b and v is not None else v for v, b in zip(values, self.batched)]
-        with set_trace(trace):
+        with mapping(self.axis) as trace:
             outs, t_outs = self.rule(wrap(primals), wrap(tangents))
         front = lambda v: bring_to_front(self.axis.extent, *trace.unwrap(v))
         return [front(o) for o in outs], [None if t is None else _live_tangent(front(t)) for t in t_outs]

@@ -17,10 +17,9 @@ from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.shapes import bring_to_front, move_dim, reduce_sum_p
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.primitive import Primitive, is_undefined
-from meshrt.core.trace import context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.batching import BatchTrace, MappedAxis, batch_jaxpr
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr, mapping
 from meshrt.transforms.custom_arguments import (
     MappableRule,
     SplitArguments,
@@ -289,8 +288,7 @@ class BatchedVjpRule(MappableRule):
         return f"vmap({self.rule})"
 
     def __call__(self, primals: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], list[Any], Any]:
-        trace = BatchTrace(context.trace, self.axis)
-        with set_trace(trace):
+        with mapping(self.axis) as trace:
             wrapped = [trace.wrap(p, 0 if b else None) for p, b in zip(primals, self.batched)]
             outs, residuals, backward = self.rule(wrapped, nonzeros)
         pairs = [trace.unwrap(r) for r in residuals]
@@ -311,8 +309,7 @@ class BatchedBackward(NamedTuple):
     batched: tuple[bool, ...]
 
     def __call__(self, residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
-        trace = BatchTrace(context.trace, self.axis)
-        with set_trace(trace):
+        with mapping(self.axis) as trace:
             wrapped = [trace.wrap(r, d) for r, d in zip(residuals, self.residual_dims)]
             pulled = self.backward(wrapped, [None if c is None else trace.wrap(c, 0) for c in cts])
         out: list[Any] = []

@@ -29,7 +29,24 @@ THROUGH_DERIVATIVES = {
 # Collectives stand under names that something binds, which rows do not: test_collective*.py judge them.
 COLLECTIVES = "it is to be called under vmap(axis_name=...) or shard_map; test_collective*.py judge it"
 REASONS = {
-    **dict.fromkeys(("axis_index", "pmax", "pmin", "psum", "psum_invariant", "pvary"), COLLECTIVES),
+    **dict.fromkeys(
+        (
+            "all_gather",
+            "all_gather_invariant",
+            "all_to_all",
+            "axis_index",
+            "pbroadcast",
+            "pmax",
+            "pmin",
+            "ppermute",
+            "psum",
+            "psum_invariant",
+            "pvary",
+            "ragged_all_to_all",
+            "reduce_scatter",
+        ),
+        COLLECTIVES,
+    ),
     "copy": "the identity; no public function of lax makes one",
     "custom_partitioning": "a function of the user's; tests/meshrt/experimental judges it",
     "mesh_region": "part of a program on a mesh; tests of Explicit axes judge it",

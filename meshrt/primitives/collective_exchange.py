@@ -1,0 +1,511 @@
+"""Collectives that put together and take apart: all_gather, psum_scatter, all_to_all, pswapaxes.
+
+    all_gather[all_gather_dimension ... tiled]  [6]    -> [4, 6], tiled [24]       each gets the values of all n = 4
+    reduce_scatter[scatter_dimension ... tiled] [4, 6] -> [6], tiled [24] -> [6]   each gets its part of the sum
+    all_to_all[split_axis concat_axis ...]      [8, 6] -> [2, 24]                  part j of i becomes part i of j
+
+`sizes` are those of the axes in `axis_name`, `axis_size` how many values meet: their product, or the size of groups.
+Over a mapped dimension all of them are transpositions of it; over one among several axes, an operation over the others
+and such a transposition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.basic.pointwise import has_kind
+from meshrt.core.basic.shapes import canonical_axis, linear_jvp, move_dim, reduce_sum_p, transpose
+from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import ShapedArray, aval_of, short_dtype
+from meshrt.lowering.context import LoweringContext
+from meshrt.lowering.groups import IndexGroups
+from meshrt.primitives import elementwise as ew
+from meshrt.primitives.collective import index_of, times
+from meshrt.primitives.collective_names import (
+    Call,
+    Names,
+    merge_dims,
+    over_leaves,
+    refuse_groups,
+    split_dim,
+    spread_out,
+    taken,
+    without,
+)
+from meshrt.primitives.concatenate import concatenate
+from meshrt.primitives.dynamic_slice import dynamic_slice_in_dim
+from meshrt.primitives.reshape import expand_dims, squeeze
+from meshrt.transforms.batching import MappedAxis
+
+__all__ = ["all_gather", "all_gather_invariant", "all_to_all", "psum_scatter", "pswapaxes"]
+
+
+def _names(params: dict[str, Any]) -> Names:
+    names: Names = params["axis_name"]
+    return names
+
+
+def _like(ct: Any, x: Any) -> Any:
+    return vary(ct, in_order(x.aval.vma))
+
+
+def _parts(names: Names, sizes: Sequence[int], name: Any) -> tuple[int, int, Names, tuple[int, ...]]:
+    """Sizes of the axes before and after `name`, and the names and sizes of all others."""
+    i = names.index(name)
+    others = (*sizes[:i], *sizes[i + 1 :])
+    return math.prod(sizes[:i]), math.prod(sizes[i + 1 :]), without(names, name), others
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# all_gather
+
+
+def _gather_infer(is_invariant: bool) -> Callable[..., ShapedArray]:
+    def infer(
+        x: ShapedArray, *, all_gather_dimension: int, axis_name: Names, sizes: tuple[int, ...],
+        axis_index_groups: IndexGroups | None, axis_size: int, tiled: bool,
+    ) -> ShapedArray:  # fmt: skip
+        d, shape = all_gather_dimension, list(x.shape)
+        if tiled:
+            shape[d] *= axis_size
+        else:
+            shape.insert(d, axis_size)
+        vma = x.vma.difference(axis_name) if is_invariant else x.vma
+        return x.update(shape=tuple(shape), vma=vma, sharding=resharded(x, d, is_new=not tiled))
+
+    return infer
+
+
+def resharded(x: ShapedArray, dim: int, is_new: bool = False, is_gone: bool = False) -> Any:
+    """The sharding over Explicit axes of a type after dimension `dim` has been put in, taken out or changed in size."""
+    if x.sharding is None:
+        return None
+    entries = list(x.sharding.spec.padded(x.ndim))
+    if is_new:
+        entries.insert(dim, None)
+    elif is_gone:
+        del entries[dim]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return x.sharding.update(spec=type(x.sharding.spec)(*entries)) if entries else None
+
+
+def _gather_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
+    p, out = eqn.params, eqn.outvars[0].aval
+    d, physical = p["all_gather_dimension"], eqn.invars[0].aval
+    if not p["tiled"]:
+        shape = (*physical.shape[:d], 1, *physical.shape[d:])
+        x = ctx.op("stablehlo.reshape", [x], ShapedArray(shape, physical.dtype))
+    groups = ctx.groups(p["axis_name"], p["axis_index_groups"])
+    if groups.shape[1] == 1:
+        return x
+    return ctx.collective("stablehlo.all_gather", x, out, groups, f"all_gather_dim = {d} : i64, use_global_device_ids")
+
+
+def _gather_batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    def batch(
+        axis: MappedAxis, args: Sequence[Any], dims: Sequence[int | None], params: dict[str, Any]
+    ) -> tuple[Any, int | None]:
+        (x,), (d,), at, names = args, dims, params["all_gather_dimension"], params["axis_name"]
+        if axis.name is None or axis.name not in names:
+            if d is None:
+                return get().bind(x, **params), None
+            moved = {**params, "all_gather_dimension": at + (d <= at)}
+            return get().bind(x, **moved), d + (at < d and not params["tiled"])
+        refuse_groups("all_gather", params["axis_index_groups"], names)
+        x, d = spread_out(x, d, axis.size)
+        x = move_dim(x, d, 0)
+        if params["axis_index_groups"] is not None:
+            return _gather_in_groups(x, at, params["axis_index_groups"], params["tiled"]), 0
+        before, after, rest, sizes = _parts(names, params["sizes"], axis.name)
+        if rest:  # [rest, mapped, ...], then the places in the order of the names
+            x = get().bind(
+                x, all_gather_dimension=0, axis_name=rest, sizes=sizes, axis_index_groups=None,
+                axis_size=before * after, tiled=False,
+            )  # fmt: skip
+            x = merge_dims(move_dim(split_dim(x, 0, (before, after)), 2, 1), 0, 3)
+        x = move_dim(x, 0, at)
+        return (merge_dims(x, at, 2) if params["tiled"] else x), None
+
+    return batch
+
+
+def _gather_in_groups(x: Any, at: int, groups: IndexGroups, tiled: bool) -> Any:
+    """Each row of `x` gets the rows of its group."""
+    of = {i: group for group in groups for i in group}
+    rows = [j for i in range(len(of)) for j in of[i]]
+    x = split_dim(taken(x, rows, 0), 0, (len(of), len(groups[0])))
+    x = move_dim(x, 1, at + 1)
+    return merge_dims(x, at + 1, 2) if tiled else x
+
+
+def _gather_transpose(ct: Any, x: Any, *, all_gather_dimension: int, **params: Any) -> list[Any]:
+    return [reduce_scatter_p.bind(_like(ct, x), scatter_dimension=all_gather_dimension, **params)]
+
+
+def _own_part(ct: Any, x: Any, *, all_gather_dimension: int, axis_name: Names, tiled: bool, **params: Any) -> list[Any]:
+    """The part of a cotangent, which all devices have, that belongs to this one's operand."""
+    ct = _like(ct, x)
+    d = all_gather_dimension
+    size = aval_of(ct).shape[d] // params["axis_size"]
+    start = ew.mul(index_of(axis_name, params["sizes"], x.aval.vma), np.int32(size))
+    part = dynamic_slice_in_dim(ct, start, size, d)
+    return [part if tiled else squeeze(part, (d,))]
+
+
+all_gather_p: Primitive = Primitive(
+    "all_gather",
+    _gather_infer(False),
+    lower=_gather_lower,
+    jvp=linear_jvp(lambda: all_gather_p),
+    transpose=_gather_transpose,
+    batch=_gather_batch(lambda: all_gather_p),
+    batch_axis=True,
+    typed=True,
+    finite=True,
+    names=_names,
+)
+all_gather_invariant_p: Primitive = Primitive(
+    "all_gather_invariant",
+    _gather_infer(True),
+    lower=_gather_lower,
+    jvp=linear_jvp(lambda: all_gather_invariant_p),
+    transpose=_own_part,
+    batch=_gather_batch(lambda: all_gather_invariant_p),
+    batch_axis=True,
+    typed=True,
+    finite=True,
+    names=_names,
+)
+
+_TO = ("varying", "reduced", "invarying")
+
+
+def all_gather(
+    x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False, to: str = "varying"
+) -> Any:
+    """The values of each array of the pytree `x` at all places of the axis `axis_name`, or axes, put together.
+
+    Args:
+      axis_index_groups: gather within groups of indices instead, all of one size; each index in one group.
+      axis: where the new dimension stands in the result; with `tiled`, the dimension along which they are joined.
+      tiled: join along a dimension that there is, instead of stacking along a new one.
+      to: what types say of the result, in regions where they say something: "varying" (each device has its own, so its
+        cotangents are summed and scattered), or "invarying" (all have the same; `all_gather_invariant`).
+
+    Raises:
+      UnboundAxisError: nothing around binds the name. AxisError: there is no such dimension.
+    """
+    if to not in _TO:
+        raise errors.ArgumentValueError(
+            f"Got unexpected `to` value {to!r} for `meshrt.lax.all_gather`. Allowed `to` values are: {_TO}"
+        )
+    if to == "reduced":
+        raise errors.UnsupportedError(
+            "all_gather(to='reduced') needs types that are reduced over Manual axes, which are not implemented; use "
+            "to='invarying', whose result is the same on all devices as well"
+        )
+    if to == "invarying":
+        if axis_index_groups is not None:
+            raise errors.UnsupportedError(
+                "all_gather(to='invarying') with axis_index_groups: its result would be equal within each group only; "
+                "use to='varying'"
+            )
+        return all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)
+    return _gathered(all_gather_p, Call("all_gather", axis_name, axis_index_groups), x, axis, tiled)
+
+
+def all_gather_invariant(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
+    """`all_gather` whose result types know to be the same on all devices: it does not vary over `axis_name`.
+
+    Its transpose takes each device's own part of the cotangent, without communication.
+    """
+    call = Call("all_gather_invariant", axis_name)
+    return _gathered(all_gather_invariant_p if call.is_checked else all_gather_p, call, x, axis, tiled)
+
+
+def _gathered(primitive: Primitive, call: Call, x: Any, axis: int, tiled: bool) -> Any:
+    if not call.names:
+        return x
+    size = call.one_size()
+
+    def leaf(x: Any) -> Any:
+        ndim = aval_of(x).ndim + (not tiled)
+        return primitive.bind(
+            call.vary(x), all_gather_dimension=canonical_axis(axis, ndim), axis_name=call.names, sizes=call.sizes,
+            axis_index_groups=call.groups, axis_size=size, tiled=bool(tiled),
+        )  # fmt: skip
+
+    return over_leaves(x, leaf)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# psum_scatter
+
+
+def _scatter_infer(
+    x: ShapedArray, *, scatter_dimension: int, axis_name: Names, sizes: tuple[int, ...],
+    axis_index_groups: IndexGroups | None, axis_size: int, tiled: bool,
+) -> ShapedArray:  # fmt: skip
+    d, shape = scatter_dimension, list(x.shape)
+    if not has_kind(x.dtype, "biufc"):
+        raise errors.ArgumentTypeError(f"psum_scatter does not accept operands of dtype {short_dtype(x.dtype)}")
+    if tiled:
+        shape[d] //= axis_size
+    else:
+        del shape[d]
+    return x.update(shape=tuple(shape), sharding=resharded(x, d, is_gone=not tiled))
+
+
+def _scatter_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
+    p, out, aval = eqn.params, eqn.outvars[0].aval, eqn.invars[0].aval
+    d = p["scatter_dimension"]
+    groups = ctx.groups(p["axis_name"], p["axis_index_groups"])
+    if groups.shape[1] > 1:
+        shape = (*aval.shape[:d], aval.shape[d] // p["axis_size"], *aval.shape[d + 1 :])
+        op = "stablehlo.or" if aval.dtype == np.bool_ else "stablehlo.add"
+        attrs = f"scatter_dimension = {d} : i64, use_global_device_ids"
+        x = ctx.collective("stablehlo.reduce_scatter", x, ShapedArray(shape, aval.dtype), groups, attrs, op)
+    return x if p["tiled"] else ctx.op("stablehlo.reshape", [x], out)
+
+
+def _scatter_batch(
+    axis: MappedAxis, args: Sequence[Any], dims: Sequence[int | None], params: dict[str, Any]
+) -> tuple[Any, int | None]:
+    (x,), (d,), at, names = args, dims, params["scatter_dimension"], params["axis_name"]
+    if axis.name is None or axis.name not in names:
+        if d is None:
+            return reduce_scatter_p.bind(x, **params), None
+        moved = {**params, "scatter_dimension": at + (d <= at)}
+        return reduce_scatter_p.bind(x, **moved), d - (at < d and not params["tiled"])
+    refuse_groups("psum_scatter", params["axis_index_groups"], names)
+    if params["axis_index_groups"] is not None:
+        x = move_dim(*spread_out(x, d, axis.size), 0)
+        return _scatter_in_groups(x, at, params["axis_index_groups"], params["tiled"]), 0
+    x = times(x, axis.size) if d is None else reduce_sum_p.bind(x, axes=(d,))
+    before, after, rest, sizes = _parts(names, params["sizes"], axis.name)
+    size = aval_of(x).shape[at] // params["axis_size"]
+    # The part of each place of the mapped dimension; the others' parts stay together.
+    x = merge_dims(move_dim(split_dim(x, at, (before, axis.size, after, size)), at + 1, 0), at + 1, 3)
+    if rest:
+        x = reduce_scatter_p.bind(
+            x, scatter_dimension=at + 1, axis_name=rest, sizes=sizes, axis_index_groups=None, axis_size=before * after,
+            tiled=True,
+        )  # fmt: skip
+    return (x if params["tiled"] else squeeze(x, (at + 1,))), 0
+
+
+def _scatter_in_groups(x: Any, at: int, groups: IndexGroups, tiled: bool) -> Any:
+    """Each row of `x` gets its part of the sum of the rows of its group."""
+    parts = []
+    for group in groups:
+        total = reduce_sum_p.bind(taken(x, group, 0), axes=(0,))
+        size = aval_of(total).shape[at] // len(group)
+        parts.append(move_dim(split_dim(total, at, (len(group), size)), at, 0))
+    order = [i for group in groups for i in group]
+    x = taken(concatenate(parts, 0), np.argsort(order).tolist(), 0)
+    return x if tiled else squeeze(x, (at + 1,))
+
+
+def _scatter_transpose(ct: Any, x: Any, *, scatter_dimension: int, **params: Any) -> list[Any]:
+    return [all_gather_p.bind(_like(ct, x), all_gather_dimension=scatter_dimension, **params)]
+
+
+reduce_scatter_p: Primitive = Primitive(
+    "reduce_scatter",
+    _scatter_infer,
+    lower=_scatter_lower,
+    jvp=linear_jvp(lambda: reduce_scatter_p),
+    transpose=_scatter_transpose,
+    batch=_scatter_batch,
+    batch_axis=True,
+    typed=True,
+    finite=True,
+    names=_names,
+)
+
+
+def psum_scatter(
+    x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False
+) -> Any:
+    """The sum over the axis `axis_name`, or axes, of each array of `x`, of which every member keeps its own part.
+
+    `psum_scatter(x, "i")` is `psum(x, "i")[axis_index("i")]` for half the communication.
+
+    Args:
+      scatter_dimension: the dimension that is cut into parts: it is as large as the axis and is removed, or, with
+        `tiled`, is divided by the size of the axis and stays.
+      axis_index_groups: sums within groups of indices instead, all of one size; each index in one group.
+
+    Raises:
+      UnboundAxisError: nothing around binds the name. ArgumentValueError: the dimension has another size.
+    """
+    call = Call("psum_scatter", axis_name, axis_index_groups)
+    if not call.names:
+        return x
+    size = call.one_size()
+
+    def leaf(x: Any) -> Any:
+        aval = aval_of(x)
+        d = canonical_axis(scatter_dimension, aval.ndim)
+        _check_parts("psum_scatter", "scatter_dimension", aval, d, size, call, tiled)
+        return reduce_scatter_p.bind(
+            call.vary(x), scatter_dimension=d, axis_name=call.names, sizes=call.sizes, axis_index_groups=call.groups,
+            axis_size=size, tiled=bool(tiled),
+        )  # fmt: skip
+
+    return over_leaves(x, leaf)
+
+
+def _check_parts(caller: str, which: str, aval: ShapedArray, d: int, size: int, call: Call, tiled: bool) -> None:
+    n = aval.shape[d]
+    if n % size if tiled else n != size:
+        must = "be divisible by" if tiled else "equal"
+        raise errors.ArgumentValueError(
+            f"{caller} over {call.names}: the size of {which} {d} of {aval.str_short()}, {n}, must {must} that of the "
+            f"{'axis' if call.groups is None else 'groups'}, {size}"
+            + ("" if tiled or n % size else "; tiled=True cuts the dimension into parts of several")
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# all_to_all
+
+
+def _exchange_infer(
+    x: ShapedArray, *, split_axis: int, concat_axis: int, axis_name: Names, sizes: tuple[int, ...],
+    axis_index_groups: IndexGroups | None, axis_size: int,
+) -> ShapedArray:  # fmt: skip
+    shape = list(x.shape)
+    shape[split_axis] //= axis_size
+    shape[concat_axis] *= axis_size
+    return x.update(shape=tuple(shape), weak_type=False, sharding=x.sharding)
+
+
+def _exchange_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
+    p = eqn.params
+    groups = ctx.groups(p["axis_name"], p["axis_index_groups"])
+    if groups.shape[1] == 1:
+        return x
+    attrs = (
+        f"concat_dimension = {p['concat_axis']} : i64, split_count = {groups.shape[1]} : i64, "
+        f"split_dimension = {p['split_axis']} : i64"
+    )
+    return ctx.collective("stablehlo.all_to_all", x, eqn.outvars[0].aval, groups, attrs)
+
+
+def _exchange_batch(
+    axis: MappedAxis, args: Sequence[Any], dims: Sequence[int | None], params: dict[str, Any]
+) -> tuple[Any, int | None]:
+    (x,), (d,), names = args, dims, params["axis_name"]
+    split, concat = params["split_axis"], params["concat_axis"]
+    if axis.name is None or axis.name not in names:
+        if d is None:
+            return all_to_all_p.bind(x, **params), None
+        moved = {**params, "split_axis": split + (d <= split), "concat_axis": concat + (d <= concat)}
+        return all_to_all_p.bind(x, **moved), d
+    refuse_groups("all_to_all", params["axis_index_groups"], names)
+    x = move_dim(*spread_out(x, d, axis.size), 0)
+    n = params["axis_size"]
+    size = aval_of(x).shape[split + 1] // n
+    if params["axis_index_groups"] is not None:
+        x = _exchange_in_groups(split_dim(x, split + 1, (n, size)), split + 1, params["axis_index_groups"])
+        return _joined(x, split + 1, concat + 1), 0
+    before, after, rest, sizes = _parts(names, params["sizes"], axis.name)
+    x = split_dim(x, split + 1, (before, axis.size, after, size))
+    order = list(range(aval_of(x).ndim))
+    order[0], order[split + 2] = split + 2, 0  # who sends, and to whom
+    x = transpose(x, order)
+    place = names.index(axis.name)
+    for part, at in ((slice(0, place), split + 1), (slice(place, None), split + 3)):
+        if rest[part]:
+            x = all_to_all_p.bind(
+                x, split_axis=at, concat_axis=at, axis_name=rest[part], sizes=sizes[part], axis_index_groups=None,
+                axis_size=math.prod(sizes[part]),
+            )  # fmt: skip
+    return _joined(merge_dims(x, split + 1, 3), split + 1, concat + 1), 0
+
+
+def _exchange_in_groups(x: Any, at: int, groups: IndexGroups) -> Any:
+    """Row i gets of every member of its group the part at `at` that is meant for it."""
+    order = [i for group in groups for i in group]
+    x = split_dim(taken(x, order, 0), 0, (len(groups), len(groups[0])))
+    swapped = list(range(aval_of(x).ndim))
+    swapped[1], swapped[at + 1] = at + 1, 1
+    x = merge_dims(transpose(x, swapped), 0, 2)
+    return taken(x, np.argsort(order).tolist(), 0)
+
+
+def _joined(x: Any, parts: int, concat: int) -> Any:
+    """The dimension `parts`, which stands before the one it was split from, joined into dimension `concat`, whose
+    number is that without `parts`."""
+    return merge_dims(move_dim(x, parts, concat), concat, 2)
+
+
+all_to_all_p: Primitive = Primitive(
+    "all_to_all",
+    _exchange_infer,
+    lower=_exchange_lower,
+    jvp=linear_jvp(lambda: all_to_all_p),
+    transpose=lambda ct, x, *, split_axis, concat_axis, **params: [
+        all_to_all_p.bind(_like(ct, x), split_axis=concat_axis, concat_axis=split_axis, **params)
+    ],
+    batch=_exchange_batch,
+    batch_axis=True,
+    typed=True,
+    finite=True,
+    names=_names,
+)
+
+
+def all_to_all(
+    x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False
+) -> Any:
+    """Cuts each array of the pytree `x` along `split_axis`, sends part j to index j along the axis `axis_name`, or
+    axes, and puts what arrives together along `concat_axis`, in the order of where it comes from.
+
+    Args:
+      split_axis: the dimension that is cut: as large as the axis, and removed. With `tiled`, cut into equal parts.
+      concat_axis: where in the result the new dimension stands. With `tiled`, the dimension along which parts are
+        joined.
+      axis_index_groups: exchange within groups of indices instead, all of one size; each index in one group.
+
+    Raises:
+      UnboundAxisError: nothing around binds the name. ArgumentValueError: the dimension has another size.
+    """
+    call = Call("all_to_all", axis_name, axis_index_groups)
+    if not call.names:
+        return x
+    size = call.one_size()
+
+    def leaf(x: Any) -> Any:
+        aval = aval_of(x)
+        split, concat = canonical_axis(split_axis, aval.ndim), canonical_axis(concat_axis, aval.ndim)
+        _check_parts("all_to_all", "split_axis", aval, split, size, call, tiled)
+        if tiled or split == concat:
+            return _exchanged(call, size, x, split, concat)
+        # The new dimension stands at `concat` once `split` is gone.
+        new = concat + (split < concat)
+        split += new <= split
+        return squeeze(_exchanged(call, size, expand_dims(x, (new,)), split, new), (split,))
+
+    return over_leaves(x, leaf)
+
+
+def _exchanged(call: Call, size: int, x: Any, split: int, concat: int) -> Any:
+    return all_to_all_p.bind(
+        call.vary(x), split_axis=split, concat_axis=concat, axis_name=call.names, sizes=call.sizes,
+        axis_index_groups=call.groups, axis_size=size,
+    )  # fmt: skip
+
+
+def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
+    """Swaps the axis `axis_name` with dimension `axis` of each array of `x`: `all_to_all` from it to itself."""
+    return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
