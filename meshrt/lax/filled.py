@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.core.basic.shapes import broadcast_in_dim_p, canonical_shape
+from meshrt.core.basic.shapes import broadcast_in_dim, broadcast_in_dim_p, canonical_shape
 from meshrt.core.trace import EVAL, Tracer, current_trace
 from meshrt.core.types import aval_of
 from meshrt.jit import jit
+from meshrt.primitives.axis_types import is_explicit
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import filling
@@ -32,6 +33,8 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
     if sharding is None:
         return _broadcast(value, shape)
     if current_trace() is not EVAL or isinstance(value, Tracer):
+        if isinstance(sharding, NamedSharding | PartitionSpec) and is_explicit(sharding):
+            return broadcast_in_dim(value, shape, (), out_sharding=sharding)
         return with_sharding_constraint(_broadcast(value, shape), sharding)
     value = np.asarray(value, aval_of(value).dtype)[()]  # a placed array is not weakly typed
     if isinstance(sharding, NamedSharding | PartitionSpec):
@@ -55,7 +58,7 @@ backend.on_clear(_filler.cache_clear)  # their shardings hold devices
 def sharding_like(x: Any, shape: tuple[int, ...]) -> Any:
     """The sharding that an array of `shape` made like `x` gets: that of `x` if it was placed, and fits the shape."""
     if isinstance(x, Tracer):
-        return None
+        return x.aval.sharding if x.aval.shape == shape else None
     sharding = getattr(x, "sharding", None)
     if sharding is None or not getattr(x, "committed", True) or getattr(x, "weak_type", False):
         return None

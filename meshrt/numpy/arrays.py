@@ -15,10 +15,13 @@ from meshrt.core.trace import EvalTrace, Tracer, context
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError
+from meshrt.primitives.axis_types import constrained
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import expand_dims
 from meshrt.runtime import transfer
 from meshrt.runtime.transfer import from_numpy
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
 
 __all__ = ["array", "asarray", "ascontiguousarray", "copy", "from_dlpack"]
 
@@ -62,6 +65,8 @@ def placed(out: Any, device: Any, out_sharding: Any) -> Any:
     if where is None:
         return out
     if isinstance(out, Tracer):
+        if isinstance(where, NamedSharding | PartitionSpec):
+            return constrained(out, where, "array")
         return lax.with_sharding_constraint(out, where)
     return device_put(out, where)
 

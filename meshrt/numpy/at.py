@@ -17,6 +17,7 @@ from meshrt.numpy.filled import ones_like
 from meshrt.numpy.index_plan import GatherPlan, StaticSlicePlan, plan_update, tokenize
 from meshrt.numpy.indexing import gather_indices, getitem, index_dtype, static_slice
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape
+from meshrt.primitives.axis_types import constrained, is_explicit, split_by
 from meshrt.primitives.dynamic_slice import dynamic_update_slice_p
 from meshrt.primitives.reshape import expand_dims
 
@@ -59,15 +60,17 @@ class IndexUpdateRef:
         fill_value: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """``x[index]``; with ``mode="fill"`` elements out of bounds are ``fill_value`` (NaN by default)."""
-        out = getitem(
-            self.array, self.index, mode=mode, fill_value=fill_value, indices_are_sorted=indices_are_sorted,
+        options = dict(
+            mode=mode, fill_value=fill_value, indices_are_sorted=indices_are_sorted,
             unique_indices=unique_indices, wrap=wrap_negative_indices,
         )  # fmt: skip
-        return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+        if out_sharding is not None and is_explicit(out_sharding):
+            return split_by(getitem, (self.array, self.index), options, out_sharding)
+        return constrained(getitem(self.array, self.index, **options), out_sharding, "get")
 
     def set(self, values: Any, **options: Any) -> Any:
         """``x[index] = values``."""
-        return update(self.array, self.index, values, lax.scatter, lambda old, new: new, **options)
+        return update(self.array, self.index, values, lax.scatter, _second, **options)
 
     def add(self, values: Any, **options: Any) -> Any:
         """``x[index] += values``; repeated indices add up."""
@@ -118,6 +121,10 @@ class IndexUpdateRef:
         return self.set(func(self.get(mode=options.get("mode"), wrap_negative_indices=wrap)), **options)
 
 
+def _second(old: Any, new: Any) -> Any:
+    return new
+
+
 def update(
     x: Any, index: Any, values: Any, scatter: Callable[..., Any], combine: Callable[[Any, Any], Any], *,
     indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None, out_sharding: Any = None,
@@ -127,6 +134,12 @@ def update(
 
     A static window is read, combined and written back with dynamic_update_slice; anything else is one scatter.
     """
+    if out_sharding is not None and is_explicit(out_sharding):
+        options = dict(
+            indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode,
+            wrap_negative_indices=wrap_negative_indices,
+        )  # fmt: skip
+        return split_by(update, (x, index, values, scatter, combine), options, out_sharding)
     tokens, operands = tokenize(index)
     plan = plan_update(tokens, x.shape, wrap_negative_indices)
     if plan.gather.empty:
@@ -142,7 +155,7 @@ def update(
         )  # fmt: skip
         out = _scatter(x, values, plan.gather, operands, scatter, options)
     out = out if isinstance(dtype, dtypes.ExtendedDType) else el.convert_element_type(out, dtype, weak)
-    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+    return constrained(out, out_sharding, "at")
 
 
 def _promoted(x: Any, values: Any) -> tuple[Any, Any]:

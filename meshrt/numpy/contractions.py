@@ -19,6 +19,7 @@ from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.operands import ShapeError, canonical_axes, canonical_axis, operand, unsupported_argument
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.shapes import moveaxis, stack
+from meshrt.primitives.axis_types import constrained, in_auto_mode
 from meshrt.primitives.contract import canonical_precision, dot_general_p
 from meshrt.primitives.reduce import reduce_or_p
 from meshrt.primitives.reshape import iota_p
@@ -220,6 +221,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
 # einsum
 
 
+@in_auto_mode
 def einsum(
     subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "auto", precision: Any = None,
     preferred_element_type: Any = None, out_sharding: Any = None, _dot_general: Callable[..., Any] | None = None,
@@ -268,7 +270,7 @@ def run_einsum(
             out = transpose_p.bind(out, permutation=step.transpose)
         xs.append(out)
     (out,) = xs
-    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+    return constrained(out, out_sharding, "einsum")
 
 
 def _prepared(x: Any, reduce: Reduce, dtype: Any) -> Any:

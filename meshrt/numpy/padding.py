@@ -28,6 +28,7 @@ from meshrt.numpy.operands import (
 )
 from meshrt.numpy.reductions import cumsum
 from meshrt.numpy.shapes import broadcast_to, ravel, reshape, take_static
+from meshrt.primitives.axis_types import constrained, in_auto_mode
 
 __all__ = ["pad", "repeat", "resize", "tile"]
 
@@ -173,6 +174,7 @@ def tile(A: Any, reps: Any) -> Any:
     return reshape_p.bind(x, new_sizes=tuple(r * n for r, n in zip(reps, own)))
 
 
+@in_auto_mode
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
 ) -> Any:
@@ -201,7 +203,7 @@ def repeat(
                 pad_to = total_repeat_length - len(positions)
                 positions = np.pad(positions, (0, max(pad_to, 0)), mode="edge")[:total_repeat_length]
             out = take_static(x, positions, axis)
-    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+    return constrained(out, out_sharding, "repeat")
 
 
 def _repeat_evenly(x: Any, count: int, axis: int) -> Any:

@@ -29,6 +29,7 @@ from meshrt.numpy.operands import (
     static_int,
     unsupported_argument,
 )
+from meshrt.primitives.axis_types import constrained
 
 __all__ = [
     "append", "array_split", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_shapes",
@@ -136,7 +137,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     if len(target) < x.ndim or any(m not in (1, n) for m, n in zip(x.shape[::-1], target[::-1])):
         raise ShapeError(f"an array of shape {x.shape} cannot be broadcast to shape {target}")
     out = broadcast_to_shape(x, target)
-    return out if out_sharding is None else lax.with_sharding_constraint(out, out_sharding)
+    return constrained(out, out_sharding, "broadcast_to")
 
 
 def broadcast_arrays(*args: Any) -> list[Any]:

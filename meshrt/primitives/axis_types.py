@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt import errors, tree_util
+import numpy as np
+
+from meshrt import config, errors, tree_util
 from meshrt.core import source
-from meshrt.core.trace import set_trace
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.trace import EVAL, current_trace, set_trace
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import aval_of
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.region import RegionTrace, entered, opened_type, region_p
-from meshrt.primitives.reshard import reshard
-from meshrt.sharding.context import context_source, get_abstract_mesh, tracing_mesh
-from meshrt.sharding.mesh import AbstractMesh, AxisType
+from meshrt.primitives.reshard import move, reshard
+from meshrt.primitives.sharding import with_sharding_constraint
+from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.context import context_source, get_abstract_mesh, set_mesh, tracing_mesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import asked, sharding_of
+from meshrt.sharding.typed import asked, mesh_of, sharding_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten, leaf_paths, opened
 from meshrt.transforms.tools import hoist_consts
 
-__all__ = ["auto_axes", "explicit_axes"]
+__all__ = ["auto_axes", "constrained", "explicit_axes", "in_auto_mode", "is_explicit", "split_by", "unsplit"]
 
 _MISSING: Any = object()
 _is_sharding = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec)
@@ -118,6 +124,126 @@ def explicit_axes(
     return wrapped
 
 
+def is_explicit(out_sharding: Any) -> bool:
+    """Whether a sharding that was asked for is over a mesh with Explicit axes."""
+    mesh = out_sharding.mesh if isinstance(out_sharding, NamedSharding) else get_abstract_mesh()
+    return AxisType.Explicit in mesh.axis_types
+
+
+def constrained(x: Any, out_sharding: Any, function: str) -> Any:
+    """`x`, split as `function` was asked to: resharded over Explicit axes, constrained over Auto ones."""
+    if out_sharding is None:
+        return x
+    if not is_explicit(out_sharding):
+        return with_sharding_constraint(x, out_sharding)
+    wanted = asked(out_sharding, aval_of(x).ndim, function)
+    assert wanted is not None
+    return move(x, wanted, out_sharding)
+
+
+def in_auto_mode(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`fun`, a function with the keyword `out_sharding`, run with Explicit axes Auto where it is given one over them.
+
+    For functions whose insides would not know how to split their values, as samplers of random numbers.
+    """
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Any:
+        if out_sharding is None:
+            return fun(*args, **kwargs)
+        if not is_explicit(out_sharding):
+            return fun(*args, out_sharding=out_sharding, **kwargs)
+        return split_by(fun, args, kwargs, out_sharding)
+
+    return wrapped
+
+
+def split_by(fun: Callable[..., Any], args: Any, kwargs: Any, out_sharding: Any) -> Any:
+    """`fun(*args, **kwargs)` with all Explicit axes Auto, its only result split as `out_sharding` says.
+
+    Arguments that are no arrays are part of the program. `fun` must depend on nothing else.
+    """
+    name = fun_name(fun)
+    if isinstance(out_sharding, NamedSharding) and isinstance(out_sharding.mesh, Mesh) and current_trace() is EVAL:
+        if mesh_context.concrete is None:
+            with set_mesh(out_sharding.mesh):
+                return split_by(fun, args, kwargs, PartitionSpec(*out_sharding.spec.partitions))
+    around = _mesh_around(out_sharding, name)
+    assert around is not None
+    inside = around.update_axis_types(dict.fromkeys(around.explicit_axes, AxisType.Auto))
+    leaves, tree = tree_util.tree_flatten((args, kwargs))
+    dynamic = [isinstance(x, ArrayOperators | np.ndarray) for x in leaves]
+    arrays = [x for x, d in zip(leaves, dynamic) if d]
+    static = [x for x, d in zip(leaves, dynamic) if not d]
+    avals = tuple([entered(aval_of(x), inside) for x in arrays])
+
+    def flat(*values: Any) -> Any:
+        given, rest = iter(values), iter(static)
+        full = [next(given) if d else next(rest) for d in dynamic]
+        inner_args, inner_kwargs = tree_util.tree_unflatten(tree, full)
+        return fun(*inner_args, **inner_kwargs)
+
+    key = (fun, tree, tuple(dynamic), tuple(map(_hashable, static)), avals, inside, config.trace_key())
+    try:
+        staged = _programs.get(key)
+    except TypeError:  # something that cannot be hashed: staged anew each time
+        key, staged = None, None  # type: ignore[assignment]
+    if staged is None:
+        trace = RegionTrace(name, inside)
+        staged = _staged(flat, name, avals, trace)
+        if key is not None and not staged[0].consts:
+            _remember(key, staged)
+    closed, out_tree = staged
+    wanted = asked(out_sharding, closed.jaxpr.out_avals[0].ndim, name)
+    (value,) = region_p.bind(
+        *closed.consts, *arrays, jaxpr=closed.jaxpr, name=name, inside=inside, around=around, outs=(wanted,)
+    )
+    return tree_util.tree_unflatten(out_tree, [value])
+
+
+# Staged programs of `split_by`, by all that they depend on.
+_programs: OrderedDict[Any, Any] = OrderedDict()
+_KEPT = 512
+
+
+def _remember(key: Any, staged: Any) -> None:
+    _programs[key] = staged
+    while len(_programs) > _KEPT:
+        _programs.popitem(last=False)
+
+
+def _hashable(x: Any) -> Any:
+    """Slices have no hash before Python 3.12; 1, 1.0 and True are equal."""
+    return (slice, x.start, x.stop, x.step) if isinstance(x, slice) else (type(x), x)
+
+
+def unsplit(fun: Callable[..., Any], like: ShapedArray, *args: Any) -> Any:
+    """`fun(*args)` for derivatives: where Explicit axes split an argument they are Auto meanwhile; split as `like`."""
+    avals = [aval_of(a) for a in args]
+    around = mesh_of([*avals, like])
+    if around is None:
+        return fun(*args)
+    inside = around.update_axis_types(dict.fromkeys(around.explicit_axes, AxisType.Auto))
+    entering = [entered(a, inside) for a in avals]
+    closed, out_tree = _staged(fun, fun_name(fun), entering, RegionTrace(fun_name(fun), inside))
+    (value,) = region_p.bind(
+        *closed.consts, *args, jaxpr=closed.jaxpr, name=fun_name(fun), inside=inside, around=around,
+        outs=(sharding_of(like, around),),
+    )  # fmt: skip
+    return tree_util.tree_unflatten(out_tree, [value])
+
+
+def _staged(fun: Callable[..., Any], name: str, avals: Sequence[Any], trace: RegionTrace) -> tuple[Any, Any]:
+    """The Jaxpr of a function of flat arguments, traced within a region, and the structure of its result."""
+    tracers = [trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
+    try:
+        with tracing_mesh(trace.inside), set_trace(trace):
+            found, out_tree = flatten(fun(*tracers))
+            return hoist_consts(trace.close(tracers, found)), out_tree
+    finally:
+        trace.closed = True
+
+
 def _over(given: Any, mesh: AbstractMesh) -> Any:
     """Shardings over the mesh of the inside, whichever types its axes had where they were written."""
     over = lambda s: NamedSharding(mesh, s.spec) if isinstance(s, NamedSharding) else s
@@ -202,15 +328,12 @@ def _apply(
     if AxisType.Explicit in inside.axis_types:
         # What splits an argument over axes that are Auto outside is not known: their types are open, not replicated.
         avals = [a if a.sharding is not None else opened_type(a, around) for a in avals]
-    trace = RegionTrace(fun_name(fun), inside)
-    tracers = [trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
-    try:
-        with tracing_mesh(inside), set_trace(trace):
-            inner_args, inner_kwargs = tree_util.tree_unflatten(tree, tracers)
-            found, out_tree = flatten(fun(*inner_args, **inner_kwargs))
-            closed = hoist_consts(trace.close(tracers, found))
-    finally:
-        trace.closed = True
+
+    def flat(*values: Any) -> Any:
+        inner_args, inner_kwargs = tree_util.tree_unflatten(tree, values)
+        return fun(*inner_args, **inner_kwargs)
+
+    closed, out_tree = _staged(flat, fun_name(fun), avals, RegionTrace(fun_name(fun), inside))
     outs = outs_of(out_tree, closed.jaxpr.out_avals)
     values = region_p.bind(
         *closed.consts, *leaves, jaxpr=closed.jaxpr, name=fun_name(fun), inside=inside, around=around, outs=outs

@@ -13,14 +13,15 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
-from meshrt.core.basic.shapes import i64_array, refuse_out_sharding, reshape, transpose
-from meshrt.core.completion import OUT_SHARDING
+from meshrt.core.basic.shapes import i64_array, reshape, transpose
+from meshrt.core.completion import OUT_SHARDING, asked, undeclared
 from meshrt.core.explicit import Application, Spec, keeps, shown
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
+from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.concatenate import rev_p
 from meshrt.primitives.contract import Precision, canonical_precision
 from meshrt.primitives.conversion import convert_element_type
@@ -224,9 +225,10 @@ def _pull_rhs(ct: Any, lhs: Any, rhs: ShapedArray, p: dict[str, Any]) -> Any:
 def _transpose(ct: Any, lhs: Any, rhs: Any, **p: Any) -> list[Any]:
     known = rhs if is_undefined(lhs) else lhs
     known = convert_element_type(known, aval_of(ct).dtype)
+    p = undeclared(p)
     if is_undefined(lhs):
-        return [_pull_lhs(ct, lhs.aval, known, p), None]
-    return [None, _pull_rhs(ct, known, rhs.aval, p)]
+        return [unsplit(lambda ct, rhs: _pull_lhs(ct, lhs.aval, rhs, p), lhs.aval, ct, known), None]
+    return [None, unsplit(lambda ct, lhs: _pull_rhs(ct, lhs, rhs.aval, p), rhs.aval, ct, known)]
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -381,7 +383,6 @@ def conv_general_dilated(
     `padding` is "SAME", "SAME_LOWER", "VALID" or a (low, high) pair per spatial dimension. Complex operands are
     convolved by their parts.
     """
-    refuse_out_sharding(out_sharding)
     a, b = aval_of(lhs), aval_of(rhs)
     numbers = conv_dimension_numbers(a.shape, b.shape, dimension_numbers)
     ones = (1,) * (a.ndim - 2)
@@ -399,6 +400,7 @@ def conv_general_dilated(
         "batch_group_count": int(batch_group_count), "precision": canonical_precision(precision),
         "preferred_element_type": preferred,
     }  # fmt: skip
+    params.update(asked(out_sharding, a.ndim, "conv_general_dilated"))
     if dtypes.issubdtype(a.dtype, np.complexfloating):
         return _complex_convolution(lhs, rhs, params)
     return conv_general_dilated_p.bind(lhs, rhs, **params)

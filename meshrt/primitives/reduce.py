@@ -24,10 +24,12 @@ from meshrt.core.basic.shapes import (
     reshape,
     transpose,
 )
+from meshrt.core.completion import asked
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import add_p, div_p, eq_p, mul_p
@@ -49,29 +51,37 @@ def _all_ones(dtype: Any) -> Any:
 def _chooser_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
     """max, min: the tangents at the chosen positions, shared evenly among ties."""
 
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    def jvp(
+        primals: Sequence[Any], tangents: Sequence[Any], *, axes: tuple[int, ...], **wanted: Any
+    ) -> tuple[Any, Any]:
         (x,), (t,) = primals, tangents
-        out = get().bind(x, axes=axes)
+        out = get().bind(x, axes=axes, **wanted)
         if t is None:
             return out, None
         aval = aval_of(x)
         chosen = convert_element_type(eq_p.bind(x, keep_dims(out, axes, aval)), aval.dtype)
-        count = reduce_sum_p.bind(chosen, axes=axes)
-        return out, div_p.bind(reduce_sum_p.bind(mul_p.bind(t, chosen), axes=axes), count)
+        count = reduce_sum_p.bind(chosen, axes=axes, **wanted)
+        return out, div_p.bind(reduce_sum_p.bind(mul_p.bind(t, chosen), axes=axes, **wanted), count)
 
     return jvp
 
 
-def _prod_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, axes: tuple[int, ...]) -> tuple[Any, Any]:
+def _prod_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, axes: tuple[int, ...], **wanted: Any
+) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    out = reduce_prod_p.bind(x, axes=axes, **wanted)
+    if t is None or not aval_of(x).size:
+        return out, None
+    return out, unsplit(lambda x, t: _prod_tangent(x, t, axes), aval_of(out), x, t)
+
+
+def _prod_tangent(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
     """The tangent of products of pairs, of products of those, and so on: right for zeros and infinities too.
 
     f32[5] is halved to two of f32[3], the second filled with a 1, and multiplied to f32[3], f32[2] and f32[1].
     """
-    (x,), (t,) = primals, tangents
-    out = reduce_prod_p.bind(x, axes=axes)
     aval = aval_of(x)
-    if t is None or not aval.size:
-        return out, None
     kept = [i for i in range(aval.ndim) if i not in axes]
     order, shape = (*kept, *axes), [aval.shape[i] for i in kept]
     count, last = aval.size // math.prod(shape), len(kept)
@@ -85,7 +95,7 @@ def _prod_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, axes: tuple[in
             second, t_second = concatenate([second, one], last), concatenate([t_second, zero], last)
         t = add_p.bind(mul_p.bind(t_first, second), mul_p.bind(first, t_second))
         v, count = mul_p.bind(first, second), half
-    return out, reshape(t, shape)
+    return reshape(t, shape)
 
 
 reduce_prod_p = reducer("reduce_prod", "stablehlo.multiply", lambda d: 1, "iufcb", jvp=_prod_jvp)
@@ -111,10 +121,10 @@ reduce_xor_p = reducer("reduce_xor", "stablehlo.xor", lambda d: False if d == np
 
 
 def _public(primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def reduce(operand: Any, axes: Sequence[int]) -> Any:
+    def reduce(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
         ndim = aval_of(operand).ndim
         axes = tuple(sorted({canonical_axis(a, ndim) for a in axes}))
-        return primitive.bind(operand, axes=axes)
+        return primitive.bind(operand, axes=axes, **asked(out_sharding, ndim - len(axes), primitive.name))
 
     reduce.__name__ = reduce.__qualname__ = primitive.name
     reduce.__doc__ = doc + " over `axes` (a sequence of dimension numbers)."

@@ -17,10 +17,10 @@ from meshrt.core.basic.shapes import (
     broadcast_in_dim_p,
     canonical_axis,
     canonical_shape,
-    refuse_out_sharding,
     reshape,
     transpose,
 )
+from meshrt.core.completion import asked
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
@@ -88,13 +88,13 @@ iota_p = Primitive(
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Any:
     """The array whose element is its own position along `dimension`."""
-    refuse_out_sharding(out_sharding)
     shape = canonical_shape(shape)
     dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
     dimension = canonical_axis(dimension, len(shape))
     if dtype == np.bool_ or isinstance(dtype, dtypes.ExtendedDType):
         raise errors.ArgumentTypeError(f"iota does not accept dtype {dtype}")
-    return iota_p.bind(dtype=dtype, shape=shape, dimension=dimension)
+    wanted = asked(out_sharding, len(shape), "broadcasted_iota")
+    return iota_p.bind(dtype=dtype, shape=shape, dimension=dimension, **wanted)
 
 
 def iota(dtype: Any, size: int) -> Any:

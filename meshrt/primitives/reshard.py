@@ -20,7 +20,7 @@ from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import asked, sharding_of
 from meshrt.transforms.high import opened
 
-__all__ = ["reshard", "typeof"]
+__all__ = ["move", "reshard", "typeof"]
 
 
 def _shardings(primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any], types: Any) -> Sequence[Any]:
@@ -85,11 +85,11 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
                 f"sharding {s} for value{path} at {source.capture()}; give P(...) under meshrt.set_mesh(mesh), or a "
                 "NamedSharding"
             )
-        out.append(_move(x, sharding, s))
+        out.append(move(x, sharding, s))
     return tree_util.tree_unflatten(tree, out)
 
 
-def _move(x: Any, sharding: NamedSharding, given: Any) -> Any:
+def move(x: Any, sharding: NamedSharding, given: Any) -> Any:
     """`x` split by `sharding`, which has one entry per dimension; `given` is how the user wrote it."""
     if isinstance(x, Tracer) or context.trace is not EVAL:
         return reshard_p.bind(x, sharding=sharding)

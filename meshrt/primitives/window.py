@@ -21,6 +21,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
 from meshrt.primitives import elementwise as ew
+from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.neutral import highest, lowest
 from meshrt.primitives.slice import pad_p
 from meshrt.primitives.windowing import (
@@ -106,6 +107,10 @@ def _reducer(
 
 
 def _sum_transpose(ct: Any, x: Any, **params: Any) -> list[Any]:
+    return [unsplit(lambda ct: _sum_pulled(ct, x, params), x.aval, ct)]
+
+
+def _sum_pulled(ct: Any, x: Any, params: dict[str, Any]) -> Any:
     """The windows that cover an element are again a window, over the dilated and padded cotangent."""
     w = _window(params)
     pads = operand_gradient_pads(
@@ -115,11 +120,10 @@ def _sum_transpose(ct: Any, x: Any, **params: Any) -> list[Any]:
     config = tuple((low, high, stride - 1) for (low, high), stride in zip(pads, w.window_strides))
     padded = pad_p.bind(ct, np.zeros((), aval_of(ct).dtype)[()], padding_config=config)
     ones = (1,) * len(config)
-    out = reduce_window_sum_p.bind(
+    return reduce_window_sum_p.bind(
         padded, window_dimensions=w.window_dimensions, window_strides=w.base_dilation,
         padding=((0, 0),) * len(config), base_dilation=ones, window_dilation=w.window_dilation,
     )  # fmt: skip
-    return [out]
 
 
 def _chooser_jvp(get: Callable[[], Primitive], direction: str) -> Callable[..., Any]:
@@ -293,7 +297,7 @@ def _scatter_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: 
 
 select_and_scatter_add_p = Primitive(
     "select_and_scatter_add", _scatter_infer, lower=_scatter_lower, jvp=_scatter_jvp, transpose=_scatter_transpose,
-    batch=_scatter_batch,
+    batch=_scatter_batch, explicit=lambda app: [app.specs[1]],
 )  # fmt: skip
 
 # ----------------------------------------------------------------------------------------------------------

@@ -19,12 +19,14 @@ from meshrt.numpy.operands import ShapeError, canonical_axis, promote_inexact, s
 from meshrt.numpy.reductions import cumsum
 from meshrt.numpy.sorting import searchsorted
 from meshrt.primitives import random as rn
+from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
 from meshrt.random.samplers import gumbel, placed, randint, uniform
 
 __all__ = ["choice", "permutation"]
 
 
+@in_auto_mode
 def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None) -> Any:
     """``x`` (or ``arange(x)`` for an integer) with positions along ``axis`` in random order.
 

@@ -35,6 +35,7 @@ from meshrt.numpy.reductions import argmax
 from meshrt.numpy.selection import clip, where
 from meshrt.numpy.shapes import moveaxis
 from meshrt.primitives import random as rn
+from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
 
 __all__ = [
@@ -72,7 +73,7 @@ def sample_shape(name: str, shape: Any, *parameters: Any) -> tuple[int, ...]:
 
 
 def placed(x: Any, out_sharding: Any) -> Any:
-    """``x`` constrained to a sharding, if there is one."""
+    """``x`` constrained to a sharding over Auto axes, if there is one; Explicit axes are seen to by `in_auto_mode`."""
     return x if out_sharding is None else lax.with_sharding_constraint(x, out_sharding)
 
 
@@ -86,6 +87,7 @@ def _parameter(x: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
 # Bits and uniform numbers.
 
 
+@in_auto_mode
 def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Uniformly random bits as unsigned integers (uint32 by default)."""
     key, _ = typed("bits", key)
@@ -113,6 +115,7 @@ def one_program(fun: Callable[..., Any]) -> Callable[..., Any]:
 _PLAIN = (ArrayOperators, np.ndarray, np.generic, bool, int, float)
 
 
+@in_auto_mode
 def uniform(
     key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *, out_sharding: Any = None
 ) -> Any:
@@ -148,6 +151,7 @@ def _uniform(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, max
     return el.max_p.bind(low, el.add_p.bind(el.mul_p.bind(floats, span), low))
 
 
+@in_auto_mode
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Integers from [minval, maxval); ``minval`` where that is empty.
 
@@ -207,6 +211,7 @@ def _two(key: Any) -> tuple[Any, Any]:
 # Normal and related.
 
 
+@in_auto_mode
 def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the standard normal distribution; complex ones have unit variance."""
     key, _ = typed("normal", key)
@@ -228,6 +233,7 @@ def _normal(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     return el.mul_p.bind(np.asarray(math.sqrt(2), dtype)[()], el.erf_inv_p.bind(u))
 
 
+@in_auto_mode
 def truncated_normal(
     key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -246,6 +252,7 @@ def truncated_normal(
     return placed(clip(out, *inside), out_sharding)
 
 
+@in_auto_mode
 def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Exponentials of normal numbers of standard deviation ``sigma``."""
     shape = sample_shape("lognormal", shape, sigma)
@@ -253,6 +260,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None, 
     return placed(el.exp_p.bind(el.mul_p.bind(x, _parameter(sigma, x.dtype, shape))), out_sharding)
 
 
+@in_auto_mode
 def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Lengths of vectors of three normal numbers."""
     dtype = float_dtype("maxwell", dtype)
@@ -269,6 +277,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype:
     return rademacher(second, shape, dtype) * maxwell(first, shape, dtype) * scale + loc
 
 
+@in_auto_mode
 def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the Rayleigh distribution."""
     dtype, shape = float_dtype("rayleigh", dtype), sample_shape("rayleigh", shape, scale)
@@ -281,12 +290,14 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
 # By inversion.
 
 
+@in_auto_mode
 def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the exponential distribution of mean 1."""
     u = uniform(key, shape, float_dtype("exponential", dtype))
     return placed(el.neg_p.bind(el.log1p_p.bind(el.neg_p.bind(u))), out_sharding)
 
 
+@in_auto_mode
 def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the Laplace distribution of scale 1."""
     dtype = float_dtype("laplace", dtype)
@@ -294,6 +305,7 @@ def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
     return placed(el.mul_p.bind(el.sign_p.bind(u), el.log1p_p.bind(el.neg_p.bind(el.abs_p.bind(u)))), out_sharding)
 
 
+@in_auto_mode
 def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the logistic distribution."""
     dtype = float_dtype("logistic", dtype)
@@ -301,6 +313,7 @@ def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any 
     return placed(el.sub_p.bind(el.log_p.bind(u), el.log1p_p.bind(el.neg_p.bind(u))), out_sharding)
 
 
+@in_auto_mode
 def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the Cauchy distribution."""
     dtype = float_dtype("cauchy", dtype)
@@ -309,6 +322,7 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
     return placed(el.tan_p.bind(angle), out_sharding)
 
 
+@in_auto_mode
 def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the Pareto distribution of shape parameter ``b``."""
     dtype, shape = float_dtype("pareto", dtype), sample_shape("pareto", shape, b)
@@ -324,6 +338,7 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype
     return uf.multiply(root, scale)
 
 
+@in_auto_mode
 def triangular(
     key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
@@ -336,6 +351,7 @@ def triangular(
     return placed(where(u < (c - a) / (b - a), rising, falling), out_sharding)
 
 
+@in_auto_mode
 def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the Gumbel distribution. ``mode="high"`` resolves the tails more finely than "low"."""
     key, _ = typed("gumbel", key)
@@ -365,6 +381,7 @@ def _fine_gumbel(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 # Discrete.
 
 
+@in_auto_mode
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, out_sharding: Any = None) -> Any:
     """True with probability ``p``. ``mode="high"`` resolves small probabilities more finely."""
     key, _ = typed("bernoulli", key)
@@ -382,6 +399,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, o
     return placed(el.lt_p.bind(fine, el.sub_p.bind(p, pair[0])), out_sharding)
 
 
+@in_auto_mode
 def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """-1 or 1 with equal probability."""
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, "rademacher")
@@ -389,6 +407,7 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: An
     return placed(el.sub_p.bind(el.mul_p.bind(scalar_like(heads, 2), heads), scalar_like(heads, 1)), out_sharding)
 
 
+@in_auto_mode
 def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """The number of trials up to the first success of probability ``p``."""
     dtype, shape = int_dtype("geometric", dtype), sample_shape("geometric", shape, p)
@@ -400,6 +419,7 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sha
     return placed(el.convert_element_type(el.add_p.bind(count, scalar_like(count, 1)), dtype), out_sharding)
 
 
+@in_auto_mode
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Any = None, replace: bool = True, mode: str | None = None, *,
     out_sharding: Any = None,

@@ -39,7 +39,6 @@ __all__ = [
     "move_dim",
     "reduce_sum_p",
     "reducer",
-    "refuse_out_sharding",
     "repeated",
     "reshape",
     "reshape_p",
@@ -76,15 +75,6 @@ def canonical_axis(axis: Any, ndim: int) -> int:
     if not -ndim <= axis < ndim:
         raise errors.AxisError(f"axis {axis} is out of bounds for an array of {ndim} dimensions")
     return int(axis % ndim)
-
-
-def refuse_out_sharding(out_sharding: Any) -> None:
-    """Raises where an `out_sharding` is given: it takes effect on meshes with Explicit axes."""
-    if out_sharding is not None:
-        raise errors.UnsupportedError(
-            "out_sharding needs explicit-mode axes, which are not implemented yet; use "
-            "meshrt.lax.with_sharding_constraint on a mesh of Auto axes"
-        )
 
 
 def batched_asked(params: dict[str, Any], x: Any, dim: int = 0, out: int = 0) -> dict[str, Any]:
