@@ -9,8 +9,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt import errors
+from meshrt import config, errors
 from meshrt.pipeline.loaded import Loaded
+from meshrt.pipeline.nonfinite import explainer
 from meshrt.pipeline.structures import builder, only
 from meshrt.pipeline.written import Written
 from meshrt.runtime import jaxlib_api, transfer
@@ -65,7 +66,8 @@ class Entry:
         self.several = len(loaded.devices) > 1
         self.plain = len(program.kept) == len(leaves) and not self.moves and not self.consts
         self.build = builder(record.out_tree)
-        self.launch = runner(loaded.executable, self.signatures)
+        checked = config.settings.debug_nans or config.settings.debug_infs
+        self.launch = runner(loaded.executable, self.signatures, explainer(name, loaded) if checked else None)
         self.direct = self._direct()
 
     def _direct(self) -> Callable[[list[Any], Sequence[Any]], Any]:

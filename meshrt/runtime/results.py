@@ -13,7 +13,7 @@ from meshrt.runtime.array import Array, Signature, arrays
 from meshrt.runtime.executable import LoadedExecutable
 from meshrt.runtime.signature import handlers
 
-__all__ = ["execute", "runner"]
+__all__ = ["Explain", "NonFinite", "execute", "find_nonfinite", "runner"]
 
 Run = Callable[[Sequence[Any]], list[Any]]
 
@@ -30,34 +30,55 @@ def execute(executable: LoadedExecutable, buffers: Sequence[Any], signatures: Se
         raise errors.ExecutionError(f"the program could not be run: {e}") from e
 
 
-def runner(executable: LoadedExecutable, signatures: Sequence[Signature]) -> Run:
+class NonFinite(str):
+    """What was found in a value: "nan" or "inf"."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, value: np.ndarray, nans: bool, infs: bool) -> NonFinite | None:
+        """What `value` has of what is looked for."""
+        if nans and np.isnan(value).any():
+            return cls("nan")
+        return cls("inf") if infs and np.isinf(value).any() else None
+
+
+def find_nonfinite(array: Array, nans: bool, infs: bool) -> NonFinite | None:
+    """What the parts of `array` on this process's devices have of what is looked for; None for whole numbers."""
+    if not dtypes.issubdtype(array.dtype, np.inexact):
+        return None
+    for shard in range(len(array._sig.local_devices)):
+        found = NonFinite.of(array._shard_numpy(shard), nans, infs)
+        if found is not None:
+            return found
+    return None
+
+
+# Makes the error for a result that is not finite, from the buffers of the call, what was found, the number of the
+# result and its signature.
+Explain = Callable[[Sequence[Any], NonFinite, int, Signature], errors.NonFiniteError]
+
+
+def runner(executable: LoadedExecutable, signatures: Sequence[Signature], explain: Explain | None = None) -> Run:
     """`run(buffers) -> buffers` for results of these signatures, with everything that can be prepared done.
 
-    With the setting `debug_nans` or `debug_infs` it waits for the results and looks at them.
+    With `explain` it waits for the results and looks for what the settings `debug_nans` and `debug_infs` ask for.
     """
     run = executable.runner(handlers(signatures))
-    if config.settings.debug_nans or config.settings.debug_infs:
-        return _checking(run, signatures, config.settings.debug_nans, config.settings.debug_infs)
-    return run
+    if explain is None:
+        return run
+    return _checking(run, signatures, config.settings.debug_nans, config.settings.debug_infs, explain)
 
 
-def _checking(run: Run, signatures: Sequence[Signature], nans: bool, infs: bool) -> Run:
+def _checking(run: Run, signatures: Sequence[Signature], nans: bool, infs: bool, explain: Explain) -> Run:
     floating = [i for i, s in enumerate(signatures) if dtypes.issubdtype(s.dtype, np.inexact)]
 
     def run_and_check(buffers: Sequence[Any]) -> list[Any]:
         out = run(buffers)
         for i in floating:
-            array = Array(out[i], signatures[i])
-            for shard in range(len(signatures[i].local_devices)):
-                value = array._shard_numpy(shard)
-                found = "a NaN" if nans and np.isnan(value).any() else None
-                found = found or ("an infinity" if infs and np.isinf(value).any() else None)
-                if found:
-                    raise errors.NonFiniteError(
-                        f"a program returned {found} in result {i} of type {array.aval} (settings debug_nans, "
-                        "debug_infs). Run "
-                        "the function with meshrt.config.override(disable_jit=True) to find the operation that made it."
-                    )
+            found = find_nonfinite(Array(out[i], signatures[i]), nans, infs)
+            if found is not None:
+                raise explain(buffers, found, i, signatures[i])
         return out
 
     return run_and_check

@@ -100,10 +100,10 @@ def test_debug_nans():
     assert np.isnan(np.asarray(log(x))[0])
     with (
         config.override(debug_nans=True),
-        pytest.raises(errors.NonFiniteError, match=r"a NaN in result 0.*float32\[3\]"),
+        pytest.raises(errors.NonFiniteError, match=r"invalid value \(nan\) encountered in log"),
     ):
         log(x)
-    with config.override(debug_infs=True), pytest.raises(FloatingPointError, match="an infinity"):
+    with config.override(debug_infs=True), pytest.raises(FloatingPointError, match=r"invalid value \(inf\)"):
         log(x)
     log(x)
 

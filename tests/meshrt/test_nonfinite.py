@@ -1,0 +1,93 @@
+"""debug_nans and debug_infs: the operation and the line that made what a program returned."""
+
+import inspect
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as mnp
+from meshrt import P, errors
+from meshrt.experimental import io_callback
+
+X = np.array([1.0, 0.0, -1.0, 2.0], np.float32)
+
+
+def programs(j, np_):
+    lax = j.lax
+    log = lambda x: np_.log(x)  # the line
+    wrapped = j.custom_jvp(log)
+    wrapped.defjvp(lambda p, t: (log(*p), t[0] / p[0]))
+    return {
+        "log": j.jit(log),
+        "jit": j.jit(lambda x: j.jit(log)(x) * 2),
+        "scan": j.jit(lambda x: lax.scan(lambda c, a: (c + log(a), c), 0.0, x)[0]),
+        "while": j.jit(lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, log(c[1] - 1)), (0, x))[1]),
+        "cond": j.jit(lambda x: {"y": lax.cond(x[0] > 0, log, lambda x: x, x)}),
+        "checkpoint": j.jit(j.checkpoint(lambda x: log(x) + 1)),
+        "custom": j.jit(lambda x: wrapped(x) + 1),
+        "vmap": j.jit(j.vmap(log)),
+        "grad": j.grad(lambda x: (log(x) ** 2).sum()),
+        "jit of grad": j.jit(j.grad(lambda x: (log(x) ** 2).sum())),
+        "eager": lambda x: log(x) + 1,
+    }
+
+
+LINE = inspect.getsourcelines(programs)[1] + 2
+
+
+@pytest.mark.parametrize("name", programs(jax, jnp))
+@pytest.mark.parametrize("where", ["device", "mesh"])
+def test_names_the_operation_and_the_line(name, where):
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match=r"invalid value \(nan\)"):
+        programs(jax, jnp)[name](jnp.array(X))
+    x = mnp.array(X)
+    if where == "mesh":
+        x = meshrt.device_put(X, meshrt.NamedSharding(meshrt.make_mesh((4,), ("x",)), P("x")))
+    f = programs(meshrt, mnp)[name]
+    assert np.isnan(np.asarray(meshrt.tree.leaves(f(x))[0])).any()
+    with meshrt.debug_nans(True), pytest.raises(FloatingPointError, match=r"invalid value \(nan\)") as e:
+        f(x)
+    assert isinstance(e.value, errors.NonFiniteError)
+    assert name == "log" or re.search(rf"log at .*test_nonfinite\.py:{LINE}\b", str(e.value))
+    if name in ("scan", "while"):
+        assert f"in iteration {2 if name == 'scan' else 0}" in str(e.value)
+
+
+def raised(f, *args, **settings):
+    with meshrt.config.override(**settings), pytest.raises(errors.NonFiniteError) as e:
+        f(*args)
+    return str(e.value)
+
+
+def test_what_the_search_cannot_do():
+    f = meshrt.jit(lambda x: {"a": x, "b": mnp.log(x)}, donate_argnums=0)
+    assert "result['b']" in (text := raised(f, mnp.array(X), debug_nans=True)) and "donated" in text
+    text = raised(meshrt.jit(lambda x, y: x + y), X, np.array([np.nan] * 4, np.float32), debug_nans=True)
+    assert "its argument y has one (nan) already" in text
+
+    def effect(x):
+        io_callback(lambda v: None, None, x)
+        return mnp.log(x)
+
+    calls = []
+    assert "side effects" in raised(meshrt.jit(effect), X, debug_nans=True)
+    seen = meshrt.jit(lambda x: (meshrt.debug.callback(calls.append, x), mnp.log(x) * 2)[1])
+    assert "log at" in raised(seen, X, debug_nans=True) and len(calls) == 1
+
+
+def test_infinities():
+    f = meshrt.jit(lambda x: 1 / x)
+    assert "div at" in raised(f, X, debug_infs=True)
+    with meshrt.debug_nans(True):
+        f(X)
+    assert np.isinf(np.asarray(f(X))).any()
+
+
+def test_finite_programs_go_through():
+    with meshrt.debug_nans(True), meshrt.debug_infs(True):
+        assert float(meshrt.jit(lambda x: x.sum())(X)) == 2.0
+        assert meshrt.jit(lambda x: x.astype("int32"))(X).dtype == np.int32
