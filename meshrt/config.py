@@ -152,6 +152,7 @@ FIELDS: dict[str, Field] = {
               minimum=0),
         Field("compilation_cache_include_metadata_in_key", bool, False, "none", "source lines tell programs apart"),
         Field("raise_persistent_cache_errors", bool, False, "none", "raise what goes wrong with that directory"),
+        Field("cached_traces", int, 1024, "none", "traces of one function that are kept", minimum=1),
         Field("explain_cache_misses", bool, False, "none", "log why a function is traced or compiled again"),
         Field("cpu_ynnpack", str, "auto", "compile", "who multiplies matrices on CPUs; auto: YNNPACK where narrow "
               "types are", ("auto", "always", "never")),

@@ -56,3 +56,14 @@ POOLED_BYTES = 128 << 20
 # measured: a call takes about a kilobyte.
 REMEMBERED_CALLS = 32
 REMEMBERED_FUNCTIONS = 1024
+
+# Interned types, and signatures of arrays of one sharding, from which those that nobody uses are dropped. Chosen: a
+# type takes half a kilobyte, a signature two; sweeping 8192 types takes 3 ms, once per as many new ones.
+KEPT_TYPES = 8192
+KEPT_SIGNATURES = 2048
+
+# Sets of devices that one program stays bound to by itself, beside those that calls are ready for. Chosen.
+KEPT_DEVICE_SETS = 64
+
+# Calls that are ready to run, of several shardings, devices and settings, per trace of a function that is kept. Chosen.
+CALLS_PER_TRACE = 4

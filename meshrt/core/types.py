@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.interning import sweep
+from meshrt.heuristics import KEPT_TYPES
 
 __all__ = ["AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "present", "register_aval"]
 
@@ -92,6 +94,7 @@ class ShapedArray(AbstractValue):
 
     _interned: ClassVar[dict[tuple[Any, ...], ShapedArray]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
+    _sweep_at: ClassVar[int] = KEPT_TYPES  # interned types from which those are dropped that nobody uses
 
     shape: tuple[int, ...]
     dtype: Any
@@ -148,6 +151,9 @@ class ShapedArray(AbstractValue):
                 aval.size = size
                 aval._str = aval._tangent = aval._physical = aval.mlir = None
                 aval._strong = aval if not weak_type else None
+                if len(cls._interned) >= cls._sweep_at:
+                    sweep(cls._interned, ("_strong", "_tangent", "_physical"))
+                    cls._sweep_at = max(KEPT_TYPES, 2 * len(cls._interned))
                 cls._interned[key] = aval
         return aval
 

@@ -18,8 +18,11 @@ Only `calls` and `loaded` are keyed by devices: they are dropped when devices go
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +31,7 @@ from meshrt.core.axes import NamedAxis, axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray
+from meshrt.heuristics import CALLS_PER_TRACE
 from meshrt.lowering.module import LoweredModule
 from meshrt.pipeline.compiled import Compiled, check_devices
 from meshrt.pipeline.donation import donated_leaves, warn_of_unusable
@@ -98,13 +102,30 @@ def _trace_key(wanted: Wanted) -> TraceKey:
     return TraceKey(wanted.tree, wanted.static, wanted.typed_avals(), config.trace_key(), wanted.traced_for)
 
 
+def _used(cache: OrderedDict[Any, Any], key: Any) -> None:
+    """Notes a use, if another thread has not just dropped the entry."""
+    with contextlib.suppress(KeyError):
+        cache.move_to_end(key)
+
+
+def _keep_latest(cache: dict[Any, Any], limit: int) -> list[Any]:
+    """If `cache` has more than `limit` entries, takes the oldest out until a quarter is free; returns their values."""
+    excess = len(cache) - limit
+    if excess <= 0:
+        return []
+    found = [cache.pop(key, None) for key in list(cache)[: excess + limit // 4]]
+    return [value for value in found if value is not None]
+
+
 _log = logging.getLogger("meshrt.caches")
 _alive: weakref.WeakSet[Driver] = weakref.WeakSet()
+_alive_lock = threading.Lock()
 
 
 def all_drivers() -> list[Driver]:
     """The drivers of all jitted functions of this process."""
-    return list(_alive)
+    with _alive_lock:
+        return list(_alive)
 
 
 class Driver:
@@ -112,6 +133,7 @@ class Driver:
 
     __slots__ = (
         "__weakref__",
+        "_unswept",
         "calls",
         "direct",
         "fun",
@@ -134,16 +156,18 @@ class Driver:
         self.calls: dict[Any, Entry] = {}
         # The same calls by the keys that code made for one argument structure reads (`meshrt.pipeline.structures`).
         self.direct: dict[Any, Callable[[list[Any], Sequence[Any]], Any]] = {}
-        self.traces: dict[TraceKey, TraceRecord] = {}
-        self.nested: dict[TraceKey, tuple[Jaxpr, list[Any], Any]] = {}
+        # In the order of their last use, but for the uses by calls that are ready to run.
+        self.traces: OrderedDict[TraceKey, TraceRecord] = OrderedDict()
+        self.nested: OrderedDict[TraceKey, tuple[Jaxpr, list[Any], Any]] = OrderedDict()
         self.places: dict[TraceRecord, Any] = {}
         self.lowered: dict[tuple[TraceRecord, LoweringRequest], LoweredModule] = {}
         self.propagated: dict[tuple[TraceRecord, LoweringRequest, str], propagation.Propagated] = {}
         self.partitioned: dict[Any, collectives.PartitionedProgram] = {}
         self.programs: dict[ProgramKey, CompiledProgram] = {}
         self.loaded: dict[tuple[CompiledProgram, Any], Loaded] = {}
-        self.history, self.traced_times = History.of(fun), 0
-        _alive.add(self)
+        self.history, self.traced_times, self._unswept = History.of(fun), 0, 0
+        with _alive_lock:
+            _alive.add(self)
 
     # -- forgetting ----------------------------------------------------------------------------------------------------
 
@@ -164,6 +188,31 @@ class Driver:
             cache.clear()
         self.programs.clear()
         self.traced_times = 0
+
+    def _keep_bounded(self) -> None:
+        """Drops the traces that were not used for longest, beyond those that the setting `cached_traces` keeps.
+
+        A call that is ready to run leaves no sign of being used. So a while before, and again each time a quarter of
+        the traces is new, all calls are dropped: those still in use come back, and take their traces to the end of the
+        row. That costs them no compilation.
+        """
+        limit = config.settings.cached_traces
+        self._unswept += 1
+        if 4 * self._unswept < limit >= len(self.traces):
+            return
+        self._unswept = 0
+        self.forget_calls()
+        gone = set(_keep_latest(self.traces, limit))
+        if not gone:
+            return
+        for record in gone:
+            self.places.pop(record, None)
+        caches: tuple[dict[Any, Any], ...] = (self.lowered, self.propagated, self.partitioned, self.programs)
+        for cache in caches:
+            for key in [k for k in list(cache) if k[0] in gone]:
+                cache.pop(key, None)
+        for key in [k for k in list(self.loaded) if k[0].record in gone]:
+            self.loaded.pop(key, None)
 
     # -- from a call to its trace --------------------------------------------------------------------------------------
 
@@ -186,6 +235,9 @@ class Driver:
         if record is None:
             self._count_trace(key, shardings)
             record = self.traces[key] = trace(self.fun, self.name, key.avals, key.in_tree, key.static, key.mesh)
+            self._keep_bounded()
+        else:
+            _used(self.traces, key)
         return record
 
     def nested_jaxpr(self, avals: tuple[ShapedArray, ...], tree: Any, static: Static) -> tuple[Jaxpr, list[Any], Any]:
@@ -203,6 +255,9 @@ class Driver:
             found = (hoisted.jaxpr, hoisted.consts, out_tree)
             if not any(isinstance(c, Tracer) for c in hoisted.consts):
                 self.nested[key] = found
+                _keep_latest(self.nested, config.settings.cached_traces)
+        else:
+            _used(self.nested, key)
         return found
 
     # -- why a call is not known ---------------------------------------------------------------------------------------
@@ -231,7 +286,7 @@ class Driver:
         if record is None:
             return "trace", None
         donated = donated_leaves(self.options, wanted.tree, wanted.static)
-        placement, request, _ = wanted.finish(record, self.places[record], donated, False)
+        placement, request, _ = wanted.finish(record, placements_of(record.live), donated, False)
         program = self.programs.get(
             ProgramKey(record, request, config.compile_key(), self.options.compiler_options, None)
         )
@@ -313,6 +368,8 @@ class Driver:
         loaded = self.loaded.get(key)
         if loaded is None:
             loaded = self.loaded[key] = Loaded(program, mesh, devices)
+            if _keep_latest(self.loaded, config.settings.cached_traces):
+                self.forget_calls()
         return loaded
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -331,13 +388,15 @@ class Driver:
         program = self.program(record, request, self.options.compiler_options)
         loaded = self.load(program, placement.mesh, placement.devices)
         entry = Entry(self.name, loaded, leaves, placement.mesh is not None or any_committed(leaves), written)
-        self.calls[key] = entry
+        self.remember_call(key, entry)
         return entry
 
     def known_call(self, key: Any) -> Entry | None:
         return self.calls.get(key)
 
     def remember_call(self, key: Any, entry: Entry) -> None:
+        if len(self.calls) >= CALLS_PER_TRACE * config.settings.cached_traces:
+            self.forget_calls()
         self.calls[key] = entry
 
     def traced(self, leaves: Sequence[Any], tree: Any, static: Static) -> Traced:

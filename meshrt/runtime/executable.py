@@ -19,6 +19,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from meshrt import config, errors
+from meshrt.heuristics import KEPT_DEVICE_SETS
 from meshrt.runtime import backend, compile_cache, events, jaxlib_api
 from meshrt.runtime.calls import Calls, HostFunction
 from meshrt.runtime.flight import flight_of
@@ -29,6 +30,7 @@ __all__ = ["LoadedExecutable", "PortableExecutable", "compile_program"]
 
 _log = logging.getLogger("meshrt.compile")
 _alive: weakref.WeakSet[PortableExecutable] = weakref.WeakSet()
+_alive_lock = threading.Lock()
 
 
 def compile_program(
@@ -124,7 +126,8 @@ class PortableExecutable:
         self._first: dict[str, Any] = {}
         self._loaded: dict[tuple, LoadedExecutable] = {}
         self._lock = threading.RLock()
-        _alive.add(self)
+        with _alive_lock:
+            _alive.add(self)
 
     # --- loading.
 
@@ -150,6 +153,8 @@ class PortableExecutable:
             if found is None:
                 calls = Calls(self.host_callbacks, len(devices))
                 found = self._loaded[devices] = LoadedExecutable(self, self._bind(devices, calls), devices, calls)
+                if len(self._loaded) > KEPT_DEVICE_SETS:
+                    del self._loaded[next(iter(self._loaded))]
         return found
 
     def _bind(self, devices: tuple[Any, ...], calls: Calls) -> Any:
@@ -247,7 +252,7 @@ class PortableExecutable:
 
     def executable(self) -> Any:
         """jaxlib's executable, on the first devices of the platform if none is loaded yet."""
-        for loaded in self._loaded.values():
+        for loaded in list(self._loaded.values()):
             return loaded.executable
         devices = backend.devices(self.platform)
         if len(devices) < self.num_devices:
@@ -289,7 +294,9 @@ def _kind(devices: tuple[Any, ...]) -> str:
 
 
 def _forget_devices() -> None:
-    for program in list(_alive):
+    with _alive_lock:
+        programs = list(_alive)
+    for program in programs:
         program.forget_devices()
 
 

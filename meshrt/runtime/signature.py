@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshrt.core.interning import sweep
 from meshrt.core.types import ShapedArray
-from meshrt.heuristics import KEPT_SHAPES
+from meshrt.heuristics import KEPT_SHAPES, KEPT_SIGNATURES
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.host_memory import aligned_zeros
 from meshrt.sharding.named import Sharding
@@ -87,8 +89,16 @@ def signature(aval: ShapedArray, sharding: Sharding, committed: bool = True) -> 
         sharding.shard_shape(aval.shape)
         made = typed(aval, sharding)
         found = signature(made, sharding, committed) if made is not aval else Signature(aval, sharding, committed)
-        found = sharding.signatures.setdefault(key, found)
+        with _lock:
+            kept = sharding.signatures
+            # Each time as many as that were added.
+            if len(kept) >= KEPT_SIGNATURES and len(kept) % KEPT_SIGNATURES == 0:
+                sweep(kept)
+            found = kept.setdefault(key, found)
     return found
+
+
+_lock = threading.Lock()
 
 
 def native_sharding(sharding: Sharding, aval: ShapedArray) -> Any:
