@@ -14,6 +14,7 @@ from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.jit import JitFunction, jit
+from meshrt.primitives.reshard import reshard
 from meshrt.primitives.shard_map import shard_map_p
 from meshrt.primitives.shard_map_chain import chain_of
 from meshrt.primitives.shard_map_region import Region
@@ -24,6 +25,7 @@ from meshrt.sharding.context import context_source, get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import Infer, PartitionSpec
+from meshrt.sharding.typed import sharding_of, type_sharding
 from meshrt.transforms.arguments import StaticValue, fun_name
 from meshrt.transforms.high import opened
 from meshrt.transforms.staged import Staged, stage
@@ -265,6 +267,8 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...]) -> Any:
     in_specs = PartitionSpec() if mapped.in_specs is Infer else mapped.in_specs
     check_ranks("in_specs", mapped.fun, tree, in_specs, specs, avals)
     check_divisible(mapped.fun, region, tree, in_specs, specs, avals)
+    if mapped.in_specs is not Infer and region.is_full and region.outside.are_all_axes_explicit:
+        leaves, avals = _as_specified(mapped, region, args, leaves, specs, avals)
     is_array = [s is not None for s in specs]
     arrays = [x for x, a in zip(leaves, is_array) if a]
     flat_in = tuple(s for s in specs if s is not None)
@@ -279,6 +283,29 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...]) -> Any:
 
 
 _staged = boundary(_apply)
+
+
+def _as_specified(
+    mapped: _Mapped, region: Region, args: Any, leaves: Sequence[Any], specs: Sequence[Any], avals: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Arguments whose types say what in_specs say, resharded if that was asked for. ShardingError otherwise."""
+    leaves, avals = list(leaves), list(avals)
+    for i, (spec, aval) in enumerate(zip(specs, avals)):
+        wanted = None if spec is None else type_sharding(region.outside, spec.padded(aval.ndim))
+        if spec is None or wanted is aval.sharding:
+            continue
+        if not mapped.reshard_inputs:
+            path = tree_util.keystr(tree_util.tree_leaves_with_path(args)[i][0])
+            raise errors.ShardingError(
+                f"in_specs passed to shard_map: {PartitionSpec(*spec.padded(aval.ndim))} does not match the specs of "
+                f"the input: {sharding_of(aval, region.outside).spec} for arg: {aval} (args{path} of "
+                f"{fun_name(mapped.fun)}). `in_specs` is an optional argument so you can omit it, and shard_map reads "
+                "the specs from the types of the arguments. To move the arguments, pass reshard_inputs=True, or "
+                "meshrt.reshard them before"
+            )
+        leaves[i] = reshard(leaves[i], NamedSharding(region.outside, spec))
+        avals[i] = aval_of(leaves[i])
+    return leaves, avals
 
 
 def _type_of(mapped: _Mapped, args: Any, i: int, x: Any) -> ShapedArray:
@@ -341,8 +368,9 @@ def _stage(
     owner, kind = mapped.fun, ("shard_map", region, _key(mapped.out_specs), tree, tuple(is_array))
     if static:
         try:
-            kind = (*kind, tuple(map(StaticValue, static)))
-            hash(kind)
+            fixed = tuple(map(StaticValue, static))
+            hash(fixed)
+            kind = (*kind, fixed)
         except TypeError:
             owner = call
     with region.enter():
@@ -407,6 +435,13 @@ def _region(mapped: _Mapped) -> Region:
             f"meshrt.{mapped.called} requires axis_names={set(manual)} to be a subset of "
             f"mesh.axis_names={mesh.axis_names}"
         )
+    already = [a for a in mesh.axis_names if a in names and mesh._types[a] is AxisType.Manual]
+    if already:
+        raise errors.ArgumentValueError(
+            f"{mapped.called} at {capture()} is to make {', '.join(map(repr, already))} manual, which an enclosing "
+            f"shard_map has done already ({mesh!r}); leave {'it' if len(already) == 1 else 'them'} out of axis_names"
+        )
+    manual = frozenset(a for a in manual if mesh._types[a] is not AxisType.Manual)
     if mapped.in_specs is Infer:
         other = [a for a in manual if mesh._types[a] is not AxisType.Explicit]
         if other:
@@ -422,7 +457,7 @@ def _region(mapped: _Mapped) -> Region:
     else:
         check_specs("in_specs", mapped.in_specs, mesh, manual)
     check_specs("out_specs", mapped.out_specs, mesh, manual)
-    new = tuple(str(a) for a in mesh.axis_names if a in manual and mesh._types[a] is not AxisType.Manual)
+    new = tuple(str(a) for a in mesh.axis_names if a in manual)
     return Region(mesh, new, bool(mapped.check_vma))
 
 

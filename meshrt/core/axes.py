@@ -19,7 +19,7 @@ from meshrt import errors
 
 __all__ = [
     "NamedAxis", "apart", "axes_in_scope", "axis_names", "bind_axes", "branching", "find_axes", "find_axis",
-    "manual_axes",
+    "manual_axes", "manual_mesh",
 ]  # fmt: skip
 
 _NOTHING: frozenset[Hashable] = frozenset()
@@ -82,6 +82,11 @@ def branching(names: Collection[Hashable]) -> bind_axes:
     varies over these axes inside of it, and the sum of its cotangents is taken outside.
     """
     return bind_axes(a._replace(is_apart=True) for a in _scope.get() if a.name in names and not a.is_apart)
+
+
+def manual_mesh() -> Any:
+    """The mesh of the innermost manual region, None outside of all."""
+    return next((a.mesh for a in reversed(_scope.get()) if a.is_manual), None)
 
 
 def apart() -> frozenset[Hashable]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core import source
-from meshrt.core.axes import apart
+from meshrt.core.axes import apart, axes_in_scope, manual_mesh
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, aval_of, register_aval
@@ -324,12 +324,17 @@ class JaxprTrace(Trace):
 
 
 def _captured_type(value: Any) -> ShapedArray:
-    """The type that a value from outside has in a program: in a branch that devices choose by themselves it varies."""
+    """The type that a value from outside has in a program.
+
+    In a manual region each device has it whole; in a branch that devices choose by themselves it varies.
+    """
     aval = aval_of(value)
-    if isinstance(value, Tracer):
-        axes = apart()
-        if not axes.issubset(aval.vma):
-            return aval.update(vma=aval.vma.union(axes))
+    if axes_in_scope():
+        if aval.sharding is not None:
+            mesh = manual_mesh()
+            aval = aval if mesh is None else aval.inside(mesh)
+        if isinstance(value, Tracer) and not apart().issubset(aval.vma):
+            aval = aval.update(vma=aval.vma.union(apart()))
     return aval
 
 

@@ -219,6 +219,17 @@ class ShapedArray(AbstractValue):
         spec = known.spec.update(partitions=(entry, *known.spec.partitions))
         return self.update(shape=(size, *self.shape), sharding=present(known.update(spec=spec)))
 
+    def inside(self, mesh: Any) -> ShapedArray:
+        """The type in a manual region of a value from outside of it, of which each device has the whole along the
+        Manual axes of `mesh`.
+        """
+        own = self.sharding
+        if own is None or own.mesh is mesh:
+            return self
+        manual, spec = mesh.manual_axes, own.spec
+        rest = [tuple(a for a in ((e,) if isinstance(e, str) else e or ()) if a not in manual) for e in spec.partitions]
+        return self.update(sharding=present(own.update(mesh=mesh, spec=spec.update(partitions=rest))))
+
     def physical(self) -> ShapedArray:
         """The type of the buffer that holds the value.
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.basic.shapes import move_dim, reshape_p
 from meshrt.core.basic.varying import in_order, psum_invariant, vary
-from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.source import UNKNOWN
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
@@ -37,6 +37,7 @@ from meshrt.transforms.batching import MappedAxis, batch_jaxpr, names_in
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
+from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.recompute import Policy, Split, inlined, split
 from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 from propagation.quoting import quote
@@ -267,7 +268,7 @@ def _laid(x: Any, along: tuple[str, ...], region: Region) -> Any:
     if any(mesh._types[a] is not AxisType.Auto for a in along):
         return x
     spec = PartitionSpec(along, *[PartitionSpec.UNCONSTRAINED] * (aval_of(x).ndim - 1))
-    return sharding_constraint_p.bind(x, sharding=NamedSharding(mesh, spec), derived=False)
+    return sharding_constraint_p.bind(x, sharding=NamedSharding(mesh, spec), derived=True)
 
 
 def _check_along(along: tuple[str, ...], specs: Specs, what: str) -> None:
@@ -326,6 +327,12 @@ def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None
     return Split([first], saved, [second])
 
 
+def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[list[Eqn], Atom]:
+    """The token is the same on all devices."""
+    specs = {k: (_WHOLE, *eqn.params[k]) for k in ("in_specs", "out_specs")}
+    return thread_call(eqn, token, threaded, **specs)
+
+
 def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
     """Over axes of enclosing regions an operand varies as the argument does."""
     return [a.vma.difference(params["region"].manual_axes) for a in params["jaxpr"].in_avals]
@@ -334,5 +341,6 @@ def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
 shard_map_p: Primitive = Primitive(
     "shard_map", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
     batch_axis=True, dce=_dce, recompute=_recompute, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
-    multiple_results=True, cache_types=False, varies=_varies, place=lambda params: ("shard_map", params["region"].mesh),
+    thread=_thread, multiple_results=True, cache_types=False, varies=_varies,
+    place=lambda params: ("shard_map", params["region"].mesh),
 )  # fmt: skip
