@@ -71,7 +71,12 @@ def _walk(jaxpr: Jaxpr, atom: Atom, axis: str, steps: list[tuple[str, Source]], 
             return f"{eqn.primitive.name} at {_where(eqn.source)}, which differs from device to device"
         if eqn.primitive is not pvary_p:
             steps.append((eqn.primitive.name, eqn.source))
-        atom = operands[0]
+        # What was made to vary because another operand does says less than that one.
+        atom = next((a for a in operands if type(a) is not Var or not _is_cast(made.get(a))), operands[0])
+
+
+def _is_cast(eqn: Eqn | None) -> bool:
+    return eqn is not None and eqn.primitive is pvary_p
 
 
 def _noting(numbers: list[int]) -> Callable[[int], str]:
