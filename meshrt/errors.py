@@ -30,6 +30,7 @@ __all__ = [
     "ExchangeError",
     "ExecutionError",
     "ForwardModeError",
+    "IncompatibleProgramError",
     "IndivisibleError",
     "InspectError",
     "IntegerOverflowError",
@@ -248,6 +249,14 @@ class CompileCacheError(MeshrtError, RuntimeError):
 
 class RetraceError(MeshrtError, RuntimeError):
     """A function was to be traced more often than `jit(..., max_traces=N)` allows."""
+
+
+class SavedProgramError(MeshrtError, ValueError):
+    """A file of a compiled program is damaged, of another version, or not to be trusted; or one cannot be written."""
+
+
+class IncompatibleProgramError(SavedProgramError):
+    """A compiled program in a file is for other hardware, another compiler or other devices than there are."""
 
 
 class InspectError(MeshrtError, ValueError):

@@ -85,7 +85,7 @@ def _side(compile_: Callable[[], TopologyExecutable]) -> dict[str, Any]:
     start = time.perf_counter()
     compiled = compile_()
     seconds = time.perf_counter() - start
-    cost, memory, topology = compiled.cost_analysis(), compiled.memory_analysis(), compiled.topology
+    cost, memory, topology = compiled.cost_analysis() or {}, compiled.memory_analysis(), compiled.topology
     peak = memory.peak_memory_in_bytes
     try:
         found = schedule(compiled.hlo_text(), topology.devices)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
 from collectives.errors import DeviceMemoryError, TopologyError
 from collectives.plan import CommunicationPlan
 from collectives.topology import Topology
-from meshrt import errors
-from meshrt.core.types import ShapedArray
+from meshrt import errors, tree_util
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.options import CompilerOptions
 from meshrt.pipeline.partitioned import Partitioned
-from meshrt.pipeline.propagated import annotated_for_xla
+from meshrt.pipeline.program import Called
+from meshrt.pipeline.propagated import annotated_for_xla, boundary_shardings
 from meshrt.pipeline.station import Station
 from meshrt.runtime import events
+from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.runtime.memory_stats import CompiledMemoryStats
 from meshrt.runtime.schedule import ScheduledCollective, schedule
 from meshrt.runtime.topology import TopologyExecutable, compile_for
+from meshrt.sharding.layout import Format
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
 from propagation.model import Mesh
 
 __all__ = ["TopologyCompiled", "compile_for_topology"]
@@ -33,16 +39,22 @@ class TopologyCompiled(Station):
     """
 
     def __init__(self, lowered: Lowered, topology: Topology, partitioned: Partitioned | None, made: TopologyExecutable):
-        self.record, self.lowered, self.topology = lowered.record, lowered, topology
+        self.lowered, self.topology = lowered, topology
         self.partitioned, self._executable = partitioned, made
 
     @property
-    def in_avals(self) -> list[ShapedArray]:
-        return self.lowered.in_avals
+    def _record(self) -> Called:
+        return self.lowered.record
 
     @property
-    def out_avals(self) -> list[ShapedArray]:
-        return self.lowered.out_avals
+    def args_info(self) -> Any:
+        """An ArgInfo for each argument, in the structure of the arguments."""
+        return self.lowered.args_info
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """Positions among the flat arguments."""
+        return self.lowered.donate_argnums
 
     @property
     def out_info(self) -> Any:
@@ -73,9 +85,58 @@ class TopologyCompiled(Station):
             return None
         return self.memory_analysis().peak_memory_in_bytes / self.topology.memory
 
-    def cost_analysis(self) -> dict[str, float]:
-        """The compiler's estimates per device. UnsupportedError where it gives none."""
+    def cost_analysis(self) -> CostAnalysis | None:
+        """The compiler's estimates per device; None where it gives none."""
         return self._executable.cost_analysis()
+
+    def runtime_executable(self) -> TopologyExecutable:
+        """What the compiler made."""
+        return self._executable
+
+    @property
+    def input_shardings(self) -> Any:
+        """(args, kwargs) of shardings over the AbstractMesh, of one device where the program has no mesh. None of
+        arguments that are not used."""
+        kept, module = self.lowered.module.kept, self.lowered.module
+        known = dict(zip(kept, self._boundary[0][len(module.consts) :]))
+        count = len(self._record.in_avals)
+        return tree_util.tree_unflatten(self.in_tree, [known.get(i) for i in range(count)])
+
+    @property
+    def output_shardings(self) -> Any:
+        """Of shardings over the AbstractMesh, of one device where the program has no mesh."""
+        return tree_util.tree_unflatten(self.out_tree, self._boundary[1])
+
+    @cached_property
+    def _boundary(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        module = self.lowered.module
+        if self.lowered.mesh is None:
+            single = NamedSharding(AbstractMesh((1,), ("device",)), PartitionSpec())
+            return [single] * (len(module.consts) + len(module.kept)), [single] * len(self._record.out_avals)
+        if self.partitioned is not None:
+            return self.partitioned.arg_shardings, self.partitioned.out_shardings
+        return boundary_shardings(self.lowered.propagate().result, self.lowered)
+
+    @property
+    def input_formats(self) -> Any:
+        """(args, kwargs) of Formats: how each device's part of an argument lies in its memory. Format() of one that is
+        not used.
+
+        UnsupportedError where the compiler does not tell.
+        """
+        module, layouts = self.lowered.module, self._executable.layouts()[0]
+        known = {
+            i: Format(layout, s)
+            for i, layout, s in zip(module.kept, layouts[len(module.consts) :], self._boundary[0][len(module.consts) :])
+        }
+        count = len(self._record.in_avals)
+        return tree_util.tree_unflatten(self.in_tree, [known.get(i, Format()) for i in range(count)])
+
+    @property
+    def output_formats(self) -> Any:
+        """The Format of each result. UnsupportedError where the compiler does not tell."""
+        pairs = zip(self._executable.layouts()[1], self._boundary[1])
+        return tree_util.tree_unflatten(self.out_tree, [Format(layout, s) for layout, s in pairs])
 
     def collectives(self) -> tuple[ScheduledCollective, ...]:
         """The collectives of the schedule, with what runs between the start and the done of asynchronous ones."""

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from meshrt import errors, tree_util
 from meshrt.config import settings
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.pipeline.container import write_file
 from meshrt.pipeline.entry import Entry, any_committed, in_place
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered
-from meshrt.pipeline.program import CompiledProgram
-from meshrt.pipeline.station import Station
+from meshrt.pipeline.program import Called, CompiledProgram, mesh_over
+from meshrt.pipeline.saved import to_bytes
+from meshrt.pipeline.station import Station, args_info
 from meshrt.pipeline.written import Written
+from meshrt.runtime import jaxlib_api
 from meshrt.runtime.array import Array
+from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.layout import Format
-from meshrt.sharding.mesh import AbstractMesh, Mesh
+from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import Sharding
 from meshrt.transforms.high import flatten
 
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     from meshrt.runtime.executable import LoadedExecutable
     from meshrt.runtime.memory_stats import CompiledMemoryStats
 
-__all__ = ["Compiled", "Loads", "check_devices"]
+__all__ = ["Compiled", "Loads", "check_devices", "not_here"]
+
+T = TypeVar("T")
 
 
 class Loads(Protocol):
@@ -58,17 +63,17 @@ def check_devices(lowered: Lowered, devices: tuple[Any, ...]) -> Mesh | None:
         mesh = mesh_over(axes, devices)
     client = devices[0].client
     if platform not in (devices[0].platform, client.platform_version, client.platform):
-        raise errors.CompileError(
-            f"{lowered.fun_name} was lowered for {platform!r}, but the devices are {devices[0].platform!r}; lower it "
-            f"for them (lowering_platforms=({devices[0].platform!r},))"
-        )
+        raise not_here(lowered, devices[0].platform)
     return mesh
 
 
-def mesh_over(axes: AbstractMesh, devices: Sequence[Any]) -> Mesh:
-    """The devices, in order, along the axes of an AbstractMesh."""
-    array = np.array(devices, dtype=object).reshape(axes.axis_sizes)
-    return Mesh(array, axes.axis_names, axis_types=axes.axis_types)
+def not_here(lowered: Lowered, platform: str) -> errors.CompileError:
+    """A program that was lowered for another platform than the one that it is to run on."""
+    return errors.CompileError(
+        f"{lowered.fun_name} was lowered for {lowered.request.platform!r}, but the devices are {platform!r}; lower it "
+        f"for them (lowering_platforms=({platform!r},)), give devices of that platform (device_assignment=...), or see "
+        "what its compiler makes of it with compile(topology=...)"
+    )
 
 
 class Compiled(Station):
@@ -78,59 +83,85 @@ class Compiled(Station):
     shardings.
     """
 
-    __slots__ = ("_loads", "_written", "devices", "lowered", "mesh", "program")
+    __slots__ = ("_loads", "_lowered", "_written", "devices", "mesh", "program")
 
     def __init__(
         self,
-        lowered: Lowered,
+        lowered: Lowered | None,
         program: CompiledProgram,
         mesh: Mesh | None,
         devices: tuple[Any, ...] | None,
         loads: Loads,
         written: Written | None,
     ):
-        self.record, self.lowered, self.program = lowered.record, lowered, program
+        self._lowered, self.program = lowered, program
         self.mesh, self.devices, self._loads, self._written = mesh, devices, loads, written
 
     @property
-    def in_avals(self) -> list[ShapedArray]:
-        return self.lowered.in_avals
+    def _record(self) -> Called:
+        return self.program.record
 
     @property
-    def out_avals(self) -> list[ShapedArray]:
-        return self.lowered.out_avals
+    def lowered(self) -> Lowered:
+        """The station before. UnsupportedError of a program from a file, which has compiled code only."""
+        if self._lowered is None:
+            raise errors.UnsupportedError(
+                f"{self.fun_name} was loaded from a file, which holds compiled code only; lower the function here"
+            )
+        return self._lowered
 
     @property
     def args_info(self) -> Any:
         """An ArgInfo for each argument, in the structure of the arguments."""
-        return self.lowered.args_info
+        return args_info(self._record, self.program.request.donated)
 
     @property
     def out_info(self) -> Any:
         """A ShapeDtypeStruct for each result, with its sharding if the devices are known."""
-        shardings = self._loaded().shown(self._written) if self.devices is not None else [None] * len(self.out_avals)
-        outs = [
-            ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type)
-            for a, s in zip(self.out_avals, shardings)
-        ]
+        avals = self._record.out_avals
+        shardings = self._loaded().shown(self._written) if self.devices is not None else [None] * len(avals)
+        outs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, s in zip(avals, shardings)]
         return tree_util.tree_unflatten(self.out_tree, outs)
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:
         """Positions among the flat arguments."""
-        return self.lowered.donate_argnums
+        return tuple(i for i, d in enumerate(self.program.request.donated) if d)
+
+    def serialize(self) -> bytes:
+        """The program as bytes for `meshrt.stages.load`: machine code with what it needs to be called, no pickle.
+
+        Raises:
+          SavedProgramError: the program calls back into Python, or captures a key or an array of several processes.
+          TreeError: a container among arguments or results that is not registered for files.
+        """
+        return to_bytes(self.program, self._written)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """`serialize()` in a file, which appears whole or not at all; see docs/aot.md.
+
+        Raises:
+          SavedProgramError: as `serialize`, or the file cannot be written.
+        """
+        write_file(path, self.serialize())
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the program, its options and the number of devices; equal on every host."""
+        return self.program.executable.fingerprint[:32]
 
     def as_text(self) -> str:
         """The optimised HLO."""
         return self.program.executable.hlo_text()
 
-    def cost_analysis(self) -> dict[str, float]:
-        """The compiler's estimates per device (flops, bytes accessed ...)."""
-        return self.program.executable.cost_analysis()
+    def cost_analysis(self) -> CostAnalysis | None:
+        """The compiler's estimates per device (flops, bytes accessed ...); None where the platform has none."""
+        found = _unless_missing(self.program.executable.cost_analysis)
+        return None if found is None else CostAnalysis(found)
 
-    def memory_analysis(self) -> CompiledMemoryStats:
-        """The compiler's memory figures, bytes per device."""
-        return self.program.executable.memory_analysis()
+    def memory_analysis(self) -> CompiledMemoryStats | None:
+        """The compiler's memory figures, bytes per device; None where the platform has none."""
+        return _unless_missing(self.program.executable.memory_analysis)
 
     def runtime_executable(self) -> LoadedExecutable:
         """The executable on its devices."""
@@ -143,7 +174,9 @@ class Compiled(Station):
         offset = len(self.program.consts)
         by_arg = dict(zip(self.program.kept, loaded.arg_shardings[offset:]))
         missing = loaded.arg_shardings[0] if loaded.arg_shardings else None
-        return tree_util.tree_unflatten(self.in_tree, [by_arg.get(i, missing) for i in range(len(self.in_avals))])
+        return tree_util.tree_unflatten(
+            self.in_tree, [by_arg.get(i, missing) for i in range(len(self._record.in_avals))]
+        )
 
     @property
     def output_shardings(self) -> Any:
@@ -159,7 +192,9 @@ class Compiled(Station):
         layouts, _ = loaded.executable.layouts()
         known = [Format(layout, s) for layout, s in zip(layouts[offset:], loaded.arg_shardings[offset:])]
         by_arg = dict(zip(self.program.kept, known))
-        return tree_util.tree_unflatten(self.in_tree, [by_arg.get(i, Format()) for i in range(len(self.in_avals))])
+        return tree_util.tree_unflatten(
+            self.in_tree, [by_arg.get(i, Format()) for i in range(len(self._record.in_avals))]
+        )
 
     @property
     def output_formats(self) -> Any:
@@ -182,9 +217,9 @@ class Compiled(Station):
         for x in leaves:
             if isinstance(x, Tracer):
                 raise errors.ArgumentTypeError(
-                    "Cannot apply transformations (jit, grad, vmap) to a function lowered and compiled for a "
-                    f"particular signature. Detected argument of Tracer type {type(x).__name__}; transform the "
-                    "function before compiling it"
+                    f"Cannot apply transformations to {self.fun_name}, which jit, grad or vmap ask for here: it is a "
+                    "function lowered and compiled for a particular signature. Detected argument of Tracer type "
+                    f"{type(x).__name__}; transform the function before compiling it"
                 )
         if tree != self.in_tree:
             raise self._tree_error(args, kwargs)
@@ -204,7 +239,7 @@ class Compiled(Station):
     def _tree_error(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> errors.ArgumentTypeError:
         example = tree_util.tree_unflatten(self.in_tree, [0] * self.in_tree.num_leaves)
         found = tree_util.equality_errors(example, (args, kwargs))
-        lines = [f"* at {_spelled(path)}, seen {a} but now given {b}, so {why}" for path, a, b, why in found] or [
+        lines = [f"* at {_spelled(p)}, seen {_seen(a)} but now given {b}, so {why}" for p, a, b, why in found] or [
             f"* compiled for {self.in_tree}"
         ]
         return errors.ArgumentTypeError(
@@ -214,20 +249,21 @@ class Compiled(Station):
 
     def _check_types(self, leaves: Sequence[Any]) -> None:
         paths, wrong = None, []
-        for i, (x, want) in enumerate(zip(leaves, self.in_avals)):
+        for i, (x, want) in enumerate(zip(leaves, self._record.in_avals)):
             got = aval_of(x)
             if got.shape == want.shape and (got.dtype == want.dtype):
                 continue
-            paths = paths or self.record.arg_paths()
-            wrong.append(f"Argument '{paths[i]}' compiled with {want} and called with {got}")
+            paths = paths or self._record.arg_paths()
+            wrong.append(f"Argument '{paths[i]}' compiled with {_plain(want)} and called with {_plain(got)}")
         if wrong:
             raise errors.ArgumentTypeError(
-                "Argument types differ from the types for which this computation was compiled. "
+                f"Argument types differ from the types for which this computation was compiled ({self.fun_name}). Pass "
+                "arrays of these types, or compile again; Python numbers are 32 bits wide unless enable_x64 is set. "
                 "The mismatches are:\n" + "\n".join(wrong)
             )
 
     def _check_shardings(self, leaves: Sequence[Any]) -> None:
-        loaded, wrong, paths = self._loaded(), [], self.record.arg_paths()
+        loaded, wrong, paths = self._loaded(), [], self._record.arg_paths()
         offset = len(self.program.consts)
         for k, i in enumerate(self.program.kept):
             x, want = leaves[i], loaded.arg_shardings[offset + k]
@@ -242,8 +278,28 @@ class Compiled(Station):
             )
 
 
+def _unless_missing(ask: Callable[[], T]) -> T | None:
+    """What `ask` gives; None where the platform does not implement it."""
+    try:
+        return ask()
+    except jaxlib_api.XlaError as e:
+        if "UNIMPLEMENTED" in str(e):
+            return None
+        raise
+
+
 def _with_devices(sharding: Sharding) -> str:
     return f"{sharding} on the devices {[d.id for d in sharding.device_assignment]}"
+
+
+def _plain(aval: Any) -> str:
+    """`int32[3]`, however it came about."""
+    return str(ShapedArray(aval.shape, aval.dtype)) if isinstance(aval, ShapedArray) else str(aval)
+
+
+def _seen(what: str) -> str:
+    """Of the structure that the program was compiled for only the places of leaves are known, not their types."""
+    return "a pytree leaf" if what.startswith("a leaf") else what
 
 
 def _spelled(path: Sequence[Any]) -> str:

@@ -33,7 +33,7 @@ from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray
 from meshrt.heuristics import CALLS_PER_TRACE
 from meshrt.lowering.module import LoweredModule
-from meshrt.pipeline.compiled import Compiled, check_devices
+from meshrt.pipeline.compiled import Compiled, check_devices, not_here
 from meshrt.pipeline.donation import donated_leaves, warn_of_unusable
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.loaded import Loaded
@@ -445,11 +445,14 @@ class Road(NamedTuple):
             if device_assignment is not None:
                 raise errors.ArgumentTypeError("compile takes a device_assignment or a topology, not both")
             return self._compile_ahead(lowered, topology, options)
-        program = self.driver.program(lowered.record, lowered.request, options, partition_options)
         devices = self._devices_of(lowered) if device_assignment is None else tuple(device_assignment)
         if devices is None:
+            if not backend.is_here(lowered.request.platform):
+                raise not_here(lowered, backend.default_backend())
+            program = self.driver.program(lowered.record, lowered.request, options, partition_options)
             return Compiled(lowered, program, None, None, self.driver, self.written)
-        mesh = check_devices(lowered, devices)
+        mesh = check_devices(lowered, devices)  # before anything is made for them
+        program = self.driver.program(lowered.record, lowered.request, options, partition_options)
         # Now, so that the compiler's time and errors are here and not in the first call.
         self.driver.load(program, mesh, devices)
         return Compiled(lowered, program, mesh, devices, self.driver, self.written)

@@ -48,7 +48,7 @@ class Entry:
         offset = len(program.consts)
         # What has to be brought into place: position, signature there, whether equal scalars may share a buffer.
         self.moves = [
-            (k, signature(record.closed.in_avals[i], loaded.arg_shardings[offset + k]), not request.donated[i])
+            (k, signature(program.in_avals[i], loaded.arg_shardings[offset + k]), not request.donated[i])
             for k, i in enumerate(program.kept) if not in_place(leaves[i], loaded.arg_shardings[offset + k])
         ]  # fmt: skip
         self.donated = (
@@ -60,7 +60,7 @@ class Entry:
             if any(request.donated)
             else []
         )
-        avals = record.closed.out_avals
+        avals = program.out_avals
         self.signatures = [signature(a, s, committed) for a, s in zip(avals, loaded.shown(written))]
         # The common case: every argument is used, in its place, and nothing is captured.
         self.several = len(loaded.devices) > 1

@@ -10,7 +10,8 @@ from meshrt import errors
 from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.transforms.ordering import in_order
 from propagation.collector import collector_paused
@@ -39,6 +40,14 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
         )  # fmt: skip
 
 
+def _known(dialect: str | None) -> str:
+    if dialect not in (None, "stablehlo", "hlo"):
+        raise errors.ArgumentValueError(
+            f"unknown dialect: {dialect}; a Lowered has 'stablehlo' and 'hlo', a Compiled its optimised HLO"
+        )
+    return dialect or "stablehlo"
+
+
 class Lowered(UnboundStation):
     """Global StableHLO with `sdy.mesh` and `sdy.sharding` annotations."""
 
@@ -52,22 +61,41 @@ class Lowered(UnboundStation):
         return self.request.mesh
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The module in MLIR's pretty syntax; `dialect` is None or 'stablehlo'."""
-        if dialect not in (None, "stablehlo"):
-            raise errors.ArgumentValueError(
-                f"unknown dialect: {dialect}; a Lowered has 'stablehlo', a Compiled has its HLO"
-            )
+        """The module in MLIR's pretty syntax, with `debug_info` also the lines it comes from.
+
+        With `dialect="hlo"` as XLA's HLO, before anything is partitioned or optimised.
+        """
+        if _known(dialect) == "hlo":
+            return jaxlib_api.computation_text(self.compiler_ir("hlo"), metadata=debug_info)
         return jaxlib_api.pretty(self.module.text, debug_info=debug_info)
 
     def compiler_ir(self, dialect: str | None = None) -> Any:
-        """The `ir.Module`."""
-        if dialect not in (None, "stablehlo"):
-            raise errors.ArgumentValueError(f"unknown dialect: {dialect}")
-        return jaxlib_api.parse(self.module.text)
+        """The `ir.Module`, or with `dialect="hlo"` jaxlib's `XlaComputation`.
 
-    def cost_analysis(self) -> Any:
-        """None: costs are known once the program is compiled (`compile().cost_analysis()`)."""
-        return None
+        UnsupportedError if XLA cannot translate an operation of the module before it is compiled.
+        """
+        if _known(dialect) == "stablehlo":
+            return jaxlib_api.parse(self.module.text)
+        try:
+            return jaxlib_api.computation(self.module.text)
+        except jaxlib_api.XlaError as e:
+            raise errors.UnsupportedError(
+                f"{self.fun_name} cannot be shown as HLO before it is compiled: {e}. Its StableHLO is in as_text(), "
+                "its optimised HLO in compile().as_text()"
+            ) from None
+
+    def cost_analysis(self) -> CostAnalysis | None:
+        """The compiler's estimates for the whole program as it is written, before it is partitioned and optimised.
+
+        None where the platform is not here or has none; what a device does is in `compile().cost_analysis()`.
+        """
+        if self.request.platform != backend.default_backend():
+            return None
+        try:
+            found = jaxlib_api.computation_cost(backend.client(self.request.platform), self.compiler_ir("hlo"))
+        except (jaxlib_api.XlaError, errors.UnsupportedError):
+            return None
+        return None if found is None else CostAnalysis(found)
 
     def propagate(self) -> Propagated:
         """Decides the sharding of every value."""

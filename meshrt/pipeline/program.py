@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
 
 from meshrt import config
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.propagated import annotated_for_xla, boundary_shardings
 from meshrt.pipeline.stored import DeviceProgram, stored
-from meshrt.pipeline.traced import LoweringRequest, TraceRecord
+from meshrt.pipeline.traced import LoweringRequest
 from meshrt.runtime import compile_cache
 from meshrt.runtime.executable import PortableExecutable, compile_program
-from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 
-__all__ = ["CompiledProgram", "compile_lowered"]
+__all__ = ["Called", "CompiledProgram", "compile_lowered", "mesh_over"]
+
+
+class Called(Protocol):
+    """What running a program needs of the function: `TraceRecord`, or what a file has of one."""
+
+    @property
+    def fun_name(self) -> str: ...
+
+    @property
+    def in_tree(self) -> Any: ...
+
+    @property
+    def out_tree(self) -> Any: ...
+
+    @property
+    def in_avals(self) -> list[ShapedArray]: ...
+
+    @property
+    def out_avals(self) -> list[ShapedArray]: ...
+
+    def arg_paths(self) -> list[str]: ...
 
 
 class CompiledProgram:
@@ -40,25 +63,31 @@ class CompiledProgram:
 
     def __init__(
         self,
-        lowered: Lowered,
+        record: Called,
+        request: LoweringRequest,
         executable: PortableExecutable,
         arg_shardings: tuple[NamedSharding, ...] | None,
         out_shardings: tuple[NamedSharding, ...] | None,
+        consts: tuple[Any, ...],
+        kept: tuple[int, ...],
     ):
-        self.record: TraceRecord = lowered.record
-        self.request: LoweringRequest = lowered.request
-        self.executable = executable
+        self.record, self.request, self.executable = record, request, executable
         self.arg_shardings, self.out_shardings = arg_shardings, out_shardings
-        self.consts: tuple[Any, ...] = lowered.module.consts
-        self.kept: tuple[int, ...] = lowered.module.kept
+        self.consts, self.kept = consts, kept
 
     @property
     def in_avals(self) -> list[ShapedArray]:
-        return self.record.closed.in_avals
+        return self.record.in_avals
 
     @property
     def out_avals(self) -> list[ShapedArray]:
-        return self.record.closed.out_avals
+        return self.record.out_avals
+
+
+def mesh_over(axes: AbstractMesh, devices: Sequence[Any]) -> Mesh:
+    """The devices, in order, along the axes of an AbstractMesh."""
+    array = np.array(devices, dtype=object).reshape(axes.axis_sizes)
+    return Mesh(array, axes.axis_names, axis_types=axes.axis_types)
 
 
 def compile_lowered(
@@ -78,7 +107,7 @@ def compile_lowered(
             lowered.module.text, num_devices=1, mode="replica", backend=platform, options=dict(options), name=name,
             host_callbacks=callbacks,
         )  # fmt: skip
-        return CompiledProgram(lowered, portable, None, None)
+        return _program(lowered, portable, None, None)
     by_xla = partitioner == "xla" and partition_options is None
     make = functools.partial(_split, lowered, mesh, by_xla, partition_options)
     # The lowered text does not say what operations do that their users partition: only what becomes of it is kept. Nor
@@ -96,7 +125,12 @@ def compile_lowered(
         made.module, num_devices=mesh.size, mode=made.mode, backend=platform, options=dict(options), name=name,
         host_callbacks=callbacks,
     )  # fmt: skip
-    return CompiledProgram(lowered, portable, made.arg_shardings, made.out_shardings)
+    return _program(lowered, portable, made.arg_shardings, made.out_shardings)
+
+
+def _program(lowered: Lowered, portable: PortableExecutable, args: Any, outs: Any) -> CompiledProgram:
+    module = lowered.module
+    return CompiledProgram(lowered.record, lowered.request, portable, args, outs, module.consts, module.kept)
 
 
 def _split(

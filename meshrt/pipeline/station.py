@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from meshrt import tree_util
 from meshrt.core.types import ShapedArray
@@ -15,18 +16,23 @@ if TYPE_CHECKING:
     from meshrt.pipeline.compiled import Compiled
     from meshrt.pipeline.lowered import Lowered
     from meshrt.pipeline.partitioned import Partitioned
+    from meshrt.pipeline.program import Called
     from meshrt.pipeline.propagated import Propagated
     from meshrt.pipeline.traced import LoweringRequest, TraceRecord
     from meshrt.pipeline.written import Written
 
-__all__ = ["ArgInfo", "Onward", "Station", "UnboundStation"]
+__all__ = ["ArgInfo", "Onward", "Station", "UnboundStation", "args_info"]
 
 
-class ArgInfo(NamedTuple):
-    """An argument of a staged function: its type and whether it is donated."""
+@dataclass(frozen=True, slots=True)
+class ArgInfo:
+    """An argument of a staged function: its type and whether it is donated. A leaf of pytrees."""
 
     aval: ShapedArray
     donated: bool
+
+    # JAX's name.
+    _aval = property(lambda self: self.aval)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,27 +68,46 @@ class Onward(Protocol):
     ) -> Compiled | TopologyCompiled: ...
 
 
+def args_info(record: Called, donated: Sequence[bool]) -> Any:
+    """An ArgInfo for each argument, in the structure of the arguments."""
+    infos = [ArgInfo(a, d) for a, d in zip(record.in_avals, donated)]
+    return tree_util.tree_unflatten(record.in_tree, infos)
+
+
 class Station:
-    """A value of the pipeline. `record` is the trace that it comes from."""
+    """A value of the pipeline."""
 
-    __slots__ = ("record",)
+    __slots__ = ()
 
-    record: TraceRecord
+    @property
+    def _record(self) -> Called:
+        """What is known of the function."""
+        raise NotImplementedError
 
     @property
     def fun_name(self) -> str:
         """The name of the staged function."""
-        return self.record.fun_name
+        return self._record.fun_name
 
     @property
     def in_tree(self) -> Any:
         """The structure of the arguments, `(args, kwargs)`."""
-        return self.record.in_tree
+        return self._record.in_tree
 
     @property
     def out_tree(self) -> Any:
         """The structure of the results."""
-        return self.record.out_tree
+        return self._record.out_tree
+
+    @property
+    def in_avals(self) -> Any:
+        """The types of the arguments, in their structure `(args, kwargs)`."""
+        return tree_util.tree_unflatten(self.in_tree, self._record.in_avals)
+
+    @property
+    def out_avals(self) -> Any:
+        """The types of the results, in their structure."""
+        return tree_util.tree_unflatten(self.out_tree, self._record.out_avals)
 
     def as_text(self) -> str:
         """The program at this station."""
@@ -98,20 +123,20 @@ class Station:
 
 
 class UnboundStation(Station):
-    """A station before the program is bound to devices: it has a way on. `request` is what is asked of the trace."""
+    """A station before the program is bound to devices: it has a way on.
 
-    __slots__ = ("_onward", "request")
+    `record` is the trace that it comes from, `request` what is asked of that.
+    """
 
+    __slots__ = ("_onward", "record", "request")
+
+    record: TraceRecord
     request: LoweringRequest
     _onward: Onward
 
     @property
-    def in_avals(self) -> list[ShapedArray]:
-        return self.record.closed.in_avals
-
-    @property
-    def out_avals(self) -> list[ShapedArray]:
-        return self.record.closed.out_avals
+    def _record(self) -> TraceRecord:
+        return self.record
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:
@@ -121,15 +146,13 @@ class UnboundStation(Station):
     @property
     def args_info(self) -> Any:
         """An ArgInfo for each argument, in the structure of the arguments."""
-        infos = [ArgInfo(a, d) for a, d in zip(self.in_avals, self.request.donated)]
-        return tree_util.tree_unflatten(self.in_tree, infos)
+        return args_info(self.record, self.request.donated)
 
     @property
     def out_info(self) -> Any:
         """A ShapeDtypeStruct for each result, with the sharding that was asked for it (None where that is open)."""
         written = self._onward.written
-        asked = (None,) * len(self.out_avals) if written is None else written.outs
-        outs = [
-            ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, s in zip(self.out_avals, asked)
-        ]
+        avals = self.record.out_avals
+        asked = (None,) * len(avals) if written is None else written.outs
+        outs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, s in zip(avals, asked)]
         return tree_util.tree_unflatten(self.out_tree, outs)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import propagation
+from meshrt import errors
 from meshrt.pipeline.lowered import Lowered
 from meshrt.runtime import compile_cache, jaxlib_api
-from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.as_data import sharding_from_data, sharding_to_data
 from meshrt.sharding.named import NamedSharding
-from meshrt.sharding.spec import PartitionSpec
 
 __all__ = ["DeviceProgram", "stored"]
 
@@ -89,29 +89,13 @@ def _our_code() -> str:
 
 def _written(program: DeviceProgram) -> bytes | None:
     """None for what cannot be written: meshes whose axes have names that are no text."""
-    specs = [[_spec(s) for s in shardings] for shardings in (program.arg_shardings, program.out_shardings)]
+    boundary = (program.arg_shardings, program.out_shardings)
     try:
-        head = json.dumps({"mode": program.mode, "arguments": specs[0], "results": specs[1]})
-    except TypeError:
+        specs = [[sharding_to_data(s) for s in shardings] for shardings in boundary]
+    except errors.UnsupportedError:
         return None
+    head = json.dumps({"mode": program.mode, "arguments": specs[0], "results": specs[1]})
     return head.encode() + b"\n" + zlib.compress(program.module.encode(), 1)
-
-
-def _spec(sharding: NamedSharding) -> dict[str, Any]:
-    spec = sharding.spec
-    return {
-        "dims": [list(e) if isinstance(e, tuple) else e for e in spec.partitions],
-        "unreduced": sorted(map(_text, spec.unreduced)),
-        "reduced": sorted(map(_text, spec.reduced)),
-        "memory": sharding.memory_kind,
-        "uneven": sharding.uneven,
-    }
-
-
-def _text(axis: Any) -> str:
-    if not isinstance(axis, str):
-        raise TypeError
-    return axis
 
 
 def _load(name: str, lowered: Lowered) -> DeviceProgram | None:
@@ -123,14 +107,8 @@ def _load(name: str, lowered: Lowered) -> DeviceProgram | None:
     try:
         head, _, module = content.partition(b"\n")
         read = json.loads(head)
-        args, outs = ([_sharding(mesh, row) for row in read[k]] for k in ("arguments", "results"))
+        args, outs = ([sharding_from_data(mesh, row) for row in read[k]] for k in ("arguments", "results"))
         return DeviceProgram(zlib.decompress(module).decode(), read["mode"], tuple(args), tuple(outs))
     except (KeyError, TypeError, ValueError, zlib.error) as e:
         compile_cache.discard_entry(name, f"it is not a program ({e})")
         return None
-
-
-def _sharding(mesh: AbstractMesh, row: Mapping[str, Any]) -> NamedSharding:
-    entries = [tuple(e) if isinstance(e, list) else e for e in row["dims"]]
-    spec = PartitionSpec(*entries, unreduced=frozenset(row["unreduced"]), reduced=frozenset(row["reduced"]))
-    return NamedSharding(mesh, spec, memory_kind=row["memory"], uneven=row["uneven"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
-from meshrt.core.trace import JaxprTrace, set_trace
+from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.static_arguments import Static, bound, join
 from meshrt.pipeline.station import Onward, UnboundStation
@@ -45,6 +45,14 @@ class TraceRecord:
         self.fun, self.fun_name, self.closed = fun, fun_name, closed
         self.in_tree, self.out_tree = in_tree, out_tree
         self.live, self.needed = dce(closed.jaxpr)
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.closed.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.closed.out_avals
 
     def out_paths(self) -> list[str]:
         """Where each result stands in the function's result: `result`, `result[0]`, `result['loss']`."""
@@ -95,6 +103,19 @@ class Traced(UnboundStation):
     @property
     def jaxpr(self) -> ClosedJaxpr:
         return self.record.closed
+
+    @property
+    def lojax(self) -> Traced:
+        """The same with a Jaxpr of low types only: itself, as high types are opened before a function is traced."""
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the Jaxpr operation by operation, also on tracers. TreeError for other structures than were traced."""
+        leaves, tree = flatten((args, kwargs))
+        if tree != self.in_tree:
+            raise errors.TreeError(f"{self.fun_name} was traced for arguments {self.in_tree} and called with {tree}")
+        outs = eval_jaxpr(self.record.closed.jaxpr, self.record.closed.consts, leaves)
+        return tree_util.tree_unflatten(self.out_tree, outs)
 
     def as_text(self) -> str:
         return str(self.record.closed)

@@ -27,6 +27,7 @@ __all__ = [
     "devices",
     "has_tpu",
     "is_created",
+    "is_here",
     "local_device_count",
     "local_devices",
     "on_clear",
@@ -240,6 +241,12 @@ def local_devices(process_index: int | None = None, backend: str | None = None) 
     """The devices of this process, or of process `process_index`."""
     mine = client(backend).process_index() if process_index is None else process_index
     return [d for d in devices(backend) if d.process_index == mine]
+
+
+def is_here(platform: str) -> bool:
+    """Whether this process has devices of a platform: the default one, or one that has been started."""
+    name = _ALIASES.get(platform, platform)
+    return name == default_backend() or name in _clients or platform == client().platform
 
 
 def device_count(backend: str | None = None) -> int:

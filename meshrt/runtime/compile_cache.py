@@ -27,8 +27,8 @@ from meshrt.runtime import events, jaxlib_api
 from meshrt.runtime.disk_cache import DamagedEntry, DiskCache, checked_directory
 
 __all__ = [
-    "cached", "clear", "compiler_fingerprint", "content", "discard_entry", "fingerprint", "load_entry", "making",
-    "on_disk", "problems", "store_entry",
+    "cached", "clear", "compiler_fingerprint", "compiler_of", "content", "discard_entry", "fingerprint", "load_entry",
+    "making", "on_disk", "problems", "store_entry",
 ]  # fmt: skip
 
 _log = logging.getLogger("meshrt.compile_cache")
@@ -62,12 +62,24 @@ def content(module: str | bytes) -> str | bytes:
 
 def compiler_fingerprint(device: Any) -> str:
     """What compiles for this device and for which kind of hardware, as text."""
+    parts = compiler_of(device)
+    host = [parts.pop("host")] if "host" in parts else []
+    return "\n".join([*parts.values(), _xla_flags(os.environ.get("XLA_FLAGS", "")), *host])
+
+
+def compiler_of(device: Any) -> dict[str, str]:
+    """What must be the same for compiled code to run: versions of the compiler, kind of hardware; for CPUs the host's
+    instruction set."""
     client = device.client
-    parts = [".".join(map(str, jaxlib_api.VERSION)), client.platform, client.platform_version, device.device_kind]
-    parts.append(_xla_flags(os.environ.get("XLA_FLAGS", "")))
+    parts = {
+        "jaxlib": ".".join(map(str, jaxlib_api.VERSION)),
+        "platform": client.platform,
+        "platform_version": client.platform_version,
+        "device_kind": device.device_kind,
+    }
     if client.platform == "cpu":
-        parts.append(_cpu_features())
-    return "\n".join(parts)
+        parts["host"] = _cpu_features()
+    return parts
 
 
 @functools.lru_cache(8)

@@ -26,7 +26,7 @@ from meshrt.runtime.flight import flight_of
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
 
-__all__ = ["LoadedExecutable", "PortableExecutable", "compile_program"]
+__all__ = ["LoadedExecutable", "PortableExecutable", "compile_program", "read_layouts"]
 
 _log = logging.getLogger("meshrt.compile")
 _alive: weakref.WeakSet[PortableExecutable] = weakref.WeakSet()
@@ -129,6 +129,24 @@ class PortableExecutable:
         with _alive_lock:
             _alive.add(self)
 
+    @classmethod
+    def of_code(
+        cls, code: bytes, devices: Sequence[Any], *, mode: str, shardy: bool, options: tuple[tuple[str, Any], ...],
+        fingerprint: str, name: str,
+    ) -> PortableExecutable:  # fmt: skip
+        """The program that `serialize` wrote, for as many devices of the kind of `devices`. It has no module, so it
+        cannot be compiled for others."""
+        kind = _kind(tuple(devices))
+        key = compile_cache.fingerprint(code, kind)
+
+        def make() -> PortableExecutable:
+            made = cls(fingerprint, b"", len(devices), mode, shardy, devices[0].platform, options, (), True, name)
+            made._blobs[kind] = code
+            return made
+
+        found: PortableExecutable = compile_cache.cached(key, make)
+        return found
+
     # --- loading.
 
     def load(self, devices: Sequence[Any]) -> LoadedExecutable:
@@ -163,15 +181,25 @@ class PortableExecutable:
             try:
                 bound = jaxlib_api.deserialize(self._blob(kind), devices, self._options(devices), calls.functions())
             except jaxlib_api.XlaError as e:
+                if not self.module:
+                    raise self._no_module(f"the runtime refuses its code: {e}") from e
                 _log.warning(
                     "program %s cannot move to other devices (%s); it is compiled again", self.fingerprint[:12], e
                 )
             else:
                 events.record("rebind", program=self, devices=devices)
                 return bound
+        if not self.module:
+            raise self._no_module(f"it was compiled for other devices than {list(devices)}")
         bound = self._made(kind, devices, calls)
         self._first[kind] = bound
         return bound
+
+    def _no_module(self, why: str) -> errors.IncompatibleProgramError:
+        return errors.IncompatibleProgramError(
+            f"the program {self.name} from a file cannot be loaded: {why}. A file holds compiled code only; compile "
+            "the function here and save it again"
+        )
 
     def _made(self, kind: str, devices: tuple[Any, ...], calls: Calls) -> Any:
         """Loaded from the disk, else compiled and stored there."""
@@ -264,10 +292,14 @@ class PortableExecutable:
             )
         return self.load(devices[: self.num_devices]).executable
 
+    def first_devices(self) -> tuple[Any, ...]:
+        """Devices that the program is loaded on; the first ones of the platform if it is on none."""
+        self.executable()
+        return next(iter(self._loaded))
+
     def serialize(self) -> bytes:
         """The compiled code. To be loaded only by the user who made it: it is machine code."""
-        self.executable()
-        return self._blob(next(iter(self._first)) if self._first else next(iter(self._blobs)))
+        return self._blob(_kind(self.first_devices()))
 
     def memory_analysis(self) -> CompiledMemoryStats:
         """The compiler's memory figures, in bytes per device."""
@@ -332,17 +364,22 @@ class LoadedExecutable:
         UnsupportedError where the platform does not tell.
         """
         try:
-            found = jaxlib_api.parameter_layouts(self.executable), jaxlib_api.output_layouts(self.executable)
+            return read_layouts(self.executable)
         except jaxlib_api.XlaError as e:
             raise errors.UnsupportedError(
                 f"the runtime of {self.portable.platform} does not tell the layouts of a program's arguments and "
                 f"results ({e}); its shardings are in input_shardings and output_shardings, and as_text() has layouts"
             ) from None
-        args, outs = ([Layout(minor[::-1], tiling, bits) for minor, tiling, bits in layouts] for layouts in found)
-        return args, outs
 
     def __repr__(self) -> str:
         return f"LoadedExecutable({self.portable.fingerprint[:12]} on {[d.id for d in self.devices]})"
+
+
+def read_layouts(executable: Any) -> tuple[list[Layout], list[Layout]]:
+    """How arguments and results of one of jaxlib's executables lie in a device's memory. XlaError if nothing tells."""
+    found = jaxlib_api.parameter_layouts(executable), jaxlib_api.output_layouts(executable)
+    args, outs = ([Layout(minor[::-1], tiling, bits) for minor, tiling, bits in layouts] for layouts in found)
+    return args, outs
 
 
 def _runner(execute: Callable, handlers: list[Any], flight: Any) -> Callable[[Sequence[Any]], list[Any]]:

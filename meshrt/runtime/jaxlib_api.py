@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 # XLA logs the devices of each new client at level INFO unless told otherwise before it is loaded.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
+import jaxlib._hlo as _hlo
 import jaxlib._jax as _jax
 import jaxlib.version
 import numpy as np
@@ -56,6 +57,11 @@ pytree_registry: PyTreeRegistry = _pytree.PyTreeRegistry(
 def treedef_tuple(treedefs: list) -> PyTreeDef:
     """The structure of a tuple of trees with these structures."""
     return _pytree.treedef_tuple(pytree_registry, treedefs)
+
+
+def treedef_of_node(cls: type, aux: Any, children: list) -> PyTreeDef:
+    """The structure of a node of `cls` with auxiliary data `aux` over structures."""
+    return _pytree.PyTreeDef.from_node_data_and_children(pytree_registry, (cls, aux), children)
 
 
 def all_leaves(values: Iterable[Any]) -> bool:
@@ -507,6 +513,24 @@ def cost_analysis(executable: Any) -> dict[str, float]:
     """The compiler's estimates, per device: flops, bytes accessed, transcendentals ..."""
     cost = executable.cost_analysis()
     return dict(cost[0] if isinstance(cost, list) else cost)
+
+
+def computation(module: str) -> Any:
+    """A StableHLO module as XLA's unoptimised HLO. XlaError if XLA cannot translate it."""
+    return _jax.mlir.mlir_module_to_xla_computation(bytecode(parse(module)), use_tuple_args=False)
+
+
+def computation_text(of: Any, *, metadata: bool) -> str:
+    """HLO as text, with `metadata` also where each operation comes from."""
+    options = _hlo.HloPrintOptions.short_parsable()
+    options.print_metadata = metadata
+    return of.as_hlo_module().to_string(options)
+
+
+def computation_cost(client: Client, of: Any) -> dict[str, float] | None:
+    """The compiler's estimates for what `computation` gave; None if this jaxlib has none."""
+    analyse = getattr(_jax, "hlo_module_cost_analysis", None)
+    return None if analyse is None else dict(analyse(client, of.as_hlo_module()))
 
 
 def hlo_text(executable: Any) -> str:

@@ -18,7 +18,10 @@ from collectives.errors import CollectivesError
 from collectives.topology import Topology, load
 from meshrt import errors
 from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime.cost_analysis import CostAnalysis
+from meshrt.runtime.executable import read_layouts
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
+from meshrt.sharding.layout import Layout
 
 __all__ = ["TopologyExecutable", "compile_for", "topology_of"]
 
@@ -125,17 +128,24 @@ class TopologyExecutable:
             parts = f"arguments {arguments}, results {results}, temporaries {temporaries}, shared by donation {shared}"
             raise errors.DeviceMemoryError(_too_large(self.topology, _gib(memory.peak_memory_in_bytes), parts))
 
-    def cost_analysis(self) -> dict[str, float]:
+    def cost_analysis(self) -> CostAnalysis | None:
         """The compiler's estimates per device: `flops`, `bytes accessed`, and `optimal_seconds` on TPUs.
 
-        UnsupportedError where the compiler gives none, as the CUDA plugin.
+        None where the compiler gives none, as the CUDA plugin; the plan of `lowered.partition(topology=...)` has ours.
         """
         try:
-            return jaxlib_api.cost_analysis(self._executable)
+            return CostAnalysis(jaxlib_api.cost_analysis(self._executable))
+        except jaxlib_api.XlaError:
+            return None
+
+    def layouts(self) -> tuple[list[Layout], list[Layout]]:
+        """How the arguments and the results of one device lie in its memory. UnsupportedError if nothing tells."""
+        try:
+            return read_layouts(self._executable)
         except jaxlib_api.XlaError as e:
             raise errors.UnsupportedError(
-                f"the compiler for {self.topology.spec} gives no cost analysis ({e}); see memory_analysis(), as_text() "
-                "and the plan of lowered.partition(topology=...)"
+                f"the compiler for {self.topology.spec} does not tell the layouts of arguments and results ({e}); "
+                "as_text() has layouts"
             ) from None
 
     def hlo_text(self) -> str:

@@ -202,8 +202,7 @@ def test_the_gpu_compiler_tells_memory_and_schedule():
     compiled = lowered((4, 2), batch=8192, width=4096, hidden=4096).compile(topology="h100:8")
     assert 0 < compiled.memory_analysis().peak_memory_in_bytes < load("h100").memory
     assert any(c.asynchronous for c in compiled.collectives())
-    with pytest.raises(errors.UnsupportedError, match="no cost analysis"):
-        compiled.cost_analysis()
+    assert compiled.cost_analysis() is None
     # Two sums in each turn of a loop: one all-reduce of both would abort this compiler.
     mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
     x = meshrt.ShapeDtypeStruct((8, 64), np.float32, sharding=NamedSharding(mesh, P("data")))

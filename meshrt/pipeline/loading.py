@@ -1,0 +1,56 @@
+"""From a file to a `Compiled`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt import errors
+from meshrt.pipeline.compiled import Compiled
+from meshrt.pipeline.container import read_file, unpack
+from meshrt.pipeline.saved import SavedLoads, restore
+from meshrt.sharding.mesh import Mesh
+
+__all__ = ["load"]
+
+
+def load(
+    source: str | os.PathLike[str] | bytes,
+    devices: Mesh | Sequence[Any] | None = None,
+    *,
+    trees: tuple[Any, Any] | None = None,
+) -> Compiled:
+    """A compiled program that `Compiled.save` or `Compiled.serialize` wrote, ready to run, without compiling.
+
+    >>> meshrt.jit(step).lower(state, batch).compile().save("step.aot")
+    >>> step = meshrt.stages.load("step.aot", devices=meshrt.make_mesh((4, 2), ("data", "model")))
+    >>> state, loss = step(state, batch)
+
+    A program is machine code and runs with your rights. A file is therefore read only if it belongs to you or root and
+    nobody else can write it; bytes are taken as they are.
+
+    Args:
+      source: a path, or the bytes.
+      devices: where it is to run: a Mesh, or as many devices as it was compiled for, in the order of its mesh. Any of
+        the same kind will do. By default those of the mesh in context if it has the program's axes, else the first.
+      trees: the structures of arguments and results, where it was serialized without them.
+
+    Raises:
+      SavedProgramError: not such a file, damaged, of another version, or one that others can write.
+      IncompatibleProgramError: for another compiler, other hardware or another number of devices.
+      TreeError: it has containers of classes that are not registered here.
+    """
+    origin = "the program in these bytes"
+    if not isinstance(source, bytes | bytearray | memoryview):
+        if not isinstance(source, str | os.PathLike):
+            raise errors.ArgumentTypeError(
+                f"load takes a path or bytes. Got {source!r} of type {type(source).__name__}"
+            )
+        origin = f"the program in {os.fspath(source)}"
+        source = read_file(source)
+    chosen = devices.flat_devices if isinstance(devices, Mesh) else devices
+    found = restore(unpack(bytes(source), origin), chosen, trees, origin)
+    compiled = Compiled(None, found.program, found.mesh, found.devices, SavedLoads(), found.written)
+    compiled.runtime_executable()  # now, so that what the runtime has to say is said here
+    return compiled

@@ -1,0 +1,212 @@
+"""Structures of pytrees as JSON, for files.
+
+    leaf "*"    None null    tuple {"tuple": [...]}    list {"list": [...]}
+    dict {"dict": [keys], "of": [...]}    OrderedDict {"ordered": [keys], "of": [...]}
+    defaultdict {"default": "list", "keys": [keys], "of": [...]}
+    another node {"node": name, "aux": base64, "of": [...]}    a named tuple {"named": name, "of": [...]}
+
+A file must not make its reader import or call what the reader did not choose. So classes are written by a name that the
+program which reads the file has registered too (`register_pytree_node_serialization`,
+`register_namedtuple_serialization`, JAX's names).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import collections
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.runtime.jaxlib_api import PyTreeDef, treedef_of_node
+
+__all__ = ["from_data", "register_namedtuple_serialization", "register_pytree_node_serialization", "to_data"]
+
+_LEAF = "*"
+_MAX_DEPTH = 200
+_FACTORIES = {f.__name__: f for f in (list, dict, set, tuple, int, float, str, bool)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    cls: type
+    name: str
+    serialize: Callable[[Any], bytes]
+    deserialize: Callable[[bytes], Any]
+    from_children: Callable[[Any, Sequence[Any]], Any] | None
+
+
+_by_class: dict[type, _Node] = {}
+_by_name: dict[str, _Node] = {}
+_named_tuples: dict[type, str] = {}
+_named_by_name: dict[str, type] = {}
+_lock = threading.Lock()
+
+
+def register_pytree_node_serialization(
+    nodetype: type,
+    *,
+    serialized_name: str,
+    serialize_auxdata: Callable[[Any], bytes],
+    deserialize_auxdata: Callable[[bytes], Any],
+    from_children: Callable[[Any, Sequence[Any]], Any] | None = None,
+) -> type:
+    """Lets structures with nodes of a registered class be written to files.
+
+    Args:
+      serialized_name: stands in the file; unique, and the same where the file is read.
+      serialize_auxdata, deserialize_auxdata: the node's auxiliary data as bytes, and back.
+      from_children: (auxiliary data, children) -> node, if structures are to be made otherwise than by registration.
+
+    Raises:
+      TreeError: the class is no container, or the class or the name has been registered before.
+    """
+    if not tree_util.is_tree_node(nodetype) or tree_util.is_plain_namedtuple(nodetype):
+        raise errors.TreeError(f"{nodetype} is not registered as a pytree container; use register_pytree_node first")
+    node = _Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
+    _add(_by_class, _by_name, nodetype, serialized_name, node, node)
+    return nodetype
+
+
+def register_namedtuple_serialization(nodetype: type, *, serialized_name: str) -> type:
+    """Lets structures with this class of named tuples be written to files; see `register_pytree_node_serialization`."""
+    if not tree_util.is_plain_namedtuple(nodetype):
+        raise errors.TreeError(f"{nodetype} is not a named tuple")
+    _add(_named_tuples, _named_by_name, nodetype, serialized_name, serialized_name, nodetype)
+    return nodetype
+
+
+def _add(by_class: dict[Any, Any], by_name: dict[Any, Any], cls: type, name: str, of_class: Any, of_name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise errors.TreeError(f"serialized_name must be a string with something in it. Got {name!r}")
+    with _lock:
+        if cls in by_class:
+            raise errors.TreeError(f"{cls} is registered for files already, as {by_class[cls]!r}")
+        if name in by_name:
+            raise errors.TreeError(f"the name {name!r} in files stands for {by_name[name]!r} already; choose another")
+        by_class[cls], by_name[name] = of_class, of_name
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Writing.
+
+
+def to_data(treedef: PyTreeDef) -> Any:
+    """The structure as a JSON value. TreeError names a node that files cannot hold."""
+    found = treedef.node_data()
+    if found is None:
+        return _LEAF
+    cls, aux = found
+    children = [to_data(c) for c in treedef.children()]
+    if cls is type(None):
+        return None
+    if cls in (tuple, list):
+        return {cls.__name__: children}
+    if cls is dict:
+        return {"dict": _keys(aux), "of": children}
+    if cls is collections.OrderedDict:
+        return {"ordered": _keys(aux), "of": children}
+    if cls is collections.defaultdict and (aux[0] is None or _FACTORIES.get(aux[0].__name__) is aux[0]):
+        return {"default": aux[0] and aux[0].__name__, "keys": _keys(aux[1]), "of": children}
+    if cls in _named_tuples:
+        return {"named": _named_tuples[cls], "of": children}
+    if cls in _by_class:
+        node = _by_class[cls]
+        return {"node": node.name, "aux": base64.b64encode(bytes(node.serialize(aux))).decode(), "of": children}
+    how = "namedtuple" if tree_util.is_plain_namedtuple(cls) else "pytree_node"
+    raise errors.TreeError(
+        f"a structure with nodes of {cls.__module__}.{cls.__qualname__} cannot be written to a file: files hold None, "
+        f"tuples, lists, dicts and what was registered with meshrt.stages.register_{how}_serialization. Register it, "
+        "or use dicts"
+    )
+
+
+def _keys(keys: Sequence[Any]) -> list[Any]:
+    for key in keys:
+        if not isinstance(key, str | int | float | bool | None):
+            raise errors.TreeError(
+                f"a dict with the key {key!r} of type {type(key).__name__} cannot be written to a file; use keys that "
+                "are strings or numbers"
+            )
+    return list(keys)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Reading.
+
+
+def from_data(data: Any) -> PyTreeDef:
+    """The structure that `to_data` wrote. TreeError if it is not one, or names a class not registered here."""
+    return _read(data, 0)
+
+
+def _read(data: Any, depth: int) -> PyTreeDef:
+    if depth > _MAX_DEPTH:
+        raise errors.TreeError(f"a structure in a file is nested more than {_MAX_DEPTH} deep")
+    if data == _LEAF and isinstance(data, str):
+        return tree_util.tree_structure(0)
+    if data is None:
+        return tree_util.tree_structure(None)
+    if not isinstance(data, dict) or not data:
+        raise errors.TreeError(f"a file has {_brief(data)} where the structure of a pytree belongs")
+    kind = next(iter(data))
+    listed = data.get(kind) if kind in ("tuple", "list") else data.get("of")
+    if not isinstance(listed, list):
+        raise errors.TreeError(f"a file has {_brief(data)} where the structure of a pytree belongs")
+    children = [_read(c, depth + 1) for c in listed]
+    if kind == "node":
+        return _read_node(data, children)
+    cls, aux = _class_of(kind, data, len(children))
+    return treedef_of_node(cls, aux, children)
+
+
+def _class_of(kind: str, data: dict[str, Any], count: int) -> tuple[type, Any]:
+    if kind in ("tuple", "list"):
+        return (tuple if kind == "tuple" else list), None
+    if kind == "named":
+        cls = _named_by_name.get(data["named"]) if isinstance(data["named"], str) else None
+        if cls is None:
+            raise _unknown(data["named"], "namedtuple")
+        if len(getattr(cls, "_fields", ())) != count:
+            raise errors.TreeError(f"a file has {count} fields for the named tuple {data['named']!r}, which is {cls}")
+        return cls, None
+    keys: Any = data.get("keys") if kind == "default" else data[kind]
+    fits = isinstance(keys, list) and len(keys) == count and all(isinstance(k, str | int | float | None) for k in keys)
+    if not fits or len(set(keys)) != count:
+        raise errors.TreeError(f"a file has the keys {_brief(keys)} for a dict of {count}")
+    if kind == "dict":
+        return dict, keys
+    if kind == "ordered":
+        return collections.OrderedDict, tuple(keys)
+    if kind == "default" and (data["default"] is None or data["default"] in _FACTORIES):
+        return collections.defaultdict, (data["default"] and _FACTORIES[data["default"]], tuple(keys))
+    raise errors.TreeError(f"a file has {_brief(data)} where the structure of a pytree belongs")
+
+
+def _read_node(data: dict[str, Any], children: list[PyTreeDef]) -> PyTreeDef:
+    node = _by_name.get(data["node"]) if isinstance(data["node"], str) else None
+    if node is None:
+        raise _unknown(data["node"], "pytree_node")
+    try:
+        aux = node.deserialize(base64.b64decode(data["aux"], validate=True))
+    except (KeyError, TypeError, binascii.Error) as e:
+        raise errors.TreeError(f"a file has damaged auxiliary data of {data['node']!r}: {e}") from None
+    if node.from_children is not None:
+        made = node.from_children(aux, [c.unflatten([0] * c.num_leaves) for c in children])
+        return tree_util.tree_structure(made)
+    return treedef_of_node(node.cls, aux, children)
+
+
+def _unknown(name: Any, how: str) -> errors.TreeError:
+    return errors.TreeError(
+        f"a file has nodes called {_brief(name)}, which is not registered here: call "
+        f"meshrt.stages.register_{how}_serialization(cls, serialized_name={_brief(name)}, ...) before it is read"
+    )
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
