@@ -33,8 +33,8 @@ __all__ = ["STAGES", "Options", "Run", "run_stage"]
 
 ALONE = ("basic", "aggressive", "op_priority", "user_priority")
 SWITCHES = (
-    "conservative", "dedup_functions_fully", "chlo", "whole_axes", "uneven_boundary", "shardy_faults", "origins",
-    "edges", "xla_order",
+    "conservative", "dedup_functions_fully", "chlo", "whole_axes", "sub_axes", "uneven_boundary", "shardy_faults",
+    "origins", "edges", "xla_order",
 )  # fmt: skip
 OLDEST = (0, 10)  # the first version whose rules are known
 STAGES = ("rules", *ALONE, "import", "propagated", "closed", "pipeline", "insert_reshards")
@@ -50,6 +50,7 @@ class Options:
     chlo          rules for CHLO operations, through which Shardy propagates nothing
     whole_axes    arguments and results of the entry function are split over whole axes only, for callers that cannot
                   say sub-axes; Shardy cuts open dimensions only
+    sub_axes      none of their dimensions is cut so, for callers that can
     uneven_boundary   arguments and results of the entry function keep axes that do not divide them, for callers that
                   fill the last parts up; else such axes are cut to what divides
     shardy_faults what Shardy gets wrong is copied (see `docs/propagation.md`), for comparisons
@@ -64,6 +65,7 @@ class Options:
     version: str = "0.12"
     chlo: bool = True
     whole_axes: bool = False
+    sub_axes: bool = False
     uneven_boundary: bool = False
     shardy_faults: bool = False
     origins: bool = False
@@ -256,7 +258,8 @@ def run_close(run: Run) -> None:
     exporting.remove_groups(program)
     exporting.constraints_to_reshards(program)
     exporting.even_boundaries(program, shardings, run.options.uneven_boundary)
-    exporting.whole_axes_at_boundary(program, shardings, run.options.whole_axes)
+    if not run.options.sub_axes:
+        exporting.whole_axes_at_boundary(program, shardings, run.options.whole_axes)
     exporting.close_shardings(program, shardings)
 
 

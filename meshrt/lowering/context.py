@@ -19,7 +19,6 @@ from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
 from meshrt.lowering.types import dense, mlir_type, splat
-from meshrt.sharding.common import over
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.sdy import mesh_to_sdy_text, pinned_text, to_sdy_text
@@ -92,9 +91,7 @@ class ModuleLowering:
     def sharding_text(self, sharding: NamedSharding, ndim: int, is_open: bool = False) -> str:
         """The attribute for a value of `ndim` dimensions, over the mesh of the module if it has one."""
         mesh = self.mesh or sharding.mesh.abstract_mesh
-        if mesh is not sharding.mesh.abstract_mesh:
-            sharding = over(sharding, mesh)
-        return to_sdy_text(sharding, ndim, self.mesh_symbol(mesh), is_open)
+        return to_sdy_text(sharding, ndim, self.mesh_symbol(mesh), is_open, mesh)
 
     def pin_text(self, aval: ShapedArray, region: AbstractMesh) -> str:
         """`<@mesh, [{"x"}, {}]>`: what a type says of Explicit axes, in a region whose axes have these types.

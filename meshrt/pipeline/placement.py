@@ -22,7 +22,7 @@ from meshrt.runtime import backend
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.axes import AbstractDevice, AxisType
-from meshrt.sharding.common import common_mesh
+from meshrt.sharding.common import common_mesh, joint_mesh
 from meshrt.sharding.context import context_device, context_source, get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
@@ -139,9 +139,10 @@ class Wanted:
         for i, (mesh, origin) in enumerate(self.meshes.items()):
             found = common_mesh(list(self.meshes)[: i + 1]) if i else mesh
             if found is None:
-                sizes = " and ".join("x".join(map(str, m.axis_sizes)) for m in self.meshes)
-                why = f"the sizes {sizes} have no common refinement that the axes of both are made of"
-                raise self._mismatch(mesh, origin, why)
+                if len({m.size for m in self.meshes}) > 1:
+                    sizes = " and ".join(str(m.size) for m in self.meshes)
+                    raise self._mismatch(mesh, origin, f"they have {sizes} devices")
+                return joint_mesh(list(self.meshes))
         return found
 
     def add_device(self, device: Any, origin: Origin) -> None:

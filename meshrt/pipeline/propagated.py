@@ -14,6 +14,7 @@ from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.names import names_of
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.runtime import shardy
+from meshrt.sharding.common import is_refinement, with_parts
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
@@ -48,7 +49,10 @@ def propagate(module: LoweredModule, request: LoweringRequest, propagator: str) 
             given: Any = shardy.propagate(module.text)
         else:
             given = module.program()
-        result = propagation.run(given, "closed", whole_axes=True, xla_order=True, uneven_boundary=uneven)
+        whole = request.mesh is None or all(is_refinement(request.mesh, view) for view in request.views)
+        result = propagation.run(
+            given, "closed", whole_axes=whole, sub_axes=not whole, xla_order=True, uneven_boundary=uneven
+        )
     if module.customs:
         # Start-up time: few programs have such operations.
         from meshrt.pipeline.local_bodies import write_local_bodies
@@ -109,17 +113,14 @@ class Propagated(UnboundStation):
 
 
 def named(sharding: Any, mesh: AbstractMesh) -> NamedSharding:
-    """A propagation TensorSharding (None: replicated) as a NamedSharding over `mesh`."""
+    """A propagation TensorSharding (None: replicated) as a NamedSharding over `mesh`; over a finer mesh if it is over
+    parts of axes."""
     if sharding is None:
         return NamedSharding(mesh, PartitionSpec())
     entries = []
     for dim in sharding.dims:
-        for axis in dim.axes:
-            if axis.size != mesh.shape[axis.name]:
-                raise errors.UnsupportedError(
-                    f"the boundary sharding {sharding.to_text()} splits the axis {axis.name!r}, which a PartitionSpec "
-                    "cannot say"
-                )
+        if any(axis.size != mesh.shape[axis.name] for axis in dim.axes):
+            return with_parts(mesh, [[(a.name, a.pre, a.size) for a in d.axes] for d in sharding.dims])
         entries.append(tuple(a.name for a in dim.axes) or None)
     while entries and entries[-1] is None:
         entries.pop()

@@ -48,7 +48,7 @@ def stored(lowered: Lowered, asked: Mapping[str, Any], make: Callable[[], Device
             start = time.perf_counter()
             found = make()
             seconds = time.perf_counter() - start
-            content = _written(found)
+            content = _written(found, lowered)
             if content is not None:
                 compile_cache.store_entry(
                     name, content, seconds=seconds, program=lowered.record.fun_name, platform=lowered.request.platform
@@ -87,9 +87,11 @@ def _our_code() -> str:
 # As bytes: a line of JSON, then the compressed module.
 
 
-def _written(program: DeviceProgram) -> bytes | None:
-    """None for what cannot be written: meshes whose axes have names that are no text."""
+def _written(program: DeviceProgram, lowered: Lowered) -> bytes | None:
+    """None for what cannot be written: meshes whose axes have names that are no text, shardings over parts of axes."""
     boundary = (program.arg_shardings, program.out_shardings)
+    if any(s.mesh is not lowered.mesh for shardings in boundary for s in shardings):
+        return None
     try:
         specs = [[sharding_to_data(s) for s in shardings] for shardings in boundary]
     except errors.UnsupportedError:

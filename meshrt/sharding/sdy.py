@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from meshrt import errors
+from meshrt.sharding.common import parts_over
 from meshrt.sharding.mesh import AxisType, BaseMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
@@ -31,19 +33,30 @@ def mesh_to_sdy_text(mesh: BaseMesh) -> str:
 
 
 def to_sdy_text(
-    sharding: NamedSharding | PartitionSpec, ndim: int, mesh_name: str = "mesh", is_open: bool = False
-) -> str:
+    sharding: NamedSharding | PartitionSpec, ndim: int, mesh_name: str = "mesh", is_open: bool = False,
+    mesh: BaseMesh | None = None,
+) -> str:  # fmt: skip
     """`#sdy.sharding<@mesh, [{"data"}, {}]>` for a value of `ndim` dimensions; UNCONSTRAINED is the open `{?}`.
 
-    With `is_open` all dimensions are open to more axes: `[{"data", ?}, {?}]`.
+    With `is_open` all dimensions are open to more axes: `[{"data", ?}, {?}]`. A `mesh` of the same devices is the one
+    that `mesh_name` stands for, if it is not the mesh of the sharding, whose axes then are axes of it or parts of some.
 
     Raises:
       RankMismatchError: the spec has more than `ndim` entries.
     """
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
-    dims = [dim_text(map(_axis, axes_of(e)), is_open) if e is not UNCONSTRAINED else _OPEN for e in spec.padded(ndim)]
-    unreduced = sorted(map(_axis, spec.unreduced)) if spec.unreduced else ()
+    texts: Callable[[Iterable[Any]], Iterable[str]] = lambda axes: map(_axis, axes)
+    if mesh is not None and isinstance(sharding, NamedSharding) and mesh is not sharding.mesh.abstract_mesh:
+        texts = functools.partial(_part_texts, sharding.mesh, mesh)
+    dims = [dim_text(texts(axes_of(e)), is_open) if e is not UNCONSTRAINED else _OPEN for e in spec.padded(ndim)]
+    unreduced = sorted(texts(spec.unreduced)) if spec.unreduced else ()
     return f"#sdy.sharding{sharding_text(mesh_name, dims, (), unreduced)}"
+
+
+def _part_texts(of: BaseMesh, mesh: BaseMesh, axes: Iterable[Any]) -> list[str]:
+    """Axes of one mesh as axes, or parts of axes, of another."""
+    parts = parts_over(axes, of, mesh)
+    return [_axis(name) if n == mesh.shape[name] else axis_text(str(name), pre, n) for name, pre, n in parts]
 
 
 def pinned_text(aval: Any, mesh: BaseMesh, mesh_name: str) -> str:

@@ -13,7 +13,8 @@ import meshrt.numpy
 from meshrt import errors
 from meshrt.runtime import events
 from meshrt.sharding import AbstractMesh, Mesh, NamedSharding, P
-from meshrt.sharding.common import as_seen_on, common_mesh, over
+from meshrt.sharding.common import as_seen_on, common_mesh, is_refinement, joint_mesh, over, parts_over, with_parts
+from meshrt.sharding.spec import axes_of
 
 X = np.arange(64.0, dtype=np.float32).reshape(8, 8)
 
@@ -121,12 +122,83 @@ def test_the_same_program_on_other_devices_is_compiled_once():
     assert n.trace == n.lower == n.propagate == n.partition == n.compile == 0
 
 
-def test_what_has_no_common_mesh_names_both_places():
-    six = np.array(meshrt.devices()[:6])
-    one, other = Mesh(six.reshape(2, 3), ("a", "b")), Mesh(six.reshape(3, 2), ("c", "d"))
-    x, y = (meshrt.device_put(np.ones((6, 6)), NamedSharding(m, P(m.axis_names[0]))) for m in (one, other))
-    with pytest.raises(errors.MeshMismatchError, match=r"argument y of .* argument x of .* 2x3 and 3x2 have no common"):
-        meshrt.jit(lambda x, y: x + y)(x, y)
+def test_other_orders_of_devices_name_both_places():
     l = _Library(meshrt, meshrt.sharding)
     with pytest.raises(errors.DeviceAssignmentMismatchError, match="with_sharding_constraint at"):
         meshrt.jit(lambda x: l.pin(l.pin(x, "8", "z"), "reversed", "r"))(X)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Without a common refinement
+
+Z = np.arange(36.0, dtype=np.float32).reshape(6, 6)
+
+
+@pytest.mark.parametrize("size", [6, 12, 24])
+def test_layouts_survive_parts_of_a_joint_mesh_and_the_way_back(size):
+    for one, other in itertools.product(_shapes(size), repeat=2):
+        a, b = AbstractMesh(one, ("a", "b", "c")), AbstractMesh(other, ("p", "q", "r"))
+        mesh = joint_mesh([a, b])
+        assert mesh.size == size
+        assert (common_mesh([a, b]) is None) or is_refinement(common_mesh([a, b]), a)
+        for m in (a, b):
+            for spec in (P(m.axis_names[0], m.axis_names[2]), P(None, m.axis_names[:2]), P(m.axis_names), P()):
+                s = NamedSharding(m, spec)
+                dims = [parts_over(axes_of(e), m, mesh) for e in spec.partitions]
+                assert all(
+                    math.prod(mesh.shape[n] for n in {p[0] for p in d}) % math.prod(p[2] for p in d) == 0 for d in dims
+                )
+                there = with_parts(mesh, dims)
+                assert there.is_equivalent_to(s, 2) and as_seen_on(there, m).is_equivalent_to(s, 2)
+
+
+def _two_meshes(shapes):
+    six = np.array(meshrt.devices()[:6])
+    return [Mesh(six.reshape(s), names) for s, names in zip(shapes, (("a", "b"), ("c", "d")))]
+
+
+@pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
+@pytest.mark.parametrize(
+    "specs", [(P("a", "b"), P("c", "d")), (P("b"), P(("d", "c"))), (P(None, "a"), P("c")), (P(), P("d"))]
+)
+def test_meshes_without_a_common_refinement_share_a_program(specs, partitioner):
+    one, other = _two_meshes([(2, 3), (3, 2)])
+    x, y = meshrt.device_put(Z, NamedSharding(one, specs[0])), meshrt.device_put(Z + 1, NamedSharding(other, specs[1]))
+    f = meshrt.jit(lambda x, y: (x @ y, x * 2, y - 1, x.T + y, meshrt.numpy.sum(y, 1)))
+    with meshrt.config.override(partitioner=partitioner):
+        found = f(x, y)
+        pinned = meshrt.jit(
+            lambda x, y: meshrt.lax.with_sharding_constraint(x + y, NamedSharding(other, P(("c", "d")))),
+            out_shardings=NamedSharding(one, P(None, "b")),
+        )(x, y)
+    for got, want in zip(found, (Z @ (Z + 1), Z * 2, Z, Z.T + Z + 1, np.sum(Z + 1, 1)), strict=True):
+        np.testing.assert_allclose(got, want)
+    assert found[1].sharding.is_equivalent_to(x.sharding, 2) and found[2].sharding.is_equivalent_to(y.sharding, 2)
+    assert found[1].sharding.mesh is one
+    np.testing.assert_array_equal(pinned, 2 * Z + 1)
+    assert pinned.sharding == NamedSharding(one, P(None, "b"))
+
+
+def test_such_programs_move_to_other_devices_too():
+    one, other = _two_meshes([(2, 3), (3, 2)])
+    f = meshrt.jit(lambda x, y: x + y)
+    f(meshrt.device_put(Z, NamedSharding(one, P("a"))), meshrt.device_put(Z, NamedSharding(other, P("c"))))
+    six = np.array(meshrt.devices()[2:8])
+    args = [
+        meshrt.device_put(Z, NamedSharding(Mesh(six.reshape(m.axis_sizes), m.axis_names), P(m.axis_names[0])))
+        for m in (one, other)
+    ]
+    before = events.totals()
+    np.testing.assert_array_equal(f(*args), Z + Z)
+    done = {k for k, n in events.totals().items() if n != before.get(k, 0)}
+    assert not done & {"trace", "lower", "propagate", "partition", "compile"}
+
+
+def test_meshes_of_several_sizes_and_manual_parts_are_refused():
+    one, other = _two_meshes([(2, 3), (3, 2)])
+    x, y = (meshrt.device_put(Z, NamedSharding(m, P(m.axis_names[0]))) for m in (one, other))
+    inside = meshrt.shard_map(lambda x: x * 2, mesh=one, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+    with pytest.raises(
+        errors.MeshMismatchError, match=r"axis 'a' of .* is a part of an axis of .* whole axes are needed"
+    ):
+        meshrt.jit(lambda x, y: inside(x) + y)(x, y)
