@@ -118,9 +118,11 @@ class Compiled(Station):
     @property
     def out_info(self) -> Any:
         """A ShapeDtypeStruct for each result, with its sharding if the devices are known."""
-        avals = self._record.out_avals
-        shardings = self._loaded().shown(self._written) if self.devices is not None else [None] * len(avals)
-        outs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, s in zip(avals, shardings)]
+        avals, known = self._record.out_avals, self.devices is not None
+        ends = self._loaded().delivered(self._written) if known else [(None, None)] * len(avals)
+        outs = [
+            ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, (s, _) in zip(avals, ends)
+        ]
         return tree_util.tree_unflatten(self.out_tree, outs)
 
     @property
@@ -180,7 +182,7 @@ class Compiled(Station):
 
     @property
     def output_shardings(self) -> Any:
-        return tree_util.tree_unflatten(self.out_tree, self._loaded().shown(self._written))
+        return tree_util.tree_unflatten(self.out_tree, [s for s, _ in self._loaded().delivered(self._written)])
 
     @property
     def input_formats(self) -> Any:
@@ -201,7 +203,8 @@ class Compiled(Station):
         """The Format of each result. UnsupportedError where the platform does not tell layouts."""
         loaded = self._loaded()
         _, layouts = loaded.executable.layouts()
-        formats = [Format(layout, s) for layout, s in zip(layouts, loaded.shown(self._written))]
+        ends = loaded.delivered(self._written)
+        formats = [Format(asked or layout, s) for layout, (s, asked) in zip(layouts, ends)]
         return tree_util.tree_unflatten(self.out_tree, formats)
 
     def _loaded(self) -> Loaded:

@@ -16,6 +16,7 @@ from meshrt.pipeline.structures import builder, only
 from meshrt.pipeline.written import Written
 from meshrt.runtime import jaxlib_api, transfer
 from meshrt.runtime.array import Array, Signature, arrays, blank, copy_array, sharing, signature
+from meshrt.runtime.layouts import relayout
 from meshrt.runtime.reshard import reshard
 from meshrt.runtime.results import runner
 
@@ -35,8 +36,8 @@ class Entry:
     """
 
     __slots__ = (
-        "build", "consts", "direct", "donated", "kept", "launch", "moves", "name", "out_tree", "plain", "record",
-        "several", "signatures",
+        "after", "build", "consts", "direct", "donated", "kept", "launch", "moves", "name", "out_tree", "plain",
+        "record", "several", "signatures",
     )  # fmt: skip
 
     def __init__(self, name: str, loaded: Loaded, leaves: Sequence[Any], committed: bool, written: Written | None):
@@ -62,9 +63,15 @@ class Entry:
         )
         avals = program.out_avals
         self.signatures = [signature(a, s, committed) for a, s in zip(avals, loaded.shown(written))]
-        # The common case: every argument is used, in its place, and nothing is captured.
+        # Results that go on from where the program leaves them: position, sharding, layout.
+        self.after = [
+            (i, s, layout) for i, (s, layout) in enumerate(loaded.delivered(written))
+            if layout is not None or s is not self.signatures[i].sharding
+        ]  # fmt: skip
+        # The common case: every argument is used, in its place, nothing is captured, and results stay where they are.
         self.several = len(loaded.devices) > 1
-        self.plain = len(program.kept) == len(leaves) and not self.moves and not self.consts
+        in_order = not self.moves and not self.after
+        self.plain = len(program.kept) == len(leaves) and in_order and not self.consts
         self.build = builder(record.out_tree)
         checked = config.settings.debug_nans or config.settings.debug_infs
         self.launch = runner(loaded.executable, self.signatures, explainer(name, loaded) if checked else None)
@@ -138,6 +145,8 @@ class Entry:
                 for i, fate in self.donated:
                     if given[i] is not leaves[i]:
                         given[i]._give_up(fate)
+        for i, target, layout in self.after:
+            outs[i] = relayout(reshard(outs[i], target, explicit=True), layout)
         return outs
 
     def _unshared(self, leaves: Sequence[Any]) -> list[Any]:
@@ -200,6 +209,8 @@ def _place(x: Any, sig: Signature, shared: bool) -> Array:
 
 
 def in_place(x: Any, sharding: Any) -> bool:
-    return type(x) is Array and (
-        x.sharding is sharding or x.sharding.is_equivalent_to(sharding, x.aval.physical().ndim)
+    return (
+        type(x) is Array
+        and x._sig.layout is None
+        and (x.sharding is sharding or x.sharding.is_equivalent_to(sharding, x.aval.physical().ndim))
     )

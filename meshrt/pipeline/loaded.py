@@ -9,6 +9,7 @@ from meshrt.pipeline.program import CompiledProgram
 from meshrt.pipeline.written import Written
 from meshrt.runtime import transfer
 from meshrt.runtime.executable import LoadedExecutable
+from meshrt.sharding.layout import Layout
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 
@@ -39,6 +40,11 @@ class Loaded:
         if written is None:
             return self.out_shardings
         return [written.of(i, s, a.ndim) for i, (a, s) in enumerate(zip(self.program.out_avals, self.out_shardings))]
+
+    def delivered(self, written: Written | None) -> list[tuple[Sharding, Layout | None]]:
+        """Where results go in the end, with their layouts where these are not row-major."""
+        shown = self.shown(written)
+        return [(s, None) if written is None else written.end(i, s) for i, s in enumerate(shown)]
 
 
 def _on_devices(

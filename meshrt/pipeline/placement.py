@@ -16,7 +16,7 @@ from meshrt.core.types import ShapedArray
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
-from meshrt.pipeline.written import Written, written
+from meshrt.pipeline.written import End, Written, written
 from meshrt.primitives.sharding import abstract_sharding
 from meshrt.runtime import backend
 from meshrt.runtime.array import Array
@@ -24,6 +24,8 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.axes import AbstractDevice, AxisType
 from meshrt.sharding.common import common_mesh, joint_mesh
 from meshrt.sharding.context import context_device, context_source, get_abstract_mesh
+from meshrt.sharding.layout import AUTO, Format, Layout
+from meshrt.sharding.memory import default_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
@@ -90,6 +92,8 @@ class Wanted:
         # Those of arrays among the arguments as they are, by position.
         self.committed: dict[int, NamedSharding] = {}
         self._paths: list[str] | None = None
+        # What `out_shardings` ask beyond shardings, by result; empty if nothing.
+        self.ends: tuple[End | None, ...] = ()
 
     @property
     def mesh(self) -> AbstractMesh | None:
@@ -198,6 +202,8 @@ class Wanted:
         if committed and isinstance(sharding, NamedSharding):
             self.committed[i] = sharding
         if given is not None:
+            if committed and type(leaf) is Array:
+                _check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
             if (
                 committed
@@ -219,6 +225,12 @@ class Wanted:
 
     def _given(self, given: Any, aval: ShapedArray, origin: Origin) -> NamedSharding | None:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
+        if isinstance(given, Format):
+            if isinstance(given.layout, Layout):
+                given.layout.check_rank(aval.shape, _text(origin))
+            if given.sharding is None:
+                return None
+            given = given.sharding
         if isinstance(given, PartitionSpec):
             context_mesh = get_abstract_mesh()
             if self.mesh is None and not context_mesh.empty:
@@ -238,8 +250,13 @@ class Wanted:
         if isinstance(given, NamedSharding):
             self.add_mesh(given.mesh, origin)
             return given
+        if isinstance(given, Layout) or given is AUTO:
+            raise errors.ArgumentValueError(
+                "`jit` does not accept device-local layouts directly. Create a `Format` instance wrapping this "
+                f"device-local layout and pass that to `jit` instead. Got {given} for {_text(origin)}"
+            )
         raise errors.ArgumentTypeError(
-            f"jit takes NamedShardings, PartitionSpecs or None as shardings, got {given!r} for {_text(origin)}"
+            f"jit takes NamedShardings, PartitionSpecs, Formats or None as shardings, got {given!r} for {_text(origin)}"
         )
 
     def _agrees(self, chosen: NamedSharding, sharding: Any, ndim: int) -> bool:
@@ -275,6 +292,7 @@ class Wanted:
 
     def add_out_shardings(self, out_shardings: Any) -> None:
         for s in tree_util.tree_leaves(out_shardings, is_leaf=_is_sharding):
+            s = s.sharding if isinstance(s, Format) else s
             if isinstance(s, NamedSharding):
                 self.add_mesh(s.mesh, f"out_shardings of {self.function.name}")
 
@@ -320,8 +338,8 @@ class Wanted:
         keep_unused = self.function.options.keep_unused
         for i, sharding in self.committed.items():
             if keep_unused or record.needed[i]:
-                return written(asked, sharding, self.avals[i].ndim)
-        return written(asked)
+                return written(asked, sharding, self.avals[i].ndim, self.ends)
+        return written(asked, ends=self.ends)
 
     def _platform(self, placement: Placement, ahead: bool) -> str:
         meant = self.meant[0][0] if self.meant else context_device()
@@ -358,6 +376,8 @@ class Wanted:
             if chosen is not None:
                 self._boundary(chosen, aval, origin)  # raises if it does not fit
             outs.append(chosen)
+        ends = tuple(_end(s) for s in flat)
+        self.ends = ends if any(ends) else ()
         return tuple(outs)
 
 
@@ -371,7 +391,39 @@ def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
 
 
 def _is_sharding(x: Any) -> bool:
-    return x is None or isinstance(x, Sharding | PartitionSpec)
+    return x is None or x is AUTO or isinstance(x, Sharding | PartitionSpec | Format | Layout)
+
+
+def _end(asked: Any) -> End | None:
+    """The memory and the layout that a result is to have, if they are others than those that programs return."""
+    layout = asked.layout if isinstance(asked, Format) and isinstance(asked.layout, Layout) else None
+    layout = None if layout is None or layout.is_default else layout
+    sharding = asked.sharding if isinstance(asked, Format) else asked
+    kind = sharding.memory_kind if isinstance(sharding, Sharding) and not sharding.is_in_default_memory else None
+    return None if kind is None and layout is None else End(kind, layout)
+
+
+def _check_memory(given: Any, leaf: Array, origin: Origin) -> None:
+    """ShardingError if a committed argument lies in another memory, or in another layout, than jit was told."""
+    layout = given.layout if isinstance(given, Format) else None
+    found = leaf._sig.layout
+    if isinstance(layout, Layout) and (found is not None or not layout.is_default):
+        if found is None or not layout.agrees(found):
+            raise errors.ShardingError(
+                f"Layout passed to jit does not match the layout on the respective arg. Got jit layout: {layout},\n"
+                f"arg layout: {leaf.layout} for {_text(origin)}. Bring it into that layout with meshrt.device_put(x, "
+                "Format(layout, sharding)), or leave the layout out"
+            )
+    asked, here = given.sharding if isinstance(given, Format) else given, leaf.sharding
+    if not isinstance(asked, Sharding) or not asked.is_concrete:
+        return
+    if not asked.with_memory_kind(here.memory_kind).is_in_memory_of(asked):
+        kind = default_kind(here.device_assignment[0])
+        raise errors.ShardingError(
+            "Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: "
+            f"{asked.memory_kind or kind}, arg memory kind: {here.memory_kind or kind} for {_text(origin)}. Move it "
+            "with meshrt.device_put, or drop the memory kind"
+        )
 
 
 def _broadcast_in(function: Jitted, tree: Any) -> list[Any] | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from meshrt.sharding.layout import Layout
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding, Sharding
 from meshrt.sharding.spec import UNCONSTRAINED
 
-__all__ = ["Written", "written"]
+__all__ = ["End", "Written", "written"]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -18,12 +20,14 @@ class Written:
 
     Keys and stages know canonical shardings only, in which P("x", None) is P("x"); results get back what was written:
     `outs` are the `out_shardings` (None where none was given), `example` that of the first argument that is used.
-    Equal ones are one object (`written`), as they stand in keys.
+    `ends` are the kinds of memory and the layouts that were asked for results, where they are others than those that
+    programs return; empty if none are. Equal ones are one object (`written`), as they stand in keys.
     """
 
     outs: tuple[NamedSharding | None, ...]
     example: NamedSharding | None = None
     example_ndim: int = -1
+    ends: tuple[End | None, ...] = ()
 
     def of(self, out: int, sharding: Sharding, ndim: int) -> Sharding:
         """How the concrete `sharding` of a result of `ndim` dimensions is to be shown: an equal one, or itself."""
@@ -32,20 +36,38 @@ class Written:
             asked = self.example
         if asked is None or not isinstance(sharding, NamedSharding) or UNCONSTRAINED in asked.spec.partitions:
             return sharding
+        if not asked.is_in_default_memory:  # where results are before `end` moves them
+            asked = asked.with_memory_kind(None)
         if isinstance(asked.mesh, AbstractMesh):
             if isinstance(sharding.mesh, AbstractMesh) or asked.mesh.size != sharding.mesh.size:
                 return sharding
             asked = asked.update(mesh=sharding.mesh.reshaped(asked.mesh))
         return asked if asked.is_equivalent_to(sharding, ndim) else sharding
 
+    def end(self, out: int, sharding: Sharding) -> tuple[Sharding, Layout | None]:
+        """Where a result, which is shown with `sharding`, goes in the end, and its layout (None: row-major)."""
+        end = self.ends[out] if self.ends else None
+        if end is None:
+            return sharding, None
+        return sharding if end.memory_kind is None else sharding.with_memory_kind(end.memory_kind), end.layout
 
-_known: weakref.WeakValueDictionary[tuple[tuple[NamedSharding | None, ...], NamedSharding | None, int], Written] = (
-    weakref.WeakValueDictionary()
-)
+
+class End(NamedTuple):
+    """Asked for a result: the kind of memory (None: the devices' own) and the layout (None: row-major)."""
+
+    memory_kind: str | None
+    layout: Layout | None
+
+
+_Key = tuple[tuple[NamedSharding | None, ...], NamedSharding | None, int, tuple[End | None, ...]]
+_known: weakref.WeakValueDictionary[_Key, Written] = weakref.WeakValueDictionary()
 
 
 def written(
-    outs: tuple[NamedSharding | None, ...], example: NamedSharding | None = None, example_ndim: int = -1
+    outs: tuple[NamedSharding | None, ...],
+    example: NamedSharding | None = None,
+    example_ndim: int = -1,
+    ends: tuple[End | None, ...] = (),
 ) -> Written:
     """The Written of these shardings; the same object for the same ones."""
-    return _known.setdefault((outs, example, example_ndim), Written(outs, example, example_ndim))
+    return _known.setdefault((outs, example, example_ndim, ends), Written(outs, example, example_ndim, ends))

@@ -12,8 +12,11 @@ from meshrt.core.types import aval_of
 from meshrt.primitives.sharding import device_put_p, on_mesh_in_context, require_fit
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.array import Array
+from meshrt.runtime.backend import default_device
 from meshrt.runtime.transfer import put_leaf
 from meshrt.sharding.context import get_abstract_mesh, get_mesh
+from meshrt.sharding.layout import Format, Layout
+from meshrt.sharding.memory import Space, kind_of
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import opened
@@ -26,8 +29,9 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
 
     Args:
       x: a tree of arrays, NumPy values and Python scalars.
-      device: a device, a Sharding, a PartitionSpec (over the mesh of the context), None (arrays stay, other values go
-        to the default device, uncommitted), or a tree of these that is a prefix of `x`.
+      device: a device, a Sharding, a PartitionSpec (over the mesh of the context), a Format (a sharding and a layout),
+        a `meshrt.memory.Space` (another memory of the same devices), None (arrays stay, other values go to the default
+        device, uncommitted), or a tree of these that is a prefix of `x`.
       src: where `x` is now; only checked for its type.
       donate: the arrays of `x` are not needed any more; a bool, or a tree of them that is a prefix of `x`.
       may_alias: whether results may share memory with `x` (by default only with arrays, not with NumPy values); None, a
@@ -49,7 +53,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
             if staged or isinstance(leaf, Tracer):
                 out.append(_put_traced(leaf, target))
             else:
-                out.append(put_leaf(leaf, _sharding_of(target), donated[i], aliases[i]))
+                out.append(put_leaf(leaf, _place_of(target, leaf), donated[i], aliases[i]))
         except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
             raise type(e)(f"device_put of {_path(x, i)}: {e}") from None
     return treedef.unflatten(out)
@@ -61,7 +65,7 @@ def _path(tree: Any, i: int) -> str:
 
 
 def _is_target(t: Any) -> bool:
-    return t is None or isinstance(t, (Sharding, PartitionSpec, jaxlib_api.Device))
+    return t is None or isinstance(t, (Sharding, PartitionSpec, jaxlib_api.Device, Format, Space, Layout))
 
 
 def _targets(device: Any, x: Any, n: int) -> Sequence[Any]:
@@ -85,6 +89,24 @@ def _flags(name: str, given: Any, x: Any, n: int) -> Sequence[bool | None]:
         raise errors.TreeError(f"{name} of device_put must be a bool or a pytree prefix of its value x: {e}") from None
 
 
+def _place_of(target: Any, leaf: Any) -> Sharding | Format | None:
+    """Where a leaf is to go."""
+    if isinstance(target, Format):
+        if target.is_auto:
+            raise errors.ArgumentValueError(
+                f"sharding and layout in `Format` instance should be concrete. Got layout: {target} for input "
+                f"{aval_of(leaf).str_short()}; Layout.AUTO is for jit, which tells what it chose in "
+                "lower(...).compile().input_formats"
+            )
+        return Format(target.layout, _sharding_of(target.sharding))
+    if isinstance(target, Space):
+        here = leaf.sharding if type(leaf) is Array else SingleDeviceSharding(default_device())
+        if target is Space.Any or (target is Space.Device and here.is_in_default_memory):
+            return here if type(leaf) is Array and leaf.committed else None
+        return here.with_memory_kind(kind_of(target, here.device_assignment[0]))
+    return _sharding_of(target)
+
+
 def _sharding_of(target: Any) -> Sharding | None:
     if isinstance(target, NamedSharding):
         refuse_manual(target)
@@ -99,17 +121,35 @@ def _sharding_of(target: Any) -> Sharding | None:
         return NamedSharding(mesh, target)
     if isinstance(target, jaxlib_api.Device):
         return SingleDeviceSharding(target)
+    if isinstance(target, Layout):
+        raise errors.ArgumentValueError(
+            "`device_put` only accepts `None`, a Sharding, a Device, a PartitionSpec, a `Format`, a "
+            f"`meshrt.memory.Space` or a pytree of these values. Received invalid value: {target}; say where too: "
+            f"Format({target}, sharding)"
+        )
     raise errors.ArgumentTypeError(
-        f"the target of device_put is a device, a Sharding, a PartitionSpec, None or a tree of these. Got {target!r} "
-        "of "
-        f"type {type(target).__name__}"
+        "the target of device_put is a device, a Sharding, a PartitionSpec, a Format, a memory Space, None or a tree "
+        f"of these. Got {target!r} of type {type(target).__name__}"
     )
 
 
 def _put_traced(leaf: Any, target: Any) -> Any:
     """Inside a traced function: a constraint over a mesh, which may be abstract, or over a device to run on."""
+    if isinstance(target, Format):
+        layout = target.layout
+        if layout is None or (isinstance(layout, Layout) and layout.is_default):
+            target = target.sharding
+    if target is Space.Device or target is Space.Any:  # where all values of a program are
+        target = None
     if target is None:
         return leaf if isinstance(leaf, Tracer) else put_leaf(leaf, None, False, None)
+    kind = getattr(target, "memory_kind", None)
+    if isinstance(target, (Format, Space)) or kind not in (None, "device"):
+        raise errors.UnsupportedError(
+            f"device_put to {target!r} at {capture()} inside a compiled function: values within a program lie "
+            "row-major in the devices' own memory. Ask for another memory or layout in the out_shardings of jit, or "
+            "put the result there behind it"
+        )
     if isinstance(target, PartitionSpec):
         mesh = get_abstract_mesh()
         if mesh.empty:

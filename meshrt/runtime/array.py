@@ -20,7 +20,7 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, register_aval
 from meshrt.runtime import array_text, dlpack, guards, jaxlib_api, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
-from meshrt.runtime.pieces import cut, fill
+from meshrt.runtime.pieces import cut, fill, relaid
 from meshrt.runtime.signature import Signature, extents, local_positions, shard_slices, signature
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
@@ -314,12 +314,15 @@ class Array(ArrayOperators, metaclass=_ArrayType):
             guards.check("device_to_host", self.aval, self.sharding, False)
         if dtype in sub_byte.WIDER:
             buffer, wide = sub_byte.widened(self._buf, self._sig)
-            whole = jaxlib_api.shard_to_numpy(buffer, wide.local_devices, local, wide.physical.dtype)
+            whole = jaxlib_api.shard_to_numpy(
+                buffer, wide.local_devices, local, wide.physical.dtype, self.sharding.memory_kind
+            )
             value = whole.astype(dtype)
             value.flags.writeable = False
         else:
             try:
-                value = jaxlib_api.shard_to_numpy(self._buf, self._sig.local_devices, local, dtype)
+                devices, kind = self._sig.local_devices, self._sig.sharding.memory_kind
+                value = jaxlib_api.shard_to_numpy(self._buf, devices, local, dtype, kind)
             except jaxlib_api.XlaError as e:
                 raise self._failure(e) from e
         parts = self._sig.parts
@@ -497,6 +500,8 @@ def copy_array(array: Array) -> Array:
 
 def copied(array: Array, sig: Signature) -> Any:
     """A buffer of `sig`, which has the layout and the processes of the array, part *i* from its part *i*."""
+    if sig.layout is not None:  # jaxlib's copies are row-major, and say that they are not
+        return relaid(array._buf, sig, sig)
     if sig.sharding.is_fully_addressable:
         return jaxlib_api.copy_to_devices([array._buf], [sig.sharding.device_assignment], [sig.native])[0]
     # jaxlib copies only where all devices are this process's: each part by itself.

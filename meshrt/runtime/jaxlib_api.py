@@ -330,7 +330,9 @@ def reorder(buffer: Buffer, sharding: Any) -> Buffer:
     return _jax.reorder_shards(buffer, sharding, _jax.ArrayCopySemantics.REUSE_INPUT)
 
 
-def shard_to_numpy(buffer: Buffer, devices: tuple, position: int, dtype: np.dtype) -> np.ndarray:
+def shard_to_numpy(
+    buffer: Buffer, devices: tuple, position: int, dtype: np.dtype, memory_kind: str | None = None
+) -> np.ndarray:
     """Addressable shard `position` of a buffer, read-only; shares the buffer's memory where that is the host's.
 
     `devices` are the addressable devices of the buffer, in order. Not for element types below a byte.
@@ -339,7 +341,7 @@ def shard_to_numpy(buffer: Buffer, devices: tuple, position: int, dtype: np.dtyp
     `jax.core`. DLPack reads the first shard without that, and any shard can be listed first.
     """
     if position:
-        buffer = _shard_first(buffer, devices, position)
+        buffer = _shard_first(buffer, devices, position, memory_kind)
     buffer.block_until_ready()
     if devices[0].platform != "cpu":
         return buffer._single_device_array_to_np_array_did_copy()[0]
@@ -347,9 +349,12 @@ def shard_to_numpy(buffer: Buffer, devices: tuple, position: int, dtype: np.dtyp
     return np.asarray(memory).view(dtype)
 
 
-def _shard_first(buffer: Buffer, devices: tuple, position: int) -> Buffer:
+def _shard_first(buffer: Buffer, devices: tuple, position: int, memory_kind: str | None) -> Buffer:
     order = (devices[position], *devices[:position], *devices[position + 1 :])
-    return reorder(buffer, NativeSharding(_jax.DeviceList(order), _xc.HloSharding.replicate()))
+    everywhere = _xc.HloSharding.replicate()
+    if memory_kind is None:
+        return reorder(buffer, NativeSharding(_jax.DeviceList(order), everywhere))
+    return reorder(buffer, _KindedSharding(_jax.DeviceList(order), everywhere, memory_kind))
 
 
 def buffer_address(buffer: Buffer) -> int:

@@ -1,4 +1,5 @@
-"""Parts that are shorter than the buffers they lie in, as uneven shardings have them: in and out, on their device."""
+"""Parts of arrays as they lie in the memory of devices: shorter than their buffers, as uneven shardings have them, or
+in another order than row-major. What is changed is copied, by small programs on the devices themselves."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import mlir_type
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.executable import PortableExecutable, compile_program
+from meshrt.runtime.signature import Signature, handlers
+from meshrt.sharding.layout import Layout
 
-__all__ = ["cut", "fill"]
+__all__ = ["cut", "fill", "relaid"]
 
 
 def cut(buffer: Any, whole: ShapedArray, part: ShapedArray, native: Any, device: Any) -> Any:
@@ -21,6 +24,13 @@ def cut(buffer: Any, whole: ShapedArray, part: ShapedArray, native: Any, device:
 def fill(buffer: Any, part: ShapedArray, whole: ShapedArray, native: Any, device: Any) -> Any:
     """A buffer of type `whole` on `device` with `buffer`, of type `part`, at its start and zeros behind."""
     return _run(_filling(part, whole, device.platform), buffer, whole, native, device)
+
+
+def relaid(buffer: Any, before: Signature, after: Signature) -> Any:
+    """The parts of a buffer of `before` in new memory, in the layout of `after`, which is the same but for that."""
+    part, devices = after.stored.with_shape(after.shard_shape), after.sharding.device_assignment
+    program = _relaying(part, _mode(before.layout), _mode(after.layout), len(devices), devices[0].platform)
+    return program.load(devices).runner(handlers([after]))([buffer])[0]
 
 
 def _run(program: PortableExecutable, buffer: Any, result: ShapedArray, native: Any, device: Any) -> Any:
@@ -46,6 +56,26 @@ def _filling(part: ShapedArray, whole: ShapedArray, platform: str) -> PortableEx
         f"({before}, {zero}) -> {after}"
     )
     return _compiled(before, after, text, platform)
+
+
+def _mode(layout: Layout | None) -> str:
+    """A layout as XLA's attribute `mhlo.layout_mode` has it."""
+    if layout is None:
+        return "default"
+    tiles = "".join(f"({','.join(map(str, tile))})" for tile in layout.tiling or ())
+    order = ",".join(map(str, layout.major_to_minor[::-1]))
+    return f"{{{order}{f':T{tiles}' if tiles else ''}}}"
+
+
+@functools.lru_cache(512)
+def _relaying(part: ShapedArray, before: str, after: str, n: int, platform: str) -> PortableExecutable:
+    kind = mlir_type(part)
+    text = f"""module @relayout {{
+  func.func public @main(%x: {kind} {{mhlo.layout_mode = "{before}"}}) -> ({kind} {{mhlo.layout_mode = "{after}"}}) {{
+    return %x : {kind}
+  }}
+}}"""
+    return compile_program(text, num_devices=n, backend=platform)
 
 
 def _compiled(before: str, after: str, body: str, platform: str) -> PortableExecutable:

@@ -17,6 +17,7 @@ from meshrt.lowering.types import mlir_type
 from meshrt.runtime import events, guards, jaxlib_api
 from meshrt.runtime.array import Array, Signature, copied, copy_array, shard_slices, signature
 from meshrt.runtime.executable import compile_program
+from meshrt.runtime.layouts import relayout
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding, Sharding
 from meshrt.sharding.sdy import mesh_to_sdy_text, to_sdy_text
@@ -43,9 +44,15 @@ def reshard(
     sig = signature(array.aval, target, True)
     if sig is array._sig:
         return array if may_alias else copy_array(array)
+    if array._sig.layout is not None:
+        return _from_row_major(array, target, donate, explicit)
     source = array.sharding
-    if source.device_assignment == target.device_assignment and _same_layout(source, target, array.ndim):
-        if source.memory_kind == target.memory_kind:
+    in_order = source.device_assignment == target.device_assignment and _same_layout(source, target, array.ndim)
+    if not source.is_in_memory_of(target) and not in_order:  # one thing at a time
+        there = reshard(array, target.with_memory_kind(source.memory_kind), donate=donate, explicit=explicit)
+        return reshard(there, target, explicit=explicit)
+    if in_order:
+        if source.is_in_memory_of(target):
             out = Array(jaxlib_api.rewrap(array._buf, sig.stored, sig.native), sig)
             out._share_with(array)
             return out if may_alias else copy_array(out)
@@ -58,6 +65,13 @@ def reshard(
             out._share_with(array)
         else:
             out = copy_array(out)
+    if donate:
+        array._give_up("donated to device_put")
+    return out
+
+
+def _from_row_major(array: Array, target: Sharding, donate: bool, explicit: bool) -> Array:
+    out = reshard(relayout(array, None), target, explicit=explicit)
     if donate:
         array._give_up("donated to device_put")
     return out

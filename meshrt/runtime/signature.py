@@ -13,6 +13,8 @@ from meshrt.core.types import ShapedArray
 from meshrt.heuristics import KEPT_SHAPES, KEPT_SIGNATURES
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.host_memory import aligned_zeros
+from meshrt.sharding.layout import Layout
+from meshrt.sharding.memory import check_kind
 from meshrt.sharding.named import Sharding
 from meshrt.sharding.typed import typed
 
@@ -26,6 +28,7 @@ class Signature:
 
     physical  the type of the value as devices know it: a key's words
     stored    the type of the buffer: `physical`, where parts differ in size filled up to parts of the largest
+    layout    the order of elements in memory; None is row-major, as programs take and return them
     parts     the physical shapes of this process's parts where they differ; None where all are alike
     """
 
@@ -34,6 +37,7 @@ class Signature:
         "aval",
         "committed",
         "dtype",
+        "layout",
         "local",
         "local_devices",
         "native",
@@ -48,8 +52,8 @@ class Signature:
     sharding: Sharding
     committed: bool
 
-    def __init__(self, aval: ShapedArray, sharding: Sharding, committed: bool):
-        self.aval, self.sharding, self.committed = aval, sharding, committed
+    def __init__(self, aval: ShapedArray, sharding: Sharding, committed: bool, layout: Layout | None = None):
+        self.aval, self.sharding, self.committed, self.layout = aval, sharding, committed, layout
         self.shape, self.dtype = aval.shape, aval.dtype
         self.physical = self.stored = aval.physical()
         self.parts: tuple[tuple[int, ...], ...] | None = None
@@ -76,19 +80,23 @@ class Signature:
         return f"Signature({self.aval}, {self.sharding}, committed={self.committed})"
 
 
-def signature(aval: ShapedArray, sharding: Sharding, committed: bool = True) -> Signature:
-    """The one Signature of these three; its type says how Explicit axes split the array, whatever `aval` says.
+def signature(aval: ShapedArray, sharding: Sharding, committed: bool = True, layout: Layout | None = None) -> Signature:
+    """The one Signature of these; its type says how Explicit axes split the array, whatever `aval` says.
 
     Raises:
       IndivisibleError, RankMismatchError: the sharding does not fit the shape.
       MeshError: the sharding has no devices.
     """
-    key = (aval, committed)
+    key = (aval, committed) if layout is None else (aval, committed, layout)
     found = sharding.signatures.get(key)
     if found is None:
         sharding.shard_shape(aval.shape)
+        check_kind(sharding.device_assignment, sharding.memory_kind)
         made = typed(aval, sharding)
-        found = signature(made, sharding, committed) if made is not aval else Signature(aval, sharding, committed)
+        if made is not aval:
+            found = signature(made, sharding, committed, layout)
+        else:
+            found = Signature(aval, sharding, committed, layout)
         with _lock:
             kept = sharding.signatures
             # Each time as many as that were added.

@@ -12,6 +12,8 @@ from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime import backend, dlpack, guards, jaxlib_api, reshard
 from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
+from meshrt.runtime.layouts import relayout
+from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
 
 __all__ = [
@@ -140,8 +142,11 @@ def put_value(value: Any, sharding: Sharding, *, may_alias: bool) -> Array:
     return put_leaf(value, sharding, False, may_alias)
 
 
-def put_leaf(leaf: Any, target: Sharding | None, donate: bool | None, may_alias: bool | None) -> Any:
+def put_leaf(leaf: Any, target: Sharding | Format | None, donate: bool | None, may_alias: bool | None) -> Any:
     """One leaf of `device_put` (see there) that is no tracer; without a target an Array stays where it is."""
+    if isinstance(target, Format):
+        placed = put_leaf(leaf, target.sharding, donate, may_alias)
+        return relayout(placed, target.layout) if isinstance(target.layout, Layout) else placed
     if type(leaf) is Array:
         if target is None:
             return leaf if may_alias is not False else copy_array(leaf)

@@ -59,6 +59,10 @@ class Layout:
                 f"the value should match. Got major_to_minor={self.major_to_minor} and shape={shape}"
             )
 
+    def agrees(self, found: Layout) -> bool:
+        """Whether the layout `found` of an array is this one, in all that this one says."""
+        return self.major_to_minor == found.major_to_minor and self.tiling in (None, found.tiling)
+
     @property
     def is_default(self) -> bool:
         """Whether it is row-major and not tiled, as arrays lie in memory unless asked otherwise."""

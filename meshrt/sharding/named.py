@@ -17,6 +17,7 @@ from meshrt import errors
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding.axes import AxisType
 from meshrt.sharding.devices import lookup_by_id
+from meshrt.sharding.memory import default_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
@@ -152,13 +153,28 @@ class Sharding:
         """Whether both put the same parts of a value of `ndim` dimensions on the same devices in the same order."""
         if self is other:
             return True
-        if not isinstance(other, Sharding) or self.memory_kind != other.memory_kind:
+        if not isinstance(other, Sharding) or not self.is_in_memory_of(other):
             return False
         if self.is_concrete != other.is_concrete or self.num_devices != other.num_devices:
             return False
         if self.is_concrete and self.device_assignment != other.device_assignment:
             return False
         return self.layout_key(ndim) == other.layout_key(ndim)
+
+    def is_in_memory_of(self, other: Sharding) -> bool:
+        """Whether both name the same kind of memory; None is the devices' default one."""
+        if self.memory_kind == other.memory_kind:
+            return True
+        if not self.is_concrete:
+            return False
+        default = default_kind(self.device_assignment[0])
+        return (self.memory_kind or default) == (other.memory_kind or default)
+
+    @property
+    def is_in_default_memory(self) -> bool:
+        """Whether it names the memory that its devices compute with."""
+        kind = self.memory_kind
+        return kind is None or (self.is_concrete and kind == default_kind(self.device_assignment[0]))
 
     def layout_key(self, ndim: int) -> tuple[Any, ...]:
         """Which device (by position) holds which part; equal keys put the same data at the same positions."""
