@@ -1,20 +1,38 @@
 """What `jit(f).trace`, `.lower` and `.compile` give, under JAX's names; programs in files. See `meshrt.pipeline`."""
 
-from typing import Any, Protocol, runtime_checkable
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from meshrt.pipeline.compiled import Compiled
-from meshrt.pipeline.loading import load
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.partitioned import Partitioned
 from meshrt.pipeline.propagated import Propagated
 from meshrt.pipeline.station import ArgInfo
 from meshrt.pipeline.traced import Traced
-from meshrt.tree_files import register_namedtuple_serialization, register_pytree_node_serialization
+
+if TYPE_CHECKING:
+    from meshrt.pipeline.loading import load
+    from meshrt.tree_files import register_namedtuple_serialization, register_pytree_node_serialization
 
 __all__ = [
     "ArgInfo", "Compiled", "Lowered", "Partitioned", "Propagated", "Traced", "Wrapped", "load",
     "register_namedtuple_serialization", "register_pytree_node_serialization",
 ]  # fmt: skip
+
+
+# Start-up time: programs in files are for few.
+_LATE = {
+    "load": "meshrt.pipeline.loading",
+    "register_namedtuple_serialization": "meshrt.tree_files",
+    "register_pytree_node_serialization": "meshrt.tree_files",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    found = globals()[name] = getattr(importlib.import_module(_LATE[name]), name)
+    return found
 
 
 @runtime_checkable

@@ -10,12 +10,10 @@ from meshrt import errors, tree_util
 from meshrt.config import settings
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.pipeline.container import write_file
 from meshrt.pipeline.entry import Entry, any_committed, in_place
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.program import Called, CompiledProgram, mesh_over
-from meshrt.pipeline.saved import to_bytes
 from meshrt.pipeline.station import Station, args_info
 from meshrt.pipeline.written import Written
 from meshrt.runtime import jaxlib_api
@@ -137,6 +135,8 @@ class Compiled(Station):
           SavedProgramError: the program calls back into Python, or captures a key or an array of several processes.
           TreeError: a container among arguments or results that is not registered for files.
         """
+        from meshrt.pipeline.saved import to_bytes  # start-up time: most programs are never written
+
         return to_bytes(self.program, self._written)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -145,6 +145,8 @@ class Compiled(Station):
         Raises:
           SavedProgramError: as `serialize`, or the file cannot be written.
         """
+        from meshrt.pipeline.container import write_file  # start-up time: as above
+
         write_file(path, self.serialize())
 
     @property
@@ -224,7 +226,7 @@ class Compiled(Station):
                     "function lowered and compiled for a particular signature. Detected argument of Tracer type "
                     f"{type(x).__name__}; transform the function before compiling it"
                 )
-        if tree != self.in_tree:
+        if tree != self.program.record.in_tree:
             raise self._tree_error(args, kwargs)
         signatures = [x._sig if type(x) is Array else aval_of(x) for x in leaves]
         key = (self.program, self.devices, self._written, settings.dispatch_key(), *signatures)

@@ -127,7 +127,7 @@ class BaseMesh:
     def __repr__(self) -> str:
         if self._repr is None:
             axes = ", ".join(f"{n!r}: {s}" for n, s in zip(self.axis_names, self.axis_sizes))
-            types = f", axis_types=({', '.join(map(repr, self.axis_types))})" if axes else ""
+            types = f", axis_types={self.axis_types!r}" if axes else ""
             self._repr = f"{type(self).__name__}({axes}{types}{self._repr_of_device()})"
         return self._repr
 

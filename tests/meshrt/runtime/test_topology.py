@@ -128,6 +128,24 @@ def test_a_program_that_jaxlib_cannot_read(monkeypatch):
 
 @pytest.mark.tpu
 @needs_tpu
+def test_formats_of_a_program_for_a_tpu():
+    mesh = AbstractMesh((2, 2), ("x", "y"))
+    put = lambda shape, *spec: meshrt.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, P(*spec)))
+    f = meshrt.jit(lambda a, b, unused: (a @ b).T, donate_argnums=2)
+    compiled = f.lower(put((512, 256), "x"), put((256, 512), None, "y"), put((8,))).compile(topology="v5e:2x2")
+    (a, b, unused), _ = compiled.input_formats
+    assert a.layout.tiling == ((8, 128), (2, 1)) and a.layout.major_to_minor == (0, 1)
+    assert a.sharding == NamedSharding(mesh, P("x")) and b.sharding == NamedSharding(mesh, P(None, "y"))
+    assert unused.layout is None and compiled.input_shardings[0][2] is None and compiled.donate_argnums == (2,)
+    assert compiled.output_formats.sharding == compiled.output_shardings and compiled.args_info[0][2].donated
+    single = meshrt.jit(lambda x: x + 1).lower(np.ones((8, 128), np.float32)).compile(topology="v5e:1x1")
+    assert single.output_formats.layout.tiling == ((8, 128),) and single.output_shardings.num_devices == 1
+    with pytest.raises(errors.CompileOnlyError):
+        single(np.ones((8, 128), np.float32))
+
+
+@pytest.mark.tpu
+@needs_tpu
 @pytest.mark.parametrize("spec", ["v5e:2x2", "v6e:2x2", "v5p:2x2x1"])
 def test_the_tpu_compiler_tells_memory_costs_and_schedule(spec):
     compiled = lowered().compile(topology=spec)
