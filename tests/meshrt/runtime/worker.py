@@ -75,6 +75,21 @@ def steps(mesh, count):
     np.testing.assert_array_equal(np.asarray(Array(buffer, x._sig)), VALUE)
 
 
+def saved(mesh):
+    """A program written by each process runs where processes share devices in the same way."""
+    put = lambda mesh: meshrt.device_put(VALUE, NamedSharding(mesh, P("x", "y")))
+    content = meshrt.jit(lambda x: x @ x).lower(put(mesh)).compile().serialize()
+    turned = Mesh(mesh.devices[::-1], mesh.axis_names)
+    check(meshrt.stages.load(content, devices=turned)(put(turned)), VALUE @ VALUE)
+    mixed = Mesh(mesh.devices.T, mesh.axis_names)
+    try:
+        meshrt.stages.load(content, devices=mixed)
+    except errors.IncompatibleProgramError as e:
+        assert "processes [0, 0, 1, 1], here [0, 1, 0, 1]" in str(e), e
+    else:
+        raise AssertionError("loaded a program onto processes that share devices otherwise")
+
+
 def main(me, n, local, port):
     config.update("num_cpu_devices", local)
     client = jaxlib_api.distributed_client(f"127.0.0.1:{port}", me, init_timeout_s=60)
@@ -84,6 +99,7 @@ def main(me, n, local, port):
     assert backend.local_device_count() == local and backend.process_indices() == list(range(n))
     mesh = make_mesh((n, local), ("x", "y"))
     arrays(mesh, me, n)
+    saved(mesh)
     steps(mesh, 200)
     assert "jax" not in sys.modules
     client.wait_at_barrier("done", 60_000)
