@@ -149,7 +149,7 @@ class JitFunction:
             args, kwargs, static = split(self.name, self.options, args, kwargs)
         leaves, tree = flatten((args, kwargs))
         signatures = [getattr(x, "_sig", None) or aval_of(x) for x in leaves]
-        key = (static, tree, settings.dispatch_key(), mesh_context.concrete, *signatures)
+        key = (static, tree, settings.dispatch_key(), mesh_context.key, *signatures)
         return self._driver.explain(key, leaves, tree, static)
 
     def clear_cache(self) -> None:

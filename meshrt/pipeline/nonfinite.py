@@ -53,11 +53,16 @@ def explainer(name: str, loaded: Loaded) -> Callable[[Sequence[Any], NonFinite, 
     signatures = [
         signature(a, s)
         for a, s in zip(
-            [*map(aval_of, program.consts), *[record.closed.in_avals[i] for i in program.kept]], loaded.arg_shardings
+            [*map(aval_of, program.consts), *[record.in_avals[i] for i in program.kept]], loaded.arg_shardings
         )
     ]
 
     def explain(buffers: Sequence[Any], what: NonFinite, number: int, sig: Signature) -> errors.NonFiniteError:
+        if not isinstance(record, TraceRecord):
+            return errors.NonFiniteError(
+                f"invalid value ({what}) encountered in result {number} of {name}, of type {sig.aval.str_short()}. It "
+                "was loaded from a file, which holds compiled code only; jit the function here to find the operation"
+            )
         if len(record.closed.eqns) == 1 and record.closed.eqns[0].primitive.name == name:
             return errors.NonFiniteError(  # an operation by itself
                 f"invalid value ({what}) encountered in {name} at {source.capture()}, in its result of type "

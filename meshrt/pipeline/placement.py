@@ -23,7 +23,7 @@ from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.axes import AbstractDevice, AxisType
 from meshrt.sharding.common import common_mesh, joint_mesh
-from meshrt.sharding.context import context_device, context_source, get_abstract_mesh
+from meshrt.sharding.context import context_device, context_source, get_described_mesh
 from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.memory import default_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
@@ -102,7 +102,7 @@ class Wanted:
 
     @property
     def traced_for(self) -> AbstractMesh | None:
-        """The mesh that `get_abstract_mesh` gives inside the function."""
+        """The mesh that `get_described_mesh` gives inside the function."""
         found = self.mesh if self.meshes else self.ambient
         return None if found is None else found.abstract_mesh
 
@@ -188,7 +188,7 @@ class Wanted:
         if mesh is not None and not mesh.empty:
             self.add_mesh(mesh, lambda: f"the mesh in context (set at {context_source()})")
         elif mesh_context.abstract is not None:
-            self.ambient = get_abstract_mesh()
+            self.ambient = get_described_mesh()
         if self.function.options.device is not None:
             self.add_device(self.function.options.device, "jit(device=...)")
 
@@ -232,7 +232,7 @@ class Wanted:
                 return None
             given = given.sharding
         if isinstance(given, PartitionSpec):
-            context_mesh = get_abstract_mesh()
+            context_mesh = get_described_mesh()
             if self.mesh is None and not context_mesh.empty:
                 self.add_mesh(context_mesh, lambda: f"the mesh in context (set at {context_source()})")
             if self.mesh is None:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meshrt.sharding.axes import AbstractDevice, AxisType, AxisTypes
-from meshrt.sharding.context import get_abstract_mesh, get_mesh, set_mesh, use_abstract_mesh
+from meshrt.sharding.context import get_described_mesh as get_abstract_mesh
+from meshrt.sharding.context import get_mesh, set_mesh, use_abstract_mesh
 from meshrt.sharding.device_order import create_device_mesh
 from meshrt.sharding.make import make_mesh
 from meshrt.sharding.mesh import AbstractMesh, Mesh

@@ -15,8 +15,8 @@ from meshrt.sharding.axes import AbstractDevice
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh, empty_abstract_mesh, empty_mesh
 
 __all__ = [
-    "context_device", "context_source", "get_abstract_mesh", "get_mesh", "set_mesh", "tracing_mesh",
-    "use_abstract_mesh",
+    "context_device", "context_source", "get_abstract_mesh", "get_described_mesh", "get_mesh", "set_mesh",
+    "tracing_mesh", "use_abstract_mesh",
 ]  # fmt: skip
 
 
@@ -72,15 +72,16 @@ def get_mesh() -> Mesh:
 
 
 def get_abstract_mesh() -> AbstractMesh:
-    """The mesh of the context without devices; inside a traced function the one it is traced for.
+    """The mesh of the context without devices, as types and keys know it; inside a traced function the one it is
+    traced for. An empty one (`.empty`) if there is none."""
+    mesh: AbstractMesh | None = _state.context.abstract
+    return empty_abstract_mesh if mesh is None else mesh
 
-    An empty one (`.empty`) if there is none.
-    """
-    context = _state.context
-    if context.abstract is None:
-        return empty_abstract_mesh
-    mesh: AbstractMesh = context.abstract
-    return mesh if context.device is None else mesh.update(abstract_device=context.device)
+
+def get_described_mesh() -> AbstractMesh:
+    """As `get_abstract_mesh`, with the abstract device that `use_abstract_mesh` was given: what users are shown."""
+    device = _state.context.device
+    return get_abstract_mesh() if device is None else get_abstract_mesh().update(abstract_device=device)
 
 
 def context_source() -> str | None:

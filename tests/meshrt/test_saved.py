@@ -162,6 +162,23 @@ def test_explicit_axes_and_several_views():
     same(load(both.serialize())(a, b), both(a, b))
 
 
+def test_callbacks_stay_where_they_are():
+    f = lambda x: meshrt.pure_callback(lambda v: v + 1, meshrt.ShapeDtypeStruct((), np.float32), x)
+    compiled = meshrt.jit(f).lower(np.float32(1)).compile()
+    assert float(compiled(np.float32(1))) == 2
+    with pytest.raises(errors.SavedProgramError, match="calls back into Python"):
+        compiled.serialize()
+
+
+def test_results_that_are_not_finite():
+    compiled = meshrt.jit(lambda x: jnp.log(x) * 3).lower(1.0).compile()
+    with meshrt.debug_nans(True):
+        loaded = load(compiled.serialize())
+        with pytest.raises(FloatingPointError, match="loaded from a file"):
+            loaded(-1.0)
+    assert float(loaded(1.0)) == 0
+
+
 def test_random_keys_as_arguments():
     f = lambda key, n: meshrt.random.uniform(key, (4,)) * n
     key = meshrt.random.key(7)
