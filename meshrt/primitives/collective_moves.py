@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.axes import axis_names, find_axes
 from meshrt.core.basic.shapes import linear_jvp
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
@@ -144,19 +145,29 @@ def ppermute(x: Any, axis_name: Any, perm: Iterable[Sequence[int]]) -> Any:
 
     Args:
       perm: pairs (source, destination). No index may be twice a source, or twice a destination; where nothing arrives
-        the result is zero.
+        the result is zero. Indices along several Manual axes go by the order of the axes in their mesh, as JAX's do,
+        and not by that of `axis_name`; all other collectives go by the latter.
 
     Raises:
       UnboundAxisError: nothing around binds the name. ArgumentValueError: indices out of bounds, or twice.
 
     >>> rotated = lax.ppermute(x, "i", [(i, (i + 1) % n) for i in range(n)])    # doctest: +SKIP
     """
-    call = Call("ppermute", axis_name)
+    call = Call("ppermute", _in_mesh_order(axis_name))
     pairs = _checked_perm(perm, call)
     return over_leaves(
         x, lambda leaf: ppermute_p.bind(call.vary(leaf), axis_name=call.names, sizes=call.sizes, perm=pairs)
         if call.names else leaf,
     )  # fmt: skip
+
+
+def _in_mesh_order(axis_name: Any) -> Any:
+    """The names, in the order of their mesh if all of them are Manual axes."""
+    axes = find_axes(axis_names(axis_name), "ppermute")
+    if len(axes) < 2 or not all(a.is_manual for a in axes):
+        return axis_name
+    order = list(axes[0].mesh.axis_names)
+    return tuple(sorted((a.name for a in axes), key=order.index))
 
 
 def _checked_perm(perm: Iterable[Sequence[int]], call: Call) -> Pairs:

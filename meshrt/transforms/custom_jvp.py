@@ -219,8 +219,8 @@ class BatchedJvpRule(MappableRule):
         return f"vmap({self.rule})"
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        wrap = lambda values: [trace.wrap(v, 0) if b and v is not None else v for v, b in zip(values, self.batched)]
         with mapping(self.axis) as trace:
+            wrap = lambda values: [trace.wrap(v, 0) if b and v is not None else v for v, b in zip(values, self.batched)]
             outs, t_outs = self.rule(wrap(primals), wrap(tangents))
         front = lambda v: bring_to_front(self.axis.extent, *trace.unwrap(v))
         return [front(o) for o in outs], [None if t is None else _live_tangent(front(t)) for t in t_outs]

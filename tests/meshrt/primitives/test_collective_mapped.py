@@ -24,13 +24,12 @@ def data(*shape, dtype=np.float32, seed=0):
     return rng.standard_normal(shape).astype(dtype)
 
 
-def assert_same(ours, theirs, rtol=1e-5):
+def assert_same(ours, theirs, rtol=1e-5, what=""):
     ours, theirs = meshrt.tree.leaves(ours), jax.tree.leaves(theirs)
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol, atol=1e-5)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), what
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol, atol=1e-5, err_msg=what)
 
 
 # name -> (collective of (lax, x of shape [4, 8, 3], name), whether it is linear)
@@ -79,51 +78,43 @@ JUDGES = {
 }
 
 
-def pair(case, **vmap):
-    """The function with our collective, and with JAX's."""
-    f, judge = COLLECTIVES[case], JUDGES[case]
-    return (
-        meshrt.vmap(lambda x: f(lax, x, "i"), axis_name="i", **vmap),
-        jax.vmap(lambda x: judge(jax.lax, x, "i"), axis_name="i", **vmap),
-    )
+OURS, THEIRS = (lax, mnp, meshrt, COLLECTIVES), (jax.lax, jnp, jax, JUDGES)
 
 
-@pytest.mark.parametrize("case", CASES)
+def judged(program, *args, cases=tuple(CASES), rtol=1e-5):
+    """Compares `program(collective of (x, name), np, api)(*args)`, all cases in one program of each library."""
+
+    def run(lax, np_, api, table):
+        bound = {c: lambda x, i, c=c: table[c](lax, x, i) for c in cases}
+        return api.jit(lambda *args: [program(bound[c], np_, api)(*args) for c in cases])(*args)
+
+    for case, ours, theirs in zip(cases, run(*OURS), run(*THEIRS), strict=True):
+        assert_same(ours, theirs, rtol, case)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
-def test_values(case, dtype):
-    for in_axes, out_axes in ((0, 0), (1, 0), (2, 1)):
-        shape = [4, 8, 3]
-        shape.insert(in_axes, N)
-        ours, theirs = pair(case, in_axes=in_axes, out_axes=out_axes)
-        x = data(*shape, dtype=dtype)
-        assert_same(meshrt.jit(ours)(x), jax.jit(theirs)(x))
+@pytest.mark.parametrize("axes", [(0, 0), (2, 1)], ids=str)
+def test_values(axes, dtype):
+    shape = [4, 8, 3]
+    shape.insert(axes[0], N)
+    judged(lambda f, np_, api: api.vmap(lambda x: f(x, "i"), *axes, axis_name="i"), data(*shape, dtype=dtype))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_jitted_inside(case):
-    f, judge = COLLECTIVES[case], JUDGES[case]
-    x = data(N, 4, 8, 3)
-    ours = meshrt.vmap(meshrt.jit(lambda x: f(lax, x, "i")), axis_name="i")
-    theirs = jax.vmap(lambda x: judge(jax.lax, x, "i"), axis_name="i")
-    assert_same(ours(x), jax.jit(theirs)(x))
+def test_jitted_inside():
+    judged(lambda f, np_, api: api.vmap(api.jit(lambda x: f(x, "i")), axis_name="i"), data(N, 4, 8, 3))
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c not in ("pmax", "pmin")])
-def test_derivatives_inside_and_outside(case):
-    f, judge = COLLECTIVES[case], JUDGES[case]
-    x = data(N, 4, 8, 3)
-
-    def program(L, np_, T):
-        collective = f if L is lax else judge
-        loss = lambda x: np_.sum(np_.sin(collective(L, np_.cos(x), "i")))
+def test_derivatives_inside_and_outside():
+    def program(f, np_, api):
+        loss = lambda x: np_.sum(np_.sin(f(np_.cos(x), "i")))
 
         def run(x):
-            out, pull = T.vjp(T.vmap(loss, axis_name="i"), x)
-            return T.vmap(T.grad(loss), axis_name="i")(x), out, pull(out)[0]
+            out, pull = api.vjp(api.vmap(loss, axis_name="i"), x)
+            return api.vmap(api.grad(loss), axis_name="i")(x), out, pull(out)[0]
 
-        return T.jit(run)(x)
+        return run
 
-    assert_same(program(lax, mnp, meshrt), program(jax.lax, jnp, jax), 1e-4)
+    judged(program, data(N, 4, 8, 3), cases=tuple(c for c in CASES if c not in ("pmax", "pmin")), rtol=1e-4)
 
 
 @pytest.mark.parametrize("case", ["pmax", "pmin"])
@@ -137,37 +128,27 @@ def test_extrema_share_cotangents_among_ties(case):
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_under_another_vmap(case):
+@pytest.mark.parametrize("inner", [1, 3])
+def test_under_another_vmap(inner):
     """The dimension that has no name is batched along."""
-    f, judge = COLLECTIVES[case], JUDGES[case]
-    x = data(N, 5, 4, 8, 3)
 
-    def program(L, T, f):
-        def run(x):
-            out = []
-            for inner in (0, 1, 2, 3):
-                y = T.numpy.moveaxis(x, 1, inner + 1)
-                out.append(T.vmap(T.vmap(lambda x: f(L, x, "i"), in_axes=inner), axis_name="i")(y))
-                out.append(T.vmap(T.vmap(lambda x: f(L, x, "i"), axis_name="i"), in_axes=inner + 1)(y))
-            return out
+    def program(f, np_, api):
+        each = lambda x: f(x, "i")
+        outside = api.vmap(api.vmap(each, in_axes=inner), axis_name="i")
+        inside = api.vmap(api.vmap(each, axis_name="i"), in_axes=inner + 1)
+        return lambda x: (outside(x), inside(x))
 
-        return T.jit(run)(x)
-
-    assert_same(program(lax, meshrt, f), program(jax.lax, jax, judge))
+    judged(program, np.moveaxis(data(N, 5, 4, 8, 3), 1, inner + 1))
 
 
-NOT_MAPPED = [c for c in CASES if c != "axis_index"]
-
-
-@pytest.mark.parametrize("case", NOT_MAPPED)
-def test_operands_that_are_not_mapped(case):
+def test_operands_that_are_not_mapped():
     """The collective concerns the named dimension even so: all members have the same value."""
-    f, judge = COLLECTIVES[case], JUDGES[case]
-    x, ones = data(4, 8, 3), np.ones(N, np.float32)
-    theirs = jax.jit(jax.vmap(lambda one, x: judge(jax.lax, jnp.sin(x) * one, "i"), (0, None), axis_name="i"))(ones, x)
-    traced = meshrt.jit(meshrt.vmap(lambda one, x: f(lax, mnp.sin(x), "i"), (0, None), axis_name="i"))(ones, x)
-    assert_same(traced, theirs)
+
+    def program(f, np_, api):
+        one = (lambda one: one) if api is jax else lambda one: 1  # JAX forgets the name where nothing is mapped
+        return api.vmap(lambda a, x: f(np_.sin(x) * one(a), "i"), (0, None), axis_name="i")
+
+    judged(program, np.ones(N, np.float32), data(4, 8, 3), cases=tuple(c for c in CASES if c != "axis_index"))
 
 
 def merged(f, sizes):
@@ -185,13 +166,13 @@ def merged(f, sizes):
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (2, 1, 2)], ids=str)
-@pytest.mark.parametrize("case", CASES)
-def test_several_names_are_one_axis(case, sizes):
+def test_several_names_are_one_axis(sizes):
     """Row-major: collectives over ("a", "b") are those over one dimension of all places."""
-    f, judge = COLLECTIVES[case], JUDGES[case]
-    x = data(N, 4, 8, 3)
-    theirs = jax.jit(jax.vmap(lambda x: judge(jax.lax, x, "i"), axis_name="i"))(x)
-    assert_same(meshrt.jit(merged(lambda x, names: f(lax, x, names), sizes))(x), theirs)
+
+    def program(f, np_, api):
+        return merged(f, sizes) if api is meshrt else jax.vmap(lambda x: f(x, "i"), axis_name="i")
+
+    judged(program, data(N, 4, 8, 3))
 
 
 @pytest.mark.parametrize("seed", range(12))
