@@ -34,7 +34,7 @@ from propagation.model import FactorType, OpRule
 from propagation.rules import RuleCache, RuleOptions
 from propagation.written import program_of
 
-__all__ = ["operation_rules", "shardings"]
+__all__ = ["by_rule", "operation_rules", "shardings"]
 
 Axes = tuple[Any, ...]
 Split = tuple[Axes, ...]  # the axes of every dimension of a value
@@ -223,6 +223,16 @@ class _Reader:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Shardings through rules
+
+
+def by_rule(app: Application, rule: OpRule) -> list[Spec]:
+    """How results are split by a rule of the application's own."""
+    step = Step(app.primitive.name, (), (), tuple(t.shape for t in app.types), rule)
+    try:
+        outs = _through(step, [tuple(map(axes_of, spec)) for spec in app.specs], app.sizes)
+    except Refused as e:
+        app.refuse(_reason(app, str(e)))
+    return [tuple(map(_entry, split)) for split in outs]
 
 
 def _by_rules(app: Application) -> list[Spec]:

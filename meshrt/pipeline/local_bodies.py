@@ -60,6 +60,7 @@ class _Site(NamedTuple):
     ins: list[TensorSharding]
     outs: list[TensorSharding]
     where: str | None
+    manual: frozenset[Any]
 
     def error(self, kind: type[errors.MeshrtError], message: str) -> errors.MeshrtError:
         place = f" at {self.where}" if self.where else ""
@@ -83,7 +84,7 @@ def write_local_bodies(
         free = [n for n in mesh.axis_names if n not in manual]
         given = [_closed(shardings.get(v), mesh, v.type.rank) for v in (*op.operands, *op.results)]
         count = len(op.operands)
-        site = _Site(how, call, mesh, abstract, given[:count], given[count:], source(op))
+        site = _Site(how, call, mesh, abstract, given[:count], given[count:], source(op), manual)
         local = _by_partition(site) if how.partition is not None else _by_rule(site)
         body = _Body(abstract, platform, program.funcs)
         inner = body.program(local, _groups(mesh, local.sums))
@@ -237,6 +238,13 @@ def _entries(site: _Site, what: str, sharding: Any, struct: Any) -> list[tuple[s
     if len(sharding.spec.partitions) > len(struct.shape):
         raise site.error(
             errors.RankMismatchError, f"{what} is {sharding.spec}, for a value of rank {len(struct.shape)}"
+        )
+    taken = [a for a in sharding.spec.axes if a in site.manual]
+    if taken:
+        raise site.error(
+            errors.ShardingError,
+            f"{what} is {sharding.spec}, but the operation stands in a region that is manual over {taken[0]!r}; split "
+            "it over other axes",
         )
     return [tuple(map(str, axes_of(e))) for e in sharding.spec.padded(len(struct.shape))]
 

@@ -17,10 +17,12 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front
+from meshrt.core.explicit import Application, Spec
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
+from meshrt.lowering.explicit import by_rule
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.rules import ShardingRule, parse_rule, with_batch
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
@@ -167,6 +169,14 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     return ctx.ops("stablehlo.custom_call", operands, call.out_avals, attrs, discardable=carried)
 
 
+def _explicit(app: Application) -> list[Spec] | None:
+    """Where axes are Explicit results are split as the rule says; without one, as the function's operations say."""
+    mesh = next(a.sharding.mesh for a in app.avals if a.sharding is not None)
+    bare = [a.bare() for a in app.avals]
+    rule = app.params["partitioning"].op_rule(mesh, bare, app.types)
+    return None if rule is None else by_rule(app, rule)
+
+
 def _batch(axis: MappedAxis, args: list[Any], dims: list[int | None], params: dict[str, Any]) -> tuple[Any, Any]:
     """One more leading dimension, along which the operation is independent: a factor of the rule that passes through,
     and a dimension that a partition function does not see."""
@@ -202,7 +212,7 @@ def _hoisted(jaxpr: Jaxpr) -> Jaxpr:
 
 custom_partitioning_p = Primitive(
     "custom_partitioning", _infer, lower=_lower, batch=_batch, batch_axis=True, multiple_results=True,
-    cache_types=False, effects=lambda *avals, call, partitioning: call.effects,
+    cache_types=False, typed=False, explicit=_explicit, effects=lambda *avals, call, partitioning: call.effects,
     absent={
         "jvp": "a partition function says nothing about derivatives; put custom_vjp around the function",
         "transpose": "it is not linear in any operand",

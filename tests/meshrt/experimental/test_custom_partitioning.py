@@ -457,3 +457,51 @@ def test_programs_on_disk_are_told_apart_by_what_their_devices_run(mesh, tmp_pat
 
             f = sharding_rule("i j -> i j", static_argnums=(1,))(scale)
             np.testing.assert_allclose(meshrt.jit(lambda x: f(x))(x), X * factor)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Manual regions and Explicit axes
+
+
+def _contracted(mesh, arg_shapes, result_shape):
+    """Sums over "model" itself; along rows as the operands come."""
+    rows = (*arg_shapes[0].sharding.spec, None)[0]
+    named = lambda *spec: NamedSharding(mesh, P(*spec))
+    lower_fn = lambda x, w: meshrt.lax.psum(x @ w, "model")
+    return mesh, lower_fn, named(rows), (named(rows, "model"), named("model"))
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@pytest.mark.parametrize("manual", [{"data"}, {"data", "model"}])
+def test_inside_shard_map(mesh, manual, partitioner):
+    f = custom_partitioning(lambda x, w: x @ w)
+    f.def_partition(_contracted, sharding_rule="b i, i j -> b j", reduction_factors=("i",))
+    x, w = _put(mesh, X, "data"), _put(mesh, W, "model")
+    for function in (project, f):
+        mapped = meshrt.shard_map(
+            function, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"), axis_names=manual
+        )
+        with config.override(partitioner=partitioner):
+            np.testing.assert_allclose(meshrt.jit(mapped)(x, w), X @ W, rtol=1e-5, atol=1e-5)
+
+
+def test_partition_functions_keep_off_the_axes_of_a_region(mesh):
+    f = _with(lambda m, a, r: (m, lambda x: x, NamedSharding(m, P("data")), (NamedSharding(m, P("data")),)))
+    mapped = meshrt.shard_map(f, mesh=mesh, in_specs=P("data"), out_specs=P("data"), axis_names={"data"})
+    with pytest.raises(errors.ShardingError, match="a region that is manual over 'data'"):
+        meshrt.jit(mapped)(_put(mesh, X, "data"))
+
+
+def test_types_on_explicit_axes_follow_the_rule():
+    mesh = meshrt.make_mesh((4, 2), ("data", "model"), axis_types=(meshrt.sharding.AxisType.Explicit,) * 2)
+    f = _fft_like(meshrt, ours, "...i -> ...i")
+    seen = []
+
+    def both(x, w):
+        seen[:] = [str(meshrt.typeof(v)) for v in (project(x, w), f(x), meshrt.vmap(f)(x))]
+        return project(x, w)
+
+    x, w = _put(mesh, X, "data"), _put(mesh, W, None, "model")
+    np.testing.assert_allclose(meshrt.jit(both)(x, w), X @ W, rtol=1e-5, atol=1e-5)
+    assert seen == ["float32[8@data,4@model]", "float32[8@data,16]", "float32[8@data,16]"]
+    assert meshrt.jit(both)(x, w).sharding.spec == P("data", "model")
