@@ -113,6 +113,10 @@ class ShardingTypeError(ShardingError, TypeError):
     """Something that is not a sharding stands where one belongs."""
 
 
+class ShardingAssertionError(ShardingError, AssertionError):
+    """A value is not split as an assertion about it says."""
+
+
 class UnknownAxisError(ShardingError):
     """A spec names an axis that its mesh does not have."""
 

@@ -20,7 +20,10 @@ from meshrt.core.types import ShapedArray
 if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
 
-__all__ = ["Application", "Spec", "alike", "axes_of", "each", "keeps", "matrices", "parts", "refusal", "shown", "whole"]
+__all__ = [
+    "Application", "Policy", "Spec", "Sums", "added", "alike", "axes_of", "copied", "each", "joined", "keeps",
+    "matrices", "moved", "multiplied", "parts", "reduced_of", "refusal", "shown", "unreduced_of", "whole",
+]  # fmt: skip
 
 # One entry per dimension: None, an axis, or a tuple of axes, major first.
 Spec = tuple[Any, ...]
@@ -141,6 +144,115 @@ def each(*policies: Policy) -> Policy:
         return None
 
     return policy
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Partial sums: (the axes that the result is unreduced over, those that it is reduced over)
+
+Axes = frozenset[Any]
+Sums = Callable[["Application"], tuple[Axes, Axes]]
+NO_AXES: Axes = frozenset()
+
+
+def unreduced_of(aval: Any) -> Axes:
+    """The axes over which each device holds a part of the sum only."""
+    return NO_AXES if aval.sharding is None else aval.sharding.spec.unreduced
+
+
+def reduced_of(aval: Any) -> Axes:
+    """The axes over which the value is copied and its cotangent a partial sum."""
+    return NO_AXES if aval.sharding is None else aval.sharding.spec.reduced
+
+
+def alike_reduced(app: Application) -> Axes:
+    """What the result of a function of values that are copied over the same axes is reduced over."""
+    found = {r for a in app.avals if (r := reduced_of(a))}
+    if len(found) > 1:
+        app.refuse(
+            "All inputs should be reduced across the same mesh axes. Got specs: "
+            f"{', '.join(str(sorted(r)) for r in found)}."
+        )
+    reduced = next(iter(found), NO_AXES)
+    for a, spec in zip(app.avals, app.specs):
+        split = {x for e in spec for x in axes_of(e)}
+        if split & reduced:
+            app.refuse(
+                "Inputs cannot be sharded/varying on the same axes that another input is reduced on. Got input type: "
+                f"{a.str_short()} and reduced spec: {sorted(reduced)}.",
+                "reshard the input which is reduced to be sharded on the mesh axes it is reduced on",
+            )
+        if a.ndim and reduced - split - unreduced_of(a) - reduced_of(a):
+            app.refuse(
+                "Inputs cannot be replicated on the same axes that another input is reduced on. Got input type: "
+                f"{a.str_short()} and reduced spec: {sorted(reduced)}."
+            )
+    return reduced
+
+
+def copied(app: Application) -> tuple[Axes, Axes]:
+    """Of functions of copies: copies."""
+    if any(unreduced_of(a) for a in app.avals):
+        raise errors.UnsupportedError(
+            f"unreduced rule for {app.primitive.name} is not implemented: it is not linear, so a partial sum has to be "
+            f"added up before, with meshrt.sharding.reshard. Got {', '.join(a.str_short() for a in app.avals)} at "
+            f"{source.capture()}"
+        )
+    return NO_AXES, alike_reduced(app)
+
+
+def moved(app: Application) -> tuple[Axes, Axes]:
+    """Of functions that only move the elements of their first operand: what it is."""
+    return unreduced_of(app.avals[0]), reduced_of(app.avals[0])
+
+
+def joined(app: Application) -> tuple[Axes, Axes]:
+    """Of functions that put values side by side: all are partial sums over the same axes."""
+    found = {unreduced_of(a) for a in app.avals if a.ndim}
+    if len(found) > 1:
+        app.refuse(
+            f"All operands of {app.primitive.name} should be unreduced along the same mesh axes. Got "
+            f"{', '.join(a.str_short() for a in app.avals)}."
+        )
+    return next(iter(found), NO_AXES), alike_reduced(app)
+
+
+def added(app: Application) -> tuple[Axes, Axes]:
+    """Of sums: both are partial sums over the same axes, or none is."""
+    lhs, rhs = map(unreduced_of, app.avals)
+    reduced = alike_reduced(app)
+    if lhs and rhs and lhs != rhs:
+        app.refuse(
+            f"lhs and rhs to `{app.primitive.name}` must be unreduced along the same mesh axes. Got lhs={set(lhs)}, "
+            f"rhs={set(rhs)}."
+        )
+    if bool(lhs) != bool(rhs):
+        partial, whole = ("lhs", "rhs") if lhs else ("rhs", "lhs")
+        app.refuse(
+            f"{partial} is unreduced while {whole} is not. `{app.primitive.name}` operation does not allow this "
+            f"because there will be implicit communication. Please reduce {partial} via `reshard` before calling "
+            f"`{app.primitive.name}`."
+        )
+    return lhs, reduced
+
+
+def multiplied(app: Application) -> tuple[Axes, Axes]:
+    """Of products: one is a partial sum, the other copied over the same axes."""
+    (x, y), name = app.avals, app.primitive.name
+    lhs, rhs = unreduced_of(x), unreduced_of(y)
+    if lhs and rhs:
+        app.refuse(
+            f"lhs and rhs to `{name}` cannot be unreduced since {name} is bilinear. Got lhs={set(lhs)}, rhs={set(rhs)}."
+        )
+    if not lhs and not rhs:
+        return NO_AXES, alike_reduced(app)
+    other, first, second = (y, "RHS", "LHS") if lhs else (x, "LHS", "RHS")
+    partial = lhs or rhs
+    if other.ndim and partial != reduced_of(other):
+        app.refuse(
+            f"{first} should be reduced along the same axes {second} is unreduced on. Got lhs={x.str_short()} and "
+            f"rhs={y.str_short()}."
+        )
+    return partial, NO_AXES
 
 
 def shown_entry(entry: Any) -> str:

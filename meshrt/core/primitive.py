@@ -28,6 +28,7 @@ and its traits:
                        gives bare types, which `meshrt.core.completion` completes. By default if not `cache_types`
     explicit           what it refuses or knows beyond the factor rule where mesh axes are Explicit: a function of an
                        `Application` (see `meshrt.core.explicit`)
+    sums               which axes results are unreduced and reduced over where operands are: likewise; None refuses
     cache_types        False where parameters hold Jaxprs, whose identity would make every entry of a table unique
     literals           the lowering rule takes Literals as they are, and writes constants in the shape it needs
     cheap              results cost no more to compute than to read from memory: views, conversions, simple arithmetic
@@ -59,7 +60,7 @@ from typing import Any, Final
 
 from meshrt import errors
 from meshrt.core.completion import OUT_SHARDING, complete, undeclared
-from meshrt.core.explicit import Policy
+from meshrt.core.explicit import Policy, Sums
 from meshrt.core.jaxpr import NO_EFFECTS, Effects
 from meshrt.core.trace import current_trace, record_high
 from meshrt.core.types import ShapedArray, aval_of
@@ -138,6 +139,7 @@ class Primitive:
         "names",
         "place",
         "recompute",
+        "sums",
         "thread",
         "to_lojax",
         "transpose",
@@ -161,6 +163,7 @@ class Primitive:
     multiple_results: Final[bool]
     typed: Final[bool]
     explicit: Final[Policy | None]
+    sums: Final[Sums | None]
     cache_types: Final[bool]
     literals: Final[bool]
     cheap: Final[bool]
@@ -196,6 +199,7 @@ class Primitive:
         multiple_results: bool = False,
         typed: bool | None = None,
         explicit: Policy | None = None,
+        sums: Sums | None = None,
         cache_types: bool = True,
         literals: bool = False,
         cheap: bool = False,
@@ -219,7 +223,7 @@ class Primitive:
         self.thread = thread
         self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals
         self.typed = not cache_types if typed is None else typed
-        self.explicit = explicit
+        self.explicit, self.sums = explicit, sums
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
         self.names, self.to_lojax = names, to_lojax

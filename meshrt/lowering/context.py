@@ -91,7 +91,9 @@ class ModuleLowering:
     def sharding_text(self, sharding: NamedSharding, ndim: int, is_open: bool = False) -> str:
         """The attribute for a value of `ndim` dimensions, over the mesh of the module if it has one."""
         mesh = self.mesh or sharding.mesh.abstract_mesh
-        return to_sdy_text(sharding, ndim, self.mesh_symbol(mesh), is_open, mesh)
+        # Types of axes are no matter of layout.
+        other = mesh if mesh.shape_tuple != sharding.mesh.shape_tuple else None
+        return to_sdy_text(sharding, ndim, self.mesh_symbol(mesh), is_open, other)
 
     def pin_text(self, aval: ShapedArray, region: AbstractMesh) -> str:
         """`<@mesh, [{"x"}, {}]>`: what a type says of Explicit axes, in a region whose axes have these types.
@@ -325,6 +327,9 @@ class LoweringContext:
                 found.append(ref)
                 continue
             place = next((i for i in range(len(items) - 1, start - 1, -1) if ref in items[i][2]), None)
+            if place is not None and items[place][0] == "sdy.sharding_constraint":
+                found.append(ref)
+                continue
             if place is not None and items[place][0] not in _CONSTANTS and not items[place][6]:
                 pins.setdefault(place, {})[ref] = self.module.pin_text(aval, region)
             elif (

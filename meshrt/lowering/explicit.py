@@ -19,8 +19,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from meshrt import errors
+from meshrt.core import source
 from meshrt.core.completion import OUT_SHARDING
-from meshrt.core.explicit import Application, Spec, axes_of, parts, refusal, shown
+from meshrt.core.explicit import (
+    NO_AXES,
+    Application,
+    Spec,
+    axes_of,
+    parts,
+    reduced_of,
+    refusal,
+    shown,
+    unreduced_of,
+)  # fmt: skip
 from meshrt.core.jaxpr import NO_EFFECTS, Eqn, Var
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import UNKNOWN
@@ -82,19 +93,19 @@ def shardings(
     app = Application(primitive, avals, params, types, specs, mesh._sizes)
     if asked is not None:
         return [_asked(app, mesh, asked, types[0])]
-    _refuse_partial(app)
+    unreduced, reduced = _sums(app)
     outs = primitive.explicit(app) if primitive.explicit is not None else None
     if outs is None:
         outs = _by_rules(app)
-    return [_checked(app, mesh, spec, out) for spec, out in zip(outs, types)]
+    return [_checked(app, mesh, spec, out, unreduced, reduced) for spec, out in zip(outs, types)]
 
 
 def _asked(app: Application, mesh: Any, asked: Any, out: ShapedArray) -> Any:
     """The sharding that was asked for, which must fit the result and name each axis once (NamedSharding sees to it)."""
     spec = asked.spec
-    if spec.unreduced and app.primitive.explicit is None:
+    unreduced, _ = _sums(app)
+    if spec.unreduced and app.primitive.explicit is None and spec.unreduced != unreduced:
         app.refuse(f"out_sharding of {app.primitive.name} cannot contain unreduced axes. Got {spec}.")
-    _refuse_partial(app)
     if app.primitive.explicit is not None:
         app.primitive.explicit(app)
     return _checked(app, mesh, spec.partitions, out, spec.unreduced, spec.reduced)
@@ -114,13 +125,17 @@ def _one_mesh(primitive: Primitive, avals: Sequence[ShapedArray], asked: Any) ->
     return mesh
 
 
-def _refuse_partial(app: Application) -> None:
-    for a in app.avals:
-        if a.sharding is not None and (a.sharding.spec.unreduced or a.sharding.spec.reduced):
-            raise errors.UnsupportedError(
-                f"unreduced/reduced rule for {app.primitive.name} is not implemented: "
-                f"{refusal(app.primitive.name, app.avals, 'its operands are partial sums.')}"
-            )
+def _sums(app: Application) -> tuple[frozenset[Any], frozenset[Any]]:
+    """The axes that the results are unreduced and reduced over."""
+    if not any(unreduced_of(a) or reduced_of(a) for a in app.avals):
+        return NO_AXES, NO_AXES
+    if app.primitive.sums is not None:
+        return app.primitive.sums(app)
+    raise errors.UnsupportedError(
+        f"unreduced/reduced rule for {app.primitive.name} is not implemented. Got "
+        f"{', '.join(a.str_short() for a in app.avals)} at {source.capture()}; add the parts up before with "
+        "meshrt.sharding.reshard(x, P(...)), which names no unreduced and no reduced axes"
+    )
 
 
 def _checked(

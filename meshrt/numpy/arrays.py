@@ -22,6 +22,7 @@ from meshrt.runtime import transfer
 from meshrt.runtime.transfer import from_numpy
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import check_out_sharding
 
 __all__ = ["array", "asarray", "ascontiguousarray", "copy", "from_dlpack"]
 
@@ -64,6 +65,8 @@ def placed(out: Any, device: Any, out_sharding: Any) -> Any:
         raise errors.ArgumentTypeError("give either device or out_sharding, not both")
     if where is None:
         return out
+    if out_sharding is not None:
+        check_out_sharding(out_sharding, "jnp.array")
     if isinstance(out, Tracer):
         if isinstance(where, NamedSharding | PartitionSpec):
             return constrained(out, where, "array")

@@ -314,6 +314,8 @@ class Wanted:
         for place, (called, where) in places.items():
             if isinstance(place, AbstractMesh):
                 # That of a constraint asks for no devices, and asks nothing of a program on one device.
+                if any(m.shape_tuple == place.shape_tuple for m in self.meshes):
+                    continue  # that of a region where axes have other types
                 if self.mesh is not None or called == "shard_map":
                     self.add_mesh(place, f"{called} at {where}")
         asked = self._out_shardings(record)

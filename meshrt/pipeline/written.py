@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from meshrt.sharding.layout import Layout
-from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding, Sharding
 from meshrt.sharding.spec import UNCONSTRAINED
 
@@ -31,6 +31,9 @@ class Written:
 
     def of(self, out: int, sharding: Sharding, ndim: int) -> Sharding:
         """How the concrete `sharding` of a result of `ndim` dimensions is to be shown: an equal one, or itself."""
+        if isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types:
+            # As types say it: one entry for each dimension.
+            return sharding.update(spec=sharding.spec.update(partitions=sharding.spec.padded(ndim)))
         asked = self.outs[out]
         if asked is None and self.example_ndim == ndim:
             asked = self.example

@@ -23,7 +23,7 @@ from meshrt.sharding.context import context_source, get_abstract_mesh, set_mesh,
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import asked, mesh_of, sharding_of
+from meshrt.sharding.typed import asked, check_out_sharding, mesh_of, sharding_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten, leaf_paths, opened
 from meshrt.transforms.tools import hoist_consts
@@ -134,6 +134,7 @@ def constrained(x: Any, out_sharding: Any, function: str) -> Any:
     """`x`, split as `function` was asked to: resharded over Explicit axes, constrained over Auto ones."""
     if out_sharding is None:
         return x
+    check_out_sharding(out_sharding, function)
     if not is_explicit(out_sharding):
         return with_sharding_constraint(x, out_sharding)
     wanted = asked(out_sharding, aval_of(x).ndim, function)
@@ -151,6 +152,7 @@ def in_auto_mode(fun: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Any:
         if out_sharding is None:
             return fun(*args, **kwargs)
+        check_out_sharding(out_sharding, fun_name(fun))
         if not is_explicit(out_sharding):
             return fun(*args, out_sharding=out_sharding, **kwargs)
         return split_by(fun, args, kwargs, out_sharding)

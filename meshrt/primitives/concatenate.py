@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array, instantiate, linear_jvp, zeros
-from meshrt.core.explicit import alike, each, keeps
+from meshrt.core.explicit import alike, each, joined, keeps, moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -77,7 +77,7 @@ _concatenate_explicit = each(
 
 concatenate_p = Primitive(
     "concatenate", _concatenate_infer, lower=_concatenate_lower, jvp=_concatenate_jvp, transpose=_concatenate_transpose,
-    batch=_concatenate_batch, explicit=_concatenate_explicit, finite=True,
+    batch=_concatenate_batch, explicit=_concatenate_explicit, sums=joined, finite=True,
 )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def _split_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
 
 split_p = Primitive(
     "split", _split_infer, lower=_split_lower, jvp=_split_jvp, transpose=_split_transpose, batch=_split_batch,
-    explicit=keeps("split"),
+    explicit=keeps("split"), sums=moved,
     multiple_results=True, finite=True,
 )  # fmt: skip
 
@@ -170,7 +170,7 @@ def _rev_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict
 
 
 rev_p: Primitive = Primitive(
-    "rev", _rev_infer, jvp=linear_jvp(lambda: rev_p), batch=_rev_batch, cheap=True,
+    "rev", _rev_infer, jvp=linear_jvp(lambda: rev_p), batch=_rev_batch, sums=moved, cheap=True,
     transpose=lambda ct, x, *, dimensions: [rev_p.bind(ct, dimensions=dimensions)],
     lower=lambda ctx, eqn, x: ctx.op(
         "stablehlo.reverse", [x], eqn.outvars[0].aval, f"dimensions = {i64_array(eqn.params['dimensions'])}"),

@@ -10,7 +10,7 @@ from meshrt import config, dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import batched_asked, transpose
 from meshrt.core.completion import OUT_SHARDING, asked, declared
-from meshrt.core.explicit import Application, Spec, axes_of
+from meshrt.core.explicit import Application, Spec, axes_of, unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -151,6 +151,15 @@ def _dot_explicit(app: Application) -> list[Spec] | None:
 _OUT = "give `out_sharding=P(...)`, for example with the contracted axes dropped (they are summed over)"
 
 
+def _dot_sums(app: Application) -> tuple[Any, Any]:
+    if any(unreduced_of(a) for a in app.avals):
+        app.refuse(
+            "lhs or rhs passed to dot_general cannot be unreduced. Got "
+            f"lhs={app.avals[0].str_short()} and rhs={app.avals[1].str_short()}."
+        )
+    return frozenset(), frozenset()
+
+
 def _check_unreduced(app: Application, spec: Any, lhs_contracting_spec: Any, rhs_contracting_spec: Any) -> None:
     if not spec.unreduced:
         return
@@ -267,8 +276,8 @@ def _dot_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict
 
 dot_general_p = Primitive(
     "dot_general", _dot_infer, lower=_dot_lower, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch,
-    explicit=_dot_explicit, contraction=True, batch_dimensions=lambda params: params["dimension_numbers"][1][0],
-    finite=True,
+    explicit=_dot_explicit, sums=_dot_sums, contraction=True, finite=True,
+    batch_dimensions=lambda params: params["dimension_numbers"][1][0],
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import nary
 from meshrt.core.basic.shapes import move_dim
+from meshrt.core.explicit import moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -60,7 +61,7 @@ def _same_dim(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
 
 convert_element_type_p: Primitive = Primitive(
     "convert_element_type", _convert_infer, lower=_convert_lower, jvp=_convert_jvp, transpose=_convert_transpose,
-    batch=_same_dim(lambda: convert_element_type_p), cheap=True, finite=True,
+    batch=_same_dim(lambda: convert_element_type_p), sums=moved, cheap=True, finite=True,
 )  # fmt: skip
 
 

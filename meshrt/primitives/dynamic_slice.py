@@ -22,7 +22,7 @@ from meshrt.core.basic.shapes import (
     reshape,
     zeros,
 )
-from meshrt.core.explicit import Application, Spec, keeps
+from meshrt.core.explicit import Application, Spec, joined, keeps, moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -126,7 +126,8 @@ def _dynamic_slice_batch(
 
 dynamic_slice_p = Primitive(
     "dynamic_slice", _dynamic_slice_infer, lower=_dynamic_slice_lower, jvp=_dynamic_slice_jvp,
-    transpose=_dynamic_slice_transpose, batch=_dynamic_slice_batch, explicit=keeps("dynamic_slice"), finite=True,
+    transpose=_dynamic_slice_transpose, batch=_dynamic_slice_batch, explicit=keeps("dynamic_slice"), sums=moved,
+    finite=True,
 )  # fmt: skip
 
 
@@ -201,6 +202,7 @@ dynamic_update_slice_p = Primitive(
     transpose=_dus_transpose,
     batch=_dus_batch,
     explicit=_dus_explicit,
+    sums=joined,
     finite=True,
 )
 

@@ -23,6 +23,7 @@ from meshrt.core.basic.pointwise import (
     spread,
 )
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim
+from meshrt.core.explicit import added, moved, multiplied
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -72,15 +73,19 @@ neg_p: Primitive = nary(
     "neg",
     "stablehlo.negate",
     1,
+    sums=moved,
     derivatives=[lambda t, o, x: neg_p.bind(t)],
     transpose=_neg_transpose,
     cheap=True,
     finite=True,
 )
-sub_p = nary("sub", "stablehlo.subtract", 2, jvp=_sub_jvp, transpose=_sub_transpose, cheap=True, finite=True)
+sub_p = nary(
+    "sub", "stablehlo.subtract", 2, jvp=_sub_jvp, transpose=_sub_transpose, cheap=True, finite=True, sums=added
+)
 mul_p: Primitive = nary(
     "mul", "stablehlo.multiply", 2, kinds="biufc", transpose=_mul_transpose,
     derivatives=[lambda t, o, x, y: mul_p.bind(t, y), lambda t, o, x, y: mul_p.bind(x, t)], cheap=True, finite=True,
+    sums=multiplied,
 )  # fmt: skip
 div_p: Primitive = nary(
     "div", "stablehlo.divide", 2, transpose=_div_transpose,

@@ -7,12 +7,13 @@ from typing import Any
 
 from meshrt import tree_util
 from meshrt.core.basic.pointwise import nary
+from meshrt.core.explicit import moved
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import aval_of
 
 copy_p = nary(
     "copy", "", 1, kinds="biufc", lower=lambda ctx, eqn, x: x,
-    derivatives=[lambda t, o, x: t], transpose=lambda ct, x: [ct], cheap=True, finite=True,
+    derivatives=[lambda t, o, x: t], transpose=lambda ct, x: [ct], cheap=True, finite=True, sums=moved,
 )  # fmt: skip
 
 stop_gradient_p: Primitive = Primitive(

@@ -9,6 +9,7 @@ from meshrt import errors, tree_util
 from meshrt.core import source
 from meshrt.core.basic.reshard import reshard_p
 from meshrt.core.completion import Completion
+from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.trace import EVAL, EvalTrace, Tracer, context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime.transfer import put_leaf
@@ -85,8 +86,21 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
                 f"sharding {s} for value{path} at {source.capture()}; give P(...) under meshrt.set_mesh(mesh), or a "
                 "NamedSharding"
             )
+        _check_sums(aval, sharding)
         out.append(move(x, sharding, s))
     return tree_util.tree_unflatten(tree, out)
+
+
+def _check_sums(aval: ShapedArray, sharding: NamedSharding) -> None:
+    """ShardingError if a value would have to become more of a partial sum than it is."""
+    have = unreduced_of(aval)
+    more = sharding.spec.unreduced - have
+    if more and not (sharding.spec.unreduced <= have | reduced_of(aval)):
+        raise errors.ShardingError(
+            f"reshard: the result cannot be more unreduced than the input: {aval.str_short()} holds partial sums over "
+            f"{sorted(map(str, have))}, and {sharding.spec} asks for {sorted(map(str, more))} more at "
+            f"{source.capture()}; ask dot_general or reduce_sum for partial sums with out_sharding=P(..., unreduced={...})"
+        )
 
 
 def move(x: Any, sharding: NamedSharding, given: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, zeros
-from meshrt.core.explicit import Application, Spec, shown
+from meshrt.core.explicit import Application, Spec, joined, shown
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -115,6 +115,10 @@ def _select_explicit(app: Application) -> list[Spec]:
     return [split[0] if split else which if app.avals[0].ndim else cases[0]]
 
 
+def _select_sums(app: Application) -> tuple[Any, Any]:
+    return joined(app._replace(avals=app.avals[1:], specs=app.specs[1:]))
+
+
 select_n_p = Primitive(
     "select_n",
     _select_infer,
@@ -123,6 +127,7 @@ select_n_p = Primitive(
     transpose=_select_transpose,
     batch=_select_batch,
     explicit=_select_explicit,
+    sums=_select_sums,
     fuses=True,
     finite=True,
 )

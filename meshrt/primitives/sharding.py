@@ -32,7 +32,8 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh, get_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding, refuse_manual
-from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.spec import PartitionSpec, axes_of
+from meshrt.sharding.typed import entries_of, typed
 from meshrt.transforms.batching import MappedAxis
 from meshrt.transforms.high import opened
 from meshrt.transforms.tools import WeakCache
@@ -68,8 +69,21 @@ def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     if isinstance(sharding, SingleDeviceSharding) or sharding.mesh.is_scalar or eqn.params.get("advice"):
         return x  # the program runs there: see Wanted.finish in meshrt.pipeline.placement
     aval = eqn.outvars[0].aval
+    if aval.sharding is not None:  # Explicit axes split it too; those come first
+        own, given = entries_of(aval), sharding.spec.padded(aval.ndim)
+        joined = [_joined(o, g) for o, g in zip(own, given)]
+        sharding = NamedSharding(sharding.mesh.abstract_mesh, PartitionSpec(*joined))
     text = ctx.module.sharding_text(sharding, aval.physical().ndim)
     return ctx.op("sdy.sharding_constraint", [x], aval, f"sharding = {text}")
+
+
+def _joined(explicit: Any, given: Any) -> Any:
+    """The axes of a dimension that Explicit axes split, and that is to be split over Auto ones."""
+    if explicit is None:
+        return given
+    if given is PartitionSpec.UNCONSTRAINED:
+        return explicit
+    return (*axes_of(explicit), *axes_of(given))
 
 
 def _jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
@@ -254,6 +268,9 @@ def _constrain(x: Any, sharding: Any) -> Any:
         sharding = NamedSharding(mesh, sharding)
     elif not isinstance(sharding, NamedSharding):
         raise errors.ArgumentTypeError(f"got {sharding!r}; pass a NamedSharding or a PartitionSpec")
+    if get_abstract_mesh().are_all_axes_explicit and len(sharding.spec.partitions) <= aval_of(x).ndim:
+        _assert_split(x, sharding)
+        return x
     require_fit(x, sharding, "with_sharding_constraint")
     if isinstance(x, Tracer) or context.trace is not EVAL:
         return sharding_constraint_p.bind(x, sharding=sharding, derived=False)
@@ -272,13 +289,24 @@ def require_fit(x: Any, sharding: NamedSharding, called: str) -> None:
             "constrain the value before the dimension is removed"
         )
     refuse_manual(sharding)
-    types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types))
-    for axis in spec.axes:
-        if types.get(axis) is AxisType.Explicit:
-            raise errors.UnsupportedError(
-                f"{called} can only refer to Auto axes of the mesh, but {axis!r} is Explicit; "
-                "explicit mode is not implemented yet: build the mesh with axis_types=(AxisType.Auto, ...)"
-            )
+    if any(sharding.mesh._types[axis] is AxisType.Explicit for axis in spec.axes):
+        raise errors.ShardingError(
+            f"The spec of NamedSharding passed to {called} can only refer to Auto axes of the mesh. Got spec={spec} "
+            f"and mesh={sharding.mesh.abstract_mesh}. You probably meant to use `reshard` API?"
+        )
+
+
+def _assert_split(x: Any, sharding: NamedSharding) -> None:
+    """On meshes of Explicit axes a constraint says what the type must be; ShardingAssertionError if it is not."""
+    aval = aval_of(x)
+    own, wanted = entries_of(aval), entries_of(typed(aval, sharding))
+    given = sharding.spec.padded(aval.ndim)
+    if any(o != w for o, w, g in zip(own, wanted, given) if g is not PartitionSpec.UNCONSTRAINED):
+        raise errors.ShardingAssertionError(
+            "`with_sharding_constraint` acts as an assert when all axes of mesh are of type `Explicit`. The array "
+            f"sharding: {PartitionSpec(*own)} did not match the sharding provided: {PartitionSpec(*given)}. Please use "
+            "`meshrt.sharding.reshard` to shard your input to the sharding you want."
+        )
 
 
 def abstract_sharding(sharding: NamedSharding) -> NamedSharding:

@@ -19,7 +19,7 @@ from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
-__all__ = ["asked", "entries_of", "mesh_of", "on", "sharding_of", "type_sharding", "typed"]
+__all__ = ["asked", "check_out_sharding", "entries_of", "mesh_of", "on", "sharding_of", "type_sharding", "typed"]
 
 Entry = Any
 
@@ -87,6 +87,22 @@ def sharding_of(aval: Any, mesh: BaseMesh) -> NamedSharding:
     return NamedSharding(_abstract(mesh), PartitionSpec(*((None,) * aval.ndim)))
 
 
+def check_out_sharding(out_sharding: Any, function: str) -> None:
+    """Raises unless `out_sharding` is a NamedSharding, or a PartitionSpec where a mesh is in context; see `asked`."""
+    if isinstance(out_sharding, PartitionSpec):
+        if get_abstract_mesh().empty:
+            raise errors.MeshContextError(
+                "Using PartitionSpec when you are not under a mesh context is not allowed. Please pass a NamedSharding "
+                f"instance or enter into a mesh context via `meshrt.set_mesh`. Got {out_sharding} for {function} at "
+                f"{source.capture()}"
+            )
+    elif not isinstance(out_sharding, NamedSharding):
+        raise errors.ShardingTypeError(
+            f"`out_sharding` argument of {function} only supports instances of `NamedSharding` or `PartitionSpec`. Got "
+            f"{out_sharding} of type: {type(out_sharding)}"
+        )
+
+
 def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = True) -> NamedSharding | None:
     """`out_sharding` as `function` was given it, for a result of `ndim` dimensions, with one entry for each.
 
@@ -99,20 +115,10 @@ def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = Tru
     """
     if out_sharding is None or (isinstance(out_sharding, NamedSharding) and out_sharding.mesh.empty):
         return None
+    check_out_sharding(out_sharding, function)
     around = get_abstract_mesh()
     if isinstance(out_sharding, PartitionSpec):
-        if around.empty:
-            raise errors.MeshContextError(
-                "Using PartitionSpec when you are not under a mesh context is not allowed. Please pass a NamedSharding "
-                f"instance or enter into a mesh context via `meshrt.set_mesh`. Got {out_sharding} for {function} at "
-                f"{source.capture()}"
-            )
         out_sharding = NamedSharding(around, out_sharding)
-    elif not isinstance(out_sharding, NamedSharding):
-        raise errors.ShardingTypeError(
-            f"`out_sharding` argument of {function} only supports instances of `NamedSharding` or `PartitionSpec`. Got "
-            f"{out_sharding} of type: {type(out_sharding)}"
-        )
     mesh, spec = out_sharding.mesh.abstract_mesh, out_sharding.spec
     if is_consistent and not around.empty and mesh is not around.abstract_mesh:
         raise errors.MeshMismatchError(

@@ -13,6 +13,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import broadcast_in_dim, move_dim, reduce_sum_p, repeated
+from meshrt.core.explicit import Sums, added, copied
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of, short_dtype
@@ -123,6 +124,7 @@ def nary(
     cheap: bool = False,
     fuses: bool = False,
     finite: bool = False,
+    sums: Sums = copied,
 ) -> Primitive:
     """Declares an elementwise primitive lowering to the StableHLO operation `op`.
 
@@ -161,7 +163,7 @@ def nary(
         jvp = _no_tangent(get) if derivatives is None else _jvp(get, derivatives)
     primitive = Primitive(
         name, infer, lower=lower or lower_op, jvp=jvp, transpose=transpose, batch=_batcher(get),
-        literals=lower is None, cheap=cheap, fuses=fuses, finite=finite,
+        literals=lower is None, sums=sums, cheap=cheap, fuses=fuses, finite=finite,
         absent=NOT_LINEAR if transpose is None else {},
     )  # fmt: skip
     return primitive
@@ -239,7 +241,7 @@ def _add_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
     return [reduce_to(ct, x.aval) if is_undefined(x) else None, reduce_to(ct, y.aval) if is_undefined(y) else None]
 
 
-add_p = nary("add", "stablehlo.add", 2, jvp=_add_jvp, transpose=_add_transpose, cheap=True, finite=True)
+add_p = nary("add", "stablehlo.add", 2, jvp=_add_jvp, transpose=_add_transpose, cheap=True, finite=True, sums=added)
 
 
 def add_tangents(a: Any, b: Any) -> Any:

@@ -16,7 +16,7 @@ from meshrt import dtypes, errors
 from meshrt.core.basic.linear import linear_jvp
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.completion import OUT_SHARDING, asked, declared
-from meshrt.core.explicit import Application, Spec, axes_of
+from meshrt.core.explicit import Application, Policy, Spec, Sums, axes_of, moved, unreduced_of
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of, short_dtype
@@ -135,7 +135,7 @@ def _broadcast_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params
 
 broadcast_in_dim_p: Primitive = Primitive(
     "broadcast_in_dim", _broadcast_infer, lower=_broadcast_lower, jvp=linear_jvp(lambda: broadcast_in_dim_p),
-    transpose=_broadcast_transpose, batch=_broadcast_batch, literals=True, cheap=True, finite=True,
+    transpose=_broadcast_transpose, batch=_broadcast_batch, sums=moved, literals=True, cheap=True, finite=True,
 )  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def _reshape_transpose(ct: Any, x: Any, *, new_sizes: tuple[int, ...], out_shard
 reshape_p: Primitive = Primitive(
     "reshape", _reshape_infer, jvp=linear_jvp(lambda: reshape_p), batch=_reshape_batch, cheap=True,
     lower=lambda ctx, eqn, x: ctx.op("stablehlo.reshape", [x], eqn.outvars[0].aval),
-    transpose=_reshape_transpose, explicit=_reshape_explicit, finite=True,
+    transpose=_reshape_transpose, explicit=_reshape_explicit, sums=moved, finite=True,
 )  # fmt: skip
 
 
@@ -280,7 +280,7 @@ def _transpose_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params
 
 transpose_p: Primitive = Primitive(
     "transpose", _transpose_infer, lower=_transpose_lower, jvp=linear_jvp(lambda: transpose_p),
-    transpose=_transpose_transpose, batch=_transpose_batch, cheap=True, finite=True,
+    transpose=_transpose_transpose, batch=_transpose_batch, sums=moved, cheap=True, finite=True,
 )  # fmt: skip
 
 
@@ -385,6 +385,8 @@ def reducer(
     jvp: Callable[..., Any] | None = None,
     transpose: Callable[..., Any] | None = None,
     finite: bool = False,
+    explicit: Policy | None = None,
+    sums: Sums | None = None,
 ) -> Primitive:
     """Declares a reduction over `axes` with the binary StableHLO operation `op`, whose neutral element for a dtype is
     `identity(dtype)`; `kinds` are the accepted kinds of dtypes (as in `np.dtype.kind`).
@@ -412,12 +414,28 @@ def reducer(
     if jvp is None:
         absent["jvp"] = "it takes integers or booleans only"
     primitive = Primitive(
-        name, infer, lower=lower, jvp=jvp, transpose=transpose, batch=batch, finite=finite or jvp is None, absent=absent
-    )
+        name, infer, lower=lower, jvp=jvp, transpose=transpose, batch=batch, finite=finite or jvp is None,
+        absent=absent, explicit=explicit, sums=sums,
+    )  # fmt: skip
     return primitive
+
+
+def _sum_explicit(app: Application) -> None:
+    """A sum over split dimensions may be left to be added up later, or the parts that there were already."""
+    if OUT_SHARDING not in app.params:
+        return
+    unreduced = app.params[OUT_SHARDING].spec.unreduced
+    x, axes = app.avals[0], app.params["axes"]
+    summed = {a for i in axes for a in axes_of(app.specs[0][i])} | unreduced_of(x)
+    if unreduced - summed:
+        app.refuse(
+            "out_sharding's unreduced axes should be in operand's specs that were summed over. Got operand="
+            f"{x.str_short()}, axes={axes}, unreduced_spec={sorted(unreduced)}."
+        )
 
 
 reduce_sum_p: Primitive = reducer(
     "reduce_sum", "stablehlo.add", lambda dtype: 0, "iufcb", jvp=linear_jvp(lambda: reduce_sum_p),
     transpose=lambda ct, x, *, axes, out_sharding=None: [keep_dims(ct, axes, x.aval)], finite=True,
+    explicit=_sum_explicit, sums=moved,
 )  # fmt: skip
