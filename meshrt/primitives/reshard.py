@@ -99,7 +99,8 @@ def _check_sums(aval: ShapedArray, sharding: NamedSharding) -> None:
         raise errors.ShardingError(
             f"reshard: the result cannot be more unreduced than the input: {aval.str_short()} holds partial sums over "
             f"{sorted(map(str, have))}, and {sharding.spec} asks for {sorted(map(str, more))} more at "
-            f"{source.capture()}; ask dot_general or reduce_sum for partial sums with out_sharding=P(..., unreduced={...})"
+            f"{source.capture()}; ask dot_general or reduce_sum for partial sums with "
+            "out_sharding=P(..., unreduced={...})"
         )
 
 
