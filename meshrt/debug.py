@@ -20,11 +20,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from meshrt import errors
+from meshrt import errors, tree_util
 from meshrt.core.source import capture
+from meshrt.core.types import aval_of
 from meshrt.primitives.callback import bind_debug
+from meshrt.primitives.inspect_sharding import inspect_sharding_p
+from meshrt.sharding.drawing import visualize_sharding
+from meshrt.transforms.high import opened
 
-__all__ = ["breakpoint", "callback", "log", "print"]
+__all__ = [
+    "breakpoint", "callback", "inspect_array_sharding", "log", "print", "visualize_array_sharding",
+    "visualize_sharding",
+]  # fmt: skip
 
 _logger = logging.getLogger("meshrt.debug")
 
@@ -96,6 +103,30 @@ def print(
 def log(fmt: str | None = None, *args: Any, **kwargs: Any) -> Callable[..., None] | None:
     """As `print`, but the text goes to the logger "meshrt.debug", at level INFO, with the line of this call."""
     return print(fmt, *args, _use_logging=True, **kwargs)
+
+
+def inspect_array_sharding(value: Any, *, callback: Callable[[Any], Any]) -> None:
+    """Calls `callback(sharding)` for each array of the pytree `value`, as soon as the sharding is known.
+
+    That is at once for arrays. In a jitted function it is when propagation has decided (`.propagate()`, `.compile()` or
+    the first call), without a compilation, and not again for calls that find the program in a cache: a NamedSharding
+    over the mesh of the program, on its devices if they are known, else over its AbstractMesh. Inside `shard_map` it is
+    the sharding of the shard along the axes that are free there, over a mesh whose other axes are Manual. Under vmap it
+    is that of the whole value, the mapped dimension included.
+
+    >>> meshrt.jit(lambda x: meshrt.debug.inspect_array_sharding(x @ x.T, callback=print))(x)   # doctest: +SKIP
+    """
+    for leaf in tree_util.tree_leaves(opened(value)):
+        inspect_sharding_p.bind(leaf, callback=callback)
+
+
+def visualize_array_sharding(arr: Any, **options: Any) -> None:
+    """Prints which device holds which part of an array, of any rank, also in jitted functions and in `shard_map`.
+
+    `options` are those of `visualize_sharding`; when it prints is when `inspect_array_sharding` calls back.
+    """
+    shape = aval_of(arr).shape
+    inspect_array_sharding(arr, callback=lambda sharding: visualize_sharding(shape, sharding, **options))
 
 
 def breakpoint(**options: Any) -> NoReturn:

@@ -67,6 +67,7 @@ def _compiled(primitive: Primitive, params: dict[str, Any]) -> Any:
         return primitive.bind(*operands, **params)
 
     apply.__name__ = apply.__qualname__ = primitive.name
+    apply.operation = primitive  # type: ignore[attr-defined]  # whose program this is
     return jit(apply)
 
 

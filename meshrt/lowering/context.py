@@ -41,7 +41,7 @@ class ModuleLowering:
     `mesh` is the mesh of the program, None where no value has a sharding; `meshes` maps each AbstractMesh to its
     `sdy.mesh` symbol; `is_export` asks for the forms that older consumers understand. `customs` holds, by their keys in
     the text, what is to be known of operations that their users partition; `callbacks` are what the program calls back,
-    by index (see `meshrt.primitives.callback`).
+    by index (see `meshrt.primitives.callback`), `inspections` the values that somebody asks the sharding of.
     """
 
     def __init__(self, name: str, platform: str = "cpu", is_export: bool = False):
@@ -55,6 +55,7 @@ class ModuleLowering:
         self._functions: dict[Any, str] = {}
         self._pins: dict[tuple[Any, ...], str] = {}
         self.callbacks: list[Any] = []
+        self.inspections: list[Any] = []
         self._maximal = ""
         self._names: dict[str, int] = {}
         self._locations: dict[tuple[Source, str], str] = {}

@@ -32,7 +32,7 @@ class LoweredModule:
     """What was written and what the caller must pass: first `consts`, then the arguments numbered by `kept`.
 
     `customs` are the user's ways of partitioning operations, by the key that the custom call of each one carries.
-    `callbacks` are what the program calls back, by index.
+    `callbacks` are what the program calls back, `inspections` the values that somebody asks the sharding of, by index.
     """
 
     writer: ModuleWriter
@@ -41,6 +41,7 @@ class LoweredModule:
     mesh_symbol: str | None
     customs: Mapping[str, Any] = field(default_factory=dict)
     callbacks: tuple[Any, ...] = ()
+    inspections: tuple[Any, ...] = ()
 
     @functools.cached_property
     def text(self) -> str:
@@ -108,7 +109,8 @@ def lower_module(
         if getattr(const, "is_deleted", bool)():
             raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
     return LoweredModule(
-        lowering.writer, tuple(c for _, c in passed), tuple(kept), symbol, lowering.customs, tuple(lowering.callbacks)
+        lowering.writer, tuple(c for _, c in passed), tuple(kept), symbol, lowering.customs, tuple(lowering.callbacks),
+        tuple(lowering.inspections),
     )
 
 

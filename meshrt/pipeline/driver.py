@@ -36,6 +36,7 @@ from meshrt.lowering.module import LoweredModule
 from meshrt.pipeline.compiled import Compiled, check_devices, not_here
 from meshrt.pipeline.donation import donated_leaves, warn_of_unusable
 from meshrt.pipeline.entry import Entry, any_committed
+from meshrt.pipeline.inspections import answer, answer_on_one_device
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered, lower
 from meshrt.pipeline.misses import CacheMiss, Call, History, call_of, explained
@@ -324,12 +325,18 @@ class Driver:
             found = self.lowered[record, request] = lower(record, request)
         return found
 
-    def propagate(self, lowered: Lowered, propagator: str) -> propagation.Propagated:
+    def propagate(
+        self, lowered: Lowered, propagator: str, devices: tuple[Any, ...] | None
+    ) -> propagation.Propagated:
+        """`devices` are for those who ask for shardings in the program (`debug.inspect_array_sharding`)."""
         key = (lowered.record, lowered.request, propagator)
         found = self.propagated.get(key)
         if found is None:
             events.record("propagate")
-            found = self.propagated[key] = propagate(lowered.module, lowered.request, propagator)
+            found, inspected = propagate(lowered.module, lowered.request, propagator)
+            self.propagated[key] = found
+            if inspected:
+                answer(inspected, lowered.request, devices)
         return found
 
     def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> collectives.PartitionedProgram:
@@ -349,17 +356,20 @@ class Driver:
         request: LoweringRequest,
         options: CompilerOptions,
         partition_options: Mapping[str, Any] | None = None,
+        devices: tuple[Any, ...] | None = None,
     ) -> CompiledProgram:
-        """The portable executable, compiled once per settings and options."""
+        """The portable executable, compiled once per settings and options. `devices` as for `propagate`."""
         wanted = None if partition_options is None else tuple(sorted(partition_options.items()))
         key = ProgramKey(record, request, config.compile_key(), options, wanted)
         program = self.programs.get(key)
         if program is None:
-            lowered = Lowered(record, request, self.lower(record, request), Road(self, None, None))
+            lowered = Lowered(record, request, self.lower(record, request), Road(self, devices, None))
             program = self.programs[key] = compile_lowered(
                 lowered, dict(options), config.settings.partitioner, partition_options
             )
             warn_of_unusable(program)
+            if request.mesh is None and lowered.module.inspections:
+                answer_on_one_device(lowered.module.inspections, (devices or (backend.default_device(),))[0])
         return program
 
     def load(self, program: CompiledProgram, mesh: Mesh | None, devices: tuple[Any, ...]) -> Loaded:
@@ -385,7 +395,7 @@ class Driver:
                 f"the shardings of {self.name} name an AbstractMesh only, so it is not known where to run: pass an "
                 "array placed on a mesh (meshrt.device_put) or enter a mesh with `with meshrt.set_mesh(mesh):`"
             )
-        program = self.program(record, request, self.options.compiler_options)
+        program = self.program(record, request, self.options.compiler_options, devices=placement.devices)
         loaded = self.load(program, placement.mesh, placement.devices)
         entry = Entry(self.name, loaded, leaves, placement.mesh is not None or any_committed(leaves), written)
         self.remember_call(key, entry)
@@ -427,7 +437,7 @@ class Road(NamedTuple):
 
     def propagate(self, lowered: Lowered) -> Propagated:
         propagator = config.settings.propagator
-        return Propagated(lowered, self.driver.propagate(lowered, propagator), propagator, self)
+        return Propagated(lowered, self.driver.propagate(lowered, propagator, self.devices), propagator, self)
 
     def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> Partitioned:
         return Partitioned(propagated, self.driver.partition(propagated, options), options, self)
@@ -446,6 +456,7 @@ class Road(NamedTuple):
                 raise errors.ArgumentTypeError("compile takes a device_assignment or a topology, not both")
             return self._compile_ahead(lowered, topology, options)
         devices = self._devices_of(lowered) if device_assignment is None else tuple(device_assignment)
+        program = self.driver.program(lowered.record, lowered.request, options, partition_options, devices)
         if devices is None:
             if not backend.is_here(lowered.request.platform):
                 raise not_here(lowered, backend.default_backend())

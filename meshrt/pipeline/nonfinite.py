@@ -63,8 +63,8 @@ def explainer(name: str, loaded: Loaded) -> Callable[[Sequence[Any], NonFinite, 
                 f"invalid value ({what}) encountered in result {number} of {name}, of type {sig.aval.str_short()}. It "
                 "was loaded from a file, which holds compiled code only; jit the function here to find the operation"
             )
-        if len(record.closed.eqns) == 1 and record.closed.eqns[0].primitive.name == name:
-            return errors.NonFiniteError(  # an operation by itself
+        if hasattr(record.fun, "operation"):
+            return errors.NonFiniteError(  # an operation by itself: see `meshrt.dispatch`
                 f"invalid value ({what}) encountered in {name} at {source.capture()}, in its result of type "
                 f"{sig.aval.str_short()} (settings debug_nans, debug_infs)"
             )

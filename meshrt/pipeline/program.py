@@ -111,8 +111,8 @@ def compile_lowered(
     by_xla = partitioner == "xla" and partition_options is None
     make = functools.partial(_split, lowered, mesh, by_xla, partition_options)
     # The lowered text does not say what operations do that their users partition: only what becomes of it is kept. Nor
-    # what is called back.
-    if compile_cache.on_disk() and not lowered.module.customs and not callbacks:
+    # what is called back, or who wants to see what propagation decides.
+    if compile_cache.on_disk() and not (lowered.module.customs or callbacks or lowered.module.inspections):
         asked = {
             "partitioner": "xla" if by_xla else "meshrt",
             "propagator": config.settings.propagator,

@@ -10,6 +10,7 @@ import propagation
 from meshrt import config, errors
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.explain import explain, missing
+from meshrt.pipeline.inspections import Inspected, taken_out
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.names import names_of
 from meshrt.pipeline.station import Onward, UnboundStation
@@ -34,11 +35,14 @@ __all__ = ["Propagated", "annotated_for_xla", "boundary_shardings", "named", "pr
 _RESHARD = re.compile(r"^(\s*%[\w$.-]+ = )sdy\.reshard (?=%)", re.MULTILINE)
 
 
-def propagate(module: LoweredModule, request: LoweringRequest, propagator: str) -> propagation.Propagated:
+def propagate(
+    module: LoweredModule, request: LoweringRequest, propagator: str
+) -> tuple[propagation.Propagated, Inspected]:
     """Decides the shardings of a module: ours, or with `propagator="shardy"` the C++ passes in jaxlib. Operations that
     their users partition become what each device runs of them.
 
-    If the request is `uneven`, arguments and results need not divide (`NamedSharding(..., uneven=True)`).
+    Beside the result stands what `debug.inspect_array_sharding` asked for. If the request is `uneven`, arguments and
+    results need not divide (`NamedSharding(..., uneven=True)`).
     """
     uneven = request.uneven
     if uneven and propagator == "shardy":
@@ -53,13 +57,14 @@ def propagate(module: LoweredModule, request: LoweringRequest, propagator: str) 
         result = propagation.run(
             given, "closed", whole_axes=whole, sub_axes=not whole, xla_order=True, uneven_boundary=uneven
         )
+    inspected = taken_out(result, module.inspections) if module.inspections else ()
     if module.customs:
         # Start-up time: few programs have such operations.
         from meshrt.pipeline.local_bodies import write_local_bodies
 
         assert request.mesh is not None, "operations are partitioned over a mesh"
         write_local_bodies(result, module.customs, request.mesh, request.platform)
-    return result
+    return result, inspected
 
 
 def _no_uneven(setting: str, why: str) -> errors.UnsupportedError:

@@ -100,7 +100,7 @@ def test_debug_nans():
     assert np.isnan(np.asarray(log(x))[0])
     with (
         config.override(debug_nans=True),
-        pytest.raises(errors.NonFiniteError, match=r"invalid value \(nan\) encountered in log"),
+        pytest.raises(errors.NonFiniteError, match=r"invalid value \(nan\) .* log at .*test_executable"),
     ):
         log(x)
     with config.override(debug_infs=True), pytest.raises(FloatingPointError, match=r"invalid value \(inf\)"):
