@@ -186,15 +186,20 @@ def initial_sharding(edge: Edge, shardings: Shardings) -> TensorSharding | None:
 
 
 def sink_edges(program: Program, shardings: Shardings, edges: list[Edge]) -> None:
-    """Moves the edges' shardings to the operations and removes the edge operations."""
+    """Moves the edges' shardings to the operations and removes the edge operations. An operation lists a sharding for
+    each of its results, or for none: what has no edge, a token, gets one too."""
     sides: dict[tuple[Op | Func, bool], list[Edge]] = {}
     for edge in edges:
         if edge.node is not None and edge.node.parent is not None:
             sides.setdefault((edge.op, edge.is_argument), []).append(edge)
     edits = Edits()
-    for members in sides.values():
+    for (op, is_argument), members in sides.items():
         found = [shardings.get(e.operation.results[0]) for e in members]
         mesh = next((s.mesh for s in found if s is not None), None)
+        if mesh is not None and not is_argument and isinstance(op, Op):
+            for v in op.results:
+                if not v.type.is_tensor and shardings.get(v) is None:
+                    shardings.set(v, TensorSharding.open_on(mesh, v.type.rank))
         for edge, sharding in zip(members, found):
             if sharding is None and mesh is not None:
                 sharding = TensorSharding.open_on(mesh, edge.owner.type.rank)

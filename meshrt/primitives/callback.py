@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
+from meshrt.core.axes import axes_in_scope
 from meshrt.core.basic.shapes import broadcast_in_dim, move_dim
 from meshrt.core.effects import DEBUG, IO, ORDERED_DEBUG, ORDERED_IO
 from meshrt.core.jaxpr import Atom, Effects, Eqn, Jaxpr, Var
@@ -147,6 +148,12 @@ def _placed(ctx: LoweringContext, num_results: int) -> str:
 def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[list[Eqn], Atom]:
     new = Var(TOKEN)
     return [eqn.replace([token, *eqn.invars], [new, *eqn.outvars], {**eqn.params, "threaded": True})], new
+
+
+def _pure_infer(*avals: ShapedArray, result_avals: Sequence[ShapedArray], **_: Any) -> Sequence[ShapedArray]:
+    """In a manual region a result differs where an operand does."""
+    vma = frozenset[str]().union(*[a.vma for a in avals])
+    return [a.update(vma=vma) for a in result_avals] if vma else result_avals
 
 
 def _with_token(threaded: bool, avals: Sequence[ShapedArray]) -> list[ShapedArray]:
@@ -303,7 +310,7 @@ debug_callback_p: Primitive = Primitive(
 )  # fmt: skip
 _PURE = "Pure callbacks do not support {}. Please use `meshrt.custom_{}` to use callbacks while taking gradients."
 pure_callback_p: Primitive = Primitive(
-    "pure_callback", lambda *avals, result_avals, **_: result_avals, lower=_lower,
+    "pure_callback", _pure_infer, lower=_lower,
     jvp=_no_derivative(lambda: pure_callback_p, _PURE.format("JVP", "jvp")),
     transpose=_no_transpose(_PURE.format("transpose", "vjp")), batch=_batch_pure, impl=_evaluate,
     multiple_results=True, cache_types=False,
@@ -432,6 +439,9 @@ def io_callback(
     _refuse_sharding(sharding, "io_callback")
     leaves, tree = tree_util.tree_flatten((opened(args), opened(kwargs)))
     avals, out_tree = _results(result_shape_dtypes, "io_callback")
+    # In a manual region each device may get another answer.
+    vma = frozenset(a.name for a in axes_in_scope() if a.is_manual and a.is_checked)
+    avals = tuple(a.update(vma=vma) for a in avals) if vma else avals
     outs = io_callback_p.bind(
         *leaves, callback=Callback(callback, tree, "io_callback"), result_avals=avals, ordered=bool(ordered),
         threaded=None,
