@@ -126,6 +126,21 @@ def _devices(effort: Effort) -> list[Result]:
     return out
 
 
+@figure("arrays", "large arrays to 8 devices and back")
+def _arrays(effort: Effort) -> list[Result]:
+    results = []
+    with Peers() as peers:
+        for way, what in (("device_put", "device_put"), ("callback", "from a callback"), ("fetch", "to the host")):
+            for rows, size in ((64, "1 MiB"), (4096, "64 MiB")):
+                task = {"way": way, "rows": rows, "calls": 20 if rows == 64 else 3}
+                ours = lambda: peers.ours("array_move", **task)
+                theirs = lambda: peers.theirs("array_move", **task)
+                pairs = alternate(ours, theirs, effort.pairs(15), warm=2)
+                must, goal = (None, None) if way == "fetch" else (1.0, 0.8)
+                results.append(Result.of(f"{what}, {size}", pairs, must, goal))
+    return results
+
+
 @figure("calls", "overhead of calling a compiled function")
 def _calls(effort: Effort) -> list[Result]:
     out = []

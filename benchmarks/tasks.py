@@ -205,6 +205,33 @@ class Tasks:
         jax.block_until_ready(function(*arguments))
         return function, arguments
 
+    # -- arrays ----------------------------------------------------------------------------------------------
+
+    def array_move(self, way: str, rows: int, calls: int) -> float:
+        """Seconds to bring a float32 array of 4096 columns to 8 devices, split by rows, or back: `way` is
+        "device_put", "callback" or "fetch"."""
+        key = ("arrays", rows)
+        if key not in self._prepared:
+            value = np.random.default_rng(0).standard_normal((rows, 4096)).astype(np.float32)
+            spec = self.jax.sharding.PartitionSpec("data")
+            sharding = self.jax.sharding.NamedSharding(self._mesh({"data": 8}), spec)
+            placed = self.jax.device_put(value, sharding)
+            self._prepared[key] = value, sharding, placed, self.jax.jit(lambda a: a + 1)
+        value, sharding, placed, computed = self._prepared[key]
+        total = 0.0
+        for _ in range(calls):
+            fresh = self.jax.block_until_ready(computed(placed)) if way == "fetch" else None
+            start = time.perf_counter()
+            if way == "fetch":
+                np.asarray(fresh)
+            elif way == "device_put":
+                self.jax.block_until_ready(self.jax.device_put(value, sharding))
+            else:
+                made = self.jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+                self.jax.block_until_ready(made)
+            total += time.perf_counter() - start
+        return total / calls
+
     # -- communication ---------------------------------------------------------------------------------------
 
     def communication(self, model: dict[str, Any], mesh: dict[str, int]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from meshrt.core.types import ShapedArray, register_aval
 from meshrt.runtime import array_text, dlpack, guards, jaxlib_api, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.pieces import cut, fill, relaid
-from meshrt.runtime.signature import Signature, extents, local_positions, shard_slices, signature
+from meshrt.runtime.shard import Shard
+from meshrt.runtime.signature import Signature, extents, local_parts, local_positions, shard_slices, signature
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
 
@@ -29,29 +30,6 @@ __all__ = [
     "Array", "Shard", "Signature", "arrays", "assembled", "blank", "copied", "copy_array", "local_positions",
     "shard_slices", "sharing", "signature",
 ]  # fmt: skip
-
-
-class Shard:
-    """One device's part of an array.
-
-    `index` are the slices of the global array that it holds, `replica_id` numbers the devices that hold the same
-    part, `data` is that part as an Array on one device (None on a device of another process).
-    """
-
-    __slots__ = ("_array", "_local", "device", "index", "replica_id")
-
-    def __init__(self, array: Array, local: int | None, device: Any, index: tuple[slice, ...], replica_id: int):
-        self._array, self._local = array, local
-        self.device, self.index, self.replica_id = device, index, replica_id
-
-    @property
-    def data(self) -> Array | None:
-        return None if self._local is None else self._array.addressable_data(self._local)
-
-    def __repr__(self) -> str:
-        part = self.data
-        data = "" if part is None else f", data={part if part.aval.is_key else np.asarray(part)}"
-        return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id}{data})"
 
 
 # The arrays whose memory another array holds as well, by identity (arrays have no hash).
@@ -341,23 +319,18 @@ class Array(ArrayOperators, metaclass=_ArrayType):
 
     def _fetch(self) -> np.ndarray:
         sharding, physical = self._sig.sharding, self._sig.physical
-        positions = self._sig.local
-        if not positions:
+        if not self._sig.local:
             raise self._not_addressable()
         if sharding.is_fully_replicated:
             return self._shard_numpy(0)
-        indices = sharding.shard_indices(self.shape)
         if not physical.size:  # all parts have the same, empty bounds
             return np.empty(physical.shape, physical.dtype)
-        tiles = sharding.tile_indices(self.ndim).tolist()
-        first: dict[tuple[int, ...], int] = {}
-        for local, position in enumerate(positions):
-            first.setdefault(tuple(tiles[position]), local)
-        if len(first) != math.prod(sharding.tiling(self.ndim)):
+        held = local_parts(sharding, self.shape)
+        if len(held.indices) != math.prod(sharding.tiling(self.ndim)):
             raise self._not_addressable()
         out = aligned_empty(physical.shape, physical.dtype)
-        for local in first.values():
-            out[indices[positions[local]]] = self._shard_numpy(local)
+        for k, index in enumerate(held.indices):
+            out[index] = self._shard_numpy(held.which.index(k))
         out.flags.writeable = False
         return out
 

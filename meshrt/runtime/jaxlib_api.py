@@ -260,6 +260,7 @@ def clear_device_caches() -> None:
     """Drops every device that this module remembers."""
     device_list.cache_clear()
     deleted_buffer.cache_clear()
+    _with_first.cache_clear()
 
 
 def native_sharding(
@@ -350,11 +351,16 @@ def shard_to_numpy(
 
 
 def _shard_first(buffer: Buffer, devices: tuple, position: int, memory_kind: str | None) -> Buffer:
+    return reorder(buffer, _with_first(devices, position, memory_kind))
+
+
+@functools.lru_cache(1024)
+def _with_first(devices: tuple, position: int, memory_kind: str | None) -> NativeSharding:
     order = (devices[position], *devices[:position], *devices[position + 1 :])
     everywhere = _xc.HloSharding.replicate()
     if memory_kind is None:
-        return reorder(buffer, NativeSharding(_jax.DeviceList(order), everywhere))
-    return reorder(buffer, _KindedSharding(_jax.DeviceList(order), everywhere, memory_kind))
+        return NativeSharding(_jax.DeviceList(order), everywhere)
+    return _KindedSharding(_jax.DeviceList(order), everywhere, memory_kind)
 
 
 def buffer_address(buffer: Buffer) -> int:

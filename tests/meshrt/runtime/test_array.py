@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import meshrt
+import meshrt.numpy as jnp
 from meshrt import errors
 from meshrt.runtime.array import signature
 from meshrt.sharding import NamedSharding, SingleDeviceSharding, make_mesh
@@ -155,3 +156,35 @@ def test_host_values_are_not_aliased():
     fixed = np.ones((64, 64), np.float32)
     assert np.asarray(meshrt.device_put(fixed, may_alias=True)).max() == 1
     assert xnp.asarray(np.asarray(x)).shape == (64, 64)
+
+
+SLICES = {
+    "one row": lambda a: a[3], "rows of one part": lambda a: a[8:12], "rows of several": lambda a: a[5:21],
+    "a row picked at run time": lambda a: a[jnp.asarray(5)], "the last": lambda a: a[-1],
+    "every other": lambda a: a[::2], "a column": lambda a: a[:, 3],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_send_what_they_take_and_no_more(name):
+    """Reference 5.18: nothing is gathered for a slice; a device sends about what the result has."""
+    value = np.arange(64 * 16, dtype=np.float32).reshape(64, 16)
+    x = meshrt.device_put(value, NamedSharding(make_mesh((8,), ("x",)), P("x")))
+    plan = meshrt.jit(SLICES[name]).lower(x).partition().plan
+    got = SLICES[name](x)
+    assert plan.bytes <= 2.5 * got.nbytes
+    np.testing.assert_array_equal(np.asarray(got), SLICES[name](value))
+
+
+def test_what_is_not_copied_to_the_host():
+    """Of a replicated array one part is fetched, of others every different part once."""
+    mesh = make_mesh((4, 2), ("x", "y"))
+    value = np.arange(64, dtype=np.float32).reshape(8, 8)
+    for spec, parts in ((P(), 1), (P("x"), 4), (P("y"), 2), (P("x", "y"), 8)):
+        x = meshrt.device_put(value, NamedSharding(mesh, spec))
+        fetched = []
+        with pytest.MonkeyPatch.context() as patch:
+            one = meshrt.Array._shard_numpy
+            patch.setattr(meshrt.Array, "_shard_numpy", lambda self, i: fetched.append(i) or one(self, i))
+            np.testing.assert_array_equal(np.asarray(x), value)
+        assert len(fetched) == parts
