@@ -178,7 +178,12 @@ def _class_of(kind: str, data: dict[str, Any], count: int) -> tuple[type, Any]:
     if not fits or len(set(keys)) != count:
         raise errors.TreeError(f"a file has the keys {_brief(keys)} for a dict of {count}")
     if kind == "dict":
-        return dict, keys
+        try:
+            if keys == sorted(keys):
+                return dict, keys
+        except TypeError:
+            pass
+        raise errors.TreeError(f"a file has the keys {_brief(keys)} for a dict, which are not sorted")
     if kind == "ordered":
         return collections.OrderedDict, tuple(keys)
     if kind == "default" and (data["default"] is None or data["default"] in _FACTORIES):

@@ -118,9 +118,7 @@ class Compiled(Station):
         """A ShapeDtypeStruct for each result, with its sharding if the devices are known."""
         avals, known = self._record.out_avals, self.devices is not None
         ends = self._loaded().delivered(self._written) if known else [(None, None)] * len(avals)
-        outs = [
-            ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, (s, _) in zip(avals, ends)
-        ]
+        outs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, (s, _) in zip(avals, ends)]
         return tree_util.tree_unflatten(self.out_tree, outs)
 
     @property

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
+from meshrt.core.types import aval_of
 from meshrt.pipeline.compiled import Compiled
 from meshrt.pipeline.container import read_file, unpack
+from meshrt.pipeline.loaded import Loaded
+from meshrt.pipeline.program import CompiledProgram
 from meshrt.pipeline.saved import SavedLoads, restore
+from meshrt.runtime import jaxlib_api
+from meshrt.runtime.signature import signature
 from meshrt.sharding.mesh import Mesh
 
 __all__ = ["load"]
@@ -52,5 +57,27 @@ def load(
     chosen = devices.flat_devices if isinstance(devices, Mesh) else devices
     found = restore(unpack(bytes(source), origin), chosen, trees, origin)
     compiled = Compiled(None, found.program, found.mesh, found.devices, SavedLoads(), found.written)
-    compiled.runtime_executable()  # now, so that what the runtime has to say is said here
+    _check_code(found.program, compiled._loaded(), origin)  # loads, so that what the runtime has to say is said here
     return compiled
+
+
+def _check_code(program: CompiledProgram, loaded: Loaded, origin: str) -> None:
+    """Whether the code takes and gives on each device what the description says: XLA aborts the process if not."""
+    try:
+        found = jaxlib_api.boundary_types(loaded.executable.executable)
+    except jaxlib_api.XlaError:  # a platform that tells nothing of its code
+        return
+    args = [*map(aval_of, program.consts), *(program.in_avals[i] for i in program.kept)]
+    said = _local(args, loaded.arg_shardings), _local(program.out_avals, loaded.out_shardings)
+    for what, have, want in zip(("arguments", "results"), found, said):
+        if have != want:
+            raise errors.SavedProgramError(
+                f"{origin} is not what its description says: on each device the code's {what} are {have}, and the "
+                f"description's {want}; save the program again"
+            )
+
+
+def _local(avals: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+    """Shape and element type of the buffers on one device."""
+    made = [signature(a, s) for a, s in zip(avals, shardings)]
+    return [(s.shard_shape, s.physical.dtype) for s in made]

@@ -7,6 +7,7 @@ so loading binds the code to whatever devices it is given.
 
 from __future__ import annotations
 
+import math
 import re
 import weakref
 from collections.abc import Mapping, Sequence
@@ -179,10 +180,10 @@ def restore(content: Content, devices: Sequence[Any] | None, trees: tuple[Any, A
         consts = _captured(said["captured"], content.data)
         executable = _executable(said, content.code, chosen)
         program = CompiledProgram(record, request, executable, args, outs, consts, tuple(said["program"]["kept"]))
-        _check_counts(program)
+        _check_counts(program, shown)
     except errors.MeshrtError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
         raise errors.SavedProgramError(
             f"{origin} has a description that this meshrt cannot read ({type(e).__name__}: {e}); save the program again"
         ) from e
@@ -243,12 +244,13 @@ def _record(said: Mapping[str, Any], trees: tuple[Any, Any] | None) -> SavedReco
     )
 
 
+_MAX_SIZE = 1 << 48  # elements of an array
 _DTYPES = re.compile(r"bool|u?int\d+|float\d+\w*|bfloat16|complex\d+")
 
 
 def _aval(said: Mapping[str, Any]) -> ShapedArray:
     name, shape = said["dtype"], tuple(said["shape"])
-    if any(type(n) is not int or n < 0 for n in shape):
+    if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) >= _MAX_SIZE:
         raise ValueError(f"the shape {shape}")
     if isinstance(name, dict):
         return ShapedArray(shape, KeyType(KEY_IMPLS[name["key"]]))
@@ -274,6 +276,8 @@ def _placed(said: Mapping[str, Any], request: LoweringRequest) -> tuple[Any, Any
         return None if row is None else sharding_from_data(meshes[row["mesh"]], row)
 
     args, outs, asked = (tuple(read(r) for r in rows[k]) for k in ("arguments", "results", "asked"))
+    if None in args or None in outs or any(m.size != meshes[0].size for m in meshes):
+        raise ValueError("an argument or result without a sharding, or meshes of several sizes")
     request = request._replace(out_shardings=asked, views=tuple(meshes[1 : 1 + said["views"]]))
     if rows["written"] is None:
         return args, outs, request, None
@@ -306,16 +310,18 @@ def _executable(said: Mapping[str, Any], code: bytes, devices: tuple[Any, ...]) 
     )  # fmt: skip
 
 
-def _check_counts(program: CompiledProgram) -> None:
+def _check_counts(program: CompiledProgram, shown: Written | None) -> None:
     """Whether what was read fits together, so that running it cannot go astray."""
     record, consts, kept = program.record, len(program.consts), program.kept
     many = len(record.in_avals)
+    asked = program.request.out_shardings if program.request.mesh is not None else None
+    results = (program.out_shardings, asked, None if shown is None else shown.outs)
     fits = (
         record.in_tree.num_leaves == many == len(record.arg_paths()) == len(program.request.donated)
         and record.out_tree.num_leaves == len(record.out_avals)
         and all(type(k) is int and 0 <= k < many for k in kept)
         and (program.arg_shardings is None or len(program.arg_shardings) == consts + len(kept))
-        and (program.out_shardings is None or len(program.out_shardings) == len(record.out_avals))
+        and all(len(outs) == len(record.out_avals) for outs in results if outs is not None)
     )
     if not fits:
         raise errors.SavedProgramError(

@@ -544,6 +544,20 @@ def computation_cost(client: Client, of: Any) -> dict[str, float] | None:
     return None if analyse is None else dict(analyse(client, of.as_hlo_module()))
 
 
+BoundaryType = tuple[tuple[int, ...], np.dtype]
+
+
+def boundary_types(executable: Any) -> tuple[list[BoundaryType], list[BoundaryType]]:
+    """Shape and element type of each parameter and result on one device. XlaError where the platform tells none."""
+    proto = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+    shape = _hlo.XlaComputation(proto).program_shape()
+    result = shape.result_shape()
+    results = result.tuple_shapes() if result.is_tuple() else [result]
+    parameters, returned = ([(tuple(s.dimensions()), np.dtype(s.numpy_dtype())) for s in found]
+                            for found in (shape.parameter_shapes(), results))  # fmt: skip
+    return parameters, returned
+
+
 def hlo_text(executable: Any) -> str:
     """The optimised HLO."""
     return "\n".join(m.to_string() for m in executable.hlo_modules())

@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -246,6 +247,7 @@ def test_structures_as_data():
     for bad in (1, "x", {}, [], {"tuple": 3}, {"dict": ["a"], "of": []}, {"dict": [["a"]], "of": ["*"]}, {"node": "q"},
                 {"node": "nobody", "aux": "", "of": []}, {"named": "os.system", "of": []}, {"set": ["*"]}, deep,
                 {"default": "open", "keys": [], "of": []}, {"dict": ["a", "a"], "of": ["*", "*"]},
+                {"dict": ["b", "a"], "of": ["*", "*"]}, {"dict": ["b", 1], "of": ["*", "*"]},
                 {"named": [], "of": []}):  # fmt: skip
         with pytest.raises(errors.TreeError):
             tree_files.from_data(bad)
@@ -345,7 +347,8 @@ BROKEN = [
     (("shardings", "results", 0, "mesh"), 7), (("program", "kept"), [0, 1, 99]), (("program", "kept"), ["a", "b", "c"]),
     (("program", "donated"), [True]), (("program", "devices"), "4"),
     (("program", "devices"), 99), (("captured",), [{"shape": [9], "dtype": "float32"}]),
-    (("captured",), 4), (("target",), []), (("program",), {}),
+    (("captured",), 4), (("target",), []), (("program",), {}), (("shardings", "written"), []),
+    (("shardings", "asked"), []), (("results", "types", 0, "shape"), [1 << 70]),
 ]  # fmt: skip
 
 
@@ -353,6 +356,38 @@ BROKEN = [
 def test_descriptions_that_make_no_sense(content, path, value):
     with pytest.raises(errors.MeshrtError):
         load(altered(content, put(path, value)), devices=over(ONE))(*arguments(over(ONE)))
+
+
+VALUES = [
+    None, True, 0, 1, -1, 7, 1.5, "", "x", "q", "*", [], {}, [None], ["x"], ["x", "y"], {"a": 1}, "float32", "int4",
+    1 << 70, [0, 1, 2, 3], "spmd", {"open": True}, {"tuple": []}, {"mesh": 0},
+]  # fmt: skip
+
+
+def places(value, path=()):
+    """The paths to everything inside a JSON value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inside:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_descriptions_changed_at_random(content, seed):
+    """They load and run, or end in a typed error: XLA aborts the process where code and buffers do not fit."""
+    rng, loaded = random.Random(seed), 0
+    found = container.unpack(content, "it")
+    for _ in range(60):
+        description = json.loads(json.dumps(found.description))
+        path = rng.choice(list(places(description)))
+        put(path, rng.choice(VALUES))(description)
+        try:
+            program = load(container.pack(description, found.code, found.data), devices=over(ONE))
+            loaded += 1
+            program(*arguments(over(ONE)))
+        except errors.MeshrtError:
+            pass
+    assert 0 < loaded < 60
 
 
 def test_descriptions_without_a_part(content):
