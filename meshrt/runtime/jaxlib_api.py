@@ -563,6 +563,19 @@ def hlo_text(executable: Any) -> str:
     return "\n".join(m.to_string() for m in executable.hlo_modules())
 
 
+def register_target(name: str, function: Any, platform: str, api_version: int, **more: Any) -> None:
+    """Makes a function known to a platform's compiler as a custom call."""
+    try:
+        _xc.register_custom_call_target(name, function, platform, api_version, **more)
+    except XlaError as e:
+        raise errors.CompileError(f"XLA does not register {name!r} for {platform}: {e}") from None
+
+
+def include_dir() -> str:
+    """jaxlib's C++ headers."""
+    return os.path.join(os.path.dirname(jaxlib.version.__file__), "include")
+
+
 @functools.cache
 def register_cpu_kernels() -> None:
     """Makes jaxlib's LAPACK kernels known to the CPU compiler; JAX may have done so before."""

@@ -51,6 +51,7 @@ REASONS = {
     "custom_partitioning": "a function of the user's; tests/meshrt/experimental judges it",
     "mesh_region": "part of a program on a mesh; tests of Explicit axes judge it",
     "reshard": "the identity on one device; tests of Explicit axes judge it",
+    "ffi_call": "a function of another language; tests/meshrt/test_ffi.py judges it",
     "jit": "a call; tests of jit judge it",
     "linear_zero": "made by linearization of loops only; tests of control flow judge it",
     "device_put": "the identity on one device; test_places judges it",
