@@ -112,4 +112,8 @@ if not TYPE_CHECKING:  # a checker reports names that do not exist
     def __getattr__(name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "ffi":
+            from meshrt import ffi  # start-up time: few programs call functions of other languages
+
+            return ffi
         raise errors.MissingFunctionError(f"meshrt.{name} is not implemented; meshrt has {', '.join(__all__)}")

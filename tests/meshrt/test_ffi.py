@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import meshrt
-import meshrt.ffi
 from meshrt import NamedSharding, P, config, errors
 from meshrt.runtime import jaxlib_api
 
