@@ -6,6 +6,7 @@ The public names are JAX's, so a training script changes its import line:
     import meshrt.numpy as jnp
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 from meshrt import (
@@ -113,7 +114,6 @@ if not TYPE_CHECKING:  # a checker reports names that do not exist
         if name.startswith("__"):
             raise AttributeError(name)
         if name == "ffi":
-            from meshrt import ffi  # start-up time: few programs call functions of other languages
-
-            return ffi
+            # Start-up time: few programs call functions of other languages. (`from meshrt import` would ask here.)
+            return importlib.import_module("meshrt.ffi")
         raise errors.MissingFunctionError(f"meshrt.{name} is not implemented; meshrt has {', '.join(__all__)}")
