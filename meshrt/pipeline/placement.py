@@ -102,7 +102,7 @@ class Wanted:
 
     @property
     def traced_for(self) -> AbstractMesh | None:
-        """The mesh that `get_described_mesh` gives inside the function."""
+        """The mesh that `get_abstract_mesh` gives inside the function."""
         found = self.mesh if self.meshes else self.ambient
         return None if found is None else found.abstract_mesh
 
@@ -123,13 +123,18 @@ class Wanted:
                 self.concrete, self.concrete_origin = mesh, origin
             elif self.concrete is not mesh and self.concrete.flat_devices != mesh.flat_devices:
                 raise self._incompatible(self.concrete_origin, self.concrete, origin, mesh)
-        elif mesh.abstract_device is not None:
-            self.meant.append((mesh.abstract_device, origin))
+        else:
+            self.note_meant(mesh, origin)
         if abstract in self.meshes:
             return
         if self.meshes and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
             raise self._mismatch(abstract, origin, "an AbstractMesh names no devices, so how the two relate is unknown")
         self.meshes[abstract] = origin
+
+    def note_meant(self, mesh: AbstractMesh, origin: Origin) -> None:
+        """Remembers the kind of device that an AbstractMesh is for."""
+        if mesh.abstract_device is not None:
+            self.meant.append((mesh.abstract_device, origin))
 
     def _mismatch(self, mesh: AbstractMesh, origin: Origin, why: str) -> errors.MeshMismatchError:
         first, second = _text(next(iter(self.meshes.values()))), _text(origin)
@@ -315,6 +320,7 @@ class Wanted:
             if isinstance(place, AbstractMesh):
                 # That of a constraint asks for no devices, and asks nothing of a program on one device.
                 if any(m.shape_tuple == place.shape_tuple for m in self.meshes):
+                    self.note_meant(place, f"{called} at {where}")
                     continue  # that of a region where axes have other types
                 if self.mesh is not None or called == "shard_map":
                     self.add_mesh(place, f"{called} at {where}")

@@ -19,19 +19,24 @@ class _Context(threading.local):
     key        what calls are keyed by: `concrete`, or where there is none the abstract mesh with its device
     """
 
-    concrete: Any = None
-    abstract: Any = None
-    where: Any = None
-    tracing: bool = False
-    device: Any = None
-    key: Any = None
+    concrete: Any
+    abstract: Any
+    where: Any
+    tracing: bool
+    device: Any
+    key: Any
+
+    def __init__(self) -> None:  # once in each thread
+        self.concrete = self.abstract = self.where = self.device = self.key = None
+        self.tracing = False
 
     def swap(self, concrete: Any, abstract: Any, where: Any, tracing: bool, device: Any = None) -> Saved:
         """Sets all and returns the previous ones."""
-        previous = (self.concrete, self.abstract, self.where, self.tracing, self.device)
-        self.concrete, self.abstract, self.where = concrete, abstract, where
-        self.tracing, self.device = tracing, device
-        self.key = concrete if concrete is not None else abstract if device is None else (abstract, device)
+        here = self.__dict__  # this thread's; each attribute of a local costs a look for the thread
+        previous = (here["concrete"], here["abstract"], here["where"], here["tracing"], here["device"])
+        here["concrete"], here["abstract"], here["where"] = concrete, abstract, where
+        here["tracing"], here["device"] = tracing, device
+        here["key"] = concrete if concrete is not None else abstract if device is None else (abstract, device)
         return previous
 
 

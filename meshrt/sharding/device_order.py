@@ -19,7 +19,6 @@ import numpy as np
 from meshrt import errors
 from meshrt.sharding.axes import axis_sizes_of
 from meshrt.sharding.devices import lookup
-from meshrt.sharding.torus import assign
 
 __all__ = ["create_device_mesh", "create_hybrid_device_mesh", "granules", "may_split"]
 
@@ -80,6 +79,8 @@ def create_device_mesh(
     if order is not None:
         return _array([found[i] for i in order]).reshape(shape)
     if platform == "tpu":
+        from meshrt.sharding.torus import assign  # start-up time: only tori need it
+
         physical = _physical_mesh(found)
         if contiguous_submeshes:
             physical = _turned(physical, shape)
