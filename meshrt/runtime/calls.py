@@ -15,13 +15,13 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from meshrt import errors
 
-__all__ = ["Calls", "HostFunction", "effects_barrier"]
+__all__ = ["Calls", "HostFunction", "busy_devices", "effects_barrier"]
 
 
 class HostFunction(Protocol):
@@ -39,10 +39,10 @@ class HostFunction(Protocol):
 class Calls:
     """The callbacks of one program on one list of devices: makes what jaxlib calls, and knows what they raised."""
 
-    __slots__ = ("_failed", "_lock", "_running", "callbacks", "is_alone")
+    __slots__ = ("_failed", "_lock", "_running", "callbacks", "devices", "is_alone")
 
-    def __init__(self, callbacks: Sequence[HostFunction], num_devices: int):
-        self.callbacks, self.is_alone = tuple(callbacks), num_devices == 1
+    def __init__(self, callbacks: Sequence[HostFunction], devices: Sequence[Any]):
+        self.callbacks, self.devices, self.is_alone = tuple(callbacks), frozenset(devices), len(devices) == 1
         self._lock = threading.Lock()
         self._failed: list[tuple[HostFunction, BaseException]] = []
         self._running = 0
@@ -57,7 +57,7 @@ class Calls:
                 return callback.nothing(values)
             try:
                 # In a context of its own: XLA may call from its own threads or from the one that launched the program.
-                return contextvars.Context().run(_inside, callback, values)
+                return contextvars.Context().run(_inside, callback, values, self.devices)
             except BaseException as e:
                 self._failed.append((callback, e))
                 if self.is_alone:
@@ -99,13 +99,19 @@ def _explained(callback: HostFunction, error: BaseException) -> errors.CallbackE
 _calling = threading.local()
 
 
-def _inside(callback: HostFunction, values: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    depth = getattr(_calling, "depth", 0)
-    _calling.depth = depth + 1
+def _inside(callback: HostFunction, values: Sequence[np.ndarray], devices: frozenset[Any]) -> tuple[np.ndarray, ...]:
+    around = busy_devices()
+    _calling.devices = devices if around is None else around | devices
     try:
         return callback.run(values)
     finally:
-        _calling.depth = depth
+        _calling.devices = around
+
+
+def busy_devices() -> frozenset[Any] | None:
+    """The devices of the programs that wait for the callback which this thread runs; None outside of callbacks."""
+    found: frozenset[Any] | None = getattr(_calling, "devices", None)
+    return found
 
 
 class _Pending:
@@ -142,5 +148,5 @@ def effects_barrier() -> None:
     1.0
     >>> meshrt.effects_barrier()
     """
-    if not getattr(_calling, "depth", 0):
+    if busy_devices() is None:
         _pending.wait()

@@ -21,7 +21,7 @@ from jaxlib.mlir import ir
 from meshrt import config, errors
 from meshrt.heuristics import KEPT_DEVICE_SETS
 from meshrt.runtime import backend, compile_cache, events, jaxlib_api
-from meshrt.runtime.calls import Calls, HostFunction
+from meshrt.runtime.calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.flight import flight_of
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
@@ -169,7 +169,7 @@ class PortableExecutable:
         with self._lock:
             found = self._loaded.get(devices)
             if found is None:
-                calls = Calls(self.host_callbacks, len(devices))
+                calls = Calls(self.host_callbacks, devices)
                 found = self._loaded[devices] = LoadedExecutable(self, self._bind(devices, calls), devices, calls)
                 if len(self._loaded) > KEPT_DEVICE_SETS:
                     del self._loaded[next(iter(self._loaded))]
@@ -356,7 +356,9 @@ class LoadedExecutable:
         """`run(buffers) -> buffers` with everything that can be prepared done; `handlers` make the results' buffers."""
         if self.calls.callbacks:
             return _awaiting_runner(self.execute_sharded, handlers, self.calls)
-        return _runner(self.execute_sharded, handlers, self.flight)
+        run = _runner(self.execute_sharded, handlers, self.flight)
+        # Only calls that are made ready inside of callbacks are looked at: others shall not pay for it.
+        return run if len(self.devices) == 1 or busy_devices() is None else _refusing_runner(run, self.devices)
 
     def layouts(self) -> tuple[list[Layout], list[Layout]]:
         """How the arguments and the results of one device lie in its memory.
@@ -412,3 +414,21 @@ def _awaiting_runner(execute: Callable, handlers: list[Any], calls: Calls) -> Ca
         return out
 
     return run
+
+
+def _refusing_runner(
+    run: Callable[[Sequence[Any]], list[Any]], devices: tuple[Any, ...]
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """For programs of several devices that callbacks run: those devices may be waiting for the callback."""
+
+    def run_unless_busy(buffers: Sequence[Any]) -> list[Any]:
+        busy = (busy_devices() or frozenset()).intersection(devices)
+        if len(busy) > 1:
+            raise errors.ExecutionError(
+                f"a callback runs a program on the {len(devices)} devices {[d.id for d in devices]}, of which "
+                f"{sorted(d.id for d in busy)} wait for the callback in the program that called it: neither could ever "
+                "end. Compute on one device in callbacks (a value that a callback gets is on one), or with NumPy"
+            )
+        return run(buffers)
+
+    return run_unless_busy

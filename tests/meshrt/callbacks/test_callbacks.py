@@ -256,6 +256,18 @@ def test_callbacks_may_use_meshrt():
     np.testing.assert_allclose(np.asarray(f(X)), want, rtol=1e-6)
 
 
+def test_a_callback_that_would_wait_for_itself_is_refused():
+    mesh = mesh_of(4)
+    x = put(X, mesh, "x")
+    g = meshrt.jit(lambda v: (v * 2).sum())
+    g(x)
+    f = lambda x: meshrt.pure_callback(lambda v: v + float(g(put(X, mesh, "x"))), like, x)
+    like = meshrt.ShapeDtypeStruct((8,), "float32")
+    with pytest.raises(errors.CallbackError, match="wait for the callback in the program that called it"):
+        meshrt.jit(f)(x)
+    np.testing.assert_array_equal(np.asarray(meshrt.jit(f)(X)), X + 56)  # one device does not keep the others waiting
+
+
 def test_effects_barrier_waits_for_other_threads():
     seen, started, go = [], threading.Event(), threading.Event()
 
