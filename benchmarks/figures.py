@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.peers import Pairs, Peers, alternate
+from benchmarks.peers import Pairs, Peers, alternate, start_seconds
 from meshrt.runtime.hlo import axes_of_groups, collectives, sent_bytes
 
 __all__ = ["FIGURES", "Effort", "Figure", "Result"]
@@ -117,6 +118,7 @@ def _devices(effort: Effort) -> list[Result]:
             ("the demo's model", DEMO, {}, 0.1, 0.03),
             ("short batches", {**DEMO, **SHORT_BATCH}, {}, 0.1, 0.03),
             ("less a later call", DEMO, {"less_later": True}, None, None),
+            ("six unrolled layers, less a later call", unrolled(6), {"less_later": True}, 0.12, 0.05),
         ):
             task = {"model": model, "mesh": MESH, **extra}
             ours = lambda: peers.ours("second_device_set", **task)
@@ -139,6 +141,19 @@ def _arrays(effort: Effort) -> list[Result]:
                 must, goal = (None, None) if way == "fetch" else (1.0, 0.8)
                 results.append(Result.of(f"{what}, {size}", pairs, must, goal))
     return results
+
+
+@figure("start", "import to the end of the first step, in a new process")
+def _start(effort: Effort) -> list[Result]:
+    out = []
+    with tempfile.TemporaryDirectory() as root:
+        for name, warm, must, goal in (("nothing cached", False, 0.75, 0.6), ("warm disk cache", True, 0.5, 0.3)):
+            folder = lambda package, warm=warm: f"{root}/{package}" if warm else None
+            ours = lambda: start_seconds("meshrt", DEMO, MESH, folder("meshrt"))
+            theirs = lambda: start_seconds("jax", DEMO, MESH, folder("jax"))
+            taken = alternate(ours, theirs, effort.pairs(7), warm=1)  # the discarded pair fills the directories
+            out.append(Result.of(f"import to the end of the first step, {name}", taken, must=must, goal=goal))
+    return out
 
 
 @figure("calls", "overhead of calling a compiled function")

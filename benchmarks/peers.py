@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Pairs", "Peer", "PeerError", "Peers", "alternate"]
+__all__ = ["Pairs", "Peer", "PeerError", "Peers", "alternate", "start_seconds"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,15 +23,33 @@ class PeerError(RuntimeError):
     """A task failed in a peer's process; the message ends with the peer's own traceback."""
 
 
+def environment(devices: int) -> dict[str, str]:
+    """That of a process that is measured: as many CPU devices, and no settings of whoever measures."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MESHRT_", "JAX_"))}
+    env["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    env["MESHRT_PLATFORMS"] = env["JAX_PLATFORMS"] = "cpu"
+    env["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    env["PYTHONHASHSEED"] = "0"
+    return env
+
+
+def start_seconds(package: str, model: dict[str, Any], mesh: dict[str, int], directory: str | None = None) -> float:
+    """What `benchmarks.start` measures, in a new process."""
+    given = [package, json.dumps(model), json.dumps(mesh), *([directory] if directory is not None else [])]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.start", *given], cwd=ROOT, env=environment(8), text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise PeerError(f"the {package} process ended with code {done.returncode}:\n{done.stderr}")
+    return float(done.stdout.split()[-1])
+
+
 class Peer:
     """A process that has imported one package, `meshrt` or `jax`, and runs tasks of `benchmarks.tasks` on request."""
 
     def __init__(self, package: str, devices: int = 8):
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("MESHRT_", "JAX_"))}
-        env["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-        env["MESHRT_PLATFORMS"] = env["JAX_PLATFORMS"] = "cpu"
-        env["TF_CPP_MIN_LOG_LEVEL"] = "2"
-        env["PYTHONHASHSEED"] = "0"
+        env = environment(devices)
         self.package = package
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", package], cwd=ROOT, env=env, text=True,

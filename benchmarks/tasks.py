@@ -142,6 +142,14 @@ class Tasks:
             self.jax.block_until_ready(step(out[0], tokens))
             return first - (time.perf_counter() - start)
 
+    def first_step(self, model: dict[str, Any], mesh: dict[str, int]) -> None:
+        """Initialises a model and runs one step of it."""
+        built = self._model(model)
+        concrete = self._mesh(mesh)
+        with self.jax.set_mesh(concrete):
+            state, tokens = self._state(built, concrete)
+            self.jax.block_until_ready(built.jitted_step()(state, tokens))
+
     def step_time(self, model: dict[str, Any], mesh: dict[str, int], steps: int) -> float:
         """Seconds per training step, each awaited; compiled on the first request."""
         key = ("steps", tuple(model.items()), tuple(mesh.items()))

@@ -285,6 +285,7 @@ def rows_columns(a, b):
 
 # --- Work that a sharded batch leaves local.
 
+
 def _positive(rng, shape):
     m = rng.standard_normal(shape)
     return m @ m.swapaxes(-1, -2) / shape[-1] + 2 * jnp.eye(shape[-1])
