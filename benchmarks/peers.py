@@ -30,6 +30,8 @@ def environment(devices: int) -> dict[str, str]:
     env["MESHRT_PLATFORMS"] = env["JAX_PLATFORMS"] = "cpu"
     env["TF_CPP_MIN_LOG_LEVEL"] = "2"
     env["PYTHONHASHSEED"] = "0"
+    # Installed packages have their bytecode, so a checkout may write its own.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     return env
 
 

@@ -17,10 +17,32 @@ dimension 1 of <%1 tensor<16x32xf32>, argument 1> is annotated with axis 'model'
 
 from __future__ import annotations
 
-from . import errors
-from .pipeline import STAGES, Options
-from .program import read
-from .propagated import Propagated, run
-from .rules import register_sharding_rule
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import errors
+    from .pipeline import STAGES, Options
+    from .program import read
+    from .propagated import Propagated, run
+    from .rules import register_sharding_rule
 
 __all__ = ["STAGES", "Options", "Propagated", "errors", "read", "register_sharding_rule", "run"]
+
+# Start-up time: each of these takes 40 ms to import with all that it needs, and programs that are found on disk, or run
+# on one device, need none.
+_PLACES = {
+    "STAGES": "pipeline", "Options": "pipeline", "Propagated": "propagated", "errors": None, "read": "program",
+    "register_sharding_rule": "rules", "run": "propagated",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = _PLACES[name]
+    found: object = importlib.import_module(f".{place or name}", __name__)
+    if place is not None:
+        found = getattr(found, name)
+    globals()[name] = found
+    return found

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import errors
 from meshrt.core import source
@@ -40,10 +40,10 @@ from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.typed import entries_of, type_sharding
 from propagation.collector import collector_paused
-from propagation.graph import Func
 from propagation.model import FactorType, OpRule
-from propagation.rules import RuleCache, RuleOptions
-from propagation.written import program_of
+
+if TYPE_CHECKING:
+    from propagation.graph import Func
 
 __all__ = ["by_rule", "operation_rules", "shardings"]
 
@@ -196,6 +196,9 @@ def _lowered_rules(
         eqn = Eqn(primitive, [Var(a) for a in avals], [Var(t) for t in types], params, UNKNOWN, NO_EFFECTS)
         out = primitive.lower(ctx, eqn, *function.args)
         function.ret(out if primitive.multiple_results else [out])
+        # Start-up time: programs without Explicit axes that are found on disk, or run on one device, need no rules.
+        from propagation.written import program_of
+
         program = program_of(module.writer)
         return _Reader(program).rules(program.main)
 
@@ -205,6 +208,9 @@ class _Reader:
 
     def __init__(self, program: Any):
         self.program = program
+        # Start-up time: as above.
+        from propagation.rules import RuleCache, RuleOptions
+
         self.cache = RuleCache(RuleOptions(chlo=True))
         self.steps: list[Step] = []
         self.count = 0

@@ -19,7 +19,6 @@ from meshrt.sharding.mesh import AxisType
 from meshrt.sharding.named import NamedSharding
 from propagation.asm import ModuleWriter
 from propagation.quoting import quote
-from propagation.written import program_of
 
 if TYPE_CHECKING:
     from propagation.program import Program
@@ -50,6 +49,9 @@ class LoweredModule:
 
     def program(self) -> Program:
         """The module as a new `Program`, which the caller may change; no text is made."""
+        # Start-up time: a program that is found on disk, or runs on one device, is never propagated.
+        from propagation.written import program_of
+
         return program_of(self.writer)
 
 
@@ -109,7 +111,12 @@ def lower_module(
         if getattr(const, "is_deleted", bool)():
             raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
     return LoweredModule(
-        lowering.writer, tuple(c for _, c in passed), tuple(kept), symbol, lowering.customs, tuple(lowering.callbacks),
+        lowering.writer,
+        tuple(c for _, c in passed),
+        tuple(kept),
+        symbol,
+        lowering.customs,
+        tuple(lowering.callbacks),
         tuple(lowering.inspections),
     )
 

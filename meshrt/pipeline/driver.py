@@ -325,9 +325,7 @@ class Driver:
             found = self.lowered[record, request] = lower(record, request)
         return found
 
-    def propagate(
-        self, lowered: Lowered, propagator: str, devices: tuple[Any, ...] | None
-    ) -> propagation.Propagated:
+    def propagate(self, lowered: Lowered, propagator: str, devices: tuple[Any, ...] | None) -> propagation.Propagated:
         """`devices` are for those who ask for shardings in the program (`debug.inspect_array_sharding`)."""
         key = (lowered.record, lowered.request, propagator)
         found = self.propagated.get(key)

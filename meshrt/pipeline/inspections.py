@@ -15,8 +15,6 @@ from meshrt.sharding.common import as_seen_on
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
-from propagation.attributes import string
-from propagation.edits import Edits
 from propagation.model import TensorSharding
 
 __all__ = ["Inspected", "answer", "answer_on_one_device", "taken_out"]
@@ -26,6 +24,10 @@ Inspected = Sequence[tuple[Inspection, TensorSharding | None]]
 
 def taken_out(result: propagation.Propagated, inspections: Sequence[Inspection]) -> Inspected:
     """Removes the marks from the program; for each the sharding of its value."""
+    # Start-up time: few programs are inspected.
+    from propagation.attributes import string
+    from propagation.edits import Edits
+
     found: list[tuple[Inspection, TensorSharding | None]] = []
     edits = Edits()
     for op in result.program.ops():

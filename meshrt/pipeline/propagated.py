@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import propagation
 from meshrt import config, errors
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.pipeline.explain import explain, missing
 from meshrt.pipeline.inspections import Inspected, taken_out
 from meshrt.pipeline.lowered import Lowered
-from meshrt.pipeline.names import names_of
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.runtime import shardy
 from meshrt.sharding.common import is_refinement, with_parts
@@ -98,11 +96,19 @@ class Propagated(UnboundStation):
         name in `as_text()` (`%3:0`) or, for what is computed there, a source line (`train.py:57:0`). InspectError if it
         names nothing.
         """
+        # Start-up time: a program that is found on disk is never propagated.
+        from meshrt.pipeline.explain import explain
+        from meshrt.pipeline.names import names_of
+
         return "\n".join(explain(self.result, query, *names_of(self.lowered)))
 
     def missing(self) -> list[str]:
         """What stayed whole along a dimension though an operand or result beside it is sharded there, and what stopped
         the axes: a line each, in the program's names. `.result.missing()` has the same as objects."""
+        # Start-up time: as above.
+        from meshrt.pipeline.explain import missing
+        from meshrt.pipeline.names import names_of
+
         return missing(self.result, *names_of(self.lowered))
 
     def as_text(self) -> str:

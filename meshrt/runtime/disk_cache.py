@@ -23,7 +23,7 @@ import json
 import os
 import stat
 import struct
-import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -127,7 +127,8 @@ class DiskCache:
         """Stores an entry, in one step as others see it. OSError if it cannot be."""
         description = json.dumps({"created": time.time(), **about}).encode()
         data = struct.pack("<I", len(description)) + description + content
-        handle, temporary = tempfile.mkstemp(dir=self.root, prefix=f".{name[:16]}-", suffix=".tmp")
+        temporary = self.root / f".{name[:16]}-{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}.tmp"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(_MAGIC + _digest(name, data) + data)

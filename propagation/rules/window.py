@@ -33,9 +33,7 @@ def convolution(op: Op, options: RuleOptions) -> OpRule:
     return builder.build()
 
 
-def _add_spatial(
-    builder: RuleBuilder, sizes: tuple[int, int, int], dims: tuple[int, int, int], newest: bool
-) -> None:
+def _add_spatial(builder: RuleBuilder, sizes: tuple[int, int, int], dims: tuple[int, int, int], newest: bool) -> None:
     """The factors of a spatial dimension; `sizes` are those of the input, the output (windows) and the kernel (window).
 
     The input's dimension has two, of which the larger is major, so that it gets the axes first: one of the windows,
