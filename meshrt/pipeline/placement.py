@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from meshrt import errors, tree_util
@@ -127,6 +128,8 @@ class Wanted:
             self.note_meant(mesh, origin)
         if abstract in self.meshes:
             return
+        if isinstance(mesh, Mesh):
+            origin = partial(_made, mesh, origin)
         if self.meshes and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
             raise self._mismatch(abstract, origin, "an AbstractMesh names no devices, so how the two relate is unknown")
         self.meshes[abstract] = origin
@@ -467,6 +470,10 @@ def _way_out(first: str, second: str) -> str:
         "Use shardings over the same mesh, move one of the arrays with meshrt.device_put before the call, or name an "
         "AbstractMesh where no devices are meant"
     )
+
+
+def _made(mesh: Mesh, origin: Origin) -> str:
+    return f"{_text(origin)} (its mesh made at {mesh.source})"
 
 
 def _on(where: Mesh | Sequence[Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -68,6 +68,17 @@ class Sharding:
     def addressable_devices(self) -> set[Any]:
         """The devices that belong to this process."""
         return {d for d in self.device_assignment if d.process_index == d.client.process_index()}
+
+    @property
+    def has_addressable_devices(self) -> bool:
+        """Whether this process has one of the devices."""
+        return bool(self.addressable_devices)
+
+    def __copy__(self) -> Self:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
 
     @property
     def is_fully_addressable(self) -> bool:

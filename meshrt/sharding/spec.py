@@ -180,6 +180,12 @@ class PartitionSpec:
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (self.partitions, self.unreduced, self.reduced, self.unreduced_kind))
 
+    def __copy__(self) -> PartitionSpec:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: Any) -> PartitionSpec:
+        return self
+
     def update(
         self, partitions: Any = None, unreduced: Any = None, reduced: Any = None, unreduced_kind: Any = None
     ) -> PartitionSpec:

@@ -410,6 +410,29 @@ def test_002_29_sizes_are_ints():
     assert all(type(s) is int for s in AbstractMesh((np.int64(4),), ("x",)).axis_sizes)
 
 
+def test_meshes_of_shapes_without_a_common_one_name_both_lines():
+    with pytest.raises(errors.MeshMismatchError) as e:
+        meshrt.jit(lambda a: a + 1, out_shardings=NamedSharding(AbstractMesh((8,), ("q",)), P("q")))(
+            on(of(ONE), np.ones(8), "x")
+        )
+    for part in ("AbstractMesh('q': 8", "AbstractMesh('x': 4", "argument a of", "out_shardings of", "its mesh made at"):
+        assert part in str(e.value), part
+
+
+def test_copies_are_the_same_object():
+    import copy
+
+    mesh = Mesh(np.array([object(), object()]), ("x",))
+    for value in (
+        mesh,
+        mesh.abstract_mesh,
+        P("x", P.UNCONSTRAINED),
+        NamedSharding(mesh, P("x")),
+        NamedSharding(of(ONE), P("x")),
+    ):
+        assert copy.copy(value) is value and copy.deepcopy({"a": [value]})["a"][0] is value
+
+
 def test_a_mesh_of_one_device_without_axes():
     mesh = Mesh(np.array(meshrt.devices()[3]), ())
     x = meshrt.device_put(np.ones(4), NamedSharding(mesh, P()))
