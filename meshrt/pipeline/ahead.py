@@ -158,9 +158,15 @@ def compile_for_topology(
     """Partitions with the topology's costs and compiles with its compiler. `lowered` is for that platform.
 
     Raises:
+      UnsupportedError: the program has callbacks.
       MeshMismatchError: the program's mesh is not of the topology's size.
       MissingCompilerError, DeviceMemoryError, CompileError: see `runtime.topology.compile_for`.
     """
+    if lowered.module.callbacks:
+        raise errors.UnsupportedError(
+            f"{lowered.fun_name} calls back into Python ({lowered.module.callbacks[0].name}), and {topology.spec} is "
+            "not here to call: take the callbacks out to compile it for that hardware"
+        )
     mesh, partitioned, mode, text = lowered.mesh, None, "replica", lowered.module.text
     if mesh is None and topology.devices != 1:
         raise errors.MeshMismatchError(

@@ -256,6 +256,34 @@ def test_callbacks_may_use_meshrt():
     np.testing.assert_allclose(np.asarray(f(X)), want, rtol=1e-6)
 
 
+def test_the_mesh_of_an_operand_may_be_another_than_that_in_context():
+    """Reference 5.26: what counts are the devices that the program runs on."""
+    like = meshrt.ShapeDtypeStruct((8,), "float32")
+    f = lambda x: meshrt.pure_callback(lambda v: np.asarray(v) * 2, like, x) + x
+    with meshrt.set_mesh(mesh_of(2, 2)):
+        for x in (put(X, mesh_of(4), "x"), X):
+            np.testing.assert_array_equal(np.asarray(meshrt.jit(f)(x)), 3 * X)
+            np.testing.assert_array_equal(np.asarray(f(x)), 3 * X)
+    backwards = mesh_of(4, devices=meshrt.devices()[3::-1])
+    np.testing.assert_array_equal(np.asarray(meshrt.jit(f)(put(X, backwards, "x"))), 3 * X)
+
+
+def test_programs_of_several_threads_call_back_apart():
+    like, failed = meshrt.ShapeDtypeStruct((8,), "float32"), []
+
+    def work(i):
+        f = meshrt.jit(lambda x: io_callback(lambda v: np.asarray(v) + i, like, x, ordered=True))
+        x = put(X, mesh_of(2, devices=meshrt.devices()[2 * i : 2 * i + 2]), "x")
+        failed.extend(i for _ in range(20) if not np.array_equal(np.asarray(f(x)), X + i))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed
+
+
 def test_a_callback_that_would_wait_for_itself_is_refused():
     mesh = mesh_of(4)
     x = put(X, mesh, "x")
@@ -391,5 +419,7 @@ def test_sharding_of_a_callback_is_refused():
 
 def test_hardware_that_is_not_here_cannot_call_back():
     traced = meshrt.jit(lambda x: (meshrt.debug.print("{}", x), x)[1]).trace(X)
+    with pytest.raises(NotImplementedError, match=r"callback|call Python"):
+        traced.lower().compile(topology="h100:1")
     with pytest.raises(NotImplementedError, match="a program for tpu cannot call Python functions"):
         traced.lower(lowering_platforms=("tpu",))
