@@ -173,6 +173,31 @@ def _calls(effort: Effort) -> list[Result]:
     return out
 
 
+@figure("shard_map", "calls of mapped functions, and staging of a step written with shard_map")
+def _shard_map(effort: Effort) -> list[Result]:
+    out = []
+    with Peers() as peers:
+        for name, jitted, calls, must, goal in (
+            ("eager shard_map call", False, 3, 0.5, 0.1),
+            ("call of jit(shard_map), 2 arguments, 8 devices", True, 1000, 1.0, 0.8),
+        ):
+            task = {"jitted": jitted, "calls": calls}
+            ours, theirs = (
+                lambda: peers.ours("shard_map_call", **task),
+                lambda: peers.theirs("shard_map_call", **task),
+            )
+            out.append(Result.of(name, alternate(ours, theirs, effort.pairs(11), warm=1), must, goal))
+        task = {"layers": 12, "mesh": MESH}
+        taken = alternate(
+            lambda: peers.ours("shard_map_trace_lower", **task),
+            lambda: peers.theirs("shard_map_trace_lower", **task),
+            effort.pairs(7),
+            warm=1,
+        )
+        out.append(Result.of("trace + lower with shard_map, 12 layers", taken, 0.4, 0.2))
+    return out
+
+
 @figure("steps", "step time of the demo's model, same mesh, same annotations")
 def _steps(effort: Effort) -> list[Result]:
     with Peers() as peers:

@@ -239,6 +239,70 @@ class Tasks:
                 self.jax.block_until_ready(made)
             total += time.perf_counter() - start
         return total / calls
+    # -- shard_map -------------------------------------------------------------------------------------------
+
+    def shard_map_call(self, jitted: bool, calls: int) -> float:
+        """Seconds per call of a mapped function of two arrays, in `jit` or eager. Eager calls communicate, and each one
+        is awaited: XLA's CPU clients may deadlock on many unawaited collectives.
+        """
+        key = ("shard_map", jitted)
+        if key not in self._prepared:
+            jax, spec, mesh = self.jax, self.jax.sharding.PartitionSpec("data"), self._mesh({"data": 8})
+            total = (lambda a: 1.0) if jitted else (lambda a: jax.lax.psum(a.sum(), "data"))
+            body = lambda a, b: self.jnp.tanh(a) * b + total(a)
+            function = jax.shard_map(body, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+            x = np.arange(16, dtype=np.float32)
+            arguments = [jax.device_put(x, jax.sharding.NamedSharding(mesh, spec)) for _ in range(2)]
+            self._prepared[key] = jax.jit(function) if jitted else function, arguments
+            jax.block_until_ready(self._prepared[key][0](*arguments))
+        function, arguments = self._prepared[key]
+        start = time.perf_counter()
+        for i in range(calls):
+            out = function(*arguments)
+            if not jitted or i % IN_FLIGHT == IN_FLIGHT - 1:
+                self.jax.block_until_ready(out)
+        self.jax.block_until_ready(out)
+        return (time.perf_counter() - start) / calls
+
+    def shard_map_trace_lower(self, layers: int, mesh: dict[str, int]) -> float:
+        """Seconds from a train step whose layers are written with shard_map to lowered StableHLO."""
+        step, arguments = self._mapped_step(layers, self._mesh(mesh))
+        start = time.perf_counter()
+        step.trace(*arguments).lower(lowering_platforms=("cpu",))
+        return time.perf_counter() - start
+
+    def _mapped_step(self, layers: int, mesh: Any, width: int = 128, heads: int = 4) -> tuple[Any, Any]:
+        """Tensor parallel layers over "model", samples over "data", written per device."""
+        jax, jnp, P = self.jax, self.jnp, self.jax.sharding.PartitionSpec
+
+        def block(x: Any, w: dict[str, Any]) -> Any:
+            norm = lambda x: x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+            q, k, v = (jnp.einsum("btd,dhk->bthk", norm(x), w[n]) for n in "qkv")
+            weights = jax.nn.softmax(jnp.einsum("bqhk,bthk->bhqt", q, k) / q.shape[-1] ** 0.5, axis=-1)
+            mixed = jnp.einsum("bhqt,bthk->bqhk", weights, v)
+            x = x + jax.lax.psum(jnp.einsum("bqhk,hkd->bqd", mixed, w["o"]), "model")
+            return x + jax.lax.psum(jax.nn.gelu(norm(x) @ w["up"]) @ w["down"], "model")
+
+        specs = {n: P(None, "model") for n in ("q", "k", "v", "up")} | {n: P("model") for n in ("o", "down")}
+        layer = jax.shard_map(block, mesh=mesh, in_specs=(P("data"), specs), out_specs=P("data"))
+
+        def loss(params: list[Any], x: Any) -> Any:
+            for w in params:
+                x = layer(x, w)
+            return (x * x).mean()
+
+        def step(params: list[Any], x: Any) -> tuple[Any, Any]:
+            value, grads = jax.value_and_grad(loss)(params, x)
+            return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+        shapes = dict.fromkeys("qkv", (width, heads, width // heads)) | {
+            "o": (heads, width // heads, width), "up": (width, 4 * width), "down": (4 * width, width)
+        }  # fmt: skip
+        make = lambda shape, spec: jax.ShapeDtypeStruct(
+            shape, np.float32, sharding=jax.sharding.NamedSharding(mesh, spec)
+        )
+        params = [{n: make(s, specs[n]) for n, s in shapes.items()} for _ in range(layers)]
+        return jax.jit(step), (params, make((16, 32, width), P("data")))
 
     # -- communication ---------------------------------------------------------------------------------------
 
