@@ -86,7 +86,7 @@ class Missing:
 
 def axes_text(axes: Iterable[AxisRef]) -> str:
     """`'a', 'b':(2)4`."""
-    return ", ".join(str(a) if hasattr(a, "pre") and a.pre > 1 else repr(a.name) for a in axes)
+    return ", ".join(f"{a.name!r}:({a.pre}){a.size}" if a.pre > 1 else repr(a.name) for a in axes)
 
 
 def obstacles(

@@ -13,7 +13,7 @@ from meshrt.pipeline.inspections import Inspected, taken_out
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.runtime import shardy
-from meshrt.sharding.common import is_refinement, with_parts
+from meshrt.sharding.common import as_seen_on, is_refinement, with_parts
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
@@ -145,8 +145,8 @@ def boundary_shardings(result: Any, lowered: Lowered) -> tuple[tuple[NamedShardi
     """
     mesh = lowered.mesh
     assert mesh is not None, "a program of several devices has a mesh"
-    args = tuple(named(s, mesh) for s in result.arg_shardings)
-    outs = tuple(named(s, mesh) for s in result.result_shardings)
+    args = tuple(_shown(named(s, mesh), lowered) for s in result.arg_shardings)
+    outs = tuple(_shown(named(s, mesh), lowered) for s in result.result_shardings)
     if not lowered.request.uneven:
         return args, outs
     record, module = lowered.record, lowered.module
@@ -154,6 +154,13 @@ def boundary_shardings(result: Any, lowered: Lowered) -> tuple[tuple[NamedShardi
     return tuple(map(_uneven_where_needed, args, avals)), tuple(
         map(_uneven_where_needed, outs, record.closed.out_avals)
     )
+
+
+def _shown(sharding: NamedSharding, lowered: Lowered) -> NamedSharding:
+    """A sharding over parts of the axes of a joint mesh, over a mesh that the user named if that can be."""
+    if sharding.mesh is lowered.mesh:
+        return sharding
+    return next((seen for view in lowered.request.views if (seen := as_seen_on(sharding, view))), sharding)
 
 
 def _uneven_where_needed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:

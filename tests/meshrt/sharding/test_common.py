@@ -177,6 +177,9 @@ def test_meshes_without_a_common_refinement_share_a_program(specs, partitioner):
     assert found[1].sharding.mesh is one
     np.testing.assert_array_equal(pinned, 2 * Z + 1)
     assert pinned.sharding == NamedSharding(one, P(None, "b"))
+    compiled = f.lower(x, y).compile()
+    assert [s.mesh for s in compiled.input_shardings[0]] == [one, other] or not specs[0].axes
+    assert "AxisRef(" not in f.lower(x, y).propagate().explain("result[0]:0")
 
 
 def test_such_programs_move_to_other_devices_too():
