@@ -19,7 +19,7 @@ from meshrt.core.types import ShapedArray
 if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
 
-__all__ = ["OUT_SHARDING", "Completion", "asked", "complete", "declared", "undeclared"]
+__all__ = ["OUT_SHARDING", "Completion", "asked", "complete", "declared", "moved_as", "undeclared"]
 
 Shardings = Callable[["Primitive", Sequence[ShapedArray], dict[str, Any], Sequence[ShapedArray]], Sequence[Any]]
 
@@ -39,6 +39,8 @@ class Completion:
 
     shardings: ClassVar[Shardings]
     asked: ClassVar[Callable[[Any, int, str], Any]]
+    # (mesh, ndim, unreduced, reduced) -> the sharding of a type that says only this (`meshrt.sharding.typed`).
+    sums: ClassVar[Callable[[Any, int, frozenset[Any], frozenset[Any]], Any]]
 
 
 def complete(
@@ -70,6 +72,19 @@ def declared(aval: ShapedArray, others: Iterable[Any]) -> dict[str, Any]:
     if known is None:
         return {}
     return {OUT_SHARDING: aval.sharding if aval.sharding is not None else known.replicated(aval.ndim)}
+
+
+def moved_as(aval: ShapedArray, x: ShapedArray) -> dict[str, Any]:
+    """`declared` for what only moves the elements of a value of type `x`: it stays the partial sum, or copy, it is."""
+    params = declared(aval, [x])
+    if params:
+        wanted: Any = params[OUT_SHARDING]
+        own: Any = x.sharding.spec if x.sharding is not None else None
+        sums = (own.unreduced, own.reduced) if own is not None else (frozenset(), frozenset())
+        if (wanted.spec.unreduced, wanted.spec.reduced) != sums:
+            spec = wanted.spec.update(unreduced=sums[0], reduced=sums[1])
+            params = {OUT_SHARDING: wanted.update(spec=spec)}
+    return params
 
 
 def undeclared(params: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,9 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import binary_operands, has_kind
 from meshrt.core.basic.shapes import canonical_axis, linear_jvp, reduce_sum_p
+from meshrt.core.basic.sums import preduced_p, reduced_vary_p, unreduced_psum_p, vary_unreduced_p
 from meshrt.core.basic.varying import psum_invariant, pvary_p
+from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import Tracer
@@ -218,6 +220,8 @@ def _psum_leaf(call: Call, x: Any) -> Any:
     even = call.groups is None or len({len(g) for g in call.groups}) == 1
     if not isinstance(x, Tracer) and even:
         return x * call.size if isinstance(x, int | float | complex) else times(x, call.size)
+    if call.is_partial(x):
+        return unreduced_psum_p.bind(x, axes=call.names, mesh=call.mesh)
     if call.groups is not None:
         if call.is_checked:
             raise _grouped(call)
@@ -403,9 +407,12 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 
     Args:
       to: "varying": what is the same on all devices along the axis becomes a value of which each has its own.
+        "reduced": what is the same on all devices becomes one whose cotangents are partial sums. "unreduced": what
+        varies becomes a partial sum, which `psum` or `psum_scatter` adds up.
 
     Raises:
-      ArgumentValueError: `x` varies over the axis already. UnboundAxisError: nothing around binds the name.
+      ArgumentValueError: there is no such cast of what `x` is along the axis.
+      UnboundAxisError: nothing around binds the name.
     """
     if isinstance(axis_name, set | frozenset):
         raise errors.ArgumentTypeError(f"axis_name={axis_name!r} must be a tuple or a str, as its order matters")
@@ -419,19 +426,29 @@ def _cast(x: Any, call: Call, to: str) -> Any:
     if not call.checked:
         return x
     aval = aval_of(x)
-    varying = aval.vma.intersection(call.checked)
-    if varying and len(varying) < len(call.checked):
+    held = {"varying": aval.vma, "unreduced": unreduced_of(aval), "reduced": reduced_of(aval)}
+    states = {next((s for s, axes in held.items() if name in axes), "invarying") for name in call.checked}
+    if len(states) > 1:
         raise errors.ArgumentValueError(
             f"{call.caller} can only accept an axis_name along all of which its operand is in one state, but "
-            f"{aval.str_short()} varies over {sorted(map(str, varying))} and is invariant along the others of "
-            f"{call.checked}; cast along these only"
+            f"{aval.str_short()} is {' and '.join(sorted(states))} along {call.checked}; cast along some of them only"
         )
-    if varying or to != "varying":
+    state = states.pop()
+    primitive = _CAST_BY.get((state, to))
+    if primitive is None:
         raise errors.ArgumentValueError(
-            f"Unsupported pcast from={'varying' if varying else 'invarying'}, to={to!r} of {aval.str_short()} along "
-            f"{call.checked}"
+            f"Unsupported pcast from={state!r}, to={to!r} of {aval.str_short()} along {call.checked}"
         )
-    return pvary_p.bind(x, axes=call.checked)
+    more = {} if primitive is pvary_p else {"mesh": call.mesh}
+    return primitive.bind(x, axes=call.checked, **more)
+
+
+_CAST_BY = {
+    ("invarying", "varying"): pvary_p,
+    ("invarying", "reduced"): preduced_p,
+    ("varying", "unreduced"): vary_unreduced_p,
+    ("reduced", "varying"): reduced_vary_p,
+}
 
 
 def pvary(x: Any, axis_name: Any) -> Any:

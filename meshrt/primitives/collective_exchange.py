@@ -1,4 +1,4 @@
-"""Collectives that put together and take apart: all_gather, psum_scatter, all_to_all, pswapaxes.
+"""The primitives that put together and take apart: all_gather, reduce_scatter, all_to_all.
 
     all_gather[all_gather_dimension ... tiled]  [6]    -> [4, 6], tiled [24]       each gets the values of all n = 4
     reduce_scatter[scatter_dimension ... tiled] [4, 6] -> [6], tiled [24] -> [6]   each gets its part of the sum
@@ -19,7 +19,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.pointwise import has_kind
-from meshrt.core.basic.shapes import canonical_axis, linear_jvp, move_dim, reduce_sum_p, transpose
+from meshrt.core.basic.shapes import linear_jvp, move_dim, reduce_sum_p, transpose
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
@@ -29,10 +29,8 @@ from meshrt.lowering.groups import IndexGroups
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.collective import index_of, times
 from meshrt.primitives.collective_names import (
-    Call,
     Names,
     merge_dims,
-    over_leaves,
     refuse_groups,
     split_dim,
     spread_out,
@@ -41,10 +39,11 @@ from meshrt.primitives.collective_names import (
 )
 from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.dynamic_slice import dynamic_slice_in_dim
-from meshrt.primitives.reshape import expand_dims, squeeze
+from meshrt.primitives.reshape import squeeze
 from meshrt.transforms.batching import MappedAxis
 
-__all__ = ["all_gather", "all_gather_invariant", "all_to_all", "psum_scatter", "pswapaxes"]
+# `meshrt.primitives.collective_functions` has the public functions.
+__all__: list[str] = []
 
 
 def _names(params: dict[str, Any]) -> Names:
@@ -67,7 +66,7 @@ def _parts(names: Names, sizes: Sequence[int], name: Any) -> tuple[int, int, Nam
 # all_gather
 
 
-def _gather_infer(is_invariant: bool) -> Callable[..., ShapedArray]:
+def gather_type(is_invariant: bool) -> Callable[..., ShapedArray]:
     def infer(
         x: ShapedArray, *, all_gather_dimension: int, axis_name: Names, sizes: tuple[int, ...],
         axis_index_groups: IndexGroups | None, axis_size: int, tiled: bool,
@@ -162,7 +161,7 @@ def _own_part(ct: Any, x: Any, *, all_gather_dimension: int, axis_name: Names, t
 
 all_gather_p: Primitive = Primitive(
     "all_gather",
-    _gather_infer(False),
+    gather_type(False),
     lower=_gather_lower,
     jvp=linear_jvp(lambda: all_gather_p),
     transpose=_gather_transpose,
@@ -174,7 +173,7 @@ all_gather_p: Primitive = Primitive(
 )
 all_gather_invariant_p: Primitive = Primitive(
     "all_gather_invariant",
-    _gather_infer(True),
+    gather_type(True),
     lower=_gather_lower,
     jvp=linear_jvp(lambda: all_gather_invariant_p),
     transpose=_own_part,
@@ -185,72 +184,11 @@ all_gather_invariant_p: Primitive = Primitive(
     names=_names,
 )
 
-_TO = ("varying", "reduced", "invarying")
-
-
-def all_gather(
-    x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False, to: str = "varying"
-) -> Any:
-    """The values of each array of the pytree `x` at all places of the axis `axis_name`, or axes, put together.
-
-    Args:
-      axis_index_groups: gather within groups of indices instead, all of one size; each index in one group.
-      axis: where the new dimension stands in the result; with `tiled`, the dimension along which they are joined.
-      tiled: join along a dimension that there is, instead of stacking along a new one.
-      to: what types say of the result, in regions where they say something: "varying" (each device has its own, so its
-        cotangents are summed and scattered), or "invarying" (all have the same; `all_gather_invariant`).
-
-    Raises:
-      UnboundAxisError: nothing around binds the name. AxisError: there is no such dimension.
-    """
-    if to not in _TO:
-        raise errors.ArgumentValueError(
-            f"Got unexpected `to` value {to!r} for `meshrt.lax.all_gather`. Allowed `to` values are: {_TO}"
-        )
-    if to == "reduced":
-        raise errors.UnsupportedError(
-            "all_gather(to='reduced') needs types that are reduced over Manual axes, which are not implemented; use "
-            "to='invarying', whose result is the same on all devices as well"
-        )
-    if to == "invarying":
-        if axis_index_groups is not None:
-            raise errors.UnsupportedError(
-                "all_gather(to='invarying') with axis_index_groups: its result would be equal within each group only; "
-                "use to='varying'"
-            )
-        return all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)
-    return _gathered(all_gather_p, Call("all_gather", axis_name, axis_index_groups), x, axis, tiled)
-
-
-def all_gather_invariant(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
-    """`all_gather` whose result types know to be the same on all devices: it does not vary over `axis_name`.
-
-    Its transpose takes each device's own part of the cotangent, without communication.
-    """
-    call = Call("all_gather_invariant", axis_name)
-    return _gathered(all_gather_invariant_p if call.is_checked else all_gather_p, call, x, axis, tiled)
-
-
-def _gathered(primitive: Primitive, call: Call, x: Any, axis: int, tiled: bool) -> Any:
-    if not call.names:
-        return x
-    size = call.one_size()
-
-    def leaf(x: Any) -> Any:
-        ndim = aval_of(x).ndim + (not tiled)
-        return primitive.bind(
-            call.vary(x), all_gather_dimension=canonical_axis(axis, ndim), axis_name=call.names, sizes=call.sizes,
-            axis_index_groups=call.groups, axis_size=size, tiled=bool(tiled),
-        )  # fmt: skip
-
-    return over_leaves(x, leaf)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # psum_scatter
 
 
-def _scatter_infer(
+def scatter_type(
     x: ShapedArray, *, scatter_dimension: int, axis_name: Names, sizes: tuple[int, ...],
     axis_index_groups: IndexGroups | None, axis_size: int, tiled: bool,
 ) -> ShapedArray:  # fmt: skip
@@ -320,7 +258,7 @@ def _scatter_transpose(ct: Any, x: Any, *, scatter_dimension: int, **params: Any
 
 reduce_scatter_p: Primitive = Primitive(
     "reduce_scatter",
-    _scatter_infer,
+    scatter_type,
     lower=_scatter_lower,
     jvp=linear_jvp(lambda: reduce_scatter_p),
     transpose=_scatter_transpose,
@@ -330,49 +268,6 @@ reduce_scatter_p: Primitive = Primitive(
     finite=True,
     names=_names,
 )
-
-
-def psum_scatter(
-    x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False
-) -> Any:
-    """The sum over the axis `axis_name`, or axes, of each array of `x`, of which every member keeps its own part.
-
-    `psum_scatter(x, "i")` is `psum(x, "i")[axis_index("i")]` for half the communication.
-
-    Args:
-      scatter_dimension: the dimension that is cut into parts: it is as large as the axis and is removed, or, with
-        `tiled`, is divided by the size of the axis and stays.
-      axis_index_groups: sums within groups of indices instead, all of one size; each index in one group.
-
-    Raises:
-      UnboundAxisError: nothing around binds the name. ArgumentValueError: the dimension has another size.
-    """
-    call = Call("psum_scatter", axis_name, axis_index_groups)
-    if not call.names:
-        return x
-    size = call.one_size()
-
-    def leaf(x: Any) -> Any:
-        aval = aval_of(x)
-        d = canonical_axis(scatter_dimension, aval.ndim)
-        _check_parts("psum_scatter", "scatter_dimension", aval, d, size, call, tiled)
-        return reduce_scatter_p.bind(
-            call.vary(x), scatter_dimension=d, axis_name=call.names, sizes=call.sizes, axis_index_groups=call.groups,
-            axis_size=size, tiled=bool(tiled),
-        )  # fmt: skip
-
-    return over_leaves(x, leaf)
-
-
-def _check_parts(caller: str, which: str, aval: ShapedArray, d: int, size: int, call: Call, tiled: bool) -> None:
-    n = aval.shape[d]
-    if n % size if tiled else n != size:
-        must = "be divisible by" if tiled else "equal"
-        raise errors.ArgumentValueError(
-            f"{caller} over {call.names}: the size of {which} {d} of {aval.str_short()}, {n}, must {must} that of the "
-            f"{'axis' if call.groups is None else 'groups'}, {size}"
-            + ("" if tiled or n % size else "; tiled=True cuts the dimension into parts of several")
-        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -463,49 +358,3 @@ all_to_all_p: Primitive = Primitive(
     finite=True,
     names=_names,
 )
-
-
-def all_to_all(
-    x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False
-) -> Any:
-    """Cuts each array of the pytree `x` along `split_axis`, sends part j to index j along the axis `axis_name`, or
-    axes, and puts what arrives together along `concat_axis`, in the order of where it comes from.
-
-    Args:
-      split_axis: the dimension that is cut: as large as the axis, and removed. With `tiled`, cut into equal parts.
-      concat_axis: where in the result the new dimension stands. With `tiled`, the dimension along which parts are
-        joined.
-      axis_index_groups: exchange within groups of indices instead, all of one size; each index in one group.
-
-    Raises:
-      UnboundAxisError: nothing around binds the name. ArgumentValueError: the dimension has another size.
-    """
-    call = Call("all_to_all", axis_name, axis_index_groups)
-    if not call.names:
-        return x
-    size = call.one_size()
-
-    def leaf(x: Any) -> Any:
-        aval = aval_of(x)
-        split, concat = canonical_axis(split_axis, aval.ndim), canonical_axis(concat_axis, aval.ndim)
-        _check_parts("all_to_all", "split_axis", aval, split, size, call, tiled)
-        if tiled or split == concat:
-            return _exchanged(call, size, x, split, concat)
-        # The new dimension stands at `concat` once `split` is gone.
-        new = concat + (split < concat)
-        split += new <= split
-        return squeeze(_exchanged(call, size, expand_dims(x, (new,)), split, new), (split,))
-
-    return over_leaves(x, leaf)
-
-
-def _exchanged(call: Call, size: int, x: Any, split: int, concat: int) -> Any:
-    return all_to_all_p.bind(
-        call.vary(x), split_axis=split, concat_axis=concat, axis_name=call.names, sizes=call.sizes,
-        axis_index_groups=call.groups, axis_size=size,
-    )  # fmt: skip
-
-
-def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
-    """Swaps the axis `axis_name` with dimension `axis` of each array of `x`: `all_to_all` from it to itself."""
-    return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)

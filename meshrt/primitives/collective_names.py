@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors, tree_util
-from meshrt.core.axes import NamedAxis, axis_names, find_axes
+from meshrt.core.axes import NamedAxis, axis_names, find_axes, manual_mesh
 from meshrt.core.basic.shapes import broadcast_in_dim, reshape
 from meshrt.core.basic.varying import vary
+from meshrt.core.explicit import unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import aval_of
@@ -72,6 +73,23 @@ class Call:
     def unchecked(self) -> Names:
         """The other ones: mapped dimensions, and Manual axes of regions that check nothing."""
         return tuple(a.name for a in self.axes if not a.is_checked)
+
+    @property
+    def mesh(self) -> Any:
+        """The mesh of the region whose axes are named, as it is seen inside."""
+        return manual_mesh()
+
+    def is_partial(self, x: Any) -> bool:
+        """Whether `x` is a partial sum along the named axes: along all of them, or ArgumentValueError."""
+        aval = aval_of(x)
+        partial = unreduced_of(aval).intersection(self.names)
+        if partial and (len(partial) < len(self.names) or self.groups is not None):
+            raise errors.ArgumentValueError(
+                f"{self.caller} can only accept axis names along which its operand is in one state, and no "
+                f"axis_index_groups, for partial sums; but {aval.str_short()} is unreduced over "
+                f"{sorted(map(str, partial))} of {self.names}: use one call for these"
+            )
+        return bool(partial)
 
     def vary(self, x: Any) -> Any:
         """`x` as a value that varies over the named axes, where types say so."""

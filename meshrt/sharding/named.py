@@ -393,7 +393,7 @@ def check_spec(mesh: Any, spec: Any) -> None:
             f"along {mesh!r}; use None, or make some axes Auto"
         )
     for what in ("unreduced", "reduced"):
-        bad = [a for a in getattr(spec, what) if mesh._types[a] is not AxisType.Explicit]
+        bad = [a for a in getattr(spec, what) if mesh._types[a] is AxisType.Auto]
         if bad:
             raise errors.ShardingError(
                 f"{what.capitalize()} axes can only refer to mesh axes that are of type `Explicit`, but in {spec!r} "

@@ -75,7 +75,8 @@ def pinned_text(aval: Any, mesh: BaseMesh, mesh_name: str) -> str:
         used.update(a for a in mesh.explicit_axes if sharding.mesh._types[a] is not AxisType.Explicit)
     is_open = is_mixed or UNCONSTRAINED in entries
     rest = [_axis(a) for a in mesh.explicit_axes if a not in used] if is_open else ()
-    return sharding_text(mesh_name, dims, rest, sorted(map(_axis, spec.unreduced)))
+    unreduced = [a for a in spec.unreduced if mesh._types[a] is not AxisType.Manual]
+    return sharding_text(mesh_name, dims, rest, sorted(map(_axis, unreduced)))
 
 
 def spec_from_sdy(dims: Iterable[tuple[Iterable[str], bool]], unreduced: Iterable[str] = ()) -> PartitionSpec:

@@ -1,8 +1,9 @@
 """Shardings in types: the part of a sharding that Explicit axes have, in the one form that types are interned by.
 
 A type's sharding is a NamedSharding over an AbstractMesh whose spec has one entry per dimension and names Explicit
-axes only. It is None where no such axis splits the value: a replicated value's type is the bare one, and so is every
-type on meshes of Auto axes.
+axes only (and Manual ones, inside of their regions, among those that the value is unreduced or reduced over). It is
+None where no such axis splits the value: a replicated value's type is the bare one, and so is every type on meshes of
+Auto axes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def type_sharding(
         return tuple(a for a in axes if types[a] is AxisType.Explicit and not (whole and sizes[a] == 1))
 
     dims = [kept(axes_of(e)) or None for e in entries]
-    open_sums, replicas = frozenset(kept(unreduced)), frozenset(kept(reduced))
+    open_sums, replicas = (
+        frozenset(a for a in axes if types[a] is AxisType.Manual).union(kept(axes))
+        for axes in (frozenset(unreduced), frozenset(reduced))
+    )
     if not open_sums and not replicas and not any(dims):
         return None
     return NamedSharding(_abstract(mesh), PartitionSpec(*dims, unreduced=open_sums, reduced=replicas))
@@ -137,4 +141,9 @@ def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = Tru
     return NamedSharding(mesh, spec.update(partitions=entries))
 
 
+def _sums(mesh: Any, ndim: int, unreduced: frozenset[Any], reduced: frozenset[Any]) -> NamedSharding | None:
+    return type_sharding(mesh, (None,) * ndim, unreduced, reduced)
+
+
 Completion.asked = staticmethod(asked)
+Completion.sums = staticmethod(_sums)

@@ -15,7 +15,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.linear import linear_jvp
 from meshrt.core.basic.varying import in_order, vary
-from meshrt.core.completion import OUT_SHARDING, asked, declared
+from meshrt.core.completion import OUT_SHARDING, asked, declared, moved_as
 from meshrt.core.explicit import Application, Policy, Spec, Sums, axes_of, moved, unreduced_of
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -223,7 +223,7 @@ def _refuse_reshape(app: Application) -> NoReturn:
 
 
 def _reshape_transpose(ct: Any, x: Any, *, new_sizes: tuple[int, ...], out_sharding: Any = None) -> list[Any]:
-    return [reshape_p.bind(ct, new_sizes=x.aval.shape, **declared(x.aval, [aval_of(ct)]))]
+    return [reshape_p.bind(ct, new_sizes=x.aval.shape, **moved_as(x.aval, aval_of(ct)))]
 
 
 reshape_p: Primitive = Primitive(
@@ -363,7 +363,7 @@ def keep_dims(x: Any, axes: Sequence[int], aval: ShapedArray) -> Any:
     dims = tuple(i for i in range(aval.ndim) if i not in axes)
     if not axes:
         return x
-    return broadcast_in_dim_p.bind(x, shape=aval.shape, broadcast_dimensions=dims, **declared(aval, [aval_of(x)]))
+    return broadcast_in_dim_p.bind(x, shape=aval.shape, broadcast_dimensions=dims, **moved_as(aval, aval_of(x)))
 
 
 def lower_reduce(

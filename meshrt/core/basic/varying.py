@@ -14,8 +14,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.axes import axes_in_scope
+from meshrt.core.axes import axes_in_scope, manual_mesh
 from meshrt.core.basic.linear import linear_jvp
+from meshrt.core.basic.sums import reduced_vary_p
+from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -59,9 +61,26 @@ pvary_p: Primitive = Primitive(
 
 def vary(x: Any, axes: Iterable[Hashable]) -> Any:
     """`x` as a value that varies over `axes` too, for those over which it does not yet; in the order given."""
-    vma = aval_of(x).vma
+    aval = aval_of(x)
+    vma = aval.vma
     missing = tuple(a for a in axes if a not in vma)
+    if missing and aval.sharding is not None:
+        x, missing = _from_sums(x, aval, missing)
     return pvary_p.bind(x, axes=missing) if missing else x
+
+
+def _from_sums(x: Any, aval: ShapedArray, axes: Axes) -> tuple[Any, Axes]:
+    """What is reduced over some of `axes`, as varying over these; and the other ones."""
+    partial = unreduced_of(aval).intersection(axes)
+    if partial:
+        raise errors.ArgumentValueError(
+            f"pvary cannot accept args which are unreduced. Got {aval.str_short()} and axes={set(partial)}: it is a "
+            "partial sum beside a value that varies; add it up with psum or psum_scatter, or make both unreduced"
+        )
+    reduced = tuple(a for a in axes if a in reduced_of(aval))
+    if reduced:
+        x = reduced_vary_p.bind(x, axes=reduced, mesh=manual_mesh())
+    return x, tuple(a for a in axes if a not in reduced)
 
 
 def match_varying(*operands: Any) -> tuple[Any, ...]:

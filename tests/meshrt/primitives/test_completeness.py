@@ -32,6 +32,12 @@ REASONS = {
     **dict.fromkeys(
         (
             "all_gather",
+            "all_gather_reduced",
+            "preduced",
+            "reduced_vary",
+            "unreduced_psum",
+            "unreduced_reduce_scatter",
+            "vary_unreduced",
             "all_gather_invariant",
             "all_to_all",
             "axis_index",
