@@ -19,7 +19,7 @@ from .annotations import KnownShardings, Propagation, unpropagated, unresolved
 from .boundary import argument_text, check_divided, check_reduced, mesh_of, result_text
 from .capacity import Capacity
 from .emit import LocalFunction, LocalValue, ModuleBuilder
-from .errors import FullGatherError, TopologyError
+from .errors import FullGatherError, TopologyError, UnsupportedShardingError
 from .layout import Atoms, Dims
 from .optimize import optimize
 from .options import Options
@@ -126,6 +126,16 @@ class Module(Context):
         ins, outs = self.known.manual(op)
         if self.overlapping is None:
             return ins, outs
+        manual = self.known.manual_axes(op)
+        for sharding in (*ins, *outs):
+            moved = self.overlapping.replaced(sharding, manual)
+            if moved is not None:
+                raise UnsupportedShardingError(
+                    f"a manual computation splits a value over {moved.to_text(self.atoms.mesh)}, a part of a manual axis "
+                    "that overlaps other parts in use; its body knows which device runs it, so no other part can stand "
+                    "for this one. Split over the whole axis, or use parts whose boundaries divide each other",
+                    source(op),
+                )
         return self.overlapping.images(ins), self.overlapping.images(outs)
 
     def manual_atoms(self, op: Op) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ results change hands at its edges, by one collective permute each.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,10 @@ class Overlapping:
         if found is None:
             found = self._images[sharding] = self._image(sharding)
         return found
+
+    def replaced(self, sharding: TensorSharding | None, names: Collection[str]) -> AxisRef | None:
+        """A part of one of the axes `names` for which others stand in a sharding's image."""
+        return next((a for a in _axes_of(sharding) if a.name in names and not self._has(a)), None)
 
     def images(self, shardings: Iterable[TensorSharding | None]) -> tuple[Any, ...]:
         """The images of several."""

@@ -226,3 +226,17 @@ def test_images_have_the_same_pieces():
             have, want = overlapping._pieces(given), overlapping._pieces(image)
             assert (have[pairs[:, 0]] == want[pairs[:, 1]]).all()
             assert sorted(pairs[:, 0]) == sorted(pairs[:, 1]) == list(range(24))
+
+
+def test_parts_of_manual_axes_are_not_replaced():
+    text = """sdy.mesh @mesh = <["x"=6]>
+    func.func @main(%a: tensor<36xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)3}]>}, %b: tensor<12xf32>) ->
+        (tensor<36xf32>, tensor<12xf32>) {
+      %0 = sdy.manual_computation(%b) in_shardings=[<@mesh, [{"x":(1)2}]>] out_shardings=[<@mesh, [{"x":(1)2}]>]
+          manual_axes={"x"} (%c: tensor<6xf32>) {
+        %1 = stablehlo.tanh %c : tensor<6xf32>
+        sdy.return %1 : tensor<6xf32>
+      } : (tensor<12xf32>) -> tensor<12xf32>
+      return %a, %0 : tensor<36xf32>, tensor<12xf32> }"""
+    with pytest.raises(collectives.errors.UnsupportedShardingError, match="no other part can stand for this one"):
+        collectives.partition(text)
