@@ -131,7 +131,7 @@ class Module(Context):
             moved = self.overlapping.replaced(sharding, manual)
             if moved is not None:
                 raise UnsupportedShardingError(
-                    f"a manual computation splits a value over {moved.to_text(self.atoms.mesh)}, a part of a manual axis "
+                    f"a manual computation splits a value over {moved.to_text(self.atoms.mesh)}, part of a manual axis "
                     "that overlaps other parts in use; its body knows which device runs it, so no other part can stand "
                     "for this one. Split over the whole axis, or use parts whose boundaries divide each other",
                     source(op),
