@@ -156,6 +156,7 @@ FIELDS: dict[str, Field] = {
         Field("explain_cache_misses", bool, False, "none", "log why a function is traced or compiled again"),
         Field("cpu_ynnpack", str, "auto", "compile", "who multiplies matrices on CPUs; auto: YNNPACK where narrow "
               "types are", ("auto", "always", "never")),
+        Field("enable_recoverability", bool, False, "none", "processes of unlaunched jobs outlive their peers"),
         Field("transfer_guard", str, None, "none", "what is done about transfers, in all directions", _LEVELS, True),
         *(Field(f"transfer_guard_{d}", str, None, "none", f"what is done about {d} transfers", _LEVELS, True)
           for d in GUARDED),

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshrt.config import settings
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch import bootstrap, environment
 from meshrt.launch.address import HEARTBEAT_S, split_address
@@ -244,7 +245,7 @@ def _check_no_backend() -> None:
 def _start_service(bind: str, count: int, heartbeat_s: int, shutdown_s: int, timeout_s: float) -> LocalService:
     from meshrt.launch.local_service import LocalService  # start-up time: most processes never need it
 
-    return LocalService.start(bind, count, heartbeat_s, shutdown_s, timeout_s)
+    return LocalService.start(bind, count, heartbeat_s, shutdown_s, timeout_s, settings.enable_recoverability)
 
 
 def _bind_address(coordinator_address: str) -> str:

@@ -271,7 +271,9 @@ class _LiveDevices:
 
     The processes of `devices` come together when the block begins and when it ends. At its end all of them agree:
     either the block ran in all, or a process died or raised meanwhile, and every process that is left gets a
-    ProcessFailureError with the `failed_devices`. Processes that come back count from the next block on.
+    ProcessFailureError with the `failed_devices`. Processes that come back count from the next block on. For the others
+    to go on, nobody may end them: set `enable_recoverability` in all processes before they join, and use no launcher
+    that stops a job when a rank fails.
 
     Raises:
       DistributedError: `meshrt.distributed.initialize` has not been called. ArgumentValueError: no devices are given,

@@ -22,14 +22,20 @@ class LocalService:
         self.address = address
 
     @classmethod
-    def start(cls, bind: str, num_processes: int, heartbeat_s: int, shutdown_s: int, timeout_s: float) -> LocalService:
-        """Starts the service on `bind` (``host:port``) and waits until it listens; DistributedError if it cannot."""
+    def start(
+        cls, bind: str, num_processes: int, heartbeat_s: int, shutdown_s: int, timeout_s: float,
+        recoverable: bool = False,
+    ) -> LocalService:  # fmt: skip
+        """Starts the service on `bind` (``host:port``) and waits until it listens; DistributedError if it cannot.
+
+        If `recoverable`, the other processes go on when one is lost.
+        """
         read_end, write_end = os.pipe()
         try:
             command = [
                 sys.executable, str(SERVICE_SCRIPT), "--num-processes", str(num_processes),
                 "--bind", bind, "--heartbeat", str(heartbeat_s),
-                "--shutdown-timeout", str(shutdown_s), "--until-eof",
+                "--shutdown-timeout", str(shutdown_s), "--until-eof", *(["--recoverable"] if recoverable else []),
             ]  # fmt: skip
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, pass_fds=(write_end,),

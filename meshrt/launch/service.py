@@ -67,15 +67,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--heartbeat", type=int, default=HEARTBEAT_S, help="seconds")
     parser.add_argument("--shutdown-timeout", type=int, default=300, help="seconds for all to disconnect")
     parser.add_argument("--until-eof", action="store_true", help="end a moment after stdin does")
+    parser.add_argument("--recoverable", action="store_true", help="the loss of a process does not abort the others")
     options = parser.parse_args(arguments)
     host, port = split_address(options.bind)
     holder = reserve(host, port)
     address = join_address(host, holder.getsockname()[1])
     # Recoverable: the loss of one process does not abort the others, which the launcher stops itself. Without
-    # a launcher they are to be aborted, and disconnect together.
+    # a launcher they are to be aborted, and disconnect together, unless the job says that it goes on without.
     service = jaxlib_api.distributed_service(
         address, options.num_processes, heartbeat_timeout_s=options.heartbeat,
-        shutdown_timeout_s=options.shutdown_timeout, recoverable=not options.until_eof,
+        shutdown_timeout_s=options.shutdown_timeout,
+        recoverable=options.recoverable or not options.until_eof,
     )  # fmt: skip
     holder.close()
     bootstrap.send(kind="ready", address=address)

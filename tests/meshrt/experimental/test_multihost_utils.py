@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import meshrt
 from meshrt.experimental import multihost_utils
 from meshrt.sharding import NamedSharding, P, make_mesh
-from tests.meshrt.launch.conftest import launch  # noqa: F401 -- a fixture
+from tests.meshrt.launch.conftest import PREAMBLE, launch  # noqa: F401 -- a fixture
 
 SCRIPT = """
 import numpy as np
@@ -173,3 +179,52 @@ def test_one_process_alone():
     assert multihost_utils.global_array_to_host_local_array(x, mesh, P("x", "y")) is x
     with pytest.raises(RuntimeError, match="not initialized"), multihost_utils.live_devices(meshrt.devices()):
         pass
+
+
+DIES = """
+import meshrt
+from meshrt.experimental.multihost_utils import ProcessFailureError, live_devices
+meshrt.distributed.initialize(heartbeat_timeout_seconds=3, shutdown_timeout_seconds=3)
+everybody = meshrt.devices()
+try:
+    with live_devices(everybody) as alive:
+        assert alive == everybody
+        if rank == 1:
+            os._exit(3)
+        time.sleep(0.5)
+except ProcessFailureError as e:
+    assert {d.process_index for d in e.failed_devices} == {1}, e
+    print("failed:", e, flush=True)
+else:
+    raise AssertionError("nobody failed")
+with live_devices([d for d in everybody if d.process_index == 0]) as alive:
+    assert {d.process_index for d in alive} == {0}
+print("went on", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_live_devices_tells_who_died(tmp_path):
+    """Without the launcher, which would end the job. The service sees a process go by its silence."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    script = tmp_path / "script.py"
+    script.write_text(PREAMBLE + DIES)
+    base = {k: v for k, v in os.environ.items() if k not in ("MESHRT_NUM_CPU_DEVICES", "XLA_FLAGS")}
+    base |= {"PYTHONPATH": str(Path(__file__).parents[3]), "MESHRT_GENERATION": "0", "MESHRT_NUM_PROCESSES": "2"}
+    base |= {"MESHRT_COORDINATOR_ADDRESS": address, "MESHRT_ENABLE_RECOVERABILITY": "true"}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, str(script)], env={**base, "MESHRT_PROCESS_ID": str(i)}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    try:
+        out, err = workers[0].communicate(timeout=60)
+    finally:
+        for w in workers:
+            w.kill()
+            w.communicate()
+    assert "Devices failed" in out and "went on" in out, err[-3000:]

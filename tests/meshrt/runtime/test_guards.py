@@ -61,6 +61,9 @@ def refused(lib, np_, direction, level):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_what_is_refused(direction, level):
+    if direction == "device_to_host" and jax.__version_info__ >= (0, 11):  # counts what CPU devices share as transfers
+        assert refused(meshrt, jnp, direction, level) == set()
+        return
     assert refused(meshrt, jnp, direction, level) == refused(jax, xnp, direction, level)
 
 
