@@ -147,6 +147,8 @@ class _Mapped:
     called: str
 
 
+# In place of None among in_specs, which would be a tree without leaves.
+_STATIC = object()
 # How many programs a function keeps that differ in arguments which are no arrays.
 _KEPT_STATIC = 64
 
@@ -322,8 +324,9 @@ def _type_of(mapped: _Mapped, args: Any, i: int, x: Any) -> ShapedArray:
 def _flat_specs(mapped: _Mapped, args: Any) -> list[Any]:
     """The spec of each leaf of the arguments."""
     given = tuple(mapped.in_specs) if isinstance(mapped.in_specs, list) else mapped.in_specs
+    given = tree_util.tree_map(lambda s: _STATIC if s is None else s, given, is_leaf=lambda s: s is None)
     try:
-        return tree_util.broadcast_prefix(given, args, is_leaf=lambda s: s is None)
+        return [None if s is _STATIC else s for s in tree_util.broadcast_prefix(given, args)]
     except errors.TreeError as e:
         raise errors.TreeError(
             f"{mapped.called} in_specs of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: {e}"

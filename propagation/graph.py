@@ -277,9 +277,20 @@ def _attribute(attributes: Any, name: str) -> Any:
     try:
         return attributes[name]
     except TypeError:
-        # Asking the named attribute for its value would end the process; its description holds the text.
-        number = list(attributes).index(name)
-        return TextAttribute(repr(attributes[number]).removeprefix(f"NamedAttribute({name}=").removesuffix(")"))
+        return _text_of(attributes[list(attributes).index(name)])
+
+
+def attribute_of(attributes: Any, named: Any) -> Any:
+    """The value of one of the named attributes in MLIR's dictionary of them."""
+    try:
+        return attributes[named.name]
+    except TypeError:
+        return _text_of(named)
+
+
+def _text_of(named: Any) -> TextAttribute:
+    # Asking the named attribute for its value would end the process; its description holds the text.
+    return TextAttribute(repr(named).removeprefix(f"NamedAttribute({named.name}=").removesuffix(")"))
 
 
 class Block:

@@ -17,7 +17,7 @@ from .attributes import cache_for
 from .collector import collector_paused
 from .contexts import context, note_read
 from .functions import check_calls
-from .graph import Block, Func, Op, OtherType, Program, TensorType, Value
+from .graph import Block, Func, Op, OtherType, Program, TensorType, Value, attribute_of
 from .parsing import parse
 from .program import add_mesh, type_of
 
@@ -72,7 +72,8 @@ class _Known:
             with self.context:
                 parsed = ir.DictAttr(_parsed(ir.Attribute, f"{{{text}}}"))
             note_read(len(text))
-            found = self._dicts[text] = {parsed[i].name: parsed[i].attr for i in range(len(parsed))}
+            named = [parsed[i] for i in range(len(parsed))]
+            found = self._dicts[text] = {n.name: attribute_of(parsed, n) for n in named}
         return found
 
     def type(self, text: str) -> TensorType | OtherType:

@@ -96,7 +96,8 @@ def _number(op: Op) -> float | int | bool | None:
         return None
     try:
         # One element is stored, whatever the shape: a copy of the array would be as large as the tensor.
-        return np.asarray(ir.DenseElementsAttr(attr)).flat[0].item()
+        elements = np.asarray(ir.DenseElementsAttr(attr))
+        return elements.flat[0].item() if elements.size else None
     except (AttributeError, TypeError, ValueError, BufferError):  # element types NumPy cannot hold: read the text
         text = str(attr)
         literal = text[text.index("<") + 1 : text.rindex("> :")]
