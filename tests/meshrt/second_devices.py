@@ -77,6 +77,28 @@ def under(context, fun, **options):
     return call
 
 
+def explicit(mesh):
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2)
+
+
+def on_explicit(fun, **options):
+    """The arguments' types say how they are split."""
+    call = on_arguments(fun, **options)
+    return lambda mesh: call(explicit(mesh))
+
+
+def under_explicit(fun):
+    call = under(meshrt.set_mesh, fun)
+    return lambda mesh: call(explicit(mesh))
+
+
+def mapped(mesh=None):
+    """A body per device, over `mesh` or the one in context."""
+    body = lambda w, x: meshrt.lax.psum(jnp.tanh(x) @ w, "y")
+    specs = {"in_specs": (P("y", None), P("x", "y")), "out_specs": P("x", None)}
+    return meshrt.shard_map(body, mesh=mesh, **specs)
+
+
 def legacy(mesh):
     return mesh
 
@@ -101,6 +123,12 @@ ROWS = {
     "with mesh": lambda: under(legacy, layer),
     "with mesh, constraint": lambda: under(legacy, constrained(P("x", "y"))),
     "with mesh, shardings": lambda: under(legacy, train, in_shardings=SPECS["in_shardings"]),
+    "Explicit axes": lambda: on_explicit(train),
+    "Explicit axes, set_mesh": lambda: under_explicit(lambda w, x: layer(w, meshrt.reshard(x, P("x", None)))),
+    "shard_map over an abstract mesh": lambda: on_arguments(mapped(ABSTRACT)),
+    "shard_map, gradients": lambda: on_arguments(meshrt.grad(lambda w, x: jnp.sum(mapped(ABSTRACT)(w, x) ** 2))),
+    "set_mesh, shard_map": lambda: under(meshrt.set_mesh, lambda w, x: mapped()(w, x)),
+    "with mesh, shard_map": lambda: under(legacy, lambda w, x: mapped()(w, x)),
     "default_device": lambda: under(a_device_of, train),
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 import meshrt
 from meshrt import config, errors
-from meshrt.runtime import compile_cache, events, jaxlib_api
+from meshrt.runtime import compile_cache, events, jaxlib_api, protobuf
 from meshrt.runtime.callbacks import HostCallback
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.flight import Flight
@@ -106,6 +106,29 @@ def test_debug_nans():
     with config.override(debug_infs=True), pytest.raises(FloatingPointError, match=r"invalid value \(inf\)"):
         log(x)
     log(x)
+
+
+@pytest.mark.parametrize("dtype, setting, taken", [
+    ("float32", "auto", False), ("float32", "always", True), ("bfloat16", "auto", True), ("bfloat16", "never", False),
+])  # fmt: skip
+def test_who_multiplies_matrices_on_cpus(dtype, setting, taken):
+    a = meshrt.ShapeDtypeStruct((64, 64), dtype)
+    with config.override(cpu_ynnpack=setting):
+        text = meshrt.jit(lambda a, b: meshrt.numpy.tanh(a @ b) + 1).lower(a, a).compile().as_text()
+    assert ("ynn" in text) == taken
+
+
+def test_a_field_of_a_message_is_left_out():
+    # 1: 5; 2: bytes "ab"; 3: a message of 1: 300 and 2: a fixed64
+    inner = b"\x08\xac\x02" + b"\x11" + bytes(8)
+    message = b"\x08\x05" + b"\x12\x02ab" + b"\x1a" + bytes([len(inner)]) + inner
+    assert protobuf.without(message, (1,)) == message[2:]
+    assert protobuf.without(message, (2,)) == message[:2] + message[6:]
+    assert protobuf.without(message, (3, 1)) == message[:6] + b"\x1a\x09" + inner[3:]
+    assert protobuf.without(message, (7,)) == protobuf.without(message, (3, 7)) == message
+    for broken in (b"\x08", b"\x12\x05a", b"\x0b", b"\x09\x00", b"\xff" * 11):
+        with pytest.raises(ValueError):
+            protobuf.without(broken, (1,))
 
 
 # --- on disk.
