@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import config, dtypes, errors
 from meshrt.core.types import ShapedArray
 from meshrt.runtime import backend
+from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.sub_byte import WIDER
 from meshrt.runtime.transfer import from_numpy
 from meshrt.sharding.named import SingleDeviceSharding
@@ -67,16 +68,18 @@ class HostCallback:
 def as_arrays(values: Sequence[Any], avals: Sequence[ShapedArray], device: Any) -> list[Any]:
     """What a callback gets: Arrays on a CPU device.
 
-    They are copies, as the memory of a running program is its own. Types below a byte stay NumPy's: making an Array of
-    them takes a program, which the devices that wait for this one may leave no thread for.
+    They are copies, as the memory of a running program is its own, and lie such that a device takes them as they are:
+    copying them again would take one of XLA's threads, and the devices that wait for this one may hold all of them.
+    Types below a byte stay NumPy's for the same reason: making an Array of them takes a program.
     """
     sharding = SingleDeviceSharding(device)
     found: list[Any] = []
     for value, aval in zip(values, avals):
-        host = np.array(value)
         if aval.dtype in WIDER:
-            found.append(host)
+            found.append(np.array(value))
             continue
+        host = aligned_empty(value.shape, value.dtype)
+        host[...] = value
         key_type = aval.dtype if isinstance(aval.dtype, dtypes.ExtendedDType) else None
         found.append(from_numpy(host, sharding, key_type=key_type, may_alias=True))
     return found

@@ -130,6 +130,15 @@ def test_values_outlive_the_call_and_are_on_a_cpu_device():
     np.testing.assert_array_equal(tree["b"][0] + 1, X + 2)
 
 
+def test_large_values_need_no_thread_of_those_that_wait():
+    """Copying them on XLA's threads, all of which wait for the callback, would never end."""
+    x = np.arange(1 << 20, dtype=np.float32)
+    like = meshrt.ShapeDtypeStruct(x.shape, x.dtype)
+    f = meshrt.jit(lambda x: meshrt.pure_callback(lambda v: np.asarray(v) + 1, like, x))
+    for _ in range(3):
+        np.testing.assert_array_equal(np.asarray(f(put(x, mesh_of(8), "x"))), x + 1)
+
+
 def test_keys_arrive_as_keys():
     seen = []
     key = meshrt.random.key(3)
