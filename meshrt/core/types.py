@@ -260,7 +260,7 @@ class ShapedArray(AbstractValue):
         sizes = [str(d) for d in self.shape]
         if self.sharding is not None:
             for i, axes in zip(range(self.ndim), self.sharding.spec.partitions):
-                if axes:
+                if isinstance(axes, str | tuple):  # else it is open
                     sizes[i] += f"@{axes if isinstance(axes, str) else '(' + ','.join(axes) + ')'}"
         return f"[{','.join(sizes)}]{self._sums()}"
 

@@ -30,7 +30,7 @@ from meshrt.sharding.memory import default_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import typed
+from meshrt.sharding.typed import mesh_of, typed
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.high import numbered
 
@@ -130,6 +130,8 @@ class Wanted:
             return
         if isinstance(mesh, Mesh):
             origin = partial(_made, mesh, origin)
+        if self.mesh is not None and AxisType.Explicit in (*abstract.axis_types, *self.mesh.axis_types):
+            raise self._mismatch(abstract, origin, "Explicit axes are part of types, so a program has one mesh of them")
         if self.meshes and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
             raise self._mismatch(abstract, origin, "an AbstractMesh names no devices, so how the two relate is unknown")
         self.meshes[abstract] = origin
@@ -325,8 +327,11 @@ class Wanted:
                 if any(m.shape_tuple == place.shape_tuple for m in self.meshes):
                     self.note_meant(place, f"{called} at {where}")
                     continue  # that of a region where axes have other types
-                if self.mesh is not None or called == "shard_map":
+                if self.mesh is not None or called in ("shard_map", "reshard"):
                     self.add_mesh(place, f"{called} at {where}")
+        known = mesh_of(record.closed.out_avals)
+        if self.mesh is None and known is not None:
+            self.add_mesh(known, f"a result of {self.function.name}")
         asked = self._out_shardings(record)
         if self.mesh is not None and self.device is not None and self.concrete is not None:
             if self.concrete.flat_devices != (self.device,):

@@ -14,9 +14,9 @@ from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.runtime import shardy
 from meshrt.sharding.common import as_seen_on, is_refinement, with_parts
-from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
-from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.spec import PartitionSpec, axes_of
 from propagation.collector import collector_paused
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ def boundary_shardings(result: Any, lowered: Lowered) -> tuple[tuple[NamedShardi
     assert mesh is not None, "a program of several devices has a mesh"
     args = tuple(_shown(named(s, mesh), lowered) for s in result.arg_shardings)
     outs = tuple(_shown(named(s, mesh), lowered) for s in result.result_shardings)
+    if AxisType.Explicit in mesh.axis_types:
+        outs = tuple(map(_as_typed, outs, lowered.record.closed.out_avals))
     if not lowered.request.uneven:
         return args, outs
     record, module = lowered.record, lowered.module
@@ -161,6 +163,19 @@ def _shown(sharding: NamedSharding, lowered: Lowered) -> NamedSharding:
     if sharding.mesh is lowered.mesh:
         return sharding
     return next((seen for view in lowered.request.views if (seen := as_seen_on(sharding, view))), sharding)
+
+
+def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
+    """The same layout with the Explicit axes as the type has them: those of size 1 too, which split nothing."""
+    if aval.sharding is None:
+        return sharding
+    entries = []
+    for own, found in zip(aval.sharding.spec.partitions, sharding.spec.padded(aval.ndim)):
+        known = axes_of(own)
+        axes = (*known, *(a for a in axes_of(found) if a not in known))
+        entries.append(axes or None)
+    typed = sharding.update(spec=sharding.spec.update(partitions=entries))
+    return typed if typed.is_equivalent_to(sharding, aval.ndim) else sharding
 
 
 def _uneven_where_needed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:

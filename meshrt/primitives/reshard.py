@@ -87,8 +87,19 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
                 "NamedSharding"
             )
         _check_sums(aval, sharding)
+        if isinstance(x, Tracer):
+            _check_mesh(aval, sharding)
         out.append(move(x, sharding, s))
     return tree_util.tree_unflatten(tree, out)
+
+
+def _check_mesh(aval: ShapedArray, sharding: NamedSharding) -> None:
+    own = aval.sharding
+    if own is not None and own.mesh.shape_tuple != sharding.mesh.shape_tuple:
+        raise errors.MeshMismatchError(
+            f"reshard of a value of type {aval.str_short()} over {own.mesh} to {sharding} at {source.capture()}: "
+            "inside of a program a value stays on its mesh; move it with meshrt.device_put before the call"
+        )
 
 
 def _check_sums(aval: ShapedArray, sharding: NamedSharding) -> None:

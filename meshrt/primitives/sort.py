@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array
+from meshrt.core.completion import declared
 from meshrt.core.explicit import alike, each, whole
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -21,7 +22,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
 from meshrt.primitives.gather import take_along
-from meshrt.primitives.reshape import broadcasted_iota
+from meshrt.primitives.reshape import iota_p
 
 __all__ = ["sort", "sort_key_val", "top_k"]
 
@@ -104,7 +105,9 @@ def _sort_jvp(
     if all(t is None for t in tangents):
         outs = sort_p.bind(*primals, dimension=dimension, is_stable=is_stable, num_keys=num_keys)
         return outs, [None] * len(outs)
-    positions = broadcasted_iota(dtypes.default_int_dtype(), aval_of(primals[0]).shape, dimension)
+    first = aval_of(primals[0])
+    dtype = dtypes.canonicalize_dtype(dtypes.default_int_dtype())
+    positions = iota_p.bind(dtype=dtype, shape=first.shape, dimension=dimension, **declared(first, ()))
     *outs, order = sort_p.bind(*primals, positions, dimension=dimension, is_stable=is_stable, num_keys=num_keys)
     return outs, [None if t is None else take_along(t, order, dimension) for t in tangents]
 

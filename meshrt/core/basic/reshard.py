@@ -44,7 +44,8 @@ def _lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
 
 
 reshard_p: Primitive = Primitive(
-    "reshard", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, typed=True, finite=True,
+    "reshard", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, cache_types=False, finite=True,
+    place=lambda params: ("reshard", params["sharding"].mesh),
 )  # fmt: skip
 
 
