@@ -214,8 +214,9 @@ def partition_program(
     mesh = mesh_of(known)
     given = None if given is None else _laid(given, mesh, main)
     results = known.results()
-    overlapping = Overlapping.find(known, mesh, results)
-    atoms = Atoms(mesh, known.used_axes()) if overlapping is None else overlapping.atoms
+    used = known.used_axes()
+    overlapping = Overlapping.find(known, used, mesh, results)
+    atoms = Atoms(mesh, used) if overlapping is None else overlapping.atoms
     attributes = f"mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {mesh.size} : i32"
     builder = ModuleBuilder(program.name or "main", attributes)
     ctx = Module(program, known, atoms, builder, given, options, overlapping)

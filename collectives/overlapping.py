@@ -46,10 +46,12 @@ class Overlapping:
         self._images: dict[TensorSharding, TensorSharding] = {}
 
     @classmethod
-    def find(cls, known: KnownShardings, mesh: Mesh, results: Sequence[TensorSharding | None]) -> Overlapping | None:
-        """None for programs whose sub-axes have a common refinement: nearly all."""
+    def find(
+        cls, known: KnownShardings, used: Iterable[AxisRef], mesh: Mesh, results: Sequence[TensorSharding | None]
+    ) -> Overlapping | None:
+        """None for programs of which the axes and sub-axes `used` have a common refinement: nearly all."""
         cuts: dict[str, set[int]] = {}
-        for axis in known.used_axes():
+        for axis in used:
             cuts.setdefault(axis.name, set()).update((axis.pre, axis.end))
         if all(_is_chain(sorted(own)) for own in cuts.values()):
             return None
