@@ -24,7 +24,7 @@ from meshrt.primitives.control_checks import (
 )
 from meshrt.primitives.control_scan import scan_p
 from meshrt.primitives.control_scan_lowering import check_xs
-from meshrt.primitives.control_staging import promote_weak, varying_as, with_vars
+from meshrt.primitives.control_staging import casts_before, promote_weak, varying_as, with_vars
 from meshrt.primitives.reshape import expand_dims
 from meshrt.primitives.slice import index_in_dim, slice_in_dim
 from meshrt.transforms.high import flatten
@@ -90,7 +90,7 @@ def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll
     while promote_weak(carry, [aval_of(c) for c in carry], staged.out_avals):
         staged = stage_body()
     check_carry_types(body, carry_tree, carry, staged.out_avals)
-    staged = varying_as(staged, [aval_of(c) for c in carry])
+    staged = casts_before(varying_as(staged, [aval_of(c) for c in carry]))
     outs = _bind_scan(staged, carry, x_leaves, length, reverse, unroll)
     y_tree = tree_util.treedef_children(staged.out_tree)[1]
     carry_out, ys = outs[: len(carry)], outs[len(carry) :]

@@ -8,11 +8,13 @@ from typing import Any
 
 from meshrt import dtypes, tree_util
 from meshrt._tree_paths import TypedLeaf
-from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.axes import axes_in_scope
+from meshrt.core.basic.varying import in_order, pvary_p, vary
 from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.transforms.residuals import renamed
 from meshrt.transforms.staged import Staged
 from meshrt.transforms.tools import WeakCache
 
@@ -76,6 +78,50 @@ def varying_as(staged: Staged, avals: Sequence[ShapedArray]) -> Staged:
     kept = [(b.dtype, b.weak_type, b.vma) for b in outs[len(avals) :]]
     wanted = tuple([(b.dtype, b.weak_type, a.vma) for a, b in zip(avals, outs)] + kept)
     return converted(staged, wanted)
+
+
+def casts_before(staged: Staged) -> Staged:
+    """`staged`, the body of a loop, with constants that it only uses as varying made so before the loop.
+
+    The sum over devices that their cotangents need is then taken once, after the backward loop, and not in each
+    iteration.
+    """
+    if not axes_in_scope():
+        return staged
+    count = len(staged.consts)
+    jaxpr, axes = _casts.get(staged.jaxpr, count, lambda: _casts_before(staged.jaxpr, count))
+    consts = [vary(c, a) for c, a in zip(staged.consts, axes)]
+    return Staged(jaxpr, consts, staged.out_tree)
+
+
+_casts: WeakCache = WeakCache()
+
+
+def _casts_before(jaxpr: Jaxpr, count: int) -> tuple[Jaxpr, list[tuple[Any, ...]]]:
+    """The body without such casts, and over which axes each of its `count` constants has to be made to vary."""
+    cast: dict[Var, set[tuple[Any, ...]]] = {v: set() for v in jaxpr.invars[:count]}
+    kept = set(jaxpr.outvars)
+    for eqn in jaxpr.eqns:
+        for a in eqn.invars:
+            if type(a) is Var and a in cast:
+                if eqn.primitive is pvary_p:
+                    cast[a].add(eqn.params["axes"])
+                else:
+                    kept.add(a)
+    chosen = {v: next(iter(axes)) for v, axes in cast.items() if len(axes) == 1 and v not in kept}
+    if not chosen:
+        return jaxpr, [()] * count
+    new = {v: Var(v.aval.update(vma=v.aval.vma.union(axes))) for v, axes in chosen.items()}
+    names, eqns = {}, []
+    for eqn in jaxpr.eqns:
+        (first, *_) = eqn.invars or (None,)
+        if eqn.primitive is pvary_p and type(first) is Var and first in new:
+            names[eqn.outvars[0]] = new[first]
+        else:
+            eqns.append(renamed(eqn, names))
+    outs = [names.get(o, o) if type(o) is Var else o for o in jaxpr.outvars]
+    made = Jaxpr((), [new.get(v, v) for v in jaxpr.invars], outs, eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high)
+    return made, [chosen.get(v, ()) for v in jaxpr.invars[:count]]
 
 
 def weak_key(*jaxprs: Jaxpr) -> tuple[Any, ...]:

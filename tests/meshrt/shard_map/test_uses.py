@@ -133,3 +133,15 @@ def test_ordered_effects_leave_the_region_in_order():
 def test_unused_parts_are_removed():
     f = over(lambda a: (a * 2, lax.psum(jnp.exp(a), "x")), out_specs=(P("x"), P()))
     assert "exponential" not in meshrt.jit(lambda a: f(a)[0]).lower(A).as_text()
+
+
+def test_cotangents_of_what_a_loop_shares_are_summed_over_devices_once():
+    w = (np.random.RandomState(1).randn(4, 4) * 0.3).astype(np.float32)
+
+    def body(a, w):
+        return lax.scan(lambda c, _: (jnp.tanh(c @ w) + c @ w, None), a, None, length=5)[0]
+
+    grad = meshrt.grad(lambda w: (over(body, (P("x"), P()))(A, w) ** 2).sum())
+    same(grad(w), meshrt.grad(lambda w: (body(A, w) ** 2).sum())(w), 1e-3)
+    plan = meshrt.jit(grad).lower(w).partition().plan
+    assert [(e.kind, e.times) for e in plan] == [("all_reduce", 1)]
