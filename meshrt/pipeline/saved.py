@@ -23,7 +23,7 @@ from meshrt.pipeline.container import Content, pack
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.program import CompiledProgram, mesh_over
 from meshrt.pipeline.traced import LoweringRequest
-from meshrt.pipeline.written import Written, written
+from meshrt.pipeline.written import End, Written, written
 from meshrt.runtime import backend, compile_cache, jaxlib_api
 from meshrt.runtime.executable import PortableExecutable
 from meshrt.sharding._state import context as mesh_context
@@ -105,8 +105,9 @@ def _dtype_name(dtype: Any) -> str:
 def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any]:
     """Of the module's arguments and results, and how results are shown; None on a single device."""
     request = program.request
+    ends = [] if shown is None else [None if e is None else e.to_data() for e in shown.ends]
     if request.mesh is None or program.arg_shardings is None or program.out_shardings is None:
-        return {"mesh": None}
+        return {"mesh": None, "ends": ends}
     meshes = [request.mesh, *request.views]
 
     def row(sharding: NamedSharding | None) -> Any:
@@ -125,7 +126,7 @@ def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any
         "example": None if shown is None else row(shown.example),
         "example_ndim": -1 if shown is None else shown.example_ndim,
     }
-    return {"mesh": [mesh_to_data(m) for m in meshes], "views": len(request.views), "shardings": rows}
+    return {"mesh": [mesh_to_data(m) for m in meshes], "views": len(request.views), "shardings": rows, "ends": ends}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -177,6 +178,8 @@ def restore(content: Content, devices: Sequence[Any] | None, trees: tuple[Any, A
         args, outs, request = None, None, _request(said, mesh, chosen[0].platform)
         if mesh is not None:
             args, outs, request, shown = _placed(said, request)
+        elif said["ends"]:
+            shown = written((None,) * len(said["ends"]), ends=_ends(said))
         consts = _captured(said["captured"], content.data)
         executable = _executable(said, content.code, chosen)
         program = CompiledProgram(record, request, executable, args, outs, consts, tuple(said["program"]["kept"]))
@@ -281,8 +284,12 @@ def _placed(said: Mapping[str, Any], request: LoweringRequest) -> tuple[Any, Any
     request = request._replace(out_shardings=asked, views=tuple(meshes[1 : 1 + said["views"]]))
     if rows["written"] is None:
         return args, outs, request, None
-    shown = written(tuple(read(r) for r in rows["written"]), read(rows["example"]), rows["example_ndim"])
+    shown = written(tuple(read(r) for r in rows["written"]), read(rows["example"]), rows["example_ndim"], _ends(said))
     return args, outs, request, shown
+
+
+def _ends(said: Mapping[str, Any]) -> tuple[End | None, ...]:
+    return tuple(None if row is None else End.of_data(row) for row in said["ends"])
 
 
 def _captured(rows: Sequence[Mapping[str, Any]], data: bytes) -> tuple[np.ndarray, ...]:
@@ -315,7 +322,8 @@ def _check_counts(program: CompiledProgram, shown: Written | None) -> None:
     record, consts, kept = program.record, len(program.consts), program.kept
     many = len(record.in_avals)
     asked = program.request.out_shardings if program.request.mesh is not None else None
-    results = (program.out_shardings, asked, None if shown is None else shown.outs)
+    ends = None if shown is None or not shown.ends else shown.ends
+    results = (program.out_shardings, asked, None if shown is None else shown.outs, ends)
     fits = (
         record.in_tree.num_leaves == many == len(record.arg_paths()) == len(program.request.donated)
         and record.out_tree.num_leaves == len(record.out_avals)

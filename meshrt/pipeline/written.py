@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from meshrt.sharding.layout import Layout
 from meshrt.sharding.mesh import AbstractMesh, AxisType
@@ -60,6 +61,16 @@ class End(NamedTuple):
 
     memory_kind: str | None
     layout: Layout | None
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        layout = None if self.layout is None else asdict(self.layout)
+        return {"memory": self.memory_kind, "layout": layout}
+
+    @staticmethod
+    def of_data(data: Mapping[str, Any]) -> End:
+        """What `to_data` gave. KeyError, TypeError or ValueError if `data` is none."""
+        return End(data["memory"], None if data["layout"] is None else Layout(**data["layout"]))
 
 
 _Key = tuple[tuple[NamedSharding | None, ...], NamedSharding | None, int, tuple[End | None, ...]]

@@ -18,8 +18,8 @@ def relayout(array: Array, layout: Layout | None) -> Array:
     """The array with its elements in another order in memory; None is row-major.
 
     Raises:
-      ArgumentValueError: the layout is for another rank. UnsupportedError: the platform does not follow it, or the
-        array holds keys.
+      ArgumentValueError: the layout is for another rank. UnsupportedError: the platform does not follow it, the array
+        holds keys, or it lies in another memory than the devices' own.
     """
     array._check()
     if layout is not None:
@@ -30,6 +30,11 @@ def relayout(array: Array, layout: Layout | None) -> Array:
     if array.aval.is_key:
         raise errors.UnsupportedError(
             f"an array of random keys ({array.aval.str_short()}) in the layout {layout}: keys lie row-major only"
+        )
+    if not array.sharding.is_in_default_memory:
+        raise errors.UnsupportedError(
+            f"an array in the memory {array.sharding.memory_kind!r} in the layout {layout}: programs lay elements out "
+            "anew in the devices' own memory only; leave out the layout, or the memory kind"
         )
     sig = signature(array.aval, array.sharding, array.committed, layout)
     out = Array(relaid(array._buf, array._sig, sig), sig)

@@ -156,9 +156,24 @@ def test_layouts_of_results():
     )
     assert repr(y.format.layout) == repr(theirs.format.layout) and y.sharding is rows()
     np.testing.assert_array_equal(np.asarray(y), VALUE * 2)
-    both = meshrt.jit(lambda a: a * 2, out_shardings=Format(COLUMNS, rows("pinned_host"))).lower(x).compile()
-    assert both.output_formats == Format(COLUMNS, rows("pinned_host"))
-    assert both(x).sharding is rows("pinned_host") and both(x).layout.major_to_minor == (1, 0)
+    compiled = meshrt.jit(lambda a: a * 2, out_shardings=Format(COLUMNS, rows())).lower(x).compile()
+    assert compiled.output_formats == Format(COLUMNS, rows()) and compiled(x).layout.major_to_minor == (1, 0)
+    for both in (lambda f: meshrt.jit(lambda a: a * 2, out_shardings=f)(x), lambda f: meshrt.device_put(VALUE, f)):
+        with pytest.raises(errors.UnsupportedError, match="leave out the layout, or the memory kind"):
+            both(Format(COLUMNS, rows("pinned_host")))
+
+
+def test_saved_programs_deliver_as_asked(tmp_path):
+    x = meshrt.device_put(VALUE, rows())
+    for asked, value in ((Format(COLUMNS, rows()), x), (Format(COLUMNS, one()), jnp.asarray(VALUE)),
+                         (rows("pinned_host"), x), (one("pinned_host"), jnp.asarray(VALUE))):  # fmt: skip
+        compiled = meshrt.jit(lambda a: a * 2, out_shardings=asked).lower(value).compile()
+        compiled.save(tmp_path / "program")
+        y = meshrt.stages.load(tmp_path / "program")(value)
+        wanted = asked if isinstance(asked, Format) else Format(None, asked)
+        assert y.layout.major_to_minor == ((1, 0) if wanted.layout else (0, 1))
+        assert y.sharding.memory_kind == wanted.sharding.memory_kind
+        np.testing.assert_array_equal(np.asarray(y), VALUE * 2)
 
 
 def test_auto_layouts():
