@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 import meshrt
-from meshrt import config, errors
+from meshrt import config, errors, lax
 from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.array import Array
 from meshrt.runtime.executable import compile_program
@@ -75,6 +75,41 @@ def steps(mesh, count):
     np.testing.assert_array_equal(np.asarray(Array(buffer, x._sig)), VALUE)
 
 
+def by_hand(mesh):
+    """Collectives written in shard_map, along the axis that goes across processes, and their derivatives."""
+    n = mesh.shape["x"]
+    blocks = VALUE.reshape(n, 8 // n, 8)
+    x = meshrt.device_put(VALUE, NamedSharding(mesh, P("x", "y")))
+
+    def body(x):
+        ring = [(i, (i + 1) % n) for i in range(n)]
+        return (
+            lax.psum(x, "x"),
+            lax.pmax(x, "x"),
+            lax.ppermute(x, "x", ring),
+            lax.all_gather(x, "x", tiled=True, to="invarying"),
+            lax.all_to_all(x, "x", 1, 0, tiled=True),
+            lax.psum_scatter(lax.all_gather(x, "x", tiled=True), "x", tiled=True),
+            lax.pbroadcast(x, "x", n - 1),
+            x + lax.axis_index("x"),
+        )
+
+    rows, columns, both = P("x", "y"), P(None, "y"), P(None, ("y", "x"))
+    specs = (columns, columns, rows, columns, both, rows, rows, rows)
+    run = meshrt.shard_map(body, mesh=mesh, in_specs=rows, out_specs=specs)
+    wanted = (
+        blocks.sum(0), blocks.max(0), np.roll(blocks, 1, 0), VALUE, VALUE, n * VALUE,
+        np.broadcast_to(blocks[-1], blocks.shape), blocks + np.arange(n, dtype=np.float32)[:, None, None],
+    )  # fmt: skip
+    for partitioner in ("meshrt", "xla"):
+        config.update("partitioner", partitioner)
+        for out, want in zip(meshrt.jit(run)(x), wanted, strict=True):
+            check(out, np.asarray(want).reshape(out.shape))
+        grad = meshrt.jit(meshrt.grad(lambda x: sum((o * o).sum() for o in run(x)[:1])))(x)
+        check(grad, np.tile(2 * blocks.sum(0), (n, 1)))
+    config.update("partitioner", "meshrt")
+
+
 def saved(mesh):
     """A program written by each process runs where processes share devices in the same way."""
     put = lambda mesh: meshrt.device_put(VALUE, NamedSharding(mesh, P("x", "y")))
@@ -100,6 +135,7 @@ def main(me, n, local, port):
     mesh = make_mesh((n, local), ("x", "y"))
     arrays(mesh, me, n)
     saved(mesh)
+    by_hand(mesh)
     steps(mesh, 200)
     assert "jax" not in sys.modules
     client.wait_at_barrier("done", 60_000)
