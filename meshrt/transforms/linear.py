@@ -14,7 +14,7 @@ from typing import Any
 
 from meshrt.core import source
 from meshrt.core.basic.pointwise import add_tangents
-from meshrt.core.basic.reshard import cotangent_of
+from meshrt.core.basic.reshard import cotangent_of, cotangent_type
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, Undefined, is_undefined, missing_rule
@@ -212,7 +212,7 @@ def transpose_jaxpr(
 def _transpose_jaxpr(jaxpr, linear, nonzero_cts):
     trace = JaxprTrace(jaxpr.name)
     known = [None if lin else trace.argument(a) for a, lin in zip(jaxpr.in_avals, linear)]
-    cts = [trace.argument(a) if nz else None for a, nz in zip(jaxpr.out_avals, nonzero_cts)]
+    cts = [trace.argument(cotangent_type(a)) if nz else None for a, nz in zip(jaxpr.out_avals, nonzero_cts)]
     with set_trace(trace):
         args = [Undefined(a) if lin else k for a, lin, k in zip(jaxpr.in_avals, linear, known)]
         pulled = [c for c, lin in zip(backward_jaxpr(jaxpr, args, cts), linear) if lin]

@@ -15,7 +15,7 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of, present
 
-__all__ = ["as_split", "cotangent_of", "reshard_p"]
+__all__ = ["as_split", "cotangent_of", "cotangent_type", "reshard_p"]
 
 
 def _infer(x: ShapedArray, *, sharding: Any) -> ShapedArray:
@@ -57,13 +57,17 @@ def as_split(x: Any, sharding: Any) -> Any:
     return reshard_p.bind(x, sharding=own.replicated(aval_of(x).ndim) if sharding is None else sharding)
 
 
+def cotangent_type(aval: ShapedArray) -> ShapedArray:
+    """The type of cotangents of values of this type: split as they are, partial sums where they are copies."""
+    wanted: Any = aval.sharding
+    if wanted is None or not (wanted.spec.unreduced or wanted.spec.reduced):
+        return aval
+    spec = wanted.spec
+    return aval.update(sharding=wanted.update(spec=spec.update(unreduced=spec.reduced, reduced=spec.unreduced)))
+
+
 def cotangent_of(aval: ShapedArray, ct: Any) -> Any:
-    """`ct`, split as the cotangents of values of type `aval` are: as the values, partial sums where they are copies."""
-    wanted = aval.sharding
-    if aval_of(ct).sharding is wanted:
+    """`ct`, split as the cotangents of values of type `aval` are."""
+    if aval_of(ct).sharding is aval.sharding:
         return ct
-    if wanted is not None and (wanted.spec.unreduced or wanted.spec.reduced):
-        spec = wanted.spec
-        dual = spec.update(unreduced=spec.reduced, reduced=spec.unreduced)
-        wanted = wanted.update(spec=dual)
-    return as_split(ct, wanted)
+    return as_split(ct, cotangent_type(aval).sharding)
