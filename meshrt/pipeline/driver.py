@@ -189,6 +189,7 @@ class Driver:
             cache.clear()
         self.programs.clear()
         self.traced_times = 0
+        self.history.forget_values(self)
 
     def _keep_bounded(self) -> None:
         """Drops the traces that were not used for longest, beyond those that the setting `cached_traces` keeps.
@@ -303,7 +304,17 @@ class Driver:
         settings = (key.settings, config.compile_key())
         committed = [bool(getattr(x, "committed", False)) for x in leaves]
         return call_of(
-            self, self.fun, key.in_tree, key.static, key.avals, settings, key.mesh, shardings, devices, committed
+            self,
+            self.history,
+            self.fun,
+            key.in_tree,
+            key.static,
+            key.avals,
+            settings,
+            key.mesh,
+            shardings,
+            devices,
+            committed,
         )
 
     def _remember(

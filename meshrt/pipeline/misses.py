@@ -7,6 +7,7 @@ jitted again and again (`jit(lambda ...)` within a loop) meets its earlier selve
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -37,12 +38,16 @@ _WORK = {
 
 
 class Call(NamedTuple):
-    """What decides which trace, program and devices a call needs. It holds no array."""
+    """What decides which trace, program and devices a call needs. It holds no array.
+
+    Static arguments and structures may be large objects of the user's; they are None once the function is gone, or its
+    caches were cleared.
+    """
 
     function: weakref.ref[Any]
     captured: tuple[tuple[str, Any], ...]
     tree: Any
-    static: Static
+    static: Static | None
     avals: tuple[ShapedArray, ...]
     trace_settings: tuple[Any, ...]
     compile_settings: tuple[Any, ...]
@@ -107,10 +112,20 @@ class CacheMiss:
 class History:
     """The latest calls of the functions of one code that needed something new."""
 
-    __slots__ = ("calls",)
+    __slots__ = ("__weakref__", "calls")
 
     def __init__(self) -> None:
         self.calls: deque[Call] = deque(maxlen=REMEMBERED_CALLS)
+
+    def forget_values(self, function: Any = None) -> None:
+        """Lets go of static arguments and structures: of calls of `function`, and of functions that are gone."""
+        for i, call in enumerate(tuple(self.calls)):
+            owner = call.function()
+            if call.tree is not None and (owner is None or owner is function):
+                # Another thread may have added a call, which moves the others by one: then they go the next time.
+                with contextlib.suppress(IndexError):
+                    if self.calls[i] is call:
+                        self.calls[i] = call._replace(tree=None, static=None)
 
     @staticmethod
     def of(fun: Any) -> History:
@@ -135,8 +150,8 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 def call_of(
-    function: Any, fun: Callable[..., Any], tree: Any, static: Static, avals: tuple[ShapedArray, ...],
-    settings: tuple[tuple[Any, ...], tuple[Any, ...]], mesh: AbstractMesh | None,
+    function: Any, history: History, fun: Callable[..., Any], tree: Any, static: Static,
+    avals: tuple[ShapedArray, ...], settings: tuple[tuple[Any, ...], tuple[Any, ...]], mesh: AbstractMesh | None,
     shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None, committed: Sequence[bool] = (),
 ) -> Call:  # fmt: skip
     """What decides about a call of `fun`, whose caches `function` owns.
@@ -145,9 +160,21 @@ def call_of(
     """
     places = None if devices is None else tuple((d.platform, d.id) for d in devices)
     return Call(
-        weakref.ref(function), _captured(fun), tree, static, avals, *settings, mesh, tuple(shardings), places,
-        tuple(committed), capture(),
+        weakref.ref(function, _forgetting(history)), _captured(fun), tree, static, avals, *settings, mesh,
+        tuple(shardings), places, tuple(committed), capture(),
     )  # fmt: skip
+
+
+def _forgetting(history: History) -> Callable[[Any], None]:
+    """What is called when a function goes; it does not keep the history."""
+    weak = weakref.ref(history)
+
+    def gone(_: Any) -> None:
+        kept = weak()
+        if kept is not None:
+            kept.forget_values()
+
+    return gone
 
 
 def _captured(fun: Any) -> tuple[tuple[str, Any], ...]:
@@ -196,12 +223,17 @@ def explained(
 def _differences(earlier: Call, now: Call, fun: Callable[..., Any]) -> Iterator[Difference]:
     if earlier.function() is not now.function():
         yield from _other_function(earlier, now, fun)
-    yield from _static(earlier.static, now.static)
+    if earlier.static is not None and now.static is not None:
+        yield from _static(earlier.static, now.static)
     yield from _settings("trace", earlier.trace_settings, now.trace_settings)
     yield from _meshes(earlier.mesh, now.mesh)
-    if earlier.tree != now.tree:
+    if earlier.tree is None and len(earlier.avals) != len(now.avals):
+        counts = (f"{len(c.avals)} arrays" for c in (earlier, now))
+        yield Difference("trace", "pytree structure", "the arguments", *counts)
+    elif earlier.tree is not None and earlier.tree != now.tree:
         yield from _trees(earlier, now)
     else:
+        assert now.static is not None, "a call that is being made has all its values"
         yield from _arguments(earlier, now, argument_paths(bound(fun, now.static), now.tree))
     yield from _settings("compile", earlier.compile_settings, now.compile_settings)
     if earlier.devices != now.devices and None not in (earlier.devices, now.devices):

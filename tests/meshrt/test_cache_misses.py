@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 
 import numpy as np
 import pytest
@@ -155,6 +157,30 @@ def test_max_traces_raises_on_a_surprise():
     for wrong in (0, -1, True, 1.5):
         with pytest.raises(ValueError, match="max_traces must be"):
             meshrt.jit(lambda x: x, max_traces=wrong)
+
+
+def test_what_is_remembered_keeps_no_value_of_a_function_that_is_gone():
+    class Large:
+        pass
+
+    def call(size):
+        f, large = meshrt.jit(lambda x, static: x + 1, static_argnums=1), Large()
+        f(ones(size), large)
+        return f, weakref.ref(large)
+
+    f, kept = call(2)
+    gc.collect()
+    assert kept() is not None, "it stands in the keys of f"
+    f.clear_cache()
+    gc.collect()
+    assert kept() is None
+    f, kept = call(3)
+    del f
+    gc.collect()
+    assert kept() is None
+    f, _ = call(4)
+    f.clear_cache()
+    assert meshrt.explain_cache_miss(f)(ones(5), 1).components == ("shape",)
 
 
 def test_explain_takes_jitted_functions():
