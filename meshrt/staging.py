@@ -12,6 +12,7 @@ from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding.typed import typed
 from meshrt.transforms.arguments import as_tuple, fun_name
 from meshrt.transforms.high import flatten
 from meshrt.tree_util import tree_unflatten
@@ -61,7 +62,8 @@ def abstract(x: Any) -> ShapedArray:
             dtype = x.dtype
             if not isinstance(dtype, dtypes.ExtendedDType):
                 dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
-            return ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
+            aval = ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
+            return typed(aval, getattr(x, "sharding", None))
         raise
 
 
@@ -79,4 +81,4 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _struct(aval: ShapedArray) -> Any:
-    return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    return ShapeDtypeStruct(aval.shape, aval.dtype, sharding=aval.sharding, weak_type=aval.weak_type)

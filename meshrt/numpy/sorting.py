@@ -9,6 +9,8 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
+from meshrt.core.completion import declared
+from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -54,7 +56,7 @@ def argsort(
     """The positions that sort ``a`` along ``axis``; equal elements keep their order if ``stable``."""
     x, axis = _prepared("argsort", a, axis, kind, order)
     dtype = dtypes.default_int_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "argsort")
-    positions = iota_p.bind(dtype=dtype, shape=x.shape, dimension=axis)
+    positions = iota_p.bind(dtype=dtype, shape=x.shape, dimension=axis, **declared(aval_of(x), ()))
     if descending and stable:
         x, positions = lax.rev(x, (axis,)), lax.rev(positions, (axis,))
     _, out = lax.sort_key_val(x, positions, dimension=axis, is_stable=stable)
@@ -67,7 +69,8 @@ def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
     if not arrays:
         raise errors.ArgumentTypeError("lexsort needs at least one key")
     axis = canonical_axis(axis, arrays[0].ndim, "lexsort")
-    positions = iota_p.bind(dtype=dtypes.default_int_dtype(), shape=arrays[0].shape, dimension=axis)
+    kind = aval_of(arrays[0])
+    positions = iota_p.bind(dtype=dtypes.default_int_dtype(), shape=kind.shape, dimension=axis, **declared(kind, ()))
     return lax.sort((*arrays[::-1], positions), dimension=axis, num_keys=len(arrays))[-1]
 
 

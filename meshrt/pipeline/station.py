@@ -150,9 +150,12 @@ class UnboundStation(Station):
 
     @property
     def out_info(self) -> Any:
-        """A ShapeDtypeStruct for each result, with the sharding that was asked for it (None where that is open)."""
+        """A ShapeDtypeStruct for each result, with the sharding that was asked for it, or that its type has."""
         written = self._onward.written
         avals = self.record.out_avals
         asked = (None,) * len(avals) if written is None else written.outs
-        outs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, s in zip(avals, asked)]
+        outs = [
+            ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding if s is None else s, weak_type=a.weak_type)
+            for a, s in zip(avals, asked)
+        ]
         return tree_util.tree_unflatten(self.out_tree, outs)
