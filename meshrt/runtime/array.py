@@ -292,9 +292,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
             guards.check("device_to_host", self.aval, self.sharding, False)
         if dtype in sub_byte.WIDER:
             buffer, wide = sub_byte.widened(self._buf, self._sig)
-            whole = jaxlib_api.shard_to_numpy(
-                buffer, wide.local_devices, local, wide.physical.dtype, self.sharding.memory_kind
-            )
+            whole = jaxlib_api.shard_to_numpy(buffer, wide.local_devices, local, wide.physical.dtype)
             value = whole.astype(dtype)
             value.flags.writeable = False
         else:

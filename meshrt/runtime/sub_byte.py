@@ -32,5 +32,5 @@ def widened(buffer: Any, sig: Signature) -> tuple[Any, Signature]:
       return %y : {after} }} }}"""
     devices = sharding.device_assignment
     program = compile_program(text, num_devices=len(devices), backend=devices[0].platform)
-    result = signature(wide, sharding, True)
+    result = signature(wide, sharding.with_memory_kind(None), True)  # programs return into the devices' own memory
     return program.load(devices).runner(handlers([result]))([buffer])[0], result

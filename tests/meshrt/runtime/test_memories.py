@@ -52,6 +52,14 @@ def test_device_put_to_kinds_of_memory(kind):
             np.testing.assert_array_equal(np.asarray(copy.copy(x) + 1), VALUE + 1)
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "bfloat16", "bool"])
+def test_narrow_types_in_kinds_of_memory(dtype):
+    value = np.arange(8).astype(jnp.dtype(dtype))
+    x = meshrt.device_put(value, rows("pinned_host"))
+    np.testing.assert_array_equal(np.asarray(x), value)
+    np.testing.assert_array_equal(np.asarray(x.addressable_data(3)), value[3:4])
+
+
 def test_spaces():
     space, theirs = meshrt.memory.Space, jax.memory.Space
     assert [repr(s) for s in space] == [repr(s) for s in theirs]
