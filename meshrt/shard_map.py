@@ -27,7 +27,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import Infer, PartitionSpec
 from meshrt.sharding.typed import sharding_of, type_sharding
 from meshrt.transforms.arguments import StaticValue, fun_name
-from meshrt.transforms.high import opened
+from meshrt.transforms.high import numbered, opened
 from meshrt.transforms.staged import Staged, stage
 
 __all__ = ["shard_map", "smap"]
@@ -411,7 +411,7 @@ def _out_specs(
     mapped: _Mapped, region: Region, staged: Staged, argument: Callable[[int], str]
 ) -> tuple[PartitionSpec, ...]:
     tree = staged.out_tree
-    flat = _broadcast_out(mapped, tree_util.tree_unflatten(tree, [0] * tree.num_leaves))
+    flat = _broadcast_out(mapped, numbered(tree))
     avals = staged.out_avals
     check_ranks("out_specs", mapped.fun, tree, mapped.out_specs, flat, avals)
     if region.check_vma:

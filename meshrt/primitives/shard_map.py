@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ from meshrt.primitives.sharding import sharding_constraint_p
 from meshrt.sharding.common import over
 from meshrt.sharding.mesh import AxisType
 from meshrt.sharding.named import NamedSharding
-from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.spec import PartitionSpec, axes_of
+from meshrt.sharding.typed import entries_of
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr, names_in
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
@@ -243,8 +244,10 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     along them. An axis that collectives in the body name stays Manual: each member of the batch has all its devices.
     """
     jaxpr, region, in_specs, out_specs = (params[k] for k in ("jaxpr", "region", "in_specs", "out_specs"))
-    _check_along(axis.mesh_axes, in_specs, "in_specs")
-    _check_along(axis.mesh_axes, out_specs, "out_specs")
+    mapped = {a for x, d in zip(args, dims) if d is not None for a in axes_of(entries_of(aval_of(x))[d])}
+    for what, specs in (("in_specs", in_specs), ("out_specs", out_specs)):
+        _check_along(axis.mesh_axes, "vmap spmd_axis_name", specs, what)
+        _check_along(mapped, "vmapped away explicit mesh axis", specs, what)
     flags = tuple(d is not None for d in dims)
     operands = [x if d is None else move_dim(x, d, 0) for x, d in zip(args, dims)]
     named = names_in(jaxpr)
@@ -271,14 +274,14 @@ def _laid(x: Any, along: tuple[str, ...], region: Region) -> Any:
     return sharding_constraint_p.bind(x, sharding=NamedSharding(mesh, spec), derived=True)
 
 
-def _check_along(along: tuple[str, ...], specs: Specs, what: str) -> None:
+def _check_along(along: Collection[Any], called: str, specs: Specs, what: str) -> None:
     for s in specs:
         twice = [a for a in along if a in s.axes]
         if twice:
             raise errors.ShardingError(
-                f"vmap spmd_axis_name cannot appear in shard_map {what}: the mapped dimension is split over "
+                f"{called} cannot appear in shard_map {what}: the mapped dimension is split over "
                 f"{', '.join(map(repr, along))}, and the spec {s} splits another one over {', '.join(map(repr, twice))}"
-                "; split the other dimension over another axis, or drop spmd_axis_name"
+                "; split one of them over another axis, or leave the mapped dimension whole"
             )
 
 

@@ -12,6 +12,7 @@ from meshrt.primitives.shard_map_region import Region
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 from meshrt.transforms.arguments import fun_name, signature_of
+from meshrt.transforms.high import numbered
 
 # Nothing for `meshrt.lax`.
 __all__: list[str] = []
@@ -194,12 +195,12 @@ def _places(
     tree: Any, specs: Any, flat: Sequence[Any], faults: dict[int, ShapedArray]
 ) -> Iterator[tuple[str, str, PartitionSpec, ShapedArray]]:
     """Of each fault the path of the spec, that of the value, the spec, and the type."""
-    full = tree_util.tree_unflatten(tree, range(tree.num_leaves))
+    full = numbered(tree)
     is_leaf = lambda s: s is None or isinstance(s, PartitionSpec)
     paths = [tree_util.keystr(p) for p, _ in tree_util.tree_leaves_with_path(specs, is_leaf=is_leaf)]
-    numbered = tree_util.tree_unflatten(tree_util.tree_structure(specs, is_leaf=is_leaf), range(len(paths)))
-    spec_of = tree_util.broadcast_prefix(numbered, full)
-    for path, i in tree_util.tree_leaves_with_path(full):
+    places = tree_util.tree_unflatten(tree_util.tree_structure(specs, is_leaf=is_leaf), range(len(paths)))
+    spec_of = tree_util.broadcast_prefix(places, full)
+    for i, (path, _) in enumerate(tree_util.tree_leaves_with_path(full)):
         if i in faults:
             yield paths[spec_of[i]], tree_util.keystr(path), flat[i], faults[i]
 

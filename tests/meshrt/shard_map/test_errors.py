@@ -184,6 +184,16 @@ def test_in_specs_that_contradict_the_types_of_arguments():
     assert found["meshrt"] == found["jax"]
 
 
+def test_a_dimension_mapped_along_an_explicit_axis_that_specs_name():
+    for L in (theirs(), ours()):
+        mesh = L.mesh((4, 2), ("x", "y"), "Explicit")
+        a = L.device_put(np.stack([A, A]), L.sharding.NamedSharding(mesh, L.P("y")))
+        f = L.shard_map(lambda a: a, mesh=mesh, in_specs=L.P("y"), out_specs=L.P("y"), axis_names={"y"})
+        with L.set_mesh(mesh), pytest.raises(ValueError) as e:
+            L.jit(L.vmap(f))(a)
+    assert "vmapped away explicit mesh axis cannot appear in shard_map in_specs" in str(e.value)
+
+
 def test_002_14_an_abstract_mesh_takes_its_devices_from_arrays():
     L = ours()
     mesh = L.mesh((4, 2), ("x", "y"))

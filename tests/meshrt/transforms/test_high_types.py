@@ -200,3 +200,19 @@ def test_shardings_donation_and_compiled_programs():
     given_away = Scaled(jnp.asarray(VALUES), jnp.asarray(np.float32(2)))
     np.testing.assert_array_equal(double(2, given_away).values, VALUES * 2)
     assert given_away.values.is_deleted() and given_away.scale.is_deleted()
+
+
+def test_b21_high_values_through_shard_map(registered):
+    """Reference B21: they are taken apart at the region's boundary; specs are prefixes of their arrays."""
+    mesh = meshrt.make_mesh((8,), ("x",), axis_types=(meshrt.sharding.AxisType.Auto,))
+    P = meshrt.P
+    f = meshrt.shard_map(lambda s: Scaled(s.values * 2, s.scale + 1), mesh=mesh, in_specs=P(), out_specs=P())
+    value = Scaled(np.arange(3, dtype=np.float32), np.float32(3))
+    for run in (f, meshrt.jit(f)):
+        out = run(value)
+        assert type(out) is Scaled and float(out.scale) == 4.0
+        np.testing.assert_array_equal(out.values, [0, 2, 4])
+    grad = meshrt.grad(lambda s: (lambda r: (r.values * r.scale).sum())(f(s)))(value)
+    np.testing.assert_allclose(grad.values, [8, 8, 8])
+    last, _ = lax.scan(lambda c, _: (f(c), None), value, None, length=2)
+    np.testing.assert_array_equal(last.values, [0, 4, 8])
