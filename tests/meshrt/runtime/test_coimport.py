@@ -56,7 +56,7 @@ def python(code):
     ],
     ids=["ours-first", "theirs-first", "interleaved", "x64"],
 )
-def test_both_work(code):
+def test_b19_both_work_and_jax_stays_out_unless_imported(code):
     python(code)
 
 
