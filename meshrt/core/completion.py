@@ -35,10 +35,13 @@ class Completion:
     `shardings(primitive, operand types, params, bare result types)` is the sharding of each result's type, or None; set
     by the layer that can lower operations (`meshrt.lowering`). `asked(out_sharding, ndim, function)` is the sharding
     that a user asks for as a NamedSharding for types, None if nothing is asked (`meshrt.sharding.typed`).
+    `captured(aval)` is the type, with a sharding, of a value of outside where a program is traced
+    (`meshrt.primitives.region`).
     """
 
     shardings: ClassVar[Shardings]
     asked: ClassVar[Callable[[Any, int, str], Any]]
+    captured: ClassVar[Callable[[Any], Any]]
     # (mesh, ndim, unreduced, reduced) -> the sharding of a type that says only this (`meshrt.sharding.typed`).
     sums: ClassVar[Callable[[Any, int, frozenset[Any], frozenset[Any]], Any]]
 

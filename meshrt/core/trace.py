@@ -20,6 +20,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core import source
 from meshrt.core.axes import apart, axes_in_scope, manual_mesh
+from meshrt.core.completion import Completion
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, aval_of, register_aval
@@ -335,6 +336,8 @@ def _captured_type(value: Any) -> ShapedArray:
             aval = aval if mesh is None else aval.inside(mesh)
         if isinstance(value, Tracer) and not apart().issubset(aval.vma):
             aval = aval.update(vma=aval.vma.union(apart()))
+    elif aval.sharding is not None:  # in a region axes have other types
+        aval = Completion.captured(aval)
     return aval
 
 

@@ -291,7 +291,9 @@ def _through(step: Step, operands: Sequence[Split], sizes: dict[Any, int]) -> li
         return [((),) * len(shape) for shape in step.shapes]
     rule = step.rule
     if rule is None:
-        raise Refused(f"{step.name.partition('.')[2]} has no sharding rule, so its operands must be replicated")
+        raise Refused(
+            f"The sharding rule for {step.name.partition('.')[2]} is not implemented, so operands must be replicated"
+        )
     factors: list[Axes] = [()] * rule.num_factors
     for split, mapping in zip(operands, rule.operands):
         for axes, members in zip(split, mapping):

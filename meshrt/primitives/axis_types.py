@@ -12,10 +12,10 @@ import numpy as np
 from meshrt import config, errors, tree_util
 from meshrt.core import source
 from meshrt.core.operators import ArrayOperators
-from meshrt.core.trace import EVAL, current_trace, set_trace
+from meshrt.core.trace import EVAL, JaxprTrace, current_trace, set_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.region import RegionTrace, entered, opened_type, region_p
+from meshrt.primitives.region import entered, opened_type, region_p
 from meshrt.primitives.reshard import move, reshard
 from meshrt.primitives.sharding import with_sharding_constraint
 from meshrt.sharding._state import context as mesh_context
@@ -191,8 +191,7 @@ def split_by(fun: Callable[..., Any], args: Any, kwargs: Any, out_sharding: Any)
     except TypeError:  # something that cannot be hashed: staged anew each time
         key, staged = None, None  # type: ignore[assignment]
     if staged is None:
-        trace = RegionTrace(name, inside)
-        staged = _staged(flat, name, avals, trace)
+        staged = _staged(flat, name, avals, inside)
         if key is not None and not staged[0].consts:
             _remember(key, staged)
     closed, out_tree = staged
@@ -227,7 +226,7 @@ def unsplit(fun: Callable[..., Any], like: ShapedArray, *args: Any) -> Any:
         return fun(*args)
     inside = around.update_axis_types(dict.fromkeys(around.explicit_axes, AxisType.Auto))
     entering = [entered(a, inside) for a in avals]
-    closed, out_tree = _staged(fun, fun_name(fun), entering, RegionTrace(fun_name(fun), inside))
+    closed, out_tree = _staged(fun, fun_name(fun), entering, inside)
     (value,) = region_p.bind(
         *closed.consts, *args, jaxpr=closed.jaxpr, name=fun_name(fun), inside=inside, around=around,
         outs=(sharding_of(like, around),),
@@ -235,11 +234,12 @@ def unsplit(fun: Callable[..., Any], like: ShapedArray, *args: Any) -> Any:
     return tree_util.tree_unflatten(out_tree, [value])
 
 
-def _staged(fun: Callable[..., Any], name: str, avals: Sequence[Any], trace: RegionTrace) -> tuple[Any, Any]:
+def _staged(fun: Callable[..., Any], name: str, avals: Sequence[Any], inside: AbstractMesh) -> tuple[Any, Any]:
     """The Jaxpr of a function of flat arguments, traced within a region, and the structure of its result."""
+    trace = JaxprTrace(name)
     tracers = [trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
     try:
-        with tracing_mesh(trace.inside), set_trace(trace):
+        with tracing_mesh(inside), set_trace(trace):
             found, out_tree = flatten(fun(*tracers))
             return hoist_consts(trace.close(tracers, found)), out_tree
     finally:
@@ -335,7 +335,7 @@ def _apply(
         inner_args, inner_kwargs = tree_util.tree_unflatten(tree, values)
         return fun(*inner_args, **inner_kwargs)
 
-    closed, out_tree = _staged(flat, fun_name(fun), avals, RegionTrace(fun_name(fun), inside))
+    closed, out_tree = _staged(flat, fun_name(fun), avals, inside)
     outs = outs_of(out_tree, closed.jaxpr.out_avals)
     values = region_p.bind(
         *closed.consts, *leaves, jaxpr=closed.jaxpr, name=fun_name(fun), inside=inside, around=around, outs=outs

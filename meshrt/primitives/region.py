@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt.core.basic.shapes import move_dim
-from meshrt.core.jaxpr import Eqn, Jaxpr, Var
+from meshrt.core.completion import Completion
+from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import Primitive, is_undefined
-from meshrt.core.trace import JaxprTrace
 from meshrt.core.types import ShapedArray, present
 from meshrt.lowering.context import LoweringContext
-from meshrt.sharding.context import tracing_mesh
+from meshrt.sharding.context import get_abstract_mesh, tracing_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec
@@ -29,7 +29,7 @@ from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
 from meshrt.transforms.tools import WeakCache, dce
 
-__all__ = ["RegionTrace", "entered", "opened_type", "region_p"]
+__all__ = ["entered", "opened_type", "region_p"]
 
 
 def entered(aval: Any, inside: AbstractMesh) -> Any:
@@ -50,25 +50,15 @@ def opened_type(aval: ShapedArray, mesh: AbstractMesh) -> ShapedArray:
     return aval.update(sharding=present(NamedSharding(mesh, spec)))
 
 
-class RegionTrace(JaxprTrace):
-    """Records the inside of a region. Values of outside that it captures have the types that they have there."""
+def _captured(aval: Any) -> Any:
+    """The type that a value of outside has in the program that is being traced, where axes may have other types."""
+    mesh, own = get_abstract_mesh(), aval.sharding
+    if mesh.empty or own.mesh is mesh or own.mesh.shape_tuple != mesh.shape_tuple:
+        return aval
+    return aval if UNCONSTRAINED in own.spec.partitions else entered(aval, mesh)
 
-    __slots__ = ("inside",)
 
-    def __init__(self, name: str, inside: AbstractMesh):
-        super().__init__(name)
-        self.inside = inside
-
-    def atom(self, value: Any) -> Any:
-        atom = super().atom(value)
-        entry = self.consts.get(id(value))
-        if entry is None or entry[0] is not atom:
-            return atom
-        aval = entered(atom.aval, self.inside)
-        if aval is not atom.aval:
-            atom = Var(aval)
-            self.consts[id(value)] = (atom, value)
-        return atom
+Completion.captured = staticmethod(_captured)
 
 
 def _infer(

@@ -340,3 +340,23 @@ def test_axes_of_size_one_leave_types_where_asked() -> None:
     with meshrt.config.override(remove_size_one_mesh_axis_from_type=True):
         fresh = meshrt.sharding.Mesh(mesh.devices[::-1], ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
         assert kind(meshrt.device_put(x, NamedSharding(fresh, P("x", "y")))) == "float32[8@x,4]"
+
+
+def test_what_a_region_captures_has_the_types_of_the_region() -> None:
+    with meshrt.set_mesh(OURS.mesh):
+        x = put(X, "x", None)
+        loop = lambda a, b: meshrt.lax.scan(lambda c, _: (jnp.tanh(c * a), None), b, None, length=2)[0]
+        for axes, spec in (("y", P("x")), (None, P("x")), ("x", P())):
+            captured = lambda a, axes=axes, spec=spec: auto_axes(lambda b: loop(a, b), axes=axes, out_sharding=spec)(a)
+            grad = meshrt.jit(meshrt.grad(lambda a, f=captured: jnp.sum(f(a))))(x)
+            assert kind(grad) == "float32[32@x,16]"
+            wanted = meshrt.grad(lambda a: jnp.sum(loop(a, a)))(X)
+            np.testing.assert_allclose(np.asarray(grad), np.asarray(wanted), rtol=1e-4, atol=1e-5)
+
+
+def test_005_04_functions_around_shard_map_and_jit_may_capture_split_arrays() -> None:
+    with meshrt.set_mesh(OURS.mesh):
+        x = put(X, "x", None)
+        assert kind(meshrt.jit(lambda a: a + x)(x)) == "float32[32@x,16]"
+        part = lambda a: meshrt.shard_map(lambda b: b + jnp.sum(x), in_specs=P("x", None), out_specs=P("x", None))(a)
+        np.testing.assert_allclose(np.asarray(meshrt.jit(part)(x)), X + X.sum(), rtol=1e-5)
