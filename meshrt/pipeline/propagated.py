@@ -187,4 +187,40 @@ def annotated_for_xla(result: propagation.Propagated, uneven: bool) -> str:
     if uneven:
         raise _no_uneven("partitioner", "XLA's one knows no arguments and results of parts that differ in size")
     # XLA's importer knows constraints but not reshards; for closed shardings they mean the same.
-    return _RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text())
+    return _each_result_constrained(_RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text()))
+
+
+_SEVERAL = re.compile(r"( *)(%[\w$.-]+):(\d+) = sdy\.manual_computation\(.*out_shardings=\[(.*)\] manual_axes=")
+_ONE = re.compile(r"<@[\w$.-]+, .*?>(?=, <@|$)")
+
+
+def _each_result_constrained(text: str) -> str:
+    """A constraint on each result of manual computations that have several.
+
+    XLA's importer gives the second result of one the sharding of the first where an operation that uses it has a
+    sharding of its own; it refuses them then, if their ranks differ.
+    """
+    if "= sdy.manual_computation(" not in text:
+        return text
+    lines: list[str] = []
+    waiting: list[
+        tuple[str, str, list[str]]
+    ] = []  # whose closing lines are still to come: indentation, name, shardings
+    renamed: list[tuple[str, re.Pattern[str]]] = []  # indentation of the block in which results have new names
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        renamed = [(outer, uses) for outer, uses in renamed if not line.strip() or indent >= len(outer)]
+        for _, uses in renamed:
+            line = uses.sub(r"%result_\1_\2", line)
+        lines.append(line)
+        found = _SEVERAL.match(line)
+        if found:
+            waiting.append((found[1], found[2], _ONE.findall(found[4])))
+        elif waiting and line.startswith(waiting[-1][0] + "} : "):
+            outer, name, shardings = waiting.pop()
+            types = line.rpartition("-> (")[2].rstrip(")").split(", ")
+            for i, (sharding, kind) in enumerate(zip(shardings, types, strict=True)):
+                new = f"%result_{name[1:]}_{i}"
+                lines.append(f"{outer}{new} = sdy.sharding_constraint {name}#{i} {sharding} : {kind}")
+            renamed.append((outer, re.compile(rf"%({re.escape(name[1:])})#(\d+)\b")))
+    return "\n".join(lines)

@@ -255,6 +255,22 @@ def test_random_bodies(seed, partitioner):
     assert_close(ours[2], theirs[2])
 
 
+def test_results_of_several_ranks_used_twice(partitioner):
+    """XLA's importer took the second result's sharding for that of the first."""
+    x = np.random.default_rng(0).standard_normal((16, 8, 4)).astype(np.float32)
+
+    def run(B):
+        P, mesh = B.top.P, B.mesh((4, 2))
+        body = lambda x: (B.lax.psum_scatter(x, "x"), B.lax.all_to_all(x, "x", 0, 1, tiled=True))
+        mapped = B.top.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        inner = lambda a: B.top.shard_map(lambda a: (a * 2, a[0]), mesh=mesh, in_specs=P("x"), out_specs=P("x"))(a)
+        twice = lambda a: sum((o * o + o).sum() for o in inner(a))
+        return B.top.jit(B.top.value_and_grad(lambda x: sum((o * o).sum() + twice(o) for o in mapped(x))))(x)
+
+    for a, b in zip(run(OURS), run(THEIRS), strict=True):
+        assert_close(a, b)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # vmap and shard_map
 
