@@ -5,7 +5,8 @@ Inside a manual region (`shard_map`) a type says over which Manual axes the valu
     pvary[axes=("x",)]           f32[4]       -> f32[4]{V:x}    nothing happens: each device takes its copy as its own
     psum_invariant[axes=("x",)]  f32[4]{V:x}  -> f32[4]         the sum over the devices along x, which all of them get
 
-An operation on values that vary over different axes is one on values that vary over all of them: `match_varying`.
+An operation on values that vary over different axes is one on values that vary over all of them:
+`meshrt.core.basic.agreement` sees to it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
 
-__all__ = ["in_order", "match_varying", "psum_invariant", "psum_invariant_p", "pvary_p", "vary"]
+__all__ = ["in_order", "psum_invariant", "psum_invariant_p", "pvary_p", "vary"]
 
 Axes = tuple[Hashable, ...]
 
@@ -81,19 +82,6 @@ def _from_sums(x: Any, aval: ShapedArray, axes: Axes) -> tuple[Any, Axes]:
     if reduced:
         x = reduced_vary_p.bind(x, axes=reduced, mesh=manual_mesh())
     return x, tuple(a for a in axes if a not in reduced)
-
-
-def match_varying(*operands: Any) -> tuple[Any, ...]:
-    """The operands as values that all vary over the same axes: those over which any of them does.
-
-    Inserted axes are in the order in which they were bound.
-    """
-    avals = [aval_of(x) for x in operands]
-    vma = frozenset[Hashable]().union(*[a.vma for a in avals])
-    if all(a.vma == vma for a in avals):
-        return operands
-    order = in_order(vma)
-    return tuple(x if a.vma == vma else vary(x, order) for x, a in zip(operands, avals))
 
 
 def in_order(names: Iterable[Hashable]) -> Axes:
