@@ -13,7 +13,8 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.config import settings
-from meshrt.core.trace import EVAL, Tracer, current_trace
+from meshrt.core.source import capture
+from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.tracebacks import boundary, strip
 from meshrt.core.types import aval_of
@@ -22,16 +23,20 @@ from meshrt.pipeline.entry import Entry
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.misses import CacheMiss
 from meshrt.pipeline.options import JitOptions, compiler_option_items
+from meshrt.pipeline.placement import is_sharding
 from meshrt.pipeline.static_arguments import NO_STATIC, Static, bound, split, unhashable
 from meshrt.pipeline.structures import OTHER_STRUCTURE, reader, unread
 from meshrt.pipeline.traced import Traced
 from meshrt.primitives.call import jit_p
+from meshrt.primitives.device_put import device_put
 from meshrt.primitives.sharding import constrain
 from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums
 from meshrt.transforms.high import flatten, opened
+from meshrt.tree_util import tree_leaves
 
 __all__ = ["JitFunction", "explain_cache_miss", "jit"]
 
@@ -167,19 +172,46 @@ class JitFunction:
         leaves, tree = flatten((args, kwargs))
         avals = tuple(aval_of(x) for x in leaves)
         leaves = self._constrain_arguments(leaves, tree)
+        if self.options.compiler_options:
+            raise errors.ArgumentValueError(
+                f"`compiler_options` can only be passed to top-level `meshrt.jit`. Got compiler_options="
+                f"{dict(self.options.compiler_options)} for {self.name}, which is called inside another program at "
+                f"{capture()}: one program is compiled with one set of options, so give them to the outermost jit"
+            )
         jaxpr, consts, out_tree = self._driver.nested_jaxpr(avals, tree, static)
-        outs = jit_p.bind(*consts, *leaves, jaxpr=jaxpr, name=self.name)
+        if self.options.inline:
+            outs = eval_jaxpr(jaxpr, (), [*consts, *leaves])
+        else:
+            outs = jit_p.bind(*consts, *leaves, jaxpr=jaxpr, name=self.name)
         result = out_tree.unflatten(outs)
         if self.options.out_shardings is None:
             return result
         return constrain(result, self.options.out_shardings, f"result of {self.name}", f"out_shardings of {self.name}")
 
     def _constrain_arguments(self, leaves: list[Any], tree: Any) -> list[Any]:
+        if self.options.device is not None:
+            return device_put(leaves, self.options.device)
         if self.options.in_shardings is None:
             return leaves
         args, kwargs = tree.unflatten(leaves)
         args = constrain(args, self.options.in_shardings, f"args of {self.name}", f"in_shardings of {self.name}")
         return flatten((args, kwargs))[0]
+
+
+def _check_shardings(given: str, shardings: Any) -> None:
+    """ArgumentTypeError for what is no sharding, ShardingError for one that leaves dimensions of arguments open."""
+    for leaf in tree_leaves(shardings, is_leaf=is_sharding):
+        if not is_sharding(leaf):
+            raise errors.ArgumentTypeError(
+                f"{given} leaf specifications are expected to be PartitionSpec instances or None, but got {leaf}; "
+                "Shardings and Formats are taken as well"
+            )
+        spec = leaf if isinstance(leaf, PartitionSpec) else getattr(leaf, "spec", ())
+        if given == "in_shardings" and PartitionSpec.UNCONSTRAINED in tuple(spec):
+            raise errors.ShardingError(
+                f"Unconstrained dims are not allowed when passed to {given}: {leaf}. Give None in place of the spec to "
+                "take arguments as they are, or say how each dimension is split"
+            )
 
 
 def _trace_limit(limit: Any) -> int | None:
@@ -266,7 +298,9 @@ def jit(
         which leaves the choice to the arguments and to propagation.
       static_argnums, static_argnames: arguments that are Python values; each new value means a new trace.
       donate_argnums, donate_argnames: arguments whose buffers may be reused for results; they are deleted by the call.
-      compiler_options: XLA options for this function.
+      device, backend: the one device that the function runs on, wherever its arguments lie, or a platform.
+      inline: whether the operations, not a call of them, stand in programs that call the function.
+      compiler_options: XLA options for this function, which then cannot be called inside another program.
       max_traces: how often the function may be traced. A call that would trace it once more raises RetraceError, which
         says what differs from which earlier call (as `explain_cache_miss` does). `clear_cache` begins anew.
 
@@ -282,8 +316,17 @@ def jit(
         )  # fmt: skip
     if not callable(fun):
         raise errors.ArgumentTypeError(f"jit needs a function, got {type(fun).__name__}")
-    if device is not None and (in_shardings is not None or out_shardings is not None):
-        raise errors.ArgumentValueError("jit takes either device or in_shardings and out_shardings, not both")
+    if device is not None and backend is not None:
+        raise errors.ArgumentValueError(f"can't specify both a device and a backend for jit: {device} and {backend}")
+    for given, shardings in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):
+        if shardings is None:
+            continue
+        if device is not None or backend is not None:
+            raise errors.ArgumentValueError(
+                f"If backend or device is specified on jit, then {given} should not be specified: shardings say where "
+                "the program runs"
+            )
+        _check_shardings(given, shardings)
     nums, names = resolve_argnums(fun, static_argnums, static_argnames)
     donated, donated_names = resolve_argnums(fun, donate_argnums, donate_argnames)
     overlap = set(nums) & set(donated)
@@ -306,5 +349,6 @@ def jit(
             device,
             backend,
             _trace_limit(max_traces),
+            bool(inline),
         ),
     )

@@ -6,6 +6,11 @@ import operator
 from typing import Any
 
 from meshrt import dtypes, errors
+from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.context import get_abstract_mesh
+from meshrt.sharding.layout import AUTO, Format, Layout
+from meshrt.sharding.named import NamedSharding, Sharding
+from meshrt.sharding.spec import PartitionSpec
 
 __all__ = ["ShapeDtypeStruct"]
 
@@ -13,18 +18,56 @@ __all__ = ["ShapeDtypeStruct"]
 class ShapeDtypeStruct:
     """Stands for an array wherever only its type matters (`jit(f).lower`, `eval_shape`).
 
-    `shape` is a tuple of ints, `dtype` a NumPy or extended dtype, `sharding` a Sharding or None.
+    `shape` is a tuple of ints, `dtype` a NumPy or extended dtype, `sharding` a Sharding, None, a PartitionSpec (it is
+    of the mesh in context when `sharding` is asked for) or a Format, whose layout `format` shows as well.
+
+    Raises:
+      ArgumentValueError: no dtype. ShardingTypeError: something else as `sharding`; an automatic layout, which only
+        programs have; when `sharding` is asked for, a PartitionSpec without a mesh in context.
     """
 
-    __slots__ = ("dtype", "shape", "sharding", "weak_type")
+    __slots__ = ("_sharding", "dtype", "layout", "shape", "weak_type")
 
     def __init__(self, shape: Any, dtype: Any, *, sharding: Any = None, weak_type: bool = False):
         if dtype is None:
             raise errors.ArgumentValueError("ShapeDtypeStruct: dtype must be specified")
         self.shape = _sizes(shape)
         self.dtype = dtype if isinstance(dtype, dtypes.ExtendedDType) else dtypes.dtype(dtype)
-        self.sharding = sharding
+        self.layout: Layout | None = None
+        if isinstance(sharding, Format):
+            if sharding.layout is AUTO:
+                raise errors.ShardingTypeError(
+                    "`Layout.AUTO` cannot be used in place of a device-local layout in a `ShapeDtypeStruct`. Got "
+                    f"{sharding}: an array has one layout; name it, or leave it out"
+                )
+            self.layout = sharding.layout if isinstance(sharding.layout, Layout) else None
+            sharding = sharding.sharding
+        if sharding is not None and not isinstance(sharding, Sharding | PartitionSpec):
+            raise errors.ShardingTypeError(
+                "sharding of a ShapeDtypeStruct is a Sharding, a PartitionSpec, a Format or None. Got "
+                f"{sharding!r} of type {type(sharding).__name__}"
+            )
+        self._sharding: Sharding | PartitionSpec | None = sharding
         self.weak_type = weak_type
+
+    @property
+    def sharding(self) -> Sharding | None:
+        own = self._sharding
+        if not isinstance(own, PartitionSpec):
+            return own
+        concrete = mesh_context.concrete
+        mesh = get_abstract_mesh() if concrete is None else concrete
+        if mesh.empty:
+            raise errors.ShardingTypeError(
+                f"When specifying PartitionSpec to `ShapeDtypeStruct`, here {own}, the context mesh cannot be empty. "
+                "Enter one with `with meshrt.set_mesh(mesh):`, or give NamedSharding(mesh, spec)"
+            )
+        return NamedSharding(mesh, own)
+
+    @property
+    def format(self) -> Format:
+        """The layout, None if that is not said, with the sharding."""
+        return Format(self.layout, self.sharding)
 
     ndim = property(lambda self: len(self.shape))
 
@@ -41,9 +84,20 @@ class ShapeDtypeStruct:
         return cls(x.shape, x.dtype, sharding=getattr(x, "sharding", None), weak_type=getattr(x, "weak_type", False))
 
     def update(self, **changes: Any) -> ShapeDtypeStruct:
+        """The struct with some of `shape`, `dtype`, `sharding` and `weak_type` replaced. ArgumentValueError for a
+        sharding without a layout where there is one, and for other names."""
+        known = ("shape", "dtype", "sharding", "weak_type")
+        if not changes.keys() <= set(known):
+            raise errors.ArgumentValueError(f"ShapeDtypeStruct.update takes {', '.join(known)}. Got {list(changes)}")
+        kept: Any = self._sharding if self.layout is None else self.format
+        if self.layout is not None and not isinstance(changes.get("sharding", kept), Format):
+            raise errors.ArgumentValueError(
+                f"updating ShapeDtypeStruct with the sharding {changes['sharding']} while it has the layout "
+                f"{self.layout}: give a Format, which says whether the layout stays"
+            )
         return ShapeDtypeStruct(
             changes.get("shape", self.shape), changes.get("dtype", self.dtype),
-            sharding=changes.get("sharding", self.sharding), weak_type=changes.get("weak_type", self.weak_type),
+            sharding=changes.get("sharding", kept), weak_type=changes.get("weak_type", self.weak_type),
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -52,7 +106,7 @@ class ShapeDtypeStruct:
         return self.shape[0]
 
     def _key(self) -> tuple:
-        return (self.shape, self.dtype, self.sharding, self.weak_type)
+        return (self.shape, self.dtype, self._sharding, self.layout, self.weak_type)
 
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, ShapeDtypeStruct) and self._key() == other._key()
@@ -61,7 +115,8 @@ class ShapeDtypeStruct:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        extra = f", sharding={self.sharding}" if self.sharding is not None else ""
+        extra = f", sharding={self._sharding}" if self._sharding is not None else ""
+        extra += f", layout={self.layout}" if self.layout is not None else ""
         extra += ", weak_type=True" if self.weak_type else ""
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{extra})"
 

@@ -18,6 +18,7 @@ from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import filling
 from meshrt.primitives.sharding import with_sharding_constraint
 from meshrt.runtime import backend
+from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 
@@ -62,8 +63,13 @@ def sharding_like(x: Any, shape: tuple[int, ...]) -> Any:
     sharding = getattr(x, "sharding", None)
     if sharding is None or not getattr(x, "committed", True) or getattr(x, "weak_type", False):
         return None
-    if current_trace() is not EVAL or not sharding.is_concrete:
+    if current_trace() is not EVAL:
         return None
+    if not sharding.is_concrete:  # of a ShapeDtypeStruct
+        around = mesh_context.concrete
+        if around is None or around.abstract_mesh is not sharding.mesh.abstract_mesh:
+            return None
+        sharding = sharding.update(mesh=around)
     return sharding if tuple(x.shape) == shape or sharding.is_fully_replicated else None
 
 

@@ -406,7 +406,8 @@ class Driver:
             )
         program = self.program(record, request, self.options.compiler_options, devices=placement.devices)
         loaded = self.load(program, placement.mesh, placement.devices)
-        entry = Entry(self.name, loaded, leaves, placement.mesh is not None or any_committed(leaves), written)
+        committed = placement.mesh is not None or placement.device is not None or any_committed(leaves)
+        entry = Entry(self.name, loaded, leaves, committed, written)
         self.remember_call(key, entry)
         return entry
 

@@ -27,6 +27,7 @@ class JitOptions(NamedTuple):
     device: Any = None
     backend: str | None = None
     max_traces: int | None = None
+    inline: bool = False
 
 
 def compiler_option_items(options: Mapping[str, Any] | None) -> CompilerOptions:

@@ -34,12 +34,13 @@ from meshrt.sharding.typed import mesh_of, typed
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.high import numbered
 
-__all__ = ["Placement", "Wanted", "resolve"]
+__all__ = ["Placement", "Wanted", "is_sharding", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The devices of a call: a Mesh, or one device, or neither yet (only an AbstractMesh is known)."""
+    """The devices of a call: those of a Mesh, one that was named, or the default one; None as long as only an
+    AbstractMesh is known."""
 
     mesh: Mesh | None
     device: Any
@@ -209,23 +210,21 @@ class Wanted:
             sharding = SingleDeviceSharding(sharding.device_assignment[0])
         committed = isinstance(sharding, Sharding) and (type(leaf) is not Array or leaf.committed)
         chosen: NamedSharding | None = None
-        if committed and isinstance(sharding, NamedSharding):
+        if committed and isinstance(sharding, NamedSharding) and self.function.options.device is None:
             self.committed[i] = sharding
         if given is not None:
             if committed and type(leaf) is Array:
                 _check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
-            if (
-                committed
-                and type(leaf) is Array
-                and chosen is not None
-                and not self._agrees(chosen, sharding, aval.ndim)
-            ):
+            stays = committed and type(leaf) is Array
+            if stays and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
                 raise errors.ShardingError(
                     "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: "
                     f"{given},\narg sharding: {sharding} for {_text(origin)}. Move it with meshrt.device_put or drop "
                     "it from in_shardings"
                 )
+        elif self.function.options.device is not None:
+            pass  # wherever it lies, the call brings it to that device
         elif committed and isinstance(sharding, NamedSharding):
             self.add_mesh(sharding.mesh, origin)
             chosen = sharding
@@ -247,8 +246,8 @@ class Wanted:
                 self.add_mesh(context_mesh, lambda: f"the mesh in context (set at {context_source()})")
             if self.mesh is None:
                 raise errors.MeshContextError(
-                    f"jit was given {given} for {_text(origin)}, but no mesh is in context: enter one with `with "
-                    "meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
+                    f"jit requires a non-empty mesh in context if it is given a PartitionSpec, here {given} for "
+                    f"{_text(origin)}: enter one with `with meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
                 )
             try:
                 return NamedSharding(self.mesh, given)
@@ -281,7 +280,7 @@ class Wanted:
         if len(sharding.spec.partitions) > aval.ndim:
             raise errors.RankMismatchError(
                 f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was "
-                f"applied to {_text(origin)}, a value of rank {aval.ndim}. Give at most one entry per dimension, as in "
+                f"applied to a value of rank {aval.ndim}, {_text(origin)}. Give at most one entry per dimension, as in "
                 f"{PartitionSpec(*sharding.spec.partitions[: aval.ndim])}"
             )
         try:
@@ -301,7 +300,7 @@ class Wanted:
         return tuple(a if s is None else typed(a, s) for a, s in zip(self.avals, self.arg_shardings))
 
     def add_out_shardings(self, out_shardings: Any) -> None:
-        for s in tree_util.tree_leaves(out_shardings, is_leaf=_is_sharding):
+        for s in tree_util.tree_leaves(out_shardings, is_leaf=is_sharding):
             s = s.sharding if isinstance(s, Format) else s
             if isinstance(s, NamedSharding):
                 self.add_mesh(s.mesh, f"out_shardings of {self.function.name}")
@@ -371,7 +370,7 @@ class Wanted:
                 return Placement(None, None, None)
             return Placement(concrete.reshaped(mesh), None, concrete.flat_devices)
         device = self.device if self.device is not None else backend.default_device()
-        return Placement(None, device, (device,))
+        return Placement(None, self.device, (device,))
 
     def _out_shardings(self, record: TraceRecord) -> tuple[NamedSharding | None, ...]:
         """What was asked for each result, as it was written."""
@@ -380,7 +379,7 @@ class Wanted:
         if given is None:
             return (None,) * len(avals)
         try:
-            flat = tree_util.broadcast_prefix(given, numbered(record.out_tree), is_leaf=_is_sharding)
+            flat = tree_util.broadcast_prefix(given, numbered(record.out_tree), is_leaf=is_sharding)
         except ValueError as e:
             raise errors.TreeError(
                 f"out_shardings of {self.function.name} must be a pytree prefix of its result: {e}"
@@ -406,7 +405,7 @@ def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
     return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec.update(partitions=entries), uneven=uneven)
 
 
-def _is_sharding(x: Any) -> bool:
+def is_sharding(x: Any) -> bool:
     return x is None or x is AUTO or isinstance(x, Sharding | PartitionSpec | Format | Layout)
 
 
@@ -449,13 +448,13 @@ def _broadcast_in(function: Jitted, tree: Any) -> list[Any] | None:
     args, kwargs = numbered(tree)
     if kwargs:
         raise errors.ArgumentValueError(
-            f"jit does not support keyword arguments when in_shardings is given; pass {', '.join(kwargs)} of "
+            f"jit does not support kwargs when in_shardings is specified; pass {', '.join(kwargs)} of "
             f"{function.name} by position"
         )
     if isinstance(given, list):
         given = tuple(given)
     try:
-        return tree_util.broadcast_prefix(given, args, is_leaf=_is_sharding)
+        return tree_util.broadcast_prefix(given, args, is_leaf=is_sharding)
     except ValueError as e:
         raise errors.TreeError(
             f"in_shardings of {function.name} must be a pytree prefix of its positional arguments: {e}"

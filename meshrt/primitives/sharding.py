@@ -47,6 +47,12 @@ def _batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
     def batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
         (x,), (d,), primitive = args, dims, get()
         sharding = params["sharding"]
+        if not isinstance(sharding, NamedSharding) and axis.mesh_axes and primitive.constraint is not None:
+            raise errors.ShardingError(
+                f"vmap was given spmd_axis_name {axis.mesh_axes}, and the function constrains a value to {sharding} at "
+                f"{capture()}, which has no mesh axes: constrain it with a PartitionSpec of the mesh in context or a "
+                "NamedSharding, or drop spmd_axis_name"
+            )
         if isinstance(sharding, NamedSharding):
             entries = list(sharding.spec.padded(aval_of(x).ndim - 1))
             along = axis.mesh_axes if primitive.constraint is not None else ()
@@ -105,6 +111,8 @@ def _transpose_put(ct: Any, x: Any, *, sharding: Any, source: Any, advice: Any) 
 
 def _evaluate(x: Any, *, sharding: Any, derived: Any) -> Any:
     """On values: a concrete mesh says where to go; an abstract one takes its devices from the value or the context."""
+    if isinstance(sharding, SingleDeviceSharding):
+        return _constrain_array(x, sharding)
     if isinstance(sharding.mesh, AbstractMesh) and not _is_on(x, sharding.mesh):
         if derived:
             return x
@@ -221,10 +229,12 @@ def _places(jaxpr: Jaxpr) -> Iterator[tuple[Any, tuple[str, Source]]]:
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """Constrains the sharding of every array in the pytree `x`.
 
-    `shardings` is a NamedSharding (over a Mesh or an AbstractMesh), a PartitionSpec of the mesh in context, or a
-    pytree prefix of them. Dimensions marked `PartitionSpec.UNCONSTRAINED` stay open. Sizes need not divide. Raises
-    ShardingError for None or a wrong rank, UnknownAxisError or DuplicateAxisError for wrong axes, MeshContextError
-    when a PartitionSpec is given without a mesh in context.
+    `shardings` is a NamedSharding (over a Mesh or an AbstractMesh), a PartitionSpec of the mesh in context, a
+    SingleDeviceSharding, or a pytree prefix of them. Outside of programs an array that is committed stays on its
+    devices: DeviceAssignmentMismatchError for others, or for another order. Dimensions marked
+    `PartitionSpec.UNCONSTRAINED` stay open. Sizes need not divide. Raises ShardingError for None or a wrong rank,
+    UnknownAxisError or DuplicateAxisError for wrong axes, MeshContextError when a PartitionSpec is given without a mesh
+    in context.
     """
     return constrain(x, shardings, "with_sharding_constraint of x", "the shardings of with_sharding_constraint", False)
 
@@ -253,11 +263,11 @@ def constrain(x: Any, shardings: Any, called: str, given: str, optional: bool = 
 def _constrain(x: Any, sharding: Any) -> Any:
     if sharding is None:
         raise errors.ShardingError(
-            "got the sharding None, which is not allowed: leave values that are not constrained out of the tree, or "
+            "got sharding None which is not allowed: leave values that are not constrained out of the tree, or "
             "give PartitionSpecs of P.UNCONSTRAINED, one for each dimension"
         )
-    if isinstance(sharding, SingleDeviceSharding):
-        raise errors.ShardingError("it takes NamedShardings or PartitionSpecs; use device_put for a single device")
+    if isinstance(sharding, SingleDeviceSharding) or (isinstance(sharding, NamedSharding) and sharding.mesh.is_scalar):
+        return _constrain_to_device(x, sharding)
     if isinstance(sharding, PartitionSpec):
         mesh = get_abstract_mesh()
         if mesh is None or mesh.empty:
@@ -274,6 +284,14 @@ def _constrain(x: Any, sharding: Any) -> Any:
     require_fit(x, sharding, "with_sharding_constraint")
     if isinstance(x, Tracer) or context.trace is not EVAL:
         return sharding_constraint_p.bind(x, sharding=sharding, derived=False)
+    return _constrain_array(x, sharding)
+
+
+def _constrain_to_device(x: Any, sharding: SingleDeviceSharding | NamedSharding) -> Any:
+    """The whole program runs on that one device; outside of programs the value goes there."""
+    if isinstance(x, Tracer) or context.trace is not EVAL:
+        single = SingleDeviceSharding(sharding.device_assignment[0], memory_kind=sharding.memory_kind)
+        return sharding_constraint_p.bind(x, sharding=single, derived=False)
     return _constrain_array(x, sharding)
 
 
@@ -332,10 +350,16 @@ def _mesh_of(x: Any, axes: AbstractMesh) -> Mesh:
     return mesh
 
 
-def _constrain_array(x: Any, sharding: NamedSharding) -> Any:
+def _constrain_array(x: Any, sharding: NamedSharding | SingleDeviceSharding) -> Any:
     """The eager form: moves the array. An AbstractMesh takes its devices from the array."""
-    if isinstance(sharding.mesh, AbstractMesh):
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         sharding = sharding.update(mesh=_mesh_of(x, sharding.mesh))
-    if any(e is PartitionSpec.UNCONSTRAINED for e in sharding.spec.partitions):
+    if type(x) is Array and x.committed and x.sharding.device_assignment != sharding.device_assignment:
+        raise errors.DeviceAssignmentMismatchError(
+            "Received incompatible devices for jitted computation with_sharding_constraint. Got its value of shape "
+            f"{x.aval.str_short()} with sharding {x.sharding} and the constraint {sharding}: a constraint lays a value "
+            "out over the devices that it is on, in their order. Move it with meshrt.device_put(x, sharding)"
+        )
+    if isinstance(sharding, NamedSharding) and any(e is PartitionSpec.UNCONSTRAINED for e in sharding.spec.partitions):
         raise errors.ShardingError("P.UNCONSTRAINED has no meaning outside jit, where nothing is propagated")
     return put_leaf(x, sharding, False, None)

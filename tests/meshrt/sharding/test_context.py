@@ -352,8 +352,10 @@ def test_002_18_without_any_device_the_message_says_what_is_missing():
 
 def test_002_19_only_named_shardings_constrain():
     single = SingleDeviceSharding(meshrt.devices()[0])
-    with pytest.raises(errors.ShardingError, match="takes NamedShardings or PartitionSpecs"):
-        meshrt.lax.with_sharding_constraint(jnp.ones(4), single)
+    constrained = meshrt.lax.with_sharding_constraint(jnp.ones(4), single)  # says where, and no more
+    assert constrained.sharding is single and constrained.committed
+    with pytest.raises(errors.ArgumentTypeError, match="pass a NamedSharding or a PartitionSpec"):
+        meshrt.lax.with_sharding_constraint(jnp.ones(4), "x")
     assert make_single_device_sharding(meshrt.devices()[0]) is single
     assert not hasattr(meshrt.sharding, "PositionalSharding")
 
