@@ -11,6 +11,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.shapes import zeros
+from meshrt.core.basic.varying import into_branch
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
@@ -91,6 +92,7 @@ def value_and_grad(
         dynamic = tuple(args[n] for n in nums)
         leaves, tree = flatten(dynamic)
         _check_inputs(fun, leaves, tree, args, nums, allow_int, holomorphic)
+        leaves = into_branch(leaves)
 
         def call(*values: Any) -> Any:
             full = list(args)
@@ -205,6 +207,7 @@ def _float0(x: Any) -> np.ndarray:
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """(fun(*primals), pullback) where `pullback(ct)` is the tuple of cotangents of the primals."""
     leaves, tree = flatten(primals)
+    leaves = into_branch(leaves)
     flat = _Flat(fun, tree, has_aux)
     nonzeros = [aval_of(x).is_differentiable for x in leaves]
     outs, linear = linearize_flat(flat, leaves, nonzeros)
@@ -312,6 +315,7 @@ def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """(fun(*primals), push) where `push(*tangents)` is the derivative at `primals`, without running `fun` again."""
     leaves, tree = flatten(primals)
+    leaves = into_branch(leaves)
     flat = _Flat(fun, tree, has_aux)
     nonzeros = [aval_of(x).is_differentiable for x in leaves]
     outs, linear = linearize_flat(flat, leaves, nonzeros)

@@ -13,6 +13,7 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.config import settings
+from meshrt.core.basic.varying import into_branch
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.trace import leaked as leaked_error
@@ -170,6 +171,7 @@ class JitFunction:
         if self._has_static:
             args, kwargs, static = split(self.name, self.options, args, kwargs)
         leaves, tree = flatten((args, kwargs))
+        leaves = into_branch(leaves)
         avals = tuple(aval_of(x) for x in leaves)
         leaves = self._constrain_arguments(leaves, tree)
         if self.options.compiler_options:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import errors, tree_util
-from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
@@ -265,6 +265,7 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...]) -> Any:
         specs: list[Any] = [_spec_in_type(region, aval_of(x)) for x in leaves]
     else:
         specs = _flat_specs(mapped, args)
+    leaves = [x if s is None else into_branch([x])[0] for x, s in zip(leaves, specs)]
     avals = [None if s is None else _type_of(mapped, args, i, x) for i, (x, s) in enumerate(zip(leaves, specs))]
     in_specs = PartitionSpec() if mapped.in_specs is Infer else mapped.in_specs
     check_ranks("in_specs", mapped.fun, tree, in_specs, specs, avals)

@@ -235,8 +235,9 @@ class Driver:
     def _traced(self, key: TraceKey, shardings: Sequence[Any]) -> TraceRecord:
         record = self.traces.get(key)
         if record is None:
-            self._count_trace(key, shardings)
+            self._begin_trace(key, shardings)
             record = self.traces[key] = trace(self.fun, self.name, key.avals, key.in_tree, key.static, key.mesh)
+            self.traced_times += 1
             self._keep_bounded()
         else:
             _used(self.traces, key)
@@ -250,9 +251,10 @@ class Driver:
         key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.abstract, axes_in_scope())
         found = self.nested.get(key)
         if found is None:
-            self._count_trace(key)
+            self._begin_trace(key)
             self._remember(key)
             closed, out_tree = trace_nested(self.fun, self.name, avals, tree, static)
+            self.traced_times += 1
             hoisted = hoist_consts(closed)
             found = (hoisted.jaxpr, hoisted.consts, out_tree)
             if not any(isinstance(c, Tracer) for c in hoisted.consts):
@@ -264,15 +266,14 @@ class Driver:
 
     # -- why a call is not known ---------------------------------------------------------------------------------------
 
-    def _count_trace(self, key: TraceKey, shardings: Sequence[Any] = ()) -> None:
-        """Notes one more trace. RetraceError if there may not be another one."""
+    def _begin_trace(self, key: TraceKey, shardings: Sequence[Any] = ()) -> None:
+        """RetraceError if there may not be another trace. Those in which the function raised do not count."""
         limit = self.options.max_traces
         if limit is not None and self.traced_times >= limit:
             raise errors.RetraceError(
                 f"{self.name} has been traced {self.traced_times} times, and jit(..., max_traces={limit}) allows no "
                 f"more. {self._miss('trace', self._call(key, shardings))}"
             )
-        self.traced_times += 1
         events.record("trace")
 
     def explain(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
@@ -466,16 +467,13 @@ class Road(NamedTuple):
                 raise errors.ArgumentTypeError("compile takes a device_assignment or a topology, not both")
             return self._compile_ahead(lowered, topology, options)
         devices = self._devices_of(lowered) if device_assignment is None else tuple(device_assignment)
+        if devices is None and not backend.is_here(lowered.request.platform):
+            raise not_here(lowered, backend.default_backend())
+        mesh = None if devices is None else check_devices(lowered, devices)  # before anything is made for them
         program = self.driver.program(lowered.record, lowered.request, options, partition_options, devices)
-        if devices is None:
-            if not backend.is_here(lowered.request.platform):
-                raise not_here(lowered, backend.default_backend())
-            program = self.driver.program(lowered.record, lowered.request, options, partition_options)
-            return Compiled(lowered, program, None, None, self.driver, self.written)
-        mesh = check_devices(lowered, devices)  # before anything is made for them
-        program = self.driver.program(lowered.record, lowered.request, options, partition_options)
-        # Now, so that the compiler's time and errors are here and not in the first call.
-        self.driver.load(program, mesh, devices)
+        if devices is not None:
+            # Now, so that the compiler's time and errors are here and not in the first call.
+            self.driver.load(program, mesh, devices)
         return Compiled(lowered, program, mesh, devices, self.driver, self.written)
 
     def _devices_of(self, lowered: Lowered) -> tuple[Any, ...] | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from meshrt import config, errors, tree_util
 from meshrt.core.basic.shapes import reshape
+from meshrt.core.basic.varying import into_branch
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.concatenate import concatenate
@@ -74,10 +75,12 @@ def scan(
 
 def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll: int) -> tuple[Any, Any]:
     x_leaves, x_tree = flatten(xs)
+    x_leaves = into_branch(x_leaves)
     x_avals = [aval_of(x) for x in x_leaves]
     check_xs(x_avals)
     slices = [a.without(0) for a in x_avals]
     carry, carry_tree = flatten(init)
+    carry = into_branch(carry)
     in_tree = tree_util.treedef_tuple([carry_tree, x_tree])
 
     def stage_body() -> Staged:

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.axes import branching
-from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
@@ -112,8 +112,7 @@ def _legacy_operand(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
 def _branch(index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[str], operands: Any, what: str) -> Any:
     leaves, tree = flatten(operands)
     chosen = aval_of(index).vma  # over these axes devices may choose different branches
-    if chosen:
-        leaves = [vary(x, in_order(chosen)) for x in leaves]
+    leaves = [vary(x, in_order(chosen)) for x in into_branch(leaves)]
     avals = [aval_of(x) for x in leaves]
     with branching(chosen):
         staged = [stage(b, tree, avals) for b in branches]

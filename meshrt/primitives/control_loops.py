@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
-from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
@@ -47,6 +47,7 @@ def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_va
 
 def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
     carry, tree = flatten(init_val)
+    carry = into_branch(carry)
     in_tree = tree_util.treedef_tuple([tree])
 
     def stage_body() -> Staged:

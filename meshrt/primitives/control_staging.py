@@ -23,27 +23,33 @@ __all__: list[str] = []
 
 
 def with_common_consts(staged: Sequence[Staged]) -> tuple[tuple[Jaxpr, ...], list[Any]]:
-    """The Jaxprs with one list of constants in front, shared by all: a value captured by several appears once."""
+    """The Jaxprs with one list of constants in front, shared by all: a value captured by several appears once.
+
+    It has the type that it has where it is used, which may not be its own: in a branch that devices choose by
+    themselves what comes from outside varies.
+    """
     consts: list[Any] = []
+    types: list[Any] = []
     index: dict[int, int] = {}
     for s in staged:
-        for c in s.consts:
+        for c, v in zip(s.consts, s.jaxpr.invars):
             if id(c) not in index:
                 index[id(c)] = len(consts)
                 consts.append(c)
+                types.append(v.aval)
     jaxprs = []
     for s in staged:
         if len(s.consts) == len(consts):  # then, by construction, they are the same in the same order
             if all(index[id(c)] == i for i, c in enumerate(s.consts)):
                 jaxprs.append(s.jaxpr)
                 continue
-        jaxprs.append(_padded(s, consts, index))
+        jaxprs.append(_padded(s, types, index))
     return tuple(jaxprs), consts
 
 
-def _padded(s: Staged, consts: Sequence[Any], index: dict[int, int]) -> Jaxpr:
+def _padded(s: Staged, types: Sequence[Any], index: dict[int, int]) -> Jaxpr:
     count = len(s.consts)
-    front: list[Var] = [Var(aval_of(c)) for c in consts]
+    front: list[Var] = [Var(t) for t in types]
     for v, c in zip(s.jaxpr.invars[:count], s.consts):
         front[index[id(c)]] = v
     return with_vars(s.jaxpr, (*front, *s.jaxpr.invars[count:]), s.jaxpr.outvars)

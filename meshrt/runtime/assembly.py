@@ -12,11 +12,12 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray
 from meshrt.runtime import guards, jaxlib_api
 from meshrt.runtime.array import Array, Signature, assembled, signature
+from meshrt.runtime.layouts import relayout
 from meshrt.runtime.reshard import reshard
 from meshrt.runtime.signature import extents, filled, local_parts, local_positions
 from meshrt.runtime.transfer import put_leaf
 from meshrt.sharding.context import get_mesh
-from meshrt.sharding.layout import Format
+from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 
@@ -56,7 +57,8 @@ def make_array_from_callback(
 
     Args:
       shape: the global shape.
-      sharding: where the parts are to be; of an uneven one the last parts are shorter, or empty.
+      sharding: where the parts are to be; of an uneven one the last parts are shorter, or empty. A Format says in which
+        layout, too.
       data_callback: slices of the global array -> its values there (anything NumPy makes an array of, or an Array).
       dtype: the dtype of the result, which the callback's values must have; needed if this process holds no part.
 
@@ -73,7 +75,8 @@ def make_array_from_callback(
     """
     shape = tuple(int(s) for s in shape)
     if isinstance(sharding, Format):
-        sharding = _of_format(sharding)
+        made = make_array_from_callback(shape, _of_format(sharding), data_callback, dtype)
+        return relayout(made, sharding.layout) if isinstance(sharding.layout, Layout) else made
     sharding = _concrete(sharding, "make_array_from_callback")
     largest = sharding.shard_shape(shape)
     held = local_parts(sharding, shape)

@@ -21,6 +21,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 import struct
 import threading
@@ -40,6 +41,8 @@ _HEAD = len(_MAGIC) + _DIGEST + 4
 _MAX_ENTRY = 1 << 32
 _MAX_DESCRIPTION = 1 << 16
 _KINDS = (".xla", ".program")
+# `write` makes such files; others in the directory are the user's.
+_TEMPORARY = re.compile(r"\..{1,16}-\d+-\d+-\d+\.tmp")
 _OLD_TEMPORARY = 3600.0  # seconds after which a file that a killed process left half-written is removed
 
 
@@ -215,7 +218,8 @@ class DiskCache:
             self.remove(name)
             count += 1
         for path in self.root.iterdir():
-            if path.name.startswith(".") and path.name.endswith((".used", ".tmp")):
+            uses = path.name.startswith(".") and path.name.endswith(tuple(f"{kind}.used" for kind in _KINDS))
+            if uses or _TEMPORARY.fullmatch(path.name):
                 path.unlink(missing_ok=True)
         return count
 
@@ -225,7 +229,7 @@ class DiskCache:
                 with contextlib.suppress(FileNotFoundError):  # another process removed it
                     if item.name.endswith(_KINDS) and not item.name.startswith("."):
                         yield item.name, item.stat(follow_symlinks=False)
-                    elif item.name.endswith(".tmp") and item.stat().st_mtime < time.time() - _OLD_TEMPORARY:
+                    elif _TEMPORARY.fullmatch(item.name) and item.stat().st_mtime < time.time() - _OLD_TEMPORARY:
                         os.unlink(item.path)
 
     def _use(self, name: str, status: os.stat_result) -> tuple[float, int]:

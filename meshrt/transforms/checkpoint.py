@@ -17,6 +17,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import move_dim
+from meshrt.core.basic.varying import into_branch
 from meshrt.core.effects import is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, is_undefined
@@ -79,7 +80,9 @@ def checkpoint(
         fixed = {k: v for k, v in kwargs.items() if k in names}
         dynamic = {k: v for k, v in kwargs.items() if k not in names}
         leaves, tree = flatten((split.dynamic, dynamic))
-        avals = [_aval(leaf, fun) for leaf in leaves]
+        avals = [_aval(leaf, fun) for leaf in leaves]  # raises for what is no array
+        leaves = into_branch(leaves)
+        avals = [aval_of(leaf) for leaf in leaves]
         call = lambda arguments, keywords: fun(*split.join(arguments), **fixed, **keywords)
         plain = split.cache_key is not None and not fixed
         staged = stage(call, tree, avals, fun if plain else call, ("checkpoint", split.cache_key, positions))

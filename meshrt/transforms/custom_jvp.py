@@ -14,7 +14,7 @@ from typing import Any
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front, move_dim
-from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import context
 from meshrt.core.types import ShapedArray, aval_of
@@ -104,6 +104,7 @@ class custom_jvp:
             raise errors.MissingRuleError(f"No JVP defined for custom_jvp function {name} using defjvp.")
         split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
         leaves, tree = flatten(split.dynamic)
+        leaves = into_branch(leaves)
         key = split.cache_key
         call = lambda *dynamic: self.fun(*split.join(dynamic))
         call.__name__ = name

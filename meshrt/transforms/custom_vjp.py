@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.shapes import bring_to_front, move_dim, reduce_sum_p
-from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
@@ -106,6 +106,7 @@ class custom_vjp:
         split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
         refuse_tracers(split.fixed, name, "custom_vjp")
         leaves, tree = flatten(split.dynamic)
+        leaves = into_branch(leaves)
         key = split.cache_key
         call = lambda *dynamic: self.fun(*split.join(dynamic))
         own = None if key is None else self._staged

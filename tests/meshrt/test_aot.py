@@ -7,7 +7,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import events, jaxlib_api
 from meshrt.sharding import AbstractMesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 
@@ -227,7 +227,9 @@ def test_b06_a_program_for_another_platform_is_not_compiled_here(sharded):
 def test_device_assignments_must_fit():
     abstract = meshrt.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(AbstractMesh((4,), ("x",)), P("x")))
     lowered = meshrt.jit(lambda x: x + 1).lower(abstract)
-    with pytest.raises(errors.MeshMismatchError, match="3 devices for a program of 4"):
+    wrong = pytest.raises(errors.MeshMismatchError, match="3 devices for a program of 4")
+    with events.count("propagate", "partition", "compile") as made, wrong:
         lowered.compile(device_assignment=tuple(meshrt.devices()[:3]))
+    assert not any(made[k] for k in ("propagate", "partition", "compile")), "nothing is made before devices are checked"
     out = lowered.compile(device_assignment=tuple(meshrt.devices()[4:]))(np.ones(8, np.float32))
     assert out.sharding.device_set == set(meshrt.devices()[4:])

@@ -139,6 +139,10 @@ def test_b04_misses_are_logged_if_asked_for(caplog):
     assert "shape of argument x: was (3,), now (4,)" in record.getMessage()
 
 
+def thrown(e):
+    raise e
+
+
 def test_max_traces_raises_on_a_surprise():
     f = meshrt.jit(lambda x: x * 2, max_traces=1)
     f(ones(3)), f(ones(3))
@@ -154,6 +158,11 @@ def test_max_traces_raises_on_a_surprise():
     twice(ones(1)), twice(ones(2))
     with pytest.raises(errors.RetraceError):
         twice(ones(3))
+    mistakes = iter([ValueError("a mistake")])
+    once = meshrt.jit(lambda x: x if (e := next(mistakes, None)) is None else thrown(e), max_traces=1)
+    with pytest.raises(ValueError, match="a mistake"):
+        once(ones(3))
+    once(ones(3))  # a trace that was not finished is none
     for wrong in (0, -1, True, 1.5):
         with pytest.raises(ValueError, match="max_traces must be"):
             meshrt.jit(lambda x: x, max_traces=wrong)

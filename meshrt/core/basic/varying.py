@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.axes import axes_in_scope, manual_mesh
+from meshrt.core.axes import apart, axes_in_scope, manual_mesh
 from meshrt.core.basic.linear import linear_jvp
 from meshrt.core.basic.sums import reduced_vary_p
 from meshrt.core.explicit import reduced_of, unreduced_of
@@ -23,7 +23,7 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
 
-__all__ = ["in_order", "psum_invariant", "psum_invariant_p", "pvary_p", "vary"]
+__all__ = ["in_order", "into_branch", "psum_invariant", "psum_invariant_p", "pvary_p", "vary"]
 
 Axes = tuple[Hashable, ...]
 
@@ -82,6 +82,16 @@ def _from_sums(x: Any, aval: ShapedArray, axes: Axes) -> tuple[Any, Axes]:
     if reduced:
         x = reduced_vary_p.bind(x, axes=reduced, mesh=manual_mesh())
     return x, tuple(a for a in axes if a not in reduced)
+
+
+def into_branch(values: list[Any]) -> list[Any]:
+    """The values as they are within a branch that devices choose by themselves: varying (`meshrt.core.axes.branching`).
+
+    For those who trace a function for the types of its arguments there. A value from outside of the branch, traced for
+    as one that all devices share, would have the sum of its cotangents taken inside, where some devices never come.
+    """
+    axes = apart()
+    return [vary(x, in_order(axes)) for x in values] if axes else values
 
 
 def in_order(names: Iterable[Hashable]) -> Axes:

@@ -64,6 +64,19 @@ def test_the_entries_not_used_for_longest_go(disk):
     assert not [p.name for p in disk.root.iterdir()]
 
 
+def test_files_of_the_users_in_the_directory_stay(disk):
+    ours = ".0123456789abcdef-12-34-56.tmp"
+    for name in ("notes.tmp", ".hidden.tmp", ".mine.used", ours):
+        (disk.root / name).write_text("")
+        os.utime(disk.root / name, (0, 0))
+    disk.write("a.xla", b"code")
+    disk.read("a.xla")
+    assert [e.name for e in disk.entries()] == ["a.xla"]
+    assert not (disk.root / ours).exists(), "half-written by a process that was killed"
+    assert disk.clear() == 1
+    assert sorted(p.name for p in disk.root.iterdir()) == [".hidden.tmp", ".mine.used", "notes.tmp"]
+
+
 def test_links_pipes_and_directories_are_not_read(disk, tmp_path):
     disk.write("a.xla", b"code")
     disk.path("link.xla").symlink_to(disk.path("a.xla"))

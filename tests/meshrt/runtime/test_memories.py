@@ -227,6 +227,14 @@ def test_bad_layouts(call, text):
     fails_alike(lambda: call(meshrt, our_layout, one()), lambda: call(jax, jax_layout, other), text)
 
 
+def test_arrays_from_callbacks_have_the_layout_that_was_asked_for():
+    x = meshrt.make_array_from_callback(VALUE.shape, Format(COLUMNS, rows()), lambda index: VALUE[index])
+    theirs = jax_layout.Format(jax_layout.Layout((1, 0)), there(None))
+    y = jax.make_array_from_callback(VALUE.shape, theirs, lambda index: VALUE[index])
+    assert x.format.layout.major_to_minor == y.format.layout.major_to_minor == (1, 0)
+    np.testing.assert_array_equal(np.asarray(x), VALUE)
+
+
 def test_with_layout_constraint():
     x = with_layout_constraint({"a": jnp.asarray(VALUE), "b": VALUE}, COLUMNS)
     for leaf in x.values():

@@ -154,3 +154,38 @@ def test_003_chain_names_each_operation_and_what_to_do():
     assert steps == ["dot_general", "tanh", "add"]
     assert all(__file__ in line for line in text.splitlines() if " at " in line)
     assert "args[0], which enters with P('x',)" in text and "meshrt.lax.psum(x, 'x')" in text
+
+
+def ways_into_branches():
+    """Functions that trace a part of theirs for the types of what a branch gives them."""
+    product = lambda a, w: jnp.sin(a @ w)
+    with_rule = meshrt.custom_vjp(product)
+    with_rule.defvjp(lambda a, w: (product(a, w), (a, w)), lambda res, ct: meshrt.vjp(product, *res)[1](ct))
+    with_tangents = meshrt.custom_jvp(product)
+    with_tangents.defjvp(lambda primals, tangents: meshrt.jvp(product, primals, tangents))
+    within = lambda a, w: meshrt.grad(lambda w: (product(a, w) ** 2).sum())(w)
+    return {
+        "closure": product,
+        "jit": meshrt.jit(product),
+        "checkpoint": meshrt.checkpoint(product),
+        "custom_vjp": with_rule,
+        "custom_jvp": with_tangents,
+        "carry": lambda a, w: lax.scan(lambda c, _: ((product(c[0], c[1]), c[1]), None), (a, w), None, length=2)[0][0],
+        "xs": lambda a, w: lax.scan(lambda c, x: (product(c, x), None), a, jnp.stack([w, w]))[0],
+        "fori": lambda a, w: lax.fori_loop(0, 2, lambda i, c: (product(*c), c[1]), (a, w))[0],
+        "cond": lambda a, w: lax.cond(w.sum() > 1e9, lambda a, w: a, product, a, w),
+        "grad": lambda a, w: product(a, within(a, w)),
+    }
+
+
+@pytest.mark.parametrize("way", ways_into_branches())
+def test_what_enters_a_branch_that_devices_choose_varies_whatever_takes_it(way):
+    """Its cotangents are added up outside: within, some devices would wait for others that never come."""
+    part = ways_into_branches()[way]
+    f = mapped(lambda a, w: lax.cond(lax.axis_index("x") % 2 == 0, lambda: part(a, w), lambda: a))
+    rows = lambda a: [a[2 * i : 2 * i + 2] for i in range(4)]
+    plain = lambda a, w: jnp.concatenate([part(r, w) if i % 2 == 0 else r for i, r in enumerate(rows(a))])
+    grad = lambda f: meshrt.grad(lambda a, w: (f(a, w) ** 2).sum(), argnums=(0, 1))
+    text = str(meshrt.make_jaxpr(grad(f))(A, W))
+    assert "psum" not in text.split("branches")[1].split("]")[0]
+    same(meshrt.jit(grad(f))(A, W), meshrt.jit(grad(plain))(A, W), 1e-3)
