@@ -78,6 +78,8 @@ def manual_axes(mesh: Any, names: Iterable[Hashable], is_checked: bool = True) -
 def branching(names: Collection[Hashable]) -> bind_axes:
     """The context in which branches are traced that devices along the Manual axes `names` choose among by themselves.
 
+    Likewise the bodies of loops that they run different numbers of times.
+
     A collective in a branch would wait for devices that take another one. So what comes from outside of the branch
     varies over these axes inside of it, and the sum of its cotangents is taken outside.
     """

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
+from meshrt.core.axes import branching
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
@@ -60,10 +61,13 @@ def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
         body = stage_body()
     cond = stage(cond_fun, in_tree, [aval_of(c) for c in carry])
     _check_condition(cond)
-    while not all(aval_of(c).vma.issuperset(cond.out_avals[0].vma) for c in carry):
-        # Devices may run different numbers of iterations, so whatever the loop computes differs.
-        carry = [vary(c, in_order(cond.out_avals[0].vma)) for c in carry]
-        body, cond = stage_body(), stage(cond_fun, in_tree, [aval_of(c) for c in carry])
+    differ: frozenset[Any] = frozenset()
+    while not differ.issuperset(cond.out_avals[0].vma):
+        # Devices may run different numbers of iterations, so whatever the loop takes and computes differs.
+        differ = cond.out_avals[0].vma
+        carry = [vary(c, in_order(differ)) for c in carry]
+        with branching(differ):
+            body, cond = stage_body(), stage(cond_fun, in_tree, [aval_of(c) for c in carry])
     check_carry_types(loop, tree, carry, body.out_avals)
     body = varying_as(body, [aval_of(c) for c in carry])
     outs = while_p.bind(

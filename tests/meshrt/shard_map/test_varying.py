@@ -189,3 +189,16 @@ def test_what_enters_a_branch_that_devices_choose_varies_whatever_takes_it(way):
     text = str(meshrt.make_jaxpr(grad(f))(A, W))
     assert "psum" not in text.split("branches")[1].split("]")[0]
     same(meshrt.jit(grad(f))(A, W), meshrt.jit(grad(plain))(A, W), 1e-3)
+
+
+def test_what_enters_a_loop_that_devices_leave_at_different_times_varies():
+    """As in branches: the derivative in the body is each device's own, and no sum is waited for there."""
+
+    def body(a, w):
+        slope = lambda w: meshrt.grad(lambda w: (a * w).sum())(w)
+        step = lambda s: (s[0] + 1, s[1] + slope(w[0, 0]))
+        return lax.while_loop(lambda s: s[0] < lax.axis_index("x"), step, (0, jnp.float32(0)))[1][None]
+
+    assert "psum" not in str(stage(body))
+    found = meshrt.jit(mapped(body))(A, W)
+    same(found, np.array([i * A[2 * i : 2 * i + 2].sum() for i in range(4)]), 1e-4)
