@@ -4,6 +4,9 @@ a constant of the loop, or computed from constants only   passed as it is, once 
 a slice of some xs                                         the xs again
 a slice of some ys                                         the ys again
 anything else (a carry, an intermediate value)             stacked by the forward scan
+
+What is computed before the loop is looked at there too: a debug callback that sees nothing of the iteration is called
+once.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt.core.effects import is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 
 __all__: list[str] = []
@@ -38,9 +42,12 @@ class Places:
         self.body, self.length = body, length
         self.num_const = captured + num_consts
         self.made_by: dict[Var, Eqn] = {}
+        self.looks: list[Eqn] = []  # loop-invariant, and with debug effects
         invariant = set(body.invars[: self.num_const])
         for eqn in body.eqns:
-            if not eqn.effects and all(type(a) is Literal or a in invariant for a in eqn.invars):
+            if all(map(is_debug, eqn.effects)) and all(type(a) is Literal or a in invariant for a in eqn.invars):
+                if eqn.effects:
+                    self.looks.append(eqn)
                 invariant.update(eqn.outvars)
                 self.made_by.update(dict.fromkeys(eqn.outvars, eqn))
         self._places: dict[Var, tuple[str, int]] = dict.fromkeys(invariant, ("invariant", 0))
@@ -65,7 +72,8 @@ class Places:
 
 class Hoisting:
     """Loop-invariant code motion: values that are wanted as residuals and equal in every iteration are computed before
-    the loop, in a `prelude`, together with what they depend on.
+    the loop, in a `prelude`, together with what they depend on, and so are debug callbacks that see only such values
+    (but for loops without iterations, in which nothing happens).
     """
 
     def __init__(self, places: Places):
@@ -79,8 +87,9 @@ class Hoisting:
     def split(self, outs: Sequence[Any], stacked: Sequence[Any]) -> tuple[Jaxpr, Jaxpr, tuple[int, ...]]:
         """(prelude, forward body, positions among the prelude's results that the body takes as further constants)."""
         body, made_by = self.places.body, self.places.made_by
-        moved: set[int] = set()
-        pending = list(self.wanted)
+        looks = self.places.looks if self.places.length else []
+        moved = set(map(id, looks))
+        pending = [*self.wanted, *[a for e in looks for a in e.invars if type(a) is Var]]
         while pending:
             eqn = made_by.get(pending.pop())
             if eqn is not None and id(eqn) not in moved:

@@ -13,6 +13,7 @@ from typing import Any
 
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import zeros
+from meshrt.core.effects import is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Var
 from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
 from meshrt.core.types import ShapedArray, aval_of
@@ -60,6 +61,8 @@ def plan_of(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, 
 
     lin, nz_carry = carry_fixpoint(nz_carry, step)
     body = lin.forward.jaxpr
+    if any(map(is_debug, body.effects)):
+        body = inlined(body)
     places = Places(body, len(lin.forward.consts), num_consts, num_carry, num_ys, length)
     saved, linear = cheapest_residuals(
         body, residual_vars(lin, body), lin.linear, places.cost, lambda v: places.of(v)[0] == "invariant"

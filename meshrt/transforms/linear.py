@@ -16,7 +16,7 @@ from meshrt.core import source
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.reshard import cotangent_of, cotangent_type
 from meshrt.core.basic.shapes import zeros
-from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.jaxpr import NO_EFFECTS, ClosedJaxpr, Effects, Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, Undefined, is_undefined, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
@@ -37,13 +37,14 @@ class LinearTracer(Tracer):
 class Step:
     """One recorded linear operation: `args` are Vars (linear) or values of the trace below (residuals)."""
 
-    __slots__ = ("args", "outvars", "params", "primitive", "source")
+    __slots__ = ("args", "effects", "outvars", "params", "primitive", "source")
 
     def __init__(
-        self, primitive: Primitive, args: list[Any], params: dict[str, Any], outvars: Sequence[Var], where: Any
-    ):
+        self, primitive: Primitive, args: list[Any], params: dict[str, Any], outvars: Sequence[Var], where: Any,
+        effects: Effects = NO_EFFECTS,
+    ):  # fmt: skip
         self.primitive, self.args, self.params = primitive, args, params
-        self.outvars, self.source = outvars, where
+        self.outvars, self.source, self.effects = outvars, where, effects
 
 
 class LinearTrace(Trace):
@@ -97,8 +98,10 @@ class LinearTrace(Trace):
             else:
                 step_args.append(a)
                 avals.append(a.aval if isinstance(a, Tracer) else aval_of(a))
-        outvars = [Var(t) for t in primitive.infer(tuple(avals), params)]
-        self.tape.append(Step(primitive, step_args, params, outvars, source.capture()))
+        types = tuple(avals)
+        outvars = [Var(t) for t in primitive.infer(types, params)]
+        effects = primitive.effects(types, params)
+        self.tape.append(Step(primitive, step_args, params, outvars, source.capture(), effects))
         if primitive.multiple_results:
             return [LinearTracer(self, v) for v in outvars]
         return LinearTracer(self, outvars[0])
@@ -106,11 +109,14 @@ class LinearTrace(Trace):
     def to_jaxpr(
         self, inputs: Sequence[LinearTracer], outs: Sequence[LinearTracer], name: str = ""
     ) -> tuple[Jaxpr, list[Any]]:
-        """The live part of the tape as a Jaxpr whose arguments are the residuals, then `inputs`; and the residuals."""
+        """The live part of the tape as a Jaxpr whose arguments are the residuals, then `inputs`; and the residuals.
+
+        What looks at tangents (a debug callback in the rule of a custom_jvp) is live too.
+        """
         live = {o._var for o in outs}
         steps = []
         for step in reversed(self.tape):
-            if any(v in live for v in step.outvars):
+            if any(v in live for v in step.outvars) or step.effects:
                 steps.append(step)
                 live.update([a for a in step.args if type(a) is Var])
         steps.reverse()
@@ -120,7 +126,7 @@ class LinearTrace(Trace):
             atoms: list[Any] = []
             for a in step.args:
                 atoms.append(a if type(a) is Var else _residual(a, residuals))
-            eqns.append(Eqn(step.primitive, atoms, step.outvars, step.params, step.source))
+            eqns.append(Eqn(step.primitive, atoms, step.outvars, step.params, step.source, step.effects))
         entries = list(residuals.values())
         invars = [*(v for v, _ in entries), *(t._var for t in inputs)]
         return Jaxpr((), invars, [o._var for o in outs], eqns, name), [value for _, value in entries]
