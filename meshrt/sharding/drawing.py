@@ -133,7 +133,7 @@ class _Drawing:
     def cell(self, rows: int, columns: int) -> tuple[int, int]:
         """(lines, characters) of a part, in the proportions of the array."""
         if len(self.shape) < 2:
-            lines, ratio = 1, 1.0
+            lines, ratio = 1, 1 / max(1, *self.shape, 1)
         else:
             lines = int(_LINES * self.scale / rows)
             ratio = self.shape[-1] / max(1, self.shape[-2])

@@ -35,15 +35,21 @@ class Split:
 
 
 def split(body: Jaxpr, wanted: Sequence[Any], policy: Policy | None) -> Split:
-    """Splits the equations of `body` so that the variables `wanted` can be had from what `policy` saves."""
+    """Splits the equations of `body` so that the variables `wanted` can be had from what `policy` saves.
+
+    Callbacks that look at values are called again if the policy does not save them, or saves none of what they see.
+    """
     live = {v for v in wanted if type(v) is Var}
+    unsaved = _unsaved(body, policy) if body.effects and policy is not None else frozenset()
     found = Split()
     for eqn in reversed(body.eqns):
         flags = [v in live for v in eqn.outvars]
         if not any(flags):
             found.forward.append(eqn)
             if eqn.effects and (
-                policy is None or not policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params)
+                policy is None
+                or not policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params)
+                or (not eqn.outvars and all(type(a) is Literal or a in unsaved for a in eqn.invars))
             ):
                 # Whoever looks at values wants to see that they are computed again.
                 found.again.append(_pruned(eqn, flags))
@@ -63,6 +69,15 @@ def split(body: Jaxpr, wanted: Sequence[Any], policy: Policy | None) -> Split:
         found.again += reversed(inside.again)
         live.update(a for e in inside.again for a in e.invars if type(a) is Var)
     return Split(found.forward[::-1], found.saved[::-1], found.again[::-1])
+
+
+def _unsaved(body: Jaxpr, policy: Policy) -> set[Var]:
+    """The arguments, and what is computed by operations that `policy` runs again where their results are wanted."""
+    found = set(body.invars)
+    for eqn in body.eqns:
+        if eqn.primitive.recompute is None and not policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params):
+            found.update(eqn.outvars)
+    return found
 
 
 def _pruned(eqn: Eqn, used: Sequence[bool]) -> Eqn:

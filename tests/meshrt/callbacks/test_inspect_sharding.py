@@ -127,6 +127,17 @@ def test_grids_hold_what_those_of_jax_hold(mesh, spec, capsys):
     assert rows(capsys.readouterr().out) == theirs
 
 
+@pytest.mark.parametrize(
+    "shape, spec, scale", [((5,), (), 1.0), ((5,), (), 8.0), ((1000,), ("x",), 1.0), ((128, 10000), ("x",), 1.0)]
+)
+def test_vectors_and_wide_arrays_are_drawn_as_by_jax(mesh, shape, spec, scale, capsys):
+    theirs = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    jax.debug.visualize_sharding(shape, jax.NamedSharding(theirs, jax.P(*spec)), scale=scale)
+    text = capsys.readouterr().out
+    meshrt.debug.visualize_sharding(shape, meshrt.NamedSharding(mesh, P(*spec)), scale=scale)
+    assert capsys.readouterr().out == text
+
+
 def test_any_rank(mesh, capsys):
     show = lambda shape, *spec: (meshrt.debug.visualize_sharding(shape, meshrt.NamedSharding(mesh, P(*spec))),
                                  capsys.readouterr().out)[1]  # fmt: skip
