@@ -44,7 +44,8 @@ def callback(
 
     It changes as little as possible: it is kept under grad (with the values of the forward pass, and once more where a
     checkpoint computes them again; once before a loop if it sees nothing of the iteration), called for each element
-    under vmap, and for whole values where operands are split over devices. `callback(ordered=True)(function, *args, **kwargs)` says options apart from the function's arguments.
+    under vmap, and for whole values where operands are split over devices. `callback(ordered=True)(function, *args,
+    **kwargs)` says options apart from the function's arguments.
 
     Args:
       callback: gets the pytrees `args` and `kwargs`, with Arrays on a CPU device as leaves; leaves that are no arrays
