@@ -67,3 +67,7 @@ KEPT_DEVICE_SETS = 64
 
 # Calls that are ready to run, of several shardings, devices and settings, per trace of a function that is kept. Chosen.
 CALLS_PER_TRACE = 4
+
+# Sets of options of `jit` for one function whose caches are kept while it lives; those of the latest ones are. A
+# function has one or two; more come from options that are made anew for each call.
+SHARED_OPTIONS = 8

@@ -19,12 +19,12 @@ from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.tracebacks import boundary, strip
 from meshrt.core.types import aval_of
-from meshrt.pipeline.driver import Driver
 from meshrt.pipeline.entry import Entry
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.misses import CacheMiss
 from meshrt.pipeline.options import JitOptions, compiler_option_items
 from meshrt.pipeline.placement import is_sharding
+from meshrt.pipeline.sharing import driver_for
 from meshrt.pipeline.static_arguments import NO_STATIC, Static, bound, split, unhashable
 from meshrt.pipeline.structures import OTHER_STRUCTURE, reader, unread
 from meshrt.pipeline.traced import Traced
@@ -53,7 +53,7 @@ class JitFunction:
         self.fun, self.options = fun, options
         self.name = fun_name(fun)
         self._has_static = bool(options.static_argnums or options.static_argnames)
-        self._driver = driver = Driver(fun, self.name, options)
+        self._driver = driver = driver_for(fun, self.name, options)
         self._calls, self._direct = driver.calls, driver.direct
         # The short way: code for the structure of the last calls, and functions that run calls of known signatures.
         self._read: Callable[[tuple, Any, Any], tuple] = unread
@@ -159,7 +159,7 @@ class JitFunction:
         return self._driver.explain(key, leaves, tree, static)
 
     def clear_cache(self) -> None:
-        """Forgets every trace and everything derived from it."""
+        """Forgets every trace and everything derived from it, also for other jitted functions of the same function."""
         self._driver.clear()
 
     # -- inside another trace ------------------------------------------------------------------------------------------

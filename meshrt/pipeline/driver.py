@@ -133,27 +133,14 @@ class Driver:
     """The caches of one jitted function: `fun`, called `name` in messages, with the options of `jit`."""
 
     __slots__ = (
-        "__weakref__",
-        "_unswept",
-        "calls",
-        "direct",
-        "fun",
-        "history",
-        "loaded",
-        "lowered",
-        "name",
-        "nested",
-        "options",
-        "partitioned",
-        "places",
-        "programs",
-        "propagated",
-        "traced_times",
-        "traces",
+        "__weakref__", "_fun", "_unswept", "calls", "direct", "history", "loaded", "lowered", "name", "nested",
+        "options", "partitioned", "places", "programs", "propagated", "traced_times", "traces",
     )  # fmt: skip
 
-    def __init__(self, fun: Callable[..., Any], name: str, options: JitOptions):
-        self.fun, self.name, self.options = fun, name, options
+    def __init__(self, fun: Callable[..., Any], name: str, options: JitOptions, *, weakly: bool = False):
+        self.name, self.options = name, options
+        # Caches that outlive a jitted function must not keep its function (`meshrt.pipeline.sharing`).
+        self._fun: Callable[[], Any] = weakref.ref(fun) if weakly else lambda: fun
         self.calls: dict[Any, Entry] = {}
         # The same calls by the keys that code made for one argument structure reads (`meshrt.pipeline.structures`).
         self.direct: dict[Any, Callable[[list[Any], Sequence[Any]], Any]] = {}
@@ -169,6 +156,11 @@ class Driver:
         self.history, self.traced_times, self._unswept = History.of(fun), 0, 0
         with _alive_lock:
             _alive.add(self)
+
+    @property
+    def fun(self) -> Callable[..., Any]:
+        fun: Callable[..., Any] = self._fun()
+        return fun
 
     # -- forgetting ----------------------------------------------------------------------------------------------------
 

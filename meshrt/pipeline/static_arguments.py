@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from meshrt import errors
@@ -58,10 +59,15 @@ def join(args: tuple[Any, ...], kwargs: dict[str, Any], static: Static) -> tuple
     return full, {**kwargs, **{k: v.value for k, v in static.keywords}}
 
 
-def bound(fun: Callable[..., Any], static: Static) -> Callable[..., Any]:
-    """A function with the signature that is left without the static arguments, for the names of the others."""
+def bound(fun: Callable[..., Any], static: Static, *, held: bool = True) -> Callable[..., Any]:
+    """A function with the signature that is left without the static arguments, for the names of the others.
+
+    Unless `held`, it does not refer to an ordinary function `fun`, which may go.
+    """
+    if static == NO_STATIC and (held or type(fun) is not FunctionType or hasattr(fun, "operation")):
+        return fun
     signature = signature_of(fun)
-    if signature is None or static == NO_STATIC:
+    if signature is None:
         return fun
     drop = {i for i, _ in static.positions}
     names = {k for k, _ in static.keywords}

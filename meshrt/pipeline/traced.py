@@ -143,7 +143,7 @@ def trace(
     """Runs `fun` once on tracers of these types, for a mesh (an AbstractMesh, or None)."""
     with tracing_mesh(mesh), collector_paused():
         closed, out_tree = trace_nested(fun, name, avals, tree, static)
-    return TraceRecord(bound(fun, static), name, closed, tree, out_tree)
+    return TraceRecord(bound(fun, static, held=False), name, closed, tree, out_tree)
 
 
 def trace_nested(

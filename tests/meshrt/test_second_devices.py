@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshrt.runtime import compile_cache, events
+import meshrt
+from meshrt.runtime import events
 from tests.meshrt.second_devices import FIRST, KINDS, ORDERS, ROWS, arrays, mesh_of
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_b01_a_second_set_of_devices_costs_a_load(row, order):
-    compile_cache.clear()
+    meshrt.clear_caches()
     call = row()
     expected = arrays(call(mesh_of(FIRST)))
     other = mesh_of(order)

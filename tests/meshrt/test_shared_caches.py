@@ -1,0 +1,131 @@
+"""`jit(f)` written several times is traced and compiled once, and its caches go with `f`; as JAX."""
+
+import gc
+import threading
+import weakref
+
+import jax
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors
+from meshrt.runtime import events
+from meshrt.sharding import Mesh, NamedSharding
+from meshrt.sharding import PartitionSpec as P
+
+KINDS = ("trace", "lower", "propagate", "partition", "compile")
+X = np.arange(8, dtype=np.float32)
+
+
+def test_in_a_loop_it_is_traced_once():
+    def times(lib):
+        traced = []
+
+        def f(x, k=1):
+            traced.append(k)
+            return x * k
+
+        mesh = lib.sharding.Mesh(np.array(lib.devices()[:2]), ("x",))
+        split = lib.sharding.NamedSharding(mesh, lib.sharding.PartitionSpec("x"))
+        for _ in range(3):
+            lib.jit(f)(X)
+            lib.jit(f, out_shardings=split)(X)
+            lib.jit(f, static_argnums=1)(X, 3)
+            lib.jit(f, static_argnames="k")(X, k=4)
+            lib.jit(lambda x: lib.jit(f)(x) + 1)(X)
+        lib.jit(f)(X[:4])
+        return sorted(set(traced)), len(traced)
+
+    ours, theirs = times(meshrt), times(jax)
+    assert ours[0] == theirs[0]
+    assert ours[1] <= 3 + len((3, 4)) + 3  # the caller that is new each time traces anew, what it calls does not
+
+
+def test_nothing_is_made_for_the_second_one():
+    f = lambda x: jnp.sin(x) + 1
+    mesh = Mesh(np.array(meshrt.devices()[:2]), ("x",))
+    first = meshrt.jit(f)(meshrt.device_put(X, NamedSharding(mesh, P("x"))))
+    with events.count(*KINDS, "dispatch_miss") as n:
+        again = meshrt.jit(f)(meshrt.device_put(X, NamedSharding(mesh, P("x"))))
+    assert not any(n.as_dict().values())
+    np.testing.assert_array_equal(first, again)
+
+
+def test_arguments_of_other_structures_do_not_meet():
+    f = lambda *args: sum(meshrt.tree.leaves(args), start=0.0) * len(args)
+    one, other = meshrt.jit(f), meshrt.jit(f)
+    a, b = jnp.asarray(X), jnp.asarray(2 * X)
+    for _ in range(4):
+        np.testing.assert_array_equal(one(a, b), 6 * X)
+        np.testing.assert_array_equal(other((a, b)), 3 * X)
+        np.testing.assert_array_equal(one({"a": a, "b": b}, b), 10 * X)
+
+
+def test_options_are_told_apart():
+    f = lambda x: x + 1
+    mesh = Mesh(np.array(meshrt.devices()[:2]), ("x",))
+    for spec in (P("x"), P("x", None), P(None, "x"), P()):
+        asked = NamedSharding(mesh, spec)
+        assert str(meshrt.jit(f, out_shardings=asked)(np.ones((4, 4))).sharding) == str(asked)
+    x = jnp.asarray(X)
+    meshrt.jit(f)(x)
+    assert not x.is_deleted()
+    meshrt.jit(f, donate_argnums=0)(x)
+    assert x.is_deleted()
+    f.__name__ = "renamed"
+    assert "@renamed" in meshrt.jit(f).lower(X).as_text() or "jit_renamed" in meshrt.jit(f).lower(X).as_text()
+
+
+def test_a_limit_of_traces_is_that_of_one_jitted_function():
+    f = lambda x: x + 1
+    meshrt.jit(f)(X), meshrt.jit(f)(X[:4])
+    once = meshrt.jit(f, max_traces=1)
+    once(X)
+    with pytest.raises(errors.RetraceError):
+        once(X[:4])
+    meshrt.jit(f, max_traces=1)(X[:4])
+
+
+def test_caches_go_with_the_function():
+    big = jnp.ones(1000)
+
+    def made():
+        held = jnp.asarray(big) + 1
+        f = lambda x: x + held
+        meshrt.jit(f)(1.0), meshrt.jit(f).lower(1.0).compile()(1.0), meshrt.grad(lambda x: meshrt.jit(f)(x).sum())(1.0)
+        return weakref.ref(f), weakref.ref(held)
+
+    gone = made()
+    gc.collect()
+    assert [g() for g in gone] == [None, None]
+    with pytest.raises(errors.ArgumentTypeError, match="Argument 'number' compiled with"):
+        meshrt.jit(lambda number: number + 1).lower(1.0).compile()(X)  # a stage knows names when its function is gone
+
+
+def test_clearing_clears_for_all():
+    traced = []
+    f = lambda x: traced.append(x) or x
+    one, other = meshrt.jit(f), meshrt.jit(f)
+    one(X), other(X)
+    assert len(traced) == 1
+    one.clear_cache()
+    other(X), one(X)
+    assert len(traced) == 2
+
+
+def test_threads_make_one():
+    f = lambda x: jnp.cos(x) * 2
+    start, found = threading.Barrier(8), []
+
+    def run():
+        start.wait()
+        for _ in range(20):
+            found.append(np.asarray(meshrt.jit(f)(X)))
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert len(found) == 160
+    for value in found:
+        np.testing.assert_array_equal(value, found[0])
