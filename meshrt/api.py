@@ -11,14 +11,14 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.shapes import zeros
-from meshrt.core.basic.varying import into_branch
+from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy, put_leaf
-from meshrt.staging import abstract
+from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, split_aux
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_flat
@@ -189,9 +189,12 @@ def _pull_back(linear: LinearFunction, cts: Sequence[Any]) -> list[Any]:
 
 
 def _typed(value: Any, aval: ShapedArray) -> Any:
-    """A derivative (None for zero) of something of type `aval`: weak if that is, and an Array outside of traces."""
+    """A derivative (None for zero) of something of type `aval`: weak if that is, varying over the Manual axes over
+    which that does, and an Array outside of traces."""
     if value is None:
         value = zeros(aval)
+    elif aval.vma:
+        value = vary(value, in_order(aval.vma))
     if aval.weak_type and not (aval_of(value).weak_type and hasattr(value, "weak_type")):
         return convert_element_type(value, aval.dtype, weak_type=True)
     if isinstance(value, np.generic) and context.trace is EVAL:

@@ -6,18 +6,17 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt import dtypes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray
 from meshrt.shape_dtype import ShapeDtypeStruct
-from meshrt.sharding.typed import typed
+from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import as_tuple, fun_name
 from meshrt.transforms.high import flatten
 from meshrt.tree_util import tree_unflatten
 
-__all__ = ["abstract", "eval_shape", "make_jaxpr"]
+__all__ = ["eval_shape", "make_jaxpr"]
 
 
 def make_jaxpr(fun: Callable[..., Any], static_argnums: Any = (), return_shape: bool = False) -> Callable[..., Any]:
@@ -51,20 +50,6 @@ def _stage(
         return out
 
     return trace_to_jaxpr(flat, [abstract(x) for x in leaves], fun_name(fun)), out_tree[-1]
-
-
-def abstract(x: Any) -> ShapedArray:
-    """The type of an array, or of anything with `.shape` and `.dtype` (ShapeDtypeStruct)."""
-    try:
-        return aval_of(x)
-    except TypeError:
-        if hasattr(x, "shape") and hasattr(x, "dtype"):
-            dtype = x.dtype
-            if not isinstance(dtype, dtypes.ExtendedDType):
-                dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
-            aval = ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
-            return typed(aval, getattr(x, "sharding", None))
-        raise
 
 
 @boundary

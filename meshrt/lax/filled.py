@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.core.basic.shapes import broadcast_in_dim, broadcast_in_dim_p, canonical_shape
+from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.trace import EVAL, Tracer, current_trace
 from meshrt.core.types import aval_of
 from meshrt.jit import jit
@@ -22,7 +23,7 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 
-__all__ = ["full", "full_like", "sharding_like"]
+__all__ = ["full", "full_like", "sharding_like", "varying_like"]
 
 
 def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
@@ -76,13 +77,22 @@ def sharding_like(x: Any, shape: tuple[int, ...]) -> Any:
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None
 ) -> Any:
-    """An array like `x` filled with `fill_value`; of the same shape, it is sharded like `x` as well."""
+    """An array like `x` filled with `fill_value`; of the same shape, it is sharded like `x` as well.
+
+    In a manual region it varies over the axes over which `x` does.
+    """
     aval = aval_of(x)
     if sharding is None:
         sharding = sharding_like(x, aval.shape if shape is None else canonical_shape(shape))
     out = full(
         aval.shape if shape is None else shape, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding
     )
-    if dtype is not None or not aval.weak_type:
-        return out
-    return convert_element_type(out, aval.dtype, weak_type=True)
+    if dtype is None and aval.weak_type:
+        out = convert_element_type(out, aval.dtype, weak_type=True)
+    return varying_like(out, x)
+
+
+def varying_like(out: Any, x: Any) -> Any:
+    """`out`, which was made to be like `x`, as a value that varies over what `x` varies over: fit to be its successor
+    in a loop, or another branch's result beside it."""
+    return vary(out, in_order(x.aval.vma)) if isinstance(x, Tracer) and x.aval.vma else out

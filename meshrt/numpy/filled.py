@@ -11,7 +11,7 @@ from meshrt._keytypes import KeyType
 from meshrt.core.basic.shapes import canonical_shape
 from meshrt.core.types import aval_of
 from meshrt.lax.filled import full as lax_full
-from meshrt.lax.filled import sharding_like
+from meshrt.lax.filled import sharding_like, varying_like
 from meshrt.numpy.arrays import asarray, placed
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, aval_for, broadcast_to_shape, operand, shape_tuple
 from meshrt.primitives.random import random_wrap
@@ -78,6 +78,10 @@ def _full_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, devic
     convert = getattr(a, "__jax_array__", None)
     if convert is not None:
         a = convert()
+    return varying_like(_filled_like(name, a, fill_value, dtype, shape, device, out_sharding), a)
+
+
+def _filled_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, device: Any, out_sharding: Any) -> Any:
     if not (hasattr(a, "shape") and hasattr(a, "dtype")):  # whatever describes an array will do
         aval_for(name, a)
     own_shape = a.shape if hasattr(a, "shape") else ()

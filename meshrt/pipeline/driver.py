@@ -52,7 +52,7 @@ from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import AbstractMesh, Mesh
-from meshrt.staging import abstract
+from meshrt.sharding.typed import abstract
 from meshrt.transforms.tools import hoist_consts
 
 if TYPE_CHECKING:

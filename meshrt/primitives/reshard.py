@@ -13,12 +13,13 @@ from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.trace import EVAL, EvalTrace, Tracer, context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime.transfer import put_leaf
+from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.mesh import AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import asked, sharding_of
+from meshrt.sharding.typed import abstract, asked, sharding_of
 from meshrt.transforms.high import opened
 
 __all__ = ["move", "reshard", "typeof"]
@@ -36,7 +37,7 @@ Completion.shardings = staticmethod(_shardings)
 
 
 def typeof(x: Any) -> Any:
-    """The type of an array, a tracer, a NumPy value or a Python scalar.
+    """The type of an array, a tracer, a NumPy value or a Python scalar; that which a ShapeDtypeStruct describes.
 
     On a mesh with Explicit axes its `sharding` is complete: `NamedSharding(AbstractMesh, P(...))` with one entry per
     dimension, None for those that no Explicit axis splits. ArgumentTypeError for anything that is no array.
@@ -44,7 +45,7 @@ def typeof(x: Any) -> Any:
     >>> typeof(jnp.zeros((8, 4)))
     ShapedArray(float32[8,4])
     """
-    aval = aval_of(x)
+    aval = abstract(x) if isinstance(x, ShapeDtypeStruct) else aval_of(x)
     if aval.is_high or aval.sharding is not None:
         return aval
     own = getattr(x, "sharding", None)

@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, cast
 
-from meshrt import config, errors
+from meshrt import config, dtypes, errors
 from meshrt.core import source
 from meshrt.core.completion import Completion
-from meshrt.core.types import ShapedArray
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.context import context_source, get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
-__all__ = ["asked", "check_out_sharding", "entries_of", "mesh_of", "on", "sharding_of", "type_sharding", "typed"]
+__all__ = [
+    "abstract", "asked", "check_out_sharding", "entries_of", "mesh_of", "on", "sharding_of", "type_sharding", "typed",
+]  # fmt: skip
 
 Entry = Any
 
@@ -147,3 +149,17 @@ def _sums(mesh: Any, ndim: int, unreduced: frozenset[Any], reduced: frozenset[An
 
 Completion.asked = staticmethod(asked)
 Completion.sums = staticmethod(_sums)
+
+
+def abstract(x: Any) -> ShapedArray:
+    """The type of an array, or of anything with `.shape` and `.dtype` (ShapeDtypeStruct)."""
+    try:
+        return aval_of(x)
+    except TypeError:
+        if hasattr(x, "shape") and hasattr(x, "dtype"):
+            dtype = x.dtype
+            if not isinstance(dtype, dtypes.ExtendedDType):
+                dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
+            aval = ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
+            return typed(aval, getattr(x, "sharding", None))
+        raise

@@ -72,3 +72,12 @@ def test_typeof_is_complete() -> None:
     both = meshrt.device_put(meshrt.numpy.ones((8, 4)), OURS.sharding((("x", "y"),)))
     assert str(meshrt.typeof(both)) == "float32[8@(x,y),4]"
     assert meshrt.typeof(meshrt.numpy.ones(3)).sharding is None
+
+
+def test_typeof_of_what_describes_an_array() -> None:
+    assert str(meshrt.typeof(meshrt.ShapeDtypeStruct((3,), "float32"))) == "float32[3]"
+    with meshrt.set_mesh(OURS.mesh):
+        described = meshrt.eval_shape(lambda x: x * 2, meshrt.ShapeDtypeStruct((8, 4), "float32"))
+        assert str(meshrt.typeof(described)) == "float32[8,4]"
+    split = meshrt.ShapeDtypeStruct((8, 4), "float32", sharding=OURS.sharding(("x",)))
+    assert str(meshrt.typeof(split)) == "float32[8@x,4]"

@@ -45,6 +45,17 @@ VALUES = {
     "shared cond": lambda L, a, w: L.lax.cond(w.sum() > 0, lambda: w * 2, lambda: w),
     "vmap": lambda L, a, w: L.vmap(lambda r: r + w[0])(a),
     "grad": lambda L, a, w: L.grad(lambda a, w: (a @ w).sum(), argnums=(0, 1))(a, w),
+    "zeros like": lambda L, a, w: [L.np.zeros_like(a), L.np.ones_like(a), L.np.empty_like(a), L.np.zeros_like(w)],
+    "full like": lambda L, a, w: [L.np.full_like(a, 2), L.lax.full_like(a, 2.0), L.np.full_like(w, a[0, 0])],
+    "like it but for the shape": lambda L, a, w: [L.np.zeros_like(a, shape=(3,)), L.np.ones_like(a, dtype=int)],
+    "constant grad": lambda L, a, w: L.grad(lambda a, w: (a * 2).sum() + w.sum(), argnums=(0, 1))(a, w),
+    "zero grad": lambda L, a, w: L.grad(lambda a: 0.0 * 2)(a),
+    "vjp": lambda L, a, w: L.vjp(lambda a: a * 2, a)[1](a),
+    "jvp": lambda L, a, w: L.jvp(lambda a: (a * 2, L.np.ones_like(a)), (a,), (a,)),
+    "jacobians": lambda L, a, w: [L.jacrev(lambda a: a * 2)(a), L.jacfwd(lambda a: a * 2)(a)],
+    "carry like an argument": lambda L, a, w: L.lax.scan(
+        lambda c, _: (c + a, None), L.np.zeros_like(a), None, length=2
+    ),
 }
 
 
