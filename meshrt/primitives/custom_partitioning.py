@@ -20,9 +20,11 @@ from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.explicit import Application, Spec
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr
 from meshrt.core.primitive import Primitive
+from meshrt.core.trace import EVAL
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.explicit import by_rule
+from meshrt.primitives.call import jit_p
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.rules import ShardingRule, parse_rule, with_batch
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
@@ -210,8 +212,16 @@ def _hoisted(jaxpr: Jaxpr) -> Jaxpr:
     return Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.name)
 
 
+def _evaluate(*args: Any, **params: Any) -> Any:
+    """Eagerly, what nobody has split is given to the function itself: there is nothing to partition."""
+    if all(getattr(a, "is_fully_replicated", True) for a in args):
+        call = params["call"]
+        return jit_p.bind(*call.consts, *args, jaxpr=call.jaxpr, name="custom_partitioning")
+    return EVAL.evaluate(custom_partitioning_p, args, params)
+
+
 custom_partitioning_p = Primitive(
-    "custom_partitioning", _infer, lower=_lower, batch=_batch, batch_axis=True, multiple_results=True,
+    "custom_partitioning", _infer, lower=_lower, impl=_evaluate, batch=_batch, batch_axis=True, multiple_results=True,
     cache_types=False, typed=False, explicit=_explicit, effects=lambda *avals, call, partitioning: call.effects,
     absent={
         "jvp": "a partition function says nothing about derivatives; put custom_vjp around the function",

@@ -249,6 +249,16 @@ def test_eagerly_in_scan_under_remat_and_inside_another_jit(mesh):
     np.testing.assert_allclose(picked(x), sign * np.cumsum(X, -1), rtol=1e-4, atol=1e-4)
 
 
+def test_eagerly_what_nobody_split_is_not_partitioned(mesh):
+    asked = []
+    f = ours.custom_partitioning(lambda x: x * 2)
+    f.def_partition(partition=lambda *a: asked.append(a), sharding_rule="i j -> i j")
+    with meshrt.set_mesh(mesh):
+        assert np.array_equal(f(X), X * 2)
+        assert np.array_equal(f(_put(mesh, X)), X * 2)
+    assert not asked
+
+
 def test_on_one_device_it_is_the_function_itself():
     assert np.array_equal(_fft_like(meshrt, ours, "...i -> ...i")(X[0]), np.asarray(jnp.cumsum(X[0])))
     assert "custom_call" not in meshrt.jit(project).trace(X, W).lower().as_text()
