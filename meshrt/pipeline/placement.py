@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from meshrt import errors, tree_util
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.options import JitOptions
+from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
 from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.pipeline.written import End, Written, written
@@ -58,10 +59,6 @@ class Jitted(Protocol):
 
     @property
     def options(self) -> JitOptions: ...
-
-
-# Where a mesh or a device was named: a text, or a function that makes it (it is needed for errors only).
-Origin = str | Callable[[], str]
 
 
 def resolve(function: Jitted, leaves: Sequence[Any], avals: Sequence[ShapedArray], tree: Any, static: Static) -> Wanted:
@@ -130,7 +127,7 @@ class Wanted:
         if abstract in self.meshes:
             return
         if isinstance(mesh, Mesh):
-            origin = partial(_made, mesh, origin)
+            origin = partial(made_at, mesh, origin)
         if self.mesh is not None and AxisType.Explicit in (*abstract.axis_types, *self.mesh.axis_types):
             raise self._mismatch(abstract, origin, "Explicit axes are part of types, so a program has one mesh of them")
         if self.meshes and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
@@ -143,9 +140,9 @@ class Wanted:
             self.meant.append((mesh.abstract_device, origin))
 
     def _mismatch(self, mesh: AbstractMesh, origin: Origin, why: str) -> errors.MeshMismatchError:
-        first, second = _text(next(iter(self.meshes.values()))), _text(origin)
+        first, second = said(next(iter(self.meshes.values()))), said(origin)
         return errors.MeshMismatchError(
-            f"{second} uses {mesh}, but {first} uses {self.mesh}: {why}. {_way_out(first, second)}"
+            f"{second} uses {mesh}, but {first} uses {self.mesh}: {why}. {way_out(first, second)}"
         )
 
     def _common(self) -> AbstractMesh | None:
@@ -169,8 +166,8 @@ class Wanted:
     def _incompatible(
         self, one: Origin, its: Mesh | Sequence[Any], other: Origin, others: Mesh | Sequence[Any]
     ) -> errors.DeviceAssignmentMismatchError:
-        first, second = _text(one), _text(other)
-        why, fix = "one program runs on one set of devices", _way_out(first, second)
+        first, second = said(one), said(other)
+        why, fix = "one program runs on one set of devices", way_out(first, second)
         if isinstance(its, Mesh) and isinstance(others, Mesh) and set(its.flat_devices) == set(others.flat_devices):
             why = "these are the same devices in a different order, and one program runs on them in one order"
             fix = (
@@ -179,8 +176,8 @@ class Wanted:
                 "which moves shards between devices"
             )
         return errors.DeviceAssignmentMismatchError(
-            f"Received incompatible devices for jitted computation {self.function.name}. Got {first} with {_on(its)} "
-            f"and {second} with {_on(others)}: {why}. {fix}"
+            f"Received incompatible devices for jitted computation {self.function.name}. Got {first} with {on(its)} "
+            f"and {second} with {on(others)}: {why}. {fix}"
         )
 
     def _check_kinds(self, devices: Sequence[Any]) -> None:
@@ -189,7 +186,7 @@ class Wanted:
         for meant, origin in self.meant:
             if (meant.platform, meant.device_kind) != (there.platform, there.device_kind):
                 raise errors.DeviceAssignmentMismatchError(
-                    f"{_text(origin)} is over an AbstractMesh for {meant}, but {self.function.name} runs on {there}; "
+                    f"{said(origin)} is over an AbstractMesh for {meant}, but {self.function.name} runs on {there}; "
                     "build the AbstractMesh for that device, or without abstract_device"
                 )
 
@@ -220,7 +217,7 @@ class Wanted:
             if stays and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
                 raise errors.ShardingError(
                     "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: "
-                    f"{given},\narg sharding: {sharding} for {_text(origin)}. Move it with meshrt.device_put or drop "
+                    f"{given},\narg sharding: {sharding} for {said(origin)}. Move it with meshrt.device_put or drop "
                     "it from in_shardings"
                 )
         elif self.function.options.device is not None:
@@ -236,7 +233,7 @@ class Wanted:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
         if isinstance(given, Format):
             if isinstance(given.layout, Layout):
-                given.layout.check_rank(aval.shape, _text(origin))
+                given.layout.check_rank(aval.shape, said(origin))
             if given.sharding is None:
                 return None
             given = given.sharding
@@ -247,12 +244,12 @@ class Wanted:
             if self.mesh is None:
                 raise errors.MeshContextError(
                     f"jit requires a non-empty mesh in context if it is given a PartitionSpec, here {given} for "
-                    f"{_text(origin)}: enter one with `with meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
+                    f"{said(origin)}: enter one with `with meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
                 )
             try:
                 return NamedSharding(self.mesh, given)
             except errors.ShardingError as e:
-                raise type(e)(f"jit was given {given} for {_text(origin)}: {e}") from None
+                raise type(e)(f"jit was given {given} for {said(origin)}: {e}") from None
         if isinstance(given, SingleDeviceSharding) or (isinstance(given, NamedSharding) and given.mesh.is_scalar):
             self.add_device(given.device_assignment[0], origin)
             return None
@@ -262,10 +259,10 @@ class Wanted:
         if isinstance(given, Layout) or given is AUTO:
             raise errors.ArgumentValueError(
                 "`jit` does not accept device-local layouts directly. Create a `Format` instance wrapping this "
-                f"device-local layout and pass that to `jit` instead. Got {given} for {_text(origin)}"
+                f"device-local layout and pass that to `jit` instead. Got {given} for {said(origin)}"
             )
         raise errors.ArgumentTypeError(
-            f"jit takes NamedShardings, PartitionSpecs, Formats or None as shardings, got {given!r} for {_text(origin)}"
+            f"jit takes NamedShardings, PartitionSpecs, Formats or None as shardings, got {given!r} for {said(origin)}"
         )
 
     def _agrees(self, chosen: NamedSharding, sharding: Any, ndim: int) -> bool:
@@ -280,17 +277,17 @@ class Wanted:
         if len(sharding.spec.partitions) > aval.ndim:
             raise errors.RankMismatchError(
                 f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was "
-                f"applied to a value of rank {aval.ndim}, {_text(origin)}. Give at most one entry per dimension, as in "
+                f"applied to a value of rank {aval.ndim}, {said(origin)}. Give at most one entry per dimension, as in "
                 f"{PartitionSpec(*sharding.spec.partitions[: aval.ndim])}"
             )
         try:
             refuse_manual(sharding)
         except errors.ShardingError as e:
-            raise errors.ShardingError(f"{_text(origin)} cannot be sharded so: {e}") from None
+            raise errors.ShardingError(f"{said(origin)} cannot be sharded so: {e}") from None
         try:
             sharding.shard_shape(aval.shape)
         except errors.IndivisibleError as e:
-            raise errors.IndivisibleError(f"{_text(origin)} cannot be sharded so: {e}") from None
+            raise errors.IndivisibleError(f"{said(origin)} cannot be sharded so: {e}") from None
         return canonical(sharding, aval)
 
     def typed_avals(self) -> tuple[ShapedArray, ...]:
@@ -426,7 +423,7 @@ def _check_memory(given: Any, leaf: Array, origin: Origin) -> None:
         if found is None or not layout.agrees(found):
             raise errors.ShardingError(
                 f"Layout passed to jit does not match the layout on the respective arg. Got jit layout: {layout},\n"
-                f"arg layout: {leaf.layout} for {_text(origin)}. Bring it into that layout with meshrt.device_put(x, "
+                f"arg layout: {leaf.layout} for {said(origin)}. Bring it into that layout with meshrt.device_put(x, "
                 "Format(layout, sharding)), or leave the layout out"
             )
     asked, here = given.sharding if isinstance(given, Format) else given, leaf.sharding
@@ -436,7 +433,7 @@ def _check_memory(given: Any, leaf: Array, origin: Origin) -> None:
         kind = default_kind(here.device_assignment[0])
         raise errors.ShardingError(
             "Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: "
-            f"{asked.memory_kind or kind}, arg memory kind: {here.memory_kind or kind} for {_text(origin)}. Move it "
+            f"{asked.memory_kind or kind}, arg memory kind: {here.memory_kind or kind} for {said(origin)}. Move it "
             "with meshrt.device_put, or drop the memory kind"
         )
 
@@ -459,43 +456,3 @@ def _broadcast_in(function: Jitted, tree: Any) -> list[Any] | None:
         raise errors.TreeError(
             f"in_shardings of {function.name} must be a pytree prefix of its positional arguments: {e}"
         ) from None
-
-
-def _way_out(first: str, second: str) -> str:
-    """What to do where `first` and `second` name different devices."""
-    for origin in (first, second):
-        if origin.startswith("device_put at "):
-            return (
-                "Inside a jitted function device_put cannot move a value to other devices, only spread it over those "
-                "of the program: move the array before the call or its result after it, or name a sharding over the "
-                "mesh that the program runs on"
-            )
-    return (
-        "Use shardings over the same mesh, move one of the arrays with meshrt.device_put before the call, or name an "
-        "AbstractMesh where no devices are meant"
-    )
-
-
-def _made(mesh: Mesh, origin: Origin) -> str:
-    return f"{_text(origin)} (its mesh made at {mesh.source})"
-
-
-def _on(where: Mesh | Sequence[Any]) -> str:
-    """The devices, and with a mesh also what it looks like and where it was made."""
-    if isinstance(where, Mesh):
-        return (
-            f"{_ids(where.flat_devices)} on platform {_platform(where.flat_devices)} ({where}, made at {where.source})"
-        )
-    return f"{_ids(where)} on platform {_platform(where)}"
-
-
-def _platform(devices: Sequence[Any]) -> str:
-    return str(devices[0].platform).upper()
-
-
-def _ids(devices: Sequence[Any]) -> str:
-    return f"device ids {[d.id for d in devices]}" if len(devices) > 1 else f"device {devices[0].id}"
-
-
-def _text(origin: Origin) -> str:
-    return origin() if callable(origin) else origin
