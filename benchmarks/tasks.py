@@ -239,6 +239,7 @@ class Tasks:
                 self.jax.block_until_ready(made)
             total += time.perf_counter() - start
         return total / calls
+
     # -- shard_map -------------------------------------------------------------------------------------------
 
     def shard_map_call(self, jitted: bool, calls: int) -> float:

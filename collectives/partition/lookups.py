@@ -30,9 +30,7 @@ def _named(*names: str) -> frozenset[str]:
 
 # Operations that move elements of one operand, unchanged. A convert is one: unreduced values only pass those to their
 # own type (`elementwise.convert`).
-MOVING = _named(
-    "broadcast_in_dim", "convert", "dynamic_slice", "reshape", "slice", "transpose"
-)
+MOVING = _named("broadcast_in_dim", "convert", "dynamic_slice", "reshape", "slice", "transpose")
 # Operations that move elements of several operands, or choose among them.
 _JOINING = _named(
     "abs", "clamp", "concatenate", "dynamic_update_slice", "maximum", "minimum", "optimization_barrier", "pad",

@@ -146,7 +146,7 @@ class History:
 
 _lock = threading.Lock()
 _by_code: OrderedDict[Any, History] = OrderedDict()
-_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_PLAIN = (int, float, complex, bool, type(None))
 
 
 def call_of(
@@ -191,7 +191,9 @@ def _mark(cell: Any) -> Any:
         value = cell.cell_contents
     except ValueError:  # not assigned yet
         return None
-    return value if type(value) in _PLAIN else (type(value).__name__, id(value))
+    if type(value) in _PLAIN:
+        return value
+    return type(value).__name__, hash(value) if type(value) in (str, bytes) else id(value)
 
 
 # ----------------------------------------------------------------------------------------------------------
