@@ -7,7 +7,6 @@ jitted again and again (`jit(lambda ...)` within a loop) meets its earlier selve
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -119,13 +118,14 @@ class History:
 
     def forget_values(self, function: Any = None) -> None:
         """Lets go of static arguments and structures: of calls of `function`, and of functions that are gone."""
+        # No name of this module is used: functions may go after those names have, at the end of the process.
         for i, call in enumerate(tuple(self.calls)):
             owner = call.function()
             if call.tree is not None and (owner is None or owner is function):
-                # Another thread may have added a call, which moves the others by one: then they go the next time.
-                with contextlib.suppress(IndexError):
-                    if self.calls[i] is call:
-                        self.calls[i] = call._replace(tree=None, static=None)
+                # Another thread may have added a call, which moves the others by one: then they go the next time. The
+                # deque never gets shorter.
+                if self.calls[i] is call:
+                    self.calls[i] = call._replace(tree=None, static=None)
 
     @staticmethod
     def of(fun: Any) -> History:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import logging
+import types
 import weakref
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import config, errors
+from meshrt.pipeline.misses import History
 from meshrt.runtime import events
 from meshrt.sharding import AxisType, Mesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
@@ -190,6 +193,21 @@ def test_what_is_remembered_keeps_no_value_of_a_function_that_is_gone():
     f, _ = call(4)
     f.clear_cache()
     assert meshrt.explain_cache_miss(f)(ones(5), 1).components == ("shape",)
+
+
+def test_what_forgets_needs_no_names_of_its_module():
+    """A function may go when the process ends, after the names of modules have."""
+
+    def add(x):
+        return x + 1
+
+    f = meshrt.jit(add)
+    f(ones(2))
+    history = History.of(add)
+    assert history.calls[-1].tree is not None
+    forget = types.FunctionType(History.forget_values.__code__, {"__builtins__": builtins})
+    forget(history, history.calls[-1].function())
+    assert history.calls[-1].tree is None
 
 
 def test_explain_takes_jitted_functions():
