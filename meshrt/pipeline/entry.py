@@ -36,8 +36,8 @@ class Entry:
     """
 
     __slots__ = (
-        "after", "build", "consts", "direct", "donated", "kept", "launch", "moves", "name", "out_tree", "plain",
-        "record", "several", "signatures",
+        "after", "build", "consts", "direct", "donated", "kept", "launch", "moves", "name", "out_tree", "parted",
+        "plain", "record", "several", "signatures",
     )  # fmt: skip
 
     def __init__(self, name: str, loaded: Loaded, leaves: Sequence[Any], committed: bool, written: Written | None):
@@ -61,7 +61,13 @@ class Entry:
             if any(request.donated)
             else []
         )
+        # Donated ones that go along when their copy does, as it keeps them whole on their own device: buffer, argument.
+        self.parted = [
+            (offset + k, program.kept[k]) for k, sig, shared in self.moves
+            if not shared and _is_kept_by(leaves[program.kept[k]], sig.sharding)
+        ]  # fmt: skip
         avals = program.out_avals
+        committed = committed or (written is not None and written.named)
         self.signatures = [signature(a, s, committed) for a, s in zip(avals, loaded.shown(written))]
         # Results that go on from where the program leaves them: position, sharding, layout.
         self.after = [
@@ -141,6 +147,9 @@ class Entry:
             raise self._explained(e, leaves) from None
         if self.donated:
             self._mark_donated(leaves)
+            for k, i in self.parted:
+                if buffers[k].is_deleted():
+                    leaves[i]._give_up(leaves[i]._fate)
             if given is not leaves:
                 for i, fate in self.donated:
                     if given[i] is not leaves[i]:
@@ -170,8 +179,8 @@ class Entry:
             if type(x) is Array and x.is_deleted():
                 how = f" It was {x._fate}." if x._fate else ""
                 return errors.DeletedArrayError(
-                    f"argument {path} of {self.name} is an array that has been deleted or donated "
-                    f"(shape {x.aval.str_short()}).{how} Use the result of that call instead, or don't donate it"
+                    f"Array has been deleted with shape={str(x.aval).lstrip('~')}. It is argument {path} of "
+                    f"{self.name}.{how} Use the result of that call instead, or don't donate it"
                 )
         return errors.ExecutionError(f"running {self.name} failed: {e}")
 
@@ -206,6 +215,13 @@ def _place(x: Any, sig: Signature, shared: bool) -> Array:
     if shared and isinstance(x, transfer.SCALARS):
         return transfer.scalar(x, sig)
     return Array(transfer.buffer_of(x, sig), sig)
+
+
+def _is_kept_by(x: Any, sharding: Any) -> bool:
+    """Whether an array on one device stays there, whole, when it is laid out so."""
+    if type(x) is not Array or x.sharding.num_devices != 1 or not sharding.is_fully_replicated:
+        return False
+    return x.device in sharding.device_assignment
 
 
 def in_place(x: Any, sharding: Any) -> bool:

@@ -210,7 +210,9 @@ class Wanted:
         if committed and isinstance(sharding, NamedSharding) and self.function.options.device is None:
             self.committed[i] = sharding
         if given is not None:
-            if committed and type(leaf) is Array:
+            if type(leaf) is Array:
+                if committed:
+                    _check_layout(given, leaf, origin)
                 _check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
             stays = committed and type(leaf) is Array
@@ -351,7 +353,7 @@ class Wanted:
         for i, sharding in self.committed.items():
             if keep_unused or record.needed[i]:
                 return written(asked, sharding, self.avals[i].ndim, self.ends)
-        return written(asked, ends=self.ends)
+        return written(asked, ends=self.ends, named=self.device is not None)
 
     def _platform(self, placement: Placement, ahead: bool) -> str:
         meant = self.meant[0][0] if self.meant else context_device()
@@ -415,8 +417,8 @@ def _end(asked: Any) -> End | None:
     return None if kind is None and layout is None else End(kind, layout)
 
 
-def _check_memory(given: Any, leaf: Array, origin: Origin) -> None:
-    """ShardingError if a committed argument lies in another memory, or in another layout, than jit was told."""
+def _check_layout(given: Any, leaf: Array, origin: Origin) -> None:
+    """ShardingError if a committed argument has another layout than jit was told."""
     layout = given.layout if isinstance(given, Format) else None
     found = leaf._sig.layout
     if isinstance(layout, Layout) and (found is not None or not layout.is_default):
@@ -426,6 +428,10 @@ def _check_memory(given: Any, leaf: Array, origin: Origin) -> None:
                 f"arg layout: {leaf.layout} for {said(origin)}. Bring it into that layout with meshrt.device_put(x, "
                 "Format(layout, sharding)), or leave the layout out"
             )
+
+
+def _check_memory(given: Any, leaf: Array, origin: Origin) -> None:
+    """ShardingError if an argument, committed or not, lies in another memory than jit was told."""
     asked, here = given.sharding if isinstance(given, Format) else given, leaf.sharding
     if not isinstance(asked, Sharding) or not asked.is_concrete:
         return

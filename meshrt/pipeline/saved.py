@@ -107,7 +107,7 @@ def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any
     request = program.request
     ends = [] if shown is None else [None if e is None else e.to_data() for e in shown.ends]
     if request.mesh is None or program.arg_shardings is None or program.out_shardings is None:
-        return {"mesh": None, "ends": ends}
+        return {"mesh": None, "ends": ends, "named": shown is not None and shown.named}
     meshes = [request.mesh, *request.views]
 
     def row(sharding: NamedSharding | None) -> Any:
@@ -178,8 +178,8 @@ def restore(content: Content, devices: Sequence[Any] | None, trees: tuple[Any, A
         args, outs, request = None, None, _request(said, mesh, chosen[0].platform)
         if mesh is not None:
             args, outs, request, shown = _placed(said, request)
-        elif said["ends"]:
-            shown = written((None,) * len(said["ends"]), ends=_ends(said))
+        elif said["ends"] or said.get("named"):
+            shown = written((None,) * len(record.out_avals), ends=_ends(said), named=bool(said.get("named")))
         consts = _captured(said["captured"], content.data)
         executable = _executable(said, content.code, chosen)
         program = CompiledProgram(record, request, executable, args, outs, consts, tuple(said["program"]["kept"]))

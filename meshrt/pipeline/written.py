@@ -22,13 +22,16 @@ class Written:
     Keys and stages know canonical shardings only, in which P("x", None) is P("x"); results get back what was written:
     `outs` are the `out_shardings` (None where none was given), `example` that of the first argument that is used.
     `ends` are the kinds of memory and the layouts that were asked for results, where they are others than those that
-    programs return; empty if none are. Equal ones are one object (`written`), as they stand in keys.
+    programs return; empty if none are. `named` says whether something names the one device that the call runs on: an
+    option, a committed argument, the function; results are committed to it. Equal ones are one object (`written`), as
+    they stand in keys.
     """
 
     outs: tuple[NamedSharding | None, ...]
     example: NamedSharding | None = None
     example_ndim: int = -1
     ends: tuple[End | None, ...] = ()
+    named: bool = False
 
     def of(self, out: int, sharding: Sharding, ndim: int) -> Sharding:
         """How the concrete `sharding` of a result of `ndim` dimensions is to be shown: an equal one, or itself."""
@@ -73,7 +76,7 @@ class End(NamedTuple):
         return End(data["memory"], None if data["layout"] is None else Layout(**data["layout"]))
 
 
-_Key = tuple[tuple[NamedSharding | None, ...], NamedSharding | None, int, tuple[End | None, ...]]
+_Key = tuple[tuple[NamedSharding | None, ...], NamedSharding | None, int, tuple[End | None, ...], bool]
 _known: weakref.WeakValueDictionary[_Key, Written] = weakref.WeakValueDictionary()
 
 
@@ -82,6 +85,8 @@ def written(
     example: NamedSharding | None = None,
     example_ndim: int = -1,
     ends: tuple[End | None, ...] = (),
+    named: bool = False,
 ) -> Written:
     """The Written of these shardings; the same object for the same ones."""
-    return _known.setdefault((outs, example, example_ndim, ends), Written(outs, example, example_ndim, ends))
+    key = (outs, example, example_ndim, ends, named)
+    return _known.setdefault(key, Written(*key))

@@ -457,9 +457,8 @@ def deleted_error(array: Array) -> errors.DeletedArrayError:
     """Says how the buffer of an array went away."""
     how = f" It was {array._fate}." if array._fate else " It was deleted, or donated to a computation."
     return errors.DeletedArrayError(
-        f"Array has been deleted with shape={array.aval.str_short()}.{how} Keep a copy (x.copy()) before, do not "
-        "donate "
-        "it (donate_argnums), or use the result in its place."
+        f"Array has been deleted with shape={str(array.aval).lstrip('~')}.{how} Keep a copy (x.copy()) before, do not "
+        "donate it (donate_argnums), or use the result in its place."
     )
 
 

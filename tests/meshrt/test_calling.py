@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -193,3 +194,33 @@ def test_a_donated_scalar_is_not_shared():
     f = meshrt.jit(lambda s, x: (s + 1, x * s), donate_argnums=0)
     for _ in range(3):
         assert float(f(2.0, jnp.ones(2))[0]) == 3.0 and float((2.0 * jnp.ones(1))[0]) == 2.0
+
+
+def single(lib, k):
+    return lib.sharding.SingleDeviceSharding(lib.devices()[k])
+
+
+# What names the one device that a function runs on.
+NAMED = {
+    "out_shardings": lambda lib, k: lib.jit(lambda x: x + 1, out_shardings=single(lib, k)),
+    "in_shardings": lambda lib, k: lib.jit(lambda x: x + 1, in_shardings=single(lib, k)),
+    "device_put": lambda lib, k: lib.jit(lambda x: lib.device_put(x, single(lib, k)) + 1),
+    "compiled": lambda lib, k: lambda x: lib.jit(lambda y: y + 1, out_shardings=single(lib, k)).lower(x).compile()(x),
+    "nothing": lambda lib, k: lib.jit(lambda x: x + 1),
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+@pytest.mark.parametrize("k", [0, 3])
+def test_results_are_committed_to_a_device_that_something_names(what, k):
+    for value in (lambda lib: lib.numpy.arange(3), lambda lib: np.arange(3), lambda lib: 1):
+        x, y = (NAMED[what](lib, k)(value(lib)) for lib in (meshrt, jax))
+        assert x.committed == y.committed == (what != "nothing")
+        assert [d.id for d in x.devices()] == [d.id for d in y.devices()]
+
+
+def test_saved_programs_commit_their_results():
+    f = NAMED["device_put"](meshrt, 2)
+    compiled = f.lower(np.arange(3)).compile()
+    again = meshrt.stages.load(compiled.serialize(), devices=meshrt.devices()[2:3])
+    assert again(np.arange(3)).committed and compiled(np.arange(3)).committed

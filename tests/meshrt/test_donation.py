@@ -123,3 +123,28 @@ def test_which_arguments_are_donated(case):
         args.insert(static, "static")
     flags = jitted.trace(*args, **({"y": y} if named else {})).lower().request.donated
     assert "".join(n for n, donated in zip("xy", flags) if donated) == names
+
+
+@pytest.mark.parametrize("spec", [P(), P("x")])
+def test_a_moved_argument_goes_with_the_copy_that_holds_it_whole(spec):
+    """As in JAX: laid out over several devices, a donated array stays unless its own device keeps all of it."""
+    gone = []
+    for lib, sharding, split in (
+        (meshrt, NamedSharding, spec),
+        (jax, jax.sharding.NamedSharding, jax.sharding.PartitionSpec(*spec)),
+    ):
+        mesh = lib.make_mesh((8,), ("x",), axis_types=(lib.sharding.AxisType.Auto,))
+        f = lib.jit(lambda x: x * 2, in_shardings=sharding(mesh, split), donate_argnums=0)
+        for _ in range(2):  # by the known call, too
+            x = lib.numpy.arange(16.0)
+            np.testing.assert_array_equal(f(x), np.arange(16.0) * 2)
+        gone.append(x.is_deleted())
+        if not x.is_deleted():
+            np.testing.assert_array_equal(x, np.arange(16.0))
+    assert gone[0] == gone[1] == (spec == P())
+
+
+def test_a_moved_argument_stays_where_no_result_takes_its_memory(mesh):
+    f = meshrt.jit(lambda x: x.sum(), in_shardings=NamedSharding(mesh, P()), donate_argnums=0)
+    x = jnp.arange(16.0)
+    assert warned(f, x) and not x.is_deleted()

@@ -108,7 +108,7 @@ def test_deleted_arrays_say_so():
     x = meshrt.device_put(np.ones((2, 3), np.float32))
     x._fate = "donated as argument params['w'] of step"
     x.delete()
-    text = r"Array has been deleted with shape=f32\[2,3\]. It was donated as argument params\['w'\] of step"
+    text = r"Array has been deleted with shape=float32\[2,3\]. It was donated as argument params\['w'\] of step"
     move = lambda a: meshrt.device_put(a, meshrt.devices()[1])
     dlpack = lambda a: a.__dlpack__()
     for use in (np.asarray, meshrt.Array.block_until_ready, lambda a: a.addressable_shards, move, copy.copy, dlpack):

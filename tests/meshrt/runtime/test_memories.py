@@ -116,6 +116,11 @@ def test_kinds_that_do_not_fit():
         lambda: jax.jit(f, in_shardings=there("pinned_host"))(theirs),
         "Memory kinds passed to jax?.?jit does not match|Got jit memory kind: pinned_host, arg memory kind: device",
     )
+    fails_alike(
+        lambda: meshrt.jit(f, in_shardings=rows("pinned_host"))(jnp.asarray(VALUE)),
+        lambda: jax.jit(f, in_shardings=there("pinned_host"))(xnp.asarray(VALUE)),
+        "Got jit memory kind: pinned_host, arg memory kind: device",
+    )
     host = meshrt.device_put(VALUE, rows("pinned_host"))
     with pytest.raises(errors.ShardingError, match="Got jit memory kind: device, arg memory kind: pinned_host"):
         meshrt.jit(f, in_shardings=rows())(host)
