@@ -285,3 +285,11 @@ class ProcessFailureError(DistributedError):
 
 class ProcessesDisagreeError(DistributedError, AssertionError):
     """Processes of a job hold different values where all must hold the same."""
+
+
+# JAX's names, which scripts catch. It has one for each way of asking for a traced value.
+UnexpectedTracerError = LeakedTracerError
+ConcretizationTypeError = ConcretizationError
+TracerArrayConversionError = ConcretizationError
+TracerBoolConversionError = ConcretizationError
+TracerIntegerConversionError = ConcretizationError

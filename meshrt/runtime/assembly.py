@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -391,10 +391,14 @@ def _check_devices(arrays: Sequence[Array], sig: Signature) -> None:
     if given != wanted:
         text = "Addressable devices and per-device arrays devices do not match."
         if wanted - given:
-            text += f" Sharding contains devices {sorted(d.id for d in wanted - given)} that are not present in per-device arrays."  # noqa: E501
+            text += f" Sharding contains devices {_ids(wanted - given)} that are not present in per-device arrays."
         if given - wanted:
-            text += f" Per-device arrays contain devices {sorted(d.id for d in given - wanted)} that are not present in the sharding."  # noqa: E501
+            text += f" Per-device arrays contain devices {_ids(given - wanted)} that are not present in the sharding."
         raise errors.ArgumentValueError(text + " Put each part on its device with meshrt.device_put(part, device)")
+
+
+def _ids(devices: Iterable[Any]) -> str:
+    return f"{{{', '.join(str(i) for i in sorted(d.id for d in devices))}}}"
 
 
 def _assembled(arrays: Sequence[Array], sig: Signature) -> Array:

@@ -294,6 +294,8 @@ class Mesh(BaseMesh):
                 "Reshape the devices, or use meshrt.make_mesh(axis_shapes, axis_names)."
             )
         flat = tuple(array.flat)
+        if not names and flat == (None,):  # np.empty((), object)
+            return empty_mesh
         _check_devices(flat, array.shape)
         key = (flat, array.shape, names, types)
         with cls._lock:

@@ -301,6 +301,15 @@ class NamedSharding(Sharding):
             return False
         return all(self.mesh._sizes[a] == 1 for a in self.spec.axes)
 
+    def check_compatible_aval(self, aval_shape: tuple[int, ...]) -> None:
+        rank = len(self.spec.partitions)
+        if rank > len(aval_shape):
+            fix = "Remove entries of the PartitionSpec" if aval_shape else "For scalars the PartitionSpec should be P()"
+            raise errors.RankMismatchError(
+                f"Sharding {self!r} is only valid for values of rank at least {rank}, but was applied to a value of "
+                f"rank {len(aval_shape)}. {fix}, or split other dimensions."
+            )
+
     @property
     def replicated_axes(self) -> frozenset[Any]:
         """The mesh axes that the spec does not name in any way."""

@@ -1,6 +1,7 @@
 """Names of the top level that scripts use beside the transformations."""
 
 import jax
+import numpy as np
 import pytest
 
 import meshrt
@@ -26,3 +27,15 @@ def test_every_public_name_exists_in_jax_or_is_ours(name):
     ours = ("ad_checkpoint", "clear_backends", "errors", "explain_cache_miss", "get_mesh")
     if name not in ours:  # or imported there, or in later releases only
         assert hasattr(jax, name), f"meshrt.{name} has no counterpart"
+
+
+def test_names_of_jax_for_errors_of_tracing():
+    x = np.ones(2)
+    for name, use in (("ConcretizationTypeError", bool), ("TracerBoolConversionError", bool),
+                      ("TracerIntegerConversionError", lambda a: [0, 1][a]),
+                      ("TracerArrayConversionError", np.asarray)):  # fmt: skip
+        with pytest.raises(getattr(meshrt.errors, name)):
+            meshrt.jit(lambda a, use=use: use(a[0].astype(int)))(x)
+    sharding = meshrt.sharding.SingleDeviceSharding(meshrt.devices()[0])
+    with pytest.raises(meshrt.errors.UnexpectedTracerError, match="cannot be called within a traced context"):
+        meshrt.jit(lambda a: meshrt.make_array_from_callback((2,), sharding, lambda i: a[i]))(x)

@@ -157,7 +157,7 @@ def test_single_device_arrays_on_other_devices():
     fails_alike(
         call(meshrt, NamedSharding(small, P("x"))),
         call(jax, jax.sharding.NamedSharding(jsmall, jax.sharding.PartitionSpec("x"))),
-        r"contains devices \[0, 1\] that are not present.*contain devices \[2, 3\]",
+        r"contains devices \{0, 1\} that are not present.*contain devices \{2, 3\}",
     )
 
 

@@ -173,3 +173,9 @@ def test_which_specs_are_empty():
                          (P(reduced={"x"}), JP(reduced={"x"}))):  # fmt: skip
         assert bool(ours) == (len(theirs.unreduced | theirs.reduced) > 0 or len(ours.partitions) > 0)
     assert not P() and P("x") and P(None) and P(unreduced={"x"}) and P(reduced={"x"})
+
+
+def test_a_mesh_of_nothing_is_empty():
+    for lib in (meshrt, jax):
+        mesh = lib.sharding.Mesh(np.empty((), dtype=object), [])
+        assert mesh.empty and mesh.size == 0 and mesh.abstract_mesh.empty and mesh.abstract_mesh.size == 0
