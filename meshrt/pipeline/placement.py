@@ -209,7 +209,7 @@ class Wanted:
         chosen: NamedSharding | None = None
         if committed and isinstance(sharding, NamedSharding) and self.function.options.device is None:
             self.committed[i] = sharding
-        if given is not None:
+        if getattr(given, "sharding", given) is not None:  # a Format may leave it open
             if type(leaf) is Array:
                 if committed:
                     _check_layout(given, leaf, origin)
@@ -383,13 +383,12 @@ class Wanted:
             raise errors.TreeError(
                 f"out_shardings of {self.function.name} must be a pytree prefix of its result: {e}"
             ) from None
-        outs = []
+        outs: list[NamedSharding | None] = []
         for i, (s, aval) in enumerate(zip(flat, avals)):
             origin = lambda i=i: f"{record.out_paths()[i]} of {self.function.name}"
-            chosen = None if s is None else self._given(s, aval, origin)
-            if chosen is not None:
-                self._boundary(chosen, aval, origin)  # raises if it does not fit
-            outs.append(chosen)
+            outs.append(None if s is None else self._given(s, aval, origin))
+            if outs[-1] is not None:
+                self._boundary(outs[-1], aval, origin)  # raises if it does not fit
         ends = tuple(_end(s) for s in flat)
         self.ends = ends if any(ends) else ()
         return tuple(outs)
