@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.reshard import as_split, cotangent_type
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray, aval_of, present
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy, put_leaf
+from meshrt.sharding.named import without_sums
 from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, split_aux
 from meshrt.transforms.high import flatten
@@ -105,9 +107,9 @@ def value_and_grad(
         value, aux, linear = _scalar_linearized(fun, flat, leaves, nonzeros, holomorphic)
         ct = np.asarray(1, aval_of(value).dtype)[()]
         if type(value) is Array and value.committed:  # so that a constant gradient lies where the value does
-            ct = put_leaf(ct, value.sharding, False, None)
+            ct = put_leaf(ct, without_sums(value.sharding), False, None)
         cts = _pull_back(linear, [ct])
-        filled = [_typed(c, aval_of(x)) if nz else _float0(x) for c, x, nz in zip(cts, leaves, nonzeros)]
+        filled = [_cotangent(c, aval_of(x)) if nz else _float0(x) for c, x, nz in zip(cts, leaves, nonzeros)]
         gradient = tree_unflatten(tree, filled)
         gradient = gradient[0] if single else gradient
         if has_aux:
@@ -202,6 +204,14 @@ def _typed(value: Any, aval: ShapedArray) -> Any:
     return value
 
 
+def _cotangent(value: Any, aval: ShapedArray) -> Any:
+    """The cotangent (None for zero) of something of type `aval`: partial sums where that is reduced."""
+    wanted = cotangent_type(aval)
+    if value is None and wanted is not aval:
+        value = as_split(zeros(aval.update(sharding=present(without_sums(aval.sharding)))), wanted.sharding)
+    return _typed(value, wanted)
+
+
 def _float0(x: Any) -> np.ndarray:
     return np.zeros(aval_of(x).shape, dtypes.float0)
 
@@ -222,7 +232,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
         cts = _flat_cotangents(ct, out_tree, out_avals, fun)
         pulled = _pull_back(linear, cts)
         filled = [
-            _typed(c, a) if nz else np.zeros(a.shape, dtypes.float0) for c, a, nz in zip(pulled, in_avals, nonzeros)
+            _cotangent(c, a) if nz else np.zeros(a.shape, dtypes.float0) for c, a, nz in zip(pulled, in_avals, nonzeros)
         ]
         return tree_unflatten(tree, filled)
 
@@ -364,6 +374,6 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
         linear = (False,) * len(hoisted.consts) + (True,) * len(avals)
         back, nonzeros = transpose_jaxpr(hoisted.jaxpr, linear, tuple(c is not None for c in cts))
         pulled = iter(eval_jaxpr(back.jaxpr, (), [*back.consts, *hoisted.consts, *[c for c in cts if c is not None]]))
-        return tree_unflatten(tree, [_typed(next(pulled) if nz else None, a) for nz, a in zip(nonzeros, avals)])
+        return tree_unflatten(tree, [_cotangent(next(pulled) if nz else None, a) for nz, a in zip(nonzeros, avals)])
 
     return transposed

@@ -8,24 +8,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.axes import manual_mesh
+from meshrt.core.basic.sums import vary_unreduced_p
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.jit import JitFunction, jit
-from meshrt.primitives.reshard import reshard
 from meshrt.primitives.shard_map import shard_map_p
+from meshrt.primitives.shard_map_arguments import as_specified, check_sums_named, spec_in_type
 from meshrt.primitives.shard_map_chain import chain_of
 from meshrt.primitives.shard_map_region import Region
-from meshrt.primitives.shard_map_specs import check_divisible, check_ranks, check_replicated, check_specs
+from meshrt.primitives.shard_map_specs import check_divisible, check_ranks, check_replicated, check_specs, check_sums
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import context_source, get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import Infer, PartitionSpec
-from meshrt.sharding.typed import sharding_of, type_sharding
 from meshrt.transforms.arguments import StaticValue, fun_name
 from meshrt.transforms.high import numbered, opened
 from meshrt.transforms.staged import Staged, stage
@@ -262,7 +263,7 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...]) -> Any:
     args = opened(args)
     leaves, tree = tree_util.tree_flatten(args)
     if mapped.in_specs is Infer:
-        specs: list[Any] = [_spec_in_type(region, aval_of(x)) for x in leaves]
+        specs: list[Any] = [spec_in_type(region, aval_of(x)) for x in leaves]
     else:
         specs = _flat_specs(mapped, args)
     leaves = [x if s is None else into_branch([x])[0] for x, s in zip(leaves, specs)]
@@ -271,7 +272,8 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...]) -> Any:
     check_ranks("in_specs", mapped.fun, tree, in_specs, specs, avals)
     check_divisible(mapped.fun, region, tree, in_specs, specs, avals)
     if mapped.in_specs is not Infer and region.is_full and region.outside.are_all_axes_explicit:
-        leaves, avals = _as_specified(mapped, region, args, leaves, specs, avals)
+        leaves, avals = as_specified(mapped.fun, region, args, leaves, specs, avals, mapped.reshard_inputs)
+    check_sums_named(mapped.fun, region, args, specs, avals)
     is_array = [s is not None for s in specs]
     arrays = [x for x, a in zip(leaves, is_array) if a]
     flat_in = tuple(s for s in specs if s is not None)
@@ -286,29 +288,6 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...]) -> Any:
 
 
 _staged = boundary(_apply)
-
-
-def _as_specified(
-    mapped: _Mapped, region: Region, args: Any, leaves: Sequence[Any], specs: Sequence[Any], avals: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """Arguments whose types say what in_specs say, resharded if that was asked for. ShardingError otherwise."""
-    leaves, avals = list(leaves), list(avals)
-    for i, (spec, aval) in enumerate(zip(specs, avals)):
-        wanted = None if spec is None else type_sharding(region.outside, spec.padded(aval.ndim))
-        if spec is None or wanted is aval.sharding:
-            continue
-        if not mapped.reshard_inputs:
-            path = tree_util.keystr(tree_util.tree_leaves_with_path(args)[i][0])
-            raise errors.ShardingError(
-                f"in_specs passed to shard_map: {PartitionSpec(*spec.padded(aval.ndim))} does not match the specs of "
-                f"the input: {sharding_of(aval, region.outside).spec} for arg: {aval} (args{path} of "
-                f"{fun_name(mapped.fun)}). `in_specs` is an optional argument so you can omit it, and shard_map reads "
-                "the specs from the types of the arguments. To move the arguments, pass reshard_inputs=True, or "
-                "meshrt.reshard them before"
-            )
-        leaves[i] = reshard(leaves[i], NamedSharding(region.outside, spec))
-        avals[i] = aval_of(leaves[i])
-    return leaves, avals
 
 
 def _type_of(mapped: _Mapped, args: Any, i: int, x: Any) -> ShapedArray:
@@ -332,23 +311,6 @@ def _flat_specs(mapped: _Mapped, args: Any) -> list[Any]:
         raise errors.TreeError(
             f"{mapped.called} in_specs of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: {e}"
         ) from None
-
-
-def _spec_in_type(region: Region, aval: ShapedArray) -> PartitionSpec:
-    """What the type of an argument says of the Manual axes."""
-    if aval.sharding is None:
-        return PartitionSpec()
-    entries = []
-    for entry in aval.sharding.spec.partitions:
-        axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
-        mine = tuple(a for a in axes if a in region.manual_axes)
-        if mine and axes[: len(mine)] != mine:
-            raise errors.ShardingError(
-                f"shard_map cannot infer in_specs from the type {aval}: a dimension is split over {axes}, of which "
-                f"{mine} are manual and have to come first; reshard the argument, or give in_specs"
-            )
-        entries.append(mine or None)
-    return PartitionSpec(*entries)
 
 
 def _stage(
@@ -396,7 +358,12 @@ def _broadcast_out(mapped: _Mapped, out: Any) -> list[Any]:
 
 
 def _spread(x: Any, spec: PartitionSpec) -> Any:
-    """A result that is the same on all devices as each one's own, where devices' results are put together."""
+    """A result that is the same on all devices as each one's own, where devices' results are put together, and one that
+    varies as an addend where they are added up.
+    """
+    addends = in_order(aval_of(x).vma & spec.unreduced)
+    if addends:
+        x = vary_unreduced_p.bind(x, axes=addends, mesh=manual_mesh())
     return vary(x, in_order(set(spec.axes) - aval_of(x).vma)) if spec.axes else x
 
 
@@ -416,6 +383,7 @@ def _out_specs(
     avals = staged.out_avals
     check_ranks("out_specs", mapped.fun, tree, mapped.out_specs, flat, avals)
     if region.check_vma:
+        check_sums(mapped.fun, region, tree, mapped.out_specs, flat, avals)
         chain = lambda i, axis: chain_of(staged.jaxpr, i, axis, argument)
         check_replicated(mapped.fun, region, tree, mapped.out_specs, flat, avals, chain)
     return tuple(flat)

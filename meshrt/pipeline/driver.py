@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
 from meshrt.core.axes import NamedAxis, axes_in_scope
+from meshrt.core.explicit import unreduced_of
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray
@@ -345,6 +346,8 @@ class Driver:
         lowered = propagated.lowered
         if lowered.request.uneven:
             options = {**options, "uneven_boundary": True}
+        if any(unreduced_of(a) for a in lowered.record.closed.out_avals):  # their types say so: callers know of it
+            options = {**options, "unreduced_results": True}
         key = (lowered.record, lowered.request, propagated.propagator, tuple(sorted(options.items())))
         found = self.partitioned.get(key)
         if found is None:

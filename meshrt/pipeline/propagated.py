@@ -166,7 +166,9 @@ def _shown(sharding: NamedSharding, lowered: Lowered) -> NamedSharding:
 
 
 def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
-    """The same layout with the Explicit axes as the type has them: those of size 1 too, which split nothing."""
+    """The same layout with the Explicit axes as the type has them: those of size 1 too, which split nothing, and those
+    that it is unreduced or reduced over.
+    """
     if aval.sharding is None:
         return sharding
     entries = []
@@ -175,7 +177,11 @@ def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
         axes = (*known, *(a for a in axes_of(found) if a not in known))
         entries.append(axes or None)
     typed = sharding.update(spec=sharding.spec.update(partitions=entries))
-    return typed if typed.is_equivalent_to(sharding, aval.ndim) else sharding
+    found = typed if typed.is_equivalent_to(sharding, aval.ndim) else sharding
+    own = aval.sharding.spec
+    if not own.unreduced and not own.reduced:
+        return found
+    return found.update(spec=found.spec.update(unreduced=own.unreduced, reduced=own.reduced))
 
 
 def _uneven_where_needed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:

@@ -430,7 +430,7 @@ def _cast(x: Any, call: Call, to: str) -> Any:
     states = {next((s for s, axes in held.items() if name in axes), "invarying") for name in call.checked}
     if len(states) > 1:
         raise errors.ArgumentValueError(
-            f"{call.caller} can only accept an axis_name along all of which its operand is in one state, but "
+            f"{call.caller} can only accept axis_name which is in one state, varying, unreduced, reduced or not, but "
             f"{aval.str_short()} is {' and '.join(sorted(states))} along {call.checked}; cast along some of them only"
         )
     state = states.pop()

@@ -87,7 +87,8 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
                 f"sharding {s} for value{path} at {source.capture()}; give P(...) under meshrt.set_mesh(mesh), or a "
                 "NamedSharding"
             )
-        _check_sums(aval, sharding)
+        if isinstance(x, Tracer) or unreduced_of(aval):
+            _check_sums(aval, sharding)
         if isinstance(x, Tracer):
             _check_mesh(aval, sharding)
         out.append(move(x, sharding, s))
@@ -134,6 +135,6 @@ def _move_array(x: Any, sharding: NamedSharding, mesh: Any = None) -> Any:
             f"is on {own}: enter the mesh with meshrt.set_mesh, or give a NamedSharding over a Mesh"
         )
     concrete = NamedSharding(mesh.update_axis_types(sharding.mesh._types), sharding.spec)
-    if sharding.spec.unreduced or (isinstance(own, NamedSharding) and own.spec.unreduced):
+    if isinstance(own, NamedSharding) and own.spec.unreduced:
         return EvalTrace.evaluate(reshard_p, (x,), {"sharding": sharding})
     return put_leaf(x, concrete, False, None)

@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.axes import manual_mesh
 from meshrt.core.basic.shapes import move_dim, reshape_p
+from meshrt.core.basic.sums import vary_unreduced_p
 from meshrt.core.basic.varying import in_order, psum_invariant, vary
+from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.source import UNKNOWN
@@ -190,29 +193,42 @@ def _transpose(
             make = lambda: _unchecked_transpose(jaxpr, linear, nonzeros, region, unmentioned, out_specs)
             back, flags = _derived.get(jaxpr, key, make)
     known = [a for a in args if not is_undefined(a)]
-    specs = _where(in_specs, [not lin for lin in linear]), _where(out_specs, nonzeros)
+    specs = _where(in_specs, [not lin for lin in linear]), _duals(_where(out_specs, nonzeros))
     operands = [*known, *[c for c in cts if c is not None]]
-    outs = _where(_where(in_specs, linear), flags)
+    outs = _duals(_where(_where(in_specs, linear), flags))
     pulled = iter(_bind(back.jaxpr, back.consts, operands, region, (*specs[0], *specs[1]), outs))
     found = iter(flags)
     return [(next(pulled) if next(found) else None) if lin else None for lin in linear]
 
 
+def _duals(specs: Specs) -> Specs:
+    """The specs of cotangents: what is unreduced has reduced ones, and the other way round."""
+    return tuple(s.to_ct_spec() if s.unreduced or s.reduced else s for s in specs)
+
+
 def _typed(back: ClosedJaxpr, jaxpr: Jaxpr, linear: Sequence[bool], flags: Sequence[bool]) -> ClosedJaxpr:
-    """The transposed body whose cotangents vary over the axes that their arguments vary over."""
-    wanted = _where([a.vma for a, lin in zip(jaxpr.in_avals, linear) if lin], flags)
-    have = [a.vma for a in back.jaxpr.out_avals]
-    if all(w == h for w, h in zip(wanted, have)):
+    """The transposed body whose cotangents vary over the axes that their arguments vary over, and are unreduced over
+    those that these are reduced over.
+    """
+    wanted = _where([a for a, lin in zip(jaxpr.in_avals, linear) if lin], flags)
+    have = back.jaxpr.out_avals
+    if all(w.vma == h.vma and reduced_of(w) == unreduced_of(h) for w, h in zip(wanted, have)):
         return back
     flat = lambda *xs: [_as_varying(x, w) for x, w in zip(eval_jaxpr(back.jaxpr, (), xs), wanted)]
     made = hoist_consts(trace_to_jaxpr(flat, back.jaxpr.in_avals, back.jaxpr.name))
     return type(made)(made.jaxpr, [*made.consts, *back.consts])
 
 
-def _as_varying(ct: Any, wanted: frozenset[Any]) -> Any:
-    """A cotangent as one of a value that varies over the axes `wanted`: of one value of several devices the sum."""
+def _as_varying(ct: Any, wanted: ShapedArray) -> Any:
+    """A cotangent as one of a value of type `wanted`: of one value of several devices the sum, which is left open over
+    the axes that the value is reduced over.
+    """
     have = aval_of(ct).vma
-    return vary(psum_invariant(ct, in_order(have - wanted)), in_order(wanted - have))
+    addends = in_order(have & reduced_of(wanted))
+    if addends:
+        ct = vary_unreduced_p.bind(ct, axes=addends, mesh=manual_mesh())
+    have = have.difference(addends)
+    return vary(psum_invariant(ct, in_order(have - wanted.vma)), in_order(wanted.vma - have))
 
 
 def _unchecked_transpose(
@@ -276,11 +292,11 @@ def _laid(x: Any, along: tuple[str, ...], region: Region) -> Any:
 
 def _check_along(along: Collection[Any], called: str, specs: Specs, what: str) -> None:
     for s in specs:
-        twice = [a for a in along if a in s.axes]
+        twice = [a for a in along if a in s.axes or a in s.unreduced or a in s.reduced]
         if twice:
             raise errors.ShardingError(
                 f"{called} cannot appear in shard_map {what}: the mapped dimension is split over "
-                f"{', '.join(map(repr, along))}, and the spec {s} splits another one over {', '.join(map(repr, twice))}"
+                f"{', '.join(map(repr, along))}, and the spec {s} names {', '.join(map(repr, twice))} too"
                 "; split one of them over another axis, or leave the mapped dimension whole"
             )
 

@@ -72,11 +72,12 @@ def _walk(jaxpr: Jaxpr, atom: Atom, axis: str, steps: list[tuple[str, Source]], 
         if eqn.primitive is not pvary_p:
             steps.append((eqn.primitive.name, eqn.source))
         # What was made to vary because another operand does says less than that one.
-        atom = next((a for a in operands if type(a) is not Var or not _is_cast(made.get(a))), operands[0])
+        atom = next((a for a in operands if type(a) is not Var or not _is_cast(made.get(a), axis)), operands[0])
 
 
-def _is_cast(eqn: Eqn | None) -> bool:
-    return eqn is not None and eqn.primitive is pvary_p
+def _is_cast(eqn: Eqn | None, axis: str) -> bool:
+    """Whether it is what makes a value vary over `axis`. One that varies by itself may be cast over other axes."""
+    return eqn is not None and eqn.primitive is pvary_p and axis not in eqn.invars[0].aval.vma
 
 
 def _noting(numbers: list[int]) -> Callable[[int], str]:

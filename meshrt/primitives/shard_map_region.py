@@ -2,7 +2,8 @@
 
 A value of type f32[8,4] that enters with the spec P("x", None) over x=4 is f32[2,4]{V:x} inside: the size of a split
 dimension is divided, and the value varies over the axes that split it. One that leaves with that spec is f32[8,4]
-again.
+again. Axes that a spec names as unreduced or reduced are so on both sides: with P(unreduced={"x"}) each device sees its
+addend, f32[8,4]{U:x}.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from meshrt.core.axes import bind_axes, manual_axes
 from meshrt.core.basic.agreement import varying_types
+from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.types import ShapedArray
 from meshrt.sharding.context import tracing_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
@@ -22,6 +24,8 @@ from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.sharding.typed import entries_of, type_sharding
 
 __all__: list[str] = []
+
+_WHOLE = PartitionSpec()
 
 
 class Region(NamedTuple):
@@ -67,7 +71,7 @@ class Region(NamedTuple):
         vma = aval.vma
         if self.check_vma and spec.axes:
             vma = vma.union(map(str, spec.axes))
-        return ShapedArray(shape, aval.dtype, aval.weak_type, self._sharding_inside(aval), vma)
+        return ShapedArray(shape, aval.dtype, aval.weak_type, self._sharding_inside(spec, aval), vma)
 
     def whole(self, spec: PartitionSpec, aval: ShapedArray) -> ShapedArray:
         """The type outside of a value of type `aval` that leaves with `spec`."""
@@ -76,26 +80,46 @@ class Region(NamedTuple):
             shape, aval.dtype, aval.weak_type, self._sharding_outside(spec, aval), aval.vma.difference(self.manual_axes)
         )
 
-    def _sharding_inside(self, aval: ShapedArray) -> Any:
-        """Over the Explicit axes that stay such inside."""
-        return None if aval.sharding is None else type_sharding(self.inside, aval.sharding.spec.partitions)
+    def _sharding_inside(self, spec: PartitionSpec, aval: ShapedArray) -> Any:
+        """Over the Explicit axes that stay such inside, and the sums over Manual ones. Without types that say what
+        varies, a value that is summed up over Manual axes is each device's addend.
+        """
+        mine = spec if self.check_vma else _WHOLE
+        if aval.sharding is None and not mine.unreduced and not mine.reduced:
+            return None
+        return type_sharding(
+            self.inside, entries_of(aval), mine.unreduced | self._outer(unreduced_of(aval)),
+            mine.reduced | self._outer(reduced_of(aval)),
+        )  # fmt: skip
 
     def _sharding_outside(self, spec: PartitionSpec, aval: ShapedArray) -> Any:
-        if AxisType.Explicit not in self.outside.axis_types:
+        unreduced = spec.unreduced | self._outer(unreduced_of(aval))
+        reduced = spec.reduced | self._outer(reduced_of(aval))
+        if AxisType.Explicit not in self.outside.axis_types and not unreduced and not reduced:
             return None
         both = zip(spec.padded(aval.ndim), entries_of(aval))
-        return type_sharding(self.outside, [(*axes_of(mine), *axes_of(free)) for mine, free in both])
+        entries = [(*axes_of(mine), *axes_of(free)) for mine, free in both]
+        return type_sharding(self.outside, entries, unreduced, reduced)
+
+    def _outer(self, axes: frozenset[Any]) -> frozenset[Any]:
+        """The axes that are on both sides what they are: Explicit, or Manual of an enclosing region."""
+        return axes.difference(self.manual_axes)
 
     def spread(self, aval: ShapedArray) -> PartitionSpec:
         """The spec with which a value inside leaves whole, to come back later: its first dimension is split over all
         axes that it varies over. Without types that say so, over all axes of the region.
         """
-        axes = [a for a in self.manual_axes if not self.check_vma or a in aval.vma]
-        return PartitionSpec(tuple(axes)) if axes else PartitionSpec()
+        if not self.check_vma:
+            return PartitionSpec(self.manual_axes)
+        axes = tuple(a for a in self.manual_axes if a in aval.vma)
+        unreduced, reduced = (s.intersection(self.manual_axes) for s in (unreduced_of(aval), reduced_of(aval)))
+        return PartitionSpec(*[axes] if axes else (), unreduced=unreduced, reduced=reduced)
 
     def unmentioned(self, spec: PartitionSpec) -> tuple[str, ...]:
-        """The axes of the region along which a value that enters or leaves with `spec` is the same on all devices."""
-        return tuple(a for a in self.manual_axes if a not in spec.axes)
+        """The axes of the region along which a value that enters or leaves with `spec` is one value."""
+        return tuple(
+            a for a in self.manual_axes if a not in spec.axes and a not in spec.unreduced and a not in spec.reduced
+        )
 
     @contextmanager
     def enter(self) -> Iterator[None]:
@@ -116,4 +140,4 @@ def inserted(spec: PartitionSpec, dim: int, entry: Any) -> PartitionSpec:
     entries.insert(dim, entry)
     while entries and entries[-1] is None:
         entries.pop()
-    return PartitionSpec(*entries)
+    return spec.update(partitions=entries)

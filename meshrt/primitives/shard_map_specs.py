@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.types import ShapedArray
 from meshrt.primitives.shard_map_region import Region
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
-from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
+from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, UnreducedKind, axes_of
 from meshrt.transforms.arguments import fun_name, signature_of
 from meshrt.transforms.high import numbered
 
@@ -73,7 +74,6 @@ def _check_spec(where: str, spec: PartitionSpec, mesh: Mesh | AbstractMesh, axis
                 f"unreduced/reduced in {where} {spec} can only be used when the mesh passed to shard_map contains axis "
                 f"names all of type `Explicit`, but {bad[0]!r} is {mesh._types[bad[0]]} in {mesh!r}"
             )
-        raise errors.UnsupportedError(f"unreduced/reduced in shard_map {where} ({spec}) are not implemented yet")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -150,6 +150,30 @@ def check_divisible(
         f"divisible by the corresponding mesh axis sizes:\n\nThe mesh given has shape {sizes} with corresponding axis "
         f"names {region.mesh.axis_names}.\n\n{_listed(lines)}\n\nCheck in_specs; if they are as they should be, change "
         f"the mesh, or pad the arguments and let '{name}' know of the padding."
+    )
+
+
+def check_sums(
+    fun: Callable[..., Any], region: Region, tree: Any, specs: Any, flat: Sequence[PartitionSpec],
+    avals: Sequence[ShapedArray],
+) -> None:  # fmt: skip
+    """ShardingError for results that are unreduced or reduced over other axes than their specs say."""
+    faults = {}
+    for i, (s, a) in enumerate(zip(flat, avals)):
+        have = [axes.intersection(region.manual_axes) for axes in (unreduced_of(a), reduced_of(a))]
+        if have != [s.unreduced, s.reduced] or s.unreduced_kind not in (None, UnreducedKind.sum):
+            faults[i] = a
+    if not faults:
+        return
+    lines = [
+        f"* out_specs{spec_path} is {spec}, but the output value {fun_name(fun)}(*args){path} is {aval.str_short()}"
+        for spec_path, path, spec, aval in _places(tree, specs, flat, faults)
+    ]
+    raise errors.ShardingError(
+        "out_specs passed to shard_map should be equal to the unreduced and reduced axes present on the outputs of "
+        f"'{fun_name(fun)}' (U: and R: in their types):\n\n{_listed(lines)}\n\nName the axes of the type in unreduced= "
+        "and reduced= of the spec; or make the value one of the spec's: meshrt.lax.pcast(x, axes, to='unreduced') of "
+        "what varies, pcast(x, axes, to='reduced') of what is one value, meshrt.lax.psum(x, axes) of what is unreduced"
     )
 
 

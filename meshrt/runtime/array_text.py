@@ -20,6 +20,8 @@ def long(array: Any) -> str:
     if array._buf.is_deleted():
         return f"<deleted array of type {array.aval}>"
     name = dtypes.short_dtype_name(array.dtype) if array.aval.is_key else array.dtype.name
+    if array.sharding.unreduced_axes:
+        return f"Array(shape={array.shape}, dtype={name}{weak}, sharding={array.sharding})"
     try:
         value = array._value
     except errors.NonAddressableError:
@@ -37,7 +39,11 @@ def long(array: Any) -> str:
 
 def short(array: Any) -> str:
     """`str` of an Array: its elements."""
-    if array.aval.is_key or not (array.is_fully_addressable or array.is_fully_replicated):
+    if (
+        array.aval.is_key
+        or array.sharding.unreduced_axes
+        or not (array.is_fully_addressable or array.is_fully_replicated)
+    ):
         return long(array)
     return str(array.__array__())
 

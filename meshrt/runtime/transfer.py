@@ -14,7 +14,7 @@ from meshrt.runtime import backend, dlpack, guards, jaxlib_api, reshard
 from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
 from meshrt.runtime.layouts import relayout
 from meshrt.sharding.layout import Format, Layout
-from meshrt.sharding.named import Sharding, SingleDeviceSharding
+from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 
 __all__ = [
     "SCALARS",
@@ -90,7 +90,28 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False, explicit: 
     if len(devices) == 1:
         return jaxlib_api.put(physical, sig.native, [host], devices, may_alias=may_alias)
     parts = shard_slices(host, sharding, sig.shape)
+    if sharding.unreduced_axes:
+        return _put_addends(_as_addends(parts, sharding, sig.local_devices), sig)
     return jaxlib_api.put(sig.stored, sig.native, parts, sig.local_devices, may_alias=may_alias)
+
+
+def _put_addends(parts: list[np.ndarray], sig: Signature) -> Any:
+    """Device by device: put together, jaxlib takes what no axis splits to be the same on all devices."""
+    pieces = []
+    for part, device in zip(parts, sig.local_devices):
+        place = SingleDeviceSharding(device, memory_kind=sig.sharding.memory_kind)
+        own = signature(sig.physical.with_shape(part.shape), place, True)
+        pieces.append(jaxlib_api.put(own.physical, own.native, [part], [device], may_alias=False))
+    return jaxlib_api.assemble(sig.stored, sig.native, pieces)
+
+
+def _as_addends(parts: Any, sharding: NamedSharding, devices: Any) -> list[np.ndarray]:
+    """Parts whose sum over the axes that `sharding` is unreduced over is the value: the first device has all of it."""
+    mesh = sharding.mesh
+    names = [mesh.axis_names.index(a) for a in sharding.spec.unreduced]
+    places = np.indices(mesh.axis_sizes).reshape(len(mesh.axis_sizes), -1)
+    is_first = dict(zip(sharding.device_assignment, (places[names] == 0).all(axis=0).tolist()))
+    return [part if is_first[d] else np.zeros_like(part) for part, d in zip(parts, devices)]
 
 
 # Scalars whose value and type are a key. Complex ones have two zeros each way and are left out.
@@ -147,6 +168,8 @@ def put_leaf(leaf: Any, target: Sharding | Format | None, donate: bool | None, m
     if isinstance(target, Format):
         placed = put_leaf(leaf, target.sharding, donate, may_alias)
         return relayout(placed, target.layout) if isinstance(target.layout, Layout) else placed
+    if type(leaf) is Array and target is not None and leaf.sharding.unreduced_axes != target.unreduced_axes:
+        leaf = leaf._value  # which raises for what is unreduced
     if type(leaf) is Array:
         if target is None:
             return leaf if may_alias is not False else copy_array(leaf)

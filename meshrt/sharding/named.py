@@ -21,7 +21,7 @@ from meshrt.sharding.memory import default_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
-__all__ = ["NamedSharding", "Sharding", "SingleDeviceSharding", "make_single_device_sharding"]
+__all__ = ["NamedSharding", "Sharding", "SingleDeviceSharding", "make_single_device_sharding", "without_sums"]
 
 Index = tuple[slice, ...]
 
@@ -42,6 +42,11 @@ class Sharding:
         self.signatures: dict[Any, Any] = {}
         self.native: dict[Any, Any] = {}
         self.places: dict[tuple[int, ...], Any] = {}
+
+    @property
+    def unreduced_axes(self) -> frozenset[Any]:
+        """The mesh axes along which devices hold addends of the value."""
+        return frozenset()
 
     @property
     def device_assignment(self) -> tuple[Any, ...]:
@@ -311,6 +316,10 @@ class NamedSharding(Sharding):
             )
 
     @property
+    def unreduced_axes(self) -> frozenset[Any]:
+        return self.spec.unreduced
+
+    @property
     def replicated_axes(self) -> frozenset[Any]:
         """The mesh axes that the spec does not name in any way."""
         return frozenset(self.mesh.axis_names) - set(self.spec.axes) - self.spec.unreduced - self.spec.reduced
@@ -485,3 +494,10 @@ def make_single_device_sharding(device: Any, memory_kind: str | None = None) -> 
 def _rebuild_single(platform: str, device_id: int, memory_kind: str | None) -> SingleDeviceSharding:
     (device,) = lookup_by_id(platform, (device_id,), "a pickled sharding")
     return SingleDeviceSharding(device, memory_kind=memory_kind)
+
+
+def without_sums(sharding: Any) -> Any:
+    """The same, of values that are neither unreduced nor reduced."""
+    if not isinstance(sharding, NamedSharding) or not (sharding.spec.unreduced or sharding.spec.reduced):
+        return sharding
+    return sharding.update(spec=sharding.spec.update(unreduced=frozenset(), reduced=frozenset()))

@@ -28,7 +28,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, sharding: Any) -> t
 
 
 def _transpose(ct: Any, x: Any, *, sharding: Any) -> list[Any]:
-    return [as_split(ct, x.aval.sharding)]
+    return [cotangent_of(x.aval, ct)]
 
 
 def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
@@ -68,6 +68,5 @@ def cotangent_type(aval: ShapedArray) -> ShapedArray:
 
 def cotangent_of(aval: ShapedArray, ct: Any) -> Any:
     """`ct`, split as the cotangents of values of type `aval` are."""
-    if aval_of(ct).sharding is aval.sharding:
-        return ct
-    return as_split(ct, cotangent_type(aval).sharding)
+    wanted = cotangent_type(aval).sharding
+    return ct if aval_of(ct).sharding is wanted else as_split(ct, wanted)

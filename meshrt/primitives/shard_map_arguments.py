@@ -1,0 +1,88 @@
+"""What `shard_map` asks of the types of its arguments over Explicit axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.reshard import reshard
+from meshrt.primitives.shard_map_region import Region
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec, UnreducedKind
+from meshrt.sharding.typed import sharding_of, type_sharding
+from meshrt.transforms.arguments import fun_name
+
+# Nothing for `meshrt.lax`.
+__all__: list[str] = []
+
+
+def spec_in_type(region: Region, aval: ShapedArray) -> PartitionSpec:
+    """What the type of an argument says of the Manual axes."""
+    if aval.sharding is None:
+        return PartitionSpec()
+    entries = []
+    for entry in aval.sharding.spec.partitions:
+        axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+        mine = tuple(a for a in axes if a in region.manual_axes)
+        if mine and axes[: len(mine)] != mine:
+            raise errors.ShardingError(
+                f"shard_map cannot infer in_specs from the type {aval}: a dimension is split over {axes}, of which "
+                f"{mine} are manual and have to come first; reshard the argument, or give in_specs"
+            )
+        entries.append(mine or None)
+    if not region.is_full:
+        return PartitionSpec(*entries)
+    own = aval.sharding.spec
+    sums = [axes.intersection(region.manual_axes) for axes in (own.unreduced, own.reduced)]
+    return PartitionSpec(*entries, unreduced=sums[0], reduced=sums[1])
+
+
+def as_specified(
+    fun: Callable[..., Any], region: Region, args: Any, leaves: Sequence[Any], specs: Sequence[Any],
+    avals: Sequence[Any], reshard_inputs: bool,
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    """Arguments whose types say what in_specs say, resharded if that was asked for. ShardingError otherwise."""
+    leaves, avals = list(leaves), list(avals)
+    for i, (spec, aval) in enumerate(zip(specs, avals)):
+        wanted = None if spec is None else _type_of_spec(region, spec, aval.ndim)
+        if spec is None or wanted is aval.sharding:
+            continue
+        if not reshard_inputs:
+            path = tree_util.keystr(tree_util.tree_leaves_with_path(args)[i][0])
+            raise errors.ShardingError(
+                f"in_specs passed to shard_map: {spec.update(spec.padded(aval.ndim))} does not match the specs of "
+                f"the input: {sharding_of(aval, region.outside).spec} for arg: {aval} (args{path} of "
+                f"{fun_name(fun)}). `in_specs` is an optional argument so you can omit it, and shard_map reads "
+                "the specs from the types of the arguments. To move the arguments, pass reshard_inputs=True, or "
+                "meshrt.reshard them before"
+            )
+        leaves[i] = reshard(leaves[i], NamedSharding(region.outside, spec))
+        avals[i] = aval_of(leaves[i])
+    return leaves, avals
+
+
+def _type_of_spec(region: Region, spec: PartitionSpec, ndim: int) -> Any:
+    """The sharding in the type of an argument that enters with `spec`; False if no type has it."""
+    if spec.unreduced_kind not in (None, UnreducedKind.sum):
+        return False
+    return type_sharding(region.outside, spec.padded(ndim), spec.unreduced, spec.reduced)
+
+
+def check_sums_named(
+    fun: Callable[..., Any], region: Region, args: Any, specs: Sequence[Any], avals: Sequence[Any]
+) -> None:
+    """UnsupportedError for arguments that are unreduced or reduced over axes which their specs do not say it of."""
+    for i, (spec, aval) in enumerate(zip(specs, avals)):
+        if spec is None or aval.sharding is None:
+            continue
+        own = aval.sharding.spec
+        left = (own.unreduced - spec.unreduced) | (own.reduced - spec.reduced)
+        if left.intersection(region.manual_axes):
+            path = tree_util.keystr(tree_util.tree_leaves_with_path(args)[i][0])
+            raise errors.UnsupportedError(
+                f"args{path} of the shard_map of {fun_name(fun)} is {aval.str_short()}, unreduced or reduced over "
+                f"axes that are made manual ({', '.join(region.manual_axes)}); that is implemented where all axes of "
+                "the mesh are, and are Explicit. meshrt.reshard it to a spec without unreduced and reduced axes before"
+            )
