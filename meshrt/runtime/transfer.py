@@ -90,7 +90,7 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False, explicit: 
     if len(devices) == 1:
         return jaxlib_api.put(physical, sig.native, [host], devices, may_alias=may_alias)
     parts = shard_slices(host, sharding, sig.shape)
-    if sharding.unreduced_axes:
+    if isinstance(sharding, NamedSharding) and sharding.unreduced_axes:
         return _put_addends(_as_addends(parts, sharding, sig.local_devices), sig)
     return jaxlib_api.put(sig.stored, sig.native, parts, sig.local_devices, may_alias=may_alias)
 
