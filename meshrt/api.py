@@ -19,8 +19,7 @@ from meshrt.core.types import ShapedArray, aval_of, present
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy, put_leaf
-from meshrt.sharding.named import without_sums
-from meshrt.sharding.typed import abstract
+from meshrt.sharding.typed import abstract, without_sums
 from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, split_aux
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_flat

@@ -320,12 +320,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         if not self._sig.local:
             raise self._not_addressable()
         if sharding.unreduced_axes:
-            raise errors.UnsupportedError(
-                f"the value of an array of type {self.aval.str_short()} is the sum of what its devices hold over "
-                f"{sorted(map(str, sharding.unreduced_axes))}, and nobody has added it up: do so with "
-                "meshrt.reshard(x, P(...)) to a spec without unreduced axes, or read the parts with "
-                "`.addressable_shards`"
-            )
+            raise array_text.not_added_up(self)
         if sharding.is_fully_replicated:
             return self._shard_numpy(0)
         if not physical.size:  # all parts have the same, empty bounds

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 
-__all__ = ["long", "short"]
+__all__ = ["long", "not_added_up", "short"]
 
 # Parts that are shown of an array that spans processes.
 _SHOWN_PARTS = 8
@@ -46,6 +46,15 @@ def short(array: Any) -> str:
     ):
         return long(array)
     return str(array.__array__())
+
+
+def not_added_up(array: Any) -> errors.UnsupportedError:
+    """Why the value of an array of addends cannot be read."""
+    return errors.UnsupportedError(
+        f"the value of an array of type {array.aval.str_short()} is the sum of what its devices hold over "
+        f"{sorted(map(str, array.sharding.unreduced_axes))}, and nobody has added it up: do so with "
+        "meshrt.reshard(x, P(...)) to a spec without unreduced axes, or read the parts with `.addressable_shards`"
+    )
 
 
 def _local(array: Any) -> str:

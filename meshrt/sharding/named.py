@@ -21,7 +21,7 @@ from meshrt.sharding.memory import default_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
-__all__ = ["NamedSharding", "Sharding", "SingleDeviceSharding", "make_single_device_sharding", "without_sums"]
+__all__ = ["NamedSharding", "Sharding", "SingleDeviceSharding", "make_single_device_sharding"]
 
 Index = tuple[slice, ...]
 
@@ -494,10 +494,3 @@ def make_single_device_sharding(device: Any, memory_kind: str | None = None) -> 
 def _rebuild_single(platform: str, device_id: int, memory_kind: str | None) -> SingleDeviceSharding:
     (device,) = lookup_by_id(platform, (device_id,), "a pickled sharding")
     return SingleDeviceSharding(device, memory_kind=memory_kind)
-
-
-def without_sums(sharding: Any) -> Any:
-    """The same, of values that are neither unreduced nor reduced."""
-    if not isinstance(sharding, NamedSharding) or not (sharding.spec.unreduced or sharding.spec.reduced):
-        return sharding
-    return sharding.update(spec=sharding.spec.update(unreduced=frozenset(), reduced=frozenset()))

@@ -22,6 +22,7 @@ from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 __all__ = [
     "abstract", "asked", "check_out_sharding", "entries_of", "mesh_of", "on", "sharding_of", "type_sharding", "typed",
+    "without_sums",
 ]  # fmt: skip
 
 Entry = Any
@@ -163,3 +164,10 @@ def abstract(x: Any) -> ShapedArray:
             aval = ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
             return typed(aval, getattr(x, "sharding", None))
         raise
+
+
+def without_sums(sharding: Any) -> Any:
+    """The same, of values that are neither unreduced nor reduced."""
+    if not isinstance(sharding, NamedSharding) or not (sharding.spec.unreduced or sharding.spec.reduced):
+        return sharding
+    return sharding.update(spec=sharding.spec.update(unreduced=frozenset(), reduced=frozenset()))
