@@ -317,10 +317,8 @@ class Array(ArrayOperators, metaclass=_ArrayType):
 
     def _fetch(self) -> np.ndarray:
         sharding, physical = self._sig.sharding, self._sig.physical
-        if not self._sig.local:
-            raise self._not_addressable()
-        if sharding.unreduced_axes:
-            raise array_text.not_added_up(self)
+        if sharding.unreduced_axes or not self._sig.local:
+            raise array_text.not_added_up(self) if sharding.unreduced_axes else self._not_addressable()
         if sharding.is_fully_replicated:
             return self._shard_numpy(0)
         if not physical.size:  # all parts have the same, empty bounds
