@@ -150,6 +150,20 @@ def test_003_13_what_a_platform_lacks_is_none(monkeypatch):
     assert tpu.cost_analysis() is None
 
 
+def test_003_14_the_older_spelling_has_the_same_stages():
+    from meshrt.experimental.pjit import pjit, with_sharding_constraint
+
+    mesh = meshrt.make_mesh((8,), ("x",))
+    split = NamedSharding(mesh, P("x"))
+    f = pjit(
+        lambda x: with_sharding_constraint(x * 2, split), in_shardings=split, out_shardings=NamedSharding(mesh, P())
+    )
+    compiled = f.trace(np.arange(8.0, dtype=np.float32)).lower().compile()
+    np.testing.assert_array_equal(np.asarray(compiled(np.arange(8.0, dtype=np.float32))), 2 * np.arange(8.0))
+    with pytest.raises(AttributeError, match="xmap"):
+        meshrt.xmap  # noqa: B018
+
+
 def test_003_15_the_staged_view(stages):
     traced = stages[0]
     assert str(traced.jaxpr) == str(meshrt.make_jaxpr(f)(3, 4)) and traced.lojax.jaxpr is traced.jaxpr

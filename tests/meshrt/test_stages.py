@@ -233,6 +233,36 @@ def test_the_real_shardy_propagates_the_same(name, mesh):
     np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-5)
 
 
+def test_002_23_the_road_from_a_jaxpr_to_devices_and_its_stations(mesh):
+    """Jaxpr, StableHLO with names, names on every value, one device's program with collectives, XLA's executable."""
+    put = lambda *spec: meshrt.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P(*spec)))
+    f = meshrt.jit(lambda x, w: jnp.tanh(x @ w) @ w.T)
+    traced = f.trace(put("data", "model"), put("model"))
+    lowered = traced.lower()
+    propagated = lowered.propagate()
+    partitioned = propagated.partition()
+    assert "dot_general" in str(traced.jaxpr)
+    assert "sdy.mesh" in lowered.as_text() and "stablehlo.dot_general" in lowered.as_text()
+    assert propagated.as_text().count("sdy.sharding") > lowered.as_text().count("sdy.sharding")
+    local = partitioned.as_text()
+    assert "stablehlo.all_reduce" in local and "sdy." not in local and "tensor<2x4xf32>" in local
+    np.testing.assert_allclose(
+        np.asarray(partitioned.compile()(put("data", "model"), put("model"))), 8 * np.tanh(8.0), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("settings", [{"partitioner": "xla"}, {"propagator": "shardy"}], ids=str)
+def test_002_24_who_propagates_and_who_partitions_is_a_setting(settings, mesh):
+    put = lambda *spec: meshrt.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P(*spec)))
+    args = put("data", "model"), put("model")
+    f = meshrt.jit(lambda x, w: jnp.tanh(x @ w) @ w.T)
+    ours = f(*args)
+    with meshrt.config.override(**settings):
+        theirs = f(*args)
+    assert ours.sharding.is_equivalent_to(theirs.sharding, 2)
+    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-6)
+
+
 def test_a_captured_array_may_be_donated(mesh):
     x = meshrt.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("data", "model")))
     f = meshrt.jit(lambda a: a + x, donate_argnums=0)
