@@ -161,7 +161,7 @@ def test_003_14_the_older_spelling_has_the_same_stages():
     compiled = f.trace(np.arange(8.0, dtype=np.float32)).lower().compile()
     np.testing.assert_array_equal(np.asarray(compiled(np.arange(8.0, dtype=np.float32))), 2 * np.arange(8.0))
     with pytest.raises(AttributeError, match="xmap"):
-        meshrt.xmap  # noqa: B018
+        meshrt.xmap
 
 
 def test_003_15_the_staged_view(stages):
