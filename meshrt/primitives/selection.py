@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, zeros
+from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, broadcast_in_dim_p, instantiate, zeros
+from meshrt.core.completion import OUT_SHARDING
 from meshrt.core.explicit import Application, Spec, joined, shown
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
@@ -88,13 +89,33 @@ def _select_transpose(ct: Any, which: Any, *cases: Any) -> list[Any]:
 def _select_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     which, *cases = args
     if dims[0] is None and aval_of(which).ndim == 0:
-        cases = [bring_to_front(size, c, d) for c, d in zip(cases, dims[1:])]
-        return select_n_p.bind(which, *cases), 0
-    cases = [bring_to_front(size, c, d) for c, d in zip(cases, dims[1:])]
+        return select_n_p.bind(which, *_cases_alike(size, cases, dims[1:])), 0
+    cases = _cases_alike(size, cases, dims[1:])
     which = bring_to_front(size, which, dims[0])
     if aval_of(which).ndim == 1 and aval_of(cases[0]).ndim > 1:
         which = broadcast_in_dim(which, aval_of(cases[0]).shape, (0,))
     return select_n_p.bind(which, *cases), 0
+
+
+def _cases_alike(size: int, cases: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
+    """The cases with the mapped dimension first; those without it that nobody has split are split as the others are.
+
+    Else they would be split along the mapped dimension alone, and no longer pass for values that are not split.
+    """
+    out = [None if d is None else bring_to_front(size, c, d) for c, d in zip(cases, dims)]
+    known = next((aval_of(c).sharding for c in out if c is not None and aval_of(c).sharding is not None), None)
+    for i, c in enumerate(cases):
+        if out[i] is not None:
+            continue
+        aval = aval_of(c)
+        if known is None or (aval.sharding is not None and aval.sharding.spec.axes):
+            out[i] = bring_to_front(size, c, None)
+            continue
+        dimensions = tuple(range(1, aval.ndim + 1))
+        out[i] = broadcast_in_dim_p.bind(
+            c, shape=(size, *aval.shape), broadcast_dimensions=dimensions, **{OUT_SHARDING: known}
+        )
+    return out
 
 
 def _select_explicit(app: Application) -> list[Spec]:

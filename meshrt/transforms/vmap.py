@@ -39,7 +39,10 @@ def vmap(
       axis_name: the name by which collectives in `fun` call the mapped dimension: `lax.psum(x, axis_name)`.
       axis_size: the size of the mapped dimension, needed only where no argument is mapped.
       spmd_axis_name: the mesh axis, or axes, along which the mapped dimension is split wherever the function
-        constrains a sharding.
+        constrains a sharding. Not for arguments that are split along Explicit axes where they are mapped.
+
+    Raises:
+      ShardingError: both `spmd_axis_name` and a mapped dimension that is split over Explicit axes.
     """
     mesh_axes = as_tuple(spmd_axis_name)
     if isinstance(in_axes, list):
@@ -53,7 +56,15 @@ def vmap(
         dims = _in_dims(fun, in_axes, args, kwargs, leaves)
         size = _mapped_size(fun, leaves, dims, axis_size, tree)
         dims = [d if d is None else d % aval_of(x).ndim for d, x in zip(dims, leaves)]
-        axis, out_tree = MappedAxis(size, mesh_axes, axis_name, _along(leaves, dims, fun, tree)), []
+        along = _along(leaves, dims, fun, tree)
+        if mesh_axes and along is not None:
+            raise errors.ShardingError(
+                "Only one of spmd_axis_name or arrays sharded on `Explicit` mesh axis type is allowed. Got "
+                f"spmd_axis_name={mesh_axes} and arrays sharded on explicit_mesh_axis={along.spec.partitions[0]} for "
+                f"{fun_name(fun)}: {_types(leaves, fun, tree)}. Drop spmd_axis_name: the types say how the dimension "
+                "is split"
+            )
+        axis, out_tree = MappedAxis(size, mesh_axes, axis_name, along), []
 
         def flat(*values: Any) -> list[Any]:
             inner_args, inner_kwargs = tree_unflatten(tree, values)

@@ -360,3 +360,27 @@ def test_005_04_functions_around_shard_map_and_jit_may_capture_split_arrays() ->
         assert kind(meshrt.jit(lambda a: a + x)(x)) == "float32[32@x,16]"
         part = lambda a: meshrt.shard_map(lambda b: b + jnp.sum(x), in_specs=P("x", None), out_specs=P("x", None))(a)
         np.testing.assert_allclose(np.asarray(meshrt.jit(part)(x)), X + X.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [lambda o, f: f, lambda o, f: o.jit(f)], ids=["eager", "jit"])
+def test_vmap_of_where_with_a_scalar_keeps_the_split_of_the_other_dimensions(wrap):
+    x = np.arange(24.0, dtype=np.float32).reshape(4, 2, 3)
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), axis_types=(meshrt.sharding.AxisType.Explicit,) * 2)
+    with meshrt.set_mesh(mesh):
+        a = meshrt.device_put(x, P("x", "y", None))
+        out = wrap(meshrt, meshrt.vmap(lambda v: meshrt.numpy.where(v > 5, v, 0)))(a)
+        assert out.sharding.spec == P("x", "y", None)
+        np.testing.assert_array_equal(out, np.where(x > 5, x, 0))
+        other = wrap(meshrt, meshrt.vmap(lambda v: meshrt.numpy.where(v > 5, 1, v), in_axes=1, out_axes=1))(a)
+        assert other.sharding.spec == P("x", "y", None)
+        grad = meshrt.grad(lambda v: meshrt.vmap(lambda w: meshrt.numpy.where(w > 5, w * w, 0))(v).sum())(a)
+        assert grad.sharding.spec == P("x", "y", None)
+        np.testing.assert_array_equal(grad, np.where(x > 5, 2 * x, 0))
+
+
+def test_vmap_takes_spmd_axis_name_or_a_dimension_that_is_split():
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), axis_types=(meshrt.sharding.AxisType.Explicit,) * 2)
+    with meshrt.set_mesh(mesh):
+        a = meshrt.device_put(np.ones((8, 2), np.float32), P("x", None))
+        with pytest.raises(errors.ShardingError, match="Only one of spmd_axis_name or arrays sharded on"):
+            meshrt.vmap(lambda v: v * 2, spmd_axis_name="y")(a)
