@@ -20,6 +20,7 @@ from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import expand_dims
 from meshrt.runtime import transfer
 from meshrt.runtime.transfer import from_numpy
+from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import check_out_sharding
@@ -114,9 +115,15 @@ def held_dtype(name: str, given: Any, value: np.ndarray) -> np.dtype:
 
 
 def _constant(value: np.ndarray) -> Any:
-    """A NumPy array as an array of ours: on a device if nothing is being traced, else a constant of the program."""
+    """A NumPy array as an array of ours: where operations run if nothing is being traced, else a program's constant.
+
+    That is every device of the mesh in context, as for what operations make of no arrays, or the default device.
+    """
     if type(context.trace) is EvalTrace:
-        return from_numpy(value)
+        mesh = mesh_context.concrete
+        if mesh is None or mesh.empty:
+            return from_numpy(value)
+        return device_put(value, NamedSharding(mesh, PartitionSpec()))
     return el.copy_p.bind(value)
 
 

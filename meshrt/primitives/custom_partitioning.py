@@ -20,7 +20,7 @@ from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.explicit import Application, Spec
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr
 from meshrt.core.primitive import Primitive
-from meshrt.core.trace import EVAL
+from meshrt.core.trace import EvalTrace
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.explicit import by_rule
@@ -217,7 +217,7 @@ def _evaluate(*args: Any, **params: Any) -> Any:
     if all(getattr(a, "is_fully_replicated", True) for a in args):
         call = params["call"]
         return jit_p.bind(*call.consts, *args, jaxpr=call.jaxpr, name="custom_partitioning")
-    return EVAL.evaluate(custom_partitioning_p, args, params)
+    return EvalTrace.evaluate(custom_partitioning_p, args, params)
 
 
 custom_partitioning_p = Primitive(

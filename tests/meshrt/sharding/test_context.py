@@ -63,6 +63,8 @@ def test_002_01_values_are_made_on_the_mesh_in_context():
     with meshrt.set_mesh(mesh):
         assert jnp.zeros((8,)).sharding.mesh is mesh
         assert meshrt.jit(lambda: jnp.ones((8,)))().sharding.mesh is mesh
+        given = jnp.array([1.0, 2.0])
+        assert given.sharding.mesh is jnp.asarray(np.ones(3)).sharding.mesh is mesh and given.committed
     meshrt.set_mesh(mesh)
     assert jnp.arange(8).sharding.mesh is mesh and meshrt.get_mesh() is mesh
     meshrt.set_mesh(None)
