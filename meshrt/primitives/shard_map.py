@@ -33,7 +33,7 @@ from meshrt.primitives.elementwise import div
 from meshrt.primitives.shard_map_region import Region, inserted
 from meshrt.primitives.sharding import sharding_constraint_p
 from meshrt.sharding.common import over
-from meshrt.sharding.mesh import AxisType
+from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.sharding.typed import entries_of
@@ -88,10 +88,16 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Sequence[Any]:
 def _per_value(ctx: LoweringContext, region: Region, specs: Specs, values: Sequence[Var | Literal]) -> str:
     """`#sdy.sharding_per_value<[<@mesh, [{"x"}, {}]>, ...]>`, of open dimensions where some axes stay free inside."""
     texts = [
-        ctx.module.sharding_text(NamedSharding(region.outside, s), v.aval.physical().ndim, is_open=not region.is_full)
+        ctx.module.sharding_text(_over(region.outside, s), v.aval.physical().ndim, is_open=not region.is_full)
         for s, v in zip(specs, values)
     ]
     return f"#sdy.sharding_per_value<[{', '.join(t.removeprefix('#sdy.sharding') for t in texts)}]>"
+
+
+def _over(mesh: AbstractMesh, spec: PartitionSpec) -> NamedSharding:
+    """For the text, which says nothing of axis types: residuals may be partial sums, or copies, over Auto axes too."""
+    sums = spec.unreduced | spec.reduced
+    return NamedSharding(mesh.update_axis_types(dict.fromkeys(sums, AxisType.Explicit)) if sums else mesh, spec)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
