@@ -236,14 +236,13 @@ class Primitive:
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the primitive in the current trace: evaluates, stages, differentiates or batches it."""
-        if _agreement is not None:
-            args = _agreement(self, args, params)  # type: ignore[assignment]
+        operands: Sequence[Any] = args if _agreement is None else _agreement(self, args, params)
         trace = current_trace()
-        if self.to_lojax is not None and self.is_high(*map(aval_of, args), **params):
+        if self.to_lojax is not None and self.is_high(*map(aval_of, operands), **params):
             if trace.requires_low:
-                return self.to_lojax(*args, **params)
+                return self.to_lojax(*operands, **params)
             record_high(trace)
-        return trace.process_primitive(self, args, params)
+        return trace.process_primitive(self, operands, params)
 
     def is_high(self, *avals: Any, **params: Any) -> bool:
         """Whether an application with these operand types and parameters takes or makes values of high types."""

@@ -187,12 +187,12 @@ def split_by(fun: Callable[..., Any], args: Any, kwargs: Any, out_sharding: Any)
 
     key = (fun, tree, tuple(dynamic), tuple(map(_hashable, static)), avals, inside, config.trace_key())
     try:
-        staged = _programs.get(key)
+        staged, keeps = _programs.get(key), True
     except TypeError:  # something that cannot be hashed: staged anew each time
-        key, staged = None, None  # type: ignore[assignment]
+        staged, keeps = None, False
     if staged is None:
         staged = _staged(flat, name, avals, inside)
-        if key is not None and not staged[0].consts:
+        if keeps and not staged[0].consts:
             _remember(key, staged)
     closed, out_tree = staged
     wanted = asked(out_sharding, closed.jaxpr.out_avals[0].ndim, name)

@@ -76,7 +76,7 @@ def check(direction: str, aval: Any, sharding: Any, explicit: bool) -> None:
     )
 
 
-def _noticed(field: Field, value: Any) -> Any:
+def _noticed(field: Field | None, value: Any) -> Any:
     global active
     if value not in (None, "allow"):
         active = True
@@ -91,5 +91,5 @@ def _spread(level: Any) -> None:
 
 for _name in ("transfer_guard", *(f"transfer_guard_{d}" for d in GUARDED)):
     settings.on_check(_name, _noticed)
-    _noticed(None, settings.read(_name))  # type: ignore[arg-type]  # what the environment says
+    _noticed(None, settings.read(_name))  # what the environment says
 settings.on_update("transfer_guard", _spread)

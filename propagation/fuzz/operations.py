@@ -7,136 +7,29 @@ and stand in any order where the operation numbers its dimensions (convolutions,
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
+from .collective_operations import all_gather, all_reduce, all_to_all, collective, custom_call, reduce_scatter
+from .drawing import (
+    KINDS,
+    PRECISIONS,
+    SCALAR,
+    SIZES,
+    Draw,
+    bools,
+    combiner,
+    comparator,
+    pads,
+    sum_body,
+    windowed,
+    with_size,
+    word,
+)
 from .growing import array as ints
 from .growing import tensor
 
 __all__ = ["DRAWS", "annotated", "operation"]
-
-SIZES = [1, 2, 3, 4, 6, 8, 12, 16]
-GROUPS = "replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>"
-CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
-SCALAR = "tensor<f32>"
-PRECISIONS = ["DEFAULT", "HIGH", "HIGHEST"]
-
-
-class Draw:
-    """One module in the making: a source of choices, and the text of its operations and arguments."""
-
-    def __init__(self, seed: int):
-        self.rng = random.Random(seed)
-        self.args: list[str] = []
-        self.lines: list[str] = []
-        self.results: list[str] = []
-
-    def shape(self, least: int = 0, most: int = 4, sizes: Sequence[int] = SIZES) -> tuple[int, ...]:
-        return tuple(self.rng.choice(sizes) for _ in range(self.rng.randint(least, most)))
-
-    def maybe(self, share: float = 0.5) -> bool:
-        return self.rng.random() < share
-
-    def argument(self, type_text: str) -> str:
-        self.args.append(type_text)
-        return f"%a{len(self.args) - 1}"
-
-    def emit(self, name: str, operands: Sequence[str], ins: Sequence[str], outs: Sequence[str], attrs: str = "",
-             regions: str = "") -> list[str]:  # fmt: skip
-        """An operation over named values; the names of its results."""
-        base = f"%r{len(self.lines)}"
-        left = f"{base}:{len(outs)} = " if len(outs) > 1 else f"{base} = "
-        region_text = f" ({regions})" if regions else ""
-        self.lines.append(
-            f'  {left}"{name}"({", ".join(operands)}){region_text} {{{attrs}}} : ({", ".join(ins)}) -> '
-            f"({', '.join(outs)})"
-        )
-        self.results = list(outs)
-        return [f"{base}#{i}" for i in range(len(outs))] if len(outs) > 1 else [base]
-
-    def op(self, name: str, ins: Sequence[str], outs: Sequence[str], attrs: str = "", regions: str = "") -> list[str]:
-        """An operation over arguments of @main."""
-        return self.emit(name, [self.argument(t) for t in ins], ins, outs, attrs, regions)
-
-    def module(self) -> str:
-        args = ", ".join(f"%a{i}: {t}" for i, t in enumerate(self.args))
-        last, count, types = f"%r{len(self.lines) - 1}", len(self.results), ", ".join(self.results)
-        names = ", ".join(f"{last}#{i}" for i in range(count)) if count > 1 else last
-        body = "\n".join(self.lines)
-        return f"func.func @main({args}) -> ({types}) {{\n{body}\n  return {names} : {types}\n}}\n"
-
-
-def bools(values: Iterable[bool]) -> str:
-    text = ", ".join(map(_word, values))
-    return f"array<i1: {text}>" if text else "array<i1>"
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def pads(values: Sequence[Sequence[int]]) -> str:
-    return f"dense<{[list(p) for p in values]}> : tensor<{len(values)}x2xi64>"
-
-
-def windowed(
-    size: int, window: int, stride: int = 1, pad: Sequence[int] = (0, 0), base: int = 1, holes: int = 1
-) -> int:
-    """How many windows of `window` elements, `holes` apart, start `stride` apart on padded, dilated `size` elements."""
-    padded = ((size - 1) * base + 1 if size else 0) + sum(pad)
-    span = (window - 1) * holes + 1
-    return 0 if padded < span else (padded - span) // stride + 1
-
-
-def combiner(d: Draw, dtypes: Sequence[str], kinds: Sequence[str]) -> str:
-    """A body that combines old and new values of several operands, each in its own way: by an operation on both, in
-    either order, or on one of them twice, or by taking one."""
-    count = len(dtypes)
-    args = ", ".join(f"%p{i}: tensor<{dtypes[i % count]}>" for i in range(2 * count))
-    lines, results = [], []
-    for i, dtype in enumerate(dtypes):
-        old, new, kind = f"%p{i}", f"%p{count + i}", d.rng.choice(kinds)
-        if kind in ("old", "new"):
-            results.append(old if kind == "old" else new)
-            continue
-        a, b = (new, old) if d.maybe(0.3) else (old, new)
-        if d.maybe(0.1):
-            b = a
-        lines.append(f"%c{i} = stablehlo.{kind} {a}, {b} : tensor<{dtype}>")
-        results.append(f"%c{i}")
-        if d.maybe(0.05):
-            lines.append(f"%d{i} = stablehlo.{kind} %c{i}, {old} : tensor<{dtype}>")
-            results[-1] = f"%d{i}"
-    types = ", ".join(f"tensor<{t}>" for t in dtypes)
-    return f"{{ ^bb0({args}):\n" + "\n".join(lines) + f"\n stablehlo.return {', '.join(results)} : {types} }}"
-
-
-KINDS = {
-    "f32": ["add", "maximum", "minimum", "multiply", "subtract", "old", "new"],
-    "i32": ["add", "maximum", "and", "or", "xor", "new"],
-    "i1": ["and", "or", "xor", "add", "new"],
-}
-
-
-def sum_body(dtypes: Sequence[str] = ("f32",)) -> str:
-    count = len(dtypes)
-    args = ", ".join(f"%p{i}: tensor<{dtypes[i % count]}>" for i in range(2 * count))
-    lines = [f"%c{i} = stablehlo.add %p{i}, %p{count + i} : tensor<{t}>" for i, t in enumerate(dtypes)]
-    names, types = ", ".join(f"%c{i}" for i in range(count)), ", ".join(f"tensor<{t}>" for t in dtypes)
-    return f"{{ ^bb0({args}):\n" + "\n".join(lines) + f"\n stablehlo.return {names} : {types} }}"
-
-
-def comparator(dtypes: Sequence[str], direction: str = "LT") -> str:
-    args = ", ".join(f"%p{i}: tensor<{t}>" for i, t in enumerate(t for t in dtypes for _ in range(2)))
-    t = dtypes[0]
-    return (
-        f"{{ ^bb0({args}): %c = stablehlo.compare {direction}, %p0, %p1 : (tensor<{t}>, tensor<{t}>) -> tensor<i1>\n"
-        " stablehlo.return %c : tensor<i1> }"
-    )
-
-
-# ---- one function per operation
 
 
 def convolution(d: Draw) -> None:
@@ -305,7 +198,7 @@ def gather(d: Draw) -> None:
     operand, indices, slices, sizes, numbers = _lookup(d)
     attrs = f"dimension_numbers = #stablehlo.gather<{_numbers(numbers)}>, slice_sizes = {ints(sizes)}"
     if d.maybe(0.3):
-        attrs += f", indices_are_sorted = {_word(d.maybe())}"
+        attrs += f", indices_are_sorted = {word(d.maybe())}"
     d.op("stablehlo.gather", [tensor(operand), tensor(indices, "i32")], [tensor(slices)], attrs)
 
 
@@ -324,7 +217,7 @@ def scatter(d: Draw) -> None:
     dtypes = [d.rng.choice(["f32", "f32", "i32", "i1"]) for _ in range(d.rng.choice([1, 1, 1, 2, 3]))]
     attrs = f"scatter_dimension_numbers = #stablehlo.scatter<{_numbers(numbers, _SCATTER_NAMES)}>"
     if d.maybe(0.3):
-        attrs += f", indices_are_sorted = {_word(d.maybe())}, unique_indices = {_word(d.maybe())}"
+        attrs += f", indices_are_sorted = {word(d.maybe())}, unique_indices = {word(d.maybe())}"
     common = set(KINDS["f32"]).intersection(*[KINDS[t] for t in dtypes])
     kinds = ["add"] if d.maybe(0.3) else sorted(common)
     ins = [*[tensor(operand, t) for t in dtypes], tensor(indices, "i32"), *[tensor(updates, t) for t in dtypes]]
@@ -339,7 +232,7 @@ def sort(d: Draw) -> None:
     if d.maybe(0.8):
         attrs.append(f"dimension = {d.rng.randrange(-len(shape), len(shape))} : i64")
     if d.maybe():
-        attrs.append(f"is_stable = {_word(d.maybe())}")
+        attrs.append(f"is_stable = {word(d.maybe())}")
     types = [tensor(shape, t) for t in dtypes]
     d.op("stablehlo.sort", types, types, ", ".join(attrs), comparator(dtypes, d.rng.choice(["LT", "GT"])))
 
@@ -375,15 +268,11 @@ def concatenate(d: Draw) -> None:
             size = limits[dim] - start
             attrs = f"start_indices = {ints(starts)}, limit_indices = {ints(limits)}"
             attrs += f", strides = {ints(1 for _ in shape)}"
-            (name,) = d.emit("stablehlo.slice", [name], [whole], [_with(shape, dim, size)], attrs)
+            (name,) = d.emit("stablehlo.slice", [name], [whole], [with_size(shape, dim, size)], attrs)
         names.append(name)
         sizes.append(size)
-    types = [_with(shape, dim, n) for n in sizes]
-    d.emit("stablehlo.concatenate", names, types, [_with(shape, dim, sum(sizes))], f"dimension = {dim} : i64")
-
-
-def _with(shape: Sequence[int], dim: int, size: int) -> str:
-    return tensor([*shape[:dim], size, *shape[dim + 1 :]])
+    types = [with_size(shape, dim, n) for n in sizes]
+    d.emit("stablehlo.concatenate", names, types, [with_size(shape, dim, sum(sizes))], f"dimension = {dim} : i64")
 
 
 def static_slice(d: Draw) -> None:
@@ -498,7 +387,7 @@ def reduce(d: Draw) -> None:
 def cholesky(d: Draw) -> None:
     n = d.rng.choice(SIZES)
     shape = (*d.shape(0, 2), n, n)
-    d.op("stablehlo.cholesky", [tensor(shape)], [tensor(shape)], f"lower = {_word(d.maybe())}")
+    d.op("stablehlo.cholesky", [tensor(shape)], [tensor(shape)], f"lower = {word(d.maybe())}")
 
 
 def triangular_solve(d: Draw) -> None:
@@ -506,7 +395,7 @@ def triangular_solve(d: Draw) -> None:
     b = tensor((*batch, n, m) if left else (*batch, m, n))
     transpose_a = d.rng.choice(["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"])
     attrs = (
-        f"left_side = {_word(left)}, lower = {_word(d.maybe())}, unit_diagonal = {_word(d.maybe())}, "
+        f"left_side = {word(left)}, lower = {word(d.maybe())}, unit_diagonal = {word(d.maybe())}, "
         f"transpose_a = #stablehlo<transpose {transpose_a}>"
     )
     d.op("stablehlo.triangular_solve", [tensor((*batch, n, n)), b], [b], attrs)
@@ -532,61 +421,6 @@ def iota(d: Draw) -> None:
     d.op("stablehlo.iota", [], [tensor(shape, "i32")], f"iota_dimension = {d.rng.randrange(len(shape))} : i64")
 
 
-def _channel(d: Draw) -> str:
-    text = GROUPS
-    if d.maybe(0.3):
-        text += f", {CHANNEL}"
-        if d.maybe():
-            text += ", use_global_device_ids"
-    return text
-
-
-def all_gather(d: Draw) -> None:
-    shapes = [d.shape(1, 3)]
-    dim = d.rng.randrange(len(shapes[0]))
-    shapes += [shapes[0]] * d.rng.choice([0, 0, 1, 2])
-    outs = [_with(s, dim, 2 * s[dim]) for s in shapes]
-    d.op("stablehlo.all_gather", [*map(tensor, shapes)], outs, f"all_gather_dim = {dim} : i64, {_channel(d)}")
-
-
-def all_reduce(d: Draw) -> None:
-    shape = d.shape(0, 3)
-    types = [tensor(shape)] * d.rng.choice([1, 1, 2])
-    d.op("stablehlo.all_reduce", types, types, _channel(d), combiner(d, ["f32"], ["add", "maximum"]))
-
-
-def reduce_scatter(d: Draw) -> None:
-    shape = list(d.shape(1, 3))
-    dim = d.rng.randrange(len(shape))
-    attrs = f"scatter_dimension = {dim} : i64, {_channel(d)}"
-    body = combiner(d, ["f32"], ["add", "maximum"])
-    d.op("stablehlo.reduce_scatter", [_with(shape, dim, 2 * shape[dim])], [tensor(shape)], attrs, body)
-
-
-def all_to_all(d: Draw) -> None:
-    """Over one dimension and over two, in either order, of one operand and of several."""
-    rng, shape, count = d.rng, list(d.shape(1, 4)), d.rng.choice([1, 2, 4])
-    split, concat = rng.randrange(len(shape)), rng.randrange(len(shape))
-    shape[split] *= count
-    out = list(shape)
-    out[split] //= count
-    out[concat] *= count
-    operands = rng.choice([1, 1, 2])
-    groups = f"replica_groups = dense<[{list(range(count))}]> : tensor<1x{count}xi64>"
-    numbers = f"split_dimension = {split} : i64, concat_dimension = {concat} : i64, split_count = {count} : i64"
-    channel = f", {CHANNEL}" if d.maybe(0.3) else ""
-    d.op("stablehlo.all_to_all", [tensor(shape)] * operands, [tensor(out)] * operands, f"{numbers}, {groups}{channel}")
-
-
-def collective(d: Draw) -> None:
-    t = tensor(d.shape(0, 3))
-    if d.maybe():
-        d.op("stablehlo.collective_broadcast", [t], [t], GROUPS)
-    else:
-        pairs = "source_target_pairs = dense<[[0, 1], [1, 0]]> : tensor<2x2xi64>"
-        d.op("stablehlo.collective_permute", [t], [t], pairs + (f", {CHANNEL}" if d.maybe() else ""))
-
-
 def elementwise(d: Draw) -> None:
     """Pointwise operations that have attributes, or operands that may be scalars."""
     shape, kind = d.shape(0, 4), d.rng.randrange(4)
@@ -606,66 +440,6 @@ def elementwise(d: Draw) -> None:
         bits = f"exponent_bits = {d.rng.choice([1, 8])} : i32, mantissa_bits = {d.rng.choice([0, 10])} : i32"
         d.op("stablehlo.reduce_precision", [t], [t], bits)
 
-
-POINTWISE_TARGETS = [
-    "Cholesky", "CompactWyHelper", "InspectSharding", "InvertDiagBlocksLowerTriangular",
-    "InvertDiagBlocksUpperTriangular", "LayoutConstraint", "MoveToDevice", "MoveToHost", "X64SplitHigh", "X64SplitLow",
-    "_SPMDInternalOp_MultiPad", "_SPMDInternalOp_MultiRotate", "_SPMDInternalOp_MultiSlice",
-    "_SPMDInternalOp_RotateRight", "_SPMDInternalOp_Wrap", "annotate_device_placement", "mhlo.erf",
-    "xla.megascale.provide_metadata", "Sharding", "SPMDFullToShardShape", "tpu_custom_call", "foo",
-]  # fmt: skip
-
-
-def custom_call(d: Draw) -> None:
-    """To the targets that Shardy knows, in all ranks."""
-    _CALLS[d.rng.randrange(len(_CALLS))](d)
-
-
-def _call(d: Draw, target: str, ins: Sequence[str], outs: Sequence[str], attrs: str = "") -> list[str]:
-    return d.op("stablehlo.custom_call", ins, outs, f'call_target_name = "{target}"{attrs}')
-
-
-def _pointwise_call(d: Draw) -> None:
-    t = tensor(d.shape(0, 4))
-    _call(d, d.rng.choice(POINTWISE_TARGETS), [t] * d.rng.choice([1, 1, 2]), [t])
-
-
-def _matrix_call(d: Draw) -> None:
-    batch, m, n = d.shape(0, 2), d.rng.choice(SIZES), d.rng.choice(SIZES)
-    matrix, taus = tensor((*batch, m, n)), tensor((*batch, min(m, n)))
-    kind = d.rng.randrange(3)
-    if kind == 0:
-        _call(d, d.rng.choice(["Qr", "QrDecompositionBlock"]), [matrix], [matrix, taus])
-    elif kind == 1:
-        _call(d, "ProductOfElementaryHouseholderReflectors", [matrix, taus], [matrix])
-    else:
-        square = tensor((*batch, m, m))
-        _call(d, "Eigh", [square], [square, tensor((*batch, m))])
-
-
-def _top_call(d: Draw) -> None:
-    shape = d.shape(1, 3)
-    dim = d.rng.randrange(len(shape))
-    top = [*shape[:dim], d.rng.randint(1, shape[dim]), *shape[dim + 1 :]]
-    if d.maybe():
-        _call(d, "mhlo.topk", [tensor(shape)], [tensor(top), tensor(top, "i32")])
-        return
-    attrs = f", mhlo.backend_config = {{reduction_dim = {dim} : i64}}"
-    target = d.rng.choice(["ApproxTopK", "PartialReduce"])
-    ins = [tensor(shape), tensor(shape, "i32"), SCALAR, "tensor<i32>"]
-    _call(d, target, ins, [tensor(top), tensor(top, "i32")], attrs)
-
-
-def _combine_call(d: Draw) -> None:
-    half, whole = tensor((2,), "ui32"), tensor((2,), "ui64")
-    (state,) = _call(d, "X64Combine", [half, half], [whole])
-    if d.maybe():
-        bits = tensor(d.shape(0, 3), "ui32")
-        attrs = "rng_algorithm = #stablehlo<rng_algorithm DEFAULT>"
-        d.emit("stablehlo.rng_bit_generator", [state], [whole], [whole, bits], attrs)
-
-
-_CALLS: list[Callable[[Draw], None]] = [_pointwise_call, _matrix_call, _top_call, _combine_call]
 
 DRAWS: list[Callable[[Draw], None]] = [
     all_gather, all_reduce, all_to_all, batch_norm_inference, bitcast_convert, broadcast_in_dim, cholesky, collective,

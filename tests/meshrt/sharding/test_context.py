@@ -19,7 +19,6 @@ from meshrt.sharding import (
     Mesh,
     NamedSharding,
     SingleDeviceSharding,
-    UnreducedKind,
     get_abstract_mesh,
     get_mesh,
     make_mesh,
@@ -182,54 +181,6 @@ def test_a_program_over_an_abstract_mesh_needs_devices():
         with pytest.raises(errors.MeshContextError, match="not known where to run"):
             f(np.ones(8))
         assert f(on(of(TWO), np.ones(8), "x")).sharding.mesh is of(TWO)
-
-
-TYPES = {
-    "none": None,
-    "one for all": AxisType.Explicit,
-    "tuple": (AxisType.Auto, AxisType.Explicit),
-    "list": [AxisType.Manual, AxisType.Auto],
-    "old names": (AxisType.User, AxisType.Collective),
-    "dict": {AxisType.Explicit: "y"},
-    "dict of tuples": {AxisType.Manual: ("x", "y")},
-    "whole dict": {AxisType.Auto: "y", AxisType.Explicit: ("x",)},
-}
-WANTED = {
-    "none": "Auto Auto", "one for all": "Explicit Explicit", "tuple": "Auto Explicit", "list": "Manual Auto",
-    "old names": "Explicit Manual", "dict": "Auto Explicit", "dict of tuples": "Manual Manual",
-    "whole dict": "Explicit Auto",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("form", TYPES)
-def test_002_05_forms_of_axis_types(form):
-    wanted = tuple(AxisType[name] for name in WANTED[form].split())
-    devices = np.array(meshrt.devices()).reshape(4, 2)
-    for mesh in (
-        Mesh(devices, ("x", "y"), TYPES[form]),
-        make_mesh((4, 2), ("x", "y"), TYPES[form]),
-        AbstractMesh((4, 2), ("x", "y"), axis_types=TYPES[form]),
-    ):
-        assert mesh.axis_types == wanted and mesh._name_to_type == dict(zip("xy", wanted))
-    assert meshrt.sharding.AxisTypes.Collective is AxisType.Manual and len(AxisType) == 3
-
-
-@pytest.mark.parametrize(
-    ("types", "kind", "text"),
-    [
-        ((AxisType.Auto,), ValueError, "Number of axis names should match the number of axis_types"),
-        (("Auto", "Auto"), TypeError, "must be of type `meshrt.sharding.AxisType`"),
-        ("Auto", TypeError, "must be an AxisType or a tuple"),
-        ({"x": AxisType.Auto}, TypeError, "must be of type"),
-        ({AxisType.Auto: "q"}, ValueError, "'q' Auto, which is not one of its axes"),
-        ({AxisType.Auto: "x", AxisType.Manual: "x"}, ValueError, "both Auto and Manual"),
-    ],
-)
-def test_002_05_axis_types_that_do_not_fit(types, kind, text):
-    for make in (lambda: AbstractMesh((4, 2), ("x", "y"), types), lambda: make_mesh((4, 2), ("x", "y"), types)):
-        with pytest.raises(kind, match=text) as e:
-            make()
-        assert isinstance(e.value, errors.MeshrtError)
 
 
 def test_002_06_there_is_no_flag_for_modes():
@@ -541,80 +492,3 @@ def test_b24_threads_have_contexts_of_their_own():
     for t in threads:
         t.join(120)
     assert not wrong and get_mesh().empty
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "text"),
-    [
-        (lambda: P("x", unreduced=["y"]), TypeError, "`frozenset` or `set`"),
-        (lambda: P("x", reduced=("y",)), TypeError, "`frozenset` or `set`"),
-        (lambda: P(unreduced={None}), ValueError, "unreduced cannot contain None"),
-        (lambda: P(reduced={None}), ValueError, "reduced cannot contain None"),
-        (lambda: P("x", unreduced={"x"}), ValueError, "partitions cannot overlap with unreduced"),
-        (lambda: P(("x", "y"), reduced={"y"}), ValueError, "partitions cannot overlap with reduced"),
-        (lambda: P(unreduced={"x"}, reduced={"x"}), ValueError, "`unreduced` and `reduced` argument to PartitionSpec"),
-        (lambda: P("x", unreduced={"y"})[0], ValueError, "is dangerous when PartitionSpec has non-empty"),
-        (lambda: [*P("x", reduced={"y"})], ValueError, "is dangerous when PartitionSpec has non-empty"),
-        (lambda: P("x", unreduced={"y"}) + ("z",), TypeError, "`__add__`"),
-        (lambda: ("z",) + P("x", reduced={"y"}), TypeError, "`__radd__`"),
-    ],
-)  # fmt: skip
-def test_spec_errors_are_of_the_kinds_of_jax(make, kind, text):
-    with pytest.raises(kind):
-        make.__globals__["P"], make.__globals__["P"] = None, JP
-        try:
-            make()
-        finally:
-            make.__globals__["P"] = meshrt.P
-    with pytest.raises(kind, match=text) as e:
-        make()
-    assert isinstance(e.value, errors.MeshrtError)
-
-
-def test_specs_add_and_change_as_in_jax():
-    for ours, theirs in (
-        (P("x") + P("y"), JP("x") + JP("y")),
-        (P("x") + ("y", None), JP("x") + ("y", None)),
-        (("y", None) + P("x"), ("y", None) + JP("x")),
-        (P("x", unreduced={"y"}) + P("z"), JP("x", unreduced={"y"}) + JP("z")),
-        (P("x", unreduced={"y"}).update(partitions=("z",)), JP("x", unreduced={"y"}).update(partitions=("z",))),
-        (P("x", unreduced={"y"}).update(unreduced=set()), JP("x", unreduced={"y"}).update(unreduced=set())),
-        (P("x", unreduced={"y"}, reduced={"z"}).to_ct_spec(), JP("x", unreduced={"y"}, reduced={"z"}).to_ct_spec()),
-        (P("x", reduced={"z"}).to_tangent_spec(), JP("x", reduced={"z"}).to_tangent_spec()),
-    ):
-        assert ours.partitions == theirs.partitions and ours.unreduced == theirs.unreduced
-        assert ours.reduced == theirs.reduced
-    assert P("x").to_lo() == [P("x")] and P("x", unreduced={"y"}).index("x") == 0
-
-
-def test_kinds_of_unreduced_axes():
-    largest = P("x", unreduced={"y"}, unreduced_kind=UnreducedKind.max)
-    assert largest is not P("x", unreduced={"y"}) and P("x", unreduced={"y"}).unreduced_kind is UnreducedKind.sum
-    assert P("x").unreduced_kind is None and repr(largest) == "P('x', unreduced={'y'}, unreduced_kind=max)"
-    assert largest.update(partitions=(None,)).unreduced_kind is UnreducedKind.max
-    assert largest.update(unreduced=set()) is P("x") and (largest + P("z")).unreduced_kind is UnreducedKind.max
-    for make, kind, text in (
-        (lambda: P("x", unreduced={"y"}, unreduced_kind="max"), TypeError, "UnreducedKind"),
-        (lambda: P("x", unreduced_kind=UnreducedKind.max), ValueError, "unreduced is empty"),
-        (lambda: largest + P("z", unreduced={"w"}), ValueError, "two kinds"),
-    ):
-        with pytest.raises(kind, match=text):
-            make()
-
-
-def test_shardings_over_abstract_meshes_and_partial_values():
-    explicit = of(ONE, (2, 2), ("x", "y"), AxisType.Explicit)
-    partial = NamedSharding(explicit, P("x", unreduced={"y"}))
-    assert not partial.is_fully_replicated and partial.replicated_axes == frozenset()
-    assert NamedSharding(explicit, P("x", reduced={"y"})).replicated_axes == frozenset()
-    assert NamedSharding(of((0,), (1,), types=AxisType.Explicit), P(unreduced={"x"})).is_fully_replicated
-    abstract = NamedSharding(explicit.abstract_mesh, P("x"))
-    for name in ("device_set", "_device_assignment", "is_fully_addressable", "addressable_devices"):
-        with pytest.raises(ValueError, match=f"{name} is not implemented for `meshrt.sharding.AbstractMesh`"):
-            getattr(abstract, name)
-    for name in ("devices", "device_ids", "local_devices", "local_mesh", "is_multi_process", "__enter__"):
-        with pytest.raises(ValueError, match=f"AbstractMesh does not implement {name}"):
-            value = getattr(explicit.abstract_mesh, name)
-            value()
-    with pytest.raises(errors.RankMismatchError, match=r"For scalars the PartitionSpec should be P\(\)"):
-        abstract.check_compatible_aval(())
