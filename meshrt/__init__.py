@@ -50,6 +50,7 @@ from meshrt.core.source import named_call, named_scope
 from meshrt.dtypes import float0
 from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
 from meshrt.jit import explain_cache_miss, jit
+from meshrt.pmap import pmap
 from meshrt.primitives.axis_types import auto_axes, explicit_axes
 from meshrt.primitives.callback import pure_callback
 from meshrt.primitives.device_put import device_put
@@ -96,10 +97,10 @@ __all__ = [
     "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "live_arrays", "local_device_count",
     "local_devices", "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "memory", "named_call", "named_scope", "nn",
-    "numpy", "numpy_dtype_promotion", "process_count", "process_index", "pure_callback", "random", "remat", "reshard",
-    "set_mesh", "shard_map", "sharding", "smap", "stages", "transfer_guard", "transfer_guard_device_to_device",
-    "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree", "tree_util", "typeof", "value_and_grad",
-    "vjp", "vmap",
+    "numpy", "numpy_dtype_promotion", "pmap", "process_count", "process_index", "pure_callback", "random", "remat",
+    "reshard", "set_mesh", "shard_map", "sharding", "smap", "stages", "transfer_guard",
+    "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree",
+    "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip
 
 # They stand in rooms above the one where users find them.

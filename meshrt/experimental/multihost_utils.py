@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import distributed, dtypes, tree_util
+from meshrt import distributed, tree_util
 from meshrt.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -25,7 +25,7 @@ from meshrt.errors import (
 from meshrt.experimental.exchange import bounds_of, decode, encode, exchange
 from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.array import Array
-from meshrt.runtime.assembly import make_array_from_single_device_arrays, make_global
+from meshrt.runtime.assembly import global_of_host, host_of_global
 from meshrt.runtime.transfer import put_leaf
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding
@@ -186,7 +186,7 @@ def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspec
     """
     leaves, tree = tree_util.tree_flatten(local_inputs)
     specs = _specs(pspecs, local_inputs)
-    return tree.unflatten([_to_global(leaf, global_mesh, spec) for leaf, spec in zip(leaves, specs)])
+    return tree.unflatten([global_of_host(leaf, global_mesh, spec) for leaf, spec in zip(leaves, specs)])
 
 
 def _specs(pspecs: Any, tree: Any) -> Sequence[PartitionSpec]:
@@ -203,17 +203,6 @@ def _specs(pspecs: Any, tree: Any) -> Sequence[PartitionSpec]:
     return list(specs)
 
 
-def _to_global(leaf: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
-    if type(leaf) is Array and not leaf.is_fully_addressable:
-        return leaf
-    if not isinstance(leaf, Array):
-        leaf = np.asarray(leaf)
-        leaf = leaf if leaf.dtype != dtypes.float0 else np.zeros(leaf.shape, bool)
-    local = NamedSharding(mesh.local_mesh, spec)
-    here = put_leaf(leaf, local, False, None)
-    return make_global(NamedSharding(mesh, spec), here)
-
-
 def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspecs: Any) -> Any:
     """This process's part of each global array, as an array over `global_mesh.local_mesh`; no data moves between
     processes unless an array has another sharding than its spec says.
@@ -227,18 +216,7 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspe
     """
     leaves, tree = tree_util.tree_flatten(global_inputs)
     specs = _specs(pspecs, global_inputs)
-    return tree.unflatten([_to_local(leaf, global_mesh, spec) for leaf, spec in zip(leaves, specs)])
-
-
-def _to_local(leaf: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
-    if type(leaf) is Array and leaf.is_fully_addressable:
-        return leaf
-    wanted = NamedSharding(mesh, spec)
-    leaf = put_leaf(leaf, wanted, False, None)
-    local = NamedSharding(mesh.local_mesh, spec)
-    parts, whole = local.tiling(leaf.ndim), wanted.shard_shape(leaf.shape)
-    shape = tuple(n * p for n, p in zip(whole, parts))
-    return make_array_from_single_device_arrays(shape, local, leaf.local_parts())
+    return tree.unflatten([host_of_global(leaf, global_mesh, spec) for leaf, spec in zip(leaves, specs)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

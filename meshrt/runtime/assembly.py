@@ -18,12 +18,13 @@ from meshrt.runtime.signature import extents, filled, local_parts, local_positio
 from meshrt.runtime.transfer import put_leaf
 from meshrt.sharding.context import get_mesh
 from meshrt.sharding.layout import Format, Layout
+from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 
 __all__ = [
-    "make_array_from_callback", "make_array_from_process_local_data", "make_array_from_single_device_arrays",
-    "make_global",
+    "global_of_host", "host_of_global", "make_array_from_callback", "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays", "make_global",
 ]  # fmt: skip
 
 
@@ -249,6 +250,30 @@ def make_global(sharding: Sharding, local: Array) -> Array:
         size // len(set(tiles[positions, d].tolist())) * tiling[d] for d, size in enumerate(local.shape)
     )  # fmt: skip
     return make_array_from_single_device_arrays(shape, sharding, local.local_parts())
+
+
+def global_of_host(leaf: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+    """The array over `mesh` of which `leaf` is this process's part; global arrays stay as they are."""
+    if type(leaf) is Array and not leaf.is_fully_addressable:
+        return leaf
+    if not isinstance(leaf, Array):
+        leaf = np.asarray(leaf)
+        leaf = leaf if leaf.dtype != dtypes.float0 else np.zeros(leaf.shape, bool)
+    local = NamedSharding(mesh.local_mesh, spec)
+    here = put_leaf(leaf, local, False, None)
+    return make_global(NamedSharding(mesh, spec), here)
+
+
+def host_of_global(leaf: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+    """This process's part of `leaf`, over `mesh.local_mesh`; arrays of this process alone stay as they are."""
+    if type(leaf) is Array and leaf.is_fully_addressable:
+        return leaf
+    wanted = NamedSharding(mesh, spec)
+    leaf = put_leaf(leaf, wanted, False, None)
+    local = NamedSharding(mesh.local_mesh, spec)
+    parts, whole = local.tiling(leaf.ndim), wanted.shard_shape(leaf.shape)
+    shape = tuple(n * p for n, p in zip(whole, parts))
+    return make_array_from_single_device_arrays(shape, local, leaf.local_parts())
 
 
 def _share(sharding: Sharding, size: int, tiling: int, mine: list[int]) -> int:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from meshrt import errors, tree_util
+from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
@@ -14,6 +14,7 @@ from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.high import flatten, opened
+from meshrt.transforms.mapped import mapped_dims, mapped_size, result_dims
 from meshrt.tree_util import tree_flatten, tree_unflatten
 
 __all__ = ["vmap"]
@@ -53,9 +54,10 @@ def vmap(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = opened((args, kwargs))
         leaves, tree = tree_flatten((args, kwargs))
-        dims = _in_dims(fun, in_axes, args, kwargs, leaves)
-        size = _mapped_size(fun, leaves, dims, axis_size, tree)
-        dims = [d if d is None else d % aval_of(x).ndim for d, x in zip(dims, leaves)]
+        dims = mapped_dims("vmap", fun, in_axes, args, kwargs)
+        avals = [aval_of(x) for x in leaves]
+        size = mapped_size("vmap", fun, avals, dims, axis_size, tree)
+        dims = [d if d is None else d % a.ndim for d, a in zip(dims, avals)]
         along = _along(leaves, dims, fun, tree)
         if mesh_axes and along is not None:
             raise errors.ShardingError(
@@ -73,7 +75,7 @@ def vmap(
             return out
 
         outs, out_dims = batch_flat(flat, axis, leaves, dims)
-        wanted = _out_dims(fun, out_axes, out_tree[-1], outs)
+        wanted = result_dims("vmap", fun, out_axes, out_tree[-1])
         placed = [_place(axis.extent, o, d, w, fun) for o, d, w in zip(outs, out_dims, wanted)]
         return tree_unflatten(out_tree[-1], placed)
 
@@ -109,66 +111,6 @@ def _along(leaves: Any, dims: Any, fun: Callable[..., Any], tree: Any) -> Any:
 
 def _types(leaves: Any, fun: Callable[..., Any], tree: Any) -> str:
     return ", ".join(f"{p}: {aval_of(x).str_short()}" for p, x in zip(argument_paths(fun, tree), leaves))
-
-
-def _in_dims(fun, in_axes, args, kwargs, leaves) -> list[int | None]:
-    if isinstance(in_axes, tuple) and len(in_axes) != len(args):
-        raise errors.ArgumentValueError(
-            "vmap in_axes must be an int, None, or a tuple of entries corresponding to the positional arguments "
-            f"passed to the function, but got len(in_axes)={len(in_axes)}, len(args)={len(args)} for {fun_name(fun)}"
-        )
-    is_none = lambda x: x is None
-    try:
-        dims = tree_util.broadcast_prefix(in_axes, args, is_leaf=is_none)
-    except ValueError as e:
-        raise errors.TreeError(f"vmap in_axes of {fun_name(fun)} does not fit its arguments: {e}") from None
-    dims = [*dims, *([0] * len(tree_util.tree_leaves(kwargs)))]
-    for d in dims:
-        if d is not None and not isinstance(d, int):
-            raise errors.ArgumentTypeError(f"vmap in_axes must be ints or None, got {d!r} for {fun_name(fun)}")
-    return dims
-
-
-def _mapped_size(fun, leaves, dims, axis_size, tree) -> int:
-    sizes: dict[int, int] = {}  # size -> the first leaf that has it (-1: axis_size)
-    for i, (x, d) in enumerate(zip(leaves, dims)):
-        if d is None:
-            continue
-        shape = aval_of(x).shape
-        if not -len(shape) <= d < len(shape):
-            path = argument_paths(fun, tree)[i]
-            rank = d + 1 if d >= 0 else -d
-            raise errors.ArgumentValueError(
-                f"vmap was requested to map its argument along axis {d}, which implies that its rank should be at "
-                f"least {rank}, but is only {len(shape)} (its shape is {shape}): argument {path} of {fun_name(fun)}"
-            )
-        sizes.setdefault(shape[d], i)
-    if axis_size is not None:
-        sizes.setdefault(axis_size, -1)
-    if not sizes:
-        raise errors.ArgumentValueError(
-            f"vmap must have at least one non-None value in in_axes, or axis_size, for {fun_name(fun)}"
-        )
-    if len(sizes) > 1:
-        paths = argument_paths(fun, tree)
-        listing = "; ".join(
-            f"{paths[i]} has size {aval_of(x).shape[d]} along axis {d}"
-            for i, (x, d) in enumerate(zip(leaves, dims))
-            if d is not None
-        )
-        raise errors.ArgumentValueError(
-            f"vmap got inconsistent sizes for array axes to be mapped in {fun_name(fun)}: {listing}"
-            + (f"; axis_size={axis_size}" if axis_size is not None else "")
-        )
-    return next(iter(sizes))
-
-
-def _out_dims(fun, out_axes, out_tree, outs) -> list[int | None]:
-    dummy = tree_unflatten(out_tree, [object()] * out_tree.num_leaves)
-    try:
-        return tree_util.broadcast_prefix(out_axes, dummy, is_leaf=lambda x: x is None)
-    except ValueError as e:
-        raise errors.TreeError(f"vmap out_axes of {fun_name(fun)} does not fit its result: {e}") from None
 
 
 def _place(size: int, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any]) -> Any:

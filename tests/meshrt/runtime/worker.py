@@ -110,6 +110,17 @@ def by_hand(mesh):
     config.update("partitioner", "meshrt")
 
 
+def mapped(me, n, local):
+    """pmap: each process gives and gets its own elements, and collectives go over those of all."""
+    mine = np.arange(local, dtype=np.float32) + local * me
+    total = meshrt.pmap(lambda x, k: (x + lax.psum(x, "i"), k), "i", in_axes=(0, None), out_axes=(0, None))
+    sums, scale = total(mine, np.float32(3))
+    assert sums.is_fully_addressable and scale.is_fully_addressable
+    np.testing.assert_array_equal(np.asarray(sums), mine + sum(range(n * local)))
+    again, _ = total(sums, scale)
+    assert again.shape == (local,) and float(scale) == 3
+
+
 def saved(mesh):
     """A program written by each process runs where processes share devices in the same way."""
     put = lambda mesh: meshrt.device_put(VALUE, NamedSharding(mesh, P("x", "y")))
@@ -136,6 +147,7 @@ def main(me, n, local, port):
     arrays(mesh, me, n)
     saved(mesh)
     by_hand(mesh)
+    mapped(me, n, local)
     steps(mesh, 200)
     assert "jax" not in sys.modules
     client.wait_at_barrier("done", 60_000)
