@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -140,7 +141,7 @@ class TopologyCompiled(Station):
 
     def collectives(self) -> tuple[ScheduledCollective, ...]:
         """The collectives of the schedule, with what runs between the start and the done of asynchronous ones."""
-        return schedule(self.as_text(), self.topology.devices or 1)
+        return schedule(self.as_text(), 1 if self.lowered.mesh is None else self.lowered.mesh.size)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise errors.CompileOnlyError(
@@ -153,9 +154,13 @@ class TopologyCompiled(Station):
 
 
 def compile_for_topology(
-    lowered: Lowered, topology: Topology, options: CompilerOptions, partitioner: str
-) -> TopologyCompiled:
+    lowered: Lowered, topology: Topology, options: CompilerOptions, partitioner: str,
+    devices: Sequence[Any] | None = None,
+) -> TopologyCompiled:  # fmt: skip
     """Partitions with the topology's costs and compiles with its compiler. `lowered` is for that platform.
+
+    `devices` are those that stand for the topology's, in the order of the program's mesh; where they are only some of
+    them, links are taken to be alike. By default it is all of them.
 
     Raises:
       UnsupportedError: the program has callbacks.
@@ -167,8 +172,10 @@ def compile_for_topology(
             f"{lowered.fun_name} calls back into Python ({lowered.module.callbacks[0].name}), and {topology.spec} is "
             "not here to call: take the callbacks out to compile it for that hardware"
         )
+    if devices is not None and len(devices) != topology.devices:
+        topology = replace(topology, shape=())
     mesh, partitioned, mode, text = lowered.mesh, None, "replica", lowered.module.text
-    if mesh is None and topology.devices != 1:
+    if mesh is None and devices is None and topology.devices != 1:
         raise errors.MeshMismatchError(
             f"{lowered.fun_name} runs on one device and {topology.spec} has {topology.devices}; lower it with "
             "arguments whose shardings are over a mesh (an AbstractMesh will do)"
@@ -187,4 +194,5 @@ def compile_for_topology(
                 raise errors.DeviceMemoryError(str(e)) from None
             text = partitioned.result.as_text()
     events.record("compile_topology")
-    return TopologyCompiled(lowered, topology, partitioned, compile_for(topology, text, mode=mode, options=options))
+    made = compile_for(topology, text, devices=devices, mode=mode, options=options)
+    return TopologyCompiled(lowered, topology, partitioned, made)

@@ -465,6 +465,8 @@ class Road(NamedTuple):
         if devices is None and not backend.is_here(lowered.request.platform):
             raise not_here(lowered, backend.default_backend())
         mesh = None if devices is None else check_devices(lowered, devices)  # before anything is made for them
+        if devices is not None and (what := backend.elsewhere(devices)) is not None:
+            return self._compile_ahead(lowered, what, options, devices)
         program = self.driver.program(lowered.record, lowered.request, options, partition_options, devices)
         if devices is not None:
             # Now, so that the compiler's time and errors are here and not in the first call.
@@ -482,7 +484,9 @@ class Road(NamedTuple):
             return devices
         return None
 
-    def _compile_ahead(self, lowered: Lowered, what: Any, options: CompilerOptions) -> TopologyCompiled:
+    def _compile_ahead(
+        self, lowered: Lowered, what: Any, options: CompilerOptions, devices: tuple[Any, ...] | None = None
+    ) -> TopologyCompiled:
         # Start-up time: this needs the package `collectives`, which a program on one device never does.
         from meshrt.pipeline.ahead import compile_for_topology
         from meshrt.runtime.topology import platform_of, topology_of
@@ -491,4 +495,4 @@ class Road(NamedTuple):
         platform = platform_of(topology)
         if lowered.request.platform != platform:
             lowered = self.lower(lowered.record, lowered.request._replace(platform=platform))
-        return compile_for_topology(lowered, topology, options, config.settings.partitioner)
+        return compile_for_topology(lowered, topology, options, config.settings.partitioner, devices)

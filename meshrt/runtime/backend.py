@@ -10,6 +10,7 @@ import importlib.util
 import os
 import pkgutil
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from meshrt.runtime import jaxlib_api
 from meshrt.sharding import devices as lookup
 
 __all__ = [
+    "add_elsewhere",
     "clear_backends",
     "cuda_library",
     "default_backend",
     "default_device",
     "device_count",
     "devices",
+    "elsewhere",
     "has_tpu",
     "is_created",
     "is_here",
@@ -58,6 +61,8 @@ _devices: dict[str, tuple[Any, ...]] = {}
 _default: str | None = None
 _process: ProcessInfo | None = None
 _clear_hooks: list[Any] = []
+# Devices that only a compiler knows, with the hardware that they stand for.
+_elsewhere: dict[Any, Any] = {}
 
 # The names that users and plugins have for a platform.
 _ALIASES = {"gpu": "cuda", "CUDA": "cuda"}
@@ -272,6 +277,16 @@ def process_indices(backend: str | None = None) -> list[int]:
 def process_count(backend: str | None = None) -> int:
     """How many processes have devices."""
     return len(process_indices(backend))
+
+
+def add_elsewhere(devices: Sequence[Any], topology: Any) -> None:
+    """Notes that `devices` stand for those of hardware that is not here, a `collectives.topology.Topology`."""
+    _elsewhere.update(dict.fromkeys(devices, topology))
+
+
+def elsewhere(devices: Sequence[Any]) -> Any | None:
+    """The hardware that `devices` stand for; None of devices that can run something."""
+    return _elsewhere.get(devices[0]) if _elsewhere and devices else None
 
 
 def default_device() -> Any:

@@ -154,6 +154,7 @@ class PortableExecutable:
 
         Raises:
           MeshMismatchError: not as many devices as the program is for.
+          CompileOnlyError: the devices stand for hardware that is not here.
           CompileError: the compiler refused the program.
         """
         devices = tuple(devices)
@@ -165,6 +166,12 @@ class PortableExecutable:
                 f"the program was compiled for {self.num_devices} devices and cannot be loaded onto {len(devices)}; "
                 "call the "
                 "function with arguments on a mesh of that size, which compiles a program for it"
+            )
+        hardware = backend.elsewhere(devices)
+        if hardware is not None:
+            raise errors.CompileOnlyError(
+                f"the devices {devices[0]}, ... stand for {hardware.spec}, which is not here to run a program; "
+                "jit(f).lower(...).compile() compiles for them"
             )
         with self._lock:
             found = self._loaded.get(devices)

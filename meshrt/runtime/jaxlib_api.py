@@ -297,15 +297,27 @@ def put(aval: Any, sharding: Any, shards: Sequence[Any], devices: Sequence[Any],
     """A buffer from one host array (or single-device buffer) per addressable device.
 
     With `may_alias` an aligned host array may be used in place (CPU), so it must never change afterwards.
+
+    Raises:
+      CompileOnlyError: a device stands for hardware that is not here.
     """
     # Asked to copy, jaxlib fails on partly replicated shardings (bad_function_call), so it is given private copies.
     if not may_alias:
         shards = private_copies(shards)
     # enable_x64 is passed so that the process-wide x64 slot, which belongs to JAX when it is imported, plays no part.
-    return _jax.batched_device_put(
-        aval, sharding, shards, list(devices), True, force_copy=False, enable_x64=True,
-        host_buffer_semantics=_jax.HostBufferSemantics.ZERO_COPY,
-    )  # fmt: skip
+    try:
+        return _jax.batched_device_put(
+            aval, sharding, shards, list(devices), True, force_copy=False, enable_x64=True,
+            host_buffer_semantics=_jax.HostBufferSemantics.ZERO_COPY,
+        )  # fmt: skip
+    except XlaError as e:
+        if "compile-only" not in str(e):
+            raise
+        raise errors.CompileOnlyError(
+            f"{devices[0]} stands for a device of hardware that is not here: no array can lie there. Describe the "
+            "argument with meshrt.ShapeDtypeStruct(shape, dtype, sharding=...), and compile with "
+            "jit(f).lower(...).compile()"
+        ) from e
 
 
 def assemble(aval: Any, sharding: Any, pieces: list[Buffer]) -> Buffer:

@@ -23,7 +23,7 @@ from meshrt.runtime.executable import read_layouts
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
 
-__all__ = ["TopologyExecutable", "compile_for", "topology_of"]
+__all__ = ["TopologyExecutable", "compile_for", "devices_of", "platform_of", "topology_of"]
 
 # libtpu asks a metadata server and the environment where it runs, and waits for answers that never come elsewhere. It
 # also lets one process at a time have it, which protects TPUs: where none is, several may compile beside one another.
@@ -80,13 +80,26 @@ def platform_of(topology: Topology) -> str:
     return topology.compiler
 
 
+def devices_of(topology: Topology) -> list[Any]:
+    """What stands for the devices of what `topology_of` gave where something is compiled, its dimensions row-major.
+
+    Raises:
+      MissingCompilerError: the compiler's package is not installed.
+    """
+    devices = _HARDWARE[platform_of(topology)](topology)
+    backend.add_elsewhere(devices, topology)
+    return devices
+
+
 def compile_for(
-    topology: Topology, module: str | bytes, *, mode: str = "replica", options: Sequence[tuple[str, Any]] = ()
-) -> TopologyExecutable:
-    """Compiles a StableHLO module for all devices of `topology`, its dimensions counted row-major.
+    topology: Topology, module: str | bytes, *, devices: Sequence[Any] | None = None, mode: str = "replica",
+    options: Sequence[tuple[str, Any]] = (),
+) -> TopologyExecutable:  # fmt: skip
+    """Compiles a StableHLO module for devices of `topology`: all of them, its dimensions counted row-major.
 
     Args:
       topology: what `topology_of` gives.
+      devices: some of `devices_of(topology)`, or in another order.
       module: one device's program (`mode` "replica") or a program that XLA's partitioner splits ("spmd").
       options: XLA's debug options as (name, value).
 
@@ -95,7 +108,7 @@ def compile_for(
       DeviceMemoryError: the program needs more memory than a device has.
       CompileError: the compiler refused the program.
     """
-    devices = _HARDWARE[platform_of(topology)](topology)
+    devices = devices_of(topology) if devices is None else devices
     extra = _CUDA_OPTIONS if topology.compiler == "cuda" else ()
     chosen = jaxlib_api.compile_options(devices, mode=mode, xla_options=[*extra, *options])
     try:
