@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from meshrt import config, dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
@@ -70,15 +73,46 @@ def _dot_infer(
                 f"{tuple(x.shape[i] for i in dims)} in dimensions {tuple(dims)} and {y.str_short()} has "
                 f"{tuple(y.shape[j] for j in other)} in {tuple(other)}"
             )
-    if preferred_element_type is None and x.dtype != y.dtype:
-        raise errors.ArgumentTypeError(
-            f"dot_general needs operands of one dtype but got {x.str_short()} and {y.str_short()}; convert one with "
-            "astype or pass preferred_element_type"
-        )
+    dtype = _element_type(x, y, preferred_element_type)
     shape = [x.shape[i] for i in xb]
     shape += [x.shape[i] for i in _free(x.ndim, xc, xb)] + [y.shape[i] for i in _free(y.ndim, yc, yb)]
-    dtype = x.dtype if preferred_element_type is None else preferred_element_type
     return ShapedArray(tuple(shape), dtype, x.weak_type and y.weak_type and preferred_element_type is None)
+
+
+def _element_type(x: ShapedArray, y: ShapedArray, preferred: Any) -> Any:
+    """The dtype of a contraction: the more precise of the operands', unless another is preferred."""
+    ranks = _precision_rank(x.dtype), _precision_rank(y.dtype)
+    if ranks[0] == ranks[1] and x.dtype != y.dtype:
+        raise errors.ArgumentTypeError(
+            f"dot_general cannot tell which of the dtypes of {x.str_short()} and {y.str_short()} is the more precise; "
+            "convert one with astype"
+        )
+    dtype = x.dtype if ranks[0] >= ranks[1] else y.dtype
+    if preferred is None or preferred == dtype:
+        return dtype
+    if not dtypes.issubdtype(dtype, np.floating) and _bits(preferred) < _bits(dtype):
+        raise errors.ArgumentTypeError(
+            f"dot_general: `preferred_element_type` must not be narrower than the original type, got "
+            f"preferred_element_type of {preferred} for result type of {dtype}; convert the result with astype"
+        )
+    return preferred
+
+
+@lru_cache(maxsize=256)
+def _precision_rank(dtype: Any) -> tuple[Any, ...]:
+    """What orders dtypes: complex after real, floating after whole numbers, then range, precision, size, sign."""
+    is_complex = dtypes.issubdtype(dtype, np.complexfloating)
+    part = np.empty((), dtype).real.dtype if is_complex else dtype
+    floating = dtypes.issubdtype(part, np.floating)
+    info = dtypes.finfo(part) if floating else None
+    span = (info.maxexp, info.nmant) if info is not None else (-1, -1)
+    return is_complex, *span, _bits(part), not dtypes.issubdtype(part, np.unsignedinteger)
+
+
+def _bits(dtype: Any) -> int:
+    """How many bits a number has; of a complex one, each of its parts."""
+    part = np.empty((), dtype).real.dtype if dtypes.issubdtype(dtype, np.complexfloating) else dtype
+    return 1 if part == np.bool_ else dtypes.itemsize_bits(part)
 
 
 def _dot_lower(ctx: LoweringContext, eqn: Eqn, x: Any, y: Any) -> Any:

@@ -106,9 +106,9 @@ bitcast_convert_type_p: Primitive = Primitive(
 )  # fmt: skip
 
 
-def bitcast_convert_type(x: Any, new_dtype: Any) -> Any:
-    """Reinterprets the bits of `x`; a change of width splits or merges the last dimension."""
-    return bitcast_convert_type_p.bind(x, new_dtype=dtypes.canonicalize_dtype(dtypes.dtype(new_dtype)))
+def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+    """Reinterprets the bits of `operand`; a change of width splits or merges the last dimension."""
+    return bitcast_convert_type_p.bind(operand, new_dtype=dtypes.canonicalize_dtype(dtypes.dtype(new_dtype)))
 
 
 reduce_precision_p: Primitive = nary(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.basic.pointwise import binary_operands
+from meshrt.core.basic.pointwise import stretched
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.primitives import conversion
 from meshrt.primitives import elementwise as e
 from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p, reduce_precision_p
-from meshrt.primitives.elementwise import add, clamp, complex, div, mul, sub
+from meshrt.primitives.elementwise import clamp
 from meshrt.primitives.identity import copy_p, optimization_barrier, stop_gradient
 from meshrt.primitives.selection import select_n
 
@@ -35,42 +36,66 @@ def _unary(primitive: Primitive, doc: str) -> Callable[[Any], Any]:
     def function(x: Any) -> Any:
         return primitive.bind(x)
 
-    function.__name__ = function.__qualname__ = primitive.name
-    function.__doc__ = f"Elementwise {doc}."
+    return _named(function, primitive.name, f"Elementwise {doc}.")
+
+
+def _approximate(primitive: Primitive, doc: str) -> Callable[..., Any]:
+    """A function that some hardware can compute with several accuracies."""
+
+    def function(x: Any, accuracy: Any = None) -> Any:
+        if accuracy is not None:
+            raise errors.UnsupportedError(
+                f"lax.{primitive.name} with accuracy={accuracy!r}: no compiler that meshrt drives lets it choose; "
+                "leave accuracy=None"
+            )
+        return primitive.bind(x)
+
+    return _named(function, primitive.name, f"Elementwise {doc}.")
+
+
+def _named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
     return function
+
+
+_OPERANDS = (
+    "Operands have one dtype (nothing is promoted), and one rank unless they are scalars; dimensions of size 1 are "
+    "stretched."
+)
 
 
 def _binary(primitive: Primitive, doc: str) -> Callable[[Any, Any], Any]:
     def function(x: Any, y: Any) -> Any:
-        return primitive.bind(*binary_operands(x, y))
+        if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators) and x.aval.shape == y.aval.shape:
+            return primitive.bind(x, y)
+        return primitive.bind(*stretched(primitive.name, x, y))
 
-    function.__name__ = function.__qualname__ = primitive.name
-    function.__doc__ = f"Elementwise {doc}."
-    return function
+    return _named(function, primitive.name, f"Elementwise {doc}. {_OPERANDS}")
 
 
 neg = _unary(e.neg_p, "negation")
-exp = _unary(e.exp_p, "exponential")
-exp2 = _unary(e.exp2_p, "power of two")
-log = _unary(e.log_p, "natural logarithm")
-log1p = _unary(e.log1p_p, "log(1 + x)")
-expm1 = _unary(e.expm1_p, "exp(x) - 1")
-sqrt = _unary(e.sqrt_p, "square root")
-rsqrt = _unary(e.rsqrt_p, "reciprocal square root")
-cbrt = _unary(e.cbrt_p, "cube root")
-sin = _unary(e.sin_p, "sine")
-cos = _unary(e.cos_p, "cosine")
-tan = _unary(e.tan_p, "tangent")
+exp = _approximate(e.exp_p, "exponential")
+exp2 = _approximate(e.exp2_p, "power of two")
+log = _approximate(e.log_p, "natural logarithm")
+log1p = _approximate(e.log1p_p, "log(1 + x)")
+expm1 = _approximate(e.expm1_p, "exp(x) - 1")
+sqrt = _approximate(e.sqrt_p, "square root")
+rsqrt = _approximate(e.rsqrt_p, "reciprocal square root")
+cbrt = _approximate(e.cbrt_p, "cube root")
+sin = _approximate(e.sin_p, "sine")
+cos = _approximate(e.cos_p, "cosine")
+tan = _approximate(e.tan_p, "tangent")
 asin = _unary(e.asin_p, "inverse sine")
 acos = _unary(e.acos_p, "inverse cosine")
 atan = _unary(e.atan_p, "inverse tangent")
 sinh = _unary(e.sinh_p, "hyperbolic sine")
 cosh = _unary(e.cosh_p, "hyperbolic cosine")
-tanh = _unary(e.tanh_p, "hyperbolic tangent")
+tanh = _approximate(e.tanh_p, "hyperbolic tangent")
 asinh = _unary(e.asinh_p, "inverse hyperbolic sine")
 acosh = _unary(e.acosh_p, "inverse hyperbolic cosine")
 atanh = _unary(e.atanh_p, "inverse hyperbolic tangent")
-logistic = _unary(e.logistic_p, "logistic function 1 / (1 + exp(-x))")
+logistic = _approximate(e.logistic_p, "logistic function 1 / (1 + exp(-x))")
 erf = _unary(e.erf_p, "error function")
 erfc = _unary(e.erfc_p, "complementary error function")
 erf_inv = _unary(e.erf_inv_p, "inverse error function")
@@ -86,12 +111,15 @@ population_count = _unary(e.population_count_p, "number of set bits")
 clz = _unary(e.clz_p, "number of leading zero bits")
 real = _unary(e.real_p, "real part")
 imag = _unary(e.imag_p, "imaginary part")
+add = _binary(e.add_p, "sum")
+sub = _binary(e.sub_p, "difference")
+div = _binary(e.div_p, "quotient; integers are divided towards zero")
+_mul = _binary(e.mul_p, "product")
+complex = _binary(e.complex_p, "complex number of a real and an imaginary part")
 max = _binary(e.max_p, "maximum")
 min = _binary(e.min_p, "minimum")
 rem = _binary(e.rem_p, "remainder with the sign of the dividend")
 atan2 = _binary(e.atan2_p, "angle of the point (y, x)")
-nextafter = _binary(e.nextafter_p, "next representable value towards y")
-polygamma = _binary(e.polygamma_p, "polygamma function of order m")
 bitwise_and = _binary(e.and_p, "and of bits")
 bitwise_or = _binary(e.or_p, "or of bits")
 bitwise_xor = _binary(e.xor_p, "exclusive or of bits")
@@ -106,7 +134,24 @@ gt = _binary(e.gt_p, "x > y")
 ge = _binary(e.ge_p, "x >= y")
 
 
-class RoundingMethod:
+def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
+    """Elementwise product, computed in `out_dtype` if one is given. Else operands are as those of `add`."""
+    if out_dtype is not None:
+        x, y = (conversion.convert_element_type(v, out_dtype) for v in (x, y))
+    return _mul(x, y)
+
+
+def nextafter(x1: Any, x2: Any) -> Any:
+    """Elementwise next representable value after x1 towards x2. Operands are as those of `add`."""
+    return e.nextafter_p.bind(*stretched("nextafter", x1, x2))
+
+
+def polygamma(m: Any, x: Any) -> Any:
+    """Elementwise polygamma function of order m. Operands are as those of `add`."""
+    return e.polygamma_p.bind(*stretched("polygamma", m, x))
+
+
+class RoundingMethod(enum.IntEnum):
     """How `round` breaks ties."""
 
     AWAY_FROM_ZERO = 0
@@ -128,7 +173,7 @@ def integer_pow(x: Any, y: int) -> Any:
 def conj(x: Any) -> Any:
     """The complex conjugate; of real floating numbers as complex ones."""
     if aval_of(x).dtype in (np.float32, np.float64):
-        return complex(x, None)
+        return e.complex(x, None)
     return e.conj(x)
 
 
@@ -151,12 +196,18 @@ def reciprocal(x: Any) -> Any:
 
 
 def pow(x: Any, y: Any) -> Any:
-    """Elementwise x**y; a Python int exponent becomes `integer_pow`."""
+    """Elementwise x**y of a floating or complex x; y has its dtype, or is an integer.
+
+    A Python int becomes `integer_pow`.
+    """
+    if not dtypes.issubdtype(aval_of(x).dtype, np.inexact):
+        raise errors.ArgumentTypeError(
+            f"pow: the first operand must be floating or complex, not {aval_of(x).str_short()}; use lax.integer_pow, "
+            "or meshrt.numpy.power, which promotes"
+        )
     if isinstance(y, int) and not isinstance(y, bool):
         return integer_pow(x, y)
-    if dtypes.issubdtype(aval_of(y).dtype, np.integer) and dtypes.issubdtype(aval_of(x).dtype, np.inexact):
-        return e.pow_p.bind(x, y)
-    return e.pow_p.bind(*binary_operands(x, y))
+    return e.pow_p.bind(*stretched("pow", x, y))
 
 
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:

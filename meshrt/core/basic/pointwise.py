@@ -20,7 +20,7 @@ from meshrt.core.types import ShapedArray, aval_of, short_dtype
 from propagation.asm import Ref
 
 __all__ = [
-    "add_p", "add_tangents", "binary_operands", "has_kind", "nary", "reduce_to", "same_dtype", "spread",
+    "add_p", "add_tangents", "binary_operands", "has_kind", "nary", "reduce_to", "same_dtype", "spread", "stretched",
 ]  # fmt: skip
 
 PYTHON_SCALARS = (bool, int, float, complex)
@@ -33,6 +33,36 @@ def binary_operands(x: Any, y: Any) -> tuple[Any, Any]:
     if type(x) in PYTHON_SCALARS:
         return _like(x, y), y
     return x, y
+
+
+def stretched(name: str, *operands: Any) -> Sequence[Any]:
+    """The operands of an elementwise function of `lax`: dimensions of size 1 are repeated to the size of the others'.
+
+    Scalars stay as they are.
+
+    Raises:
+      ArgumentTypeError: the ranks (but for scalars) or the sizes of a dimension differ.
+    """
+    shapes = [aval_of(x).shape for x in operands]
+    wide = {s for s in shapes if s}
+    if len(wide) < 2:
+        return operands
+    listed = ", ".join(map(str, shapes))
+    if len({len(s) for s in wide}) > 1:
+        raise errors.ArgumentTypeError(
+            f"{name}: arrays must have same number of dimensions, got {listed}; add dimensions with lax.expand_dims, "
+            "or use meshrt.numpy, which aligns them"
+        )
+    common = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*wide))
+    if any(n not in (1, m) for s in wide for n, m in zip(s, common)):
+        raise errors.ArgumentTypeError(
+            f"{name} got incompatible shapes for broadcasting: {listed}; each dimension must have one size, or 1"
+        )
+    return [_repeated_to(x, s, common) for x, s in zip(operands, shapes)]
+
+
+def _repeated_to(x: Any, shape: tuple[int, ...], common: tuple[int, ...]) -> Any:
+    return x if shape in ((), common) else broadcast_in_dim(x, common, range(len(common)))
 
 
 _RANKS = {bool: 0, int: 1, float: 2, complex: 3}

@@ -1,0 +1,93 @@
+"""What functions of lax of several operands take: dtypes, sizes of 1, scalars; beside JAX."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import meshrt
+from tests.meshrt.beside import assert_alike
+
+A = np.arange(6, dtype=np.float32).reshape(2, 3)
+ROW, COLUMN, INTS = A[1:], A[:, :1], A.astype(np.int32)
+BINARY = ["add", "sub", "mul", "div", "max", "min", "pow", "rem", "atan2", "nextafter", "complex", "lt", "eq"]
+OPERANDS = {
+    "float32": A, "int32": INTS, "int8": A.astype(np.int8), "bool": A > 1, "float64": A.astype(np.float64),
+    "bfloat16": lambda l: l.numpy.asarray(A, "bfloat16"), "int": 2, "float": 2.0, "Python bool": True, "complex": 2j,
+    "float32 scalar": np.float32(2), "int32 scalar": np.int32(2), "weak": lambda l: l.numpy.asarray(2.0),
+}  # fmt: skip
+
+
+def _value(l, key):
+    value = OPERANDS[key]
+    return value(l) if callable(value) else value
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_sizes_of_one(name):
+    for x, y in ((A, ROW), (COLUMN, ROW), (ROW, A), (A, A[:, :2]), (A, A[0]), (A[:0], ROW), (A[:, :, None], ROW)):
+        assert_alike(lambda l, x=x, y=y: getattr(l.lax, name)(x + 1, y + 1))
+
+
+@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_xor", "shift_left", "shift_right_logical", "polygamma"])
+def test_sizes_of_one_of_integers(name):
+    for x, y in ((INTS, INTS[:1]), (INTS[:, :1], INTS[:1]), (INTS, INTS[0])):
+        assert_alike(lambda l, x=x, y=y: getattr(l.lax, name)(x, y))
+
+
+def test_sizes_of_one_under_transformations():
+    assert_alike(lambda l: l.grad(lambda b: l.lax.mul(A, b).sum())(ROW))
+    assert_alike(lambda l: l.grad(lambda b: l.lax.sub(b, A).sum())(COLUMN))
+    assert_alike(lambda l: l.vmap(l.lax.add, (0, None))(A[None], ROW))
+    assert_alike(lambda l: l.jit(l.lax.div)(A, ROW))
+    assert_alike(lambda l: l.jvp(l.lax.atan2, (A, ROW + 1), (A, ROW)))
+
+
+@pytest.mark.parametrize("first, second", list(itertools.product(OPERANDS, repeat=2)))
+def test_no_dtype_is_promoted(first, second):
+    for name in ("add", "pow"):
+        assert_alike(lambda l, n=name: l.eval_shape(lambda: getattr(l.lax, n)(_value(l, first), _value(l, second))))
+
+
+def test_products_in_another_dtype():
+    for x, y, dtype in ((INTS, A, "float32"), (A, ROW, "float16"), (A + 0.5, INTS, "int32"), (2, A, "int8")):
+        assert_alike(lambda l, x=x, y=y, d=dtype: l.lax.mul(x, y, out_dtype=d))
+
+
+PAIRS = list(
+    itertools.product(["bool", "uint8", "int8", "int32", "float16", "bfloat16", "float32", "complex64"], repeat=2)
+)
+
+
+@pytest.mark.parametrize("x, y", PAIRS)
+def test_contractions_of_two_dtypes(x, y):
+    for preferred in (None, "float32", "int32", "int8"):
+        of = lambda l, dtype: l.ShapeDtypeStruct((2, 2), dtype)
+        dot = lambda l, p=preferred: lambda a, b: l.lax.dot(a, b, preferred_element_type=p)
+        assert_alike(lambda l, d=dot, of=of: str(l.eval_shape(d(l), of(l, x), of(l, y)).dtype))
+
+
+@pytest.mark.parametrize(
+    "x, y", [("int8", "int32"), ("bfloat16", "float32"), ("float32", "complex64"), ("int32", "float32")]
+)
+def test_values_of_contractions_of_two_dtypes(x, y):
+    assert_alike(lambda l: l.lax.dot(l.numpy.asarray(A, x), l.numpy.asarray(A.T, y)))
+    if x == "bfloat16":
+        loss = lambda l: lambda a, b: l.lax.dot(a, b).astype(np.float32).sum()
+        assert_alike(lambda l: l.grad(loss(l), (0, 1))(l.numpy.asarray(A, x), l.numpy.asarray(A.T, y)))
+        assert_alike(lambda l: l.grad(loss(l), (0, 1))(l.numpy.asarray(A, y), l.numpy.asarray(A.T, x)))
+
+
+def test_operands_by_name():
+    for name, operands in (("complex", "xy"), ("polygamma", "mx"), ("mul", "xy")):
+        assert_alike(lambda l, n=name, o=operands: getattr(l.lax, n)(**dict(zip(o, (A, A + 1)))))
+    assert_alike(lambda l: l.lax.nextafter(x1=A, x2=A + 1))
+    assert_alike(lambda l: l.lax.bitcast_convert_type(operand=A, new_dtype=np.int32))
+
+
+def test_accuracies_are_refused_by_name():
+    assert_alike(lambda l: l.lax.exp(A, accuracy=None))
+    with pytest.raises(meshrt.errors.UnsupportedError, match="accuracy"):
+        meshrt.lax.tanh(A, accuracy="high")
