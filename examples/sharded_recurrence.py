@@ -16,6 +16,7 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import P, lax
 from meshrt.experimental.custom_partitioning import custom_partitioning
+from meshrt.sharding import AxisType
 
 
 def recurrence(a, x, h0, reverse=False):
@@ -87,7 +88,7 @@ def loss(way):
 
 
 def main():
-    mesh = meshrt.make_mesh((2, 4), ("data", "time"))
+    mesh = meshrt.make_mesh((2, 4), ("data", "time"), axis_types=(AxisType.Auto,) * 2)
     place = meshrt.NamedSharding(mesh, P("data", "time"))
     rng = np.random.default_rng(0)
     a = meshrt.device_put(rng.uniform(0.8, 1.0, (8, 512, 64)).astype(np.float32), place)

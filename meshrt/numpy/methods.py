@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators, attach
+from meshrt.core.types import ShapedArray
 from meshrt.jit import jit
 from meshrt.numpy import (
     arrays,
@@ -30,6 +31,7 @@ from meshrt.numpy import (
 from meshrt.numpy import prims as el
 from meshrt.numpy.at import IndexUpdateHelper
 from meshrt.numpy.operands import PYTHON_SCALARS
+from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.device_put import device_put
 from meshrt.runtime.array import Array
 
@@ -180,11 +182,19 @@ def _chunked(x: Array) -> Iterator[Any]:
 
 @functools.cache
 def _cutter(count: int) -> Any:
+    def cut(x: Any, start: Any) -> Any:
+        return lax.dynamic_slice_in_dim(x, start, count) if count < x.shape[0] else x
+
     def rows(x: Any, start: Any) -> Any:
-        chunk = lax.dynamic_slice_in_dim(x, start, count) if count < x.shape[0] else x
+        # Of an array that Explicit axes split: its rows are not.
+        chunk = cut(x, start) if x.aval.sharding is None else unsplit(cut, _whole_rows(x.aval, count), x, start)
         return shapes.unstack(chunk)
 
     return jit(rows)
+
+
+def _whole_rows(aval: ShapedArray, count: int) -> ShapedArray:
+    return aval.update(shape=(count, *aval.shape[1:]), sharding=None)
 
 
 def _to_device(self: ArrayOperators, device: Any, *, stream: Any = None) -> Any:

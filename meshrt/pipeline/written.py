@@ -35,10 +35,12 @@ class Written:
 
     def of(self, out: int, sharding: Sharding, ndim: int) -> Sharding:
         """How the concrete `sharding` of a result of `ndim` dimensions is to be shown: an equal one, or itself."""
-        if isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types:
-            # As types say it: one entry for each dimension.
-            return sharding.update(spec=sharding.spec.update(partitions=sharding.spec.padded(ndim)))
         asked = self.outs[out]
+        if isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types:
+            # Where nothing was asked, as types say it: one entry for each dimension.
+            sharding = sharding.update(spec=sharding.spec.update(partitions=sharding.spec.padded(ndim)))
+            if asked is None:
+                return sharding
         if asked is None and self.example_ndim == ndim:
             asked = self.example
         if asked is None or not isinstance(sharding, NamedSharding) or UNCONSTRAINED in asked.spec.partitions:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.sharding.axes import axis_names_of, axis_sizes_of, axis_types_of
+from meshrt.sharding.axes import AxisType, axis_names_of, axis_sizes_of, axis_types_of
 from meshrt.sharding.device_order import create_device_mesh, create_hybrid_device_mesh, granules, may_split
 from meshrt.sharding.devices import lookup
 from meshrt.sharding.mesh import Mesh
@@ -29,12 +29,13 @@ def make_mesh(
     """A mesh of `axis_shapes` over the first devices at hand, in an order that suits their interconnect.
 
     >>> meshrt.make_mesh((4, 2), ("data", "model"))
-    Mesh('data': 4, 'model': 2, axis_types=(Auto, Auto))
+    Mesh('data': 4, 'model': 2, axis_types=(Explicit, Explicit))
     >>> meshrt.make_mesh((32, 16), ("data", "model"), dcn_axes="data")  # two TPU slices of 256 chips
 
     Args:
       axis_shapes: sizes of the axes; their product may be smaller than the number of devices.
-      axis_types: an AxisType or one per axis; all Auto by default.
+      axis_types: one AxisType per axis, or one for all; all Explicit by default, as in JAX (`Mesh` makes Auto axes).
+        With `(AxisType.Auto,) * n` shardings along them are left to propagation.
       devices: the devices to use; by default `meshrt.devices()`.
       dcn_axes: the axes that lie across slices (where devices have no slices, across processes), which a slower
         network joins: {name: number of slices along it}, whose numbers divide the axes' sizes, or names. One name gets
@@ -46,7 +47,7 @@ def make_mesh(
       UnsupportedError: no whole physical axes of a torus make up an axis.
     """
     names, sizes = axis_names_of(axis_names), _sizes(axis_shapes)
-    types = axis_types_of(axis_types, names, "make_mesh")
+    types = axis_types_of(AxisType.Explicit if axis_types is None else axis_types, names, "make_mesh")
     if len(sizes) != len(names):
         raise errors.MeshError(f"make_mesh needs one size per axis. Got axis_shapes={sizes}, axis_names={names}")
     found = list(lookup() if devices is None else devices)

@@ -11,6 +11,7 @@ import pytest
 
 import meshrt
 from meshrt import NamedSharding, P
+from meshrt.sharding import AxisType
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sharded_recurrence.py"
 
@@ -26,7 +27,7 @@ def test_it_sends_little_and_its_gradients_are_those_of_the_scan(capsys):
 @pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
 def test_wherever_the_sequences_are(spec, partitioner):
     example = runpy.run_path(str(EXAMPLE))
-    mesh = meshrt.make_mesh((2, 4), ("data", "time"))
+    mesh = meshrt.make_mesh((2, 4), ("data", "time"), AxisType.Auto)
     rng = np.random.default_rng(1)
     a, x = (rng.uniform(0.5, 1.0, (2, 16, 4)).astype(np.float32) for _ in range(2))
     h, want = np.zeros((2, 4)), np.zeros(a.shape)

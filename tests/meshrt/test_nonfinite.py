@@ -46,7 +46,8 @@ def test_names_the_operation_and_the_line(name, where):
         programs(jax, jnp)[name](jnp.array(X))
     x = mnp.array(X)
     if where == "mesh":
-        x = meshrt.device_put(X, meshrt.NamedSharding(meshrt.make_mesh((4,), ("x",)), P("x")))
+        mesh = meshrt.make_mesh((4,), ("x",), meshrt.sharding.AxisType.Auto)
+        x = meshrt.device_put(X, meshrt.NamedSharding(mesh, P("x")))
     f = programs(meshrt, mnp)[name]
     assert np.isnan(np.asarray(meshrt.tree.leaves(f(x))[0])).any()
     with meshrt.debug_nans(True), pytest.raises(FloatingPointError, match=r"invalid value \(nan\)") as e:

@@ -10,8 +10,8 @@ X = np.zeros((8, 8, 8), np.float32)
 SPECS = [("x", None, None), ("x",), ("o", None), ("o",), (("x", "o"),), (None, "o"), (None, None, "y"), ((), "x")]
 
 
-def _sharding(l, spec):
-    mesh = l.make_mesh((4, 1, 2), ("x", "o", "y"), axis_types=(l.sharding.AxisType.Auto,) * 3)
+def _sharding(l, spec, types="Auto"):
+    mesh = l.make_mesh((4, 1, 2), ("x", "o", "y"), axis_types=(l.sharding.AxisType[types],) * 3)
     return l.sharding.NamedSharding(mesh, l.sharding.PartitionSpec(*spec))
 
 
@@ -30,7 +30,7 @@ PROGRAMS = {
     "in_shardings of an array": lambda l, s: l.jit(lambda x: x + 1, in_shardings=s)(_put(l, s)),
     "argument": lambda l, s: l.jit(lambda x: x + 1)(_put(l, s)),
     "identity": lambda l, s: l.jit(lambda x: x)(_put(l, s)),
-    "second argument": lambda l, s: l.jit(lambda x, y: y + 1)(_put(l, _sharding(l, ())), _put(l, s)),
+    "second argument": lambda l, s: l.jit(lambda x, y: y + 1)(_put(l, s.update(spec=l.P())), _put(l, s)),
     "beside a NumPy array": lambda l, s: l.jit(lambda x, y: y + x)(X, _put(l, s)),
     "rank changes": lambda l, s: l.jit(lambda x: x.sum(2))(_put(l, s)),
     "transposed": lambda l, s: l.jit(lambda x: x.T)(_put(l, s)),
@@ -51,6 +51,18 @@ def test_results(program):
     specs = [(_spec(PROGRAMS[program](l, _sharding(l, s)).sharding) for l in (meshrt, jax)) for s in SPECS]
     for written, (ours, theirs) in zip(SPECS, specs):
         assert ours == theirs, written
+
+
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p != "in_shardings"])
+def test_results_over_explicit_axes(program):
+    def shown(l, s):
+        try:
+            return _spec(PROGRAMS[program](l, _sharding(l, s, "Explicit")).sharding)
+        except (ValueError, TypeError, AssertionError) as e:
+            return next(c for c in (ValueError, TypeError, AssertionError) if isinstance(e, c))
+
+    for s in SPECS:
+        assert shown(meshrt, s) == shown(jax, s), s
 
 
 STAGES = {

@@ -8,6 +8,7 @@ import meshrt
 import meshrt.numpy as mnp
 from meshrt import P
 from meshrt.runtime import events
+from meshrt.sharding import AxisType
 from meshrt.sharding.drawing import parts
 
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
@@ -15,7 +16,7 @@ X = np.arange(64, dtype=np.float32).reshape(8, 8)
 
 @pytest.fixture
 def mesh():
-    return meshrt.make_mesh((4, 2), ("x", "y"))
+    return meshrt.make_mesh((4, 2), ("x", "y"), AxisType.Auto)
 
 
 def put(mesh, *spec):

@@ -1,10 +1,8 @@
 """Random programs with callbacks under random transformations: what JAX calls, in its order, with its results."""
 
-import jax
 import numpy as np
 import pytest
 
-import meshrt
 from tests.meshrt.callbacks.programs import both, program
 
 X = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
@@ -13,8 +11,7 @@ ERRORS = (NotImplementedError, ValueError, TypeError, RuntimeError, Exception)
 
 def _meshed(lib, f, x):
     j = lib.jax
-    auto = {} if j is meshrt else {"axis_types": (jax.sharding.AxisType.Auto,)}
-    mesh = j.make_mesh((4,), ("x",), **auto)
+    mesh = j.make_mesh((4,), ("x",), axis_types=(j.sharding.AxisType.Auto,))
     return j.jit(f)(j.device_put(x, j.NamedSharding(mesh, j.P("x"))))
 
 

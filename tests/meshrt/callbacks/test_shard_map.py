@@ -10,16 +10,15 @@ import meshrt
 import meshrt.numpy as mnp
 from meshrt import P
 from meshrt.experimental import io_callback
+from meshrt.sharding import AxisType
 from tests.meshrt.callbacks.programs import both, program
 
 X = np.arange(16, dtype=np.float32)
-AUTO = jax.sharding.AxisType.Auto
 
 
 def mapped(j, f, sizes=(4,), in_spec="x", out_spec="x", **options):
     names = ("x", "y")[: len(sizes)]
-    auto = {} if j is meshrt else {"axis_types": (AUTO,) * len(sizes)}
-    mesh = j.make_mesh(sizes, names, **auto)
+    mesh = j.make_mesh(sizes, names, axis_types=(j.sharding.AxisType.Auto,) * len(sizes))
     spec = lambda s: j.P(*s) if isinstance(s, tuple) else j.P(s)
     return j.shard_map(f, mesh=mesh, in_specs=spec(in_spec), out_specs=spec(out_spec), **options)
 
@@ -91,7 +90,7 @@ def test_along_free_axes_there_is_one_call(kind):
         meshrt.debug.callback(back, x)
         return 3 * x
 
-    mesh = meshrt.make_mesh((2, 4), ("x", "y"))
+    mesh = meshrt.make_mesh((2, 4), ("x", "y"), AxisType.Auto)
     x = meshrt.device_put(X.reshape(4, 4), meshrt.NamedSharding(mesh, P("x", "y")))
     g = meshrt.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
     np.testing.assert_array_equal(np.asarray(meshrt.jit(g)(x)), 3 * X.reshape(4, 4))

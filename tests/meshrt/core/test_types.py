@@ -39,7 +39,7 @@ def test_absent_fields_are_no_part_of_the_key() -> None:
 
 
 def test_arrays_on_auto_meshes_have_plain_types() -> None:
-    mesh = meshrt.make_mesh((1,), ("data",))
+    mesh = meshrt.make_mesh((1,), ("data",), AxisType.Auto)
     x = meshrt.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
     assert aval_of(x) is PLAIN and aval_of(x).sharding is None and not aval_of(x).vma
     seen = []

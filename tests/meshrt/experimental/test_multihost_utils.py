@@ -58,7 +58,7 @@ import numpy as np, pickle
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
-from meshrt.sharding import Mesh, NamedSharding, P, make_mesh
+from meshrt.sharding import AxisType, Mesh, NamedSharding, P, make_mesh
 meshrt.distributed.initialize()
 from meshrt.experimental import multihost_utils as mu
 
@@ -91,7 +91,7 @@ raises(AssertionError, "sync_global_devices name mismatch", mu.sync_global_devic
 mu.sync_global_devices("there")
 
 # between one process and all
-mesh = make_mesh((2, 2), ("host", "chip"))
+mesh = make_mesh((2, 2), ("host", "chip"), AxisType.Auto)
 mine = np.arange(8, dtype=np.float32).reshape(2, 4) + 100 * rank
 x, r = mu.host_local_array_to_global_array((mine, mine[0] * 0 + 7), mesh, (P("host", "chip"), P()))
 assert x.shape == (4, 4) and x.sharding is NamedSharding(mesh, P("host", "chip")) and r.shape == (4,)

@@ -8,7 +8,7 @@ import pytest
 
 import meshrt
 import meshrt.random as mr
-from meshrt.sharding import NamedSharding
+from meshrt.sharding import AxisType, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 
 SHAPE = (16, 24)
@@ -35,7 +35,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("sizes, names, spec", LAYOUTS, ids=lambda v: str(v))
 def test_b16_samples_are_those_of_one_device(sizes, names, spec):
-    sharding = NamedSharding(meshrt.make_mesh(sizes, names), spec)
+    sharding = NamedSharding(meshrt.make_mesh(sizes, names, AxisType.Auto), spec)
     everything = lambda k: {name: sample(k) for name, sample in SAMPLERS.items()}
     split = meshrt.jit(everything, out_shardings=sharding)(mr.key(11))
     whole = meshrt.jit(everything)(mr.key(11))
@@ -46,7 +46,7 @@ def test_b16_samples_are_those_of_one_device(sizes, names, spec):
 
 @pytest.mark.parametrize("sizes, names, spec", LAYOUTS, ids=lambda v: str(v))
 def test_b16_no_device_makes_more_than_its_part_of_the_counter(sizes, names, spec):
-    sharding = NamedSharding(meshrt.make_mesh(sizes, names), spec)
+    sharding = NamedSharding(meshrt.make_mesh(sizes, names, AxisType.Auto), spec)
     sample = meshrt.jit(lambda k: mr.normal(k, SHAPE), out_shardings=sharding)
     partitioned = sample.trace(mr.key(0)).lower().partition()
     sizes_made = [

@@ -13,7 +13,7 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
 from meshrt.runtime.array import signature
-from meshrt.sharding import NamedSharding, SingleDeviceSharding, make_mesh
+from meshrt.sharding import AxisType, NamedSharding, SingleDeviceSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
 VALUES = [
@@ -169,7 +169,7 @@ SLICES = {
 def test_slices_send_what_they_take_and_no_more(name):
     """Reference 5.18: nothing is gathered for a slice; a device sends about what the result has."""
     value = np.arange(64 * 16, dtype=np.float32).reshape(64, 16)
-    x = meshrt.device_put(value, NamedSharding(make_mesh((8,), ("x",)), P("x")))
+    x = meshrt.device_put(value, NamedSharding(make_mesh((8,), ("x",), AxisType.Auto), P("x")))
     plan = meshrt.jit(SLICES[name]).lower(x).partition().plan
     got = SLICES[name](x)
     assert plan.bytes <= 2.5 * got.nbytes

@@ -8,9 +8,9 @@ import pytest
 OURS = """
 import numpy as np
 import meshrt, meshrt.numpy as jnp
-from meshrt.sharding import NamedSharding, PartitionSpec as P, make_mesh
+from meshrt.sharding import AxisType, NamedSharding, PartitionSpec as P, make_mesh
 def ours():
-    mesh = make_mesh((4, 2), ("x", "y"))
+    mesh = make_mesh((4, 2), ("x", "y"), AxisType.Auto)
     x = meshrt.device_put(np.arange(64.0, dtype=np.float32).reshape(8, 8), NamedSharding(mesh, P("x", "y")))
     y = meshrt.jit(lambda a: a @ a.T + 1)(x)
     assert np.allclose(np.asarray(y), np.asarray(x) @ np.asarray(x).T + 1)

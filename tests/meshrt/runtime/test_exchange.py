@@ -16,7 +16,7 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
 from meshrt.runtime.host_memory import aligned_empty
-from meshrt.sharding import NamedSharding, SingleDeviceSharding, make_mesh
+from meshrt.sharding import AxisType, NamedSharding, SingleDeviceSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
 DTYPES = [np.float32, np.int8, np.uint16, np.bool_, np.complex64, np.float16, np.int32, ml_dtypes.bfloat16]
@@ -134,8 +134,9 @@ def test_device_of_from_dlpack():
 
 
 def shardings():
-    mesh = make_mesh((4, 2), ("x", "y"))
+    mesh = make_mesh((4, 2), ("x", "y"), AxisType.Auto)
     yield from (NamedSharding(mesh, spec) for spec in (P(), P("x"), P("y", "x"), P(("x", "y"), None)))
+    yield NamedSharding(make_mesh((4, 2), ("x", "y")), P("y", "x"))
     yield NamedSharding(mesh, P("x"), uneven=True)
     yield SingleDeviceSharding(meshrt.devices()[5])
 
@@ -216,7 +217,7 @@ def test_iteration_of_spread_arrays():
         value = np.arange(56 if sharding.uneven else 64, dtype=np.float32).reshape(-1, 8)
         rows = list(meshrt.device_put(value, sharding))
         assert np.array_equal(np.stack(rows), value)
-        assert rows[0].devices() <= sharding.device_set
+        assert rows[0].devices() <= sharding.device_set and rows[0].aval.sharding is None
 
 
 def test_array_api_protocol():

@@ -15,7 +15,7 @@ from meshrt import errors
 from meshrt.runtime import events, jaxlib_api
 from meshrt.runtime.array import Array, signature
 from meshrt.runtime.signature import extents
-from meshrt.sharding import Mesh, NamedSharding, make_mesh
+from meshrt.sharding import AxisType, Mesh, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
 MESHES = {
@@ -28,7 +28,7 @@ MESHES = {
 
 def mesh_of(name):
     shape, names = MESHES[name]
-    return make_mesh(shape, names, devices=meshrt.devices()[: int(np.prod(shape))])
+    return make_mesh(shape, names, AxisType.Auto, devices=meshrt.devices()[: int(np.prod(shape))])
 
 
 def random_spec(rng, mesh, rank):
@@ -183,7 +183,7 @@ def test_to_other_devices_and_orders():
     value = np.arange(35, dtype=np.float32).reshape(7, 5)
     x = poisoned(value, uneven(mesh, P("x", "y")))
     turned = Mesh(mesh.devices[::-1, ::-1], ("x", "y"))
-    few = make_mesh((3,), ("a",), devices=meshrt.devices()[4:7])
+    few = make_mesh((3,), ("a",), AxisType.Auto, devices=meshrt.devices()[4:7])
     for target in (uneven(turned, P("x", "y")), uneven(few, P("a")), NamedSharding(mesh, P()), uneven(mesh, P("y"))):
         np.testing.assert_array_equal(np.asarray(meshrt.device_put(x, target)), value)
     back = meshrt.device_put(x, x.sharding, may_alias=False, donate=True)

@@ -17,19 +17,27 @@ AUTO = (jax.sharding.AxisType.Auto,) * 2
 
 @pytest.fixture(scope="module")
 def xy():
-    return make_mesh((4, 2), ("x", "y"))
+    return make_mesh((4, 2), ("x", "y"), (AxisType.Auto,) * 2)
 
 
 @pytest.mark.smoke
 def test_interned(xy):
-    assert make_mesh((4, 2), ("x", "y")) is xy
+    assert make_mesh((4, 2), ("x", "y"), AxisType.Auto) is xy
     assert Mesh(np.array(meshrt.devices()).reshape(4, 2), ("x", "y")) is xy
     assert pickle.loads(pickle.dumps(xy)) is xy
     abstract = AbstractMesh((4, 2), ("x", "y"))
     assert abstract is xy.abstract_mesh and abstract is AbstractMesh((("x", 4), ("y", 2)))
     assert pickle.loads(pickle.dumps(abstract)) is abstract
     assert abstract is not AbstractMesh((4, 2), ("x", "y"), (AxisType.Auto, AxisType.Explicit))
-    assert make_mesh((4, 2), ("x", "y"), devices=meshrt.devices()[::-1]).abstract_mesh is abstract
+    assert make_mesh((4, 2), ("x", "y"), AxisType.Auto, devices=meshrt.devices()[::-1]).abstract_mesh is abstract
+
+
+def test_types_of_axes_that_are_not_given_are_those_of_jax():
+    for lib in (meshrt, jax):
+        sharding, devices = lib.sharding, np.array(lib.devices()).reshape(4, 2)
+        assert lib.make_mesh((4, 2), ("x", "y")).axis_types == (sharding.AxisType.Explicit,) * 2
+        for made in (sharding.Mesh(devices, ("x", "y")), sharding.AbstractMesh((4, 2), ("x", "y"))):
+            assert made.axis_types == (sharding.AxisType.Auto,) * 2
 
 
 def test_attributes_equal_jax(xy):

@@ -62,7 +62,7 @@ def test_equivalence_agrees_with_jax():
 
 
 def test_named_sharding_over_an_abstract_mesh():
-    mesh = make_mesh((4, 2), ("x", "y"))
+    mesh = make_mesh((4, 2), ("x", "y"), AxisType.Auto)
     s = NamedSharding(mesh.abstract_mesh, P("x"))
     assert s is NamedSharding(AbstractMesh((4, 2), ("x", "y")), P("x")) is NamedSharding(mesh, P("x")).abstract()
     assert s.shard_shape((8, 3)) == (2, 3) and s.num_devices == 8 and not s.is_concrete
@@ -89,7 +89,7 @@ def test_named_sharding_over_an_abstract_mesh():
 )  # fmt: skip
 def test_errors(make, kind, text):
     with pytest.raises(kind, match=text) as e:
-        make(make_mesh((4, 2), ("x", "y")))
+        make(make_mesh((4, 2), ("x", "y"), AxisType.Auto))
     assert isinstance(e.value, errors.MeshrtError)
 
 

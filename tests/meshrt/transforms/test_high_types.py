@@ -185,7 +185,7 @@ def test_nothing_is_looked_at_where_no_high_type_is_registered(monkeypatch: pyte
 def test_shardings_donation_and_compiled_programs():
     """A sharding given for a high value is that of its arrays, and its arrays are donated."""
     x = Scaled(jnp.asarray(VALUES), jnp.asarray(np.float32(2)))
-    whole = meshrt.NamedSharding(meshrt.make_mesh((2,), ("x",)), meshrt.P())
+    whole = meshrt.NamedSharding(meshrt.make_mesh((2,), ("x",), meshrt.sharding.AxisType.Auto), meshrt.P())
     want = float(VALUES @ WEIGHTS) * 2
     assert meshrt.jit(total).lower(x, WEIGHTS).compile()(x, WEIGHTS) == want
     given = meshrt.jit(total, in_shardings=(whole, None))
