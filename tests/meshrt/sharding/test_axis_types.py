@@ -30,7 +30,7 @@ def test_002_05_forms_of_axis_types(form):
     devices = np.array(meshrt.devices()).reshape(4, 2)
     for mesh in (
         Mesh(devices, ("x", "y"), TYPES[form]),
-        make_mesh((4, 2), ("x", "y"), TYPES[form]),
+        make_mesh((4, 2), ("x", "y"), AxisType.Auto if form == "none" else TYPES[form]),
         AbstractMesh((4, 2), ("x", "y"), axis_types=TYPES[form]),
     ):
         assert mesh.axis_types == wanted and mesh._name_to_type == dict(zip("xy", wanted))
