@@ -14,7 +14,7 @@ from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.array import Array
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.results import runner
-from meshrt.sharding import Mesh, NamedSharding, make_mesh
+from meshrt.sharding import AxisType, Mesh, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
 KIND = "tensor<8x8xf32>"
@@ -143,7 +143,7 @@ def main(me, n, local, port):
     backend.set_process_info(backend.ProcessInfo(client, me, n, "127.0.0.1"))
     assert (backend.process_index(), backend.process_count(), backend.device_count()) == (me, n, n * local)
     assert backend.local_device_count() == local and backend.process_indices() == list(range(n))
-    mesh = make_mesh((n, local), ("x", "y"))
+    mesh = make_mesh((n, local), ("x", "y"), AxisType.Auto)
     arrays(mesh, me, n)
     saved(mesh)
     by_hand(mesh)
