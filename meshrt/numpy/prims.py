@@ -27,9 +27,6 @@ from meshrt.primitives.elementwise import (
     div,
     div_p,
     eq_p,
-    erf_inv_p,
-    erf_p,
-    erfc_p,
     exp2_p,
     exp_p,
     expm1_p,
@@ -72,6 +69,7 @@ from meshrt.primitives.elementwise import (
     tanh_p,
     xor_p,
 )
+from meshrt.primitives.gamma import erf_inv_p, erf_p, erfc_p
 from meshrt.primitives.identity import copy_p, stop_gradient_p
 from meshrt.primitives.selection import select_n_p
 

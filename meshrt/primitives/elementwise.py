@@ -101,7 +101,7 @@ def _scalar(x: Any, value: float) -> Any:
     return np.asarray(value, aval_of(x).dtype)[()]
 
 
-def _unary(name: str, op: str, derivative: Any = None, kinds: str = "fc", **kw: Any) -> Primitive:
+def unary(name: str, op: str, derivative: Any = None, kinds: str = "fc", **kw: Any) -> Primitive:
     return nary(name, op, 1, kinds=kinds, derivatives=None if derivative is None else [derivative], **kw)
 
 
@@ -126,8 +126,8 @@ def div(x: Any, y: Any) -> Any:
 
 
 _chlo = "chlo."
-exp_p = _unary("exp", "stablehlo.exponential", lambda t, o, x: mul_p.bind(t, o), fuses=True)
-exp2_p = _unary(
+exp_p = unary("exp", "stablehlo.exponential", lambda t, o, x: mul_p.bind(t, o), fuses=True)
+exp2_p = unary(
     "exp2", "", lambda t, o, x: mul(t, mul(o, _scalar(o, math.log(2)))),
     lower=lambda ctx, eqn, x: ctx.op(
         "stablehlo.exponential",
@@ -135,85 +135,63 @@ exp2_p = _unary(
         eqn.outvars[0].aval,
     ), fuses=True,
 )  # fmt: skip
-log_p = _unary("log", "stablehlo.log", lambda t, o, x: div_p.bind(t, x), fuses=True)
-log1p_p = _unary("log1p", "stablehlo.log_plus_one", lambda t, o, x: div_p.bind(t, add(x, 1)), fuses=True)
-expm1_p = _unary("expm1", "stablehlo.exponential_minus_one", lambda t, o, x: mul_p.bind(t, add(o, 1)), fuses=True)
-sqrt_p = _unary("sqrt", "stablehlo.sqrt", lambda t, o, x: mul_p.bind(t, div(0.5, o)), fuses=True)
-rsqrt_p = _unary("rsqrt", "stablehlo.rsqrt", lambda t, o, x: mul_p.bind(t, mul(-0.5, div_p.bind(o, x))), fuses=True)
-cbrt_p = _unary(
+log_p = unary("log", "stablehlo.log", lambda t, o, x: div_p.bind(t, x), fuses=True)
+log1p_p = unary("log1p", "stablehlo.log_plus_one", lambda t, o, x: div_p.bind(t, add(x, 1)), fuses=True)
+expm1_p = unary("expm1", "stablehlo.exponential_minus_one", lambda t, o, x: mul_p.bind(t, add(o, 1)), fuses=True)
+sqrt_p = unary("sqrt", "stablehlo.sqrt", lambda t, o, x: mul_p.bind(t, div(0.5, o)), fuses=True)
+rsqrt_p = unary("rsqrt", "stablehlo.rsqrt", lambda t, o, x: mul_p.bind(t, mul(-0.5, div_p.bind(o, x))), fuses=True)
+cbrt_p = unary(
     "cbrt", "stablehlo.cbrt", lambda t, o, x: mul_p.bind(t, mul(1 / 3, integer_pow_p.bind(o, y=-2))), kinds="f"
 )
-sin_p = _unary("sin", "stablehlo.sine", lambda t, o, x: mul_p.bind(t, cos_p.bind(x)), fuses=True, finite=True)
-cos_p: Primitive = _unary(
+sin_p = unary("sin", "stablehlo.sine", lambda t, o, x: mul_p.bind(t, cos_p.bind(x)), fuses=True, finite=True)
+cos_p: Primitive = unary(
     "cos",
     "stablehlo.cosine",
     lambda t, o, x: neg_p.bind(mul_p.bind(t, sin_p.bind(x))),
     fuses=True,
     finite=True,
 )
-tan_p = _unary("tan", "stablehlo.tan", lambda t, o, x: mul_p.bind(t, add(mul_p.bind(o, o), 1)))
-tanh_p = _unary(
+tan_p = unary("tan", "stablehlo.tan", lambda t, o, x: mul_p.bind(t, add(mul_p.bind(o, o), 1)))
+tanh_p = unary(
     "tanh",
     "stablehlo.tanh",
     lambda t, o, x: mul_p.bind(t, sub(1, mul_p.bind(o, o))),
     fuses=True,
     finite=True,
 )
-logistic_p = _unary(
+logistic_p = unary(
     "logistic",
     "stablehlo.logistic",
     lambda t, o, x: mul_p.bind(t, mul_p.bind(o, sub(1, o))),
     fuses=True,
     finite=True,
 )
-asin_p = _unary("asin", _chlo + "asin", lambda t, o, x: mul_p.bind(t, rsqrt_p.bind(sub(1, mul_p.bind(x, x)))))
-acos_p = _unary(
+asin_p = unary("asin", _chlo + "asin", lambda t, o, x: mul_p.bind(t, rsqrt_p.bind(sub(1, mul_p.bind(x, x)))))
+acos_p = unary(
     "acos", _chlo + "acos", lambda t, o, x: neg_p.bind(mul_p.bind(t, rsqrt_p.bind(sub(1, mul_p.bind(x, x)))))
 )
-atan_p = _unary("atan", _chlo + "atan", lambda t, o, x: div_p.bind(t, add(mul_p.bind(x, x), 1)))
-sinh_p = _unary("sinh", _chlo + "sinh", lambda t, o, x: mul_p.bind(t, cosh_p.bind(x)))
-cosh_p: Primitive = _unary("cosh", _chlo + "cosh", lambda t, o, x: mul_p.bind(t, sinh_p.bind(x)))
-asinh_p = _unary("asinh", _chlo + "asinh", lambda t, o, x: mul_p.bind(t, rsqrt_p.bind(add(mul_p.bind(x, x), 1))))
-acosh_p = _unary(
+atan_p = unary("atan", _chlo + "atan", lambda t, o, x: div_p.bind(t, add(mul_p.bind(x, x), 1)))
+sinh_p = unary("sinh", _chlo + "sinh", lambda t, o, x: mul_p.bind(t, cosh_p.bind(x)))
+cosh_p: Primitive = unary("cosh", _chlo + "cosh", lambda t, o, x: mul_p.bind(t, sinh_p.bind(x)))
+asinh_p = unary("asinh", _chlo + "asinh", lambda t, o, x: mul_p.bind(t, rsqrt_p.bind(add(mul_p.bind(x, x), 1))))
+acosh_p = unary(
     "acosh", _chlo + "acosh",
     lambda t, o, x: mul_p.bind(t, rsqrt_p.bind(sub(mul_p.bind(x, x), 1))),
 )  # fmt: skip
 # Two divisions: the product of both denominators would overflow, and have inf - inf in its second derivative.
-atanh_p = _unary("atanh", _chlo + "atanh", lambda t, o, x: div_p.bind(div_p.bind(t, sub(1, x)), add(x, 1)))
-erf_p = _unary(
-    "erf", _chlo + "erf",
-    lambda t, o, x: mul_p.bind(t, mul(2 / math.sqrt(math.pi), exp_p.bind(neg_p.bind(mul_p.bind(x, x))))),
-    kinds="f", fuses=True, finite=True,
-)  # fmt: skip
-erfc_p = _unary(
-    "erfc", _chlo + "erfc",
-    lambda t, o, x: mul_p.bind(t, mul(-2 / math.sqrt(math.pi), exp_p.bind(neg_p.bind(mul_p.bind(x, x))))),
-    kinds="f", fuses=True,
-)  # fmt: skip
-erf_inv_p = _unary(
-    "erf_inv", _chlo + "erf_inv",
-    lambda t, o, x: mul_p.bind(t, mul(math.sqrt(math.pi) / 2, exp_p.bind(mul_p.bind(o, o)))), kinds="f",
-)  # fmt: skip
-lgamma_p = _unary("lgamma", _chlo + "lgamma", lambda t, o, x: mul_p.bind(t, digamma_p.bind(x)), kinds="f")
-digamma_p: Primitive = _unary(
-    "digamma", _chlo + "digamma", lambda t, o, x: mul_p.bind(t, polygamma_p.bind(_ones(x), x)), kinds="f"
-)
-polygamma_p: Primitive = nary(
-    "polygamma", _chlo + "polygamma", 2, kinds="f",
-    derivatives=[None, lambda t, o, m, x: mul_p.bind(t, polygamma_p.bind(add(m, 1), x))],
-)  # fmt: skip
-floor_p = _unary("floor", "stablehlo.floor", kinds="f")
-ceil_p = _unary("ceil", "stablehlo.ceil", kinds="f")
+atanh_p = unary("atanh", _chlo + "atanh", lambda t, o, x: div_p.bind(div_p.bind(t, sub(1, x)), add(x, 1)))
+floor_p = unary("floor", "stablehlo.floor", kinds="f")
+ceil_p = unary("ceil", "stablehlo.ceil", kinds="f")
 _ROUND = {0: "stablehlo.round_nearest_afz", 1: "stablehlo.round_nearest_even"}
-round_p = _unary(
+round_p = unary(
     "round", "", kinds="f",
     lower=lambda ctx, eqn, x: ctx.op(_ROUND[eqn.params["rounding_method"]], [x], eqn.outvars[0].aval),
 )  # fmt: skip
-sign_p = _unary("sign", "stablehlo.sign", kinds="ifc", cheap=True)
-not_p = _unary("not", "stablehlo.not", kinds="biu", cheap=True)
-population_count_p = _unary("population_count", "stablehlo.popcnt", kinds="iu")
-clz_p = _unary("clz", "stablehlo.count_leading_zeros", kinds="iu")
-is_finite_p = _unary("is_finite", "stablehlo.is_finite", kinds="f", out_dtype=lambda a: np.dtype(bool))
+sign_p = unary("sign", "stablehlo.sign", kinds="ifc", cheap=True)
+not_p = unary("not", "stablehlo.not", kinds="biu", cheap=True)
+population_count_p = unary("population_count", "stablehlo.popcnt", kinds="iu")
+clz_p = unary("clz", "stablehlo.count_leading_zeros", kinds="iu")
+is_finite_p = unary("is_finite", "stablehlo.is_finite", kinds="f", out_dtype=lambda a: np.dtype(bool))
 
 
 def _ones(x: Any) -> Any:
@@ -233,16 +211,16 @@ def _where_zero(o: Any) -> Any:
     return select_n_p.bind(eq_p.bind(o, _scalar(o, 0)), o, _ones(o))
 
 
-abs_p = _unary(
+abs_p = unary(
     "abs", "stablehlo.abs", _abs_derivative, kinds="ifc",
     out_dtype=lambda a: np.empty((), a.dtype).real.dtype if a.dtype.kind == "c" else a.dtype, cheap=True, finite=True,
 )  # fmt: skip
-real_p: Primitive = _unary(
+real_p: Primitive = unary(
     "real", "stablehlo.real", lambda t, o, x: real_p.bind(t), kinds="c",
     out_dtype=lambda a: np.empty((), a.dtype).real.dtype,
     transpose=lambda ct, x: [complex(ct, None)], cheap=True, finite=True,
 )  # fmt: skip
-imag_p: Primitive = _unary(
+imag_p: Primitive = unary(
     "imag", "stablehlo.imag", lambda t, o, x: imag_p.bind(t), kinds="c",
     out_dtype=lambda a: np.empty((), a.dtype).real.dtype,
     transpose=lambda ct, x: [complex(None, neg_p.bind(ct))], cheap=True, finite=True,
@@ -298,7 +276,7 @@ def _integer_pow_derivative(t: Any, o: Any, x: Any, y: Any) -> Any:
     return mul_p.bind(t, mul(integer_pow_p.bind(x, y=y - 1) if y != 2 else x, y))
 
 
-integer_pow_p: Primitive = _unary(
+integer_pow_p: Primitive = unary(
     "integer_pow", "", _integer_pow_derivative, kinds="iufc",
     lower=lambda ctx, eqn, x: _power(ctx, x, eqn.params["y"], eqn.outvars[0].aval), cheap=True,
 )  # fmt: skip

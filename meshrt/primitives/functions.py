@@ -13,7 +13,7 @@ from meshrt.core.basic.pointwise import stretched
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
-from meshrt.primitives import conversion
+from meshrt.primitives import conversion, gamma
 from meshrt.primitives import elementwise as e
 from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p, reduce_precision_p
 from meshrt.primitives.elementwise import clamp
@@ -96,11 +96,11 @@ asinh = _unary(e.asinh_p, "inverse hyperbolic sine")
 acosh = _unary(e.acosh_p, "inverse hyperbolic cosine")
 atanh = _unary(e.atanh_p, "inverse hyperbolic tangent")
 logistic = _approximate(e.logistic_p, "logistic function 1 / (1 + exp(-x))")
-erf = _unary(e.erf_p, "error function")
-erfc = _unary(e.erfc_p, "complementary error function")
-erf_inv = _unary(e.erf_inv_p, "inverse error function")
-lgamma = _unary(e.lgamma_p, "logarithm of the absolute value of the gamma function")
-digamma = _unary(e.digamma_p, "digamma function")
+erf = _unary(gamma.erf_p, "error function")
+erfc = _unary(gamma.erfc_p, "complementary error function")
+erf_inv = _unary(gamma.erf_inv_p, "inverse error function")
+lgamma = _unary(gamma.lgamma_p, "logarithm of the absolute value of the gamma function")
+digamma = _unary(gamma.digamma_p, "digamma function")
 abs = _unary(e.abs_p, "absolute value")
 sign = _unary(e.sign_p, "sign")
 floor = _unary(e.floor_p, "largest integer not above x")
@@ -148,7 +148,7 @@ def nextafter(x1: Any, x2: Any) -> Any:
 
 def polygamma(m: Any, x: Any) -> Any:
     """Elementwise polygamma function of order m. Operands are as those of `add`."""
-    return e.polygamma_p.bind(*stretched("polygamma", m, x))
+    return gamma.polygamma_p.bind(*stretched("polygamma", m, x))
 
 
 class RoundingMethod(enum.IntEnum):

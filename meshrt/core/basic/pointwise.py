@@ -13,7 +13,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import broadcast_in_dim, move_dim, reduce_sum_p, repeated
-from meshrt.core.explicit import Sums, added, copied
+from meshrt.core.explicit import Policy, Sums, added, copied
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of, short_dtype
@@ -155,14 +155,15 @@ def nary(
     fuses: bool = False,
     finite: bool = False,
     sums: Sums = copied,
+    explicit: Policy | None = None,
 ) -> Primitive:
     """Declares an elementwise primitive lowering to the StableHLO operation `op`.
 
     `derivatives[i](t, out, *operands, **params)` is the tangent contributed by operand i with tangent t (None if the
     function is constant in it almost everywhere). `out_dtype(*avals, **params)` defaults to the first operand's dtype.
     `write(ctx, eqn, refs)` writes it where `op` is not all: the operands have the shape of the result.
-    `check(name, avals)` raises for dtypes that do not go together; by default all have to be one. `cheap`, `fuses` and
-    `finite` are the traits of `Primitive`; what is constant almost everywhere is finite.
+    `check(name, avals)` raises for dtypes that do not go together; by default all have to be one. `cheap`, `fuses`,
+    `finite` and `explicit` are the traits of `Primitive`; what is constant almost everywhere is finite.
     """
 
     def infer(*avals: ShapedArray, **params: Any) -> ShapedArray:
@@ -193,7 +194,7 @@ def nary(
         jvp = _no_tangent(get) if derivatives is None else _jvp(get, derivatives)
     primitive = Primitive(
         name, infer, lower=lower or lower_op, jvp=jvp, transpose=transpose, batch=_batcher(get),
-        literals=lower is None, sums=sums, cheap=cheap, fuses=fuses, finite=finite,
+        literals=lower is None, sums=sums, explicit=explicit, cheap=cheap, fuses=fuses, finite=finite,
         absent=NOT_LINEAR if transpose is None else {},
     )  # fmt: skip
     return primitive

@@ -217,3 +217,15 @@ CASES.append(
         "optimization_barrier-float32", lambda lax, x, y: lax.optimization_barrier((x, y)), (normal(*SHAPE), normal(4))
     )
 )
+unary("bessel_i0e", -12, 12, scale=4)
+unary("bessel_i1e", 0.5, 12, scale=4)
+binary("zeta", dtypes=(F32,), low=1.5, high=4, fun=lambda lax, x, y: lax.zeta(lax.stop_gradient(x), y), derivatives=0)
+binary("igamma", dtypes=(F32, BF16), low=0.3, high=4, derivatives=1, scale=4)
+binary("igammac", dtypes=(F32, BF16), low=0.3, high=4, derivatives=1, scale=4)
+binary("igamma_grad_a", dtypes=(F32,), low=0.3, high=4, derivatives=0, scale=4)
+binary("random_gamma_grad", dtypes=(F32,), low=0.3, high=4, derivatives=0, scale=4)
+CASES.append(Case(
+    "betainc-float32", lambda lax, a, b, x: lax.betainc(lax.stop_gradient(a), lax.stop_gradient(b), x),
+    (uniform(0.5, 4, *SHAPE, smooth=False), uniform(0.5, 4, *SHAPE, smooth=False), uniform(0.1, 0.9, *SHAPE)),
+    derivatives=2, scale=8,
+))  # fmt: skip

@@ -1,0 +1,55 @@
+"""The error function, the gamma function's logarithm and its derivatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from meshrt import errors
+from meshrt.core.basic.pointwise import nary
+from meshrt.core.primitive import Primitive
+from meshrt.core.types import aval_of
+from meshrt.primitives.elementwise import add, exp_p, mul, mul_p, neg_p, unary
+from meshrt.primitives.reshape import full
+
+__all__: list[str] = []
+
+
+def no_derivative(function: str, name: str) -> Callable[..., Any]:
+    """The derivative of `function` in the argument `name`: DifferentiationError."""
+
+    def refuse(*args: Any) -> Any:
+        raise errors.DifferentiationError(
+            f"{function}: the gradient with respect to {name} is not supported; use lax.stop_gradient({name}) if it is "
+            "meant to be constant"
+        )
+
+    return refuse
+
+
+erf_p = unary(
+    "erf", "chlo.erf",
+    lambda t, o, x: mul_p.bind(t, mul(2 / math.sqrt(math.pi), exp_p.bind(neg_p.bind(mul_p.bind(x, x))))),
+    kinds="f", fuses=True, finite=True,
+)  # fmt: skip
+erfc_p = unary(
+    "erfc", "chlo.erfc",
+    lambda t, o, x: mul_p.bind(t, mul(-2 / math.sqrt(math.pi), exp_p.bind(neg_p.bind(mul_p.bind(x, x))))),
+    kinds="f", fuses=True,
+)  # fmt: skip
+erf_inv_p = unary(
+    "erf_inv", "chlo.erf_inv",
+    lambda t, o, x: mul_p.bind(t, mul(math.sqrt(math.pi) / 2, exp_p.bind(mul_p.bind(o, o)))), kinds="f",
+)  # fmt: skip
+lgamma_p = unary("lgamma", "chlo.lgamma", lambda t, o, x: mul_p.bind(t, digamma_p.bind(x)), kinds="f")
+digamma_p: Primitive = unary("digamma", "chlo.digamma", lambda t, o, x: mul_p.bind(t, _trigamma(x)), kinds="f")
+polygamma_p: Primitive = nary(
+    "polygamma", "chlo.polygamma", 2, kinds="f",
+    derivatives=[no_derivative("polygamma", "m"), lambda t, o, m, x: mul_p.bind(t, polygamma_p.bind(add(m, 1), x))],
+)  # fmt: skip
+
+
+def _trigamma(x: Any) -> Any:
+    aval = aval_of(x)
+    return polygamma_p.bind(full(aval.shape, 1, aval.dtype), x)

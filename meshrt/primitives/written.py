@@ -1,0 +1,72 @@
+"""Elementwise primitives that are written as functions of other primitives."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes
+from meshrt.core.basic.pointwise import nary
+from meshrt.core.explicit import Application, Spec
+from meshrt.core.jaxpr import Eqn, Jaxpr
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import trace_to_jaxpr
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import LoweringContext
+from meshrt.lowering.explicit import by_rule
+from meshrt.primitives.conversion import convert_element_type
+from propagation.rules.builder import RuleBuilder
+
+__all__: list[str] = []
+
+
+def written(
+    name: str,
+    arity: int,
+    function: Callable[..., Any],
+    derivatives: Sequence[Callable[..., Any] | None] | None = None,
+) -> Primitive:
+    """A primitive of floating arrays of one shape and dtype whose program is that of `function`.
+
+    `function` is given float32 or float64 arrays: narrower ones are widened before and rounded after it.
+    """
+
+    def write(ctx: LoweringContext, eqn: Eqn, refs: Sequence[Any]) -> Any:
+        out = eqn.outvars[0].aval
+        (ref,) = ctx.jaxpr(_program(function, name, arity, out.shape, out.dtype), refs)
+        return ref
+
+    return nary(name, "", arity, kinds="f", write=write, derivatives=derivatives, explicit=_explicit)
+
+
+def _explicit(app: Application) -> list[Spec]:
+    """Every dimension passes through all operands that are not scalars, whatever loops the function has."""
+    (out,) = app.types
+    return by_rule(app, RuleBuilder([a.shape for a in app.avals], [out.shape]).add_pointwise(out.shape).build())
+
+
+@functools.lru_cache(maxsize=512)
+def _program(
+    function: Callable[..., Any], name: str, arity: int, shape: tuple[int, ...], dtype: np.dtype
+) -> Jaxpr:
+    def flat(*operands: Any) -> list[Any]:
+        return [widened(function)(*operands)]
+
+    closed = trace_to_jaxpr(flat, [ShapedArray(shape, dtype)] * arity, name)
+    assert not closed.consts, "such functions use scalars only"
+    return closed.jaxpr
+
+
+def widened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of arrays of one floating dtype, calculated in float32 at least."""
+
+    def calculate(*operands: Any) -> Any:
+        dtype = aval_of(operands[0]).dtype
+        if dtypes.finfo(dtype).bits >= 32:
+            return function(*operands)
+        return convert_element_type(function(*(convert_element_type(x, np.float32) for x in operands)), dtype)
+
+    return calculate
