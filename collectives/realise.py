@@ -14,11 +14,13 @@ from propagation.program import Func, Op, source
 from .cost import item_bytes, sent_bytes
 from .emit import Collective, LocalValue, ModuleBuilder, Region
 from .errors import UnsupportedOpError
+from .heuristics import CHOSEN_IN_PARTS_BYTES
 from .layout import Atoms, Dims, local_shape
 from .moves import ReshardStep
 from .realise_pieces import send_pieces
 from .realise_reductions import Group, all_reduce, reduce_scatter, spread
 from .reshard import Planner
+from .words import WORDS, of_word
 
 __all__ = ["APART", "REDUCERS", "Realiser", "array_text", "zero_literal"]
 
@@ -270,7 +272,7 @@ class Realiser:
             parts = self._parts(region, x, loc)
             parts = self._choose(region, kind, atoms, parts, (*shape, 2), attrs, op, cause, loc)
             return self._of_parts(region, parts, x.dtype, loc)
-        word = _WORDS.get(x.dtype)
+        word = WORDS.get(x.dtype)
         if word is None or 0 in x.shape:
             return self.collective(region, kind, atoms, x, shape, attrs, op, cause, loc, "add")
         # 16 bits are summed in few places, some of which take 32 for them: they go in pairs.
@@ -279,6 +281,17 @@ class Realiser:
         half = lambda of: (*of[:-1], of[-1] // 2) if paired else tuple(of)
         bits = self.reshape(region, x, (*half(x.shape), *unit), loc)
         bits = region.shared("stablehlo.bitcast_convert", (bits,), half(x.shape), dtype, "", loc)
+        if kind == "all_reduce" and math.prod(bits.shape) * item_bytes(dtype) >= CHOSEN_IN_PARTS_BYTES:
+            assert atoms is not None  # groups that the program gives are none of chosen elements
+            n = self.atoms.product(atoms)
+            dim = next((d for d, size in enumerate(bits.shape) if size % n == 0 and size > n), None)
+            if dim is not None and not paired:
+                part = _with(bits.shape, dim, bits.shape[dim] // n)
+                how = f"scatter_dimension = {dim} : i64, {attrs}"
+                bits = self.collective(region, "reduce_scatter", atoms, bits, part, how, op, cause, loc, "add")
+                out = of_word(region, bits, x.dtype, loc)
+                how = f"all_gather_dim = {dim} : i64, {attrs}"
+                return self.collective(region, "all_gather", atoms, out, shape, how, op, cause, loc)
         bits = self.collective(region, kind, atoms, bits, half(shape), attrs, op, cause, loc, "add")
         out = region.shared("stablehlo.bitcast_convert", (bits,), (*half(shape), *unit), x.dtype, "", loc)
         return self.reshape(region, out, tuple(shape), loc)
@@ -579,11 +592,6 @@ def _with(shape: Sequence[int], dim: int, n: int) -> tuple[int, ...]:
 
 def _list(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
-
-
-# Integers that hold the bits of chosen elements.
-_EIGHT = ("E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0FNU")
-_WORDS = {"bf16": "i16", "f16": "i16", "f32": "i32", "f64": "i64", **{f"f8{name}": "i8" for name in _EIGHT}}
 
 
 def array_text(values: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ from propagation.rules.custom import CALLBACKS, PARTITIONED_CALLBACKS, target_of
 from ..emit import LocalOp, LocalValue, Region
 from ..errors import UnsupportedOpError
 from ..layout import replicated
+from ..words import as_word, of_word
 from .context import Context
 
 __all__ = ["is_host_call", "on_one_device"]
@@ -66,17 +67,19 @@ def _guarded(ctx: Context, op: Op, operands: list[LocalValue], free: tuple[int, 
         ctx.loc,
     )  # fmt: skip
     there, elsewhere = Region("branch", ctx.region), Region("branch", ctx.region)
-    there.op("stablehlo.return", _call(ctx, there, op, operands, effect), ())
+    # Results that will be added up as words leave the branch as such: XLA copies what it converts outside of it.
+    bits = [as_word(there, x, ctx.loc) for x in _call(ctx, there, op, operands, effect)]
+    there.op("stablehlo.return", bits, ())
     zeros = [
-        ctx.realiser.zero(elsewhere, r.type.shape, r.type.dtype)
-        if r.type.is_tensor
-        else _new_token(elsewhere, r.type.text)
-        for r in op.results
+        ctx.realiser.zero(elsewhere, b.shape, b.dtype) if r.type.is_tensor else _new_token(elsewhere, r.type.text)
+        for r, b in zip(op.results, bits)
     ]
     elsewhere.op("stablehlo.return", zeros, ())
-    results = [LocalValue(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text) for r in op.results]
+    results = [LocalValue(b.shape, b.dtype, b.type_text) for b in bits]
     ctx.region.add(LocalOp("stablehlo.if", [here], results, regions=(there, elsewhere), loc=ctx.loc, effect=effect))
-    return results
+    return [
+        of_word(ctx.region, x, r.type.dtype, ctx.loc) if r.type.is_tensor else x for r, x in zip(op.results, results)
+    ]
 
 
 def _call(ctx: Context, region: Region, op: Op, operands: list[LocalValue], effect: bool) -> list[LocalValue]:

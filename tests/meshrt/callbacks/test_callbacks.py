@@ -139,6 +139,20 @@ def test_large_values_need_no_thread_of_those_that_wait():
         np.testing.assert_array_equal(np.asarray(f(put(x, mesh_of(8), "x"))), x + 1)
 
 
+def test_large_results_are_added_up_in_parts_bit_by_bit():
+    """Numbers become words where one device calls and numbers again in parts: nobody copies the whole for it."""
+    bits = np.random.RandomState(0).randint(0, 2**32, 1 << 18, np.uint32)
+    bits[:3] = 0x80000000, 1, 0x7F800001  # -0, a subnormal number, a signalling NaN
+    host = bits.view(np.float32)
+    f = lambda x: meshrt.pure_callback(lambda _: host, meshrt.ShapeDtypeStruct(host.shape, np.float32), x)
+    x = put(X, mesh_of(8), "x")
+    for shard in meshrt.jit(f)(x).addressable_shards:
+        assert np.array_equal(np.asarray(shard.data).view(np.uint32), bits)
+    plan = meshrt.jit(f).lower(x).partition().plan
+    counts = {e.kind: e.bytes for e in plan.entries if e.bytes > 1000}
+    assert set(counts) == {"reduce_scatter", "all_gather"} and sum(counts.values()) == 2 * 7 / 8 * host.nbytes
+
+
 def test_keys_arrive_as_keys():
     seen = []
     key = meshrt.random.key(3)
