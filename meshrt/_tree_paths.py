@@ -54,7 +54,9 @@ def _is_leaf(tree: Any, is_leaf: IsLeaf) -> bool:
 
 def _at(title: str, path: KeyPath, text: str) -> errors.TreeError:
     where = f"at key path {keystr(path)}" if path else "at the root of the trees"
-    return errors.TreeError(f"{title} differ in structure {where}: {text}")
+    error = errors.TreeError(f"{title} differ in structure {where}: {text}")
+    error.path = keystr(path)
+    return error
 
 
 def _describe(tree: Any) -> str:

@@ -177,7 +177,9 @@ class IntegerOverflowError(MeshrtError, OverflowError):
 
 
 class TreeError(MeshrtError, ValueError):
-    """Two pytrees whose structures must agree do not."""
+    """Two pytrees whose structures must agree do not. `path` is the key path of the place, if it is known."""
+
+    path: str = ""
 
 
 class DeletedArrayError(MeshrtError, RuntimeError):

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from meshrt import dtypes, errors
+from meshrt.core.manual import ManualAxisType
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.layout import AUTO, Format, Layout
@@ -20,15 +21,20 @@ class ShapeDtypeStruct:
 
     `shape` is a tuple of ints, `dtype` a NumPy or extended dtype, `sharding` a Sharding, None, a PartitionSpec (it is
     of the mesh in context when `sharding` is asked for) or a Format, whose layout `format` shows as well.
+    `manual_axis_type` says how a value inside of a `shard_map` varies, None for one that is the same on all devices.
 
     Raises:
       ArgumentValueError: no dtype. ShardingTypeError: something else as `sharding`; an automatic layout, which only
-        programs have; when `sharding` is asked for, a PartitionSpec without a mesh in context.
+        programs have; when `sharding` is asked for, a PartitionSpec without a mesh in context. ArgumentTypeError:
+        something else as `manual_axis_type`.
     """
 
-    __slots__ = ("_sharding", "dtype", "layout", "shape", "weak_type")
+    __slots__ = ("_sharding", "dtype", "layout", "manual_axis_type", "shape", "weak_type")
 
-    def __init__(self, shape: Any, dtype: Any, *, sharding: Any = None, weak_type: bool = False):
+    def __init__(
+        self, shape: Any, dtype: Any, *, sharding: Any = None, weak_type: bool = False,
+        manual_axis_type: ManualAxisType | None = None,
+    ):  # fmt: skip
         if dtype is None:
             raise errors.ArgumentValueError("ShapeDtypeStruct: dtype must be specified")
         self.shape = _sizes(shape)
@@ -49,6 +55,12 @@ class ShapeDtypeStruct:
             )
         self._sharding: Sharding | PartitionSpec | None = sharding
         self.weak_type = weak_type
+        if manual_axis_type is not None and not isinstance(manual_axis_type, ManualAxisType):
+            raise errors.ArgumentTypeError(
+                "`manual_axis_type` of a ShapeDtypeStruct should be of type `meshrt.sharding.ManualAxisType`. Got "
+                f"{manual_axis_type!r} of type {type(manual_axis_type).__name__}"
+            )
+        self.manual_axis_type = manual_axis_type
 
     @property
     def sharding(self) -> Sharding | None:
@@ -81,12 +93,16 @@ class ShapeDtypeStruct:
     @classmethod
     def like(cls, x: Any) -> ShapeDtypeStruct:
         """The struct that describes `x`."""
-        return cls(x.shape, x.dtype, sharding=getattr(x, "sharding", None), weak_type=getattr(x, "weak_type", False))
+        mat = getattr(getattr(x, "aval", None), "mat", None) or getattr(x, "manual_axis_type", None)
+        return cls(
+            x.shape, x.dtype, sharding=getattr(x, "sharding", None), weak_type=getattr(x, "weak_type", False),
+            manual_axis_type=None if mat is None or mat.empty else mat,
+        )  # fmt: skip
 
     def update(self, **changes: Any) -> ShapeDtypeStruct:
-        """The struct with some of `shape`, `dtype`, `sharding` and `weak_type` replaced. ArgumentValueError for a
-        sharding without a layout where there is one, and for other names."""
-        known = ("shape", "dtype", "sharding", "weak_type")
+        """The struct with some of `shape`, `dtype`, `sharding`, `weak_type` and `manual_axis_type` replaced.
+        ArgumentValueError for a sharding without a layout where there is one, and for other names."""
+        known = ("shape", "dtype", "sharding", "weak_type", "manual_axis_type")
         if not changes.keys() <= set(known):
             raise errors.ArgumentValueError(f"ShapeDtypeStruct.update takes {', '.join(known)}. Got {list(changes)}")
         kept: Any = self._sharding if self.layout is None else self.format
@@ -98,6 +114,7 @@ class ShapeDtypeStruct:
         return ShapeDtypeStruct(
             changes.get("shape", self.shape), changes.get("dtype", self.dtype),
             sharding=changes.get("sharding", kept), weak_type=changes.get("weak_type", self.weak_type),
+            manual_axis_type=changes.get("manual_axis_type", self.manual_axis_type),
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -106,7 +123,7 @@ class ShapeDtypeStruct:
         return self.shape[0]
 
     def _key(self) -> tuple:
-        return (self.shape, self.dtype, self._sharding, self.layout, self.weak_type)
+        return (self.shape, self.dtype, self._sharding, self.layout, self.weak_type, self.manual_axis_type)
 
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, ShapeDtypeStruct) and self._key() == other._key()
@@ -118,6 +135,7 @@ class ShapeDtypeStruct:
         extra = f", sharding={self._sharding}" if self._sharding is not None else ""
         extra += f", layout={self.layout}" if self.layout is not None else ""
         extra += ", weak_type=True" if self.weak_type else ""
+        extra += f", manual_axis_type={self.manual_axis_type}" if self.manual_axis_type is not None else ""
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{extra})"
 
 

@@ -57,8 +57,8 @@ def shard_map(
       f: a function of pytrees of arrays, called by position. Without it, `shard_map` is a decorator factory.
       out_specs: a pytree prefix of PartitionSpecs for its results: devices' results are put together along the
         dimensions that are split over an axis; along axes that a spec does not name, they are the same on all devices.
-      in_specs: likewise for its arguments. None at the place of an argument: it is no array, and is passed as it is.
-        Left out: the specs in the types of the arguments, if the axes are Explicit.
+      in_specs: likewise for its arguments. None at the place of an argument: it is passed as it is, and need be no
+        array; None alone: all of them are. Left out: the specs in the types of the arguments, if the axes are Explicit.
       mesh: a Mesh, or an AbstractMesh if devices come from arguments or the context; by default the mesh in context.
       axis_names: the axes along which `f` is per-device code, all of them by default. The others stay as they are:
         along Auto axes the program inside is partitioned like any other.
@@ -160,11 +160,6 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
             f"{called} requires a callable for its first argument, but got {fun!r} of type {type(fun)}"
         )
     mapped = _Mapped(fun, called=called, **settings)
-    if settings["in_specs"] is None:
-        raise errors.ShardingTypeError(
-            f"{called} in_specs argument must be a pytree of `meshrt.sharding.PartitionSpec` instances, but it was "
-            "None.\nInstead of `in_specs=None`, did you mean `in_specs=P()`, where `P = meshrt.sharding.PartitionSpec`?"
-        )
 
     @functools.wraps(fun)
     def apply(*args: Any) -> Any:
@@ -202,11 +197,11 @@ def _careful(mapped: _Mapped, apply: Callable[..., Any]) -> Callable[..., Any]:
         if not any(flags):
             return plain(*args)
         static = [x for x, s in zip(leaves, flags) if s]
-        try:
-            key = (tree, tuple(flags), tuple(map(StaticValue, static)))
-            function = with_static.get(key)
-        except TypeError:
+        values = _as_key(static)
+        if values is None:
             return apply(*args)
+        key = (tree, tuple(flags), values)
+        function = with_static.get(key)
         if function is None:
             while len(with_static) >= _KEPT_STATIC:
                 with_static.pop(next(iter(with_static)), None)
@@ -220,6 +215,16 @@ def _careful(mapped: _Mapped, apply: Callable[..., Any]) -> Callable[..., Any]:
         return function(*[x for x, s in zip(leaves, flags) if not s])
 
     return evaluate
+
+
+def _as_key(static: Sequence[Any]) -> tuple[StaticValue, ...] | None:
+    """Arguments that are no arrays as part of a key; None if one of them cannot be hashed."""
+    values = tuple(map(StaticValue, static))
+    try:
+        hash(values)
+    except Exception:  # whatever a __hash__ of the user's raises
+        return None
+    return values
 
 
 def _require_devices(mapped: _Mapped, args: Any) -> None:
@@ -309,7 +314,7 @@ def _flat_specs(mapped: _Mapped, args: Any) -> list[Any]:
         return [None if s is _STATIC else s for s in tree_util.broadcast_prefix(given, args)]
     except errors.TreeError as e:
         raise errors.TreeError(
-            f"{mapped.called} in_specs of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: {e}"
+            f"{mapped.called} in_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: {e}"
         ) from None
 
 
@@ -333,12 +338,11 @@ def _stage(
     kind: tuple[Any, ...]
     owner, kind = mapped.fun, ("shard_map", region, _key(mapped.out_specs), tree, tuple(is_array))
     if static:
-        try:
-            fixed = tuple(map(StaticValue, static))
-            hash(fixed)
-            kind = (*kind, fixed)
-        except TypeError:
+        values = _as_key(static)
+        if values is None:
             owner = call
+        else:
+            kind = (*kind, values)
     with region.enter():
         return stage(call, tree_util.tree_structure(tuple(avals)), avals, owner, kind)
 
@@ -353,7 +357,7 @@ def _broadcast_out(mapped: _Mapped, out: Any) -> list[Any]:
         return tree_util.broadcast_prefix(mapped.out_specs, out)
     except errors.TreeError as e:
         raise errors.TreeError(
-            f"{mapped.called} out_specs of {fun_name(mapped.fun)} must be a pytree prefix of its result: {e}"
+            f"{mapped.called} out_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its result: {e}"
         ) from None
 
 

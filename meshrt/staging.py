@@ -66,4 +66,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _struct(aval: ShapedArray) -> Any:
-    return ShapeDtypeStruct(aval.shape, aval.dtype, sharding=aval.sharding, weak_type=aval.weak_type)
+    mat = None if aval.mat.empty else aval.mat
+    return ShapeDtypeStruct(
+        aval.shape, aval.dtype, sharding=aval.sharding, weak_type=aval.weak_type, manual_axis_type=mat
+    )

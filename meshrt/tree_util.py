@@ -198,7 +198,7 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
         subtrees = treedef.flatten_up_to(full_tree)
     except (ValueError, TypeError) as e:
         found = next(iter(prefix_errors(prefix_tree, full_tree, is_leaf)), None)
-        raise errors.TreeError(str(found("the prefix and the full tree")) if found else str(e)) from None
+        raise (found("the prefix and the full tree") if found else errors.TreeError(str(e))) from None
     return [leaf for leaf, sub in zip(leaves, subtrees) for _ in range(tree_structure(sub, is_leaf).num_leaves)]
 
 

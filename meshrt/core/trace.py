@@ -22,6 +22,7 @@ from meshrt.core import source
 from meshrt.core.axes import apart, axes_in_scope, manual_mesh
 from meshrt.core.completion import Completion
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.manual import ManualAxisType
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, aval_of, register_aval
 
@@ -80,6 +81,10 @@ class Tracer(ArrayOperators):
     @property
     def weak_type(self) -> bool:
         return self.aval.weak_type
+
+    @property
+    def mat(self) -> ManualAxisType:
+        return self.aval.mat
 
     def concrete(self) -> Any:
         """The array behind the tracer if there is one, else None (a JVP tracer over concrete values has one)."""

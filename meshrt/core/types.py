@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.interning import sweep
+from meshrt.core.manual import NOWHERE, ManualAxisType
 from meshrt.heuristics import KEPT_TYPES
 
 __all__ = ["AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "present", "register_aval"]
@@ -29,6 +30,7 @@ class AbstractValue:
     # Only types of arrays have them: see ShapedArray.
     sharding: Any = None
     vma: frozenset[str] = NOT_VARYING
+    mat: ManualAxisType = NOWHERE
 
     def bare(self) -> AbstractValue:
         """The type without sharding and varying axes."""
@@ -159,6 +161,17 @@ class ShapedArray(AbstractValue):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ShapedArray, (self.shape, self.dtype, self.weak_type, self.sharding, self.vma))
+
+    @property
+    def mat(self) -> ManualAxisType:  # type: ignore[override]
+        """What the type says of the Manual axes around the value: of all together what it varies, is unreduced and is
+        reduced over. `unreduced` and `reduced` in the sharding name Explicit axes too.
+        """
+        if self.sharding is None:
+            return ManualAxisType(varying=self.vma) if self.vma else NOWHERE
+        spec, manual = self.sharding.spec, self.sharding.mesh.manual_axes
+        sums = [axes.intersection(manual) for axes in (spec.unreduced, spec.reduced)]
+        return ManualAxisType(varying=self.vma, unreduced=sums[0], reduced=sums[1])
 
     @property
     def is_key(self) -> bool:

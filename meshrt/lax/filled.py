@@ -22,6 +22,7 @@ from meshrt.runtime import backend
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import abstract
 
 __all__ = ["full", "full_like", "sharding_like", "varying_like"]
 
@@ -81,7 +82,7 @@ def full_like(
 
     In a manual region it varies over the axes over which `x` does.
     """
-    aval = aval_of(x)
+    aval = abstract(x)
     if sharding is None:
         sharding = sharding_like(x, aval.shape if shape is None else canonical_shape(shape))
     out = full(
@@ -95,4 +96,9 @@ def full_like(
 def varying_like(out: Any, x: Any) -> Any:
     """`out`, which was made to be like `x`, as a value that varies over what `x` varies over: fit to be its successor
     in a loop, or another branch's result beside it."""
-    return vary(out, in_order(x.aval.vma)) if isinstance(x, Tracer) and x.aval.vma else out
+    if isinstance(x, Tracer):
+        axes = x.aval.vma
+    else:
+        mat = getattr(x, "manual_axis_type", None)  # of a ShapeDtypeStruct
+        axes = None if mat is None else mat.varying
+    return vary(out, in_order(axes)) if axes else out

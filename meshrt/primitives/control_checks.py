@@ -95,21 +95,26 @@ def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: An
         aval = aval_of(value)
         why = describe_difference(aval, out)
         more = out.vma.difference(aval.vma)
-        if why is None and more:
-            axes = in_order(more)
+        if why is None and not more:
+            continue
+        root, at = _users_part(body, tree)
+        path = leaf_paths(tree)[i]
+        place = f"{root}{tree_util.keystr(path if at is None else path[1:])}"
+        if why is None:
             why = "the axes that they vary over do not match"
-            fixes.append(f"apply meshrt.lax.pcast(..., {axes}, to='varying') to the initial value")
-        if why is not None:
-            root, at = _users_part(body, tree)
-            path = leaf_paths(tree)[i]
-            lines.append(
-                f"  {root}{tree_util.keystr(path if at is None else path[1:])}: {aval} in, {out} out, so {why}"
+            fixes.append(
+                f"applying `meshrt.lax.pcast(..., {in_order(more)}, to='varying')` to the initial carry value {place}"
             )
+        lines.append(f"  {place}: {aval} in, {out} out, so {why}")
     if lines:
+        make = f"ake {fun_name(body.owner)} return a carry of the types that it takes"
+        if len(fixes) < len(lines):
+            advice = f"M{make} (convert with astype, or give an initial value of the type that it returns)"
+        elif len(fixes) == 1:
+            advice = f"This might be fixed by {fixes[0]}; or m{make}"
+        else:
+            advice = "This might be fixed by:\n  * " + ";\n  * ".join(fixes) + f"\nOr m{make}"
         raise errors.ArgumentTypeError(
             f"{body.what} body function carry input and carry output must have equal types, but they differ:\n"
-            + "\n".join(lines)
-            + f"\nMake {fun_name(body.owner)} return a carry of the types that it takes ("
-            + (fixes[0] if fixes else "convert with astype, or give an initial value of the type that it returns")
-            + ")"
-        )
+            + "\n".join(lines) + f"\n{advice}"
+        )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
@@ -111,7 +111,7 @@ def check_ranks(which: str, fun: Callable[..., Any], tree: Any, specs: Any, flat
         "at most as many elements as the value has dimensions: shorten the spec, or give the value more dimensions."
     )
     if any(not a.ndim for a in faults.values()):
-        text += f"\n\nFor scalars (rank 0), use P() in {which}" + (
+        text += f"\n\nFor scalars (rank 0), consider using an {which} entry of `P()`" + (
             "." if is_in else "; one that differs from device to device needs a dimension along which the devices' "
             "values are put together: return x[None] with P(axis)."
         )  # fmt: skip
@@ -194,11 +194,13 @@ def check_replicated(
     name, lines = fun_name(fun), []
     for i, (spec_path, path, spec, aval) in zip(faults, _places(tree, specs, flat, faults)):
         same = [a for a in region.unmentioned(spec) if a in aval.vma]
-        axes = f"axis {same[0]!r}" if len(same) == 1 else f"axes {', '.join(map(repr, same))}"
-        got = ", ".join(a for a in region.mesh.axis_names if a in aval.vma)
+        if len(region.unmentioned(spec)) == 1:
+            wanted = f"is replicated across mesh axis {same[0]!r}"
+        else:
+            wanted = f"is only varying across mesh axes {_braced(region, spec.axes)} and not {_braced(region, same)}"
         lines.append(
-            f"* out_specs{spec_path} is {spec} which implies that the corresponding output value {name}(*args){path} "
-            f"is replicated across mesh {axes}, but it was inferred to be possibly varying over {{{got}}}:\n"
+            f"* out_specs{spec_path} is {spec} which implies that the corresponding output value {wanted}, but it was "
+            f"inferred to be possibly varying over {_braced(region, aval.vma)}. It is {name}(*args){path}:\n"
             + "\n".join(chain(i, a) for a in same)
         )
     sizes = tuple(region.mesh.axis_sizes)
@@ -209,6 +211,10 @@ def check_replicated(
         "axis in out_specs; if they are to be made one, use the collective named above; if they are the same for a "
         "reason that types do not tell, pass check_vma=False to `meshrt.shard_map`."
     )
+
+
+def _braced(region: Region, axes: Collection[Any]) -> str:
+    return f"{{{','.join(str(a) for a in region.mesh.axis_names if a in axes)}}}"
 
 
 def _listed(lines: list[str]) -> str:

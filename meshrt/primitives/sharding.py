@@ -307,6 +307,15 @@ def require_fit(x: Any, sharding: NamedSharding, called: str) -> None:
             "constrain the value before the dimension is removed"
         )
     refuse_manual(sharding)
+    around = get_abstract_mesh()
+    manual = [axis for axis in spec.axes if axis in around.manual_axes]
+    if manual:
+        raise errors.ShardingError(
+            f"the spec {spec} passed to {called} contains the manual axes {', '.join(map(repr, manual))} of mesh "
+            f"{around!r}, the one of the shard_map around: each device has its own value there, of which nothing is "
+            f"left to be split over {'it' if len(manual) == 1 else 'them'}. Name the other axes only, or constrain the "
+            "value outside of the shard_map"
+        )
     if any(sharding.mesh._types[axis] is AxisType.Explicit for axis in spec.axes):
         raise errors.ShardingError(
             f"The spec of NamedSharding passed to {called} can only refer to Auto axes of the mesh. Got spec={spec} "

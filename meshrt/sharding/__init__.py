@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from meshrt.core.manual import ManualAxisType
 from meshrt.sharding.axes import AbstractDevice, AxisType, AxisTypes
 from meshrt.sharding.context import get_described_mesh as get_abstract_mesh
 from meshrt.sharding.context import get_mesh, set_mesh, use_abstract_mesh
@@ -20,7 +21,7 @@ explicit_axes: Callable[..., Any]
 reshard: Callable[..., Any]
 
 __all__ = [
-    "AbstractDevice", "AbstractMesh", "AxisType", "AxisTypes", "Infer", "Mesh", "NamedSharding", "P",
+    "AbstractDevice", "AbstractMesh", "AxisType", "AxisTypes", "Infer", "ManualAxisType", "Mesh", "NamedSharding", "P",
     "PartitionSpec", "Sharding", "SingleDeviceSharding", "UnreducedKind", "create_device_mesh", "get_abstract_mesh",
     "get_mesh", "make_mesh", "make_single_device_sharding", "mesh_to_sdy_text", "set_mesh", "spec_from_sdy",
     "spec_from_sdy_text", "to_sdy_text", "use_abstract_mesh",

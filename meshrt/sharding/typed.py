@@ -13,7 +13,10 @@ from typing import Any, cast
 
 from meshrt import config, dtypes, errors
 from meshrt.core import source
+from meshrt.core.basic.sums import restated
 from meshrt.core.completion import Completion
+from meshrt.core.explicit import reduced_of, unreduced_of
+from meshrt.core.manual import ManualAxisType
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.context import context_source, get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh, Mesh
@@ -162,8 +165,23 @@ def abstract(x: Any) -> ShapedArray:
             if not isinstance(dtype, dtypes.ExtendedDType):
                 dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
             aval = ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
-            return typed(aval, getattr(x, "sharding", None))
+            aval = typed(aval, getattr(x, "sharding", None))
+            mat = getattr(x, "manual_axis_type", None)
+            return aval if mat is None or mat.empty else _inside(aval, mat)
         raise
+
+
+def _inside(aval: ShapedArray, mat: ManualAxisType) -> ShapedArray:
+    """The type of a value of a manual region that `mat` describes."""
+    mesh = get_abstract_mesh()
+    wrong = [a for a in mat.vur if mesh._types.get(a) is not AxisType.Manual]
+    if wrong:
+        kind = f"of type {mesh._types[wrong[0]]}" if wrong[0] in mesh._types else f"that {mesh!r} does not have"
+        raise errors.ShardingError(
+            f"Axes mentioned in `manual_axis_type` should be of type `Manual`. Got manual_axis_type={mat} with axis "
+            f"{wrong[0]!r} {kind}; use it inside of the shard_map that makes the axis Manual"
+        )
+    return restated(aval, mesh, mat.varying, unreduced_of(aval) | mat.unreduced, reduced_of(aval) | mat.reduced)
 
 
 def without_sums(sharding: Any) -> Any:

@@ -38,6 +38,11 @@ WRONG = {
         ["shard_map in_specs argument", "['x'] are of type AxisType.Auto"],
     ),
     "too few specs": (lambda L: call(L, in_specs=(L.P(),)), ValueError, ["in_specs of <lambda>", "pytree prefix"]),
+    "too few specs in a list": (
+        lambda L: call(L, lambda a: a[0], args=([A, A],), in_specs=([L.P("x")],)),
+        ValueError,
+        ["shard_map in_specs[0] of <lambda>", "a list of 1 child, the second one of 2"],
+    ),
     "too few out_specs": (
         lambda L: call(L, lambda a, w: (a, a), out_specs=(L.P("x"),)),
         ValueError,
@@ -57,6 +62,11 @@ WRONG = {
         ValueError,
         ["<lambda>(*args) has shape f32[]{V:x}", "return x[None]"],
     ),
+    "a spec for a scalar argument": (
+        lambda L: call(L, args=(A, 3.0), in_specs=(L.P("x"), L.P(None))),
+        ValueError,
+        ["args[1]", "consider using an in_specs entry of `P()`"],
+    ),
     "sizes that do not divide": (
         lambda L: call(L, args=(A[:7], W)),
         ValueError,
@@ -72,8 +82,48 @@ WRONG = {
         ValueError,
         [
             "which require replication which can't be statically inferred given the mesh",
+            "is only varying across mesh axes {} and not {x}, but it was inferred to be possibly varying over {x}",
             "args[0], which enters with P('x',)",
         ],
+    ),
+    "a result that differs along two axes": (
+        lambda L: call(
+            L, lambda a, w: {"r": a * 2}, in_specs=(L.P("x", "y"), L.P()), out_specs={"r": L.P()}, args=(A, W)
+        ),
+        ValueError,
+        [
+            "out_specs['r'] is P() which implies that the corresponding output value is only varying across mesh "
+            "axes {} and not {x,y}, but it was inferred to be possibly varying over {x,y}",
+            "It is <lambda>(*args)['r']",
+        ],
+    ),
+    "a result that differs along the only axis": (
+        lambda L: call(L, mesh=L.mesh((4,), ("x",)), out_specs=L.P()),
+        ValueError,
+        ["is replicated across mesh axis 'x'"],
+    ),
+    "a constraint over Manual axes of a mesh of Auto ones": (
+        lambda L: call(
+            L,
+            lambda a, w: L.lax.with_sharding_constraint(
+                a, L.sharding.NamedSharding(L.mesh((4, 2), ("x", "y")), L.P("x"))
+            ),
+            check_vma=False,
+        ),
+        ValueError,
+        ["manual axes 'x' of mesh", "test_errors.py"],
+    ),
+    "a carry that varies": (
+        lambda L: call(L, lambda a, w: L.lax.scan(lambda c, _: (c + a[0], None), w[0], None, length=2)[0]),
+        TypeError,
+        ["This might be fixed by applying `meshrt.lax.pcast(..., ('x',), to='varying')` to the initial carry value c"],
+    ),
+    "two carries that vary": (
+        lambda L: call(
+            L, lambda a, w: L.lax.scan(lambda c, _: ((c[1] + a[0], c[0] + a[1]), None), (w[0], w[1]), None, length=2)
+        ),
+        TypeError,
+        ["This might be fixed by:\n  * applying `meshrt.lax.pcast(..., ('x',), to='varying')`", "c[0];\n  * applying"],
     ),
     "axis_names in a list": (
         lambda L: call(L, axis_names=["x"]),
@@ -147,14 +197,25 @@ def test_classes_are_those_of_jax_and_texts_name_what_is_wrong(name):
         assert fragment in str(e.value)
 
 
+def test_no_specs_at_all_pass_every_argument_as_it_is():
+    class Unhashable:
+        def __hash__(self):
+            raise RuntimeError("no hash")
+
+    for L in (theirs(), ours()):
+        settings = {"mesh": L.mesh((4,), ("x",)), "in_specs": None, "out_specs": L.P()}
+        f = L.shard_map(lambda a, w: a * w, **settings)
+        for run in (f, L.jit(f)):
+            np.testing.assert_array_equal(run(A, 3.0), A * 3)
+        assert L.shard_map(lambda a, o: a if isinstance(o, Unhashable) else None, **settings)(3.0, Unhashable()) == 3
+
+
 def test_what_jax_lets_pass():
     L = ours()
     with pytest.raises(errors.DuplicateAxisError, match="duplicate entries for 'x'"):
         call(L, in_specs=(P("x", "x"), P()))
     with pytest.raises(errors.ShardingError, match="cannot be left open"):
         call(L, in_specs=(P(P.UNCONSTRAINED), P()))
-    with pytest.raises(errors.ShardingTypeError, match=r"did you mean `in_specs=P\(\)`"):
-        call(L, in_specs=None)
     inner = lambda a: meshrt.shard_map(lambda a: a, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})(a)
     with pytest.raises(ValueError, match="an enclosing shard_map has done already"):
         call(L, lambda a, w: inner(a))

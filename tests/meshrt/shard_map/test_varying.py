@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,12 @@ VALUES = {
     "vjp": lambda L, a, w: L.vjp(lambda a: a * 2, a)[1](a),
     "jvp": lambda L, a, w: L.jvp(lambda a: (a * 2, L.np.ones_like(a)), (a,), (a,)),
     "jacobians": lambda L, a, w: [L.jacrev(lambda a: a * 2)(a), L.jacfwd(lambda a: a * 2)(a)],
+    "types": lambda L, a, w: [L.eval_shape(lambda a: a * 2, a), L.eval_shape(lambda w: w.sum(), w)],
+    "like a type": lambda L, a, w: [
+        L.lax.full_like(L.eval_shape(lambda a: a @ w, a), 1),
+        L.np.zeros_like(L.ShapeDtypeStruct.like(a)),
+        L.eval_shape(lambda t: t + 1, L.eval_shape(lambda a: a.sum(), a)),
+    ],
     "carry like an argument": lambda L, a, w: L.lax.scan(
         lambda c, _: (c + a, None), L.np.zeros_like(a), None, length=2
     ),
@@ -70,6 +78,49 @@ def test_what_values_vary_over_is_what_jax_says(name):
 
         stage(body, L)
     assert found["meshrt"] == found["jax"]
+
+
+def test_manual_axis_types_are_those_of_jax():
+    found = {}
+    for L in (ours(), theirs()):
+        made = L.sharding.ManualAxisType
+        values = found[L.api.__name__] = []
+
+        def body(a, w, L=L, values=values, made=made):
+            mesh = L.sharding.get_abstract_mesh()
+            for x in (a, w, L.lax.pcast(w, ("x", "y"), to="varying"), L.lax.pcast(w, "y", to="reduced")):
+                mat = L.typeof(x).mat
+                assert x.mat == mat and mat == made(varying=mat.varying, reduced=mat.reduced)
+                sets = (
+                    mat.varying,
+                    mat.unreduced,
+                    mat.reduced,
+                    mat.vur,
+                    mat.invarying(mesh),
+                    mat.to_ct_mat().unreduced,
+                )
+                values.append([*map(set, sets), mat.empty])
+            values.append(repr(L.typeof(a).mat))
+            struct = L.ShapeDtypeStruct.like(a)
+            values.append([struct.manual_axis_type == L.typeof(a).mat, set(L.typeof(struct).mat.varying)])
+            values.append(
+                [hash(struct) == hash(struct.update(shape=(2, 4))), struct == struct.update(manual_axis_type=None)]
+            )
+            return a
+
+        stage(body, L)
+        values.append(L.typeof(A).mat.empty)
+        values.append(set(made(varying={"x"}).update(unreduced={"y"}).unreduced))
+        values.append(pickle.loads(pickle.dumps(made(varying={"x"}))) == made(varying={"x"}))
+        with pytest.raises(ValueError, match="varying and unreduced cannot have common mesh axes"):
+            made(varying={"x"}, unreduced={"x"})
+        with pytest.raises(TypeError, match="manual_axis_type"):
+            L.ShapeDtypeStruct((2,), np.float32, manual_axis_type={"x"})
+    assert found["meshrt"] == found["jax"]
+    struct = meshrt.ShapeDtypeStruct((2,), np.float32, manual_axis_type=meshrt.sharding.ManualAxisType(varying={"x"}))
+    assert "manual_axis_type=ManualAxisType(varying" in repr(struct)
+    with pytest.raises(errors.ShardingError, match="should be of type `Manual`"):
+        meshrt.typeof(struct)
 
 
 def test_types_are_printed_with_their_axes():
