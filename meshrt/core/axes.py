@@ -18,9 +18,21 @@ from typing import Any, NamedTuple
 from meshrt import errors
 
 __all__ = [
-    "NamedAxis", "apart", "axes_in_scope", "axis_names", "bind_axes", "branching", "find_axes", "find_axis",
-    "manual_axes", "manual_mesh",
+    "UNNAMED", "NamedAxis", "apart", "axes_in_scope", "axis_names", "bind_axes", "branching", "find_axes", "find_axis",
+    "laid_along", "manual_axes", "manual_mesh",
 ]  # fmt: skip
+
+
+class _Unnamed:
+    """The name of mapped dimensions that have none, by which nobody can call them; the only value of its type."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "a dimension without a name"
+
+
+UNNAMED = _Unnamed()
 
 _NOTHING: frozenset[Hashable] = frozenset()
 
@@ -29,7 +41,8 @@ class NamedAxis(NamedTuple):
     """An axis in scope: its `size`, for Manual axes the AbstractMesh it belongs to, None for mapped dimensions.
 
     `is_checked`: types say over which Manual axes values vary (`shard_map(check_vma=True)`). `is_apart`: devices along
-    it take different branches here.
+    it take different branches here. `along`: the mesh axes that `vmap(spmd_axis_name=...)` lays a mapped dimension
+    along, which may be `UNNAMED`.
     """
 
     name: Hashable
@@ -37,6 +50,7 @@ class NamedAxis(NamedTuple):
     mesh: Any = None
     is_checked: bool = False
     is_apart: bool = False
+    along: tuple[Hashable, ...] = ()
 
     @property
     def is_manual(self) -> bool:
@@ -97,6 +111,12 @@ def apart() -> frozenset[Hashable]:
     return frozenset(a.name for a in scope if a.is_apart) if scope else _NOTHING
 
 
+def laid_along() -> frozenset[Hashable]:
+    """The mesh axes along which dimensions are laid that enclosing `vmap(spmd_axis_name=...)`s map."""
+    scope = _scope.get()
+    return frozenset(name for a in scope for name in a.along) if scope else _NOTHING
+
+
 def find_axis(name: Hashable, caller: str) -> NamedAxis:
     """The axis that `name` stands for; UnboundAxisError, which tells to what `caller` belongs, if there is none."""
     scope = _scope.get()
@@ -104,7 +124,7 @@ def find_axis(name: Hashable, caller: str) -> NamedAxis:
     for axis in reversed(scope):
         if axis.name == name:
             return axis
-    known = ", ".join(dict.fromkeys(repr(a.name) for a in scope))
+    known = ", ".join(dict.fromkeys(repr(a.name) for a in scope if a.name is not UNNAMED))
     raise errors.UnboundAxisError(
         f"Found an unbound axis name: {name}. To fix this, please call {caller} under `meshrt.shard_map`"
         + f" with a mesh that has this axis, or under `meshrt.vmap(..., axis_name={name!r})`"

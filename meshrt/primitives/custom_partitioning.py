@@ -26,7 +26,9 @@ from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.explicit import by_rule
 from meshrt.primitives.call import jit_p
 from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.rules import ShardingRule, parse_rule, with_batch
+from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.tools import WeakCache
 from propagation.model import OpRule
@@ -111,6 +113,12 @@ class Partitioning:
         """How many leading dimensions of each of `count` operands vmap added."""
         return [sum(level.operands[i] for level in self.levels) for i in range(count)]
 
+    def mapped_along(self, operand: int | None) -> list[tuple[Any, ...]]:
+        """The mesh axes of each leading dimension of an operand (None: of the results) that vmap added, as
+        `vmap(spmd_axis_name=...)` named them.
+        """
+        return [level.axis.mesh_axes for level in reversed(self.levels) if operand is None or level.operands[operand]]
+
     def op_rule(self, mesh: AbstractMesh, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> OpRule | None:
         """The rule over operands and results of these types; None if the user gave none."""
         if self.rule is None:
@@ -168,7 +176,27 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     key = ctx.module.note_custom(partitioning.name, Custom(partitioning, call, frozenset(manual)))
     attrs = f"call_target_name = {quote(TARGET)}, backend_config = {quote(key)}, api_version = 2 : i32"
     carried = "" if rule is None else f"sdy.sharding_rule = #sdy.op_sharding_rule<{rule.to_text()}>"
-    return ctx.ops("stablehlo.custom_call", operands, call.out_avals, attrs, discardable=carried)
+    laid = lambda x, aval, operand: _laid(ctx, eqn, mesh, x, aval, partitioning.mapped_along(operand))
+    operands = [laid(x, a, i) for i, (x, a) in enumerate(zip(operands, call.in_avals))]
+    outs = ctx.ops("stablehlo.custom_call", operands, call.out_avals, attrs, discardable=carried)
+    return [laid(x, a, None) for x, a in zip(outs, call.out_avals)]
+
+
+def _laid(ctx: LoweringContext, eqn: Eqn, mesh: AbstractMesh, x: Any, aval: ShapedArray, along: Sequence[Any]) -> Any:
+    """A value whose first dimensions are laid along mesh axes: those of each one in `along`, () for an open one."""
+    if not any(along):
+        return x
+    manual = () if ctx.manual is None else ctx.manual.manual_axes
+    wrong = [a for axes in along for a in axes if a not in mesh.axis_names or a in manual]
+    if wrong:
+        raise errors.UnknownAxisError(
+            f"vmap spmd_axis_name {wrong[0]!r} is no axis of {mesh!r} along which {eqn.params['partitioning']} at "
+            f"{eqn.source} is partitioned; name one of {[a for a in mesh.axis_names if a not in manual]}"
+        )
+    entries = [axes or PartitionSpec.UNCONSTRAINED for axes in along]
+    rest = [PartitionSpec.UNCONSTRAINED] * (aval.ndim - len(entries))
+    text = ctx.module.sharding_text(NamedSharding(mesh, PartitionSpec(*entries, *rest)), aval.physical().ndim)
+    return ctx.op("sdy.sharding_constraint", [x], aval, f"sharding = {text}")
 
 
 def _explicit(app: Application) -> list[Spec] | None:

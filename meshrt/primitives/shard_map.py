@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.axes import manual_mesh
+from meshrt.core.axes import laid_along, manual_mesh
 from meshrt.core.basic.shapes import move_dim, reshape_p
 from meshrt.core.basic.sums import vary_unreduced_p
 from meshrt.core.basic.varying import in_order, psum_invariant, vary
@@ -128,6 +128,15 @@ def _jvp(
     return outs[:n], [next(found) if nz else None for nz in flags]
 
 
+def _spare(jaxpr: Jaxpr, *specs: Specs) -> frozenset[Any]:
+    """The axes of a region that an enclosing `vmap(spmd_axis_name=...)` is going to take, to lay its dimension along
+    them (see `_batch`). Along them all devices do the same: they are nothing that residuals are to be kept apart along,
+    or cotangents summed over.
+    """
+    axes = laid_along()
+    return axes.difference(names_in(jaxpr), *(s.axes for some in specs for s in some)) if axes else axes
+
+
 _derived: WeakCache = WeakCache()
 
 
@@ -138,8 +147,8 @@ def _linearize(linear: LinearTrace, primals: Sequence[Any], tangents: Sequence[A
     with region.enter():
         done = linearize_jaxpr(jaxpr, nonzeros)
     n, is_new = len(out_specs), [kind == "res" for kind, _ in done.sources]
-    body = done.forward.jaxpr
-    specs = tuple(region.spread(v.aval) for v in body.outvars[n:])
+    body, spare = done.forward.jaxpr, _spare(jaxpr, in_specs, out_specs)
+    specs = tuple(region.spread(v.aval, spare) for v in body.outvars[n:])
     body = _derived.get(body, n, lambda: leaving(body, n))
     outs = _bind(body, done.forward.consts, primals, region, in_specs, (*out_specs, *specs))
     outs, new = outs[:n], outs[n:]
@@ -194,9 +203,10 @@ def _transpose(
             back, flags = transpose_jaxpr(jaxpr, linear, nonzeros)
             back = _derived.get(back.jaxpr, "types", lambda: _typed(back, jaxpr, linear, flags))
         else:
-            unmentioned = tuple(region.unmentioned(s) for s in in_specs)
-            key = ("unchecked", linear, nonzeros, unmentioned, out_specs)
-            make = lambda: _unchecked_transpose(jaxpr, linear, nonzeros, region, unmentioned, out_specs)
+            spare = _spare(jaxpr, in_specs, out_specs)
+            shared = tuple(tuple(region.unmentioned(s, spare) for s in specs) for specs in (in_specs, out_specs))
+            key = ("unchecked", linear, nonzeros, shared)
+            make = lambda: _unchecked_transpose(jaxpr, linear, nonzeros, region, *shared)
             back, flags = _derived.get(jaxpr, key, make)
     known = [a for a in args if not is_undefined(a)]
     specs = _where(in_specs, [not lin for lin in linear]), _duals(_where(out_specs, nonzeros))
@@ -239,11 +249,11 @@ def _as_varying(ct: Any, wanted: ShapedArray) -> Any:
 
 def _unchecked_transpose(
     jaxpr: Jaxpr, linear: tuple[bool, ...], nonzeros: tuple[bool, ...], region: Region,
-    unmentioned: Sequence[tuple[str, ...]], out_specs: Specs,
+    shared_in: Sequence[tuple[str, ...]], shared_out: Sequence[tuple[str, ...]],
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:  # fmt: skip
     back, flags = transpose_jaxpr(jaxpr, linear, nonzeros)
-    shares = [math.prod(region.mesh._sizes[a] for a in region.unmentioned(s)) for s in _where(out_specs, nonzeros)]
-    sums = _where([u for u, lin in zip(unmentioned, linear) if lin], flags)
+    shares = [math.prod(region.mesh._sizes[a] for a in axes) for axes in _where(shared_out, nonzeros)]
+    sums = _where([axes for axes, lin in zip(shared_in, linear) if lin], flags)
     known = len(back.jaxpr.invars) - len(shares)
 
     def flat(*xs: Any) -> list[Any]:
@@ -337,7 +347,8 @@ def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None
     if not part.saved:
         return None
     n, m = len(body.outvars), len(body.invars)
-    specs = tuple(region.spread(v.aval) for v in part.saved)
+    spare = _spare(body, ins, outs)
+    specs = tuple(region.spread(v.aval, spare) for v in part.saved)
     forward = leaving(Jaxpr((), body.invars, (*body.outvars, *part.saved), part.forward, body.name), n)
     again = Jaxpr((), (*body.invars, *part.saved), results, part.again, body.name)
     again, needed = dce(returning(again, [i >= m for i in range(m + len(specs))]), keep_inputs=False)

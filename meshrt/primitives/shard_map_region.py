@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -105,21 +105,23 @@ class Region(NamedTuple):
         """The axes that are on both sides what they are: Explicit, or Manual of an enclosing region."""
         return axes.difference(self.manual_axes)
 
-    def spread(self, aval: ShapedArray) -> PartitionSpec:
+    def spread(self, aval: ShapedArray, spare: Collection[Hashable]) -> PartitionSpec:
         """The spec with which a value inside leaves whole, to come back later: its first dimension is split over all
-        axes that it varies over. Without types that say so, over all axes of the region.
+        axes that it varies over; without types that say so, over all axes of the region that are not `spare`.
         """
         if not self.check_vma:
-            return PartitionSpec(self.manual_axes)
+            axes = tuple(a for a in self.manual_axes if a not in spare)
+            return PartitionSpec(*[axes] if axes else ())
         axes = tuple(a for a in self.manual_axes if a in aval.vma)
         unreduced, reduced = (s.intersection(self.manual_axes) for s in (unreduced_of(aval), reduced_of(aval)))
         return PartitionSpec(*[axes] if axes else (), unreduced=unreduced, reduced=reduced)
 
-    def unmentioned(self, spec: PartitionSpec) -> tuple[str, ...]:
-        """The axes of the region along which a value that enters or leaves with `spec` is one value."""
-        return tuple(
-            a for a in self.manual_axes if a not in spec.axes and a not in spec.unreduced and a not in spec.reduced
-        )
+    def unmentioned(self, spec: PartitionSpec, spare: Collection[Hashable] = ()) -> tuple[str, ...]:
+        """The axes of the region, those that are `spare` left out, along which a value that enters or leaves with
+        `spec` is one value.
+        """
+        named = {*spec.axes, *spec.unreduced, *spec.reduced, *spare}
+        return tuple(a for a in self.manual_axes if a not in named)
 
     @contextmanager
     def enter(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from meshrt.core.axes import NamedAxis, bind_axes
+from meshrt.core.axes import UNNAMED, NamedAxis, bind_axes
 from meshrt.core.basic.shapes import SplitSize, bring_to_front
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.primitive import Primitive, missing_rule
@@ -119,9 +119,11 @@ def _walk(jaxpr: Jaxpr) -> Iterator[Hashable]:
 
 @contextmanager
 def mapping(axis: MappedAxis) -> Iterator[BatchTrace]:
-    """A trace that maps over `axis`, as the current one, with the axis in scope if it has a name."""
+    """A trace that maps over `axis`, as the current one, with the axis in scope if it has a name or mesh axes."""
     trace = BatchTrace(context.trace, axis)
-    named = () if axis.name is None else (NamedAxis(axis.name, axis.size),)
+    named: tuple[NamedAxis, ...] = ()
+    if axis.name is not None or axis.mesh_axes:
+        named = (NamedAxis(UNNAMED if axis.name is None else axis.name, axis.size, along=axis.mesh_axes),)
     with bind_axes(named), set_trace(trace):
         yield trace
 

@@ -10,7 +10,7 @@ from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
-from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.high import flatten, opened
@@ -40,10 +40,10 @@ def vmap(
       axis_name: the name by which collectives in `fun` call the mapped dimension: `lax.psum(x, axis_name)`.
       axis_size: the size of the mapped dimension, needed only where no argument is mapped.
       spmd_axis_name: the mesh axis, or axes, along which the mapped dimension is split wherever the function
-        constrains a sharding. Not for arguments that are split along Explicit axes where they are mapped.
+        constrains a sharding, in the shard_maps in it and in operations that their users partition.
 
     Raises:
-      ShardingError: both `spmd_axis_name` and a mapped dimension that is split over Explicit axes.
+      ShardingError: `spmd_axis_name`, and a mapped dimension that is split over other, Explicit, axes.
     """
     mesh_axes = as_tuple(spmd_axis_name)
     if isinstance(in_axes, list):
@@ -59,14 +59,14 @@ def vmap(
         size = mapped_size("vmap", fun, avals, dims, axis_size, tree)
         dims = [d if d is None else d % a.ndim for d, a in zip(dims, avals)]
         along = _along(leaves, dims, fun, tree)
-        if mesh_axes and along is not None:
+        if mesh_axes and along is not None and axes_of(along.spec.partitions[0]) != mesh_axes:
             raise errors.ShardingError(
                 "Only one of spmd_axis_name or arrays sharded on `Explicit` mesh axis type is allowed. Got "
                 f"spmd_axis_name={mesh_axes} and arrays sharded on explicit_mesh_axis={along.spec.partitions[0]} for "
                 f"{fun_name(fun)}: {_types(leaves, fun, tree)}. Drop spmd_axis_name: the types say how the dimension "
                 "is split"
             )
-        axis, out_tree = MappedAxis(size, mesh_axes, axis_name, along), []
+        axis, out_tree = MappedAxis(size, mesh_axes if along is None else (), axis_name, along), []
 
         def flat(*values: Any) -> list[Any]:
             inner_args, inner_kwargs = tree_unflatten(tree, values)

@@ -210,6 +210,21 @@ def test_vmap_around_a_partition_function_that_does_not_know_of_it(mesh):
     assert meshrt.jit(twice)(x).sharding.spec[:3] == ("data", None, "model")
 
 
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_vmap_lays_the_dimension_that_it_adds_along_the_axis_that_it_names(mesh, partitioner):
+    batch = np.random.RandomState(2).randn(4, 2, 8, 16).astype(np.float32)
+    x, w = _put(mesh, batch), _put(mesh, W, "model")
+    with config.override(partitioner=partitioner):
+        one = meshrt.jit(meshrt.vmap(project, (0, None), spmd_axis_name="data"))(x[:, 0], w)
+        two = meshrt.vmap(meshrt.vmap(project, (0, None), spmd_axis_name="model"), (0, None), spmd_axis_name="data")
+        both = meshrt.jit(two)(x, _put(mesh, W))
+    np.testing.assert_allclose(one, batch[:, 0] @ W, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(both, batch @ W, rtol=1e-5, atol=1e-5)
+    assert one.sharding.spec == P("data") and both.sharding.spec == P("data", "model")
+    with pytest.raises(errors.UnknownAxisError, match="spmd_axis_name 'z' is no axis"):
+        meshrt.jit(meshrt.vmap(project, (0, None), spmd_axis_name="z"))(x[:, 0], w)
+
+
 def test_where_the_batch_and_the_function_want_one_axis_the_function_gets_it(mesh):
     @custom_partitioning
     def f(x):

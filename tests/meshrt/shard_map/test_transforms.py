@@ -231,3 +231,25 @@ def test_both_partitioners_agree(name):
     mine = make()
     with L.api.config.override(partitioner="xla"):
         same(make(), mine, 3e-4)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_gradients_mapped_along_an_axis_that_the_function_leaves_alone(checked):
+    found = []
+    for L in (ours(), theirs()):
+        P, settings = L.P, {"axis_names": {"x", "y"}, "check_vma": checked}
+        f = over(L, lambda a: L.lax.psum(L.np.sin(a).sum(), "y"), in_specs=P("y"), out_specs=P(), **settings)
+        grad = L.grad(lambda a: L.np.sin(L.jit(f)(a)))
+        found.append([L.jit(L.vmap(g, spmd_axis_name="x"))(A) for g in (grad, L.grad(L.checkpoint(f)))])
+        assert all(g.sharding.spec == P("x", "y") for g in found[-1])
+    same(*found)
+
+
+def test_a_dimension_split_over_an_explicit_axis_may_be_named_too():
+    L = ours()
+    mesh = L.mesh((4, 2), ("x", "y"), "Explicit")
+    a = L.device_put(A, L.NamedSharding(mesh, L.P("x", "y")))
+    f = L.shard_map(lambda a: a * 2, mesh=mesh, in_specs=L.P("y"), out_specs=L.P("y"))
+    assert L.jit(L.vmap(f, spmd_axis_name="x"))(a).sharding.spec == L.P("x", "y")
+    with pytest.raises(ValueError, match="Only one of spmd_axis_name"):
+        L.jit(L.vmap(f, spmd_axis_name="y"))(a)
