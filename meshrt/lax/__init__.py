@@ -1,7 +1,8 @@
 """The operations below NumPy: no implicit broadcasting or promotion, close to StableHLO.
 
 Names and signatures are JAX's. Every family file in `meshrt/primitives` lists its public functions in `__all__`; they
-are collected here, beside what stands above `jit`.
+are collected here, beside what stands above `jit` and the primitives themselves (`add_p`, ...), which programs that
+read Jaxprs compare with.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ import importlib
 import pkgutil
 from typing import Any
 
+import meshrt.core.basic as _basic
 import meshrt.primitives as _primitives
 from meshrt import errors as _errors
+from meshrt.core.primitive import Primitive as _Primitive
 from meshrt.lax.filled import full, full_like
 
 
 def _collect() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for info in sorted(pkgutil.iter_modules(_primitives.__path__), key=lambda m: m.name):
-        module = importlib.import_module(f"{_primitives.__name__}.{info.name}")
-        for name in getattr(module, "__all__", ()):
-            if not name.endswith("_p") and not name.startswith("_"):
-                found[name] = getattr(module, name)
+    for package in (_basic, _primitives):
+        for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+            module = importlib.import_module(f"{package.__name__}.{info.name}")
+            found |= {n: p for n, p in vars(module).items() if n.endswith("_p") and isinstance(p, _Primitive)}
+            if package is _primitives:
+                found |= {n: getattr(module, n) for n in getattr(module, "__all__", ()) if not n.startswith("_")}
     found |= {"full": full, "full_like": full_like}
     return dict(sorted(found.items()))
 
