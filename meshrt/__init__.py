@@ -108,13 +108,15 @@ sharding.auto_axes, sharding.explicit_axes, sharding.reshard = auto_axes, explic
 
 __version__ = "0.1.0"
 
+# Public modules that few programs use: imported when they are asked for, which keeps the start short.
+_LATER = frozenset(["ffi", "scipy"])
+
 
 if not TYPE_CHECKING:  # a checker reports names that do not exist
 
     def __getattr__(name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name == "ffi":
-            # Start-up time: few programs call functions of other languages. (`from meshrt import` would ask here.)
-            return importlib.import_module("meshrt.ffi")
+        if name in _LATER:
+            return importlib.import_module(f"meshrt.{name}")  # (`from meshrt import` would ask here)
         raise errors.MissingFunctionError(f"meshrt.{name} is not implemented; meshrt has {', '.join(__all__)}")

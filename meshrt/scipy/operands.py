@@ -1,0 +1,43 @@
+"""Operands of SciPy's functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.types import aval_of
+from meshrt.numpy.arrays import asarray
+from meshrt.numpy.operands import promote_inexact
+
+__all__ = ["floating", "inexact", "single_or_double"]
+
+
+def inexact(name: str, *operands: Any) -> tuple[Any, ...]:
+    """Operands as arrays of one floating or complex dtype and of one shape (scalars stay scalars)."""
+    return tuple(map(asarray, promote_inexact(name, *operands)))
+
+
+def floating(name: str, *operands: Any) -> tuple[Any, ...]:
+    """Operands as arrays of one floating dtype and of one shape.
+
+    Raises:
+      ArgumentValueError: one is complex.
+    """
+    found = inexact(name, *operands)
+    if dtypes.issubdtype(found[0].dtype, np.complexfloating):
+        raise errors.ArgumentValueError(f"{name} does not support complex-valued inputs; take jnp.real of them before")
+    return found
+
+
+def single_or_double(name: str, x: Any) -> Any:
+    """An array of float32 or float64.
+
+    Raises:
+      ArgumentTypeError: it is of another dtype.
+    """
+    dtype = aval_of(x).dtype
+    if dtype not in (np.float32, np.float64):
+        raise errors.ArgumentTypeError(f"{name}: x.dtype={dtype} is not supported; convert it to float32 or float64")
+    return asarray(x)
