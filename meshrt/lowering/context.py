@@ -7,7 +7,7 @@ A lowering rule is `lower(ctx, eqn, *operands) -> Ref` (a sequence of Refs for p
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,8 @@ class ModuleLowering:
     `mesh` is the mesh of the program, None where no value has a sharding; `meshes` maps each AbstractMesh to its
     `sdy.mesh` symbol; `is_export` asks for the forms that older consumers understand. `customs` holds, by their keys in
     the text, what is to be known of operations that their users partition; `callbacks` are what the program calls back,
-    by index (see `meshrt.primitives.callback`), `inspections` the values that somebody asks the sharding of.
+    by index (see `meshrt.primitives.callback`), `callers` where devices that are named for it stand among the
+    program's, `inspections` the values that somebody asks the sharding of.
     """
 
     def __init__(self, name: str, platform: str = "cpu", is_export: bool = False):
@@ -56,7 +57,8 @@ class ModuleLowering:
         self._pins: dict[tuple[Any, ...], str] = {}
         self.callbacks: list[Any] = []
         self.inspections: list[Any] = []
-        self._maximal = ""
+        self.callers: Mapping[Any, int] = {}
+        self._maximal: dict[int, str] = {}
         self._names: dict[str, int] = {}
         self._locations: dict[tuple[Source, str], str] = {}
 
@@ -115,12 +117,13 @@ class ModuleLowering:
             self.writer.preamble.append(f"sdy.mesh @{symbol} = {mesh_to_sdy_text(mesh)}")
         return symbol
 
-    def on_first_device(self) -> str:
-        """The sharding of a value that stands on device 0 alone: over a mesh of its own, declared on first use."""
-        if not self._maximal:
-            self._maximal = "maximal_mesh_0"
-            self.writer.preamble.append(f"sdy.mesh @{self._maximal} = {mesh_text((), (0,))}")
-        return sharding_text(self._maximal, ())
+    def on_one_device(self, place: int) -> str:
+        """The sharding of a value that stands on one device of the program alone: over a mesh of its own, declared on
+        first use."""
+        if place not in self._maximal:
+            self._maximal[place] = f"maximal_mesh_{place}"
+            self.writer.preamble.append(f"sdy.mesh @{self._maximal[place]} = {mesh_text((), (place,))}")
+        return sharding_text(self._maximal[place], ())
 
     def outlined(self, jaxpr: Jaxpr, name: str, manual: AbstractMesh | None = None) -> str:
         """The symbol of a private function for `jaxpr` (one per Jaxpr object and manual region around its calls)."""

@@ -69,17 +69,19 @@ def lower_module(
     platform: str,
     keep_unused: bool = False,
     is_export: bool = False,
+    callers: Mapping[Any, int] | None = None,
 ) -> LoweredModule:
     """Lowers a program to global StableHLO annotated with `sdy` shardings.
 
     `jaxpr` is free of dead code, `needed` flags the arguments that it uses, and `consts` are the values of its
     constvars. `mesh` is the AbstractMesh of the computation (None for a single device), in which the meshes of
     all shardings can be written (see `meshrt.sharding.common`); arguments that nothing uses
-    are dropped unless `keep_unused`.
+    are dropped unless `keep_unused`. `callers` has, of the devices that are named to make calls, the places among the
+    program's devices.
     """
     kept = [i for i, n in enumerate(needed) if n or keep_unused]
     lowering = ModuleLowering(name, platform, is_export)
-    lowering.mesh = mesh
+    lowering.mesh, lowering.callers = mesh, callers or {}
     symbol = lowering.mesh_symbol(mesh) if mesh is not None else None
     partitions = mesh.size if mesh is not None else 1
     lowering.writer.attributes = f"mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32"

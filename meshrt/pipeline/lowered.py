@@ -10,6 +10,7 @@ from meshrt import errors
 from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
+from meshrt.primitives.sharding import Caller, placements_of
 from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.sharding.mesh import AbstractMesh
@@ -36,8 +37,16 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             in_order(record.live), record.needed, record.closed.consts, _module_name(record.fun_name),
             mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
             donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
-            keep_unused=request.keep_unused,
+            keep_unused=request.keep_unused, callers=_callers(record, request),
         )  # fmt: skip
+
+
+def _callers(record: TraceRecord, request: LoweringRequest) -> dict[Any, int]:
+    """The places of devices that the function names to make calls."""
+    if not request.callers:
+        return {}
+    named = [place.device for place in placements_of(record.live) if isinstance(place, Caller)]
+    return dict(zip(named, request.callers, strict=True))
 
 
 def _known(dialect: str | None) -> str:

@@ -19,7 +19,7 @@ from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
 from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.pipeline.written import End, Written, written
-from meshrt.primitives.sharding import abstract_sharding
+from meshrt.primitives.sharding import Caller, abstract_sharding
 from meshrt.runtime import backend
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
@@ -317,7 +317,7 @@ class Wanted:
         for place, (called, where) in places.items():
             if isinstance(place, Mesh):
                 self.add_mesh(place, f"{called} at {where}")
-            elif not isinstance(place, AbstractMesh):
+            elif not isinstance(place, AbstractMesh | Caller):
                 self.add_device(place.device_assignment[0], f"{called} at {where}")
         for place, (called, where) in places.items():
             if isinstance(place, AbstractMesh):
@@ -344,9 +344,26 @@ class Wanted:
         outs = tuple(None if s is None else canonical(s, a) for s, a in zip(asked, record.closed.out_avals))
         request = LoweringRequest(
             mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
-            tuple(self.meshes) if len(self.meshes) > 1 else (),
+            tuple(self.meshes) if len(self.meshes) > 1 else (), self._callers(places, placement),
         )  # fmt: skip
         return placement, request, self._written(record, asked)
+
+    def _callers(self, places: Mapping[Any, tuple[str, Any]], placement: Placement) -> tuple[int, ...]:
+        """Where the devices that make calls stand among those of the program."""
+        found = []
+        for place, (called, where) in places.items():
+            if not isinstance(place, Caller):
+                continue
+            devices = placement.devices
+            if devices is None or place.device not in devices:
+                which = "of a mesh without devices" if devices is None else f"{[d.id for d in devices]}"
+                raise errors.ArgumentValueError(
+                    f"Sharding provided to {called} at {where} specifies a device {place.device} that is not in the "
+                    f"device assignment of {self.function.name}, which runs on the devices {which}; name one of them, "
+                    "or leave sharding= out, and the first one calls"
+                )
+            found.append(devices.index(place.device))
+        return tuple(found)
 
     def _written(self, record: TraceRecord, asked: tuple[NamedSharding | None, ...]) -> Written:
         keep_unused = self.function.options.keep_unused

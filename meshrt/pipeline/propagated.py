@@ -193,7 +193,25 @@ def annotated_for_xla(result: propagation.Propagated, uneven: bool) -> str:
     if uneven:
         raise _no_uneven("partitioner", "XLA's one knows no arguments and results of parts that differ in size")
     # XLA's importer knows constraints but not reshards; for closed shardings they mean the same.
-    return _each_result_constrained(_RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text()))
+    text = _each_result_constrained(_RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text()))
+    return _each_result_whole(text)
+
+
+_MESH = re.compile(r"sdy\.mesh @([\w$.-]+) = <\[\"")
+_UNSAID = re.compile(r'(tensor<((?:\d+x)*)(?:[^<>]|<[^<>]*>)*> \{jax\.result_info = "(?:[^"\\]|\\.)*")\}')
+
+
+def _each_result_whole(text: str) -> str:
+    """Results of which no sharding is said, said to be replicated where something stands on one device alone: XLA
+    would leave its results there, and zeros on the others."""
+    mesh = _MESH.search(text)
+    if mesh is None or "= <[], device_ids=[" not in text:
+        return text
+    head, main, rest = text.partition("func.func public @main(")
+    line, end, body = rest.partition("\n")
+    arguments, arrow, results = line.rpartition(") -> (")
+    whole = lambda m: f"{m[1]}, sdy.sharding = #sdy.sharding<@{mesh[1]}, [{', '.join(['{}'] * m[2].count('x'))}]>}}"
+    return "".join((head, main, arguments, arrow, _UNSAID.sub(whole, results), end, body))
 
 
 _SEVERAL = re.compile(r"( *)(%[\w$.-]+):(\d+) = sdy\.manual_computation\(.*out_shardings=\[(.*)\] manual_axes=")

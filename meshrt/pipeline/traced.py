@@ -67,6 +67,7 @@ class LoweringRequest(NamedTuple):
     """The key of lowering: everything that decides its text, beside the trace. No device stands in it.
 
     `views` are the meshes that the shardings are over where they are several: `mesh` is their common mesh then.
+    `callers` are the places, among the devices of the program, of those that the function names to make calls.
     """
 
     mesh: AbstractMesh | None
@@ -76,6 +77,7 @@ class LoweringRequest(NamedTuple):
     platform: str
     keep_unused: bool = False
     views: tuple[AbstractMesh, ...] = ()
+    callers: tuple[int, ...] = ()
 
     @property
     def uneven(self) -> bool:

@@ -4,8 +4,9 @@
     pure_callback[callback result_avals vmap_method] operands...  ->  results...
     io_callback[callback ordered result_avals threaded] (token) operands...  ->  (token) results...
 
-All three lower to one custom call, which XLA's runtimes on CPUs and GPUs know by name. It stands on device 0 (a
-*maximal* sharding): the partitioner gathers its operands, lets device 0 call, and hands everybody the results. Inside a
+All three lower to one custom call, which XLA's runtimes on CPUs and GPUs know by name. It stands on one
+device, the first or the one that `sharding=` names (a *maximal* sharding): the partitioner gathers its operands, lets
+that device call, and hands everybody the results. Inside a
 manual computation each device calls for itself. `threaded` calls carry the token of `meshrt.transforms.ordering`.
 """
 
@@ -29,10 +30,12 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.control import scan
 from meshrt.primitives.reshard import reshard
+from meshrt.primitives.sharding import Caller
 from meshrt.primitives.slice import index_in_dim
 from meshrt.runtime.array import Array
 from meshrt.runtime.callbacks import HostCallback, checked_results, local_cpu
 from meshrt.runtime.transfer import from_numpy, put_value
+from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import fun_name
@@ -118,7 +121,8 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> Sequence[Ref]:
         f"has_side_effect = {'true' if eqn.effects else 'false'}, operand_layouts = {_layouts(in_avals)}, "
         f"result_layouts = {_layouts(out_avals)}"
     )
-    return ctx.ops("stablehlo.custom_call", operands, out_avals, attrs, discardable=_placed(ctx, len(out_avals)))
+    placed = _placed(ctx, eqn, len(out_avals))
+    return ctx.ops("stablehlo.custom_call", operands, out_avals, attrs, discardable=placed)
 
 
 def _discarding(function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
@@ -136,13 +140,20 @@ def _layouts(avals: Sequence[ShapedArray]) -> str:
     return f"[{', '.join(['dense<> : tensor<0xindex>' if n == 0 else one(n) for n in ranks])}]"
 
 
-def _placed(ctx: LoweringContext, num_results: int) -> str:
-    """The sharding of a call that stands on device 0: one entry for each result, or one for a call without any."""
+def _placed(ctx: LoweringContext, eqn: Eqn, num_results: int) -> str:
+    """The sharding of a call that stands on one device: one entry for each result, or one for a call without any."""
+    device = eqn.params.get("device")
+    if ctx.manual is not None and device is not None:
+        raise errors.UnsupportedError(
+            f"callbacks do not support specifying sharding inside spmd computations: {eqn.params['callback'].api} of "
+            f"{eqn.params['callback'].__name__} at {eqn.source} stands in a shard_map, where each device calls for "
+            "itself; leave sharding= out"
+        )
     if ctx.module.mesh is None or ctx.manual is not None:
         return ""
-    return (
-        f"sdy.sharding = #sdy.sharding_per_value<[{', '.join([ctx.module.on_first_device()] * max(1, num_results))}]>"
-    )
+    place = 0 if device is None else ctx.module.callers[device]
+    texts = ", ".join([ctx.module.on_one_device(place)] * max(1, num_results))
+    return f"sdy.sharding = #sdy.sharding_per_value<[{texts}]>"
 
 
 def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[list[Eqn], Atom]:
@@ -303,6 +314,10 @@ def _batch_io(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[
     return _one_by_one(functools.partial(io_callback_p.bind, **params), args, dims)
 
 
+def _caller(api: str) -> Callable[[dict[str, Any]], tuple[str, Any]]:
+    return lambda params: (api, Caller(params["device"]) if "device" in params else None)
+
+
 debug_callback_p: Primitive = Primitive(
     "debug_callback", lambda *avals, threaded, **_: _with_token(threaded, ()), lower=_lower, jvp=_debug_jvp,
     transpose=lambda cts, *operands, **_: [None] * len(operands), batch=_batch_debug, effects=_debug_effects,
@@ -313,13 +328,14 @@ pure_callback_p: Primitive = Primitive(
     "pure_callback", _pure_infer, lower=_lower,
     jvp=_no_derivative(lambda: pure_callback_p, _PURE.format("JVP", "jvp")),
     transpose=_no_transpose(_PURE.format("transpose", "vjp")), batch=_batch_pure, impl=_evaluate,
-    multiple_results=True, cache_types=False,
+    multiple_results=True, cache_types=False, place=_caller("pure_callback"),
 )  # fmt: skip
 _IO = "IO callbacks do not support {}. Use `meshrt.debug.callback` to look at values, or define a custom derivative."
 io_callback_p: Primitive = Primitive(
     "io_callback", lambda *avals, result_avals, threaded, **_: _with_token(threaded, result_avals), lower=_lower,
     jvp=_no_derivative(lambda: io_callback_p, _IO.format("JVP")), transpose=_no_transpose(_IO.format("transpose")),
     batch=_batch_io, effects=_io_effects, thread=_thread, impl=_evaluate, multiple_results=True, cache_types=False,
+    place=_caller("io_callback"),
 )  # fmt: skip
 
 
@@ -365,12 +381,17 @@ def _results(result_shape_dtypes: Any, api: str) -> tuple[tuple[ShapedArray, ...
     return tuple(avals), tree
 
 
-def _refuse_sharding(sharding: Any, api: str) -> None:
-    if sharding is not None:
+def _calling(sharding: Any, api: str) -> dict[str, Any]:
+    """The parameter that names the device which calls, if one is named."""
+    if sharding is None:
+        return {}
+    alone = isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) and sharding.mesh.size == 1
+    if not alone and not isinstance(sharding, SingleDeviceSharding):
         raise errors.UnsupportedError(
-            f"{api}(sharding={sharding!r}): programs are bound to devices when they are loaded, so none can be named "
-            "in them; leave sharding= out, and the first device of the program calls back"
+            f"{api} only supports SingleDeviceSharding, but got {type(sharding)}: {sharding!r}. One device calls for "
+            "all; name it with meshrt.sharding.SingleDeviceSharding(device)"
         )
+    return {"device": sharding.device_assignment[0]}
 
 
 def pure_callback(
@@ -386,14 +407,16 @@ def pure_callback(
       callback: takes `args` and `kwargs` with Arrays on a CPU device as leaves; returns arrays (Arrays, NumPy's,
         scalars) in the structure, of the shapes and the dtypes of `result_shape_dtypes`.
       result_shape_dtypes: a pytree of things with `shape` and `dtype`.
-      sharding: not supported; the first device of the program calls.
+      sharding: a SingleDeviceSharding of the device that calls, one of the program's; by default the first one.
+        Evaluated outside of programs nobody asks for it.
       vmap_method: how it is mapped: "sequential" and "sequential_unrolled" call it for each element, "expand_dims"
         once, with a dimension of size 1 in front of operands that are not mapped, "broadcast_all" once, with all
         operands repeated, "legacy_vectorized" once, with unmapped operands as they are.
 
     Raises:
       DifferentiationError: it is differentiated; use custom_jvp or custom_vjp around it.
-      UnsupportedError: it is mapped without a `vmap_method`.
+      UnsupportedError: it is mapped without a `vmap_method`; `sharding` is another one, or inside `shard_map`.
+      ArgumentValueError: when it is compiled, `sharding` names a device that the program does not run on.
       CallbackError: `callback` raised, when the program runs.
 
     >>> import meshrt, numpy as np
@@ -405,12 +428,13 @@ def pure_callback(
         raise errors.ArgumentValueError(
             f"vmap_method must be one of the allowed methods {list(_VMAP_METHODS)}, but got: {vmap_method}"
         )
-    _refuse_sharding(sharding, "pure_callback")
+    placed = _calling(sharding, "pure_callback")
     leaves, tree = tree_util.tree_flatten((opened(args), opened(kwargs)))
     avals, out_tree = _results(result_shape_dtypes, "pure_callback")
     outs = pure_callback_p.bind(
-        *leaves, callback=Callback(callback, tree, "pure_callback"), result_avals=avals, vmap_method=vmap_method
-    )
+        *leaves, callback=Callback(callback, tree, "pure_callback"), result_avals=avals, vmap_method=vmap_method,
+        **placed,
+    )  # fmt: skip
     return tree_util.tree_unflatten(out_tree, outs)
 
 
@@ -436,7 +460,7 @@ def io_callback(
     >>> seen
     [2.0]
     """
-    _refuse_sharding(sharding, "io_callback")
+    placed = _calling(sharding, "io_callback")
     leaves, tree = tree_util.tree_flatten((opened(args), opened(kwargs)))
     avals, out_tree = _results(result_shape_dtypes, "io_callback")
     # In a manual region each device may get another answer.
@@ -444,6 +468,6 @@ def io_callback(
     avals = tuple(a.update(vma=vma) for a in avals) if vma else avals
     outs = io_callback_p.bind(
         *leaves, callback=Callback(callback, tree, "io_callback"), result_avals=avals, ordered=bool(ordered),
-        threaded=None,
+        threaded=None, **placed,
     )  # fmt: skip
     return tree_util.tree_unflatten(out_tree, outs)

@@ -16,6 +16,7 @@ where values are moved one by one, nothing in a program, which runs where its ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -193,7 +194,14 @@ device_put_p = _annotation(
 _placements: WeakCache = WeakCache()
 
 
-def placements_of(jaxpr: Jaxpr) -> dict[Mesh | AbstractMesh | SingleDeviceSharding, tuple[str, Source]]:
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A device that makes a call for all. It is one of the program's and does not say where that runs."""
+
+    device: Any
+
+
+def placements_of(jaxpr: Jaxpr) -> dict[Mesh | AbstractMesh | SingleDeviceSharding | Caller, tuple[str, Source]]:
     """The meshes and single devices that a Jaxpr and the Jaxprs inside it name.
 
     With each one the function that named it first and the user's line.
