@@ -21,6 +21,7 @@ from meshrt.primitives.shard_map_arguments import as_specified, check_sums_named
 from meshrt.primitives.shard_map_chain import chain_of
 from meshrt.primitives.shard_map_region import Region
 from meshrt.primitives.shard_map_specs import check_divisible, check_ranks, check_replicated, check_specs, check_sums
+from meshrt.primitives.shard_map_values import ReadableTrace
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import context_source, get_abstract_mesh
@@ -67,7 +68,8 @@ def shard_map(
       reshard_inputs: arguments whose types have other specs than in_specs (Explicit axes) are resharded; otherwise that
         is an error.
 
-    The call is compiled as one program, also outside of `jit`.
+    The call is compiled as one program, also outside of `jit`; there `f` may ask for values that are the same on all
+    devices (`if lax.psum(x, "x") > 0:`), for which the part before is run.
 
     Raises:
       ShardingTypeError: a spec that is none. UnknownAxisError, DuplicateAxisError, RankMismatchError, IndivisibleError:
@@ -170,11 +172,21 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
     else:
         evaluate = jit(apply)
 
+    reads_values = False  # whether the function asked for values before: it does not become one program
+
     @functools.wraps(fun)
     def wrapped(*args: Any) -> Any:
-        if current_trace() is EVAL:
-            return evaluate(*args)
-        return _staged(mapped, args)
+        nonlocal reads_values
+        if current_trace() is not EVAL:
+            return _staged(mapped, args)
+        if not reads_values:
+            try:
+                return evaluate(*args)
+            except errors.ConcretizationError:
+                pass  # once more, with values
+        out = _staged(mapped, args, True)
+        reads_values = True
+        return out
 
     return wrapped
 
@@ -262,8 +274,11 @@ def _no_devices(mapped: _Mapped, path: Any, x: Any) -> errors.ArgumentValueError
     )
 
 
-def _apply(mapped: _Mapped, args: tuple[Any, ...]) -> Any:
-    """Stages the function for shards of the arguments and applies the primitive, in the current trace."""
+def _apply(mapped: _Mapped, args: tuple[Any, ...], is_readable: bool = False) -> Any:
+    """Stages the function for shards of the arguments and applies the primitive, in the current trace.
+
+    `is_readable`: the arguments are values, and so are those in the function that are the same on all devices.
+    """
     region = _region(mapped)
     args = opened(args)
     leaves, tree = tree_util.tree_flatten(args)
@@ -283,7 +298,8 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...]) -> Any:
     arrays = [x for x, a in zip(leaves, is_array) if a]
     flat_in = tuple(s for s in specs if s is not None)
     local = [region.local(s, a) for s, a in zip(flat_in, [a for a in avals if a is not None])]
-    staged = _stage(mapped, region, tree, leaves, is_array, local)
+    trace = ReadableTrace(fun_name(mapped.fun), region, arrays, flat_in) if is_readable else None
+    staged = _stage(mapped, region, tree, leaves, is_array, local, trace)
     flat_out = _out_specs(mapped, region, staged, lambda i: _argument(args, is_array, flat_in, i - len(staged.consts)))
     outs = shard_map_p.bind(
         *staged.consts, *arrays, jaxpr=staged.jaxpr, region=region,
@@ -320,7 +336,7 @@ def _flat_specs(mapped: _Mapped, args: Any) -> list[Any]:
 
 def _stage(
     mapped: _Mapped, region: Region, tree: Any, leaves: Sequence[Any], is_array: Sequence[bool],
-    avals: Sequence[ShapedArray],
+    avals: Sequence[ShapedArray], trace: ReadableTrace | None,
 ) -> Staged:  # fmt: skip
     static = [x for x, a in zip(leaves, is_array) if not a]
 
@@ -344,7 +360,7 @@ def _stage(
         else:
             kind = (*kind, values)
     with region.enter():
-        return stage(call, tree_util.tree_structure(tuple(avals)), avals, owner, kind)
+        return stage(call, tree_util.tree_structure(tuple(avals)), avals, owner, kind, trace=trace)
 
 
 def _key(specs: Any) -> Any:

@@ -242,6 +242,9 @@ class JaxprTracer(Tracer):
     def __init__(self, trace: JaxprTrace, var: Var, where: Any):
         self._trace, self.aval, self._var, self.source = trace, var.aval, var, where
 
+    def concrete(self) -> Any:
+        return self._trace.value_of(self)
+
     def origin(self) -> str:
         if isinstance(self.source, str):
             return f"is {self.source} of {self._trace.name}"
@@ -270,6 +273,10 @@ class JaxprTrace(Trace):
         if aval.is_high:
             self.is_high = True
         return JaxprTracer(self, Var(aval), where)
+
+    def value_of(self, tracer: JaxprTracer) -> Any:
+        """The array that a tracer stands for, None where it is not known before the program runs."""
+        return None
 
     def atom(self, value: Any) -> Atom:
         """The variable or literal for an operand."""
@@ -361,9 +368,11 @@ def trace_to_jaxpr(
     name: str = "",
     arg_names: Sequence[str] = (),
     requires_low: bool = True,
+    trace: JaxprTrace | None = None,
 ) -> ClosedJaxpr:
-    """Stages `fun`, a function of flat arrays that returns a flat sequence of arrays."""
-    trace = JaxprTrace(name, requires_low)
+    """Stages `fun`, a function of flat arrays that returns a flat sequence of arrays; in `trace`, if one is given."""
+    if trace is None:
+        trace = JaxprTrace(name, requires_low)
     names = arg_names or [f"argument {i}" for i in range(len(in_avals))]
     args = [trace.argument(a, n) for a, n in zip(in_avals, names)]
     try:

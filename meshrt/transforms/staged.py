@@ -12,7 +12,7 @@ from typing import Any
 from meshrt import config, errors, tree_util
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
-from meshrt.core.trace import Tracer, trace_to_jaxpr
+from meshrt.core.trace import JaxprTrace, Tracer, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding._state import context as mesh_context
 from meshrt.transforms.arguments import fun_name
@@ -45,15 +45,19 @@ def stage(
     owner: Any = None,
     kind: Any = "",
     entries: dict[Any, Staged] | None = None,
+    trace: JaxprTrace | None = None,
 ) -> Staged:
     """Stages `fun(*tree_unflatten(in_tree, leaves))` at the types `in_avals`.
 
     The result is kept for the next call with the same function object and types, unless the function has captured
     tracers, which live only as long as the enclosing trace. Where `fun` is a wrapper made on the fly, `owner` is the
-    user's function that determines it together with `kind`. `entries` are an owner's own table.
+    user's function that determines it together with `kind`. `entries` are an owner's own table. In a `trace` of the
+    caller's own the function is staged each time.
     """
     owner = fun if owner is None else owner
     name = fun_name(owner)
+    if trace is not None:
+        return _stage(fun, in_tree, in_avals, name, trace)
     key = (kind, in_tree, tuple(in_avals), config.trace_key(), mesh_context.abstract, axes_in_scope())
     if entries is None:
         try:
@@ -68,7 +72,9 @@ def stage(
     return staged
 
 
-def _stage(fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray], name: str) -> Staged:
+def _stage(
+    fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray], name: str, trace: JaxprTrace | None = None
+) -> Staged:
     out_tree = None
 
     def flat(*leaves: Any) -> list[Any]:
@@ -78,7 +84,7 @@ def _stage(fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray
             _require_array(leaf, path, name)
         return [leaf for _, leaf in paths]
 
-    closed = hoist_consts(trace_to_jaxpr(flat, in_avals, name))
+    closed = hoist_consts(trace_to_jaxpr(flat, in_avals, name, trace=trace))
     return Staged(closed.jaxpr, closed.consts, out_tree)
 
 
