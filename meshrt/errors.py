@@ -15,6 +15,7 @@ __all__ = [
     "AxisError",
     "BackendError",
     "CallbackError",
+    "ClosedOverError",
     "CompileCacheError",
     "CompileError",
     "CompileOnlyError",
@@ -195,7 +196,15 @@ class NonAddressableError(MeshrtError, RuntimeError):
 
 
 class LeakedTracerError(MeshrtError, TypeError):
-    """A traced value is used outside the function call that it belongs to."""
+    """A traced value is used outside the function call that it belongs to: `tracer`, where one is known."""
+
+    def __init__(self, message: str, tracer: Any = None):
+        super().__init__(message)
+        self.tracer = tracer
+
+
+class ClosedOverError(DifferentiationError, LeakedTracerError):
+    """A function with custom derivatives closes over a value with respect to which it is differentiated."""
 
 
 class ConcretizationError(MeshrtError, TypeError):

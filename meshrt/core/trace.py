@@ -25,6 +25,7 @@ from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal
 from meshrt.core.manual import ManualAxisType
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, aval_of, register_aval
+from meshrt.dtypes import float0
 
 if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
@@ -211,7 +212,8 @@ def leaked(tracer: Tracer, primitive: Primitive | None = None) -> errors.LeakedT
     return errors.LeakedTracerError(
         f"a traced value of type {tracer.aval.str_short()} was used{use} after the function that was being traced had "
         f"returned{'; it ' + made if made else ''}. Return the value from the function instead of storing it in a "
-        "global, an attribute or a container"
+        "global, an attribute or a container",
+        tracer,
     )
 
 
@@ -290,7 +292,7 @@ class JaxprTrace(Trace):
                 raise leaked(value)
         elif isinstance(value, _SCALARS):
             return self.literal(value)
-        elif isinstance(value, np.ndarray) and value.ndim == 0:
+        elif isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype != float0:
             return self.literal(value[()])
         entry = self.consts.get(id(value))
         if entry is None:

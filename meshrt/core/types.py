@@ -247,9 +247,12 @@ class ShapedArray(AbstractValue):
         """The type of the buffer that holds the value.
 
         PRNG keys are `uint32[..., 2]`; the dimension of a key is beyond the spec of a sharding, so it is not split.
+        Tangents of integers (float0), which hold nothing, are booleans.
         """
         if self._physical is None:
             self._physical = self
+            if self.dtype == dtypes.float0:
+                self._physical = ShapedArray(self.shape, np.dtype(bool), False, self.sharding, self.vma)
             if isinstance(self.dtype, dtypes.ExtendedDType):
                 shape = self.shape + self.dtype.physical_suffix
                 self._physical = ShapedArray(shape, self.dtype.physical_dtype, False, self.sharding, self.vma)

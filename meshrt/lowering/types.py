@@ -42,8 +42,6 @@ def mlir_type(aval: ShapedArray) -> str:
     if aval.mlir is None:
         physical = aval.physical()
         dims = "".join([f"{d}x" for d in physical.shape])
-        if physical.dtype.name == "float0":
-            raise errors.UnsupportedError("float0 (the tangent type of integers) has no elements to lower")
         aval.mlir = f"tensor<{dims}{element_type(physical.dtype)}>"
     return aval.mlir
 
@@ -70,7 +68,8 @@ def splat(value: Any, aval: ShapedArray) -> str:
 
 def dense(array: np.ndarray) -> str:
     """The attribute `dense<...> : type` of an array."""
-    aval = ShapedArray(array.shape, array.dtype)
+    aval = ShapedArray(array.shape, array.dtype).physical()
+    array = array if array.dtype == aval.dtype else np.zeros(aval.shape, aval.dtype)
     if array.size == 0:
         return f"dense<> : {mlir_type(aval)}"
     if array.size == 1 or (array.size < 1 << 16 and (array == array.flat[0]).all()):

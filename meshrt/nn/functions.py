@@ -26,7 +26,7 @@ from meshrt.numpy.operands import (
 from meshrt.numpy.selection import where as select
 from meshrt.primitives.reduce import reduce_max_p
 from meshrt.primitives.reshape import iota_p
-from meshrt.transforms.custom_derivatives import custom_jvp
+from meshrt.transforms.custom_jvp import fused_custom_jvp
 
 __all__ = ["log1mexp", "log_softmax", "logmeanexp", "logsumexp", "one_hot", "softmax", "standardize"]
 
@@ -54,7 +54,7 @@ def _shifted(x: Any, axes: tuple[int, ...], where: Any) -> Any:
 def _softmax_over(axes: tuple[int, ...]) -> Any:
     """softmax over ``axes`` with its short derivative: y * (t - sum(y * t))."""
 
-    @custom_jvp
+    @fused_custom_jvp
     def softmax(x: Any) -> Any:
         powers = el.exp_p.bind(_shifted(x, axes, None))
         return el.div_p.bind(powers, _along(x, rd.sum(powers, axes), axes))
@@ -190,7 +190,7 @@ def log1mexp(x: Any) -> Any:
     return _log1mexp(asarray(promote_inexact("log1mexp", x)[0]))
 
 
-@custom_jvp
+@fused_custom_jvp
 def _log1mexp(x: Any) -> Any:
     near = uf.log(uf.negative(uf.expm1(uf.negative(x))))
     far = uf.log1p(uf.negative(uf.exp(uf.negative(x))))

@@ -17,7 +17,7 @@ from meshrt.numpy.choose import choose
 from meshrt.numpy.operands import broadcast_to_shape, operand, promote_inexact, scalar_like
 from meshrt.numpy.pointwise import arctan2
 from meshrt.numpy.ufuncs import imag, isposinf, logical_or, real, real_only, strong_scalar
-from meshrt.transforms.custom_derivatives import custom_jvp
+from meshrt.transforms.custom_jvp import fused_custom_jvp
 
 __all__ = [
     "angle", "deg2rad", "degrees", "heaviside", "hypot", "log2", "log10", "logaddexp", "logaddexp2",
@@ -71,7 +71,7 @@ def _with_weights(exponential: Primitive, scale: float) -> Callable[[Any, Any], 
     """`_sum_of_powers` of one base, whose derivative is base ** (operand - result): also for equal operands, where
     the larger of them and the absolute value of their difference have no derivative."""
 
-    @custom_jvp
+    @fused_custom_jvp
     def function(x: Any, y: Any) -> Any:
         return _sum_of_powers(x, y, exponential, scale)
 
@@ -106,7 +106,7 @@ def hypot(x: Any, y: Any, /) -> Any:
     return choose(infinite, scalar_like(out, np.inf), out)
 
 
-@functools.partial(custom_jvp, nondiff_argnums=(0,))
+@functools.partial(fused_custom_jvp, nondiff_argnums=(0,))
 def _sinc_at_zero(order: int, x: Any) -> Any:
     """Derivative number `order` of sin(x) / x at 0, shaped like x: (-1)^(order/2) / (order + 1), or 0 if it is odd."""
     value = 0.0 if order % 2 else (-1.0) ** (order // 2) / (order + 1)

@@ -9,7 +9,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt import config, errors
+import numpy as np
+
+from meshrt import config, dtypes, errors
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.nonfinite import explainer
 from meshrt.pipeline.structures import builder, only
@@ -36,8 +38,8 @@ class Entry:
     """
 
     __slots__ = (
-        "after", "build", "consts", "direct", "donated", "kept", "launch", "moves", "name", "out_tree", "parted",
-        "plain", "record", "several", "signatures",
+        "after", "build", "consts", "direct", "donated", "empty", "kept", "launch", "moves", "name", "out_tree",
+        "parted", "plain", "record", "several", "signatures",
     )  # fmt: skip
 
     def __init__(self, name: str, loaded: Loaded, leaves: Sequence[Any], committed: bool, written: Written | None):
@@ -76,7 +78,9 @@ class Entry:
         ]  # fmt: skip
         # The common case: every argument is used, in its place, nothing is captured, and results stay where they are.
         self.several = len(loaded.devices) > 1
-        in_order = not self.moves and not self.after
+        # Results that hold nothing, which are given to the host as zeros of float0.
+        self.empty = [(i, a.shape) for i, a in enumerate(avals) if a.dtype == dtypes.float0]
+        in_order = not self.moves and not self.after and not self.empty
         self.plain = len(program.kept) == len(leaves) and in_order and not self.consts
         self.build = builder(record.out_tree)
         checked = config.settings.debug_nans or config.settings.debug_infs
@@ -156,6 +160,8 @@ class Entry:
                         given[i]._give_up(fate)
         for i, target, layout in self.after:
             outs[i] = relayout(reshard(outs[i], target, explicit=True), layout)
+        for i, shape in self.empty:
+            outs[i] = np.zeros(shape, dtypes.float0)
         return outs
 
     def _unshared(self, leaves: Sequence[Any]) -> list[Any]:

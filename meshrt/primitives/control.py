@@ -57,7 +57,7 @@ def scan(
       xs: a pytree of arrays with one leading size, or None for `length` iterations without input.
       length: the number of iterations; needed only when `xs` has no arrays.
       reverse: goes from the last slice to the first; ys stand at the places of their xs.
-      unroll: how many iterations one trip of the compiled loop makes (True: all).
+      unroll: how many iterations one trip of the compiled loop makes (True or 0: all).
 
     Raises:
       ArgumentTypeError: the carry changes structure, shape or dtype, or `f` returns no pair.
@@ -179,9 +179,9 @@ def _listed_sizes(xs: Any, sizes: Sequence[int], expected: int, most: int = 8) -
 def unroll_factor(unroll: int | bool, length: int) -> int:
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
-    if unroll < 1:
-        raise errors.ArgumentValueError(f"unroll must be a positive whole number or a bool, not {unroll}")
-    return int(unroll)
+    if unroll < 0:
+        raise errors.ArgumentValueError(f"unroll must be a whole number that is not negative, or a bool; not {unroll}")
+    return int(unroll) or max(length, 1)
 
 
 def _scan_in_python(f: Any, init: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
@@ -204,7 +204,8 @@ def _scan_in_python(f: Any, init: Any, xs: Any, length: int, reverse: bool) -> t
 def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """Applies `f` to each slice of `xs` along its first dimension, one after another, and stacks the results.
 
-    With `batch_size`, that many slices at a time are mapped together by vmap (the last batch may be smaller).
+    With `batch_size`, that many slices at a time are mapped together by vmap (the last batch may be smaller); 0
+    maps all at once.
     """
     need_callable(f, "the function of map")
     if batch_size is None:
@@ -214,10 +215,12 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
 
 
 def _map_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
-    if batch_size < 1:
-        raise errors.ArgumentValueError(f"map: batch_size must be a positive whole number, not {batch_size}")
+    if batch_size < 0:
+        raise errors.ArgumentValueError(
+            f"map: batch_size must be a whole number that is not negative, not {batch_size}"
+        )
     length = _scan_length(xs, None, "map")
-    trips = length // batch_size
+    trips = length // batch_size if batch_size else 0
     whole = trips * batch_size
     parts = []
     if trips:

@@ -39,6 +39,8 @@ def cond(
     Raises:
       ArgumentTypeError: `pred` is no scalar, or the branches' results differ in structure, shape or dtype.
     """
+    if not callable(true_fun) and callable(false_fun) and len(operands) == 2 and callable(operands[1]):
+        return _cond_of_two(pred, (true_fun, operands[0]), (false_fun, operands[1]))
     need_callable(true_fun, "true_fun of cond")
     need_callable(false_fun, "false_fun of cond")
     operands = _legacy_operand(operands, operand)
@@ -57,11 +59,19 @@ def cond(
     return _branch(index, (false_fun, true_fun), ("false_fun", "true_fun"), operands, "cond")
 
 
+def _cond_of_two(pred: Any, operands: tuple[Any, Any], functions: Sequence[Callable[[Any], Any]]) -> Any:
+    """The older call `cond(pred, true_operand, true_fun, false_operand, false_fun)`: each branch has its operand."""
+    true_fun, false_fun = functions
+    return cond(pred, lambda pair: true_fun(pair[0]), lambda pair: false_fun(pair[1]), operands)
+
+
 def _predicate_index(pred: Any, aval: ShapedArray) -> Any:
+    if not (aval.dtype == np.bool_ or dtypes.issubdtype(aval.dtype, np.number)) or aval.dtype.kind == "c":
+        raise errors.ArgumentTypeError(
+            f"Pred type must be either boolean or number, got {aval}; compare it with something"
+        )
     if not isinstance(pred, Tracer) and isinstance(pred, bool | int | float | np.generic):
         return np.int32(bool(pred))
-    if not (aval.dtype == np.bool_ or dtypes.issubdtype(aval.dtype, np.number)):
-        raise errors.ArgumentTypeError(f"Pred type must be either boolean or number, got {aval}")
     if aval.dtype != np.bool_:
         pred = ne_p.bind(pred, np.zeros((), aval.dtype)[()])
     return convert_element_type(pred, np.int32)
@@ -135,25 +145,14 @@ def _branch(index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[
 
 
 def _same_types(staged: list[Staged], names: Sequence[str], what: str, chosen: frozenset[Any]) -> list[Staged]:
-    """The branches with weakly typed results converted to the dtypes of the others; error where types still differ.
+    """The branches with results of the first one's types, which differ in weakness at most; error where they do not.
 
     A result varies over what that of any branch varies over, and over the axes along which the choice does (`chosen`).
     """
-    columns = list(zip(*[s.out_avals for s in staged]))
-    wanted = []
-    for column in columns:
-        strong = {a.dtype for a in column if not a.weak_type}
-        if len(strong) == 1 or len({a.dtype for a in column}) == 1:
-            weak = all(a.weak_type for a in column)
-            dtype = next(iter(strong)) if strong else column[0].dtype
-        elif not strong:
-            dtype, weak = dtypes.promote_dtypes(*[(a.dtype, True) for a in column])
-        else:
-            dtype, weak = column[0].dtype, column[0].weak_type
-        wanted.append((dtype, weak, chosen.union(*[a.vma for a in column])))
-    staged = [converted(s, tuple(wanted)) for s in staged]
     _check_branch_types(staged, names, what)
-    return staged
+    columns = list(zip(*[s.out_avals for s in staged]))
+    wanted = [(c[0].dtype, c[0].weak_type, chosen.union(*[a.vma for a in c])) for c in columns]
+    return [converted(s, tuple(wanted)) for s in staged]
 
 
 def _check_branch_types(staged: Sequence[Staged], names: Sequence[str], what: str) -> None:

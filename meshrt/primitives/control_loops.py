@@ -96,58 +96,54 @@ def fori_loop(
     With static bounds it is a `scan`, hence differentiable in reverse mode; otherwise a `while_loop`.
 
     Args:
-      lower, upper: integers of one dtype (Python ints take the other's).
-      unroll: how many iterations one trip of the compiled loop makes (static bounds only; True: all).
+      lower, upper: numbers of one dtype (a Python int takes that of a signed integer). Known while tracing, they are
+        rounded towards zero, as by `int`.
+      unroll: how many iterations one trip of the compiled loop makes (known bounds only; True or 0: all).
     """
     need_callable(body_fun, "the body of fori_loop")
-    weak = aval_of(lower).weak_type
-    lower, upper, dtype = _loop_bounds(lower, upper)
-    static = isinstance(lower, int) and isinstance(upper, int)
-    if unroll is not None and not static:
-        raise errors.ArgumentValueError("fori_loop(unroll=...) needs bounds that are known while tracing (Python ints)")
-    if config.read("disable_jit") and static:
-        value = init_val
-        for i in range(lower, upper):
-            value = body_fun(np.asarray(i, dtype)[()], value)
-        return value
-    if static:
-        start = _weak(lower, dtype)
-        length = max(upper - lower, 0)
-        unroll = unroll_factor(1 if unroll is None else unroll, length)
-        return scan_body(
-            Body(_counted(body_fun), body_fun, "fori_loop"), (start, init_val), None, length, False, unroll
-        )[0][1]
-    start = lower
-    if isinstance(lower, int):
-        start = _weak(lower, dtype) if weak else np.asarray(lower, dtype)[()]
-    stop = np.asarray(upper, dtype)[()] if isinstance(upper, int) else upper
+    dtype = _bounds_dtype(lower, upper)
+    if not (isinstance(lower, Tracer) or isinstance(upper, Tracer)):
+        return _counted_loop(int(lower), int(upper), body_fun, init_val, unroll)
+    if unroll is not None and unroll is not False and unroll != 1:
+        raise errors.ArgumentValueError(
+            "fori_loop(unroll=...) needs bounds that are known while tracing; make them static arguments"
+        )
+    start, stop = (_as_bound(bound, dtype) for bound in (lower, upper))
     return _while(_below, Body(_counted_below(body_fun), body_fun, "fori_loop"), (start, stop, init_val))[2]
 
 
-def _loop_bounds(lower: Any, upper: Any) -> tuple[Any, Any, np.dtype]:
+def _counted_loop(start: int, stop: int, body_fun: Callable[[Any, T], T], init_val: T, unroll: int | bool | None) -> T:
+    """A loop whose number of iterations is known is a scan over a weakly typed counter."""
+    if config.read("disable_jit"):
+        value = init_val
+        for i in range(start, stop):
+            value = body_fun(np.asarray(i, aval_of(start).dtype)[()], value)
+        return value
+    length = max(stop - start, 0)
+    unroll = unroll_factor(False if unroll is None else unroll, length)
+    body = Body(_counted(body_fun), body_fun, "fori_loop")
+    return scan_body(body, (start, init_val), None, length, False, unroll)[0][1]
+
+
+def _bounds_dtype(lower: Any, upper: Any) -> np.dtype:
+    """The one dtype of both; between two signed integers, that of the one that is not a Python int."""
     avals = [aval_of(lower), aval_of(upper)]
     for name, aval in zip(("lower", "upper"), avals):
-        if aval.shape or not dtypes.issubdtype(aval.dtype, np.integer):
-            raise errors.ArgumentTypeError(f"fori_loop: {name} must be an integer scalar, not {aval}")
-    if avals[0].dtype != avals[1].dtype and not any(a.weak_type for a in avals):
+        if aval.shape:
+            raise errors.ArgumentTypeError(f"fori_loop: {name} must be a scalar, not {aval}")
+    weak = [a.weak_type for a in avals]
+    if avals[0].dtype == avals[1].dtype:
+        return avals[0].dtype
+    if weak[0] == weak[1] or not all(dtypes.issubdtype(a.dtype, np.signedinteger) for a in avals):
         raise errors.ArgumentTypeError(
-            f"lower and upper arguments to fori_loop must have equal types, got {avals[0]} and {avals[1]}"
+            f"lower and upper arguments to fori_loop must have equal types, got {avals[0]} and {avals[1]}; convert one "
+            "with astype"
         )
-    dtype = avals[1].dtype if avals[0].weak_type else avals[0].dtype
-
-    def known(value: Any) -> Any:
-        if isinstance(value, Tracer):
-            return convert_element_type(value, dtype, value.aval.weak_type)
-        return int(value)
-
-    return known(lower), known(upper), dtype
+    return avals[1].dtype if weak[0] else avals[0].dtype
 
 
-def _weak(value: int, dtype: np.dtype) -> Any:
-    """The first index of a loop with static bounds: weakly typed as a Python int, so `i * x` has the dtype of `x`."""
-    if aval_of(value).dtype == dtype:
-        return value
-    return convert_element_type(np.asarray(value, dtype)[()], dtype, weak_type=True)
+def _as_bound(bound: Any, dtype: np.dtype) -> Any:
+    return bound if aval_of(bound).dtype == dtype else convert_element_type(bound, dtype)
 
 
 def _add_one(i: Any) -> Any:

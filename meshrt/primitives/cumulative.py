@@ -87,7 +87,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     axis = canonical_axis(axis, aval_of(leaves[0]).ndim)
     sizes = {aval_of(x).shape[axis : axis + 1] for x in leaves}
     if len(sizes) > 1:
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentValueError(
             f"associative_scan needs arrays of one size along axis {axis} but got {[aval_of(x).shape for x in leaves]}"
         )
 

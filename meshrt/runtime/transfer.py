@@ -71,12 +71,8 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False, explicit: 
     physical = sig.physical
     if guards.active:
         guards.check("host_to_device", sig.aval, sig.sharding, explicit)
-    if physical.dtype == dtypes.float0:
-        raise errors.UnsupportedError(
-            f"an array of dtype float0 ({physical.shape}) has no data to put on a device; it is the tangent of an "
-            "integer "
-            "or boolean value: leave it out"
-        )
+    if sig.dtype == dtypes.float0:
+        value = np.zeros(physical.shape, physical.dtype)
     try:
         host = np.asarray(value, dtype=physical.dtype)
     except OverflowError:

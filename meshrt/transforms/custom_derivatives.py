@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshrt import errors, tree_util
+from meshrt import dtypes, errors, tree_util
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.custom_arguments import SymbolicZero
+from meshrt.transforms.custom_arguments import SymbolicZero, instantiate_zero
 from meshrt.transforms.custom_jvp import custom_jvp
 from meshrt.transforms.custom_vjp import CustomVJPPrimal, custom_vjp
 from meshrt.transforms.tools import hoist_consts
@@ -47,7 +47,8 @@ class _Pullback:
         return cls(list(children), *aux)
 
     def __call__(self, ct: Any) -> Any:
-        outs = eval_jaxpr(self.jaxpr, (), [*self.consts, *tree_util.tree_leaves(ct)])
+        cts = [leaf for leaf in tree_util.tree_leaves(ct) if getattr(leaf, "dtype", None) != dtypes.float0]
+        outs = eval_jaxpr(self.jaxpr, (), [*self.consts, *cts])
         return tree_util.tree_unflatten(self.out_tree, outs)
 
 
@@ -64,7 +65,7 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     def forward(*args: Any) -> Any:
         result, pullback = fun(*args)
-        jaxpr, consts, _, out_tree = _staged(pullback, (tree_util.tree_map(_tangent_like, result),))
+        jaxpr, consts, _, out_tree = _staged(*_of_cotangents(pullback, result))
         return result, _Pullback(consts, jaxpr, out_tree)
 
     def backward(pullback: _Pullback, ct: Any) -> Any:
@@ -76,11 +77,21 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _tangent_like(leaf: Any) -> Any:
-    aval = aval_of(leaf)
-    if not aval.is_differentiable:
-        raise errors.ArgumentTypeError(f"custom_gradient needs floating-point results, not {aval.str_short()}")
-    return leaf
+def _of_cotangents(pullback: Callable[..., Any], result: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """`pullback` as a function of the cotangents of what can be differentiated in its result, and examples of them.
+
+    It gets zeros of dtype float0 for the others.
+    """
+    leaves, tree = tree_util.tree_flatten(result)
+    avals = [aval_of(leaf) for leaf in leaves]
+    constant = [None if a.is_differentiable else instantiate_zero(a.to_tangent_aval()) for a in avals]
+
+    def of_cotangents(*cts: Any) -> Any:
+        given = iter(cts)
+        return pullback(tree_util.tree_unflatten(tree, [next(given) if c is None else c for c in constant]))
+
+    of_cotangents.__name__ = fun_name(pullback)
+    return of_cotangents, tuple(leaf for leaf, c in zip(leaves, constant) if c is None)
 
 
 def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callable[..., Any], list[Any]]:

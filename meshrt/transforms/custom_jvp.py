@@ -30,13 +30,14 @@ from meshrt.transforms.custom_arguments import (
     split_arguments,
     type_mismatch,
 )
+from meshrt.transforms.custom_now import Call, closed_over, is_known, known_call
 from meshrt.transforms.high import flatten
 from meshrt.transforms.linear import LinearTrace, LinearTracer
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.staged import stage
 from meshrt.transforms.tools import WeakCache
 
-__all__ = ["custom_jvp", "custom_jvp_call_p"]
+__all__ = ["custom_jvp", "custom_jvp_call_p", "fused_custom_jvp"]
 
 
 class custom_jvp:
@@ -54,6 +55,9 @@ class custom_jvp:
     ...     (x, y), (tx, ty) = primals, tangents
     ...     return f(x, y), jnp.cos(x) * tx * y + jnp.sin(x) * ty
     """
+
+    # Whether the function may look at values that are known, or runs as one program at all times.
+    looks_at_values = True
 
     def __init__(
         self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Iterable[str] = ()
@@ -104,10 +108,15 @@ class custom_jvp:
             raise errors.MissingRuleError(f"No JVP defined for custom_jvp function {name} using defjvp.")
         split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
         leaves, tree = flatten(split.dynamic)
-        leaves = into_branch(leaves)
-        key = split.cache_key
         call = lambda *dynamic: self.fun(*split.join(dynamic))
         call.__name__ = name
+        if self.looks_at_values and is_known(leaves):
+            known = Call(call, tree)
+            rule = JvpRule(jvp, self.symbolic_zeros, name, split.fixed, tree)
+            outs = custom_jvp_known_p.bind(*leaves, call=known, rule=rule)
+            return tree_util.tree_unflatten(known.out_tree or rule.out_tree, outs)
+        leaves = into_branch(leaves)
+        key = split.cache_key
         own = None if key is None else self._staged
         staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_jvp", key, name), own)
         rule = self._rules.get(
@@ -120,6 +129,12 @@ class custom_jvp:
         return tree_util.tree_unflatten(staged.out_tree, outs)
 
 
+class fused_custom_jvp(custom_jvp):
+    """A `custom_jvp` whose function looks at no values: it runs as one program, also where they are known."""
+
+    looks_at_values = False
+
+
 class JvpRule(MappableRule):
     """A user's rule over flat lists: `(primals, tangents) -> (results, tangents)`; None is a zero tangent."""
 
@@ -127,8 +142,9 @@ class JvpRule(MappableRule):
 
     def __init__(
         self, jvp: Callable[..., Any], symbolic_zeros: bool, name: str, fixed: Sequence[Any], in_tree: Any,
-        out_tree: Any, out_avals: Sequence[ShapedArray],
+        out_tree: Any = None, out_avals: Sequence[ShapedArray] = (),
     ) -> None:  # fmt: skip
+        """Without `out_tree`, what the function returns is not known: it is what the rule gives."""
         self.jvp, self.symbolic_zeros, self.name, self.fixed = jvp, symbolic_zeros, name, fixed
         self.in_tree, self.out_tree, self.out_avals = in_tree, out_tree, out_avals
 
@@ -153,6 +169,8 @@ class JvpRule(MappableRule):
                 "structures, but got "
                 f"{out_tree} and {t_tree} respectively"
             )
+        if self.out_tree is None:
+            self.out_tree, self.out_avals = out_tree, [leaf_aval(out, self._title) for out in outs]
         if out_tree != self.out_tree:
             raise errors.ArgumentTypeError(
                 f"{self._title} must produce primal outputs of the structure that {self.name} returns, "
@@ -232,11 +250,7 @@ JvpRule.batched_class = BatchedJvpRule.batched_class = BatchedJvpRule
 
 def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
     if any(t is not None for t in tangents[:num_consts]):
-        raise errors.DifferentiationError(
-            f"the custom_jvp function with the rule {rule} was differentiated with respect to a value "
-            "that it closes over; its "
-            "rule speaks of arguments only. Pass the value to the function as an argument, and extend the rule"
-        )
+        raise closed_over(f"the custom_jvp function with the rule {rule}")
     return rule(primals[num_consts:], tangents[num_consts:])
 
 
@@ -252,6 +266,8 @@ def _batch(axis, args, dims, params):
     )
     return outs, [0] * len(outs)
 
+
+custom_jvp_known_p = known_call("custom_jvp_known", jvp=lambda primals, tangents, call, rule: rule(primals, tangents))
 
 custom_jvp_call_p = Primitive(
     "custom_jvp_call",

@@ -32,6 +32,7 @@ from meshrt.transforms.custom_arguments import (
     split_arguments,
     type_mismatch,
 )
+from meshrt.transforms.custom_now import Call, closed_over, is_known, known_call
 from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.staged import stage
@@ -106,9 +107,14 @@ class custom_vjp:
         split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
         refuse_tracers(split.fixed, name, "custom_vjp")
         leaves, tree = flatten(split.dynamic)
+        call = lambda *dynamic: self.fun(*split.join(dynamic))
+        if is_known(leaves):
+            known = Call(call, tree)
+            rule = VjpRule(fwd, bwd, self.symbolic_zeros, name, split, tree)
+            outs = custom_vjp_known_p.bind(*leaves, call=known, rule=rule)
+            return tree_util.tree_unflatten(known.out_tree or rule.out_tree, outs)
         leaves = into_branch(leaves)
         key = split.cache_key
-        call = lambda *dynamic: self.fun(*split.join(dynamic))
         own = None if key is None else self._staged
         staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_vjp", key, name), own)
         rule = self._rules.get(
@@ -134,8 +140,9 @@ class VjpRule(MappableRule):
 
     def __init__(
         self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool, name: str, split: SplitArguments,
-        in_tree: Any, out_tree: Any, out_avals: Sequence[ShapedArray],
+        in_tree: Any, out_tree: Any = None, out_avals: Sequence[ShapedArray] = (),
     ) -> None:  # fmt: skip
+        """Without `out_tree`, what the function returns is not known: it is what `fwd` gives."""
         self.fwd, self.bwd, self.symbolic_zeros, self.name = fwd, bwd, symbolic_zeros, name
         # Not `split` itself, which holds the arguments of the call that made the rule.
         self.fixed = split.fixed
@@ -159,6 +166,8 @@ class VjpRule(MappableRule):
             )
         outs, out_tree = flatten(pair[0])
         residuals, residual_tree = flatten(pair[1])
+        if self.out_tree is None:
+            self.out_tree, self.out_avals = out_tree, tuple(leaf_aval(out, title) for out in outs)
         if out_tree != self.out_tree:
             raise errors.ArgumentTypeError(
                 f"{title} must produce, as its first element, an output of the structure that {self.name} "
@@ -335,13 +344,9 @@ def _no_forward_mode(*args: Any, **params: Any) -> Any:
 
 
 def _linearize(linear_trace, primals, tangents, params):
-    num_consts, rule = params["num_consts"], params["rule"]
+    num_consts, rule = params.get("num_consts", 0), params["rule"]
     if any(t is not None for t in tangents[:num_consts]):
-        raise errors.DifferentiationError(
-            f"the custom_vjp function with the rule {rule} was differentiated with respect to a value "
-            "that it closes over; its "
-            "rules speak of arguments only. Pass the value to the function as an argument, and extend the rules"
-        )
+        raise closed_over(f"the custom_vjp function with the rule {rule}")
     nonzeros = tuple(t is not None for t in tangents[num_consts:])
     outs, residuals, backward = rule(primals[num_consts:], nonzeros)
     avals = tuple(aval_of(o).to_tangent_aval() for o in outs)
@@ -377,6 +382,8 @@ def _batch(axis, args, dims, params):
     )
     return outs, [0] * len(outs)
 
+
+custom_vjp_known_p = known_call("custom_vjp_known", jvp=_no_forward_mode, linearize=_linearize)
 
 custom_vjp_call_p = Primitive(
     "custom_vjp_call",

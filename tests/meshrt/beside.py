@@ -64,8 +64,8 @@ def _assert_leaf(got: Any, want: Any, rtol: float | None) -> None:
         assert (type(got), got) == (type(want), want)
         return
     assert (str(got.dtype), got.shape) == (str(want.dtype), want.shape)
-    if want.dtype != bool and hasattr(want, "weak_type"):
-        assert got.weak_type == want.weak_type, f"weak type {got.weak_type}, JAX has {want.weak_type}"
+    weak = [getattr(x, "weak_type", False) for x in (got, want)]
+    assert weak[0] == weak[1] or want.dtype == bool, f"weak type {weak[0]}, JAX has {weak[1]}"
     if isinstance(want, jax.ShapeDtypeStruct):
         return
     a, b = np.asarray(got), np.asarray(want)
