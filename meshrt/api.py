@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.memory import in_space
 from meshrt.core.basic.reshard import as_split, cotangent_type
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of, present
@@ -194,8 +196,11 @@ def _typed(value: Any, aval: ShapedArray) -> Any:
     which that does, and an Array outside of traces."""
     if value is None:
         value = zeros(aval)
-    elif aval.vma:
-        value = vary(value, in_order(aval.vma))
+    else:
+        if aval.memory_space is not DEVICE:
+            value = in_space(value, aval.memory_space)
+        if aval.vma:
+            value = vary(value, in_order(aval.vma))
     if aval.weak_type and not (aval_of(value).weak_type and hasattr(value, "weak_type")):
         return convert_element_type(value, aval.dtype, weak_type=True)
     if isinstance(value, np.generic) and context.trace is EVAL:

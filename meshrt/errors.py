@@ -37,6 +37,7 @@ __all__ = [
     "IntegerOverflowError",
     "InternalError",
     "LeakedTracerError",
+    "MemorySpaceError",
     "MeshContextError",
     "MeshError",
     "MeshMismatchError",
@@ -108,6 +109,10 @@ class DeviceAssignmentMismatchError(MeshMismatchError):
 
 class ShardingError(MeshrtError, ValueError):
     """A sharding that does not fit its mesh or its value."""
+
+
+class MemorySpaceError(MeshrtError, ValueError):
+    """Operands of one operation lie in different memories."""
 
 
 class ShardingTypeError(ShardingError, TypeError):

@@ -1,10 +1,11 @@
 """Complete types: what a result's type says beside shape and dtype follows from the operands' types in one place.
 
-A primitive's type rule (`infer`) knows shapes and dtypes. Varying axes and shardings obey the same two rules for every
-primitive that does not say otherwise (its trait `typed`):
+A primitive's type rule (`infer`) knows shapes and dtypes. Varying axes, shardings and memory spaces obey the same
+three rules for every primitive that does not say otherwise (its trait `typed`):
 
     a result varies over the Manual axes over which any operand does
     a result is sharded over Explicit axes as the factor rule of the operation says
+    a result lies in the memory space in which all operands lie that have dimensions
 
 The second one needs to lower operations, so it is handed in from above: `Completion.shardings`.
 """
@@ -14,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from meshrt import errors
+from meshrt.core import source
+from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.types import ShapedArray
 
 if TYPE_CHECKING:
@@ -55,7 +59,29 @@ def complete(
         shardings = Completion.shardings(primitive, avals, params, types)
     else:
         shardings = (None,) * len(types)
-    return tuple(t if t.is_high else t.update(sharding=s, vma=vma) for t, s in zip(types, shardings))
+    space = _space(primitive, avals)
+    return tuple(
+        t if t.is_high else t.update(sharding=s, vma=vma, memory_space=space) for t, s in zip(types, shardings)
+    )
+
+
+def _space(primitive: Primitive, avals: Sequence[ShapedArray]) -> Space:
+    """The memory space of the results. MemorySpaceError if arrays among the operands lie in several."""
+    if primitive.space is not None:
+        return primitive.space(avals)
+    first: ShapedArray | None = None
+    for a in avals:
+        if not a.ndim:  # written into the operation, or sent along
+            continue
+        if first is None:
+            first = a
+        elif a.memory_space is not first.memory_space:
+            raise errors.MemorySpaceError(
+                f"memory_space of all inputs passed to `{primitive.name}` must be the same. Got one operand with type: "
+                f"{first} and another operand with type: {a} at {source.capture()}. Move one of them, for example "
+                f"with meshrt.device_put(x, meshrt.memory.{first.memory_space!s})"
+            )
+    return DEVICE if first is None else first.memory_space
 
 
 def asked(out_sharding: Any, ndim: int, function: str) -> dict[str, Any]:

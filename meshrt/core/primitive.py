@@ -29,6 +29,8 @@ and its traits:
     explicit           what it refuses or knows beyond the factor rule where mesh axes are Explicit: a function of an
                        `Application` (see `meshrt.core.explicit`)
     sums               which axes results are unreduced and reduced over where operands are: likewise; None refuses
+    space              from operand types: the memory space of results, where operands may lie in different ones; by
+                       default arrays among the operands have to lie in one, and results lie there
     cache_types        False where parameters hold Jaxprs, whose identity would make every entry of a table unique
     literals           the lowering rule takes Literals as they are, and writes constants in the shape it needs
     cheap              results cost no more to compute than to read from memory: views, conversions, simple arithmetic
@@ -62,6 +64,7 @@ from meshrt import errors
 from meshrt.core.completion import OUT_SHARDING, complete, undeclared
 from meshrt.core.explicit import Policy, Sums
 from meshrt.core.jaxpr import NO_EFFECTS, Effects
+from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.trace import current_trace, record_high
 from meshrt.core.types import ShapedArray, aval_of
 
@@ -139,6 +142,7 @@ class Primitive:
         "names",
         "place",
         "recompute",
+        "space",
         "sums",
         "thread",
         "to_lojax",
@@ -164,6 +168,7 @@ class Primitive:
     typed: Final[bool]
     explicit: Final[Policy | None]
     sums: Final[Sums | None]
+    space: Final[Callable[[Sequence[ShapedArray]], Space] | None]
     cache_types: Final[bool]
     literals: Final[bool]
     cheap: Final[bool]
@@ -200,6 +205,7 @@ class Primitive:
         typed: bool | None = None,
         explicit: Policy | None = None,
         sums: Sums | None = None,
+        space: Callable[[Sequence[ShapedArray]], Space] | None = None,
         cache_types: bool = True,
         literals: bool = False,
         cheap: bool = False,
@@ -223,7 +229,7 @@ class Primitive:
         self.thread = thread
         self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals
         self.typed = not cache_types if typed is None else typed
-        self.explicit, self.sums = explicit, sums
+        self.explicit, self.sums, self.space = explicit, sums, space
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
         self.names, self.to_lojax = names, to_lojax
@@ -268,7 +274,7 @@ class Primitive:
             if OUT_SHARDING in params:
                 return self._complete(avals, params)
             for a in avals:
-                if a.sharding is not None or a.vma:
+                if a.sharding is not None or a.vma or a.memory_space is not DEVICE:
                     return self._complete(avals, params)
         out = self.infer_rule(*avals, **params)
         return tuple(out) if self.multiple_results else (out,)

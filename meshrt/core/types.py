@@ -15,6 +15,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.interning import sweep
 from meshrt.core.manual import NOWHERE, ManualAxisType
+from meshrt.core.spaces import DEVICE, Space
 from meshrt.heuristics import KEPT_TYPES
 
 __all__ = ["AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "present", "register_aval"]
@@ -31,9 +32,10 @@ class AbstractValue:
     sharding: Any = None
     vma: frozenset[str] = NOT_VARYING
     mat: ManualAxisType = NOWHERE
+    memory_space: Space = DEVICE
 
     def bare(self) -> AbstractValue:
-        """The type without sharding and varying axes."""
+        """The type without sharding, varying axes and memory space."""
         return self
 
     def to_tangent_aval(self) -> AbstractValue:
@@ -70,13 +72,14 @@ class ShapedArray(AbstractValue):
     True
 
     On meshes with Explicit axes a type also says how they split its dimensions (`sharding`); inside manual regions,
-    over which Manual axes the value differs (`vma`, varying manual axes). Where nobody uses them, which is everywhere
-    on meshes of Auto axes, both are absent (None, the empty set) and no part of the key that types are interned by.
-    Changing the shape drops the sharding, which belonged to the old dimensions; everything else keeps both:
+    over which Manual axes the value differs (`vma`, varying manual axes); and of values beside the devices' memory, in
+    which space they lie (`memory_space`). Where nobody uses them, which is everywhere on meshes of Auto axes, all are
+    absent (None, the empty set, Space.Device) and no part of the key that types are interned by. Changing the shape
+    drops the sharding, which belonged to the old dimensions; everything else keeps them:
 
-        x                          f32[8@data,4]{V:pipe}
-        x.with_shape((4, 8))       f32[4,8]{V:pipe}
-        x.update(dtype=bfloat16)   bf16[8@data,4]{V:pipe}
+        x                          f32[8@data,4]{V:pipe}      f32<host>[8,4]
+        x.with_shape((4, 8))       f32[4,8]{V:pipe}           f32<host>[4,8]
+        x.update(dtype=bfloat16)   bf16[8@data,4]{V:pipe}     bf16<host>[8,4]
     """
 
     __slots__ = (
@@ -85,6 +88,7 @@ class ShapedArray(AbstractValue):
         "_strong",
         "_tangent",
         "dtype",
+        "memory_space",
         "mlir",
         "ndim",
         "shape",
@@ -103,6 +107,7 @@ class ShapedArray(AbstractValue):
     weak_type: bool
     sharding: TypeSharding | None
     vma: frozenset[str]
+    memory_space: Space
     ndim: int
     size: int
     mlir: str | None  # as StableHLO writes the type: filled by `meshrt.lowering.types`
@@ -118,34 +123,44 @@ class ShapedArray(AbstractValue):
         weak_type: bool = False,
         sharding: TypeSharding | None = None,
         vma: frozenset[str] = NOT_VARYING,
+        memory_space: Space = DEVICE,
     ) -> ShapedArray:
-        if sharding is not None or vma:
-            return cls._make(shape, dtype, weak_type, sharding, vma)
+        if sharding is not None or vma or memory_space is not DEVICE:
+            return cls._make(shape, dtype, weak_type, sharding, vma, memory_space)
         try:
             return cls._interned[(shape, dtype, weak_type)]
         except KeyError:
             pass
         except TypeError:
             shape = tuple(shape)
-        return cls._make(shape, dtype, weak_type, None, NOT_VARYING)
+        return cls._make(shape, dtype, weak_type, None, NOT_VARYING, DEVICE)
 
     @classmethod
     def _make(
-        cls, shape: Any, dtype: Any, weak_type: Any, sharding: TypeSharding | None, vma: frozenset[str]
+        cls,
+        shape: Any,
+        dtype: Any,
+        weak_type: Any,
+        sharding: TypeSharding | None,
+        vma: frozenset[str],
+        memory_space: Space,
     ) -> ShapedArray:
         if not isinstance(dtype, dtypes.ExtendedDType):
             dtype = np.dtype(dtype)
         shape = tuple(int(d) for d in shape)
         weak_type = bool(weak_type)
         key: tuple[Any, ...] = (shape, dtype, weak_type)
-        if sharding is not None or vma:
+        if sharding is not None or vma or memory_space is not DEVICE:
             key = (*key, sharding, frozenset(vma))
+            if memory_space is not DEVICE:
+                key = (*key, memory_space)
         with cls._lock:
             aval = cls._interned.get(key)
             if aval is None:
                 aval = object.__new__(cls)
                 aval.shape, aval.dtype, aval.weak_type = shape, dtype, weak_type
                 aval.sharding, aval.vma = sharding, frozenset(vma) if vma else NOT_VARYING
+                aval.memory_space = memory_space
                 aval.ndim = len(shape)
                 size = 1
                 for d in shape:
@@ -160,7 +175,8 @@ class ShapedArray(AbstractValue):
         return aval
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (ShapedArray, (self.shape, self.dtype, self.weak_type, self.sharding, self.vma))
+        said = (self.shape, self.dtype, self.weak_type, self.sharding, self.vma, self.memory_space)
+        return (ShapedArray, said)
 
     @property
     def mat(self) -> ManualAxisType:  # type: ignore[override]
@@ -187,23 +203,26 @@ class ShapedArray(AbstractValue):
     def strong(self) -> ShapedArray:
         """The same type without weakness."""
         if self._strong is None:
-            self._strong = ShapedArray(self.shape, self.dtype, False, self.sharding, self.vma)
+            self._strong = self.update(weak_type=False)
         return self._strong
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether the type says nothing beside shape and dtype."""
+        return self.sharding is None and not self.vma and self.memory_space is DEVICE
+
     def bare(self) -> ShapedArray:
-        """The type without sharding and varying axes."""
-        if self.sharding is None and not self.vma:
-            return self
-        return ShapedArray(self.shape, self.dtype, self.weak_type)
+        """The type without sharding, varying axes and memory space."""
+        return self if self.is_bare else ShapedArray(self.shape, self.dtype, self.weak_type)
 
     def with_shape(self, shape: tuple[int, ...]) -> ShapedArray:
         """The same type with another shape, of whose sharding nothing is known."""
         if self.sharding is not None and shape == self.shape:
             return self
-        return ShapedArray(shape, self.dtype, self.weak_type, None, self.vma)
+        return ShapedArray(shape, self.dtype, self.weak_type, None, self.vma, self.memory_space)
 
     def update(self, **changes: Any) -> ShapedArray:
-        """The type with some of `shape`, `dtype`, `weak_type`, `sharding`, `vma` changed."""
+        """The type with some of `shape`, `dtype`, `weak_type`, `sharding`, `vma`, `memory_space` changed."""
         shape = changes.get("shape", self.shape)
         return ShapedArray(
             shape,
@@ -211,13 +230,14 @@ class ShapedArray(AbstractValue):
             changes.get("weak_type", self.weak_type),
             changes.get("sharding", self.sharding if shape == self.shape else None),
             changes.get("vma", self.vma),
+            changes.get("memory_space", self.memory_space),
         )
 
     def without(self, dim: int) -> ShapedArray:
         """The type without one dimension: that of one member of a batch."""
         shape = self.shape[:dim] + self.shape[dim + 1 :]
         if self.sharding is None:
-            return ShapedArray(shape, self.dtype, self.weak_type, None, self.vma)
+            return ShapedArray(shape, self.dtype, self.weak_type, None, self.vma, self.memory_space)
         spec = self.sharding.spec
         rest = spec.partitions[:dim] + spec.partitions[dim + 1 :]
         return self.update(shape=shape, sharding=present(self.sharding.update(spec=spec.update(partitions=rest))))
@@ -255,7 +275,9 @@ class ShapedArray(AbstractValue):
                 self._physical = ShapedArray(self.shape, np.dtype(bool), False, self.sharding, self.vma)
             if isinstance(self.dtype, dtypes.ExtendedDType):
                 shape = self.shape + self.dtype.physical_suffix
-                self._physical = ShapedArray(shape, self.dtype.physical_dtype, False, self.sharding, self.vma)
+                self._physical = ShapedArray(
+                    shape, self.dtype.physical_dtype, False, self.sharding, self.vma, self.memory_space
+                )
         return self._physical
 
     def to_tangent_aval(self) -> ShapedArray:
@@ -264,7 +286,7 @@ class ShapedArray(AbstractValue):
             inexact = not isinstance(self.dtype, dtypes.ExtendedDType) and dtypes.issubdtype(self.dtype, np.inexact)
             self._tangent = self
             if not inexact:
-                self._tangent = ShapedArray(self.shape, dtypes.float0, False, self.sharding, self.vma)
+                self._tangent = self.update(dtype=dtypes.float0, weak_type=False)
         return self._tangent
 
     @property
@@ -272,13 +294,16 @@ class ShapedArray(AbstractValue):
         return bool(self.to_tangent_aval().dtype != dtypes.float0)
 
     def _dimensions(self) -> str:
-        """`[8,4]`; `[8@data,4]` with a sharding; `[8,4]{V:pipe}` where the value varies over manual axes."""
+        """`[8,4]`; `[8@data,4]` with a sharding; `[8,4]{V:pipe}` where the value varies over manual axes; `<host>[8,4]`
+        in the host's memory.
+        """
         sizes = [str(d) for d in self.shape]
         if self.sharding is not None:
             for i, axes in zip(range(self.ndim), self.sharding.spec.partitions):
                 if isinstance(axes, str | tuple):  # else it is open
                     sizes[i] += f"@{axes if isinstance(axes, str) else '(' + ','.join(axes) + ')'}"
-        return f"[{','.join(sizes)}]{self._sums()}"
+        space = "" if self.memory_space is DEVICE else f"<{self.memory_space.name.lower()}>"
+        return f"{space}[{','.join(sizes)}]{self._sums()}"
 
     def _sums(self) -> str:
         """`{V:pipe, U:data}`: the axes that the value varies, is unreduced or is reduced over, in the mesh's order."""

@@ -52,6 +52,8 @@ class ModuleLowering:
         self.mesh: AbstractMesh | None = None
         self.meshes: dict[AbstractMesh, str] = {}
         self.customs: dict[str, Any] = {}
+        # Whether some value of the program lies beside the devices' own memory.
+        self.uses_memories = False
         self._groups = 0
         self._functions: dict[Any, str] = {}
         self._pins: dict[tuple[Any, ...], str] = {}
@@ -68,6 +70,14 @@ class ModuleLowering:
         count = self._names.get(base, -1) + 1
         self._names[base] = count
         return base if count == 0 else f"{base}_{count}"
+
+    @property
+    def places_values(self) -> bool:
+        """Whether a value's move to another memory is to be written for the compiler.
+
+        CPUs compute with all of their memory. In programs that use only the devices' own, nothing moves.
+        """
+        return self.uses_memories and self.platform != "cpu"
 
     def fresh_group(self) -> int:
         """A number for a sharding group that the module does not have yet."""
@@ -334,7 +344,7 @@ class LoweringContext:
             if place is not None and items[place][0] == "sdy.sharding_constraint":
                 found.append(ref)
                 continue
-            if place is not None and items[place][0] not in _CONSTANTS and not items[place][6]:
+            if place is not None and items[place][0] not in _CONSTANTS and "sdy." not in items[place][6]:
                 pins.setdefault(place, {})[ref] = self.module.pin_text(aval, region)
             elif (
                 aval.sharding is not None if place is not None else
@@ -344,10 +354,10 @@ class LoweringContext:
                 ref = self.op("sdy.sharding_constraint", [ref], aval, f"sharding = #sdy.sharding{text}")
             found.append(ref)
         for place, texts in pins.items():
-            name, operands, results, attrs, regions, loc, _ = items[place]
+            name, operands, results, attrs, regions, loc, other = items[place]
             per_value = ", ".join([texts.get(r) or self._open_text(r, region) for r in results])
             text = f"sdy.sharding = #sdy.sharding_per_value<[{per_value}]>"
-            items[place] = (name, operands, results, attrs, regions, loc, text)
+            items[place] = (name, operands, results, attrs, regions, loc, f"{text}, {other}" if other else text)
         return found
 
     def _open_text(self, ref: Ref, region: AbstractMesh) -> str:

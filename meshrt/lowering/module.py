@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.basic.memory import memory_put_p, placement_call
+from meshrt.core.jaxpr import Jaxpr, Var, subjaxprs
+from meshrt.core.spaces import kind_of_space
 from meshrt.core.types import aval_of
 from meshrt.heuristics import EMBEDDED_CONSTANT_BYTES
 from meshrt.lowering.context import LoweringContext, ModuleLowering
@@ -32,6 +34,8 @@ class LoweredModule:
 
     `customs` are the user's ways of partitioning operations, by the key that the custom call of each one carries.
     `callbacks` are what the program calls back, `inspections` the values that somebody asks the sharding of, by index.
+    `arg_memories` and `out_memories` are the kinds of memory where it takes arguments (`consts` first) and gives
+    results; empty where all are the devices' own.
     """
 
     writer: ModuleWriter
@@ -41,6 +45,8 @@ class LoweredModule:
     customs: Mapping[str, Any] = field(default_factory=dict)
     callbacks: tuple[Any, ...] = ()
     inspections: tuple[Any, ...] = ()
+    arg_memories: tuple[str, ...] = ()
+    out_memories: tuple[str, ...] = ()
 
     @functools.cached_property
     def text(self) -> str:
@@ -70,6 +76,8 @@ def lower_module(
     keep_unused: bool = False,
     is_export: bool = False,
     callers: Mapping[Any, int] | None = None,
+    arg_memories: Sequence[str] = (),
+    out_memories: Sequence[str | None] = (),
 ) -> LoweredModule:
     """Lowers a program to global StableHLO annotated with `sdy` shardings.
 
@@ -77,7 +85,7 @@ def lower_module(
     constvars. `mesh` is the AbstractMesh of the computation (None for a single device), in which the meshes of
     all shardings can be written (see `meshrt.sharding.common`); arguments that nothing uses
     are dropped unless `keep_unused`. `callers` has, of the devices that are named to make calls, the places among the
-    program's devices.
+    program's devices; `arg_memories` and `out_memories` are those of a LoweringRequest.
     """
     kept = [i for i, n in enumerate(needed) if n or keep_unused]
     lowering = ModuleLowering(name, platform, is_export)
@@ -88,6 +96,8 @@ def lower_module(
     lowering.unique_name("main")
     hoisted = [(v, c) for v, c in zip(jaxpr.constvars, consts)]
     passed = [(v, c) for v, c in hoisted if not _is_embedded(c)]
+    memories = _Memories(jaxpr, [v for v, _ in passed], kept, arg_memories, out_memories)
+    lowering.uses_memories = memories.are_several or _uses_memories(jaxpr, set())
     types = [mlir_type(v.aval) for v, _ in passed] + [mlir_type(jaxpr.invars[i].aval) for i in kept]
     function = lowering.writer.function("main", types, public=True)
     ctx = LoweringContext(lowering, function)
@@ -97,17 +107,22 @@ def lower_module(
     arguments = dict(zip(kept, function.args[len(passed) :]))
     program = Jaxpr((), (*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]), jaxpr.outvars, jaxpr.eqns, jaxpr.name)
     results = ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *[arguments[i] for i in kept]])
-    aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings)
+    aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings, memories)
     offset = len(passed)
     for k, i in enumerate(kept):
         attrs = _sharding_attr(arg_shardings[i], jaxpr.invars[i].aval, lowering)
-        if donated[i]:
+        if donated[i] and memories.args[offset + k] in memories.outs:
             attrs.append(f"tf.aliasing_output = {aliases[i]} : i32" if i in aliases else "jax.buffer_donor = true")
         function.arg_attrs[offset + k] = ", ".join(attrs)
     function.result_attrs = [
         ", ".join([f"jax.result_info = {quote(path)}", *_sharding_attr(s, v.aval, lowering)])
         for path, s, v in zip(out_paths, out_shardings, jaxpr.outvars)
     ]
+    if lowering.uses_memories:
+        function.arg_attrs = _with_memories(function.arg_attrs, memories.args)
+        function.result_attrs = _with_memories(function.result_attrs, memories.outs)
+        # What was asked of a result is a move, of which XLA wants to be told.
+        results = [placement_call(ctx, x, kind) if asked else x for x, kind, asked in zip(results, *memories.asked)]
     function.ret(results)
     for v, const in passed:
         if getattr(const, "is_deleted", bool)():
@@ -120,7 +135,41 @@ def lower_module(
         lowering.customs,
         tuple(lowering.callbacks),
         tuple(lowering.inspections),
+        memories.args if memories.are_several else (),
+        memories.outs if memories.are_several else (),
     )
+
+
+class _Memories:
+    """The kinds of memory at the boundary of a program: of all that it takes, captured values first, and gives."""
+
+    def __init__(
+        self, jaxpr: Jaxpr, passed: Sequence[Var], kept: Sequence[int], args: Sequence[str], outs: Sequence[str | None]
+    ):
+        count = len(jaxpr.outvars)
+        known = [args[i] if args else kind_of_space(jaxpr.invars[i].aval.memory_space) for i in kept]
+        self.args = (*[kind_of_space(v.aval.memory_space) for v in passed], *known)
+        given = outs or (None,) * count
+        self.outs = tuple(k or kind_of_space(v.aval.memory_space) for k, v in zip(given, jaxpr.outvars))
+        self.asked = (self.outs, [k is not None for k in given])
+        self.are_several = any(kind != "device" for kind in (*self.args, *self.outs))
+
+
+def _with_memories(attrs: Sequence[str], kinds: Sequence[str]) -> list[str]:
+    return [", ".join(filter(None, (a, f"mhlo.memory_kind = {quote(k)}"))) for a, k in zip(attrs, kinds)]
+
+
+def _uses_memories(jaxpr: Jaxpr, seen: set[Jaxpr]) -> bool:
+    """Whether a program, or a Jaxpr inside it, puts values beside the devices' own memory. `seen`: those that don't."""
+    seen.add(jaxpr)
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is memory_put_p:
+            if eqn.params["kind"] != "device":
+                return True
+        elif not eqn.primitive.cache_types:  # else there are no Jaxprs in its parameters
+            if any(inner not in seen and _uses_memories(inner, seen) for inner in subjaxprs(eqn.params)):
+                return True
+    return False
 
 
 def _is_embedded(const: Any) -> bool:
@@ -141,19 +190,21 @@ def _sharding_attr(sharding: NamedSharding | None, aval: Any, lowering: ModuleLo
 
 def _aliases(
     jaxpr: Jaxpr, kept: Sequence[int], donated: Sequence[bool], arg_shardings: Sequence[NamedSharding | None],
-    out_shardings: Sequence[NamedSharding | None],
+    out_shardings: Sequence[NamedSharding | None], memories: _Memories,
 ) -> dict[int, int]:  # fmt: skip
-    """Which result takes over which donated argument's buffer: the first free one of equal type and sharding."""
+    """Which result takes over which donated argument's buffer: the first free one of equal type, sharding, memory."""
     free: dict[Any, list[int]] = {}
     for k, v in enumerate(jaxpr.outvars):
         free.setdefault((v.aval.shape, v.aval.dtype), []).append(k)
     aliases = {}
-    for i in kept:
+    for at, i in enumerate(kept):
         if not donated[i]:
             continue
         aval = jaxpr.invars[i].aval
         for k in free.get((aval.shape, aval.dtype), ()):
             out, given = out_shardings[k], arg_shardings[i]
+            if memories.outs[k] != memories.args[len(memories.args) - len(kept) + at]:
+                continue
             if out is None or given is None or out.is_equivalent_to(given, aval.ndim):
                 aliases[i] = k
                 free[(aval.shape, aval.dtype)].remove(k)

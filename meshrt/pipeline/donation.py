@@ -47,22 +47,28 @@ class _Local(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: Any
+    memory: str
 
     @property
     def nbytes(self) -> int:
         itemsize: int = self.dtype.itemsize
         return math.prod(self.shape) * itemsize
 
+    @property
+    def room(self) -> tuple[int, str]:
+        """What a result needs to have to take its memory over."""
+        return self.nbytes, self.memory
+
     def __str__(self) -> str:
         return ShapedArray(self.shape, self.dtype).str_short()
 
 
-def _local(aval: ShapedArray, sharding: Any) -> _Local:
+def _local(aval: ShapedArray, sharding: Any, memory: str) -> _Local:
     physical = aval.physical()
     if sharding is None:
-        return _Local(physical.shape, physical.dtype)
+        return _Local(physical.shape, physical.dtype, memory)
     tiling = sharding.tiling(physical.ndim)
-    return _Local(tuple(-(-size // parts) for size, parts in zip(physical.shape, tiling)), physical.dtype)
+    return _Local(tuple(-(-size // parts) for size, parts in zip(physical.shape, tiling)), physical.dtype, memory)
 
 
 def unusable(program: CompiledProgram) -> list[tuple[int, str]]:
@@ -76,30 +82,39 @@ def unusable(program: CompiledProgram) -> list[tuple[int, str]]:
     for k, i in enumerate(program.kept):
         if request.donated[i]:
             sharding = program.arg_shardings[offset + k] if program.arg_shardings else None
-            donated[i] = _local(program.in_avals[i], sharding)
+            memory = program.arg_memories[offset + k] if program.arg_memories else "device"
+            donated[i] = _local(program.in_avals[i], sharding, memory)
     if not donated:
         return []
     shardings = program.out_shardings or [None] * len(program.out_avals)
-    results = Counter(_local(a, s) for a, s in zip(program.out_avals, shardings))
+    memories = program.out_memories or ["device"] * len(program.out_avals)
+    outs = [_local(*of) for of in zip(program.out_avals, shardings, memories)]
+    results = Counter(outs)
     left = dict(donated)
     for i, local in donated.items():
         if results[local]:
             results[local] -= 1
             del left[i]
-    sizes = Counter(local.nbytes for local in results.elements())
+    sizes = Counter(local.room for local in results.elements())
     for i, local in list(left.items()):
-        if sizes[local.nbytes]:
-            sizes[local.nbytes] -= 1
+        if sizes[local.room]:
+            sizes[local.room] -= 1
             del left[i]
-    taken = {local.nbytes for i, local in donated.items() if i not in left}
-    return [(i, _reason(program.in_avals[i], local, local.nbytes in taken)) for i, local in left.items()]
+    taken = {local.room for i, local in donated.items() if i not in left}
+    elsewhere = {local.nbytes: local.memory for local in outs}
+    return [
+        (i, _reason(program.in_avals[i], local, local.room in taken, elsewhere.get(local.nbytes, local.memory)))
+        for i, local in left.items()
+    ]
 
 
-def _reason(aval: ShapedArray, local: _Local, others: bool) -> str:
+def _reason(aval: ShapedArray, local: _Local, others: bool, memory: str) -> str:
     size = f"{local.nbytes} bytes"
     if local.shape != aval.physical().shape:
         size += f" per device, {local}"
     why = "every result of that size takes over another donated argument" if others else "no result has that size"
+    if not others and memory != local.memory:
+        why = f"the result of that size lies in the memory {memory!r}, the argument in {local.memory!r}"
     return f"{aval.str_short()}, {size}: {why}"
 
 

@@ -71,11 +71,8 @@ class Entry:
         avals = program.out_avals
         committed = committed or (written is not None and written.named)
         self.signatures = [signature(a, s, committed) for a, s in zip(avals, loaded.shown(written))]
-        # Results that go on from where the program leaves them: position, sharding, layout.
-        self.after = [
-            (i, s, layout) for i, (s, layout) in enumerate(loaded.delivered(written))
-            if layout is not None or s is not self.signatures[i].sharding
-        ]  # fmt: skip
+        # Results whose elements are put into another order behind the program: position, layout.
+        self.after = [(i, layout) for i, (_, layout) in enumerate(loaded.delivered(written)) if layout is not None]
         # The common case: every argument is used, in its place, nothing is captured, and results stay where they are.
         self.several = len(loaded.devices) > 1
         # Results that hold nothing, which are given to the host as zeros of float0.
@@ -156,10 +153,10 @@ class Entry:
                     leaves[i]._give_up(leaves[i]._fate)
             if given is not leaves:
                 for i, fate in self.donated:
-                    if given[i] is not leaves[i]:
+                    if given[i] is not leaves[i] and leaves[i].is_deleted():  # the program took the copy
                         given[i]._give_up(fate)
-        for i, target, layout in self.after:
-            outs[i] = relayout(reshard(outs[i], target, explicit=True), layout)
+        for i, layout in self.after:
+            outs[i] = relayout(outs[i], layout)
         for i, shape in self.empty:
             outs[i] = np.zeros(shape, dtypes.float0)
         return outs

@@ -42,9 +42,8 @@ class Loaded:
         return [written.of(i, s, a.ndim) for i, (a, s) in enumerate(zip(self.program.out_avals, self.out_shardings))]
 
     def delivered(self, written: Written | None) -> list[tuple[Sharding, Layout | None]]:
-        """Where results go in the end, with their layouts where these are not row-major."""
-        shown = self.shown(written)
-        return [(s, None) if written is None else written.end(i, s) for i, s in enumerate(shown)]
+        """Where results are, with the layouts that they get in the end where these are not row-major."""
+        return [(s, None if written is None else written.layout(i)) for i, s in enumerate(self.shown(written))]
 
 
 def _on_devices(
@@ -53,12 +52,30 @@ def _on_devices(
     args, outs = program.arg_shardings, program.out_shardings
     if mesh is None or args is None or outs is None:
         single = SingleDeviceSharding(devices[0])
-        return [single] * (len(program.consts) + len(program.kept)), [single] * len(program.out_avals)
+        return (
+            _in_memories([single] * (len(program.consts) + len(program.kept)), program.arg_memories),
+            _in_memories([single] * len(program.out_avals), program.out_memories),
+        )
     if program.request.views:
         outs = tuple(program.request.as_asked(i, s) for i, s in enumerate(outs))
-    return [_concrete(s, mesh) for s in args], [_concrete(s, mesh) for s in outs]
+    return (
+        _in_memories([_concrete(s, mesh) for s in args], program.arg_memories),
+        _in_memories([_concrete(s, mesh) for s in outs], program.out_memories),
+    )
 
 
 def _concrete(sharding: NamedSharding, mesh: Mesh) -> NamedSharding:
     """The same over the devices of `mesh`."""
     return sharding.update(mesh=mesh.reshaped(sharding.mesh.abstract_mesh))
+
+
+def _in_memories(shardings: Sequence[Sharding], memories: Sequence[str]) -> list[Sharding]:
+    """The same in these kinds of memory; in the devices' own where nothing is said."""
+    if not memories:
+        return list(shardings)
+    return [s.with_memory_kind(_own(kind)) for s, kind in zip(shardings, memories)]
+
+
+def _own(kind: str) -> str | None:
+    """A kind of memory, None for that of the devices, whatever they call it."""
+    return None if kind == "device" else kind

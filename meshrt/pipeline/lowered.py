@@ -38,6 +38,7 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
             donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
             keep_unused=request.keep_unused, callers=_callers(record, request),
+            arg_memories=request.arg_memories, out_memories=request.out_memories,
         )  # fmt: skip
 
 

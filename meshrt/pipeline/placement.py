@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from meshrt import errors, tree_util
+from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
 from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
-from meshrt.pipeline.written import End, Written, written
+from meshrt.pipeline.written import Written, written
 from meshrt.primitives.sharding import Caller, abstract_sharding
 from meshrt.runtime import backend
 from meshrt.runtime.array import Array
@@ -27,7 +28,6 @@ from meshrt.sharding.axes import AbstractDevice, AxisType
 from meshrt.sharding.common import common_mesh, joint_mesh
 from meshrt.sharding.context import context_device, context_source, get_described_mesh
 from meshrt.sharding.layout import AUTO, Format, Layout
-from meshrt.sharding.memory import default_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
@@ -91,8 +91,11 @@ class Wanted:
         # Those of arrays among the arguments as they are, by position.
         self.committed: dict[int, NamedSharding] = {}
         self._paths: list[str] | None = None
-        # What `out_shardings` ask beyond shardings, by result; empty if nothing.
-        self.ends: tuple[End | None, ...] = ()
+        # The kinds of memory in which arguments are taken, and results given where that was asked.
+        self.arg_memories: list[str] = []
+        self.out_memories: tuple[str | None, ...] = ()
+        # The layouts that `out_shardings` ask for, by result; empty if none.
+        self.layouts: tuple[Layout | None, ...] = ()
 
     @property
     def mesh(self) -> AbstractMesh | None:
@@ -230,6 +233,7 @@ class Wanted:
         elif committed and isinstance(sharding, SingleDeviceSharding):
             self.add_device(sharding.device_assignment[0], origin)
         self.arg_shardings.append(None if chosen is None else self._boundary(chosen, aval, origin))
+        self.arg_memories.append(_memory_of(given) or _memory_of(sharding) or "device")
 
     def _given(self, given: Any, aval: ShapedArray, origin: Origin) -> NamedSharding | None:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
@@ -296,7 +300,10 @@ class Wanted:
         """The types of the arguments, with what is asked for each one on meshes with Explicit axes."""
         if self.mesh is None or AxisType.Explicit not in self.mesh.axis_types:
             return tuple(self.avals)
-        return tuple(a if s is None else typed(a, s) for a, s in zip(self.avals, self.arg_shardings))
+        return tuple(
+            a if s is None else typed(a, s).update(memory_space=a.memory_space)
+            for a, s in zip(self.avals, self.arg_shardings)
+        )
 
     def add_out_shardings(self, out_shardings: Any) -> None:
         for s in tree_util.tree_leaves(out_shardings, is_leaf=is_sharding):
@@ -345,6 +352,7 @@ class Wanted:
         request = LoweringRequest(
             mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
             tuple(self.meshes) if len(self.meshes) > 1 else (), self._callers(places, placement),
+            *self._memories(record),
         )  # fmt: skip
         return placement, request, self._written(record, asked)
 
@@ -365,12 +373,19 @@ class Wanted:
             found.append(devices.index(place.device))
         return tuple(found)
 
+    def _memories(self, record: TraceRecord) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+        """`arg_memories` and `out_memories` of a LoweringRequest: empty where all are the devices' own."""
+        args, avals = tuple(self.arg_memories), record.closed.out_avals
+        outs = self.out_memories or (None,) * len(avals)
+        as_typed = all(k is None or (k == "device" and a.memory_space is DEVICE) for k, a in zip(outs, avals))
+        return ((), ()) if as_typed and all(kind == "device" for kind in args) else (args, outs)
+
     def _written(self, record: TraceRecord, asked: tuple[NamedSharding | None, ...]) -> Written:
         keep_unused = self.function.options.keep_unused
         for i, sharding in self.committed.items():
             if keep_unused or record.needed[i]:
-                return written(asked, sharding, self.avals[i].ndim, self.ends)
-        return written(asked, ends=self.ends, named=self.device is not None)
+                return written(asked, sharding, self.avals[i].ndim, self.layouts)
+        return written(asked, layouts=self.layouts, named=self.device is not None)
 
     def _platform(self, placement: Placement, ahead: bool) -> str:
         meant = self.meant[0][0] if self.meant else context_device()
@@ -406,8 +421,9 @@ class Wanted:
             outs.append(None if s is None else self._given(s, aval, origin))
             if outs[-1] is not None:
                 self._boundary(outs[-1], aval, origin)  # raises if it does not fit
-        ends = tuple(_end(s) for s in flat)
-        self.ends = ends if any(ends) else ()
+        layouts = tuple(map(_layout_asked, flat))
+        self.layouts = layouts if any(layouts) else ()
+        self.out_memories = tuple(None if s is None else _memory_of(s) or "device" for s in flat)
         return tuple(outs)
 
 
@@ -424,13 +440,16 @@ def is_sharding(x: Any) -> bool:
     return x is None or x is AUTO or isinstance(x, Sharding | PartitionSpec | Format | Layout)
 
 
-def _end(asked: Any) -> End | None:
-    """The memory and the layout that a result is to have, if they are others than those that programs return."""
+def _layout_asked(asked: Any) -> Layout | None:
+    """The layout that a result is to have, if it is another than that which programs return."""
     layout = asked.layout if isinstance(asked, Format) and isinstance(asked.layout, Layout) else None
-    layout = None if layout is None or layout.is_default else layout
-    sharding = asked.sharding if isinstance(asked, Format) else asked
-    kind = sharding.memory_kind if isinstance(sharding, Sharding) and not sharding.is_in_default_memory else None
-    return None if kind is None and layout is None else End(kind, layout)
+    return None if layout is None or layout.is_default else layout
+
+
+def _memory_of(said: Any) -> str | None:
+    """The kind of memory that a sharding or Format names beside the devices' own one."""
+    sharding = said.sharding if isinstance(said, Format) else said
+    return sharding.other_memory if isinstance(sharding, Sharding) else None
 
 
 def _check_layout(given: Any, leaf: Array, origin: Origin) -> None:
@@ -451,11 +470,10 @@ def _check_memory(given: Any, leaf: Array, origin: Origin) -> None:
     asked, here = given.sharding if isinstance(given, Format) else given, leaf.sharding
     if not isinstance(asked, Sharding) or not asked.is_concrete:
         return
-    if not asked.with_memory_kind(here.memory_kind).is_in_memory_of(asked):
-        kind = default_kind(here.device_assignment[0])
+    if not asked.is_in_memory_of(here):
         raise errors.ShardingError(
             "Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: "
-            f"{asked.memory_kind or kind}, arg memory kind: {here.memory_kind or kind} for {said(origin)}. Move it "
+            f"{asked.memory_kind}, arg memory kind: {here.memory_kind} for {said(origin)}. Move it "
             "with meshrt.device_put, or drop the memory kind"
         )
 

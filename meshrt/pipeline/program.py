@@ -47,15 +47,18 @@ class CompiledProgram:
     """What all device sets of a mesh shape share.
 
     `arg_shardings` and `out_shardings` are over the AbstractMesh (None on a single device); the module takes `consts`,
-    then the arguments numbered by `kept`.
+    then the arguments numbered by `kept`. `arg_memories` and `out_memories` are the kinds of memory where it takes and
+    gives them; empty where all are the devices' own.
     """
 
     __slots__ = (
         "__weakref__",
+        "arg_memories",
         "arg_shardings",
         "consts",
         "executable",
         "kept",
+        "out_memories",
         "out_shardings",
         "record",
         "request",
@@ -70,10 +73,13 @@ class CompiledProgram:
         out_shardings: tuple[NamedSharding, ...] | None,
         consts: tuple[Any, ...],
         kept: tuple[int, ...],
+        arg_memories: tuple[str, ...] = (),
+        out_memories: tuple[str, ...] = (),
     ):
         self.record, self.request, self.executable = record, request, executable
         self.arg_shardings, self.out_shardings = arg_shardings, out_shardings
         self.consts, self.kept = consts, kept
+        self.arg_memories, self.out_memories = arg_memories, out_memories
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -130,7 +136,10 @@ def compile_lowered(
 
 def _program(lowered: Lowered, portable: PortableExecutable, args: Any, outs: Any) -> CompiledProgram:
     module = lowered.module
-    return CompiledProgram(lowered.record, lowered.request, portable, args, outs, module.consts, module.kept)
+    return CompiledProgram(
+        lowered.record, lowered.request, portable, args, outs, module.consts, module.kept,
+        module.arg_memories, module.out_memories,
+    )  # fmt: skip
 
 
 def _split(

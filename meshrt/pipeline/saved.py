@@ -11,23 +11,26 @@ import math
 import re
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from meshrt import errors, tree_files
 from meshrt._keytypes import KEY_IMPLS, KeyType
+from meshrt.core.spaces import Space
 from meshrt.core.types import ShapedArray
 from meshrt.dtypes import ExtendedDType, float0
 from meshrt.pipeline.container import Content, pack
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.program import CompiledProgram, mesh_over
 from meshrt.pipeline.traced import LoweringRequest
-from meshrt.pipeline.written import End, Written, written
+from meshrt.pipeline.written import Written, written
 from meshrt.runtime import backend, compile_cache, jaxlib_api
 from meshrt.runtime.executable import PortableExecutable
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.as_data import mesh_from_data, mesh_to_data, sharding_from_data, sharding_to_data
+from meshrt.sharding.layout import Layout
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 
@@ -62,6 +65,7 @@ def to_bytes(program: CompiledProgram, shown: Written | None, *, trees: bool = T
             "devices": executable.num_devices, "mode": executable.mode, "shardy": executable.shardy,
             "options": [list(item) for item in executable.xla_options], "fingerprint": executable.fingerprint,
             "kept": list(program.kept), "donated": list(program.request.donated),
+            "argument memories": list(program.arg_memories), "result memories": list(program.out_memories),
         },
         "arguments": {
             "tree": tree_files.to_data(record.in_tree) if trees else None,
@@ -95,7 +99,7 @@ def _const(name: str, value: Any) -> np.ndarray:
 
 def _type(aval: ShapedArray) -> dict[str, Any]:
     dtype = {"key": aval.dtype.impl.name} if isinstance(aval.dtype, KeyType) else _dtype_name(aval.dtype)
-    return {"shape": list(aval.shape), "dtype": dtype, "weak": aval.weak_type}
+    return {"shape": list(aval.shape), "dtype": dtype, "weak": aval.weak_type, "space": aval.memory_space.value}
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -105,9 +109,9 @@ def _dtype_name(dtype: Any) -> str:
 def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any]:
     """Of the module's arguments and results, and how results are shown; None on a single device."""
     request = program.request
-    ends = [] if shown is None else [None if e is None else e.to_data() for e in shown.ends]
+    layouts = [] if shown is None else [None if at is None else asdict(at) for at in shown.layouts]
     if request.mesh is None or program.arg_shardings is None or program.out_shardings is None:
-        return {"mesh": None, "ends": ends, "named": shown is not None and shown.named}
+        return {"mesh": None, "layouts": layouts, "named": shown is not None and shown.named}
     meshes = [request.mesh, *request.views]
 
     def row(sharding: NamedSharding | None) -> Any:
@@ -126,7 +130,8 @@ def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any
         "example": None if shown is None else row(shown.example),
         "example_ndim": -1 if shown is None else shown.example_ndim,
     }
-    return {"mesh": [mesh_to_data(m) for m in meshes], "views": len(request.views), "shardings": rows, "ends": ends}
+    written_as = {"shardings": rows, "layouts": layouts}
+    return {"mesh": [mesh_to_data(m) for m in meshes], "views": len(request.views), **written_as}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -178,11 +183,13 @@ def restore(content: Content, devices: Sequence[Any] | None, trees: tuple[Any, A
         args, outs, request = None, None, _request(said, mesh, chosen[0].platform)
         if mesh is not None:
             args, outs, request, shown = _placed(said, request)
-        elif said["ends"] or said.get("named"):
-            shown = written((None,) * len(record.out_avals), ends=_ends(said), named=bool(said.get("named")))
+        elif said["layouts"] or said.get("named"):
+            shown = written((None,) * len(record.out_avals), layouts=_layouts(said), named=bool(said.get("named")))
         consts = _captured(said["captured"], content.data)
         executable = _executable(said, content.code, chosen)
-        program = CompiledProgram(record, request, executable, args, outs, consts, tuple(said["program"]["kept"]))
+        memories = [tuple(map(_memory, said["program"][f"{what} memories"])) for what in ("argument", "result")]
+        kept = tuple(said["program"]["kept"])
+        program = CompiledProgram(record, request, executable, args, outs, consts, kept, *memories)
         _check_counts(program, shown)
     except errors.MeshrtError:
         raise
@@ -257,7 +264,13 @@ def _aval(said: Mapping[str, Any]) -> ShapedArray:
         raise ValueError(f"the shape {shape}")
     if isinstance(name, dict):
         return ShapedArray(shape, KeyType(KEY_IMPLS[name["key"]]))
-    return ShapedArray(shape, _dtype(name), bool(said["weak"]))
+    return ShapedArray(shape, _dtype(name), bool(said["weak"]), memory_space=Space(said["space"]))
+
+
+def _memory(name: Any) -> str:
+    if name not in ("device", "pinned_host", "unpinned_host"):
+        raise ValueError(f"the kind of memory {name!r}")
+    return str(name)
 
 
 def _dtype(name: str) -> Any:
@@ -284,12 +297,13 @@ def _placed(said: Mapping[str, Any], request: LoweringRequest) -> tuple[Any, Any
     request = request._replace(out_shardings=asked, views=tuple(meshes[1 : 1 + said["views"]]))
     if rows["written"] is None:
         return args, outs, request, None
-    shown = written(tuple(read(r) for r in rows["written"]), read(rows["example"]), rows["example_ndim"], _ends(said))
+    outs_written = tuple(read(r) for r in rows["written"])
+    shown = written(outs_written, read(rows["example"]), rows["example_ndim"], _layouts(said))
     return args, outs, request, shown
 
 
-def _ends(said: Mapping[str, Any]) -> tuple[End | None, ...]:
-    return tuple(None if row is None else End.of_data(row) for row in said["ends"])
+def _layouts(said: Mapping[str, Any]) -> tuple[Layout | None, ...]:
+    return tuple(None if row is None else Layout(**row) for row in said["layouts"])
 
 
 def _captured(rows: Sequence[Mapping[str, Any]], data: bytes) -> tuple[np.ndarray, ...]:
@@ -322,13 +336,15 @@ def _check_counts(program: CompiledProgram, shown: Written | None) -> None:
     record, consts, kept = program.record, len(program.consts), program.kept
     many = len(record.in_avals)
     asked = program.request.out_shardings if program.request.mesh is not None else None
-    ends = None if shown is None or not shown.ends else shown.ends
-    results = (program.out_shardings, asked, None if shown is None else shown.outs, ends)
+    layouts = None if shown is None or not shown.layouts else shown.layouts
+    results = (program.out_shardings, asked, None if shown is None else shown.outs, layouts)
     fits = (
         record.in_tree.num_leaves == many == len(record.arg_paths()) == len(program.request.donated)
         and record.out_tree.num_leaves == len(record.out_avals)
         and all(type(k) is int and 0 <= k < many for k in kept)
         and (program.arg_shardings is None or len(program.arg_shardings) == consts + len(kept))
+        and len(program.arg_memories) in (0, consts + len(kept))
+        and len(program.out_memories) in (0, len(record.out_avals))
         and all(len(outs) == len(record.out_avals) for outs in results if outs is not None)
     )
     if not fits:

@@ -68,6 +68,8 @@ class LoweringRequest(NamedTuple):
 
     `views` are the meshes that the shardings are over where they are several: `mesh` is their common mesh then.
     `callers` are the places, among the devices of the program, of those that the function names to make calls.
+    `arg_memories` and `out_memories` are the kinds of memory where arguments are taken and results given, if some are
+    not the devices' own; of results None where nobody asked for one or for a sharding.
     """
 
     mesh: AbstractMesh | None
@@ -78,6 +80,8 @@ class LoweringRequest(NamedTuple):
     keep_unused: bool = False
     views: tuple[AbstractMesh, ...] = ()
     callers: tuple[int, ...] = ()
+    arg_memories: tuple[str, ...] = ()
+    out_memories: tuple[str | None, ...] = ()
 
     @property
     def uneven(self) -> bool:

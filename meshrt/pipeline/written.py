@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 from meshrt.sharding.layout import Layout
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding, Sharding
 from meshrt.sharding.spec import UNCONSTRAINED
 
-__all__ = ["End", "Written", "written"]
+__all__ = ["Written", "written"]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -21,8 +19,8 @@ class Written:
 
     Keys and stages know canonical shardings only, in which P("x", None) is P("x"); results get back what was written:
     `outs` are the `out_shardings` (None where none was given), `example` that of the first argument that is used.
-    `ends` are the kinds of memory and the layouts that were asked for results, where they are others than those that
-    programs return; empty if none are. `named` says whether something names the one device that the call runs on: an
+    `layouts` are those that were asked for results, where they are others than those that programs return; empty if
+    none are. `named` says whether something names the one device that the call runs on: an
     option, a committed argument, the function; results are committed to it. Equal ones are one object (`written`), as
     they stand in keys.
     """
@@ -30,7 +28,7 @@ class Written:
     outs: tuple[NamedSharding | None, ...]
     example: NamedSharding | None = None
     example_ndim: int = -1
-    ends: tuple[End | None, ...] = ()
+    layouts: tuple[Layout | None, ...] = ()
     named: bool = False
 
     def of(self, out: int, sharding: Sharding, ndim: int) -> Sharding:
@@ -45,40 +43,18 @@ class Written:
             asked = self.example
         if asked is None or not isinstance(sharding, NamedSharding) or UNCONSTRAINED in asked.spec.partitions:
             return sharding
-        if not asked.is_in_default_memory:  # where results are before `end` moves them
-            asked = asked.with_memory_kind(None)
         if isinstance(asked.mesh, AbstractMesh):
             if isinstance(sharding.mesh, AbstractMesh) or asked.mesh.size != sharding.mesh.size:
                 return sharding
             asked = asked.update(mesh=sharding.mesh.reshaped(asked.mesh))
         return asked if asked.is_equivalent_to(sharding, ndim) else sharding
 
-    def end(self, out: int, sharding: Sharding) -> tuple[Sharding, Layout | None]:
-        """Where a result, which is shown with `sharding`, goes in the end, and its layout (None: row-major)."""
-        end = self.ends[out] if self.ends else None
-        if end is None:
-            return sharding, None
-        return sharding if end.memory_kind is None else sharding.with_memory_kind(end.memory_kind), end.layout
+    def layout(self, out: int) -> Layout | None:
+        """The layout of a result (None: row-major)."""
+        return self.layouts[out] if self.layouts else None
 
 
-class End(NamedTuple):
-    """Asked for a result: the kind of memory (None: the devices' own) and the layout (None: row-major)."""
-
-    memory_kind: str | None
-    layout: Layout | None
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON has it."""
-        layout = None if self.layout is None else asdict(self.layout)
-        return {"memory": self.memory_kind, "layout": layout}
-
-    @staticmethod
-    def of_data(data: Mapping[str, Any]) -> End:
-        """What `to_data` gave. KeyError, TypeError or ValueError if `data` is none."""
-        return End(data["memory"], None if data["layout"] is None else Layout(**data["layout"]))
-
-
-_Key = tuple[tuple[NamedSharding | None, ...], NamedSharding | None, int, tuple[End | None, ...], bool]
+_Key = tuple[tuple[NamedSharding | None, ...], NamedSharding | None, int, tuple[Layout | None, ...], bool]
 _known: weakref.WeakValueDictionary[_Key, Written] = weakref.WeakValueDictionary()
 
 
@@ -86,9 +62,9 @@ def written(
     outs: tuple[NamedSharding | None, ...],
     example: NamedSharding | None = None,
     example_ndim: int = -1,
-    ends: tuple[End | None, ...] = (),
+    layouts: tuple[Layout | None, ...] = (),
     named: bool = False,
 ) -> Written:
     """The Written of these shardings; the same object for the same ones."""
-    key = (outs, example, example_ndim, ends, named)
+    key = (outs, example, example_ndim, layouts, named)
     return _known.setdefault(key, Written(*key))

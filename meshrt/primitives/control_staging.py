@@ -219,6 +219,8 @@ def describe_difference(a: ShapedArray, b: ShapedArray) -> str | None:
         parts.append(f"the shapes do not match{ranks}")
     if not parts and a.sharding is not b.sharding:
         parts.append("the shardings do not match (reshard one with meshrt.sharding.reshard, or give out_sharding)")
+    if not parts and a.memory_space is not b.memory_space:
+        parts.append("the memories do not match (move one with meshrt.device_put(x, meshrt.memory.Space....))")
     return " and ".join(parts) or None
 
 

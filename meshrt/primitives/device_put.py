@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.basic.memory import in_space, memory_put_p
 from meshrt.core.source import capture
+from meshrt.core.spaces import DEVICE, kind_of_space
 from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import aval_of
 from meshrt.primitives.sharding import device_put_p, on_mesh_in_context, require_fit
@@ -139,18 +141,18 @@ def _put_traced(leaf: Any, target: Any) -> Any:
         layout = target.layout
         if layout is None or (isinstance(layout, Layout) and layout.is_default):
             target = target.sharding
-    if target is Space.Device or target is Space.Any:  # where all values of a program are
-        target = None
-    if target is None:
+    if target is None or target is Space.Any:
         return leaf if isinstance(leaf, Tracer) else put_leaf(leaf, None, False, None)
-    kind = getattr(target, "memory_kind", None)
-    if isinstance(target, (Format, Space)) or kind not in (None, "device"):
+    if isinstance(target, Space):
+        return memory_put_p.bind(leaf, kind=kind_of_space(target))
+    if isinstance(target, Format):
         raise errors.UnsupportedError(
             f"device_put to {target!r} at {capture()} inside a compiled function: values within a program lie "
-            "row-major in the devices' own memory. Ask for another memory or layout in the out_shardings of jit, or "
-            "put the result there behind it"
+            "row-major. Ask for another layout in the out_shardings of jit, or put the result there behind it"
         )
-    if isinstance(target, PartitionSpec):
+    kind = getattr(target, "other_memory", None)
+    in_context = isinstance(target, PartitionSpec)
+    if in_context:
         mesh = get_abstract_mesh()
         if mesh.empty:
             raise _no_mesh(target)
@@ -162,7 +164,12 @@ def _put_traced(leaf: Any, target: Any) -> Any:
         target.shard_shape(aval_of(leaf).shape)
     value = leaf.concrete() if isinstance(leaf, Tracer) else leaf
     source = value.sharding if type(value) is Array else None
-    return device_put_p.bind(leaf, sharding=target, source=source, advice=False)
+    out = device_put_p.bind(leaf, sharding=target, source=source, advice=False)
+    if kind is not None:
+        return memory_put_p.bind(out, kind=kind)
+    # A sharding over an AbstractMesh that names no memory leaves values where they are.
+    stays = isinstance(target, NamedSharding) and target.memory_kind is None and not in_context
+    return out if stays else in_space(out, DEVICE)
 
 
 def _no_mesh(target: PartitionSpec) -> errors.MeshContextError:

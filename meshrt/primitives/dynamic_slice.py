@@ -201,6 +201,7 @@ dynamic_update_slice_p = Primitive(
     jvp=_dus_jvp,
     transpose=_dus_transpose,
     batch=_dus_batch,
+    space=lambda avals: avals[0].memory_space,
     explicit=_dus_explicit,
     sums=joined,
     finite=True,

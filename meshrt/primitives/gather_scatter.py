@@ -338,6 +338,7 @@ def scatter_primitive(
     """Declares a scatter that combines with the binary StableHLO operation `combine` (None replaces)."""
     primitive: Primitive = Primitive(
         name, _infer(name), lower=_lower(combine), jvp=jvp, transpose=transpose, batch=_batch(lambda: primitive),
-        finite=finite, explicit=_scatter_explicit, absent=NOT_LINEAR if transpose is None else {},
+        finite=finite, space=lambda avals: avals[0].memory_space, explicit=_scatter_explicit,
+        absent=NOT_LINEAR if transpose is None else {},
     )  # fmt: skip
     return primitive

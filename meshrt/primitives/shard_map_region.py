@@ -71,14 +71,14 @@ class Region(NamedTuple):
         vma = aval.vma
         if self.check_vma and spec.axes:
             vma = vma.union(map(str, spec.axes))
-        return ShapedArray(shape, aval.dtype, aval.weak_type, self._sharding_inside(spec, aval), vma)
+        sharding = self._sharding_inside(spec, aval)
+        return ShapedArray(shape, aval.dtype, aval.weak_type, sharding, vma, aval.memory_space)
 
     def whole(self, spec: PartitionSpec, aval: ShapedArray) -> ShapedArray:
         """The type outside of a value of type `aval` that leaves with `spec`."""
         shape = tuple(n * self.parts(e) for n, e in zip(aval.shape, spec.padded(aval.ndim)))
-        return ShapedArray(
-            shape, aval.dtype, aval.weak_type, self._sharding_outside(spec, aval), aval.vma.difference(self.manual_axes)
-        )
+        sharding, vma = self._sharding_outside(spec, aval), aval.vma.difference(self.manual_axes)
+        return ShapedArray(shape, aval.dtype, aval.weak_type, sharding, vma, aval.memory_space)
 
     def _sharding_inside(self, spec: PartitionSpec, aval: ShapedArray) -> Any:
         """Over the Explicit axes that stay such inside, and the sums over Manual ones. Without types that say what

@@ -297,7 +297,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
             value.flags.writeable = False
         else:
             try:
-                devices, kind = self._sig.local_devices, self._sig.sharding.memory_kind
+                devices, kind = self._sig.local_devices, self._sig.sharding.other_memory
                 value = jaxlib_api.shard_to_numpy(self._buf, devices, local, dtype, kind)
             except jaxlib_api.XlaError as e:
                 raise self._failure(e) from e

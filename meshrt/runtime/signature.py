@@ -14,7 +14,6 @@ from meshrt.heuristics import KEPT_SHAPES, KEPT_SIGNATURES
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.host_memory import aligned_zeros
 from meshrt.sharding.layout import Layout
-from meshrt.sharding.memory import check_kind
 from meshrt.sharding.named import Sharding
 from meshrt.sharding.typed import typed
 
@@ -91,7 +90,6 @@ def signature(aval: ShapedArray, sharding: Sharding, committed: bool = True, lay
     found = sharding.signatures.get(key)
     if found is None:
         sharding.shard_shape(aval.shape)
-        check_kind(sharding.device_assignment, sharding.memory_kind)
         made = typed(aval, sharding)
         if made is not aval:
             found = signature(made, sharding, committed, layout)
@@ -119,7 +117,7 @@ def native_sharding(sharding: Sharding, aval: ShapedArray) -> Any:
         if suffix:
             tiles = np.concatenate([tiles, np.zeros((len(tiles), suffix), tiles.dtype)], axis=1)
         tiling = sharding.tiling(ndim) + (1,) * suffix
-        made = jaxlib_api.native_sharding(sharding.device_assignment, tiling, tiles, sharding.memory_kind)
+        made = jaxlib_api.native_sharding(sharding.device_assignment, tiling, tiles, sharding.other_memory)
         found = sharding.native.setdefault(key, made)
     return found
 

@@ -40,7 +40,7 @@ def sharding_to_data(sharding: NamedSharding) -> dict[str, Any]:
         "unreduced": sorted(_names(spec.unreduced)),
         "reduced": sorted(_names(spec.reduced)),
         "kind": None if kind is None else kind.name,
-        "memory": sharding.memory_kind,
+        "memory": sharding.other_memory,
         "uneven": sharding.uneven,
     }
 

@@ -1,29 +1,18 @@
 """The kinds of memory of a device.
 
 A sharding names one by `memory_kind`: "device" (what it computes with), "pinned_host" or "unpinned_host" (the host's,
-beside it). None is the device's default one.
+beside it). None stands for the default one, by whose name it is known where the devices are.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
+from meshrt.core.spaces import Space
 
-__all__ = ["Space", "check_kind", "default_kind", "kind_of"]
-
-
-class Space(enum.Enum):
-    """Where an array is, whatever its sharding: `device_put(x, meshrt.memory.Space.Host)`."""
-
-    Device = "device"
-    Host = "host"
-    Any = "any"
-
-    def __repr__(self) -> str:
-        return f"MemorySpace.{self.name}"
+__all__ = ["Space", "default_kind", "kind_of", "resolved_kind"]
 
 
 def default_kind(device: Any) -> str | None:
@@ -35,11 +24,21 @@ def default_kind(device: Any) -> str | None:
     return kind
 
 
-def check_kind(devices: Sequence[Any], kind: str | None) -> None:
-    """Raises ShardingError unless `devices` have memory of this kind."""
-    if kind is None:
-        return
-    device = devices[0]
+def resolved_kind(devices: Sequence[Any] | None, kind: str | None) -> tuple[str | None, str | None]:
+    """The name of a kind of memory on `devices` (None: not known yet), and the same where it is not the default, else
+    None. ShardingError if they have no such memory.
+    """
+    if devices is None:
+        return kind, None if kind == "device" else kind
+    default = default_kind(devices[0])
+    if kind is None or kind == default:
+        return default, None
+    _check_kind(devices[0], kind)
+    return kind, kind
+
+
+def _check_kind(device: Any, kind: str) -> None:
+    """Raises ShardingError unless `device` has memory of this kind."""
     kinds = [m.kind for m in device.addressable_memories()]
     if kind not in kinds and device.process_index == device.client.process_index():
         raise errors.ShardingError(

@@ -17,7 +17,7 @@ from meshrt import errors
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding.axes import AxisType
 from meshrt.sharding.devices import lookup_by_id
-from meshrt.sharding.memory import default_kind
+from meshrt.sharding.memory import resolved_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
@@ -33,7 +33,10 @@ class Sharding:
     # `places` what this process holds of arrays by shape.
     __slots__ = ("__weakref__", "native", "places", "signatures")
 
+    # The kind of memory on each device; None over an AbstractMesh where none was given.
     memory_kind: str | None
+    # The same where it is not the default one of the devices, else None.
+    other_memory: str | None
     mesh: Any
     # Whether dimensions may be split into parts that do not divide them.
     uneven: bool = False
@@ -178,19 +181,13 @@ class Sharding:
         return self.layout_key(ndim) == other.layout_key(ndim)
 
     def is_in_memory_of(self, other: Sharding) -> bool:
-        """Whether both name the same kind of memory; None is the devices' default one."""
-        if self.memory_kind == other.memory_kind:
-            return True
-        if not self.is_concrete:
-            return False
-        default = default_kind(self.device_assignment[0])
-        return (self.memory_kind or default) == (other.memory_kind or default)
+        """Whether both name the same kind of memory."""
+        return self.other_memory == other.other_memory
 
     @property
     def is_in_default_memory(self) -> bool:
         """Whether it names the memory that its devices compute with."""
-        kind = self.memory_kind
-        return kind is None or (self.is_concrete and kind == default_kind(self.device_assignment[0]))
+        return self.other_memory is None
 
     def layout_key(self, ndim: int) -> tuple[Any, ...]:
         """Which device (by position) holds which part; equal keys put the same data at the same positions."""
@@ -217,17 +214,18 @@ class NamedSharding(Sharding):
     Args:
       mesh: a Mesh or an AbstractMesh.
       spec: a PartitionSpec; missing trailing entries mean "not split".
-      memory_kind: the memory on each device; None is the device's default.
+      memory_kind: the memory on each device; None is the device's default, whose name it gets if the mesh has devices.
       uneven: sizes need not divide. A dimension of `n` over `p` devices gives each ceil(n / p) elements and the last
         ones fewer, or none. Devices hold all parts in buffers of the largest size; what lies behind a part's end is
         never read.
 
     Raises:
       UnknownAxisError, DuplicateAxisError: the spec does not fit the mesh.
-      ShardingError: UNCONSTRAINED without Auto axes, or unreduced over axes that are not Explicit.
+      ShardingError: UNCONSTRAINED without Auto axes, unreduced over axes that are not Explicit, or a kind of memory
+        that the devices don't have.
     """
 
-    __slots__ = ("_assignment", "_tilings", "memory_kind", "mesh", "spec", "uneven")
+    __slots__ = ("_assignment", "_tilings", "memory_kind", "mesh", "other_memory", "spec", "uneven")
 
     mesh: Mesh | AbstractMesh
     spec: PartitionSpec
@@ -247,16 +245,21 @@ class NamedSharding(Sharding):
         check_spec(mesh, spec)
         if memory_kind is not None and not isinstance(memory_kind, str):
             raise errors.ShardingTypeError(f"memory_kind must be a string or None. Got {memory_kind!r}")
-        made = object.__new__(cls)
-        made.mesh, made.spec, made.memory_kind, made.uneven = mesh, spec, memory_kind, bool(uneven)
-        made._assignment = mesh.flat_devices if isinstance(mesh, Mesh) else None
-        made._tilings = {}
-        made._init_caches()
+        devices = mesh.flat_devices if isinstance(mesh, Mesh) else None
+        named, other = resolved_kind(devices, memory_kind)
+        if named != memory_kind:  # one object, however the default memory is spelled
+            made = cls(mesh, spec, memory_kind=named, uneven=uneven)
+        else:
+            made = object.__new__(cls)
+            made.mesh, made.spec, made.uneven = mesh, spec, bool(uneven)
+            made.memory_kind, made.other_memory = named, other
+            made._assignment, made._tilings = devices, {}
+            made._init_caches()
         kept: NamedSharding = mesh._shardings.setdefault(key, made)
         return kept
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_named, (self.mesh, self.spec, self.memory_kind, self.uneven))
+        return (_rebuild_named, (self.mesh, self.spec, self.other_memory, self.uneven))
 
     @property
     def is_concrete(self) -> bool:
@@ -360,13 +363,13 @@ class NamedSharding(Sharding):
         spec = changes.get("spec", self.spec)
         if not isinstance(spec, PartitionSpec):
             spec = PartitionSpec(*spec)
-        kind = changes.get("memory_kind", self.memory_kind)
+        kind = changes.get("memory_kind", self.memory_kind if "mesh" not in changes else self.other_memory)
         uneven = changes.get("uneven", self.uneven)
         return NamedSharding(changes.get("mesh", self.mesh), spec, memory_kind=kind, uneven=uneven)
 
     def abstract(self) -> NamedSharding:
         """The same split over the AbstractMesh."""
-        return NamedSharding(self.mesh.abstract_mesh, self.spec, memory_kind=self.memory_kind, uneven=self.uneven)
+        return NamedSharding(self.mesh.abstract_mesh, self.spec, memory_kind=self.other_memory, uneven=self.uneven)
 
     def replicated(self, ndim: int) -> NamedSharding:
         """Over the same mesh, no dimension of `ndim` split; one entry for each."""
@@ -434,9 +437,10 @@ def refuse_manual(sharding: NamedSharding) -> None:
 class SingleDeviceSharding(Sharding):
     """The whole value on one device."""
 
-    __slots__ = ("_assignment", "device", "memory_kind", "mesh")
+    __slots__ = ("_assignment", "device", "memory_kind", "mesh", "other_memory")
     device: Any
     memory_kind: str | None
+    other_memory: str | None
     _assignment: tuple[Any, ...]
     _interned: weakref.WeakValueDictionary[Any, SingleDeviceSharding] = weakref.WeakValueDictionary()
     _lock = threading.Lock()
@@ -447,18 +451,25 @@ class SingleDeviceSharding(Sharding):
         if found is None:
             if not hasattr(device, "process_index"):
                 raise errors.ShardingTypeError(f"SingleDeviceSharding takes a device. Got {device!r}")
+            named, other = resolved_kind((device,), memory_kind)
+            if named != memory_kind:
+                found = cls(device, memory_kind=named)
+                with cls._lock:
+                    cls._interned[key] = found  # one object, however the default memory is spelled
+                return found
             with cls._lock:
                 found = cls._interned.get(key)
                 if found is None:
                     found = object.__new__(cls)
-                    found.device, found.memory_kind, found._assignment = device, memory_kind, (device,)
+                    found.device, found._assignment = device, (device,)
+                    found.memory_kind, found.other_memory = named, other
                     found.mesh = None
                     found._init_caches()
                     cls._interned[key] = found
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_single, (self.device.platform, self.device.id, self.memory_kind))
+        return (_rebuild_single, (self.device.platform, self.device.id, self.other_memory))
 
     @property
     def device_assignment(self) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from meshrt.core.basic.sums import restated
 from meshrt.core.completion import Completion
 from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.manual import ManualAxisType
+from meshrt.core.spaces import space_of_kind
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.context import context_source, get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh, Mesh
@@ -71,9 +72,12 @@ def on(sharding: NamedSharding, ndim: int) -> NamedSharding | None:
 
 
 def typed(aval: ShapedArray, sharding: Any) -> ShapedArray:
-    """The type of a value of type `aval` laid out by a concrete or abstract sharding of any kind."""
+    """The type of a value of type `aval` laid out by a concrete or abstract sharding of any kind, in its memory."""
     known = on(sharding, aval.ndim) if isinstance(sharding, NamedSharding) else None
-    return aval if known is aval.sharding else aval.update(sharding=known)
+    space = space_of_kind(getattr(sharding, "memory_kind", None))
+    if known is aval.sharding and space is aval.memory_space:
+        return aval
+    return aval.update(sharding=known, memory_space=space)
 
 
 def entries_of(aval: Any) -> tuple[Entry, ...]:

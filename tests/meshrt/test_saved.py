@@ -399,8 +399,8 @@ def test_descriptions_without_a_part(content):
 
 def test_other_versions_and_sizes(content):
     later = bytearray(content)
-    later[8:12] = struct.pack("<I", 2)
-    with pytest.raises(errors.SavedProgramError, match="of version 2 of the format, and this meshrt reads version 1"):
+    later[8:12] = struct.pack("<I", 3)
+    with pytest.raises(errors.SavedProgramError, match="of version 3 of the format, and this meshrt reads version 2"):
         load(bytes(later))
     huge = bytearray(content)
     huge[16:24] = struct.pack("<Q", 1 << 60)

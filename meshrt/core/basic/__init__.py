@@ -4,5 +4,6 @@ Their whole records stand here, below the transformations; the families in `mesh
 
     shapes      broadcast_in_dim, reshape, transpose, reduce_sum: closed under transposition among themselves
     pointwise   `nary`, which declares every elementwise primitive; add
+    memory      memory_put: values in another memory
     varying     pvary, and psum over Manual axes: closed under transposition
 """

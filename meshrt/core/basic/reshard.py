@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt.core.basic.memory import in_space
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of, present
@@ -67,6 +68,8 @@ def cotangent_type(aval: ShapedArray) -> ShapedArray:
 
 
 def cotangent_of(aval: ShapedArray, ct: Any) -> Any:
-    """`ct`, split as the cotangents of values of type `aval` are."""
-    wanted = cotangent_type(aval).sharding
-    return ct if aval_of(ct).sharding is wanted else as_split(ct, wanted)
+    """`ct`, split as the cotangents of values of type `aval` are, and in the memory where these lie."""
+    wanted, have = cotangent_type(aval).sharding, aval_of(ct)
+    if have.memory_space is not aval.memory_space:
+        ct = in_space(ct, aval.memory_space)
+    return ct if have.sharding is wanted else as_split(ct, wanted)

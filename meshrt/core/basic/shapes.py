@@ -14,11 +14,13 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.linear import linear_jvp
+from meshrt.core.basic.memory import in_space
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.completion import OUT_SHARDING, asked, declared, moved_as
 from meshrt.core.explicit import Application, Policy, Spec, Sums, axes_of, moved, unreduced_of
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray, aval_of, short_dtype
 
 __all__ = [
@@ -157,10 +159,12 @@ def broadcast_in_dim(
 
 
 def zeros(aval: ShapedArray) -> Any:
-    """An array of zeros of a type, its sharding and varying axes included, in the current trace."""
+    """An array of zeros of a type, its sharding, varying axes and memory included, in the current trace."""
     dtype = dtypes.canonicalize_dtype(dtypes.dtype(aval.dtype))
     zero = np.asarray(0).astype(dtype)[()]
     out = broadcast_in_dim_p.bind(zero, shape=aval.shape, broadcast_dimensions=(), **declared(aval, ()))
+    if aval.memory_space is not DEVICE:
+        out = in_space(out, aval.memory_space)
     return vary(out, in_order(aval.vma)) if aval.vma else out
 
 
