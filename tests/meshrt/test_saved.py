@@ -412,9 +412,9 @@ def test_other_versions_and_sizes(content):
     assert container.unpack(packed, "it").code == found.code
     import hashlib
 
-    head = struct.pack("<8sIIQQ", b"MESHRTAO", 1, len(nested), 0, 0)
+    head = struct.pack("<8sIIQQ", b"MESHRTAO", 2, len(nested), 0, 0)
     for text in (nested, b"\xff\xfe", b"[1]", b"{"):
-        head = struct.pack("<8sIIQQ", b"MESHRTAO", 1, len(text), 0, 0)
+        head = struct.pack("<8sIIQQ", b"MESHRTAO", 2, len(text), 0, 0)
         with pytest.raises(errors.SavedProgramError, match="no JSON"):
             load(head + hashlib.sha256(head + text).digest() + text)
     with pytest.raises(errors.SavedProgramError, match="takes 5 bytes; files hold 4"):

@@ -61,6 +61,7 @@ REASONS = {
     "jit": "a call; tests of jit judge it",
     "linear_zero": "made by linearization of loops only; tests of control flow judge it",
     "device_put": "the identity on one device; test_places judges it",
+    "memory_put": "changes no value; test_memory_spaces judges it",
     "shard_alike": "the identity on one device; tests/meshrt/experimental judges it",
     "shard_map": "programs over it are judged in tests/meshrt/shard_map",
     "sharding_constraint": "the identity on one device; tests of sharding judge it",
