@@ -1,20 +1,20 @@
 """What `checkpoint` may save: policies, and names for values to speak of them.
 
-A policy is asked for each operation, `policy(primitive, *operand_types, **params)`; True lets its results be saved.
+A policy is asked for each operation, `policy(primitive, *operand_types, **params)`; True lets its results be saved, an
+`Offload` has them saved in another memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.primitive import Primitive
+from meshrt.transforms.recompute import Offload, Policy
 
 __all__ = ["checkpoint_name", "checkpoint_policies", "name_p"]
-
-Policy = Callable[..., bool]
 
 
 def _name_jvp(primals, tangents, *, name):
@@ -84,19 +84,65 @@ def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
 
 
 def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
-    """Saves what either policy saves."""
+    """Saves what either policy saves. ArgumentValueError when one answers otherwise than with a bool."""
 
     def policy(primitive: Primitive, *avals: Any, **params: Any) -> bool:
-        return bool(policy_1(primitive, *avals, **params) or policy_2(primitive, *avals, **params))
+        answers = [p(primitive, *avals, **params) for p in (policy_1, policy_2)]
+        if not all(isinstance(answer, bool) for answer in answers):
+            raise errors.ArgumentValueError(
+                f"The return value of the policies should be a boolean. Got: {answers[0]} and {answers[1]}. "
+                "save_from_both_policies cannot tell in which memory to save; write a policy that asks both"
+            )
+        return any(answers)
 
     return policy
 
 
-def _no_offload(*_: Any, **__: Any) -> Policy:
-    raise errors.UnsupportedError(
-        "policies that move residuals to host memory are not implemented; use save_only_these_names or "
-        "dots_with_no_batch_dims_saveable"
-    )
+def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
+    """Saves what `dots_with_no_batch_dims_saveable` saves in another memory, from where the backward pass takes it.
+
+    >>> policy = meshrt.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+    >>> layer = meshrt.checkpoint(layer, policy=policy)
+
+    `offload_src` and `offload_dst` are kinds of memory; MemorySpaceError if values do not lie in the first one.
+    """
+
+    def policy(primitive: Primitive, *_: Any, **params: Any) -> bool | Offload:
+        saved = dots_with_no_batch_dims_saveable(primitive, **params)
+        return Offload(offload_src, offload_dst) if saved else False
+
+    return policy
+
+
+def save_and_offload_only_these_names(
+    *,
+    names_which_can_be_saved: Sequence[str],
+    names_which_can_be_offloaded: Sequence[str],
+    offload_src: str,
+    offload_dst: str,
+) -> Policy:
+    """Saves the values that have one of some names, those with others in another memory.
+
+    `offload_src` and `offload_dst` are kinds of memory, such as "device" and "pinned_host".
+
+    Raises:
+      ArgumentValueError: a name stands in both lists.
+    """
+    saved, offloaded = frozenset(names_which_can_be_saved), frozenset(names_which_can_be_offloaded)
+    if saved & offloaded:
+        raise errors.ArgumentValueError(
+            "The names should be exclusive and should not intersect in `names_which_can_be_saved` and "
+            f"`names_which_can_be_offloaded`. Got names_which_can_be_saved={sorted(saved)}, "
+            f"names_which_can_be_offloaded={sorted(offloaded)} and the intersection={sorted(saved & offloaded)}; leave "
+            "them in one"
+        )
+
+    def policy(primitive: Primitive, *_: Any, **params: Any) -> bool | Offload:
+        if primitive is not name_p:
+            return False
+        return Offload(offload_src, offload_dst) if params["name"] in offloaded else params["name"] in saved
+
+    return policy
 
 
 checkpoint_policies = SimpleNamespace(
@@ -110,6 +156,6 @@ checkpoint_policies = SimpleNamespace(
     save_any_names_but_these=save_any_names_but_these,
     save_only_these_names=save_only_these_names,
     save_from_both_policies=save_from_both_policies,
-    offload_dot_with_no_batch_dims=_no_offload,
-    save_and_offload_only_these_names=_no_offload,
+    offload_dot_with_no_batch_dims=offload_dot_with_no_batch_dims,
+    save_and_offload_only_these_names=save_and_offload_only_these_names,
 )

@@ -7,20 +7,34 @@ The policy is asked for each operation, also for those inside of branches and lo
 
 runs forward as `cond` that also returns h:f32[8] (zeros from the other branch); h is saved, and run again is
 `cond[branches={a h. cos h; ..}] p x h`.
+
+A policy may also answer with an `Offload`: what is saved then is the value in another memory, and the first thing that
+is run again brings it back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from meshrt import errors
+from meshrt.core.basic.memory import memory_put_p
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from meshrt.core.spaces import space_of_kind
 from meshrt.transforms.residuals import renamed
 
-__all__ = ["Policy", "Split", "fresh_copy", "inlined", "split"]
+__all__ = ["Offload", "Policy", "Split", "fresh_copy", "inlined", "split"]
 
-Policy = Callable[..., bool]
+
+class Offload(NamedTuple):
+    """A policy's answer: results are saved in the kind of memory `dst`, and brought back to `src`, where they lie."""
+
+    src: str
+    dst: str
+
+
+Policy = Callable[..., bool | Offload]
 
 
 @dataclass(slots=True, eq=False)
@@ -60,15 +74,34 @@ def split(body: Jaxpr, wanted: Sequence[Any], policy: Policy | None) -> Split:
             inside.again = [_pruned(eqn, flags)]
         elif eqn.primitive.recompute is not None:
             inside = eqn.primitive.recompute(eqn, flags, policy) or Split([eqn], [], [_pruned(eqn, flags)])
-        elif policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params):
-            inside.saved = [v for v, f in zip(eqn.outvars, flags) if f]
         else:
-            inside.again = [_pruned(eqn, flags)]
+            answer = policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params)
+            saved = [v for v, f in zip(eqn.outvars, flags) if f]
+            if isinstance(answer, Offload):
+                inside = _offloaded(eqn, saved, answer)
+            elif answer:
+                inside.saved = saved
+            else:
+                inside.again = [_pruned(eqn, flags)]
         found.forward += reversed(inside.forward)
         found.saved += reversed(inside.saved)
         found.again += reversed(inside.again)
         live.update(a for e in inside.again for a in e.invars if type(a) is Var)
     return Split(found.forward[::-1], found.saved[::-1], found.again[::-1])
+
+
+def _offloaded(eqn: Eqn, values: Sequence[Var], answer: Offload) -> Split:
+    """`eqn` with those of its results that are wanted, saved in another memory and brought back from there."""
+    there = [Var(v.aval.update(memory_space=space_of_kind(answer.dst))) for v in values]
+    for v in values:
+        if v.aval.memory_space is not space_of_kind(answer.src):
+            raise errors.MemorySpaceError(
+                f"a checkpoint policy offloads from the memory {answer.src!r}, but the result of "
+                f"'{eqn.primitive.name}' at {eqn.source} has type {v.aval.str_short()}; name the memory where it lies"
+            )
+    away = [Eqn(memory_put_p, [v], [t], {"kind": answer.dst}, eqn.source) for v, t in zip(values, there)]
+    back = [Eqn(memory_put_p, [t], [v], {"kind": answer.src}, eqn.source) for v, t in zip(values, there)]
+    return Split([eqn, *away], there, back)
 
 
 def _unsaved(body: Jaxpr, policy: Policy) -> set[Var]:

@@ -103,11 +103,6 @@ REFUSED = {
     "policy": (lambda: meshrt.checkpoint(mnp.sin, policy="dots"), TypeError, "must be a function"),
     "argument": (lambda: meshrt.checkpoint(lambda x, s: x)(X, "a"), TypeError, "can be made static"),
     "cse": (lambda: meshrt.checkpoint(mnp.sin, prevent_cse=(True,)), NotImplementedError, "one bool"),
-    "offload": (
-        lambda: meshrt.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
-        NotImplementedError,
-        "host memory",
-    ),
 }
 
 
