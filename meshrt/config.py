@@ -134,6 +134,8 @@ FIELDS: dict[str, Field] = {
         Field("default_prng_impl", str, "threefry2x32", "trace", "generator behind random.key"),
         Field("remove_size_one_mesh_axis_from_type", bool, False, "trace",
               "leave mesh axes of size 1 out of the shardings in types"),
+        Field("compute_type", str, None, "trace", "which of a device's processors computes, as compute_on says",
+              optional=True),
         Field("disable_jit", bool, False, "trace", "run jitted functions operation by operation"),
         Field("debug_nans", bool, False, "compile", "raise when a program returns a NaN"),
         Field("debug_infs", bool, False, "compile", "raise when a program returns an infinity"),

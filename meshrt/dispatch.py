@@ -9,6 +9,7 @@ from typing import Any
 
 from meshrt import config, heuristics
 from meshrt.core.primitive import Primitive
+from meshrt.core.source import replayed_compute
 from meshrt.core.trace import EvalTrace
 from meshrt.jit import jit
 from meshrt.runtime.array import Array
@@ -41,6 +42,10 @@ def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) 
             _over_jaxprs.move_to_end(key)
             if len(_over_jaxprs) > heuristics.KEPT_OVER_JAXPRS:
                 _over_jaxprs.popitem(last=False)
+    asked = replayed_compute()
+    if asked is not None and asked != (config.settings.compute_type or ""):
+        with config.override(compute_type=asked or None):  # as the operation that is replayed was
+            return function(*args)
     if config.settings.disable_jit:  # single operations are compiled all the same
         with config.override(disable_jit=False):
             return function(*args)

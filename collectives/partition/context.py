@@ -439,7 +439,7 @@ class Context(Writer):
 
     def block(self, ops: Iterable[Op]) -> None:
         """Partitions operations in order (terminators are the caller's)."""
-        from . import associative_scan, bodies, loop_invariant, value_numbering  # they need the context's type
+        from . import associative_scan, bodies, loop_invariant, processors, value_numbering  # they need our type
 
         table = self._rules
         scans: Scans | None = None
@@ -465,7 +465,10 @@ class Context(Writer):
                     source(op),
                 )
             outer, self.region = self.region, loop_invariant.region_of(self, op)
+            start = len(self.region.items)
             value_numbering.once(self, op, rule)
+            if processors.FRONTEND in op.attrs:
+                processors.keep(op, self.region.items[start:])
             self.region = outer
 
     @functools.cached_property

@@ -30,11 +30,15 @@ _internal: dict[CodeType, bool] = {}
 
 
 class Source(NamedTuple):
-    """One place in the user's program; `scope` is the path of `named_scope`s and transformations."""
+    """One place in the user's program, and what was said around it.
+
+    `scope` is the path of `named_scope`s and transformations, `compute` what `compute_on` named.
+    """
 
     code: CodeType | None
     lasti: int
     scope: str = ""
+    compute: str = ""
 
     @property
     def file(self) -> str:
@@ -66,6 +70,7 @@ UNKNOWN = Source(None, 0)
 class _State(threading.local):
     replay: Source | None = None
     scope: str = ""
+    compute: str = ""
 
 
 _state = _State()
@@ -95,7 +100,7 @@ def capture() -> Source:
         if internal is None:
             internal = _is_internal(code)
         if not internal:
-            return Source(code, frame.f_lasti, _state.scope)
+            return Source(code, frame.f_lasti, _state.scope, _state.compute)
         frame = frame.f_back
     return UNKNOWN
 
@@ -144,6 +149,27 @@ def named_scope(name: str) -> Iterator[str]:
         yield name
     finally:
         _state.scope = saved
+
+
+class computed_on:
+    """Inside a `with`, equations say that `kind` of processor is to compute them ("": the usual one)."""
+
+    __slots__ = ("_saved", "kind")
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def __enter__(self) -> None:
+        self._saved = _state.compute
+        _state.compute = self.kind
+
+    def __exit__(self, *_: object) -> None:
+        _state.compute = self._saved
+
+
+def replayed_compute() -> str | None:
+    """What the equations being replayed say of who computes them; None where none are."""
+    return None if _state.replay is None else _state.replay.compute
 
 
 def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:

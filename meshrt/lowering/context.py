@@ -26,13 +26,52 @@ from propagation.asm import Body, ModuleWriter, Ref
 from propagation.quoting import quote
 from propagation.sdy_text import mesh_text, sharding_text
 
-__all__ = ["LoweringContext", "ModuleLowering"]
+__all__ = ["LoweringContext", "ModuleLowering", "compute_attributes", "is_compute_type"]
 
 
 # They are copied to their uses, each of which has its own sharding.
 _CONSTANTS = frozenset({"stablehlo.constant"})
+_FRONTEND = "mhlo.frontend_attributes = {"
+_CONTROL = frozenset({"stablehlo.while", "stablehlo.case", "stablehlo.if"})
 _SIZES = re.compile(r"tensor<((?:[0-9]+x)*)")
 _NOT_IN_SYMBOLS = re.compile(r"[^A-Za-z0-9_.$]")
+
+
+# Who computes, as people say it and as XLA does.
+_PROCESSORS = {"device_host": "host", "device": "dense", "tpu_sparsecore": "sparseoffload"}
+_STREAM = "gpu_stream:"
+_SAYS_WHO = ("_xla_compute_type", "_xla_stream_annotation")
+
+
+def compute_attributes(kind: str) -> str:
+    """What XLA is told of an operation that `compute_on(kind)` is about."""
+    if kind.startswith(_STREAM):
+        return f'_xla_stream_annotation = {quote(kind.removeprefix(_STREAM))}, inlineable = "false"'
+    return f"_xla_compute_type = {quote(_PROCESSORS[kind])}"
+
+
+def is_compute_type(kind: str) -> bool:
+    """Whether `compute_on` knows this kind of processor."""
+    return kind in _PROCESSORS or kind.startswith(_STREAM)
+
+
+def _say_who_computes(items: list[Any], start: int, said: str) -> None:
+    """Writes `said`, which `compute_attributes` gave, to the operations after `start`, inside of control flow as well.
+
+    An inner `compute_on` has spoken before. Constants are copied to their uses.
+    """
+    for i in range(start, len(items)):
+        name, operands, results, attrs, regions, loc, other = items[i]
+        if name in _CONTROL:
+            for body in regions:
+                _say_who_computes(body.items, 0, said)
+        if name in _CONSTANTS or not results or any(key in other for key in _SAYS_WHO):
+            continue
+        if _FRONTEND in other:
+            other = other.replace(_FRONTEND, f"{_FRONTEND}{said}, ")
+        else:
+            other = ", ".join(filter(None, (other, f"{_FRONTEND}{said}}}")))
+        items[i] = (name, operands, results, attrs, regions, loc, other)
 
 
 class ModuleLowering:
@@ -309,6 +348,8 @@ class LoweringContext:
                 operands = [self.literal(a) if type(a) is Literal else env[a] for a in eqn.invars]
             start = len(items)
             out = rule(self, eqn, *operands)
+            if eqn.source.compute:
+                _say_who_computes(items, start, compute_attributes(eqn.source.compute))
             if primitive.multiple_results:
                 if region is not None:
                     out = self._pinned(eqn, out, start, region)
