@@ -13,7 +13,7 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import config, errors
 from meshrt.experimental.compute_on import compute_on, compute_on2
-from meshrt.sharding import NamedSharding, make_mesh
+from meshrt.sharding import AxisType, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
 X = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -75,7 +75,7 @@ def test_who_computes(program):
     value, their = ours(X), theirs(X)
     np.testing.assert_allclose(np.asarray(value), np.asarray(their), rtol=1e-5)
     assert str(meshrt.typeof(value)) == str(jax.typeof(their))
-    x = meshrt.device_put(X, NamedSharding(make_mesh((8,), ("x",)), P("x")))
+    x = meshrt.device_put(X, NamedSharding(make_mesh((8,), ("x",), axis_types=(AxisType.Auto,)), P("x")))
     for partitioner in ("meshrt", "xla"):
         with config.override(partitioner=partitioner):
             np.testing.assert_allclose(np.asarray(ours(x)), np.asarray(their), rtol=1e-5)
@@ -89,7 +89,7 @@ def test_loops_are_computed_whole_and_collectives_by_the_device():
         with compute_on("device_host"):
             return meshrt.lax.scan(lambda c, v: (jnp.sin(c) + v.sum(), c), 0.0, x @ x.T)[0]
 
-    x = meshrt.device_put(X, NamedSharding(make_mesh((8,), ("x",)), P(None, "x")))
+    x = meshrt.device_put(X, NamedSharding(make_mesh((8,), ("x",), axis_types=(AxisType.Auto,)), P(None, "x")))
     lowered = meshrt.jit(f).trace(x).lower(lowering_platforms=("tpu",))
     found = {op for op, _, _ in marked(lowered.as_text())}
     assert {"sine", "compare", "dynamic_slice", "dot_general"} <= found

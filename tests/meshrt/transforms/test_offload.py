@@ -12,7 +12,7 @@ import meshrt
 import meshrt.ad_checkpoint
 import meshrt.numpy as jnp
 from meshrt import config, errors
-from meshrt.sharding import NamedSharding, make_mesh
+from meshrt.sharding import AxisType, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
 W = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -67,7 +67,7 @@ def test_what_is_offloaded(program, name):
     theirs = jax.jit(jax.grad(program(jax, xnp, POLICIES[name](jax))))
     want = np.asarray(theirs(W, X))
     np.testing.assert_allclose(np.asarray(ours(W, X)), want, rtol=1e-4, atol=1e-5)
-    rows = NamedSharding(make_mesh((8,), ("x",)), P("x"))
+    rows = NamedSharding(make_mesh((8,), ("x",), axis_types=(AxisType.Auto,)), P("x"))
     for partitioner in ("meshrt", "xla"):
         with config.override(partitioner=partitioner):
             got = ours(W, meshrt.device_put(X, rows))
