@@ -267,6 +267,10 @@ class CompileCacheError(MeshrtError, RuntimeError):
     """The on-disk compilation cache cannot be trusted, or an entry of it cannot be read."""
 
 
+class ProfilerError(MeshrtError, RuntimeError, ValueError):
+    """A profile or its server is started twice, or ended without having been started."""
+
+
 class RetraceError(MeshrtError, RuntimeError):
     """A function was to be traced more often than `jit(..., max_traces=N)` allows."""
 

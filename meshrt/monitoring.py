@@ -1,0 +1,135 @@
+"""Events with durations and values, and those who listen. Names and signatures are ``jax.monitoring``'s.
+
+meshrt reports what its pipeline does as events ``/meshrt/trace``, ``/meshrt/compile``, ... with the details as keyword
+arguments (`meshrt.runtime.events` lists them). Programs may record events of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from meshrt import errors
+from meshrt.runtime import events
+
+__all__ = [
+    "clear_event_listeners", "record_event", "record_event_duration_secs", "record_event_time_span", "record_scalar",
+    "register_event_duration_secs_listener", "register_event_listener", "register_event_time_span_listener",
+    "register_scalar_listener", "unregister_event_duration_listener", "unregister_event_listener",
+    "unregister_event_time_span_listener", "unregister_scalar_listener",
+]  # fmt: skip
+
+Listener = Callable[..., None]
+
+_lock = threading.Lock()
+
+
+class _Listeners:
+    """Those who are told of one sort of event."""
+
+    def __init__(self, sort: str):
+        self.sort = sort
+        self.all: tuple[Listener, ...] = ()
+
+    def add(self, callback: Listener) -> None:
+        with _lock:
+            self.all = (*self.all, callback)
+
+    def remove(self, callback: Listener) -> None:
+        with _lock:
+            kept = list(self.all)
+            if callback not in kept:
+                raise errors.ArgumentValueError(f"{callback!r} does not listen to {self.sort}")
+            kept.remove(callback)
+            self.all = tuple(kept)
+
+    def tell(self, *args: Any, **details: Any) -> None:
+        for callback in self.all:
+            callback(*args, **details)
+
+
+_events, _durations = _Listeners("events"), _Listeners("durations")
+_spans, _scalars = _Listeners("time spans"), _Listeners("scalars")
+
+
+def record_event(event: str, **kwargs: str | int) -> None:
+    """Tells the listeners that `event` happened."""
+    _events.tell(event, **kwargs)
+
+
+def record_event_duration_secs(event: str, duration: float, **kwargs: str | int) -> None:
+    """Tells the listeners that `event` took `duration` seconds."""
+    _durations.tell(event, duration, **kwargs)
+
+
+def record_event_time_span(event: str, start_time: float, end_time: float, **kwargs: str | int) -> None:
+    """Tells the listeners that `event` lasted from `start_time` to `end_time`, in seconds."""
+    _spans.tell(event, start_time, end_time, **kwargs)
+
+
+def record_scalar(event: str, value: float | int, **kwargs: str | int) -> None:
+    """Tells the listeners of the value of `event`."""
+    _scalars.tell(event, value, **kwargs)
+
+
+_unsubscribe: Callable[[], None] | None = None
+
+
+def register_event_listener(callback: Listener) -> None:
+    """Calls `callback(event, **details)` at each event, those of meshrt's pipeline included."""
+    global _unsubscribe
+    _events.add(callback)
+    with _lock:
+        if _unsubscribe is None:
+            _unsubscribe = events.subscribe(_of_the_pipeline)
+
+
+def _of_the_pipeline(kind: str, details: dict[str, Any]) -> None:
+    _events.tell(f"/meshrt/{kind}", **details)
+
+
+def register_event_duration_secs_listener(callback: Listener) -> None:
+    """Calls `callback(event, seconds, **details)` at each duration."""
+    _durations.add(callback)
+
+
+def register_event_time_span_listener(callback: Listener) -> None:
+    """Calls `callback(event, start, end, **details)` at each time span."""
+    _spans.add(callback)
+
+
+def register_scalar_listener(callback: Listener) -> None:
+    """Calls `callback(event, value, **details)` at each value."""
+    _scalars.add(callback)
+
+
+def unregister_event_listener(callback: Listener) -> None:
+    """Ends `register_event_listener`. ArgumentValueError if it does not listen."""
+    _events.remove(callback)
+
+
+def unregister_event_duration_listener(callback: Listener) -> None:
+    """Ends `register_event_duration_secs_listener`. ArgumentValueError if it does not listen."""
+    _durations.remove(callback)
+
+
+def unregister_event_time_span_listener(callback: Listener) -> None:
+    """Ends `register_event_time_span_listener`. ArgumentValueError if it does not listen."""
+    _spans.remove(callback)
+
+
+def unregister_scalar_listener(callback: Listener) -> None:
+    """Ends `register_scalar_listener`. ArgumentValueError if it does not listen."""
+    _scalars.remove(callback)
+
+
+def clear_event_listeners() -> None:
+    """Ends all listening."""
+    global _unsubscribe
+    with _lock:
+        for listeners in (_events, _durations, _spans, _scalars):
+            listeners.all = ()
+        if _unsubscribe is not None:
+            _unsubscribe()
+            _unsubscribe = None
