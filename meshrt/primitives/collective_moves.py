@@ -2,6 +2,8 @@
 
     ppermute[axis_name sizes perm] x -> x          pbroadcast[axis_name sizes source] x -> x
 
+psend and precv are a ppermute in two calls.
+
 `sizes` are those of the named axes; `perm` and `source` are indices along all of them, the first being the major one.
 """
 
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors
+from meshrt import errors, tree_util
 from meshrt.core.axes import axis_names, find_axes
 from meshrt.core.basic.shapes import linear_jvp
 from meshrt.core.basic.varying import in_order, vary
@@ -278,24 +280,70 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
 # psend, precv
 
 
+class Sent:
+    """What `psend` gives: what arrives at each index, for the `precv` of the same axes and pairs.
+
+    A pytree of one array, so it may be carried by loops and cross `jit` and `optimization_barrier`.
+    """
+
+    __slots__ = ("axis_name", "perm", "value")
+
+    def __init__(self, value: Any, axis_name: Names, perm: Pairs):
+        self.value, self.axis_name, self.perm = value, axis_name, perm
+
+    def __repr__(self) -> str:
+        return f"Sent({self.value!r}, {self.axis_name}, {self.perm})"
+
+
+tree_util.register_pytree_node(
+    Sent, lambda s: ((s.value,), (s.axis_name, s.perm)), lambda about, children: Sent(children[0], *about)
+)
+
+
 def psend(x: Any, axis_name: Any, perm: Iterable[Sequence[int]]) -> Any:
-    """The half of `ppermute` that sends, on GPUs. Not implemented: UnsupportedError for any use that is right."""
-    raise _one_sided(_checked_call("psend", axis_name, perm))
+    """The half of `ppermute` that sends: a token for each array of the pytree `x`, which `precv` takes.
+
+    >>> token = lax.psend(x, "i", [(0, 1)])                                     # doctest: +SKIP
+    >>> y = lax.precv(token, x, "i", [(0, 1)])          # x of index 0 at index 1, zeros elsewhere
+
+    Nobody waits for what is not taken at once: the transfer is one operation of the program, on all platforms.
+
+    Raises:
+      UnboundAxisError: nothing around binds the name. ArgumentValueError: indices out of bounds, or twice.
+    """
+    call = Call("psend", axis_name)
+    pairs = _checked_perm(perm, call)
+    return over_leaves(x, lambda leaf: Sent(ppermute(leaf, axis_name, pairs), call.names, pairs))
 
 
 def precv(token: Any, out_shape: Any, axis_name: Any, perm: Iterable[Sequence[int]]) -> Any:
-    """The half of `ppermute` that receives: see `psend`."""
-    raise _one_sided(_checked_call("precv", axis_name, perm))
+    """The half of `ppermute` that receives what was sent with `token`, by the same pairs along the same axes.
 
+    Args:
+      token: what `psend` gave.
+      out_shape: anything with the shape and dtype of the result, as a ShapeDtypeStruct.
 
-def _checked_call(caller: str, axis_name: Any, perm: Iterable[Sequence[int]]) -> Call:
-    call = Call(caller, axis_name)
-    _checked_perm(perm, call)
-    return call
-
-
-def _one_sided(call: Call) -> errors.UnsupportedError:
-    return errors.UnsupportedError(
-        f"{call.caller} over {call.names}: one-sided communication exists on GPUs only, and meshrt does not implement "
-        "it; use meshrt.lax.ppermute, which sends and receives"
-    )
+    Raises:
+      ArgumentTypeError: `token` is none of `psend`, or `out_shape` has another shape or dtype. ArgumentValueError: the
+      axes or pairs are not those of the `psend`.
+    """
+    call = Call("precv", axis_name)
+    pairs = _checked_perm(perm, call)
+    if not isinstance(token, Sent):
+        raise errors.ArgumentTypeError(
+            f"Expected send to match recv: precv over {call.names} got {token!r} of type {type(token).__name__} as its "
+            "token, with which nothing was sent; pass what the psend of the same axes and pairs returned"
+        )
+    if (token.axis_name, token.perm) != (call.names, pairs):
+        raise errors.ArgumentValueError(
+            f"Expected send to match recv: precv over {call.names} by {pairs} got the token of a psend over "
+            f"{token.axis_name} by {token.perm}, and would wait for ever; receive along the axes and by the pairs by "
+            "which was sent"
+        )
+    have, want = aval_of(token.value), (tuple(out_shape.shape), out_shape.dtype)
+    if (have.shape, have.dtype) != want:
+        raise errors.ArgumentTypeError(
+            f"precv over {call.names} got out_shape {want[1]}{list(want[0])}, but {have.str_short()} was sent; give "
+            "the shape and dtype of what is sent"
+        )
+    return token.value

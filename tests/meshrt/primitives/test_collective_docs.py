@@ -37,7 +37,7 @@ CALLS = {
     '`pcast(x, "y", to="reduced")`': lambda x: lax.pcast(x, "y", to="reduced"),
 }  # fmt: skip
 FILES = (collective, collective_functions, collective_moves)
-# Made of those, synonyms, values that are no collectives, and what exists on GPUs only.
+# Made of those, synonyms, and values that are no collectives.
 NOT_IN_TABLE = {
     "all_gather_invariant", "axis_index", "axis_size", "pargmax", "pargmin", "pmean", "precv", "psend", "pvary",
 }  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshrt
-from meshrt import errors, lax
+from meshrt import P, errors, lax
 from meshrt import numpy as mnp
 
 N = 4
@@ -465,8 +465,32 @@ def test_an_unbound_name_says_what_is_bound():
         lax.ppermute(1.0, "i", [(0, 1)])
 
 
-def test_one_sided_communication_says_what_to_use():
-    with pytest.raises(NotImplementedError, match="ppermute"):
-        meshrt.vmap(lambda x: lax.psend(x, "i", [(0, 1)]), axis_name="i")(np.ones(2, np.float32))
-    with pytest.raises(NotImplementedError, match="ppermute"):
-        meshrt.vmap(lambda x: lax.precv(None, x, "i", [(0, 1)]), axis_name="i")(np.ones(2, np.float32))
+def test_sending_and_receiving_are_the_halves_of_a_permutation():
+    x, ring = np.arange(8, dtype=np.float32).reshape(4, 2), [(0, 1), (1, 2), (3, 0)]
+
+    def halves(x):
+        token = lax.psend({"a": x}, "i", ring)["a"]
+        token, x = lax.optimization_barrier((token, x))
+        return lax.precv(token, meshrt.ShapeDtypeStruct.like(x), "i", ring)
+
+    whole = lambda x: lax.ppermute(x, "i", ring)
+    mesh = meshrt.sharding.Mesh(np.array(meshrt.devices()[:4]), ("i",))
+    manual = lambda f: meshrt.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    for f, g in ((halves, whole), (meshrt.grad(lambda x: (halves(x) ** 2).sum()), None)):
+        g = g or meshrt.grad(lambda x: (whole(x) ** 2).sum())
+        for over in (lambda f: meshrt.vmap(f, axis_name="i"), manual, lambda f: meshrt.jit(manual(f))):
+            np.testing.assert_array_equal(over(f)(x), over(g)(x))
+
+
+def test_what_is_received_must_have_been_sent():
+    def wrong(error, match, f):
+        with pytest.raises(error, match=match):
+            meshrt.vmap(f, axis_name="i")(np.ones(2, np.float32))
+
+    send = lambda x: lax.psend(x, "i", [(0, 1)])
+    wrong(TypeError, "Expected send to match recv", lambda x: lax.precv(None, x, "i", [(0, 1)]))
+    wrong(ValueError, "would wait for ever", lambda x: lax.precv(send(x), x, "i", [(1, 0)]))
+    wrong(TypeError, "f32", lambda x: lax.precv(send(x), meshrt.ShapeDtypeStruct((2,), np.float32), "i", [(0, 1)]))
+    wrong(ValueError, "psend sources and destinations must be unique", lambda x: lax.psend(x, "i", [(0, 1), (0, 1)]))
+    with pytest.raises(NameError, match="psend"):
+        lax.psend(1.0, "i", [(0, 1)])
