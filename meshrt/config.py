@@ -136,6 +136,8 @@ FIELDS: dict[str, Field] = {
               "leave mesh axes of size 1 out of the shardings in types"),
         Field("compute_type", str, None, "trace", "which of a device's processors computes, as compute_on says",
               optional=True),
+        Field("xla_metadata", object, None, "trace", "names and values that compilers read at operations",
+              optional=True),
         Field("disable_jit", bool, False, "trace", "run jitted functions operation by operation"),
         Field("debug_nans", bool, False, "compile", "raise when a program returns a NaN"),
         Field("debug_infs", bool, False, "compile", "raise when a program returns an infinity"),

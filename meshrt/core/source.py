@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Source", "capture", "is_internal", "named_scope", "replayed", "user_stacklevel"]
+__all__ = ["Source", "capture", "is_internal", "marked", "named_scope", "replayed", "user_stacklevel"]
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Code that belongs to the system although it stands outside the package directory.
@@ -32,13 +32,15 @@ _internal: dict[CodeType, bool] = {}
 class Source(NamedTuple):
     """One place in the user's program, and what was said around it.
 
-    `scope` is the path of `named_scope`s and transformations, `compute` what `compute_on` named.
+    `scope` is the path of `named_scope`s and transformations, `compute` what `compute_on` named, `marks` are what
+    compilers are to read at operations from there (`marked`).
     """
 
     code: CodeType | None
     lasti: int
     scope: str = ""
     compute: str = ""
+    marks: tuple[tuple[str, str], ...] = ()
 
     @property
     def file(self) -> str:
@@ -71,6 +73,7 @@ class _State(threading.local):
     replay: Source | None = None
     scope: str = ""
     compute: str = ""
+    marks: tuple[tuple[str, str], ...] = ()
 
 
 _state = _State()
@@ -100,7 +103,7 @@ def capture() -> Source:
         if internal is None:
             internal = _is_internal(code)
         if not internal:
-            return Source(code, frame.f_lasti, _state.scope, _state.compute)
+            return Source(code, frame.f_lasti, _state.scope, _state.compute, _state.marks)
         frame = frame.f_back
     return UNKNOWN
 
@@ -170,6 +173,17 @@ class computed_on:
 def replayed_compute() -> str | None:
     """What the equations being replayed say of who computes them; None where none are."""
     return None if _state.replay is None else _state.replay.compute
+
+
+@contextmanager
+def marked(marks: tuple[tuple[str, str], ...]) -> Iterator[None]:
+    """Every equation traced inside bears these marks, names and values, and no others."""
+    saved = _state.marks
+    _state.marks = marks
+    try:
+        yield
+    finally:
+        _state.marks = saved
 
 
 def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:

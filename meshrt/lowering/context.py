@@ -18,6 +18,7 @@ from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
+from meshrt.lowering.marks import with_marks
 from meshrt.lowering.types import dense, mlir_type, splat
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
@@ -350,6 +351,8 @@ class LoweringContext:
             out = rule(self, eqn, *operands)
             if eqn.source.compute:
                 _say_who_computes(items, start, compute_attributes(eqn.source.compute))
+            if eqn.source.marks:
+                self.mark(eqn.source.marks, start)
             if primitive.multiple_results:
                 if region is not None:
                     out = self._pinned(eqn, out, start, region)
@@ -360,6 +363,15 @@ class LoweringContext:
                 env[eqn.outvars[0]] = out
         self.loc = saved
         return [self.literal(a) if type(a) is Literal else env[a] for a in jaxpr.outvars]
+
+    def mark(self, marks: Sequence[tuple[str, str]], start: int, end: int | None = None) -> None:
+        """Writes names and values, which compilers read, onto the operations from `start` on."""
+        items = self.body.items
+        for i in range(start, len(items) if end is None else end):
+            *before, discardable = items[i]
+            if before[0] in _CONSTANTS:  # others use them too
+                continue
+            items[i] = (*before, with_marks(discardable, marks))  # type: ignore[assignment]  # of the same length
 
     # -- Explicit axes -------------------------------------------------------------------------------------------------
 

@@ -4,10 +4,10 @@
     pure_callback[callback result_avals vmap_method] operands...  ->  results...
     io_callback[callback ordered result_avals threaded] (token) operands...  ->  (token) results...
 
-All three lower to one custom call, which XLA's runtimes on CPUs and GPUs know by name. It stands on one
-device, the first or the one that `sharding=` names (a *maximal* sharding): the partitioner gathers its operands, lets
-that device call, and hands everybody the results. Inside a
-manual computation each device calls for itself. `threaded` calls carry the token of `meshrt.transforms.ordering`.
+All three lower to one custom call, which XLA's runtimes on CPUs and GPUs know by name. It stands on one device, the
+first or the one that `sharding=` names (a *maximal* sharding): the partitioner gathers its operands, lets that device
+call, and hands everybody the results. Inside a manual computation each device calls for itself. `threaded` calls carry
+the token of `meshrt.transforms.ordering`.
 """
 
 from __future__ import annotations
