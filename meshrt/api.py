@@ -268,6 +268,15 @@ def _flat_cotangents(
             raise errors.ArgumentValueError(
                 f"the cotangent of {fun_name(fun)} has type {got.str_short()} where its output has type {a.str_short()}"
             )
+        more = in_order(got.vma.difference(a.vma))
+        if more:
+            raise errors.ArgumentValueError(
+                f"the cotangent of {fun_name(fun)} has type {got.str_short()} where its output has type "
+                f"{a.str_short()}: that is one value along {', '.join(map(repr, more))}, and so is its cotangent. This "
+                f"might be fixed by applying `meshrt.lax.pcast(..., {more}, to='varying')` to the primal value passed "
+                "to the transformation, which gives every device a derivative of its own; or by passing "
+                f"meshrt.lax.psum(cotangent, {more})"
+            )
         out.append(np.asarray(c, a.dtype)[()] if isinstance(c, int | float | complex) else c)
     return out
 

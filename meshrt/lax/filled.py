@@ -96,9 +96,6 @@ def full_like(
 def varying_like(out: Any, x: Any) -> Any:
     """`out`, which was made to be like `x`, as a value that varies over what `x` varies over: fit to be its successor
     in a loop, or another branch's result beside it."""
-    if isinstance(x, Tracer):
-        axes = x.aval.vma
-    else:
-        mat = getattr(x, "manual_axis_type", None)  # of a ShapeDtypeStruct
-        axes = None if mat is None else mat.varying
-    return vary(out, in_order(axes)) if axes else out
+    # An array is in no region; a ShapeDtypeStruct may describe a value of one.
+    mat = x.aval.mat if isinstance(x, Tracer) else getattr(x, "manual_axis_type", None)
+    return vary(out, in_order(mat.varying)) if mat is not None and mat.varying else out

@@ -177,8 +177,8 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     attrs = f"call_target_name = {quote(TARGET)}, backend_config = {quote(key)}, api_version = 2 : i32"
     carried = "" if rule is None else f"sdy.sharding_rule = #sdy.op_sharding_rule<{rule.to_text()}>"
     laid = lambda x, aval, operand: _laid(ctx, eqn, mesh, x, aval, partitioning.mapped_along(operand))
-    operands = [laid(x, a, i) for i, (x, a) in enumerate(zip(operands, call.in_avals))]
-    outs = ctx.ops("stablehlo.custom_call", operands, call.out_avals, attrs, discardable=carried)
+    given = [laid(x, a, i) for i, (x, a) in enumerate(zip(operands, call.in_avals))]
+    outs = ctx.ops("stablehlo.custom_call", given, call.out_avals, attrs, discardable=carried)
     return [laid(x, a, None) for x, a in zip(outs, call.out_avals)]
 
 

@@ -113,6 +113,14 @@ WRONG = {
         ValueError,
         ["manual axes 'x' of mesh", "test_errors.py"],
     ),
+    "a cotangent that varies": (
+        lambda L: call(L, lambda a, w: L.vjp(lambda w: L.np.sin(w), w[0])[1](a[0])[0]),
+        ValueError,
+        [
+            "has type f32[4]{V:x} where its output has type f32[4]",
+            "applying `meshrt.lax.pcast(..., ('x',), to='varying')` to the primal value passed",
+        ],
+    ),
     "a carry that varies": (
         lambda L: call(L, lambda a, w: L.lax.scan(lambda c, _: (c + a[0], None), w[0], None, length=2)[0]),
         TypeError,
