@@ -101,7 +101,7 @@ class StagedCall(NamedTuple):
 
 
 def _trace_key(wanted: Wanted) -> TraceKey:
-    return TraceKey(wanted.tree, wanted.static, wanted.typed_avals(), config.trace_key(), wanted.traced_for)
+    return TraceKey(wanted.tree, wanted.static, tuple(wanted.avals), config.trace_key(), wanted.traced_for)
 
 
 def _used(cache: OrderedDict[Any, Any], key: Any) -> None:

@@ -31,7 +31,7 @@ from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import mesh_of, typed
+from meshrt.sharding.typed import mesh_of
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.high import numbered
 
@@ -83,6 +83,9 @@ class Wanted:
         self.concrete_origin: Origin = ""
         # The AbstractMesh in context where the context has no devices: functions are traced for it.
         self.ambient: AbstractMesh | None = None
+        # Whether arguments or the context say types along Explicit axes. `in_shardings` and `out_shardings` do not:
+        # they say where values lie, and how they are split on the way is found as along Auto axes.
+        self.is_typed = False
         # The kinds of device that AbstractMeshes are meant for.
         self.meant: list[tuple[AbstractDevice, Origin]] = []
         self.device: Any = None
@@ -106,7 +109,9 @@ class Wanted:
     def traced_for(self) -> AbstractMesh | None:
         """The mesh that `get_abstract_mesh` gives inside the function."""
         found = self.mesh if self.meshes else self.ambient
-        return None if found is None else found.abstract_mesh
+        if found is None:
+            return None
+        return found.abstract_mesh if self.is_typed else untyped(found.abstract_mesh)
 
     def path(self, i: int) -> str:
         if self._paths is None:
@@ -115,11 +120,14 @@ class Wanted:
 
     # -- collecting ----------------------------------------------------------------------------------------------------
 
-    def add_mesh(self, mesh: Mesh | AbstractMesh, origin: Origin) -> None:
-        """`origin` is a text or a function that makes it (names of arguments are computed only for errors)."""
+    def add_mesh(self, mesh: Mesh | AbstractMesh, origin: Origin, is_typing: bool = True) -> None:
+        """`origin` is a text or a function that makes it (names of arguments are computed only for errors);
+        `is_typing` says whether values have types over the mesh because of it."""
         if isinstance(mesh, Mesh) and mesh.is_scalar:
             return self.add_device(mesh.flat_devices[0], origin)
         abstract = mesh.abstract_mesh
+        if is_typing:
+            self.note_types(abstract)
         if isinstance(mesh, Mesh):
             if self.concrete is None:
                 self.concrete, self.concrete_origin = mesh, origin
@@ -131,11 +139,17 @@ class Wanted:
             return
         if isinstance(mesh, Mesh):
             origin = partial(made_at, mesh, origin)
+        if not is_typing and self.mesh is not None and abstract.shape_tuple == self.mesh.shape_tuple:
+            return  # types of axes are no matter of where values lie
         if self.mesh is not None and AxisType.Explicit in (*abstract.axis_types, *self.mesh.axis_types):
             raise self._mismatch(abstract, origin, "Explicit axes are part of types, so a program has one mesh of them")
         if self.meshes and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
             raise self._mismatch(abstract, origin, "an AbstractMesh names no devices, so how the two relate is unknown")
         self.meshes[abstract] = origin
+
+    def note_types(self, mesh: AbstractMesh) -> None:
+        """Remembers that values have types over a mesh."""
+        self.is_typed = self.is_typed or AxisType.Explicit in mesh.axis_types
 
     def note_meant(self, mesh: AbstractMesh, origin: Origin) -> None:
         """Remembers the kind of device that an AbstractMesh is for."""
@@ -212,6 +226,8 @@ class Wanted:
         chosen: NamedSharding | None = None
         if committed and isinstance(sharding, NamedSharding) and self.function.options.device is None:
             self.committed[i] = sharding
+            if AxisType.Explicit in sharding.mesh.axis_types:
+                self.add_mesh(sharding.mesh, origin)
         if getattr(given, "sharding", given) is not None:  # a Format may leave it open
             if type(leaf) is Array:
                 if committed:
@@ -246,7 +262,7 @@ class Wanted:
         if isinstance(given, PartitionSpec):
             context_mesh = get_described_mesh()
             if self.mesh is None and not context_mesh.empty:
-                self.add_mesh(context_mesh, lambda: f"the mesh in context (set at {context_source()})")
+                self.add_mesh(context_mesh, lambda: f"the mesh in context (set at {context_source()})", False)
             if self.mesh is None:
                 raise errors.MeshContextError(
                     f"jit requires a non-empty mesh in context if it is given a PartitionSpec, here {given} for "
@@ -260,7 +276,7 @@ class Wanted:
             self.add_device(given.device_assignment[0], origin)
             return None
         if isinstance(given, NamedSharding):
-            self.add_mesh(given.mesh, origin)
+            self.add_mesh(given.mesh, origin, False)
             return given
         if isinstance(given, Layout) or given is AUTO:
             raise errors.ArgumentValueError(
@@ -296,20 +312,11 @@ class Wanted:
             raise errors.IndivisibleError(f"{said(origin)} cannot be sharded so: {e}") from None
         return canonical(sharding, aval)
 
-    def typed_avals(self) -> tuple[ShapedArray, ...]:
-        """The types of the arguments, with what is asked for each one on meshes with Explicit axes."""
-        if self.mesh is None or AxisType.Explicit not in self.mesh.axis_types:
-            return tuple(self.avals)
-        return tuple(
-            a if s is None else typed(a, s).update(memory_space=a.memory_space)
-            for a, s in zip(self.avals, self.arg_shardings)
-        )
-
     def add_out_shardings(self, out_shardings: Any) -> None:
         for s in tree_util.tree_leaves(out_shardings, is_leaf=is_sharding):
             s = s.sharding if isinstance(s, Format) else s
             if isinstance(s, NamedSharding):
-                self.add_mesh(s.mesh, f"out_shardings of {self.function.name}")
+                self.add_mesh(s.mesh, f"out_shardings of {self.function.name}", False)
 
     # -- finishing -----------------------------------------------------------------------------------------------------
 
@@ -323,11 +330,13 @@ class Wanted:
             self.add_mesh(self.ambient, lambda: f"the mesh in context (set at {context_source()})")
         for place, (called, where) in places.items():
             if isinstance(place, Mesh):
-                self.add_mesh(place, f"{called} at {where}")
+                self.add_mesh(place, f"{called} at {where}", called in _TYPING)
             elif not isinstance(place, AbstractMesh | Caller):
                 self.add_device(place.device_assignment[0], f"{called} at {where}")
         for place, (called, where) in places.items():
             if isinstance(place, AbstractMesh):
+                if called in _TYPING:
+                    self.note_types(place)
                 # That of a constraint asks for no devices, and asks nothing of a program on one device.
                 if any(m.shape_tuple == place.shape_tuple for m in self.meshes):
                     self.note_meant(place, f"{called} at {where}")
@@ -335,8 +344,10 @@ class Wanted:
                 if self.mesh is not None or called in ("shard_map", "reshard"):
                     self.add_mesh(place, f"{called} at {where}")
         known = mesh_of(record.closed.out_avals)
-        if self.mesh is None and known is not None:
-            self.add_mesh(known, f"a result of {self.function.name}")
+        if known is not None:
+            self.note_types(known)
+            if self.mesh is None:
+                self.add_mesh(known, f"a result of {self.function.name}")
         asked = self._out_shardings(record)
         if self.mesh is not None and self.device is not None and self.concrete is not None:
             if self.concrete.flat_devices != (self.device,):
@@ -349,9 +360,10 @@ class Wanted:
             self._check_kinds(placement.devices)
         platform = self.function.options.backend or self._platform(placement, ahead)
         outs = tuple(None if s is None else canonical(s, a) for s, a in zip(asked, record.closed.out_avals))
+        written_for = mesh if mesh is None or self.is_typed else untyped(mesh)
         request = LoweringRequest(
-            mesh, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
-            tuple(self.meshes) if len(self.meshes) > 1 else (), self._callers(places, placement),
+            written_for, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
+            tuple(self.meshes) if len(self.meshes) > 1 or written_for is not mesh else (), self._callers(places, placement),
             *self._memories(record),
         )  # fmt: skip
         return placement, request, self._written(record, asked)
@@ -425,6 +437,16 @@ class Wanted:
         self.layouts = layouts if any(layouts) else ()
         self.out_memories = tuple(None if s is None else _memory_of(s) or "device" for s in flat)
         return tuple(outs)
+
+
+# Those who name a mesh inside of a program because types are over it.
+_TYPING = frozenset(("reshard", "shard_map"))
+
+
+def untyped(mesh: AbstractMesh) -> AbstractMesh:
+    """The mesh with Auto axes in place of Explicit ones: that of a program in which no type says anything of them."""
+    explicit = mesh.explicit_axes
+    return mesh.update_axis_types(dict.fromkeys(explicit, AxisType.Auto)) if explicit else mesh
 
 
 def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:

@@ -166,9 +166,10 @@ def _shown(sharding: NamedSharding, lowered: Lowered) -> NamedSharding:
 
 
 def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
-    """The same layout with the Explicit axes as the type has them: those of size 1 too, which split nothing, and those
-    that it is unreduced or reduced over.
+    """The same layout as the type has it: one entry for each dimension, with the Explicit axes of size 1 too, which
+    split nothing, and those that it is unreduced or reduced over.
     """
+    sharding = sharding.update(spec=sharding.spec.update(partitions=sharding.spec.padded(aval.ndim)))
     if aval.sharding is None:
         return sharding
     entries = []

@@ -34,11 +34,8 @@ class Written:
     def of(self, out: int, sharding: Sharding, ndim: int) -> Sharding:
         """How the concrete `sharding` of a result of `ndim` dimensions is to be shown: an equal one, or itself."""
         asked = self.outs[out]
-        if isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types:
-            # Where nothing was asked, as types say it: one entry for each dimension.
-            sharding = sharding.update(spec=sharding.spec.update(partitions=sharding.spec.padded(ndim)))
-            if asked is None:
-                return sharding
+        if asked is None and isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types:
+            return sharding  # as types say it
         if asked is None and self.example_ndim == ndim:
             asked = self.example
         if asked is None or not isinstance(sharding, NamedSharding) or UNCONSTRAINED in asked.spec.partitions:

@@ -25,7 +25,7 @@ from meshrt.core.jaxpr import Eqn, Jaxpr, subjaxprs
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import Source, capture
 from meshrt.core.trace import EVAL, EvalTrace, Tracer, context
-from meshrt.core.types import aval_of
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import put_leaf
@@ -249,7 +249,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 
 def constrain(x: Any, shardings: Any, called: str, given: str, optional: bool = True) -> Any:
     """`with_sharding_constraint` for all who take shardings: `called` and `given` say in messages what did and what it
-    was given. Where they are `optional`, None leaves a subtree alone.
+    was given. Where they are `optional`, None leaves a subtree alone, and so does what types of Explicit axes say.
     """
     x = opened(x)
     leaves, tree = tree_util.tree_flatten(x)
@@ -261,14 +261,36 @@ def constrain(x: Any, shardings: Any, called: str, given: str, optional: bool = 
     out = []
     for i, (leaf, sharding) in enumerate(zip(leaves, specs)):
         try:
-            out.append(leaf if sharding is None and optional else _constrain(leaf, sharding))
+            if optional:
+                sharding = _left_open(sharding, aval_of(leaf))
+            out.append(leaf if sharding is None and optional else _constrain(leaf, sharding, optional))
         except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
             path = tree_util.keystr(tree_util.tree_leaves_with_path(x)[i][0])
             raise type(e)(f"{called}{path} at {capture()}: {e}") from None
     return tree_util.tree_unflatten(tree, out)
 
 
-def _constrain(x: Any, sharding: Any) -> Any:
+def _left_open(sharding: Any, aval: ShapedArray) -> Any:
+    """What `sharding` says of axes that no type speaks of, None if that is nothing: of a value whose type says how
+    Explicit axes split it, only the Auto ones; of one in a program without Explicit axes, everything."""
+    if not isinstance(sharding, NamedSharding | PartitionSpec):
+        return sharding
+    own: Any = aval.sharding
+    around = get_abstract_mesh() if own is None else own.mesh
+    if AxisType.Explicit not in around.axis_types:
+        return sharding
+    if around.are_all_axes_explicit:
+        return None
+    spec = sharding if isinstance(sharding, PartitionSpec) else sharding.spec
+    auto = [
+        e if e is PartitionSpec.UNCONSTRAINED else tuple(a for a in axes_of(e) if around._types.get(a) is AxisType.Auto)
+        for e in spec.partitions
+    ]
+    return NamedSharding(around, PartitionSpec(*auto))
+
+
+def _constrain(x: Any, sharding: Any, is_hint: bool = False) -> Any:
+    """A hint may be over a mesh with Explicit axes, of which no type speaks then."""
     if sharding is None:
         raise errors.ShardingError(
             "got sharding None which is not allowed: leave values that are not constrained out of the tree, or "
@@ -289,7 +311,7 @@ def _constrain(x: Any, sharding: Any) -> Any:
     if get_abstract_mesh().are_all_axes_explicit and len(sharding.spec.partitions) <= aval_of(x).ndim:
         _assert_split(x, sharding)
         return x
-    require_fit(x, sharding, "with_sharding_constraint")
+    require_fit(x, sharding, "with_sharding_constraint", is_hint)
     if isinstance(x, Tracer) or context.trace is not EVAL:
         return sharding_constraint_p.bind(x, sharding=sharding, derived=False)
     return _constrain_array(x, sharding)
@@ -303,8 +325,8 @@ def _constrain_to_device(x: Any, sharding: SingleDeviceSharding | NamedSharding)
     return _constrain_array(x, sharding)
 
 
-def require_fit(x: Any, sharding: NamedSharding, called: str) -> None:
-    """RankMismatchError if `x` has too few dimensions, an error for axes that are not Auto."""
+def require_fit(x: Any, sharding: NamedSharding, called: str, is_hint: bool = False) -> None:
+    """RankMismatchError if `x` has too few dimensions, an error for axes that are not Auto, or Manual if `is_hint`."""
     aval = aval_of(x)
     spec = sharding.spec
     if len(spec.partitions) > aval.ndim:
@@ -324,7 +346,7 @@ def require_fit(x: Any, sharding: NamedSharding, called: str) -> None:
             f"left to be split over {'it' if len(manual) == 1 else 'them'}. Name the other axes only, or constrain the "
             "value outside of the shard_map"
         )
-    if any(sharding.mesh._types[axis] is AxisType.Explicit for axis in spec.axes):
+    if not is_hint and any(sharding.mesh._types[axis] is AxisType.Explicit for axis in spec.axes):
         raise errors.ShardingError(
             f"The spec of NamedSharding passed to {called} can only refer to Auto axes of the mesh. Got spec={spec} "
             f"and mesh={sharding.mesh.abstract_mesh}. You probably meant to use `reshard` API?"

@@ -153,7 +153,7 @@ def test_003_13_what_a_platform_lacks_is_none(monkeypatch):
 def test_003_14_the_older_spelling_has_the_same_stages():
     from meshrt.experimental.pjit import pjit, with_sharding_constraint
 
-    mesh = meshrt.make_mesh((8,), ("x",))
+    mesh = meshrt.make_mesh((8,), ("x",), meshrt.sharding.AxisType.Auto)
     split = NamedSharding(mesh, P("x"))
     f = pjit(
         lambda x: with_sharding_constraint(x * 2, split), in_shardings=split, out_shardings=NamedSharding(mesh, P())

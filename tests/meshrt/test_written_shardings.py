@@ -53,7 +53,7 @@ def test_results(program):
         assert ours == theirs, written
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if p != "in_shardings"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_results_over_explicit_axes(program):
     def shown(l, s):
         try:
