@@ -15,7 +15,7 @@ from meshrt.core.trace import EvalTrace, Tracer, context
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError
-from meshrt.primitives.axis_types import constrained
+from meshrt.primitives.axis_types import constrained, is_explicit
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import expand_dims
 from meshrt.runtime import transfer
@@ -69,7 +69,7 @@ def placed(out: Any, device: Any, out_sharding: Any) -> Any:
     if out_sharding is not None:
         check_out_sharding(out_sharding, "jnp.array")
     if isinstance(out, Tracer):
-        if isinstance(where, NamedSharding | PartitionSpec):
+        if isinstance(where, NamedSharding | PartitionSpec) and (where is out_sharding or is_explicit(where)):
             return constrained(out, where, "array")
         return lax.with_sharding_constraint(out, where)
     return device_put(out, where)

@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reduce_sum_p, reshape_p, transpose_p
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.source import capture
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -19,10 +20,12 @@ from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.operands import ShapeError, canonical_axes, canonical_axis, operand, unsupported_argument
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.shapes import moveaxis, stack
-from meshrt.primitives.axis_types import constrained, in_auto_mode
+from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.primitives.contract import canonical_precision, dot_general_p
 from meshrt.primitives.reduce import reduce_or_p
 from meshrt.primitives.reshape import iota_p
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import asked, check_out_sharding
 
 __all__ = [
     "cross", "diag", "diagflat", "diagonal", "dot", "einsum", "einsum_path", "fill_diagonal", "inner", "kron",
@@ -221,7 +224,6 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
 # einsum
 
 
-@in_auto_mode
 def einsum(
     subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "auto", precision: Any = None,
     preferred_element_type: Any = None, out_sharding: Any = None, _dot_general: Callable[..., Any] | None = None,
@@ -235,7 +237,8 @@ def einsum(
       optimize: how to order contractions: True, "auto", "optimal", "greedy", False, or a path.
       precision: a ``lax.Precision``, its name, or one for each operand.
       preferred_element_type: dtype to accumulate in and return.
-      out_sharding: sharding of the result.
+      out_sharding: sharding of the result over Explicit axes. Where there are several pairs, how what lies between
+        them is split is left to propagation.
     """
     unsupported_argument("einsum", "out", out)
     if not isinstance(subscripts, str):
@@ -246,7 +249,11 @@ def einsum(
         optimize = tuple(s if isinstance(s, str) else tuple(s) for s in optimize)
     plan = plan_einsum(subscripts, tuple(x.shape for x in xs), optimize)
     dtype, weak = result_dtype("einsum", xs, preferred_element_type)
-    return _finish(run_einsum(plan, xs, dtype, precision, out_sharding, _dot_general), dtype, weak)
+    is_one_pair = len(plan.steps) == 1 and isinstance(plan.steps[0], Pair) and _dot_general is None
+    if out_sharding is not None:
+        _check_out_sharding(out_sharding, is_one_pair)
+    run = run_einsum if is_one_pair else _run_in_auto_mode
+    return _finish(run(plan, xs, dtype, precision, out_sharding=out_sharding, dot_general=_dot_general), dtype, weak)
 
 
 def run_einsum(
@@ -263,14 +270,40 @@ def run_einsum(
             if dot_general is not None:
                 out = dot_general(x, y, (step.contract, step.batch), precision, preferred_element_type=dtype)
             else:
-                out = contract(x, y, step.contract, step.batch, dtype, precision)
+                out = contract(x, y, step.contract, step.batch, dtype, precision, _before(step.transpose, out_sharding))
         else:
             out = _prepared(xs.pop(step.operand), step.reduce, dtype)
         if step.transpose is not None:
             out = transpose_p.bind(out, permutation=step.transpose)
         xs.append(out)
     (out,) = xs
-    return constrained(out, out_sharding, "einsum")
+    return out
+
+
+_run_in_auto_mode = in_auto_mode(run_einsum)
+
+
+def _check_out_sharding(out_sharding: Any, is_one_pair: bool) -> None:
+    check_out_sharding(out_sharding, "einsum")
+    spec = out_sharding if isinstance(out_sharding, PartitionSpec) else out_sharding.spec
+    if spec.unreduced and not is_one_pair:
+        raise errors.UnsupportedError(
+            f"einsum leaves addends, as {spec} asks at {capture()}, of one product of two operands only: give "
+            "out_sharding to the last product alone, or to lax.reduce_sum for a sum over dimensions of one operand"
+        )
+
+
+def _before(transpose: Sequence[int] | None, out_sharding: Any) -> Any:
+    """What `out_sharding` says of a value that is about to be transposed."""
+    if out_sharding is None or transpose is None:
+        return out_sharding
+    wanted = asked(out_sharding, len(transpose), "einsum")
+    if wanted is None:
+        return None
+    entries: list[Any] = [None] * len(transpose)
+    for entry, dim in zip(wanted.spec.partitions, transpose):
+        entries[dim] = entry
+    return wanted.update(spec=wanted.spec.update(partitions=entries))
 
 
 def _prepared(x: Any, reduce: Reduce, dtype: Any) -> Any:

@@ -131,7 +131,7 @@ def is_explicit(out_sharding: Any) -> bool:
 
 
 def constrained(x: Any, out_sharding: Any, function: str) -> Any:
-    """`x`, split as `function` was asked to: resharded over Explicit axes, constrained over Auto ones."""
+    """`x`, split over Explicit axes as `function` was asked to; on a mesh of Auto axes that can only be to be whole."""
     if out_sharding is None:
         return x
     check_out_sharding(out_sharding, function)

@@ -73,7 +73,7 @@ def sample_shape(name: str, shape: Any, *parameters: Any) -> tuple[int, ...]:
 
 
 def placed(x: Any, out_sharding: Any) -> Any:
-    """``x`` constrained to a sharding over Auto axes, if there is one; Explicit axes are seen to by `in_auto_mode`."""
+    """``x`` whole on a mesh of Auto axes, if that is asked for; Explicit axes are seen to by `in_auto_mode`."""
     return x if out_sharding is None else lax.with_sharding_constraint(x, out_sharding)
 
 

@@ -102,9 +102,12 @@ def sharding_of(aval: Any, mesh: BaseMesh) -> NamedSharding:
 
 
 def check_out_sharding(out_sharding: Any, function: str) -> None:
-    """Raises unless `out_sharding` is a NamedSharding, or a PartitionSpec where a mesh is in context; see `asked`."""
+    """Raises unless `out_sharding` is a NamedSharding, or a PartitionSpec where a mesh is in context, and all axes that
+    it names are Explicit; see `asked`."""
+    mesh: BaseMesh = get_abstract_mesh()
     if isinstance(out_sharding, PartitionSpec):
-        if get_abstract_mesh().empty:
+        spec = out_sharding
+        if mesh.empty:
             raise errors.MeshContextError(
                 "Using PartitionSpec when you are not under a mesh context is not allowed. Please pass a NamedSharding "
                 f"instance or enter into a mesh context via `meshrt.set_mesh`. Got {out_sharding} for {function} at "
@@ -115,6 +118,16 @@ def check_out_sharding(out_sharding: Any, function: str) -> None:
             f"`out_sharding` argument of {function} only supports instances of `NamedSharding` or `PartitionSpec`. Got "
             f"{out_sharding} of type: {type(out_sharding)}"
         )
+    else:
+        mesh, spec = out_sharding.mesh, out_sharding.spec
+    for axis in (*spec.axes, *spec.unreduced, *spec.reduced):
+        kind = mesh._types.get(axis)  # NamedSharding has something to say of axes that the mesh does not have
+        if kind is AxisType.Auto or kind is AxisType.Manual:
+            raise errors.ShardingError(
+                f"PartitionSpec passed to {function} cannot contain axis names that are of type Auto or Manual. Got "
+                f"PartitionSpec: {spec} with axis name: {axis} of type: {kind!r}. This error occurs at source: "
+                f"{source.capture()}. Use meshrt.lax.with_sharding_constraint for Auto axes"
+            )
 
 
 def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = True) -> NamedSharding | None:
@@ -140,13 +153,6 @@ def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = Tru
             f"{function}. This error occurs at source: {source.capture()}. Build the sharding over the mesh in "
             "context, or give a PartitionSpec"
         )
-    for axis in (*spec.axes, *spec.unreduced, *spec.reduced):
-        if mesh._types[axis] is not AxisType.Explicit:
-            raise errors.ShardingError(
-                f"PartitionSpec passed to {function} cannot contain axis names that are of type Auto or Manual. Got "
-                f"PartitionSpec: {spec} with axis name: {axis} of type: {mesh._types[axis]!r}. This error occurs at "
-                f"source: {source.capture()}. Use meshrt.lax.with_sharding_constraint for Auto axes"
-            )
     entries = [None if e is UNCONSTRAINED else e for e in spec.padded(ndim)]
     return NamedSharding(mesh, spec.update(partitions=entries))
 
