@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from meshrt import errors, tree_util
 from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
+from meshrt.pipeline.asked import check_layout, check_memory, layout_asked, memory_of
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
 from meshrt.pipeline.static_arguments import Static, bound
@@ -231,8 +232,8 @@ class Wanted:
         if getattr(given, "sharding", given) is not None:  # a Format may leave it open
             if type(leaf) is Array:
                 if committed:
-                    _check_layout(given, leaf, origin)
-                _check_memory(given, leaf, origin)
+                    check_layout(given, leaf, origin)
+                check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
             stays = committed and type(leaf) is Array
             if stays and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
@@ -249,7 +250,7 @@ class Wanted:
         elif committed and isinstance(sharding, SingleDeviceSharding):
             self.add_device(sharding.device_assignment[0], origin)
         self.arg_shardings.append(None if chosen is None else self._boundary(chosen, aval, origin))
-        self.arg_memories.append(_memory_of(given) or _memory_of(sharding) or "device")
+        self.arg_memories.append(memory_of(given) or memory_of(sharding) or "device")
 
     def _given(self, given: Any, aval: ShapedArray, origin: Origin) -> NamedSharding | None:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
@@ -363,7 +364,8 @@ class Wanted:
         written_for = mesh if mesh is None or self.is_typed else untyped(mesh)
         request = LoweringRequest(
             written_for, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
-            tuple(self.meshes) if len(self.meshes) > 1 or written_for is not mesh else (), self._callers(places, placement),
+            tuple(self.meshes) if len(self.meshes) > 1 or written_for is not mesh else (),
+            self._callers(places, placement),
             *self._memories(record),
         )  # fmt: skip
         return placement, request, self._written(record, asked)
@@ -433,9 +435,9 @@ class Wanted:
             outs.append(None if s is None else self._given(s, aval, origin))
             if outs[-1] is not None:
                 self._boundary(outs[-1], aval, origin)  # raises if it does not fit
-        layouts = tuple(map(_layout_asked, flat))
+        layouts = tuple(map(layout_asked, flat))
         self.layouts = layouts if any(layouts) else ()
-        self.out_memories = tuple(None if s is None else _memory_of(s) or "device" for s in flat)
+        self.out_memories = tuple(None if s is None else memory_of(s) or "device" for s in flat)
         return tuple(outs)
 
 
@@ -460,44 +462,6 @@ def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
 
 def is_sharding(x: Any) -> bool:
     return x is None or x is AUTO or isinstance(x, Sharding | PartitionSpec | Format | Layout)
-
-
-def _layout_asked(asked: Any) -> Layout | None:
-    """The layout that a result is to have, if it is another than that which programs return."""
-    layout = asked.layout if isinstance(asked, Format) and isinstance(asked.layout, Layout) else None
-    return None if layout is None or layout.is_default else layout
-
-
-def _memory_of(said: Any) -> str | None:
-    """The kind of memory that a sharding or Format names beside the devices' own one."""
-    sharding = said.sharding if isinstance(said, Format) else said
-    return sharding.other_memory if isinstance(sharding, Sharding) else None
-
-
-def _check_layout(given: Any, leaf: Array, origin: Origin) -> None:
-    """ShardingError if a committed argument has another layout than jit was told."""
-    layout = given.layout if isinstance(given, Format) else None
-    found = leaf._sig.layout
-    if isinstance(layout, Layout) and (found is not None or not layout.is_default):
-        if found is None or not layout.agrees(found):
-            raise errors.ShardingError(
-                f"Layout passed to jit does not match the layout on the respective arg. Got jit layout: {layout},\n"
-                f"arg layout: {leaf.layout} for {said(origin)}. Bring it into that layout with meshrt.device_put(x, "
-                "Format(layout, sharding)), or leave the layout out"
-            )
-
-
-def _check_memory(given: Any, leaf: Array, origin: Origin) -> None:
-    """ShardingError if an argument, committed or not, lies in another memory than jit was told."""
-    asked, here = given.sharding if isinstance(given, Format) else given, leaf.sharding
-    if not isinstance(asked, Sharding) or not asked.is_concrete:
-        return
-    if not asked.is_in_memory_of(here):
-        raise errors.ShardingError(
-            "Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: "
-            f"{asked.memory_kind}, arg memory kind: {here.memory_kind} for {said(origin)}. Move it "
-            "with meshrt.device_put, or drop the memory kind"
-        )
 
 
 def _broadcast_in(function: Jitted, tree: Any) -> list[Any] | None:
