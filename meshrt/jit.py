@@ -26,7 +26,7 @@ from meshrt.pipeline.options import JitOptions, compiler_option_items
 from meshrt.pipeline.placement import is_sharding
 from meshrt.pipeline.sharing import driver_for
 from meshrt.pipeline.static_arguments import NO_STATIC, Static, bound, split, unhashable
-from meshrt.pipeline.structures import OTHER_STRUCTURE, reader, unread
+from meshrt.pipeline.structures import UNKNOWN, caller
 from meshrt.pipeline.traced import Traced
 from meshrt.primitives.call import jit_p
 from meshrt.primitives.device_put import device_put
@@ -54,9 +54,7 @@ class JitFunction:
         self.name = fun_name(fun)
         self._has_static = bool(options.static_argnums or options.static_argnames)
         self._driver = driver = driver_for(fun, self.name, options)
-        self._calls, self._direct = driver.calls, driver.direct
-        # The short way: code for the structure of the last calls, and functions that run calls of known signatures.
-        self._read: Callable[[tuple, Any, Any], tuple] = unread
+        self._calls = driver.calls
         self._version = settings.version
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -73,14 +71,8 @@ class JitFunction:
                 return self._call_traced(args, kwargs)
             if kwargs or _overrides() is not None:
                 return self._call_general(args, kwargs)
-            try:
-                key, buffers, leaves = self._read(args, settings.version, mesh_context.key)
-                direct = self._direct[key]
-            except OTHER_STRUCTURE:
-                direct = None  # what the call below raises must not be chained to this
-            if direct is None:
-                return self._call_general(args, kwargs)
-            return direct(buffers, leaves)
+            out = self._driver.short(args, settings.version, mesh_context.key)
+            return out if out is not UNKNOWN else self._call_general(args, kwargs)
         except Exception as e:
             strip(e)
             raise
@@ -115,12 +107,13 @@ class JitFunction:
         """Lets the next call like this second one take the short way: with code for its structure."""
         if _overrides() is not None or not all(type(x) is Array for x in leaves):
             return
-        read = reader(_flatten(args)[1])
-        if read is not None:
-            self._read = read
+        code = caller(_flatten(args)[1])
+        if code is not None:
             # The version under which the entry was found: another thread may have changed a setting since.
             version, mesh = key[2:4]
-            self._direct[read(args, version, mesh)[0]] = entry.direct
+            short_key = code.key(leaves, version, mesh)
+            self._driver.direct[short_key] = entry.direct
+            self._driver.short = code.calling(short_key, entry.usual, self._driver.direct)
 
     def _lookup(self, key: Any) -> Entry | None:
         try:

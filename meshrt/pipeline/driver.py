@@ -47,6 +47,8 @@ from meshrt.pipeline.placement import Placement, Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
 from meshrt.pipeline.static_arguments import Static
+from meshrt.pipeline.structures import Call as ShortCall
+from meshrt.pipeline.structures import Run, unknown
 from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord, trace, trace_nested
 from meshrt.pipeline.written import Written
 from meshrt.primitives.sharding import placements_of
@@ -135,7 +137,7 @@ class Driver:
 
     __slots__ = (
         "__weakref__", "_fun", "_unswept", "calls", "direct", "history", "loaded", "lowered", "name", "nested",
-        "options", "partitioned", "places", "programs", "propagated", "traced_times", "traces",
+        "options", "partitioned", "places", "programs", "propagated", "short", "traced_times", "traces",
     )  # fmt: skip
 
     def __init__(self, fun: Callable[..., Any], name: str, options: JitOptions, *, weakly: bool = False):
@@ -143,8 +145,10 @@ class Driver:
         # Caches that outlive a jitted function must not keep its function (`meshrt.pipeline.sharing`).
         self._fun: Callable[[], Any] = weakref.ref(fun) if weakly else lambda: fun
         self.calls: dict[Any, Entry] = {}
-        # The same calls by the keys that code made for one argument structure reads (`meshrt.pipeline.structures`).
-        self.direct: dict[Any, Callable[[list[Any], Sequence[Any]], Any]] = {}
+        # The same calls by the keys that code made for one argument structure reads (`meshrt.pipeline.structures`), and
+        # such code for the structure of the last calls.
+        self.direct: dict[Any, Run] = {}
+        self.short: ShortCall = unknown
         # In the order of their last use, but for the uses by calls that are ready to run.
         self.traces: OrderedDict[TraceKey, TraceRecord] = OrderedDict()
         self.nested: OrderedDict[TraceKey, tuple[Jaxpr, list[Any], Any]] = OrderedDict()
@@ -169,6 +173,7 @@ class Driver:
         """Drops the calls that are ready to run."""
         self.calls.clear()
         self.direct.clear()
+        self.short = unknown
 
     def forget_devices(self) -> None:
         """Drops what is bound to devices; traces and programs stay."""

@@ -14,13 +14,14 @@ import numpy as np
 from meshrt import config, dtypes, errors
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.nonfinite import explainer
-from meshrt.pipeline.structures import builder, only
+from meshrt.pipeline.structures import Bare, builder, only
 from meshrt.pipeline.written import Written
 from meshrt.runtime import jaxlib_api, transfer
 from meshrt.runtime.array import Array, Signature, arrays, blank, copy_array, sharing, signature
 from meshrt.runtime.layouts import relayout
 from meshrt.runtime.reshard import reshard
 from meshrt.runtime.results import runner
+from meshrt.runtime.signature import handlers
 
 __all__ = ["Entry", "any_committed", "in_place"]
 
@@ -34,12 +35,13 @@ def any_committed(leaves: Sequence[Any]) -> bool:
 class Entry:
     """A compiled call for one signature: `run(leaves)` gives the flat results, `result(leaves)` their pytree.
 
-    `direct(buffers, leaves)` is the same as `result` for a caller that has the buffers of all leaves.
+    `direct(buffers, leaves)` is the same as `result` for a caller that has the buffers of all leaves; `usual` is that
+    too, or what it consists of.
     """
 
     __slots__ = (
         "after", "build", "consts", "direct", "donated", "empty", "kept", "launch", "moves", "name", "out_tree",
-        "parted", "plain", "record", "several", "signatures",
+        "parted", "plain", "record", "several", "signatures", "usual",
     )  # fmt: skip
 
     def __init__(self, name: str, loaded: Loaded, leaves: Sequence[Any], committed: bool, written: Written | None):
@@ -83,6 +85,14 @@ class Entry:
         checked = config.settings.debug_nans or config.settings.debug_infs
         self.launch = runner(loaded.executable, self.signatures, explainer(name, loaded) if checked else None)
         self.direct = self._direct()
+        self.usual = self.direct if checked else self._bare(loaded.executable.bare) or self.direct
+
+    def _bare(self, execute: Callable[[Sequence[Any]], Any] | None) -> Bare | None:
+        """The call in parts, where it is the launch of a program with one result and nothing else."""
+        if execute is None or not self.plain or self.donated or self.build is not only or len(self.signatures) != 1:
+            return None
+        making = handlers(self.signatures)
+        return Bare(execute, making, self.signatures[0], blank, jaxlib_api.XlaError, self._explained)
 
     def _direct(self) -> Callable[[list[Any], Sequence[Any]], Any]:
         """The call as one function with everything that can be looked up beforehand looked up."""

@@ -4,15 +4,21 @@ Taking a dictionary of 100 arrays apart with the general registry, hashing its s
 dictionary costs a fifth of such a call. The structure is the same in nearly every call, so a function written for it
 is made once:
 
-    def read(args, version, mesh):            # for f(x, {"a": ..., "b": ...})
-        v0, v1 = args
-        if type(v1) is not dict or len(v1) != 2: raise KeyError
-        v2 = v1["a"]
-        v3 = v1["b"]
-        return (7, version, mesh, v0._sig, v2._sig, v3._sig), [v0._buf, v2._buf, v3._buf], (v0, v2, v3)
+    def call(args, version, mesh):            # for f(x, {"a": ..., "b": ...})
+        try:
+            v0, v1 = args
+            if type(v1) is not dict or len(v1) != 2: raise KeyError
+            v2 = v1["a"]
+            v3 = v1["b"]
+            key = (7, version, mesh, v0._sig, v2._sig, v3._sig)
+            buffers = [v0._buf, v2._buf, v3._buf]
+            run = usual if key == expected else known[key]
+        except unlike:
+            return UNKNOWN
+        return run(buffers, (v0, v2, v3))
 
-Arguments of another structure make it raise one of `OTHER_STRUCTURE`; then the general way is taken. There is code for
-tuples, lists, dictionaries, named tuples, None and registered dataclasses; structures with containers that were
+Arguments of another structure, or of types that are not known, are answered with `UNKNOWN`; then the general way is
+taken. There is code for tuples, lists, dictionaries, named tuples, None and registered dataclasses; structures with containers that were
 registered with functions to take them apart have none.
 """
 
@@ -21,21 +27,24 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from meshrt import tree_util
 from meshrt.heuristics import CODED_DEPTH, CODED_LEAVES
 
-__all__ = ["OTHER_STRUCTURE", "builder", "only", "reader", "unread"]
+__all__ = ["UNKNOWN", "Bare", "Call", "Caller", "Run", "builder", "caller", "only", "unknown"]
 
-# What a reader raises on arguments of another structure: a container of another type or size, a missing key, a leaf
-# that is not an Array.
-OTHER_STRUCTURE = (AttributeError, KeyError, ValueError, TypeError)
+# The answer of a caller to a call that it does not know. No call of a user's has it as its result.
+UNKNOWN: Final = object()
+
+# What arguments of another structure make a caller meet: a container of another type or size, a missing key, a leaf
+# that is not an Array; and a missing key again where the types are not known.
+_UNLIKE = (AttributeError, KeyError, ValueError, TypeError)
 
 
-def unread(args: tuple[Any, ...], version: Any, mesh: Any) -> Any:
-    """The reader of no structure."""
-    raise KeyError
+def unknown(args: tuple[Any, ...], version: Any, mesh: Any) -> Any:
+    """The caller of no structure."""
+    return UNKNOWN
 
 
 class _Unsupported(Exception):
@@ -61,8 +70,8 @@ class _Source:
         self.constants[name] = value
         return name
 
-    def function(self, head: str) -> Callable[..., Any]:
-        text = f"def {head}:\n" + "".join(f"    {line}\n" for line in self.lines)
+    def function(self, head: str, lines: Sequence[str]) -> Callable[..., Any]:
+        text = f"def {head}:\n" + "".join(f"    {line}\n" for line in lines)
         scope = dict(self.constants)
         exec(compile(text, "<meshrt structure>", "exec"), scope)
         made: Callable[..., Any] = scope[head.split("(")[0]]
@@ -72,18 +81,102 @@ class _Source:
 _numbers = itertools.count()
 
 
-# `read(args, version, mesh) -> (key, buffers, leaves)`.
-Reader = Callable[[tuple[Any, ...], Any, Any], tuple[tuple[Any, ...], list[Any], tuple[Any, ...]]]
+# `run(buffers, leaves)` runs a call.
+Run = Callable[[list[Any], Sequence[Any]], Any]
+# `call(args, version, mesh)` runs a call on these arguments, or answers `UNKNOWN`.
+Call = Callable[[tuple[Any, ...], Any, Any], Any]
 Builder = Callable[[Sequence[Any]], Any]
 
 
-@functools.lru_cache(maxsize=512)
-def reader(tree: Any) -> Reader | None:
-    """`read(args, version, mesh) -> (key, buffers, leaves)` for a tuple of arguments of structure `tree`, or None.
+class Bare(NamedTuple):
+    """A call of one result that takes nothing but a launch: what stands in the code itself, which saves a call of it.
 
-    The key holds a number of its own for the structure, `version`, `mesh` and the signature of every leaf, all leaves
-    being Arrays.
+    execute    jaxlib's launch of the program
+    making     the handler of the result's buffer, in a list
+    signature  the result's
+    blank      makes an Array without its `_buf` and `_sig`
+    failed     what the runtime raises
+    explained  the error for a failure and the leaves
     """
+
+    execute: Callable[[list[Any]], Any]
+    making: list[Any]
+    signature: Any
+    blank: Callable[[], Any]
+    failed: type[Exception]
+    explained: Callable[[Exception, Sequence[Any]], Exception]
+
+
+_RUN = """
+        run = usual if key == expected else known[key]
+    except unlike:
+        return UNKNOWN
+    return run(buffers, {leaves})
+"""
+
+_RUN_BARE = """
+        run = None if key == expected else known[key]
+    except unlike:
+        return UNKNOWN
+    if run is not None:
+        return run(buffers, {leaves})
+    try:
+        (buffer,) = execute(buffers).consume_with_handlers(making)
+    except failed as e:
+        raise explained(e, {leaves}) from None
+    out = blank()
+    out._buf = buffer
+    out._sig = signature
+    return out
+"""
+
+
+class Caller:
+    """Code for the arguments of one structure, whose leaves are all Arrays.
+
+    The key of a call is the structure's own number, the settings' version, the mesh and every leaf's signature.
+    """
+
+    __slots__ = ("_leaves", "_makers", "_number", "_source")
+
+    def __init__(self, source: _Source, leaves: Sequence[str]):
+        self._source, self._number = source, next(_numbers)
+        self._leaves = f"({''.join(f'{v}, ' for v in leaves)})"
+        self._makers: dict[str, Callable[..., Call]] = {}
+        signatures = "".join(f", {v}._sig" for v in leaves)
+        source.lines += [
+            f"key = ({self._number}, version, mesh{signatures})",
+            f"buffers = [{', '.join(f'{v}._buf' for v in leaves)}]",
+        ]
+        source.constants |= {"unlike": _UNLIKE, "UNKNOWN": UNKNOWN}
+
+    def key(self, leaves: Sequence[Any], version: Any, mesh: Any) -> tuple[Any, ...]:
+        return (self._number, version, mesh, *[x._sig for x in leaves])
+
+    def calling(self, expected: tuple[Any, ...], usual: Run | Bare, known: dict[Any, Run]) -> Call:
+        """Runs `usual` where the key is `expected`, as it mostly is, else what is `known`."""
+        if isinstance(usual, Bare):
+            return self._maker(_RUN_BARE, ", ".join(Bare._fields))(expected, known, *usual)
+        return self._maker(_RUN, "usual")(expected, known, usual)
+
+    def _maker(self, run: str, names: str) -> Callable[..., Call]:
+        """`make(expected, known, ...)`: the code with these values in it; compiled once."""
+        made = self._makers.get(run)
+        if made is None:
+            lines = [
+                "def call(args, version, mesh):",
+                "    try:",
+                *(f"        {line}" for line in self._source.lines),
+                *run.format(leaves=self._leaves).strip("\n").split("\n"),
+                "return call",
+            ]
+            made = self._makers[run] = self._source.function(f"make(expected, known, {names})", lines)
+        return made
+
+
+@functools.lru_cache(maxsize=512)
+def caller(tree: Any) -> Caller | None:
+    """The `Caller` for a tuple of arguments of structure `tree`; None where no code can be made."""
     if tree.num_leaves > CODED_LEAVES:
         return None
     source = _Source()
@@ -92,12 +185,7 @@ def reader(tree: Any) -> Reader | None:
         _unpack(source, "args", tree.children(), leaves)
     except _Unsupported:
         return None
-    key = "".join(f", {v}._sig" for v in leaves)
-    buffers = ", ".join(f"{v}._buf" for v in leaves)
-    source.lines.append(
-        f"return ({next(_numbers)}, version, mesh{key}), [{buffers}], ({''.join(f'{v}, ' for v in leaves)})"
-    )
-    return source.function("read(args, version, mesh)")
+    return Caller(source, leaves)
 
 
 def _unpack(source: _Source, value: str, children: Sequence[Any], leaves: list[str], depth: int = 0) -> None:
@@ -169,7 +257,7 @@ def builder(tree: Any) -> Builder:
         return general
     source.lines.append(f"{''.join(f'{v}, ' for v in leaves)}= leaves" if leaves else "pass")
     source.lines.append(f"return {value}")
-    return source.function("build(leaves)")
+    return source.function("build(leaves)", source.lines)
 
 
 def only(leaves: Sequence[Any]) -> Any:

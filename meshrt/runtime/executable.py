@@ -359,6 +359,11 @@ class LoadedExecutable:
         self.execute_sharded = executable.execute_sharded
         self.flight = flight_of(devices)
 
+    @property
+    def bare(self) -> Callable[[Sequence[Any]], Any] | None:
+        """jaxlib's launch, where it is all that a launch takes: on one device, with no callbacks. None elsewhere."""
+        return self.execute_sharded if self.flight is None and not self.calls.callbacks else None
+
     def runner(self, handlers: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
         """`run(buffers) -> buffers` with everything that can be prepared done; `handlers` make the results' buffers."""
         if self.calls.callbacks:

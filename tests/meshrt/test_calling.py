@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import tree_util
-from meshrt.pipeline.structures import OTHER_STRUCTURE, builder, reader
+from meshrt.pipeline.structures import UNKNOWN, Bare, builder, caller
 
 Pair = collections.namedtuple("Pair", "first second")
 
@@ -28,7 +28,7 @@ tree_util.register_dataclass(Record, ["weight", "bias"], ["name"])
 
 
 class Leaf:
-    """Has what a reader takes of an Array."""
+    """Has what a caller takes of an Array."""
 
     def __init__(self, i):
         self.i, self._sig, self._buf = i, f"sig{i % 3}", f"buf{i}"
@@ -61,14 +61,18 @@ def _with_leaves(tree):
 def test_reading_and_building_equal_the_registry(args):
     args = tuple(_with_leaves(a) for a in args)
     leaves, tree = tree_util.tree_flatten(args)
-    read = reader(tree)
-    if read is None:
+    code = caller(tree)
+    if code is None:
         assert "OrderedDict" in str(tree)
     else:
-        key, buffers, got = read(args, "version", "mesh")
-        assert [x.i for x in got] == [x.i for x in leaves]
-        assert buffers == [x._buf for x in leaves]
+        key = code.key(leaves, "version", "mesh")
         assert key[1:] == ("version", "mesh", *(x._sig for x in leaves))
+        run = lambda buffers, got: (buffers, [x.i for x in got])
+        expected = [x._buf for x in leaves], [x.i for x in leaves]
+        for usual, known in ((key, {}), (None, {key: run})):
+            call = code.calling(usual, run, known)
+            assert call(args, "version", "mesh") == expected
+            assert call(args, "another version", "mesh") is UNKNOWN
     built = builder(tree)(leaves)
     assert built == args and tree_util.tree_structure(built) == tree
     assert [type(x) for x in built] == [type(x) for x in args]
@@ -76,23 +80,55 @@ def test_reading_and_building_equal_the_registry(args):
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(trees, max_size=2), st.lists(trees, max_size=2))
-def test_a_reader_refuses_other_structures(first, second):
+def test_a_caller_does_not_know_other_structures(first, second):
     first, second = (tuple(_with_leaves(a) for a in args) for args in (first, second))
     trees = tree_util.tree_structure(first), tree_util.tree_structure(second)
-    read = reader(trees[0])
-    if read is None or trees[0] == trees[1]:
+    code = caller(trees[0])
+    if code is None or trees[0] == trees[1]:
         return
-    with pytest.raises(OTHER_STRUCTURE):
-        read(second, 0, None)
+    key = code.key(tree_util.tree_leaves(first), 0, None)
+    assert code.calling(key, lambda buffers, leaves: "ran", {})(second, 0, None) is UNKNOWN
+
+
+def test_a_launch_that_stands_in_the_code():
+    class Failed(Exception):
+        pass
+
+    class Launched:
+        def __init__(self, buffers):
+            self.buffers = buffers
+
+        def consume_with_handlers(self, making):
+            if self.buffers == ["bad"]:
+                raise Failed
+            return [(making, self.buffers)]
+
+    class Made:
+        pass
+
+    explained = lambda e, leaves: KeyError(type(e).__name__, leaves)  # may be what other structures raise as well
+    code = caller(tree_util.tree_structure((0,)))
+    x, bad, other = (Leaf(i) for i in range(3))
+    bad._buf, bad._sig = "bad", x._sig
+    usual = Bare(Launched, ["handler"], "signature", Made, Failed, explained)
+    known = {code.key([other], 0, None): lambda buffers, leaves: "another"}
+    call = code.calling(code.key([x], 0, None), usual, known)
+    out = call((x,), 0, None)
+    assert type(out) is Made and (out._buf, out._sig) == ((["handler"], [x._buf]), "signature")
+    assert call((other,), 0, None) == "another"
+    assert call(([x],), 0, None) is UNKNOWN and call((x,), 1, None) is UNKNOWN
+    with pytest.raises(KeyError) as e:
+        call((bad,), 0, None)
+    assert e.value.args == ("Failed", (bad,)) and e.value.__suppress_context__
 
 
 def test_very_deep_and_very_wide_structures_have_no_code():
     deep = 1
     for _ in range(60):
         deep = (deep,)
-    assert reader(tree_util.tree_structure((deep,))) is None
+    assert caller(tree_util.tree_structure((deep,))) is None
     assert builder(tree_util.tree_structure(deep))([5]) == deep[:0] + _nest(5, 60)
-    assert reader(tree_util.tree_structure(([0] * 5000,))) is None
+    assert caller(tree_util.tree_structure(([0] * 5000,))) is None
 
 
 def _nest(value, depth):
