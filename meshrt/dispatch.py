@@ -1,21 +1,29 @@
-"""Eager evaluation: a primitive applied to arrays is a jitted function of one equation, cached by its parameters."""
+"""Eager evaluation: a primitive applied to arrays is a jitted function of one equation, cached by its parameters.
+
+Functions of the library that apply several primitives, or think about their operands first, are one jitted function
+each (`at_once`): a mean is one launch, not three, and what was thought once is not thought again.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from meshrt import config, heuristics
+from meshrt.config import settings
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import replayed_compute
-from meshrt.core.trace import EvalTrace
-from meshrt.jit import jit
+from meshrt.core.trace import EVAL, EvalTrace, current_trace
+from meshrt.jit import JitFunction, jit
+from meshrt.pipeline.structures import UNKNOWN, unknown
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import SCALARS, scalar_beside
+from meshrt.sharding._state import context as mesh_context
 
-__all__ = ["evaluate"]
+__all__ = ["at_once", "evaluate"]
 
 _functions: dict[Any, Any] = {}
 # Those of loops, branches and other primitives over Jaxprs, least recently used first. A function written inside
@@ -76,10 +84,119 @@ def _compiled(primitive: Primitive, params: dict[str, Any]) -> Any:
     return jit(apply)
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Whole functions.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Arguments that say what a function does, of which a program has few; a number among them would be a value.
+_CHOICES = frozenset(["axis", "axes", "correction", "ddof", "dtype", "keepdims", "out", "precision"])
+_VALUES = (float, complex)
+
+_overrides = settings.overrides
+_tables: list[dict[Any, Any]] = []
+
+
+class _Untried:
+    """Stands for the jitted function of a function that has not been called yet."""
+
+    class _driver:
+        short = staticmethod(unknown)
+
+
+def at_once(operands: int) -> Callable[[F], F]:
+    """Decorates a function of the library that takes so many arrays first, and does not look at their values.
+
+    An eager call on arrays of one device, with nothing beside them but choices such as an axis, runs one program. Any
+    other call calls the function.
+    """
+
+    def decorate(function: F) -> F:
+        plain: Any = _Untried
+        chosen: dict[Any, JitFunction] = {}
+        _tables.append(chosen)
+
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            if current_trace() is not EVAL or _overrides() is not None:
+                return function(*args, **options)
+            if not options and len(args) == operands:
+                out = plain._driver.short(args, settings.version, mesh_context.key)
+            else:
+                try:
+                    jitted = chosen.get(_choice(args[operands:], options), _Untried)
+                except TypeError:  # what cannot be hashed is no choice
+                    return function(*args, **options)
+                out = jitted._driver.short(args[:operands], settings.version, mesh_context.key)
+            return out if out is not UNKNOWN else begin(args, options)
+
+        def begin(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+            """A call that is not ready to run: the first two of their kind, and all that take no program."""
+            nonlocal plain
+            if not _is_whole(function, operands, args, options):
+                return function(*args, **options)
+            arrays, rest = args[:operands], args[operands:]
+            if rest or options:
+                key = _choice(rest, options)
+                jitted = chosen.get(key)
+                if jitted is None:
+                    if len(chosen) >= heuristics.KEPT_OVER_JAXPRS:
+                        chosen.clear()
+                    jitted = chosen[key] = jit(_with(function, rest, options))
+            else:
+                jitted = plain = jit(function) if plain is _Untried else plain
+            return jitted(*arrays)
+
+        @functools.wraps(function)
+        def call_unary(x: Any, /) -> Any:  # the same in less time, for elementwise functions
+            if current_trace() is not EVAL or _overrides() is not None:
+                return function(x)
+            out = plain._driver.short((x,), settings.version, mesh_context.key)
+            return out if out is not UNKNOWN else begin((x,), {})
+
+        unary = operands == function.__code__.co_posonlyargcount == function.__code__.co_argcount == 1
+        return call_unary if unary else call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _choice(rest: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells choices apart: their types as well, as 1 equals True and 1.0."""
+    values = (*rest, *options.values())
+    kinds = tuple(map(type, values))
+    if tuple in kinds:
+        kinds += tuple(type(x) for value in values if type(value) is tuple for x in value)
+    return (*options, values, kinds)
+
+
+def _is_whole(function: Any, operands: int, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    names = function.__code__.co_varnames[operands : function.__code__.co_argcount]
+    arrays, rest = args[:operands], args[operands:]
+    chosen = [*zip(names, rest), *options.items()]
+    return (
+        len(arrays) == operands
+        and len(rest) <= len(names)
+        and all(type(x) is Array and x._sig.sharding.num_devices == 1 for x in arrays)
+        and all(name in _CHOICES and not isinstance(value, _VALUES) for name, value in chosen)
+        # Each operation is looked at, or run, by itself.
+        and not (settings.debug_nans or settings.debug_infs or settings.disable_jit)
+    )
+
+
+def _with(function: Callable[..., Any], rest: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any]:
+    def applied(*arrays: Any) -> Any:
+        return function(*arrays, *rest, **options)
+
+    applied.__name__ = applied.__qualname__ = function.__name__
+    return applied
+
+
 def clear() -> None:
     """Forgets the compiled primitives."""
     _functions.clear()
     _over_jaxprs.clear()
+    for table in _tables:
+        table.clear()
 
 
 EvalTrace.evaluate = staticmethod(evaluate)

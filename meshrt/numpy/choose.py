@@ -9,15 +9,37 @@ import numpy as np
 from meshrt import dtypes
 from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
-from meshrt.numpy.operands import broadcast_to_shape, common_shape, operand, same_dtype, scalar_like
+from meshrt.numpy.operands import (
+    ADAPTING,
+    beside,
+    broadcast_to_shape,
+    common_shape,
+    operand,
+    same_dtype,
+    scalar_like,
+)
+from meshrt.runtime.array import Array
 
 __all__: list[str] = []
 
 
 def choose(condition: Any, x: Any, y: Any, /) -> Any:
     """``x`` where ``condition`` is true (nonzero), else ``y``; all three broadcast together."""
+    if current_trace() is EVAL:
+        if type(x) is Array:
+            if type(y) in ADAPTING:
+                y = beside(y, x)
+        elif type(y) is Array and type(x) in ADAPTING:
+            x = beside(x, y)
+    return _chosen(condition, x, y)
+
+
+@at_once(3)
+def _chosen(condition: Any, x: Any, y: Any) -> Any:
     condition = _as_condition(operand("where", condition))
     x, y = _cases(x, y)
     sc, sx, sy = aval_of(condition).shape, aval_of(x).shape, aval_of(y).shape

@@ -11,6 +11,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reduce_sum_p, reshape_p, transpose_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.source import capture
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -72,6 +73,7 @@ def _finish(out: Any, dtype: Any, weak: bool) -> Any:
 # Products.
 
 
+@at_once(2)
 def matmul(
     a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
 ) -> Any:
@@ -120,6 +122,7 @@ def _matmul_result(a_names: str, b_names: str) -> str:
     return leading + ("i" if "i" in a_names else "") + ("j" if "j" in b_names else "")
 
 
+@at_once(2)
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
     """The product over the last dimension of ``a`` and the last but one of ``b``; nothing is batched."""
     a, b = _operands("dot", a, b)
@@ -133,6 +136,7 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     return _finish(contract(a, b, dims, ((), ()), dtype, precision, out_sharding), dtype, weak)
 
 
+@at_once(2)
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The inner product of flattened arrays, the first conjugated."""
     a, b = _operands("vdot", a, b)
@@ -141,6 +145,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     return dot(*flat, precision=precision, preferred_element_type=preferred_element_type)
 
 
+@at_once(2)
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Inner products along ``axis``, the first operand conjugated; other dimensions broadcast."""
     a, b = (moveaxis(x, axis, -1) for x in _operands("vecdot", x1, x2))
@@ -158,6 +163,7 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
     return einsum("...i,...ij->...j", el.conj(a), b)
 
 
+@at_once(2)
 def tensordot(
     a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None,
     out_sharding: Any = None,
@@ -180,6 +186,7 @@ def tensordot(
     return _finish(contract(a, b, dims, ((), ()), dtype, precision, out_sharding), dtype, weak)
 
 
+@at_once(2)
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum over products along the last dimensions."""
     a, b = _operands("inner", a, b)
@@ -187,6 +194,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     return tensordot(a, b, axes, precision=precision, preferred_element_type=preferred_element_type)
 
 
+@at_once(2)
 def outer(a: Any, b: Any, out: None = None) -> Any:
     """All products of elements of two (flattened) arrays."""
     unsupported_argument("outer", "out", out)

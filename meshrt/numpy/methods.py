@@ -46,7 +46,7 @@ def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """A binary operator that leaves operands it does not know to the other side."""
 
     def method(self: ArrayOperators, other: Any) -> Any:
-        if isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
+        if type(other) is Array or isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
             return function(self, other)
         if isinstance(other, _CONTAINERS):
             raise errors.ArgumentTypeError(

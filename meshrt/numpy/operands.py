@@ -7,8 +7,8 @@ in the usual case (same dtype, same shape) nothing.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,21 @@ from meshrt._lattice import COMPLEX, FLOAT, SIGNED, STRONG, UNSIGNED
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.dispatch import at_once
+from meshrt.heuristics import KEPT_OPERATIONS
 from meshrt.primitives.conversion import convert_element_type_p
+from meshrt.runtime import backend
+from meshrt.runtime.array import Array
+from meshrt.runtime.transfer import scalar_beside
 
 __all__ = [
+    "ADAPTING",
     "AxisError",
     "ShapeError",
     "aval_for",
+    "beside",
     "broadcast_shapes",
     "broadcast_to_shape",
     "canonical_axes",
@@ -33,6 +41,7 @@ __all__ = [
     "common_shape",
     "is_array",
     "operand",
+    "pairwise",
     "promote",
     "promote_inexact",
     "promote_numeric",
@@ -184,6 +193,9 @@ def _numeric(dtype: Any) -> np.dtype:
     return np.dtype("int32") if dtype == np.bool_ else dtype
 
 
+# Python's numbers that adapt to the dtype of an array beside them.
+ADAPTING = (float, int)
+
 # Dtypes whose arrays are numbers, and those among them that a Python int or float adapts to.
 _ORDINARY = frozenset(STRONG)
 _FLOATING = frozenset([*FLOAT, *COMPLEX])
@@ -202,6 +214,43 @@ def _adapted(aval: ShapedArray, scalar: Any) -> Any:
     return None
 
 
+# Scalars on devices, by the signature of the array that they stand beside.
+_beside: dict[Any, Array] = {}
+backend.on_clear(_beside.clear)
+
+
+def beside(scalar: Any, array: Array) -> Any:
+    """A Python int or float as the array that an operation with `array` makes of it; itself if that is not simple."""
+    # Zeros are equal, whatever their sign.
+    key = (array._sig, type(scalar), scalar or repr(scalar))
+    found = _beside.get(key)
+    if found is None:
+        adapted = None if array._sig.sharding.num_devices > 1 else _adapted(array._sig.aval, scalar)
+        if adapted is None:
+            return scalar
+        if len(_beside) >= KEPT_OPERATIONS:
+            _beside.clear()
+        found = _beside[key] = scalar_beside(adapted, array)
+    return found
+
+
+def pairwise(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Decorates a function of two operands that are promoted together: eager calls run one program (`at_once`)."""
+    whole = at_once(2)(function)
+
+    @wraps(function)
+    def call(x: Any, y: Any, /) -> Any:
+        if current_trace() is EVAL:
+            if type(x) is Array:
+                if type(y) in ADAPTING:
+                    y = beside(y, x)
+            elif type(y) is Array and type(x) in ADAPTING:
+                x = beside(x, y)
+        return whole(x, y)
+
+    return call
+
+
 def same_dtype(name: str, x: Any, y: Any) -> tuple[Any, Any]:
     """Two operands with one dtype, whatever their shapes."""
     if isinstance(x, ArrayOperators):
@@ -209,19 +258,16 @@ def same_dtype(name: str, x: Any, y: Any) -> tuple[Any, Any]:
         if isinstance(y, ArrayOperators):
             if ax.dtype is y.aval.dtype and ax.dtype in _ORDINARY:
                 return x, y
-        elif type(y) in _ADAPTING:
+        elif type(y) in ADAPTING:
             scalar = _adapted(ax, y)
             if scalar is not None:
                 return x, scalar
-    elif isinstance(y, ArrayOperators) and type(x) in _ADAPTING:
+    elif isinstance(y, ArrayOperators) and type(x) in ADAPTING:
         scalar = _adapted(y.aval, x)
         if scalar is not None:
             return scalar, y
     x, y = _promote_dtypes(name, (x, y), None)
     return x, y
-
-
-_ADAPTING = (float, int)
 
 
 def promote_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:

@@ -12,9 +12,10 @@ from meshrt import dtypes
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.choose import choose
-from meshrt.numpy.operands import promote_inexact, promote_numeric, promote_pair
+from meshrt.numpy.operands import pairwise, promote_inexact, promote_numeric, promote_pair
 from meshrt.primitives.random import random_unwrap
 
 __all__ = [
@@ -35,7 +36,7 @@ def _floating(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
             return p.bind(x)
         return p.bind(promote_inexact(name, x)[0])
 
-    return named(function, name, doc)
+    return at_once(1)(named(function, name, doc))
 
 
 def named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
@@ -79,7 +80,7 @@ def _binary(name: str, p: Primitive, doc: str, on_bool: Primitive | None = None)
             x, y, dtype = promote_pair(name, x, y)
             return (on_bool if dtype == np.bool_ else p).bind(x, y)
 
-    return named(function, name, doc)
+    return pairwise(named(function, name, doc))
 
 
 def _equality(name: str, p: Primitive, joined: Primitive, doc: str) -> Callable[[Any, Any], Any]:
@@ -94,7 +95,7 @@ def _equality(name: str, p: Primitive, joined: Primitive, doc: str) -> Callable[
         x, y, _ = promote_pair(name, x, y)
         return p.bind(x, y)
 
-    return named(function, name, doc)
+    return pairwise(named(function, name, doc))
 
 
 add = _binary("add", el.add_p, "Sum (of booleans: or)", el.or_p)
@@ -118,7 +119,7 @@ def _comparison(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
         (xr, xi), (yr, yi) = parts  # complex numbers compare by real part first, as in NumPy
         return choose(el.eq_p.bind(xr, yr), p.bind(xi, yi), p.bind(xr, yr))
 
-    return named(function, name, doc)
+    return pairwise(named(function, name, doc))
 
 
 less = _comparison("less", el.lt_p, "x < y")
@@ -133,7 +134,7 @@ def _numeric_binary(name: str, p: Primitive, doc: str, inexact: bool = False) ->
     def function(x: Any, y: Any, /) -> Any:
         return p.bind(*prepare(name, x, y))
 
-    return named(function, name, doc)
+    return at_once(2)(named(function, name, doc))
 
 
 left_shift = bitwise_left_shift = _numeric_binary("left_shift", el.shift_left_p, "x << y")
@@ -142,6 +143,7 @@ arctan2 = atan2 = _numeric_binary("arctan2", el.atan2_p, "Angle of the point (y,
 nextafter = _numeric_binary("nextafter", el.nextafter_p, "Next number after x towards y", True)
 
 
+@at_once(2)
 def right_shift(x: Any, y: Any, /) -> Any:
     """x >> y, elementwise; keeps the sign of signed integers."""
     x, y = promote_numeric("right_shift", x, y)
@@ -152,6 +154,7 @@ def right_shift(x: Any, y: Any, /) -> Any:
 bitwise_right_shift = right_shift
 
 
+@pairwise
 def true_divide(x: Any, y: Any, /) -> Any:
     """x / y in floating point, elementwise."""
     x, y, dtype = promote_pair("true_divide", x, y)

@@ -16,6 +16,7 @@ from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -130,6 +131,7 @@ def _accumulate(
     return to_dtype(out, result)
 
 
+@at_once(1)
 def sum(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None, promote_integers: bool = True,
@@ -141,6 +143,7 @@ def sum(
     )
 
 
+@at_once(1)
 def prod(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None, promote_integers: bool = True,
@@ -152,6 +155,7 @@ def prod(
     )
 
 
+@at_once(1)
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The number of elements that are not zero."""
     x = operand_array("count_nonzero", a)
@@ -181,7 +185,7 @@ def _extreme(
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
-    return function
+    return at_once(1)(function)
 
 
 max = amax = _extreme(
@@ -203,13 +207,14 @@ def _truth(name: str, p: Primitive, identity: bool, doc: str) -> Callable[..., A
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
-    return function
+    return at_once(1)(function)
 
 
 all = _truth("all", rd.reduce_and_p, True, "Whether all elements over ``axis`` are true (nonzero).")
 any = _truth("any", rd.reduce_or_p, False, "Whether any element over ``axis`` is true (nonzero).")
 
 
+@at_once(1)
 def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """The largest minus the smallest element over ``axis``."""
     unsupported_argument("ptp", "out", out)
@@ -236,7 +241,7 @@ def _arg(name: str, find: Callable[..., Any], doc: str) -> Callable[..., Any]:
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
-    return function
+    return at_once(1)(function)
 
 
 argmax = _arg("argmax", rd.argmax, "The position of the first maximum along ``axis`` (flattened by default).")
@@ -256,6 +261,7 @@ def _count(x: Any, axis: Any, keepdims: bool, where: Any, dtype: Any) -> Any:
     return sum(mask, axis, dtype, keepdims=keepdims)
 
 
+@at_once(1)
 def mean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
@@ -294,6 +300,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     return (out, broadcast_to_shape(total, out.shape)) if returned else out
 
 
+@at_once(1)
 def var(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *,
     where: Any = None, mean: Any = None, correction: float | None = None,
@@ -303,6 +310,7 @@ def var(
     return _variance(a, axis, dtype, _correction(ddof, correction), keepdims, where, mean)
 
 
+@at_once(1)
 def std(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *,
     where: Any = None, mean: Any = None, correction: float | None = None,
@@ -376,11 +384,13 @@ def _cumulative(name: str, p: Callable[..., Any], a: Any, axis: Any, dtype: Any,
     return el.convert_element_type(p(el.convert_element_type(x, work), axis), result)
 
 
+@at_once(1)
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Sums of the elements up to each position along ``axis`` (of the flattened array by default)."""
     return _cumulative("cumsum", lax.cumsum, a, axis, dtype, out)
 
 
+@at_once(1)
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Products of the elements up to each position along ``axis`` (of the flattened array by default)."""
     return _cumulative("cumprod", lax.cumprod, a, axis, dtype, out)

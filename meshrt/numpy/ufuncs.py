@@ -12,6 +12,7 @@ from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -91,6 +92,7 @@ __all__ = [
 # Signs and rounding.
 
 
+@at_once(1)
 def negative(x: Any, /) -> Any:
     """-x, elementwise."""
     return el.neg_p.bind(promote("negative", x)[0])
@@ -101,6 +103,7 @@ def positive(x: Any, /) -> Any:
     return asarray(promote("positive", x)[0])
 
 
+@at_once(1)
 def absolute(x: Any, /) -> Any:
     """|x|, elementwise; real for complex x."""
     x = asarray(operand("absolute", x))
@@ -112,6 +115,7 @@ def absolute(x: Any, /) -> Any:
 abs = absolute
 
 
+@at_once(1)
 def fabs(x: Any, /) -> Any:
     """|x| in floating point, elementwise."""
     (x,) = promote_inexact("fabs", x)
@@ -129,6 +133,7 @@ def real_only(name: str, dtype: Any) -> None:
         raise errors.ArgumentTypeError(f"{name} does not support complex values, got dtype {dtype}")
 
 
+@at_once(1)
 def sign(x: Any, /) -> Any:
     """-1, 0 or 1, elementwise; x / |x| for complex x."""
     (x,) = promote("sign", x)
@@ -137,6 +142,7 @@ def sign(x: Any, /) -> Any:
     return el.sign_p.bind(x)
 
 
+@at_once(1)
 def signbit(x: Any, /) -> Any:
     """Whether the sign bit is set, elementwise (true for -0.0)."""
     x = asarray(promote("signbit", x)[0])
@@ -149,6 +155,7 @@ def signbit(x: Any, /) -> Any:
     return el.lt_p.bind(el.bitcast_convert_type_p.bind(x, new_dtype=bits), np.zeros((), bits)[()])
 
 
+@at_once(2)
 def copysign(x: Any, y: Any, /) -> Any:
     """|x| with the sign of y, elementwise."""
     x, y = promote_inexact("copysign", x, y)
@@ -165,13 +172,14 @@ def _rounding(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
         real_only(name, x.dtype)
         return p.bind(x)
 
-    return named(function, name, doc)
+    return at_once(1)(named(function, name, doc))
 
 
 floor = _rounding("floor", el.floor_p, "Largest integer not above x")
 ceil = _rounding("ceil", el.ceil_p, "Smallest integer not below x")
 
 
+@at_once(1)
 def trunc(x: Any, /) -> Any:
     """x rounded towards zero, elementwise."""
     x = asarray(operand("trunc", x))
@@ -184,6 +192,7 @@ def trunc(x: Any, /) -> Any:
 fix = trunc
 
 
+@at_once(1)
 def rint(x: Any, /) -> Any:
     """x rounded to the nearest integer, ties to even, elementwise; floating."""
     x = asarray(operand("rint", x))
@@ -205,6 +214,7 @@ def modf(x: Any, /) -> Any:
 # Division and powers.
 
 
+@at_once(2)
 def floor_divide(x: Any, y: Any, /) -> Any:
     """x // y, elementwise: the quotient rounded down."""
     x, y = promote_numeric("floor_divide", x, y)
@@ -242,6 +252,7 @@ def divmod(x: Any, y: Any, /) -> Any:
     return _float_divmod(x, y)
 
 
+@at_once(2)
 def remainder(x: Any, y: Any, /) -> Any:
     """x % y, elementwise, with the sign of y; x for integer y == 0."""
     x, y = promote_numeric("remainder", x, y)
@@ -270,6 +281,7 @@ def _nonzero_divisor(y: Any) -> Any:
     return choose(el.eq_p.bind(y, scalar_like(y, 0)), scalar_like(y, 1), y)
 
 
+@at_once(2)
 def fmod(x: Any, y: Any, /) -> Any:
     """Remainder of x / y with the sign of x, elementwise; 0 for integer y == 0."""
     x, y = operand("fmod", x), operand("fmod", y, 1)
@@ -318,12 +330,14 @@ def _integer_bases(x: Any, y: Any) -> Any:
     return result
 
 
+@at_once(1)
 def square(x: Any, /) -> Any:
     """x * x, elementwise."""
     (x,) = promote_numeric("square", x)
     return el.integer_pow_p.bind(x, y=2)
 
 
+@at_once(1)
 def reciprocal(x: Any, /) -> Any:
     """1 / x in floating point, elementwise."""
     (x,) = promote_inexact("reciprocal", x)
@@ -340,6 +354,7 @@ def real(x: Any, /) -> Any:
     return el.real_p.bind(x) if x.dtype.kind == "c" else x
 
 
+@at_once(1)
 def imag(x: Any, /) -> Any:
     """Imaginary part, elementwise; zeros for real x."""
     x = asarray(operand("imag", x))
@@ -372,7 +387,7 @@ def _logical(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
         x, y, dtype = promote_pair(name, x, y)
         return p.bind(x, y) if dtype == np.bool_ else p.bind(_truth(x), _truth(y))
 
-    return named(function, name, doc)
+    return at_once(2)(named(function, name, doc))
 
 
 logical_and = _logical("logical_and", el.and_p, "Whether both are nonzero")
@@ -380,11 +395,13 @@ logical_or = _logical("logical_or", el.or_p, "Whether at least one is nonzero")
 logical_xor = _logical("logical_xor", el.xor_p, "Whether exactly one is nonzero")
 
 
+@at_once(1)
 def logical_not(x: Any, /) -> Any:
     """Whether x is zero, elementwise."""
     return el.not_p.bind(_truth(promote("logical_not", x)[0]))
 
 
+@at_once(1)
 def invert(x: Any, /) -> Any:
     """Bitwise not, elementwise (of booleans: not)."""
     return el.not_p.bind(promote("invert", x)[0])
@@ -393,12 +410,14 @@ def invert(x: Any, /) -> Any:
 bitwise_not = bitwise_invert = invert
 
 
+@at_once(1)
 def bitwise_count(x: Any, /) -> Any:
     """Number of ones in |x|, elementwise; uint8."""
     (x,) = promote_numeric("bitwise_count", x)
     return asarray(el.population_count_p.bind(absolute(x)), dtype=np.uint8)
 
 
+@at_once(1)
 def isfinite(x: Any, /) -> Any:
     """Whether x is neither infinite nor NaN, elementwise."""
     x = asarray(operand("isfinite", x))
@@ -409,12 +428,14 @@ def isfinite(x: Any, /) -> Any:
     return el.is_finite_p.bind(x)
 
 
+@at_once(1)
 def isnan(x: Any, /) -> Any:
     """Whether x is NaN, elementwise."""
     x = asarray(operand("isnan", x))
     return el.ne_p.bind(x, x)
 
 
+@at_once(1)
 def isinf(x: Any, /) -> Any:
     """Whether x is infinite, elementwise."""
     x = asarray(operand("isinf", x))
@@ -423,11 +444,13 @@ def isinf(x: Any, /) -> Any:
     return _is_infinite(x, el.abs_p.bind, np.inf)
 
 
+@at_once(1)
 def isposinf(x: Any, /) -> Any:
     """Whether x is +infinity, elementwise."""
     return _is_infinite(asarray(operand("isposinf", x)), lambda v: v, np.inf)
 
 
+@at_once(1)
 def isneginf(x: Any, /) -> Any:
     """Whether x is -infinity, elementwise."""
     return _is_infinite(asarray(operand("isneginf", x)), lambda v: v, -np.inf)
@@ -440,11 +463,13 @@ def _is_infinite(x: Any, prepare: Callable[[Any], Any], infinity: float) -> Any:
     return el.eq_p.bind(prepare(x), scalar_like(x, infinity))
 
 
+@at_once(2)
 def fmax(x: Any, y: Any, /) -> Any:
     """The larger of two values, ignoring NaN, elementwise."""
     return choose(logical_or(greater(x, y), isnan(y)), x, y)
 
 
+@at_once(2)
 def fmin(x: Any, y: Any, /) -> Any:
     """The smaller of two values, ignoring NaN, elementwise."""
     return choose(logical_or(less(x, y), isnan(y)), x, y)

@@ -18,8 +18,8 @@ is made once:
         return run(buffers, (v0, v2, v3))
 
 Arguments of another structure, or of types that are not known, are answered with `UNKNOWN`; then the general way is
-taken. There is code for tuples, lists, dictionaries, named tuples, None and registered dataclasses; structures with containers that were
-registered with functions to take them apart have none.
+taken. There is code for tuples, lists, dictionaries, named tuples, None and registered dataclasses; structures with
+containers that were registered with functions to take them apart have none.
 """
 
 from __future__ import annotations
