@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.peers import Pairs, Peers, alternate, start_seconds
+from benchmarks.peers import Pairs, Peers, alternate, import_seconds, start_seconds
+from benchmarks.tasks import EAGER
 from meshrt.runtime.hlo import axes_of_groups, collectives, sent_bytes
 
 __all__ = ["FIGURES", "Effort", "Figure", "Result"]
@@ -156,11 +157,29 @@ def _start(effort: Effort) -> list[Result]:
     return out
 
 
+@figure("import", "import of the package and its numpy, in a new process")
+def _import(effort: Effort) -> list[Result]:
+    taken = alternate(lambda: import_seconds("meshrt"), lambda: import_seconds("jax"), effort.pairs(11), warm=1)
+    return [Result.of("import", taken, must=0.5, goal=0.4)]
+
+
+@figure("eager", "eager operations on small arrays")
+def _eager(effort: Effort) -> list[Result]:
+    out = []
+    with Peers() as peers:
+        for operation in EAGER:
+            task = {"operation": operation, "calls": 1000}
+            ours = lambda: peers.ours("eager", **task)
+            theirs = lambda: peers.theirs("eager", **task)
+            out.append(Result.of(operation, alternate(ours, theirs, effort.pairs(15), warm=2), must=1.0, goal=0.8))
+    return out
+
+
 @figure("calls", "overhead of calling a compiled function")
 def _calls(effort: Effort) -> list[Result]:
     out = []
     with Peers() as peers:
-        for leaves, must, goal in ((2, 1.2, 1.0), (100, 1.0, 0.6)):
+        for leaves, must, goal in ((2, 1.0, 0.8), (100, 0.8, 0.5)):
             for devices in (1, 8):
                 task = {"leaves": leaves, "devices": devices, "calls": 2000 if leaves == 2 and devices == 1 else 300}
                 ours = lambda: peers.ours("call_overhead", **task)

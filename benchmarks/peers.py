@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Pairs", "Peer", "PeerError", "Peers", "alternate", "start_seconds"]
+__all__ = ["Pairs", "Peer", "PeerError", "Peers", "alternate", "import_seconds", "start_seconds"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,9 +37,17 @@ def environment(devices: int) -> dict[str, str]:
 
 def start_seconds(package: str, model: dict[str, Any], mesh: dict[str, int], directory: str | None = None) -> float:
     """What `benchmarks.start` measures, in a new process."""
-    given = [package, json.dumps(model), json.dumps(mesh), *([directory] if directory is not None else [])]
+    return _started(package, json.dumps(model), json.dumps(mesh), *([directory] if directory is not None else []))
+
+
+def import_seconds(package: str) -> float:
+    """Seconds to import the package, in a new process."""
+    return _started(package)
+
+
+def _started(package: str, *given: str) -> float:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.start", *given], cwd=ROOT, env=environment(8), text=True,
+        [sys.executable, "-m", "benchmarks.start", package, *given], cwd=ROOT, env=environment(8), text=True,
         capture_output=True, check=False,
     )  # fmt: skip
     if done.returncode:

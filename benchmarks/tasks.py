@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import importlib.util
+import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Tasks"]
+__all__ = ["EAGER", "Tasks"]
 
 MODEL_SOURCE = Path(__file__).resolve().parent.parent / "meshrt" / "demo" / "model.py"
 IN_FLIGHT = 100  # unawaited calls at most while measuring the overhead of calls
+
+# Eager operations by how they are written: of x (8 numbers), m (8 by 8) and the NumPy of the package.
+EAGER: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "x + x": lambda np, x, m: x + x,
+    "x + 1": lambda np, x, m: x + 1,
+    "-x": lambda np, x, m: -x,
+    "x > 0": lambda np, x, m: x > 0,
+    "sin(x)": lambda np, x, m: np.sin(x),
+    "m @ m": lambda np, x, m: m @ m,
+    "where(x, x, x)": lambda np, x, m: np.where(x, x, x),
+    "where(x, x, 0.0)": lambda np, x, m: np.where(x, x, 0.0),
+    "mean(x)": lambda np, x, m: np.mean(x),
+    "m.mean(axis=0)": lambda np, x, m: m.mean(axis=0),
+    "sum(x)": lambda np, x, m: np.sum(x),
+    "x[0]": lambda np, x, m: x[0],
+    "m[:, 1]": lambda np, x, m: m[:, 1],
+    "x.reshape(2, 4)": lambda np, x, m: x.reshape(2, 4),
+    "x.astype(int32)": lambda np, x, m: x.astype(np.int32),
+    "concatenate((x, x))": lambda np, x, m: np.concatenate((x, x)),
+}
 
 
 def _model_source() -> ModuleType:
@@ -189,14 +211,7 @@ class Tasks:
         if key not in self._prepared:
             self._prepared[key] = self._prepare_calls(leaves, devices)
         function, arguments = self._prepared[key]
-        total = 0.0
-        for _ in range(max(1, calls // IN_FLIGHT)):
-            start = time.perf_counter()
-            for _ in range(IN_FLIGHT):
-                out = function(*arguments)
-            total += time.perf_counter() - start
-            self.jax.block_until_ready(out)
-        return total / (max(1, calls // IN_FLIGHT) * IN_FLIGHT)
+        return self._median_of_blocks(lambda: function(*arguments), calls)
 
     def _prepare_calls(self, leaves: int, devices: int) -> tuple[Any, Any]:
         jax, x = self.jax, np.arange(8, dtype=np.float32)
@@ -212,6 +227,25 @@ class Tasks:
             function, arguments = jax.jit(lambda t: jax.tree.map(lambda a: a + 1, t)), (tree,)
         jax.block_until_ready(function(*arguments))
         return function, arguments
+
+    def eager(self, operation: str, calls: int) -> float:
+        """Seconds per eager operation on small arrays; every 100th result is awaited."""
+        if "eager" not in self._prepared:
+            self._prepared["eager"] = self.jnp.arange(8.0), self.jnp.ones((8, 8))
+        x, m = self._prepared["eager"]
+        run = EAGER[operation]
+        return self._median_of_blocks(lambda: run(self.jnp, x, m), calls)
+
+    def _median_of_blocks(self, call: Callable[[], Any], calls: int) -> float:
+        """Seconds per call: of the blocks of unawaited calls the median, as others use the machine too."""
+        blocks = []
+        for _ in range(max(1, calls // IN_FLIGHT)):
+            start = time.perf_counter()
+            for _ in range(IN_FLIGHT):
+                out = call()
+            blocks.append(time.perf_counter() - start)
+            self.jax.block_until_ready(out)
+        return statistics.median(blocks) / IN_FLIGHT
 
     # -- arrays ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,127 @@
+"""Functions of arrays that run as one program when they are called eagerly: which calls do, and what they give."""
+
+import math
+
+import jax
+import jax.numpy as jnp_of_jax
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt.dispatch import at_once
+from meshrt.runtime import events
+
+X = np.linspace(-2, 3, 12, dtype=np.float32).reshape(3, 4)
+N = np.arange(12, dtype=np.int32).reshape(3, 4)
+
+
+def counted(call):
+    """What `call` gives, and how many launches it makes that were not made before."""
+    with events.count("dispatch_miss") as misses:
+        out = call()
+    return out, misses.dispatch_miss
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda np, x, n: np.mean(x),
+        lambda np, x, n: x.mean(axis=1, keepdims=True),
+        lambda np, x, n: n.mean(0),
+        lambda np, x, n: np.var(x, axis=(0, 1), ddof=1),
+        lambda np, x, n: np.sum(n, dtype="float32"),
+        lambda np, x, n: np.argmax(x, axis=-1),
+        lambda np, x, n: np.where(n > 3, x, n),
+        lambda np, x, n: np.where(x > 0, x, -0.0),
+        lambda np, x, n: np.where(x > 0, 1, n),
+        lambda np, x, n: np.sin(n),
+        lambda np, x, n: x @ x.T,
+        lambda np, x, n: x + n,
+        lambda np, x, n: x * 2,
+        lambda np, x, n: 1 - x,
+        lambda np, x, n: n / 2,
+        lambda np, x, n: n + 1.5,
+        lambda np, x, n: x / -0.0,
+        lambda np, x, n: x / 0.0,
+        lambda np, x, n: (x > 0) + 1,
+        lambda np, x, n: x + math.nan,
+    ],
+)
+def test_as_in_jax(call):
+    values = []
+    for library, place in ((jnp, meshrt.device_put), (jnp_of_jax, jax.device_put)):
+        x, n = place(X), place(N)
+        outs = [call(library, x, n) for _ in range(3)]  # compiled, made short, short
+        for out in outs[1:]:
+            np.testing.assert_array_equal(out, outs[0])
+        values.append(outs[-1])
+    ours, theirs = values
+    assert (ours.dtype, ours.weak_type, ours.shape) == (theirs.dtype, theirs.weak_type, theirs.shape)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    np.testing.assert_array_equal(np.signbit(ours), np.signbit(theirs))
+
+
+def test_one_program_for_a_function_and_its_choices():
+    x = meshrt.device_put(np.arange(7, dtype=np.float32))
+    meshrt.clear_caches()
+    for call in (
+        lambda: jnp.mean(x),
+        lambda: jnp.mean(x, axis=0),
+        lambda: jnp.mean(x, 0, keepdims=True),
+        lambda: jnp.std(x),
+        lambda: jnp.where(x, x, x),
+    ):
+        assert counted(call)[1] == 1
+        assert counted(call)[1] == counted(call)[1] == 0
+    meshrt.clear_caches()
+    assert counted(lambda: jnp.mean(x))[1] == 1
+
+
+def test_values_are_no_choices():
+    """A program is not made for each value of an argument."""
+    x = meshrt.device_put(np.arange(3, dtype=np.float32))
+    for call in (lambda i: jnp.sum(x, initial=i), lambda i: x + i, lambda i: jnp.where(x > 0, x, i)):
+        call(1), call(2)
+        assert counted(lambda call=call: call(3))[1] == 0
+
+
+def test_choices_are_told_apart_by_their_types():
+    x = meshrt.device_put(X)
+    for _ in range(3):
+        assert jnp.sum(x, axis=1).shape == jnp.sum(x, axis=(1,)).shape == (3,)
+    for axis in (1.0, (1.0,)):
+        with pytest.raises(TypeError):
+            jnp.sum(x, axis=axis)
+    with pytest.raises(TypeError):
+        jnp.sum(x, axis=[1.5])
+    with pytest.raises(OverflowError):
+        meshrt.device_put(np.zeros(3, np.uint8)) + 300
+
+
+def test_arrays_on_several_devices_and_traced_ones_are_left_to_the_function():
+    seen = []
+
+    @at_once(1)
+    def double(x, axis=None):
+        seen.append(type(x))
+        return x + x
+
+    mesh = meshrt.make_mesh((8,), ("a",))
+    split = meshrt.device_put(np.arange(8.0), meshrt.NamedSharding(mesh, meshrt.P("a")))
+    assert double(split).sharding == split.sharding and seen.pop() is type(split)
+    with meshrt.config.override(disable_jit=True):
+        assert double(jnp.ones(2)).shape == (2,) and seen.pop() is type(split)
+    assert double(np.ones(2)).shape == (2,) and seen.pop() is np.ndarray
+    assert meshrt.grad(lambda x: double(x, axis=3).sum())(jnp.ones(2)).tolist() == [2.0, 2.0]
+    seen.clear()
+    for _ in range(4):
+        assert double(jnp.ones(2)).tolist() == [2.0, 2.0]
+    assert len(seen) == 1 and seen[0] is not type(split)
+
+
+def test_whose_nan_it_is_is_still_said():
+    x = jnp.zeros(3)
+    jnp.log(x), jnp.log(x), jnp.log(x)
+    with meshrt.config.override(debug_nans=True), pytest.raises(FloatingPointError, match="log"):
+        jnp.log(x - 1)
