@@ -230,6 +230,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
             self._buf.block_until_ready()
         except jaxlib_api.XlaError as e:
             raise self._failure(e) from e
+        jaxlib_api.collect_garbage()
         return self
 
     def is_ready(self) -> bool:
@@ -311,6 +312,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         if value is None:
             self._check()
             value = self._npy = self._fetch()
+            jaxlib_api.collect_garbage()
         elif self._fate is not None:
             self._check()
         return value

@@ -8,6 +8,7 @@ one of its classes, so JAX may be imported in the same process, before or after.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -391,9 +392,23 @@ def start_copy_to_host(buffer: Buffer) -> None:
         buffer._copy_single_device_array_to_host_async()
 
 
+# jaxlib notes the Python frames of each launch, and frees them only here: elsewhere it may not hold the interpreter's
+# lock. Python's own collector asks for it too, but a loop of steps may go on for long without it.
+collect_garbage: Callable[[], None] = _jax.collect_garbage
+
+
+def _collect_with_python(phase: str, info: Any, collect: Callable[[], None] = collect_garbage) -> None:
+    if phase == "stop":  # also when a process ends, and the names of this module are gone
+        collect()
+
+
+gc.callbacks.append(_collect_with_python)
+
+
 def block_until_ready(buffers: list[Buffer]) -> None:
     """Waits for all; raises what their computation raised."""
     _jax.batched_block_until_ready(buffers)
+    collect_garbage()
 
 
 def to_dlpack(buffer: Buffer, stream: Any = None) -> Any:
