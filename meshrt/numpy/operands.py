@@ -23,7 +23,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dispatch import at_once
 from meshrt.heuristics import KEPT_OPERATIONS
 from meshrt.primitives.conversion import convert_element_type_p
-from meshrt.runtime import backend
+from meshrt.runtime import backend, guards
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import scalar_beside
 
@@ -224,7 +224,7 @@ def beside(scalar: Any, array: Array) -> Any:
     # Zeros are equal, whatever their sign.
     key = (array._sig, type(scalar), scalar or repr(scalar))
     found = _beside.get(key)
-    if found is None:
+    if found is None or guards.active:  # then the transfer is asked about each time
         adapted = None if array._sig.sharding.num_devices > 1 else _adapted(array._sig.aval, scalar)
         if adapted is None:
             return scalar
