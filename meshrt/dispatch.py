@@ -176,11 +176,16 @@ def _is_whole(function: Any, operands: int, args: tuple[Any, ...], options: dict
     return (
         len(arrays) == operands
         and len(rest) <= len(names)
-        and all(type(x) is Array and x._sig.sharding.num_devices == 1 for x in arrays)
+        and all(type(x) is Array and _is_simple(x._sig.sharding) for x in arrays)
         and all(name in _CHOICES and not isinstance(value, _VALUES) for name, value in chosen)
         # Each operation is looked at, or run, by itself.
         and not (settings.debug_nans or settings.debug_infs or settings.disable_jit)
     )
+
+
+def _is_simple(sharding: Any) -> bool:
+    """On one device, in its usual memory. Elsewhere operations lay out and place their results one by one."""
+    return sharding.num_devices == 1 and sharding.is_in_default_memory
 
 
 def _with(function: Callable[..., Any], rest: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any]:
