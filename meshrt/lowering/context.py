@@ -7,7 +7,7 @@ A lowering rule is `lower(ctx, eqn, *operands) -> Ref` (a sequence of Refs for p
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -348,9 +348,10 @@ class LoweringContext:
             else:
                 operands = [self.literal(a) if type(a) is Literal else env[a] for a in eqn.invars]
             start = len(items)
-            out = rule(self, eqn, *operands)
             if eqn.source.compute:
-                _say_who_computes(items, start, compute_attributes(eqn.source.compute))
+                out = self._computed_elsewhere(rule, eqn, operands, eqn.source.compute)
+            else:
+                out = rule(self, eqn, *operands)
             if eqn.source.marks:
                 self.mark(eqn.source.marks, start)
             if primitive.multiple_results:
@@ -372,6 +373,18 @@ class LoweringContext:
             if before[0] in _CONSTANTS:  # others use them too
                 continue
             items[i] = (*before, with_marks(discardable, marks))  # type: ignore[assignment]  # of the same length
+
+    def _computed_elsewhere(self, rule: Callable[..., Any], eqn: Eqn, operands: Sequence[Any], kind: str) -> Any:
+        """What `rule` writes for an equation that `compute_on(kind)` is about: for the host as for a CPU."""
+        start, platform = len(self.body.items), self.module.platform
+        if kind == "device_host":
+            self.module.platform = "cpu"
+        try:
+            out = rule(self, eqn, *operands)
+        finally:
+            self.module.platform = platform
+        _say_who_computes(self.body.items, start, compute_attributes(kind))
+        return out
 
     # -- Explicit axes -------------------------------------------------------------------------------------------------
 

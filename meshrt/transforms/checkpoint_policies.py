@@ -1,7 +1,7 @@
 """What `checkpoint` may save: policies, and names for values to speak of them.
 
 A policy is asked for each operation, `policy(primitive, *operand_types, **params)`; True lets its results be saved, an
-`Offload` has them saved in another memory.
+`Offloadable` has them saved in another memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.primitive import Primitive
-from meshrt.transforms.recompute import Offload, Policy
+from meshrt.transforms.recompute import Offloadable, Policy
 
 __all__ = ["checkpoint_name", "checkpoint_policies", "name_p"]
 
@@ -107,9 +107,9 @@ def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy
     `offload_src` and `offload_dst` are kinds of memory; MemorySpaceError if values do not lie in the first one.
     """
 
-    def policy(primitive: Primitive, *_: Any, **params: Any) -> bool | Offload:
+    def policy(primitive: Primitive, *_: Any, **params: Any) -> bool | Offloadable:
         saved = dots_with_no_batch_dims_saveable(primitive, **params)
-        return Offload(offload_src, offload_dst) if saved else False
+        return Offloadable(offload_src, offload_dst) if saved else False
 
     return policy
 
@@ -137,10 +137,10 @@ def save_and_offload_only_these_names(
             "them in one"
         )
 
-    def policy(primitive: Primitive, *_: Any, **params: Any) -> bool | Offload:
+    def policy(primitive: Primitive, *_: Any, **params: Any) -> bool | Offloadable:
         if primitive is not name_p:
             return False
-        return Offload(offload_src, offload_dst) if params["name"] in offloaded else params["name"] in saved
+        return Offloadable(offload_src, offload_dst) if params["name"] in offloaded else params["name"] in saved
 
     return policy
 

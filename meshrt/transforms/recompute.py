@@ -8,8 +8,8 @@ The policy is asked for each operation, also for those inside of branches and lo
 runs forward as `cond` that also returns h:f32[8] (zeros from the other branch); h is saved, and run again is
 `cond[branches={a h. cos h; ..}] p x h`.
 
-A policy may also answer with an `Offload`: what is saved then is the value in another memory, and the first thing that
-is run again brings it back.
+A policy may also answer with an `Offloadable`: what is saved then is the value in another memory, and the first thing
+that is run again brings it back.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.spaces import space_of_kind
 from meshrt.transforms.residuals import renamed
 
-__all__ = ["Offload", "Policy", "Split", "fresh_copy", "inlined", "split"]
+__all__ = ["Offloadable", "Policy", "Recompute", "Saveable", "Split", "fresh_copy", "inlined", "split"]
+
+# Answers of policies, by name.
+Saveable, Recompute = True, False
 
 
-class Offload(NamedTuple):
+class Offloadable(NamedTuple):
     """A policy's answer: results are saved in the kind of memory `dst`, and brought back to `src`, where they lie."""
 
     src: str
     dst: str
 
 
-Policy = Callable[..., bool | Offload]
+Policy = Callable[..., bool | Offloadable]
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +80,7 @@ def split(body: Jaxpr, wanted: Sequence[Any], policy: Policy | None) -> Split:
         else:
             answer = policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params)
             saved = [v for v, f in zip(eqn.outvars, flags) if f]
-            if isinstance(answer, Offload):
+            if isinstance(answer, Offloadable):
                 inside = _offloaded(eqn, saved, answer)
             elif answer:
                 inside.saved = saved
@@ -90,7 +93,7 @@ def split(body: Jaxpr, wanted: Sequence[Any], policy: Policy | None) -> Split:
     return Split(found.forward[::-1], found.saved[::-1], found.again[::-1])
 
 
-def _offloaded(eqn: Eqn, values: Sequence[Var], answer: Offload) -> Split:
+def _offloaded(eqn: Eqn, values: Sequence[Var], answer: Offloadable) -> Split:
     """`eqn` with those of its results that are wanted, saved in another memory and brought back from there."""
     there = [Var(v.aval.update(memory_space=space_of_kind(answer.dst))) for v in values]
     for v in values:

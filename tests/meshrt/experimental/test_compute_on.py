@@ -122,3 +122,27 @@ def test_what_is_refused():
         compute_on2(
             jnp.sin, compute_type="device_host", out_memory_spaces=meshrt.memory.Space.Host, compiler_options={}
         )
+
+
+def test_the_host_computes_as_a_cpu_does():
+    again = lambda x: jnp.matmul(*meshrt.lax.linalg.qr(x, full_matrices=True))
+    f = meshrt.jit(compute_on("device_host")(again))
+    text = f.trace(X).lower(lowering_platforms=("tpu",)).as_text()
+    assert "@lapack_sgeqrf" in text and '_xla_compute_type = "host"' in text
+    with pytest.raises(errors.UnsupportedError, match="on CPU only"):
+        meshrt.jit(again).trace(X).lower(lowering_platforms=("tpu",))
+    np.testing.assert_allclose(np.asarray(f(X)), X, rtol=1e-3, atol=1e-4)
+
+
+def test_in_manual_regions_and_with_donation():
+    rows = NamedSharding(make_mesh((8,), ("x",), axis_types=(AxisType.Auto,)), P("x"))
+    host = compute_on("device_host")(meshrt.jit(lambda x: x * 2))
+    x = meshrt.device_put(X, rows)
+    f = meshrt.jit(meshrt.shard_map(lambda x: host(x * 3) * 4, mesh=rows.mesh, in_specs=P("x"), out_specs=P("x")))
+    np.testing.assert_allclose(np.asarray(f(x)), X * 24)
+    there = rows.with_memory_kind("pinned_host")
+    y = meshrt.device_put(X, there)
+    both = meshrt.jit(lambda a, b: (host(a), host(b)), out_shardings=(rows, there), donate_argnums=(0, 1))
+    a, b = both(x, y)
+    assert x.is_deleted() and y.is_deleted() and (a.sharding, b.sharding) == (rows, there)
+    np.testing.assert_allclose(np.asarray(b), X * 2)

@@ -97,3 +97,16 @@ def test_policies_that_cannot_be():
     both = meshrt.checkpoint_policies.save_from_both_policies(POLICIES["dots"](meshrt), lambda *_, **__: False)
     with pytest.raises(errors.ArgumentValueError, match="should be a boolean"):
         meshrt.grad(plain(meshrt, jnp, both))(W, X)
+
+
+def test_a_policy_of_ones_own():
+    def gradient(lib, np_):
+        ad = lib.ad_checkpoint
+        answers = {"sin": ad.Offloadable(src="device", dst="pinned_host"), "exp": ad.Saveable}
+        policy = lambda primitive, *_, **__: answers.get(str(primitive), ad.Recompute)
+        return lib.jit(lib.grad(lambda x: lib.checkpoint(lambda x: np_.sin(x) * np_.exp(x), policy=policy)(x).sum()))
+
+    ours, theirs = gradient(meshrt, jnp), gradient(jax, xnp)
+    np.testing.assert_allclose(np.asarray(ours(X)), np.asarray(theirs(X)), rtol=1e-5)
+    texts = [f.trace(X).lower(lowering_platforms=("tpu",)) for f in (ours, theirs)]
+    assert placements(texts[0]) == placements(texts[1]) and placements(texts[0])
