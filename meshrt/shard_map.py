@@ -167,6 +167,7 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
     def apply(*args: Any) -> Any:
         return _apply(mapped, args)
 
+    apply.result_shardings = functools.partial(_results, mapped)  # type: ignore[attr-defined]  # of the calls below
     if isinstance(settings["mesh"], AbstractMesh) or _has_static(settings["in_specs"]):
         evaluate = _careful(mapped, apply)
     else:
@@ -189,6 +190,17 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
         return out
 
     return wrapped
+
+
+def _results(mapped: _Mapped) -> Any:
+    """How results of a call outside of traces are laid out: as out_specs say, if every axis is Manual inside.
+
+    Else None, as propagation decides along the other axes. Read when the call has been staged, so the specs are right.
+    """
+    mesh = mesh_context.concrete if mapped.mesh is None else mapped.mesh
+    if not isinstance(mesh, Mesh) or mesh.empty or (mapped.axis_names and set(mapped.axis_names) != {*mesh.axis_names}):
+        return None
+    return tree_util.tree_map(lambda spec: NamedSharding(mesh, spec), mapped.out_specs)
 
 
 def _has_static(in_specs: Any) -> bool:
@@ -223,6 +235,7 @@ def _careful(mapped: _Mapped, apply: Callable[..., Any]) -> Callable[..., Any]:
                 return apply(*tree_util.tree_unflatten(tree, [next(fixed if s else rest) for s in flags]))
 
             call.__name__ = call.__qualname__ = fun_name(mapped.fun)
+            call.result_shardings = apply.result_shardings  # type: ignore[attr-defined]
             function = with_static[key] = jit(call)
         return function(*[x for x, s in zip(leaves, flags) if not s])
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt.core.jaxpr import ClosedJaxpr
-from meshrt.core.trace import trace_to_jaxpr
+from meshrt.core.trace import Tracer, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import ShapedArray
 from meshrt.shape_dtype import ShapeDtypeStruct
-from meshrt.sharding.typed import abstract
+from meshrt.sharding.context import get_abstract_mesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.typed import abstract, told_sharding
 from meshrt.transforms.arguments import as_tuple, fun_name
 from meshrt.transforms.high import flatten
-from meshrt.tree_util import tree_unflatten
+from meshrt.tree_util import tree_leaves, tree_unflatten
 
 __all__ = ["eval_shape", "make_jaxpr"]
 
@@ -29,7 +30,7 @@ def make_jaxpr(fun: Callable[..., Any], static_argnums: Any = (), return_shape: 
         closed, out_tree = _stage(fun, args, kwargs, static)
         if not return_shape:
             return closed
-        return closed, tree_unflatten(out_tree, [_struct(a) for a in closed.out_avals])
+        return closed, tree_unflatten(out_tree, _structs(closed, (args, kwargs)))
 
     return wrapped
 
@@ -62,11 +63,17 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if of_jitted is not None:
         return of_jitted(fun, *args, **kwargs)
     closed, out_tree = _stage(fun, args, kwargs)
-    return tree_unflatten(out_tree, [_struct(a) for a in closed.out_avals])
+    return tree_unflatten(out_tree, _structs(closed, (args, kwargs)))
 
 
-def _struct(aval: ShapedArray) -> Any:
-    mat = None if aval.mat.empty else aval.mat
-    return ShapeDtypeStruct(
-        aval.shape, aval.dtype, sharding=aval.sharding, weak_type=aval.weak_type, manual_axis_type=mat
-    )
+def _structs(closed: ClosedJaxpr, arguments: Any) -> list[ShapeDtypeStruct]:
+    """The results' types. Those without a sharding of their own are over the mesh of the arguments, or in context."""
+    shardings = [getattr(x, "sharding", None) for x in tree_leaves(arguments) if not isinstance(x, Tracer)]
+    mesh = next((s.mesh for s in shardings if isinstance(s, NamedSharding)), get_abstract_mesh())
+    return [
+        ShapeDtypeStruct(
+            a.shape, a.dtype, sharding=told_sharding(a, mesh), weak_type=a.weak_type,
+            manual_axis_type=None if a.mat.empty else a.mat,
+        )
+        for a in closed.out_avals
+    ]  # fmt: skip

@@ -175,6 +175,9 @@ class Compiled(Station):
         loaded = self._loaded()
         offset = len(self.program.consts)
         by_arg = dict(zip(self.program.kept, loaded.arg_shardings[offset:]))
+        if self._written is not None:
+            avals = self._record.in_avals
+            by_arg = {i: self._written.of_argument(i, s, avals[i].ndim) for i, s in by_arg.items()}
         missing = loaded.arg_shardings[0] if loaded.arg_shardings else None
         return tree_util.tree_unflatten(
             self.in_tree, [by_arg.get(i, missing) for i in range(len(self._record.in_avals))]

@@ -6,14 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from meshrt import errors
+from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.primitives.sharding import Caller, placements_of
 from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.cost_analysis import CostAnalysis
-from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import UNCONSTRAINED
+from meshrt.sharding.typed import sharding_of
 from meshrt.transforms.ordering import in_order
 from propagation.collector import collector_paused
 
@@ -69,6 +75,19 @@ class Lowered(UnboundStation):
     @property
     def mesh(self) -> AbstractMesh | None:
         return self.request.mesh
+
+    def _told(self, aval: ShapedArray) -> NamedSharding | None:
+        """As its type says, on the devices of the call; open where propagation decides."""
+        mesh, devices = self.request.mesh, self._onward.devices
+        if mesh is None or AxisType.Explicit not in mesh.axis_types:
+            return None
+        found = sharding_of(aval, mesh)
+        if AxisType.Auto in mesh.axis_types:
+            entries = [UNCONSTRAINED if e is None else e for e in found.spec.partitions]
+            found = found.update(spec=found.spec.update(partitions=entries))
+        if devices is None or found.mesh is not mesh:
+            return found
+        return found.update(mesh=Mesh(np.array(devices).reshape(mesh.axis_sizes), mesh.axis_names, mesh.axis_types))
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """The module in MLIR's pretty syntax, with `debug_info` also the lines it comes from.

@@ -91,6 +91,8 @@ class Wanted:
         self.meant: list[tuple[AbstractDevice, Origin]] = []
         self.device: Any = None
         self.device_origin: Origin = ""
+        # Of the arguments, as they were written; and canonical.
+        self.chosen: list[NamedSharding | None] = []
         self.arg_shardings: list[NamedSharding | None] = []
         # Those of arrays among the arguments as they are, by position.
         self.committed: dict[int, NamedSharding] = {}
@@ -249,6 +251,7 @@ class Wanted:
             chosen = sharding
         elif committed and isinstance(sharding, SingleDeviceSharding):
             self.add_device(sharding.device_assignment[0], origin)
+        self.chosen.append(chosen)
         self.arg_shardings.append(None if chosen is None else self._boundary(chosen, aval, origin))
         self.arg_memories.append(memory_of(given) or memory_of(sharding) or "device")
 
@@ -396,10 +399,11 @@ class Wanted:
 
     def _written(self, record: TraceRecord, asked: tuple[NamedSharding | None, ...]) -> Written:
         keep_unused = self.function.options.keep_unused
+        args = tuple(self.chosen) if self.meshes else ()
         for i, sharding in self.committed.items():
             if keep_unused or record.needed[i]:
-                return written(asked, sharding, self.avals[i].ndim, self.layouts)
-        return written(asked, layouts=self.layouts, named=self.device is not None)
+                return written(asked, sharding, self.avals[i].ndim, self.layouts, args=args)
+        return written(asked, layouts=self.layouts, named=self.device is not None, args=args)
 
     def _platform(self, placement: Placement, ahead: bool) -> str:
         meant = self.meant[0][0] if self.meant else context_device()
@@ -418,9 +422,12 @@ class Wanted:
         return Placement(None, self.device, (device,))
 
     def _out_shardings(self, record: TraceRecord) -> tuple[NamedSharding | None, ...]:
-        """What was asked for each result, as it was written."""
+        """What was asked for each result, as it was written; by `jit`, else by the function itself."""
         avals = record.closed.out_avals
         given = self.function.options.out_shardings
+        if given is None:
+            own = getattr(self.function.fun, "result_shardings", None)
+            given = None if own is None else own()
         if given is None:
             return (None,) * len(avals)
         try:

@@ -133,9 +133,14 @@ def named(sharding: Any, mesh: AbstractMesh) -> NamedSharding:
         if any(axis.size != mesh.shape[axis.name] for axis in dim.axes):
             return with_parts(mesh, [[(a.name, a.pre, a.size) for a in d.axes] for d in sharding.dims])
         entries.append(tuple(a.name for a in dim.axes) or None)
+    return NamedSharding(mesh, PartitionSpec(*_without_trailing(entries)))
+
+
+def _without_trailing(entries: list[Any]) -> list[Any]:
+    """Entries of a spec up to the last one that splits a dimension."""
     while entries and entries[-1] is None:
         entries.pop()
-    return NamedSharding(mesh, PartitionSpec(*entries))
+    return entries
 
 
 def boundary_shardings(result: Any, lowered: Lowered) -> tuple[tuple[NamedSharding, ...], tuple[NamedSharding, ...]]:
@@ -167,17 +172,23 @@ def _shown(sharding: NamedSharding, lowered: Lowered) -> NamedSharding:
 
 def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
     """The same layout as the type has it: one entry for each dimension, with the Explicit axes of size 1 too, which
-    split nothing, and those that it is unreduced or reduced over.
+    split nothing, unless Auto axes split it as well, of which types say nothing; and the axes that it is unreduced or
+    reduced over.
     """
-    sharding = sharding.update(spec=sharding.spec.update(partitions=sharding.spec.padded(aval.ndim)))
+    mesh, spec = sharding.mesh, sharding.spec
+    as_propagated = any(mesh._types[a] is AxisType.Auto for a in spec.axes)
+    if not as_propagated:
+        sharding = sharding.update(spec=spec.update(partitions=spec.padded(aval.ndim)))
     if aval.sharding is None:
         return sharding
     entries = []
-    for own, found in zip(aval.sharding.spec.partitions, sharding.spec.padded(aval.ndim)):
-        known = axes_of(own)
+    for own, found in zip(aval.sharding.spec.partitions, spec.padded(aval.ndim)):
+        known = tuple(a for a in axes_of(own) if mesh._sizes[a] > 1 or not as_propagated)
         axes = (*known, *(a for a in axes_of(found) if a not in known))
         entries.append(axes or None)
-    typed = sharding.update(spec=sharding.spec.update(partitions=entries))
+    if as_propagated:
+        entries = _without_trailing(entries)
+    typed = sharding.update(spec=spec.update(partitions=entries))
     found = typed if typed.is_equivalent_to(sharding, aval.ndim) else sharding
     own = aval.sharding.spec
     if not own.unreduced and not own.reduced:

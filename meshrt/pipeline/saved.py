@@ -127,6 +127,7 @@ def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any
         "results": [row(s) for s in program.out_shardings],
         "asked": [row(s) for s in request.out_shardings],
         "written": None if shown is None else [row(s) for s in shown.outs],
+        "written_arguments": [] if shown is None else [row(s) for s in shown.args],
         "example": None if shown is None else row(shown.example),
         "example_ndim": -1 if shown is None else shown.example_ndim,
     }
@@ -297,8 +298,10 @@ def _placed(said: Mapping[str, Any], request: LoweringRequest) -> tuple[Any, Any
     request = request._replace(out_shardings=asked, views=tuple(meshes[1 : 1 + said["views"]]))
     if rows["written"] is None:
         return args, outs, request, None
-    outs_written = tuple(read(r) for r in rows["written"])
-    shown = written(outs_written, read(rows["example"]), rows["example_ndim"], _layouts(said))
+    shown = written(
+        tuple(read(r) for r in rows["written"]), read(rows["example"]), rows["example_ndim"], _layouts(said),
+        args=tuple(read(r) for r in rows["written_arguments"]),
+    )  # fmt: skip
     return args, outs, request, shown
 
 
@@ -346,6 +349,7 @@ def _check_counts(program: CompiledProgram, shown: Written | None) -> None:
         and len(program.arg_memories) in (0, consts + len(kept))
         and len(program.out_memories) in (0, len(record.out_avals))
         and all(len(outs) == len(record.out_avals) for outs in results if outs is not None)
+        and (shown is None or len(shown.args) in (0, many))
     )
     if not fits:
         raise errors.SavedProgramError(

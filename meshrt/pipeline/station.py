@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from meshrt import tree_util
 from meshrt.core.types import ShapedArray
 from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.typed import told_sharding
 
 if TYPE_CHECKING:
     from meshrt.pipeline.ahead import TopologyCompiled
@@ -46,8 +48,12 @@ class ArgInfo:
 class Onward(Protocol):
     """What makes the next station of a value: `meshrt.pipeline.driver.Road`, which knows the caches and the devices.
 
-    `written` are the shardings of the call as its user wrote them; None where there was no call.
+    `written` are the shardings of the call as its user wrote them; None where there was no call. `devices` are those of
+    its arguments; None where only an AbstractMesh was named.
     """
+
+    @property
+    def devices(self) -> tuple[Any, ...] | None: ...
 
     @property
     def written(self) -> Written | None: ...
@@ -150,12 +156,16 @@ class UnboundStation(Station):
 
     @property
     def out_info(self) -> Any:
-        """A ShapeDtypeStruct for each result, with the sharding that was asked for it, or that its type has."""
+        """A ShapeDtypeStruct for each result, with the sharding that was asked for it, or that its type tells."""
         written = self._onward.written
         avals = self.record.out_avals
         asked = (None,) * len(avals) if written is None else written.outs
         outs = [
-            ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding if s is None else s, weak_type=a.weak_type)
+            ShapeDtypeStruct(a.shape, a.dtype, sharding=self._told(a) if s is None else s, weak_type=a.weak_type)
             for a, s in zip(avals, asked)
         ]
         return tree_util.tree_unflatten(self.out_tree, outs)
+
+    def _told(self, aval: ShapedArray) -> NamedSharding | None:
+        """The sharding of a result for which none was asked."""
+        return told_sharding(aval, self.request.mesh)

@@ -18,11 +18,11 @@ class Written:
     """The shardings of a call as its user wrote them: with trailing Nones, axes of size 1, and the user's own mesh.
 
     Keys and stages know canonical shardings only, in which P("x", None) is P("x"); results get back what was written:
-    `outs` are the `out_shardings` (None where none was given), `example` that of the first argument that is used.
-    `layouts` are those that were asked for results, where they are others than those that programs return; empty if
-    none are. `named` says whether something names the one device that the call runs on: an
-    option, a committed argument, the function; results are committed to it. Equal ones are one object (`written`), as
-    they stand in keys.
+    `outs` are the `out_shardings` (None where none was given), `args` what was chosen for each argument, `example` that
+    of the first argument that is used. `layouts` are those that were asked for results, where they are others than
+    those that programs return; empty if none are. `named` says whether something names the one device that the call
+    runs on: an option, a committed argument, the function; results are committed to it. Equal ones are one object
+    (`written`), as they stand in keys.
     """
 
     outs: tuple[NamedSharding | None, ...]
@@ -30,28 +30,40 @@ class Written:
     example_ndim: int = -1
     layouts: tuple[Layout | None, ...] = ()
     named: bool = False
+    args: tuple[NamedSharding | None, ...] = ()
 
     def of(self, out: int, sharding: Sharding, ndim: int) -> Sharding:
         """How the concrete `sharding` of a result of `ndim` dimensions is to be shown: an equal one, or itself."""
-        asked = self.outs[out]
-        if asked is None and isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types:
-            return sharding  # as types say it
-        if asked is None and self.example_ndim == ndim:
-            asked = self.example
-        if asked is None or not isinstance(sharding, NamedSharding) or UNCONSTRAINED in asked.spec.partitions:
+        if not isinstance(sharding, NamedSharding):
             return sharding
-        if isinstance(asked.mesh, AbstractMesh):
-            if isinstance(sharding.mesh, AbstractMesh) or asked.mesh.size != sharding.mesh.size:
-                return sharding
-            asked = asked.update(mesh=sharding.mesh.reshaped(asked.mesh))
-        return asked if asked.is_equivalent_to(sharding, ndim) else sharding
+        asked = self.outs[out]
+        if asked is None and AxisType.Explicit not in sharding.mesh.axis_types and self.example_ndim == ndim:
+            asked = self.example
+        return _spelled_as(asked, sharding, ndim)
+
+    def of_argument(self, i: int, sharding: Sharding, ndim: int) -> Sharding:
+        """As `of`, for the argument `i`."""
+        chosen = self.args[i] if self.args else None
+        return _spelled_as(chosen, sharding, ndim) if isinstance(sharding, NamedSharding) else sharding
 
     def layout(self, out: int) -> Layout | None:
         """The layout of a result (None: row-major)."""
         return self.layouts[out] if self.layouts else None
 
 
-_Key = tuple[tuple[NamedSharding | None, ...], NamedSharding | None, int, tuple[Layout | None, ...], bool]
+def _spelled_as(asked: NamedSharding | None, sharding: NamedSharding, ndim: int) -> NamedSharding:
+    """`asked` on the devices of `sharding`, if both say the same of values of `ndim` dimensions; else `sharding`."""
+    if asked is None or UNCONSTRAINED in asked.spec.partitions:
+        return sharding
+    if isinstance(asked.mesh, AbstractMesh):
+        if isinstance(sharding.mesh, AbstractMesh) or asked.mesh.size != sharding.mesh.size:
+            return sharding
+        asked = asked.update(mesh=sharding.mesh.reshaped(asked.mesh))
+    return asked if asked.is_equivalent_to(sharding, ndim) else sharding
+
+
+_Shardings = tuple[NamedSharding | None, ...]
+_Key = tuple[_Shardings, NamedSharding | None, int, tuple[Layout | None, ...], bool, _Shardings]
 _known: weakref.WeakValueDictionary[_Key, Written] = weakref.WeakValueDictionary()
 
 
@@ -61,7 +73,8 @@ def written(
     example_ndim: int = -1,
     layouts: tuple[Layout | None, ...] = (),
     named: bool = False,
+    args: tuple[NamedSharding | None, ...] = (),
 ) -> Written:
     """The Written of these shardings; the same object for the same ones."""
-    key = (outs, example, example_ndim, layouts, named)
+    key = (outs, example, example_ndim, layouts, named, args)
     return _known.setdefault(key, Written(*key))

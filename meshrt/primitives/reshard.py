@@ -16,7 +16,7 @@ from meshrt.runtime.transfer import put_leaf
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
-from meshrt.sharding.mesh import AxisType, Mesh
+from meshrt.sharding.mesh import Mesh, empty_abstract_mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract, asked, sharding_of
@@ -39,8 +39,9 @@ Completion.shardings = staticmethod(_shardings)
 def typeof(x: Any) -> Any:
     """The type of an array, a tracer, a NumPy value or a Python scalar; that which a ShapeDtypeStruct describes.
 
-    On a mesh with Explicit axes its `sharding` is complete: `NamedSharding(AbstractMesh, P(...))` with one entry per
-    dimension, None for those that no Explicit axis splits. ArgumentTypeError for anything that is no array.
+    Its `sharding` is complete: `NamedSharding(AbstractMesh, P(...))` with one entry per dimension, None for those that
+    no Explicit axis splits. The mesh is that of the array, for a tracer that in context, else an empty one.
+    ArgumentTypeError for anything that is no array.
 
     >>> typeof(jnp.zeros((8, 4)))
     ShapedArray(float32[8,4])
@@ -48,10 +49,11 @@ def typeof(x: Any) -> Any:
     aval = abstract(x) if isinstance(x, ShapeDtypeStruct) else aval_of(x)
     if aval.is_high or aval.sharding is not None:
         return aval
-    own = getattr(x, "sharding", None)
-    mesh = own.mesh.abstract_mesh if isinstance(own, NamedSharding) else get_abstract_mesh()
-    if AxisType.Explicit not in mesh.axis_types:
-        return aval
+    if isinstance(x, Tracer):
+        mesh = get_abstract_mesh()
+    else:
+        own = getattr(x, "sharding", None)
+        mesh = own.mesh.abstract_mesh if isinstance(own, NamedSharding) else empty_abstract_mesh
     return aval.update(sharding=sharding_of(aval, mesh))
 
 

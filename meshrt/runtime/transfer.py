@@ -15,6 +15,7 @@ from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, sig
 from meshrt.runtime.layouts import relayout
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
+from meshrt.sharding.spec import PartitionSpec
 
 __all__ = [
     "SCALARS",
@@ -143,6 +144,8 @@ def _scalar(value: Any, sign: float, sig: Signature) -> Array:
 
 @functools.lru_cache(maxsize=4096, typed=True)
 def _beside(value: Any, sign: float, sharding: Any, settings: tuple) -> Array:
+    if isinstance(sharding, NamedSharding):  # over a mesh of one device; a scalar has no dimensions for its spec
+        sharding = sharding.update(spec=PartitionSpec(), uneven=False)
     return scalar(value, signature(aval_of(value), sharding, False))
 
 

@@ -133,11 +133,13 @@ class BaseMesh:
     def __repr__(self) -> str:
         if self._repr is None:
             axes = ", ".join(f"{n!r}: {s}" for n, s in zip(self.axis_names, self.axis_sizes))
-            types = f", axis_types={self.axis_types!r}" if axes else ""
-            self._repr = f"{type(self).__name__}({axes}{types}{self._repr_of_device()})"
+            self._repr = f"{type(self).__name__}({self._repr_of_axes(axes)}{self._repr_of_device()})"
         return self._repr
 
     __str__ = __repr__
+
+    def _repr_of_axes(self, axes: str) -> str:
+        return f"{axes}, axis_types={self.axis_types!r}" if axes else ""
 
     def _repr_of_device(self) -> str:
         return ""
@@ -206,6 +208,9 @@ class AbstractMesh(BaseMesh):
     @property
     def abstract_device(self) -> AbstractDevice | None:
         return self._device
+
+    def _repr_of_axes(self, axes: str) -> str:
+        return f"{axes or '()'}, axis_types={self.axis_types!r}"
 
     def _repr_of_device(self) -> str:
         return "" if self._device is None else f", {self._device.describe()}"

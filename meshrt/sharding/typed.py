@@ -25,8 +25,8 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 __all__ = [
-    "abstract", "asked", "check_out_sharding", "entries_of", "mesh_of", "on", "sharding_of", "type_sharding", "typed",
-    "without_sums",
+    "abstract", "asked", "check_out_sharding", "entries_of", "mesh_of", "on", "sharding_of", "told_sharding",
+    "type_sharding", "typed", "without_sums",
 ]  # fmt: skip
 
 Entry = Any
@@ -99,6 +99,16 @@ def sharding_of(aval: Any, mesh: BaseMesh) -> NamedSharding:
         known: NamedSharding = aval.sharding
         return known
     return NamedSharding(_abstract(mesh), PartitionSpec(*((None,) * aval.ndim)))
+
+
+def told_sharding(aval: Any, mesh: BaseMesh | None) -> NamedSharding | None:
+    """What a ShapeDtypeStruct of a value over `mesh` says: the sharding of its type in full where every axis is
+    Explicit (or Manual), None where propagation decides along some.
+    """
+    mesh = mesh if aval.sharding is None else aval.sharding.mesh
+    if mesh is None or AxisType.Explicit not in mesh.axis_types or AxisType.Auto in mesh.axis_types:
+        return None
+    return sharding_of(aval, mesh)
 
 
 def check_out_sharding(out_sharding: Any, function: str) -> None:

@@ -120,3 +120,53 @@ def test_what_does_not_divide_is_refused_where_it_was_asked_for(option):
         meshrt.jit(lambda x: x + 1, **{option: asked})(np.ones((8, 6), np.float32))
     with pytest.raises(meshrt.errors.RankMismatchError, match=f"a value of rank 1, {of} "):
         meshrt.jit(lambda x: x + 1, **{option: asked})(np.ones(8, np.float32))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Over Explicit axes, and over meshes with axes of both types.
+
+SPLITS = [("x", None), ("x",), (None,), (), ("x", "y"), (None, "y"), ("y", None), (("x", "y"),)]
+EACH_WAY = {
+    "argument": lambda l, m, x, s: l.jit(lambda x: x * 2)(x),
+    "eager operation": lambda l, m, x, s: x * 2,
+    "transposed": lambda l, m, x, s: l.jit(lambda x: x.T)(x),
+    "gradient": lambda l, m, x, s: l.jit(l.grad(lambda x: (x * x).sum()))(x),
+    "out_shardings": lambda l, m, x, s: l.jit(lambda: l.numpy.ones((8, 4)), out_shardings=s)(),
+    "eager shard_map": lambda l, m, x, s: l.shard_map(lambda x: x, mesh=m, in_specs=s.spec, out_specs=s.spec)(x),
+    "lower": lambda l, m, x, s: l.jit(lambda x: x * 2).lower(x).out_info,
+    "trace": lambda l, m, x, s: l.jit(lambda x: x * 2).trace(x).out_info,
+    "eval_shape": lambda l, m, x, s: l.eval_shape(lambda x: x * 2, x),
+}
+
+
+@pytest.mark.parametrize("way", EACH_WAY)
+@pytest.mark.parametrize("types", ["Auto Auto", "Explicit Explicit", "Explicit Auto", "Auto Explicit"])
+@pytest.mark.parametrize("shape", [(4, 2), (8, 1), (1, 1)])
+def test_by_types_of_axes(way, types, shape):
+    def shown(l, split):
+        mesh = l.make_mesh(shape, ("x", "y"), axis_types=tuple(l.sharding.AxisType[t] for t in types.split()))
+        sharding = l.sharding.NamedSharding(mesh, l.P(*split))
+        x = l.device_put(np.ones((8, 4), np.float32), sharding)
+        found = EACH_WAY[way](l, mesh, x, sharding).sharding
+        return None if found is None else (_spec(found), type(found.mesh).__name__)
+
+    # Along an Auto axis of size 1 whether a value "is split" is nobody's to see.
+    splits = SPLITS if shape[0] > 1 or "Auto" not in types else [s for s in SPLITS if "x" not in str(s)]
+    for split in splits:
+        assert shown(meshrt, split) == shown(jax, split), split
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_arguments_of_a_compiled_program(kind, tmp_path):
+    def shown(l, split):
+        mesh = l.make_mesh((4, 2), ("x", "y"), axis_types=(l.sharding.AxisType[kind],) * 2)
+        x = l.device_put(np.ones((8, 4), np.float32), l.sharding.NamedSharding(mesh, l.P(*split)))
+        compiled = l.jit(lambda x, y: x * 2).lower(x, x).compile()
+        assert compiled.input_shardings[0][0] == x.sharding
+        return compiled, x
+
+    for split in SPLITS:
+        shown(jax, split)
+        compiled, x = shown(meshrt, split)
+        compiled.save(tmp_path / "program")
+        assert meshrt.stages.load(tmp_path / "program").input_shardings[0][0] == x.sharding

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
+import numpy as np
 import pytest
 
 import meshrt
@@ -71,7 +74,21 @@ def test_typeof_is_complete() -> None:
         assert str(whole) == "float32[2,3]" and whole.sharding.spec == meshrt.P(None, None)
     both = meshrt.device_put(meshrt.numpy.ones((8, 4)), OURS.sharding((("x", "y"),)))
     assert str(meshrt.typeof(both)) == "float32[8@(x,y),4]"
-    assert meshrt.typeof(meshrt.numpy.ones(3)).sharding is None
+    assert str(meshrt.typeof(meshrt.numpy.ones(3)).sharding) == str(jax.typeof(jax.numpy.ones(3)).sharding)
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_typeof_names_the_mesh(kind: str) -> None:
+    def seen(l: Any) -> list[str]:
+        mesh = l.make_mesh((4, 2), ("x", "y"), axis_types=(l.sharding.AxisType[kind],) * 2)
+        told: list[Any] = []
+        with l.set_mesh(mesh):
+            x = l.numpy.ones((8, 4))
+            l.jit(lambda a: told.append(l.typeof(a)))(x)
+            told += map(l.typeof, (x, np.ones(3), 1.0))
+        return [f"{t} {t.sharding.spec} {t.sharding.mesh.shape_tuple} {t.sharding.mesh.axis_types}" for t in told]
+
+    assert seen(meshrt) == seen(jax)
 
 
 def test_typeof_of_what_describes_an_array() -> None:
