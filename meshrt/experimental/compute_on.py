@@ -18,7 +18,7 @@ from typing import Any
 from meshrt import config, errors, tree_util
 from meshrt.core.source import computed_on
 from meshrt.jit import jit
-from meshrt.lowering.context import is_compute_type
+from meshrt.lowering.processors import is_compute_type
 from meshrt.primitives.device_put import device_put
 
 __all__ = ["compute_on", "compute_on2"]

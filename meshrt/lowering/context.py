@@ -19,6 +19,7 @@ from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
 from meshrt.lowering.marks import with_marks
+from meshrt.lowering.processors import say_who_computes
 from meshrt.lowering.types import dense, mlir_type, splat
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
@@ -27,52 +28,13 @@ from propagation.asm import Body, ModuleWriter, Ref
 from propagation.quoting import quote
 from propagation.sdy_text import mesh_text, sharding_text
 
-__all__ = ["LoweringContext", "ModuleLowering", "compute_attributes", "is_compute_type"]
+__all__ = ["LoweringContext", "ModuleLowering"]
 
 
 # They are copied to their uses, each of which has its own sharding.
 _CONSTANTS = frozenset({"stablehlo.constant"})
-_FRONTEND = "mhlo.frontend_attributes = {"
-_CONTROL = frozenset({"stablehlo.while", "stablehlo.case", "stablehlo.if"})
 _SIZES = re.compile(r"tensor<((?:[0-9]+x)*)")
 _NOT_IN_SYMBOLS = re.compile(r"[^A-Za-z0-9_.$]")
-
-
-# Who computes, as people say it and as XLA does.
-_PROCESSORS = {"device_host": "host", "device": "dense", "tpu_sparsecore": "sparseoffload"}
-_STREAM = "gpu_stream:"
-_SAYS_WHO = ("_xla_compute_type", "_xla_stream_annotation")
-
-
-def compute_attributes(kind: str) -> str:
-    """What XLA is told of an operation that `compute_on(kind)` is about."""
-    if kind.startswith(_STREAM):
-        return f'_xla_stream_annotation = {quote(kind.removeprefix(_STREAM))}, inlineable = "false"'
-    return f"_xla_compute_type = {quote(_PROCESSORS[kind])}"
-
-
-def is_compute_type(kind: str) -> bool:
-    """Whether `compute_on` knows this kind of processor."""
-    return kind in _PROCESSORS or kind.startswith(_STREAM)
-
-
-def _say_who_computes(items: list[Any], start: int, said: str) -> None:
-    """Writes `said`, which `compute_attributes` gave, to the operations after `start`, inside of control flow as well.
-
-    An inner `compute_on` has spoken before. Constants are copied to their uses.
-    """
-    for i in range(start, len(items)):
-        name, operands, results, attrs, regions, loc, other = items[i]
-        if name in _CONTROL:
-            for body in regions:
-                _say_who_computes(body.items, 0, said)
-        if name in _CONSTANTS or not results or any(key in other for key in _SAYS_WHO):
-            continue
-        if _FRONTEND in other:
-            other = other.replace(_FRONTEND, f"{_FRONTEND}{said}, ")
-        else:
-            other = ", ".join(filter(None, (other, f"{_FRONTEND}{said}}}")))
-        items[i] = (name, operands, results, attrs, regions, loc, other)
 
 
 class ModuleLowering:
@@ -383,7 +345,7 @@ class LoweringContext:
             out = rule(self, eqn, *operands)
         finally:
             self.module.platform = platform
-        _say_who_computes(self.body.items, start, compute_attributes(kind))
+        say_who_computes(self.body.items, start, kind)
         return out
 
     # -- Explicit axes -------------------------------------------------------------------------------------------------

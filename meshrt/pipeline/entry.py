@@ -153,7 +153,7 @@ class Entry:
         if self.donated and len(set(map(id, buffers))) < len(buffers):
             self._check_donated_once(leaves)
         try:
-            outs = arrays(self.launch(buffers), self.signatures)
+            outs: list[Any] = arrays(self.launch(buffers), self.signatures)
         except jaxlib_api.XlaError as e:
             raise self._explained(e, leaves) from None
         if self.donated:

@@ -56,7 +56,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
                 out.append(_put_traced(leaf, target))
             else:
                 out.append(put_leaf(leaf, _place_of(target, leaf), donated[i], aliases[i]))
-        except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
+        except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError, errors.ArgumentValueError) as e:
             raise type(e)(f"device_put of {_path(x, i)}: {e}") from None
     return treedef.unflatten(out)
 
@@ -123,15 +123,14 @@ def _sharding_of(target: Any) -> Sharding | None:
         return NamedSharding(mesh, target)
     if isinstance(target, jaxlib_api.Device):
         return SingleDeviceSharding(target)
-    if isinstance(target, Layout):
-        raise errors.ArgumentValueError(
-            "`device_put` only accepts `None`, a Sharding, a Device, a PartitionSpec, a `Format`, a "
-            f"`meshrt.memory.Space` or a pytree of these values. Received invalid value: {target}; say where too: "
-            f"Format({target}, sharding)"
-        )
-    raise errors.ArgumentTypeError(
-        "the target of device_put is a device, a Sharding, a PartitionSpec, a Format, a memory Space, None or a tree "
-        f"of these. Got {target!r} of type {type(target).__name__}"
+    fix = (
+        f"say where too: Format({target}, sharding)"
+        if isinstance(target, Layout)
+        else f"it is of type {type(target).__name__}"
+    )
+    raise errors.ArgumentValueError(
+        "`device_put` only accepts `None`, a Sharding, a Device, a PartitionSpec, a `Format`, a "
+        f"`meshrt.memory.Space` or a pytree of these values. Received invalid value: {target!r}; {fix}"
     )
 
 

@@ -352,10 +352,6 @@ class Array(ArrayOperators, metaclass=_ArrayType):
 
     def _scalar(self, what: str) -> Any:
         if self.ndim:
-            if self.size != 1:
-                raise errors.ArgumentTypeError(
-                    f"only arrays with one element can be converted to {what}. Got {self.aval}"
-                )
             raise errors.ArgumentTypeError(
                 f"Only scalar arrays can be converted to Python scalars; got arr.ndim={self.ndim}. Index the element "
                 f"first, as in x[{', '.join('0' * self.ndim)}]"
@@ -386,7 +382,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
     def __index__(self) -> int:
         if self.ndim or not dtypes.issubdtype(self.dtype, np.integer):
             raise errors.ArgumentTypeError(
-                f"only integer scalar arrays can be converted to a scalar index. Got {self.aval}"
+                f"Only integer scalar arrays can be converted to a scalar index. Got {self.aval}"
             )
         return int(self._value)
 

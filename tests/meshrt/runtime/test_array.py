@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import jax
 import jax.numpy as xnp
@@ -48,7 +49,8 @@ def test_conversions_fail_where_jax_fails(value, convert):
     try:
         wanted = convert(theirs)
     except (TypeError, ValueError) as e:
-        with pytest.raises(type(e).__mro__[-3] if isinstance(e, ValueError) else TypeError):
+        said = re.escape(" ".join(str(e).split()[:4])) if "scalar" in str(e) else None  # a fix stands behind the words
+        with pytest.raises(type(e).__mro__[-3] if isinstance(e, ValueError) else TypeError, match=said):
             convert(ours)
     else:
         assert np.array_equal(convert(ours), wanted)

@@ -199,6 +199,7 @@ def test_auto_layouts():
 BAD = [
     lambda lib, lay, s: lib.jit(lambda a: a, in_shardings=lay.Layout((1, 0)))(VALUE),
     lambda lib, lay, s: lib.device_put(VALUE, lay.Layout((1, 0))),
+    lambda lib, lay, s: lib.device_put(VALUE, "cpu"),
     lambda lib, lay, s: lib.device_put(VALUE, lay.Format(lay.Layout.AUTO, s)),
     lambda lib, lay, s: lib.device_put(VALUE, lay.Format(lay.Layout((1, 0, 2)), s)),
     lambda lib, lay, s: lib.jit(lambda a: a, out_shardings=lay.Format(lay.Layout((1, 0, 2)), s))(VALUE),
@@ -212,7 +213,8 @@ BAD = [
     lambda lib, lay, s: lay.Format(3, s),
 ]
 TEXTS = [
-    "does not accept device-local layouts directly", "only accepts `None`", "should be concrete. Got layout",
+    "does not accept device-local layouts directly", "only accepts `None`", "only accepts `None`",
+    "should be concrete. Got layout",
     "Length of major_to_minor and the rank of the value should match", "Length of major_to_minor",
     "Layout passed to jit does not match the layout on the respective arg. Got jit layout",
     "Layout passed to jit does not match", "must be of type `Layout`", "One of with_layout_constraint arguments is",

@@ -100,7 +100,7 @@ def test_targets():
         ),
         ({"w": np.ones(8)}, P("x", "y"), errors.RankMismatchError, r"x\['w'\].*rank at least 2"),
         ([np.ones(3), "text"], P(), errors.ArgumentTypeError, r"device_put of x\[1\].*str"),
-        (np.ones(8), 3, TypeError, "target of device_put"),
+        (np.ones(8), 3, ValueError, "only accepts `None`"),
     ],
 )
 def test_errors_name_the_path(x, target, kind, text):
