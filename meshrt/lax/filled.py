@@ -18,9 +18,9 @@ from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import filling
 from meshrt.primitives.sharding import with_sharding_constraint
-from meshrt.runtime import backend
+from meshrt.runtime import backend, jaxlib_api
 from meshrt.sharding._state import context as mesh_context
-from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract
 
@@ -38,11 +38,16 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
     if current_trace() is not EVAL or isinstance(value, Tracer):
         if isinstance(sharding, NamedSharding | PartitionSpec) and is_explicit(sharding):
             return broadcast_in_dim(value, shape, (), out_sharding=sharding)
-        return with_sharding_constraint(_broadcast(value, shape), sharding)
+        return constrained_to(_broadcast(value, shape), sharding)
     value = np.asarray(value, aval_of(value).dtype)[()]  # a placed array is not weakly typed
     if isinstance(sharding, NamedSharding | PartitionSpec):
         return _filler(shape, sharding)(value)  # each device makes its own part: the whole may fit on none
     return device_put(_broadcast(value, shape), sharding)
+
+
+def constrained_to(x: Any, where: Any) -> Any:
+    """`x` while it is traced, where a Sharding, a PartitionSpec or a device says."""
+    return with_sharding_constraint(x, SingleDeviceSharding(where) if isinstance(where, jaxlib_api.Device) else where)
 
 
 def _broadcast(value: Any, shape: tuple[int, ...]) -> Any:

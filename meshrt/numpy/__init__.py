@@ -24,7 +24,7 @@ from meshrt.numpy.scalar_types import SCALAR_TYPES
 
 _ROOMS = (
     "arrays", "filled", "pointwise", "ufuncs", "indexing", "shapes", "creation", "reductions", "positions",
-    "selection", "transcendental", "nan_reductions", "padding", "contractions", "sorting",
+    "selection", "transcendental", "nan_reductions", "padding", "contractions", "sorting", "borders",
 )  # fmt: skip
 
 attach_all()

@@ -13,6 +13,7 @@ from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EvalTrace, Tracer, context
 from meshrt.core.types import aval_of
+from meshrt.lax.filled import constrained_to
 from meshrt.numpy import prims as el
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError
 from meshrt.primitives.axis_types import constrained, is_explicit
@@ -71,7 +72,7 @@ def placed(out: Any, device: Any, out_sharding: Any) -> Any:
     if isinstance(out, Tracer):
         if isinstance(where, NamedSharding | PartitionSpec) and (where is out_sharding or is_explicit(where)):
             return constrained(out, where, "array")
-        return lax.with_sharding_constraint(out, where)
+        return constrained_to(out, where)
     return device_put(out, where)
 
 

@@ -13,7 +13,7 @@ from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
 from meshrt.numpy.filled import full_like, zeros
 from meshrt.numpy.indexing import take
-from meshrt.numpy.operands import ShapeError, canonical_axis, operand
+from meshrt.numpy.operands import ShapeError, canonical_axis, operand, unsupported_argument
 from meshrt.numpy.reductions import cumsum
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.shapes import stack
@@ -73,13 +73,32 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     return stack(nonzero(a, size=size, fill_value=fill_value), 1)
 
 
-def compress(condition: Any, a: Any, axis: int | None = None) -> Any:
-    """The positions of ``a`` along ``axis`` where the concrete vector ``condition`` is true."""
-    a = asarray(operand("compress", a, 1))
+def compress(
+    condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None
+) -> Any:
+    """The positions of ``a`` along ``axis`` where the vector ``condition`` is true.
+
+    Their number depends on the values: inside traced code give ``size``, the number to return; missing ones are
+    ``fill_value``.
+    """
+    unsupported_argument("compress", "out", out)
+    a, condition = asarray(operand("compress", a, 1)), asarray(operand("compress", condition))
     a, axis = (reshape_p.bind(a, new_sizes=(a.size,)), 0) if axis is None else (a, canonical_axis(axis, a.ndim))
-    return take(a, np.nonzero(np.asarray(condition))[0].astype(np.int32), axis=axis)
+    n = a.shape[axis]
+    if condition.ndim != 1:
+        raise ShapeError(f"compress: the condition must be a vector, but has shape {condition.shape}")
+    if size is None:
+        positions = nonzero(condition)[0]
+        if positions.size and int(positions[-1]) >= n:
+            raise ShapeError(f"compress: the condition has entries beyond the {n} of axis {axis} of shape {a.shape}")
+        return take(a, positions, axis=axis)
+    if not 0 <= size <= n:
+        raise ShapeError(f"compress: size must be between 0 and {n}, the size of axis {axis}; got {size}")
+    positions = nonzero(lax.slice_in_dim(condition, 0, min(n, condition.shape[0])), size=size, fill_value=n)[0]
+    return take(a, positions, axis=axis, mode="fill", fill_value=fill_value)
 
 
-def extract(condition: Any, arr: Any) -> Any:
-    """The elements of ``arr`` where the concrete ``condition`` is true, as a vector."""
-    return compress(np.ravel(np.asarray(condition)), arr)
+def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
+    """The elements of ``arr`` where ``condition`` is true, as a vector; ``size`` as in :func:`compress`."""
+    condition = asarray(operand("extract", condition))
+    return compress(reshape_p.bind(condition, new_sizes=(condition.size,)), arr, size=size, fill_value=fill_value)

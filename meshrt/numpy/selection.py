@@ -63,7 +63,7 @@ def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
         if v is None and i:
             continue
         if aval_of(operand("clip", v, i)).dtype.kind == "c":
-            raise errors.ArgumentTypeError("clip: complex values have no order; clip real and imaginary parts")
+            raise errors.ArgumentValueError("clip: complex values have no order; clip real and imaginary parts")
     if min is not None:
         arr = maximum(min, arr)
     if max is not None:

@@ -15,6 +15,7 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
+from meshrt.numpy.choose import choose
 from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import (
     AxisError,
@@ -266,11 +267,16 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     if axis is None:
         return reshape(roll(ravel(x), shift, 0), x.shape)
     axes = canonical_axis_list(axis, x.ndim, "roll")
+    if isinstance(shift, tuple | list) and any(isinstance(s, ArrayOperators) for s in shift):
+        shift = asarray(shift)
+    shape = np.shape(shift)
+    count = max(len(axes), math.prod(shape))
+    if len(shape) > 1 or any(n not in (1, count) for n in (*shape, len(axes))):
+        raise ShapeError(f"roll: shifts of shape {shape} do not match {len(axes)} axes; give one shift per axis")
+    axes = np.broadcast_to(axes, count).tolist()
     if isinstance(shift, ArrayOperators):
-        return _roll_dynamic(x, shift, axes)
-    shifts = np.atleast_1d(np.asarray(shift))
-    count = max(len(axes), shifts.size)
-    for ax, by in zip(np.broadcast_to(axes, count), np.broadcast_to(shifts, count)):
+        return _roll_dynamic(x, broadcast_to(shift, (count,)), axes)
+    for ax, by in zip(axes, np.broadcast_to(np.asarray(shift), count)):
         n = x.shape[ax]
         at = -int(by) % n if n else 0
         if at:
@@ -287,9 +293,6 @@ def canonical_axis_list(axis: Any, rank: int, name: str) -> list[int]:
 
 def _roll_dynamic(x: Any, shift: Any, axes: list[int]) -> Any:
     """A window of the doubled array, for shifts known only at run time."""
-    shift = broadcast_to(shift, (len(axes),)) if shift.ndim == 0 else shift
-    if shift.ndim != 1 or shift.shape[0] != len(axes):
-        raise ShapeError(f"roll: shifts of shape {shift.shape} do not match {len(axes)} axes")
     for k, ax in enumerate(axes):
         n = x.shape[ax]
         by = el.convert_element_type(shift[k], np.int32) % max(n, 1)
@@ -443,12 +446,41 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     return _split("dsplit", ary, indices_or_sections, 2)
 
 
-def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
-    """``arr`` without the (static) positions ``obj`` along ``axis``."""
+def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Any:
+    """``arr`` without the positions ``obj`` (a number, a slice, an array) along ``axis``.
+
+    An array that is traced needs ``assume_unique_indices``: how many elements are left is else not known.
+    """
     x = ravel(arr) if axis is None else _array("delete", arr)
     axis = 0 if axis is None else canonical_axis(axis, x.ndim, "delete")
-    keep = np.delete(np.arange(x.shape[axis]), obj)
-    return take_static(x, keep, axis)
+    n = x.shape[axis]
+    if isinstance(obj, ArrayOperators) and (assume_unique_indices or obj.ndim == 0):
+        return _delete_distinct(x, ravel(obj), axis)
+    if not isinstance(obj, slice):
+        obj = np.asarray(operand("delete", obj, 1))
+        outside = obj[(obj < -n) | (obj >= n)] if obj.dtype != bool else obj[:0]
+        if outside.size:
+            raise AxisError(f"delete: index {outside.flat[0]} is out of bounds for axis {axis} with size {n}")
+        obj = obj if obj.dtype == bool else obj.astype(int)
+    return take_static(x, np.delete(np.arange(n), obj), axis)
+
+
+def _delete_distinct(x: Any, positions: Any, axis: int) -> Any:
+    """Without distinct positions: what is left stands where as many positions as are deleted before it are skipped."""
+    n, count = x.shape[axis], positions.shape[0]
+    positions = choose(el.lt_p.bind(positions, 0), positions + n, positions)
+    moved = lax.sort(lax.clamp(np.asarray(0, positions.dtype), positions, np.asarray(n, positions.dtype))) - lax.iota(
+        positions.dtype, count
+    )
+    left = lax.iota(positions.dtype, max(n - count, 0))
+    skipped = lax.reduce_sum(el.convert_element_type(el.ge_p.bind(*_pairwise(left, moved)), positions.dtype), (0,))
+    return take(x, left + skipped, axis=axis, mode="clip")
+
+
+def _pairwise(a: Any, b: Any) -> list[Any]:
+    """The vectors as rows of one matrix and as columns of another, of equal shapes."""
+    shape = (b.shape[0], a.shape[0])
+    return [lax.broadcast_in_dim(v, shape, (d,)) for v, d in ((a, 1), (b, 0))]
 
 
 def take_static(x: Any, positions: np.ndarray, axis: int) -> Any:

@@ -205,6 +205,18 @@ def _operation(name: str) -> Callable[..., Any]:
     return lambda ctx, dtype: ctx.scalar_region(name, dtype)
 
 
+def _extreme(primitive: Primitive, name: str) -> Callable[..., Any]:
+    """A region of `name`, which compares no complex numbers."""
+
+    def region(ctx: LoweringContext, dtype: Any) -> Any:
+        if dtype.kind != "c":
+            return ctx.scalar_region(name, dtype)
+        scalar = ShapedArray((), dtype)
+        return ctx.region(trace_to_jaxpr(lambda a, b: [primitive.bind(a, b)], [scalar, scalar], name).jaxpr)
+
+    return region
+
+
 _unsplit = whole(
     lambda params: (params["axis"],),
     "Input should be unsharded over the axis being reduced. Got input type={type} and axis={dim}.",
@@ -235,11 +247,11 @@ cumprod_p: Primitive = _primitive(
     _dual_jvp(lambda: cumprod_p, lambda a, b, out: (b, a), ew.mul_p.bind),
 )  # fmt: skip
 cummax_p: Primitive = _primitive(
-    "cummax", "biuf", lowest, _operation("stablehlo.maximum"),
+    "cummax", "biufc", lowest, _extreme(ew.max_p, "stablehlo.maximum"),
     _dual_jvp(lambda: cummax_p, _extremum_weights(ew.gt_p), ew.max_p.bind),
 )  # fmt: skip
 cummin_p: Primitive = _primitive(
-    "cummin", "biuf", highest, _operation("stablehlo.minimum"),
+    "cummin", "biufc", highest, _extreme(ew.min_p, "stablehlo.minimum"),
     _dual_jvp(lambda: cummin_p, _extremum_weights(ew.lt_p), ew.min_p.bind),
 )  # fmt: skip
 cumlogsumexp_p: Primitive = _primitive(

@@ -15,6 +15,8 @@ def lowest(dtype: Any) -> Any:
     """The neutral element of max: -inf, or the least value of dtypes without it."""
     if dtype == np.bool_:
         return False
+    if dtypes.issubdtype(dtype, np.complexfloating):
+        return complex(-np.inf, -np.inf)
     if not dtypes.issubdtype(dtype, np.floating):
         return dtypes.iinfo(dtype).min
     return -np.inf if has_infinity(dtype) else dtypes.finfo(dtype).min
@@ -24,6 +26,8 @@ def highest(dtype: Any) -> Any:
     """The neutral element of min: inf, or the largest value of dtypes without it."""
     if dtype == np.bool_:
         return True
+    if dtypes.issubdtype(dtype, np.complexfloating):
+        return complex(np.inf, np.inf)
     if not dtypes.issubdtype(dtype, np.floating):
         return dtypes.iinfo(dtype).max
     return np.inf if has_infinity(dtype) else dtypes.finfo(dtype).max

@@ -32,8 +32,9 @@ from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.elementwise import add_p, div_p, eq_p, mul_p
+from meshrt.primitives.elementwise import add_p, complex_p, div_p, eq_p, imag_p, mul_p, real_p
 from meshrt.primitives.neutral import highest, lowest
+from meshrt.primitives.selection import select_n_p
 from meshrt.primitives.slice import slice_in_dim
 
 __all__ = [
@@ -99,21 +100,38 @@ def _prod_tangent(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
 
 
 reduce_prod_p = reducer("reduce_prod", "stablehlo.multiply", lambda d: 1, "iufcb", jvp=_prod_jvp)
+
+
+def _extreme_of_complex(get: Callable[[], Primitive], worst: float) -> Callable[..., Any]:
+    """Complex numbers are ordered by their real parts, those of equal real parts by their imaginary ones."""
+
+    def reduce(x: Any, axes: tuple[int, ...]) -> Any:
+        re, im = real_p.bind(x), imag_p.bind(x)
+        best = get().bind(re, axes=axes)
+        chosen = eq_p.bind(re, keep_dims(best, axes, aval_of(re)))
+        least = broadcast_in_dim(np.asarray(worst, aval_of(im).dtype)[()], aval_of(im).shape, ())
+        return complex_p.bind(best, get().bind(select_n_p.bind(chosen, least, im), axes=axes))
+
+    return reduce
+
+
 reduce_max_p: Primitive = reducer(
     "reduce_max",
     "stablehlo.maximum",
     lowest,
-    "iufb",
+    "iufcb",
     jvp=_chooser_jvp(lambda: reduce_max_p),
     finite=True,
+    of_complex=_extreme_of_complex(lambda: reduce_max_p, -np.inf),
 )
 reduce_min_p: Primitive = reducer(
     "reduce_min",
     "stablehlo.minimum",
     highest,
-    "iufb",
+    "iufcb",
     jvp=_chooser_jvp(lambda: reduce_min_p),
     finite=True,
+    of_complex=_extreme_of_complex(lambda: reduce_min_p, np.inf),
 )
 reduce_and_p = reducer("reduce_and", "stablehlo.and", _all_ones, "biu")
 reduce_or_p = reducer("reduce_or", "stablehlo.or", lambda d: False if d == np.bool_ else 0, "biu")
@@ -145,6 +163,10 @@ reduce_xor = _public(reduce_xor_p, "The exclusive or")
 
 
 def _arg_infer(x: ShapedArray, *, axis: int, index_dtype: Any) -> ShapedArray:
+    if dtypes.issubdtype(x.dtype, np.complexfloating):
+        raise errors.ArgumentTypeError(f"argmax and argmin do not accept complex operands such as {x.str_short()}")
+    if not dtypes.issubdtype(index_dtype, np.integer):
+        raise errors.ArgumentTypeError(f"index_dtype must be an integer type, but got {np.dtype(index_dtype)}")
     if not x.shape or x.shape[axis] == 0:
         raise errors.ArgumentValueError(
             f"argmax and argmin need a dimension that is not empty, got {x.str_short()} along {axis}"

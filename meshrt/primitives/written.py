@@ -49,9 +49,7 @@ def _explicit(app: Application) -> list[Spec]:
 
 
 @functools.lru_cache(maxsize=512)
-def _program(
-    function: Callable[..., Any], name: str, arity: int, shape: tuple[int, ...], dtype: np.dtype
-) -> Jaxpr:
+def _program(function: Callable[..., Any], name: str, arity: int, shape: tuple[int, ...], dtype: np.dtype) -> Jaxpr:
     def flat(*operands: Any) -> list[Any]:
         return [widened(function)(*operands)]
 

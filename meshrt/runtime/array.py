@@ -350,6 +350,13 @@ class Array(ArrayOperators, metaclass=_ArrayType):
             )
         return np.array(self._value, dtype=dtype, copy=copy) if copy else np.asarray(self._value, dtype=dtype)
 
+    def __buffer__(self, flags: int) -> memoryview:
+        """The elements on the host, for `memoryview(x)` (from Python 3.12 on)."""
+        return memoryview(self.__array__())
+
+    def __bytes__(self) -> bytes:
+        return self.__array__().tobytes()
+
     def _scalar(self, what: str) -> Any:
         if self.ndim:
             raise errors.ArgumentTypeError(

@@ -53,6 +53,8 @@ FlattenedIndexKey = _pytree.FlattenedIndexKey
 pytree_registry: PyTreeRegistry = _pytree.PyTreeRegistry(
     enable_none=True, enable_tuple=True, enable_namedtuple=True, enable_list=True, enable_dict=True
 )
+# Structures are pickled with the registry that they are of, by the name under which it is found.
+pytree_registry.__module__, pytree_registry.__name__ = "meshrt.tree_util", "default_registry"
 
 
 def treedef_tuple(treedefs: list) -> PyTreeDef:

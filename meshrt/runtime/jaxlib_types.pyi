@@ -24,6 +24,8 @@ class PyTreeDef:
 class PyTreeRegistry:
     """The classes that count as containers, and how each is taken apart and put together."""
 
+    __name__: str
+
     def flatten(
         self, tree: Any, leaf_predicate: Callable[[Any], bool] | None = None
     ) -> tuple[list[Any], PyTreeDef]: ...

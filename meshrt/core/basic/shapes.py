@@ -21,6 +21,7 @@ from meshrt.core.explicit import Application, Policy, Spec, Sums, axes_of, moved
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.spaces import DEVICE
+from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of, short_dtype
 
 __all__ = [
@@ -391,9 +392,12 @@ def reducer(
     finite: bool = False,
     explicit: Policy | None = None,
     sums: Sums | None = None,
+    of_complex: Callable[[Any, tuple[int, ...]], Any] | None = None,
 ) -> Primitive:
     """Declares a reduction over `axes` with the binary StableHLO operation `op`, whose neutral element for a dtype is
     `identity(dtype)`; `kinds` are the accepted kinds of dtypes (as in `np.dtype.kind`).
+
+    `of_complex(x, axes)` is the same for complex numbers, written with other primitives, where `op` does not take them.
     """
     is_bitwise = "f" not in kinds
 
@@ -406,6 +410,9 @@ def reducer(
 
     def lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
         aval = eqn.invars[0].aval
+        if of_complex is not None and aval.dtype.kind == "c":
+            axes = eqn.params["axes"]
+            return ctx.jaxpr(trace_to_jaxpr(lambda x: [of_complex(x, axes)], [aval], name).jaxpr, [x])[0]
         return lower_reduce(ctx, op, x, aval, eqn.outvars[0].aval, eqn.params["axes"], identity(aval.dtype))
 
     def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
