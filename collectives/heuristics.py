@@ -50,6 +50,10 @@ FINE_ATOMS = 7
 # not have (and gathers them again): such plans have more steps. Chosen; measured: 0.8 and 1 give the same plans.
 SCATTER_ELSEWHERE_SHARE = 0.95
 
+# Chains of boundaries with which a program is partitioned whose sub-axes overlap, before the one that sends least is
+# taken. Measured on 43 random programs for 6 devices: with 1, 11 send more than with XLA's partitioner, with 2, 6 do.
+OVERLAPPING_CHAINS = 4
+
 # Bytes of a sum of chosen elements from which on each device adds up one part, and parts are gathered: words are turned
 # into numbers in the parts. Measured on 8 CPU devices: 16 MiB take half as long, 256 KiB about as long.
 CHOSEN_IN_PARTS_BYTES = 1 << 20

@@ -209,14 +209,29 @@ def partition_program(
     program: Program, known: KnownShardings, given: Topology | None, options: Options
 ) -> PartitionedProgram:
     """Partitions `program`, whose shardings `known` knows, for a topology that holds its mesh, or for any."""
+    mesh = mesh_of(known)
+    given = None if given is None else _laid(given, mesh, program.main)
+    candidates = Overlapping.candidates(known, known.used_axes(), mesh, known.results())
+    if len(candidates) < 2:
+        return _partition(program, known, given, options, candidates[0] if candidates else None)
+    made, refused = [], []
+    for overlapping in candidates:
+        try:
+            made.append(_partition(program, known, given, options, overlapping))
+        except (UnsupportedShardingError, FullGatherError) as e:  # of this choice of boundaries
+            refused.append(e)
+    if not made:
+        raise refused[0]
+    return min(made, key=lambda found: found.plan.bytes if given is None else found.plan.seconds)
+
+
+def _partition(
+    program: Program, known: KnownShardings, given: Topology | None, options: Options, overlapping: Overlapping | None
+) -> PartitionedProgram:
     sharding = known.sharding
     main = program.main
-    mesh = mesh_of(known)
-    given = None if given is None else _laid(given, mesh, main)
-    results = known.results()
-    used = known.used_axes()
-    overlapping = Overlapping.find(known, used, mesh, results)
-    atoms = Atoms(mesh, used) if overlapping is None else overlapping.atoms
+    mesh, results = mesh_of(known), known.results()
+    atoms = Atoms(mesh, known.used_axes()) if overlapping is None else overlapping.atoms
     attributes = f"mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {mesh.size} : i32"
     builder = ModuleBuilder(program.name or "main", attributes)
     ctx = Module(program, known, atoms, builder, given, options, overlapping)

@@ -2,20 +2,21 @@
 
 An axis "x" of 6 devices may be used as "x":(1)2 by one tensor and as "x":(1)3 by another: the first is split where the
 device number passes 3, the second where it passes 2 and 4, and no list of smaller axes makes up both. Layouts here are
-made of atoms, which do. So one chain of boundaries is chosen for every axis, that of the most bytes at the edges of the
-program, and any other part of the axis is replaced by atoms of the same sizes:
+made of atoms, which do. So one chain of boundaries is chosen for every axis, and any other part of the axis is replaced
+by atoms of the same sizes:
 
     "x":(1)2 and "x":(2)3 are chosen:   [{"x":(1)3}] becomes [{"x":(2)3}]
                                         [{"x":(1)3}, {"x":(3)2}] becomes [{"x":(2)3}, {"x":(1)2}]
 
 A tensor laid out so has the pieces that it had, on other devices. Inside of the program that is as good; arguments and
-results change hands at its edges, by one collective permute each.
+results change hands at its edges, by one collective permute each. There are few chains: the program is partitioned with
+those of the most bytes at its edges, and the one that sends least is taken.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from propagation.program import Value
 
 from .annotations import KnownShardings
 from .cost import item_bytes
+from .heuristics import OVERLAPPING_CHAINS
 from .layout import Atoms
 
 __all__ = ["Overlapping"]
@@ -34,27 +36,28 @@ _Digit = tuple[int, int]  # (pre, size) of an atom within its axis
 
 
 class Overlapping:
-    """What stands for shardings in a program of which `find` says that it needs that.
+    """What stands for shardings in a program of which `candidates` says that it needs that.
 
     atoms   those of the boundaries that were chosen
     """
 
-    def __init__(self, mesh: Mesh, cuts: dict[str, set[int]]):
+    def __init__(self, mesh: Mesh, cuts: Mapping[str, Collection[int]]):
         self.mesh = mesh
         self.cuts = {name: {1, size, *cuts.get(name, ())} for name, size in mesh.axes}
         self.atoms = Atoms(mesh, [AxisRef(name, 1, cut) for name, own in self.cuts.items() for cut in own])
         self._images: dict[TensorSharding, TensorSharding] = {}
 
     @classmethod
-    def find(
+    def candidates(
         cls, known: KnownShardings, used: Iterable[AxisRef], mesh: Mesh, results: Sequence[TensorSharding | None]
-    ) -> Overlapping | None:
-        """None for programs of which the axes and sub-axes `used` have a common refinement: nearly all."""
+    ) -> list[Overlapping]:
+        """None for programs of which the axes and sub-axes `used` have a common refinement: nearly all. Else those of
+        some chains, that of the most bytes first."""
         cuts: dict[str, set[int]] = {}
         for axis in used:
             cuts.setdefault(axis.name, set()).update((axis.pre, axis.end))
         if all(_is_chain(sorted(own)) for own in cuts.values()):
-            return None
+            return []
         weights: dict[str, dict[int, float]] = {name: dict.fromkeys(own, 0.0) for name, own in cuts.items()}
         main = known.program.main
         edges = [*[(known.sharding(a), a) for a in main.args], *zip(results, main.returned, strict=True)]
@@ -66,7 +69,12 @@ class Overlapping:
             for axis in _axes_of(sharding):
                 weights[axis.name][axis.pre] += 1.0
                 weights[axis.name][axis.end] += 1.0
-        return cls(mesh, {name: _heaviest_chain(own) for name, own in weights.items()})
+        found: list[dict[str, tuple[int, ...]]] = [{}]
+        for name, own in weights.items():
+            found = [{**cuts, name: chain} for chain in _chains(own) for cuts in found]
+        weigh = lambda cuts: sum(weights[name][cut] for name, chain in cuts.items() for cut in chain)
+        found.sort(key=weigh, reverse=True)
+        return [cls(mesh, cuts) for cuts in found[:OVERLAPPING_CHAINS]]
 
     def image(self, sharding: TensorSharding | None) -> TensorSharding | None:
         """What stands for a sharding: itself, if the atoms make it up."""
@@ -158,11 +166,18 @@ def _is_chain(cuts: Sequence[int]) -> bool:
     return all(high % low == 0 for low, high in itertools.pairwise(cuts))
 
 
-def _heaviest_chain(weights: dict[int, float]) -> set[int]:
-    """Of boundaries those that divide one another and weigh most together."""
-    best: dict[int, tuple[float, tuple[int, ...]]] = {}
-    for cut in sorted(weights):
-        under: Iterable[tuple[float, tuple[int, ...]]] = [best[b] for b in best if cut % b == 0]
-        weight, chain = max(under, default=(0.0, ()), key=lambda found: (found[0], len(found[1])))
-        best[cut] = (weight + weights[cut], (*chain, cut))
-    return set(max(best.values(), key=lambda found: (found[0], len(found[1])))[1])
+def _chains(weights: dict[int, float]) -> list[tuple[int, ...]]:
+    """The chains of boundaries that divide one another and lack none that fits; those that weigh most first."""
+    found: list[tuple[int, ...]] = []
+
+    def grow(chain: tuple[int, ...], rest: list[int]) -> None:
+        after = [c for c in rest if not chain or c % chain[-1] == 0]
+        for i, cut in enumerate(after):
+            if not any(cut % other == 0 for other in after[:i]):  # `other` fits between
+                grow((*chain, cut), after[i + 1 :])
+        if not after:
+            found.append(chain)
+
+    grow((), sorted(weights))
+    weigh = lambda chain: sum(weights[c] for c in chain)
+    return sorted(found, key=weigh, reverse=True)[:OVERLAPPING_CHAINS]

@@ -15,6 +15,8 @@ import pytest
 import collectives
 import propagation
 from collectives.annotations import Propagation
+from collectives.module import _partition
+from collectives.options import Options
 from collectives.overlapping import Overlapping
 from propagation.annotations import parse_sharding
 from propagation.fuzz.compare import compare
@@ -147,7 +149,7 @@ def check(shape, seed, by_xla=False):
     propagated = propagation.run(text)
     known = Propagation(propagated)
     found = collectives.partition(propagated)
-    overlaps = Overlapping.find(known, known.used_axes(), found.mesh, known.results()) is not None
+    overlaps = len(Overlapping.candidates(known, known.used_axes(), found.mesh, known.results())) > 1
     got, compiled = harness.run_partitioned(found, args, shapes)
     for g, w in zip(got, want, strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-3)
@@ -178,7 +180,7 @@ def test_more_programs_equal_one_device(shape, seed):
 def test_all_together_send_less_than_xlas():
     found = [sent for overlaps, sent in (check("6", seed, by_xla=True) for seed in range(60)) if overlaps]
     ours, theirs = np.sum(found, 0)
-    assert len(found) > 30 and ours < 0.8 * theirs
+    assert len(found) > 30 and ours < 0.7 * theirs
 
 
 @pytest.mark.parametrize("shape", MESHES)
@@ -228,8 +230,7 @@ def test_images_have_the_same_pieces():
             assert sorted(pairs[:, 0]) == sorted(pairs[:, 1]) == list(range(24))
 
 
-def test_parts_of_manual_axes_are_not_replaced():
-    text = """sdy.mesh @mesh = <["x"=6]>
+MANUAL = """sdy.mesh @mesh = <["x"=6]>
     func.func @main(%a: tensor<36xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)3}]>}, %b: tensor<12xf32>) ->
         (tensor<36xf32>, tensor<12xf32>) {
       %0 = sdy.manual_computation(%b) in_shardings=[<@mesh, [{"x":(1)2}]>] out_shardings=[<@mesh, [{"x":(1)2}]>]
@@ -238,5 +239,34 @@ def test_parts_of_manual_axes_are_not_replaced():
         sdy.return %1 : tensor<6xf32>
       } : (tensor<12xf32>) -> tensor<12xf32>
       return %a, %0 : tensor<36xf32>, tensor<12xf32> }"""
+
+
+def test_others_stand_for_parts_that_overlap_those_of_manual_axes():
+    a, b = np.arange(36, dtype=np.float32), np.arange(12, dtype=np.float32)
+    got, _ = harness.run_partitioned(collectives.partition(propagation.run(MANUAL)), [a, b], [(36,), (12,)])
+    np.testing.assert_array_equal(got[0], a)
+    np.testing.assert_allclose(got[1], np.tanh(b), rtol=1e-5)
+
+
+def test_parts_of_manual_axes_are_not_replaced():
+    text = MANUAL.replace(
+        "return %a, %0",
+        """%2 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{"x":(1)3}]>]
+          out_shardings=[<@mesh, [{"x":(1)3}]>] manual_axes={"x"} (%c: tensor<12xf32>) {
+        sdy.return %c : tensor<12xf32>
+      } : (tensor<36xf32>) -> tensor<36xf32>
+      return %2, %0""",
+    )
     with pytest.raises(collectives.errors.UnsupportedShardingError, match="no other part can stand for this one"):
-        collectives.partition(text)
+        collectives.partition(propagation.run(text))
+
+
+@pytest.mark.parametrize("seed", [1, 20, 39])
+def test_the_boundaries_are_those_that_send_least(seed):
+    """Here they are not those of the most bytes at the edges, which come first."""
+    rng = random.Random(f"6{seed}")
+    propagated = propagation.run(program(rng, MESHES["6"], rng.choice([3, 6, 10]))[0])
+    found, known = collectives.partition(propagated), Propagation(propagated)
+    candidates = Overlapping.candidates(known, known.used_axes(), found.mesh, known.results())
+    each = [_partition(known.program, known, None, Options(), o).plan.bytes for o in candidates]
+    assert len(each) == 2 and found.plan.bytes == min(each) < each[0]
