@@ -339,6 +339,8 @@ def shape_tuple(shape: Any, name: str | None = None) -> tuple[int, ...]:
     what = "a shape" if name is None else f"{name}: a shape"
     if isinstance(shape, str):
         raise errors.ArgumentTypeError(f"{what} must be made of integers, got {shape!r}")
+    if getattr(shape, "ndim", None) == 0:
+        return (static_int(shape, what),)
     try:
         return tuple(static_int(d, what) for d in shape)
     except TypeError as e:
