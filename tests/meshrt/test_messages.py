@@ -40,7 +40,7 @@ OTHERS = [
     (lambda: jnp.array([2**40]), errors.IntegerOverflowError, "array: an element does not fit dtype int32"),
     (lambda: jnp.zeros("ab"), errors.ArgumentTypeError, "zeros: a shape must be made of integers, got 'ab'"),
     (lambda: jnp.ones(3.5), errors.ArgumentTypeError, "ones: a shape must be made of integers, got 3.5"),
-    (lambda: meshrt.jit(jnp.ones)(3), errors.ConcretizationError, "ones: a shape must be static integers, but it holds"),
+    (lambda: meshrt.jit(jnp.ones)(3), errors.ConcretizationError, "ones: a shape must be static integers, but"),
     (lambda: meshrt.jit(lambda n: jnp.tile(jnp.ones(2), n))(3), errors.ConcretizationError, "but it holds a traced"),
     (lambda: jnp.zeros_like("a"), errors.ArgumentTypeError, "zeros_like needs an array or a scalar as argument 0"),
     (lambda: jnp.full(3, np.ones(4)), errors.ArgumentValueError, "full: a fill_value of shape (4,) does not broadcast"),
