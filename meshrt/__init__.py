@@ -41,6 +41,7 @@ from meshrt.contexts import (
     enable_x64,
     log_compiles,
     numpy_dtype_promotion,
+    threefry_partitionable,
     transfer_guard,
     transfer_guard_device_to_device,
     transfer_guard_device_to_host,
@@ -98,7 +99,7 @@ __all__ = [
     "local_devices", "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "memory", "named_call", "named_scope", "nn",
     "numpy", "numpy_dtype_promotion", "pmap", "process_count", "process_index", "pure_callback", "random", "remat",
-    "reshard", "set_mesh", "shard_map", "sharding", "smap", "stages", "transfer_guard",
+    "reshard", "set_mesh", "shard_map", "sharding", "smap", "stages", "threefry_partitionable", "transfer_guard",
     "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree",
     "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip

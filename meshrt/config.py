@@ -132,6 +132,8 @@ FIELDS: dict[str, Field] = {
         Field("default_matmul_precision", str, None, "trace", "precision of dots and convolutions", _PRECISIONS, True),
         Field("numpy_dtype_promotion", str, "standard", "trace", "which dtypes promote", ("standard", "strict")),
         Field("default_prng_impl", str, "threefry2x32", "trace", "generator behind random.key"),
+        Field("threefry_partitionable", bool, True, "trace",
+              "random bits follow from positions, so that devices draw their parts; otherwise the bits of older JAX"),
         Field("remove_size_one_mesh_axis_from_type", bool, False, "trace",
               "leave mesh axes of size 1 out of the shardings in types"),
         Field("compute_type", str, None, "trace", "which of a device's processors computes, as compute_on says",

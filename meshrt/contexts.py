@@ -17,8 +17,8 @@ from meshrt.config import FIELDS, GUARDED, settings
 
 __all__ = [
     "debug_infs", "debug_nans", "default_device", "default_matmul_precision", "default_prng_impl", "disable_jit",
-    "enable_x64", "log_compiles", "numpy_dtype_promotion", "transfer_guard", "transfer_guard_device_to_device",
-    "transfer_guard_device_to_host", "transfer_guard_host_to_device",
+    "enable_x64", "log_compiles", "numpy_dtype_promotion", "threefry_partitionable", "transfer_guard",
+    "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device",
 ]  # fmt: skip
 
 
@@ -81,6 +81,7 @@ default_device = SettingContext("default_device")
 default_matmul_precision = SettingContext("default_matmul_precision")
 default_prng_impl = SettingContext("default_prng_impl")
 numpy_dtype_promotion = SettingContext("numpy_dtype_promotion")
+threefry_partitionable = SettingContext("threefry_partitionable")
 enable_x64 = SettingContext("enable_x64")
 disable_jit = SettingContext("disable_jit")
 debug_nans = SettingContext("debug_nans")

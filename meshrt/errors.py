@@ -36,6 +36,7 @@ __all__ = [
     "InspectError",
     "IntegerOverflowError",
     "InternalError",
+    "JaxRuntimeError",
     "LeakedTracerError",
     "MemorySpaceError",
     "MeshContextError",
@@ -219,11 +220,15 @@ class ConcretizationError(MeshrtError, TypeError):
 # --- running.
 
 
-class BackendError(MeshrtError, RuntimeError):
+class JaxRuntimeError(MeshrtError, RuntimeError):
+    """What a runtime or a compiler reports: a device that is not there, a program that does not compile or fails."""
+
+
+class BackendError(JaxRuntimeError):
     """A platform cannot be started or has not the devices asked for."""
 
 
-class CompileError(MeshrtError, RuntimeError):
+class CompileError(JaxRuntimeError):
     """The compiler refused a program."""
 
 
@@ -239,7 +244,7 @@ class CompileOnlyError(MeshrtError, RuntimeError):
     """A program that was compiled for hardware which is not here is asked to run."""
 
 
-class ExecutionError(MeshrtError, RuntimeError):
+class ExecutionError(JaxRuntimeError):
     """A program failed while it ran."""
 
 

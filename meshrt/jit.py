@@ -155,6 +155,10 @@ class JitFunction:
         """Forgets every trace and everything derived from it, also for other jitted functions of the same function."""
         self._driver.clear()
 
+    def _cache_size(self) -> int:
+        """How many calls are ready to run; JAX's name, which scripts use to count compilations."""
+        return len(self._calls)
+
     # -- inside another trace ------------------------------------------------------------------------------------------
 
     def _call_traced(self, args: tuple, kwargs: dict[str, Any]) -> Any:

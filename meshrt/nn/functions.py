@@ -24,6 +24,7 @@ from meshrt.numpy.operands import (
     static_int,
 )
 from meshrt.numpy.selection import where as select
+from meshrt.primitives.axis_types import constrained, in_auto_mode
 from meshrt.primitives.reduce import reduce_max_p
 from meshrt.primitives.reshape import iota_p
 from meshrt.transforms.custom_jvp import fused_custom_jvp
@@ -166,8 +167,12 @@ def standardize(
     )
 
 
-def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
-    """For each integer a vector along ``axis`` that is 1 at that position and 0 elsewhere (all 0 out of range)."""
+@in_auto_mode
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1, out_sharding: Any = None) -> Any:
+    """For each integer a vector along ``axis`` that is 1 at that position and 0 elsewhere (all 0 out of range).
+
+    ``out_sharding`` says how Explicit axes split the result.
+    """
     x = _array("one_hot", x)
     size = static_int(num_classes, "one_hot: num_classes")
     dtype = dtypes.default_float_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "one_hot")
@@ -176,7 +181,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     kind = x.dtype if aval_of(x).dtype != np.bool_ else np.dtype("int32")
     classes = iota_p.bind(dtype=kind, shape=shape, dimension=axis)
     wide = _along_new(el.convert_element_type(x, kind), axis, shape)
-    return el.convert_element_type(el.eq_p.bind(wide, classes), dtype)
+    return constrained(el.convert_element_type(el.eq_p.bind(wide, classes), dtype), out_sharding, "one_hot")
 
 
 def _along_new(x: Any, axis: int, shape: tuple[int, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -47,6 +48,19 @@ def tile(A: Any, reps: Any) -> Any:
     return reshape_p.bind(x, new_sizes=tuple(r * n for r, n in zip(reps, own)))
 
 
+def _with_static_counts(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`repeat` with counts of NumPy as a tuple: they decide about shapes, so they are part of the program."""
+
+    @functools.wraps(fun)
+    def wrapped(a: Any, repeats: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(repeats, np.ndarray) and repeats.size:
+            repeats = tuple(repeats.ravel().tolist()) if repeats.ndim else repeats.item()
+        return fun(a, repeats, *args, **kwargs)
+
+    return wrapped
+
+
+@_with_static_counts
 @in_auto_mode
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None

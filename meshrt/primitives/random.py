@@ -2,8 +2,8 @@
 
 The hash is that of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), with 20
 rounds. Bit i of an array comes from the key and the 64-bit position i alone, so every element can be computed where it
-is needed: the primitives are elementwise in the result and partition without communication. Bits equal those of JAX
-with `jax_threefry_partitionable=True`.
+is needed: the primitives are elementwise in the result and partition without communication. With the setting
+`threefry_partitionable` off, bits are cut from one sequence of words, as JAX drew them before. Bits equal JAX's.
 
 Keys are elements of `dtypes.KeyType`, held as `uint32[..., 2]`. Each primitive lowers to a call of one private function
 per type, because the unrolled hash is long.
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors
+from meshrt import config, dtypes, errors
 from meshrt.core import source
 from meshrt.core.basic.shapes import batch_together, broadcast_in_dim, canonical_shape, move_dim, reshape
 from meshrt.core.jaxpr import Eqn, Jaxpr
@@ -194,6 +194,11 @@ def _lower_by(fun: Callable[..., Any], static: Callable[[Any], tuple[Any, ...]])
     return lower
 
 
+def _by_position() -> bool:
+    """Whether each element follows from its position alone; a setting that is read when a program is lowered."""
+    return config.settings.threefry_partitionable
+
+
 def _key_words(keys: Any) -> list[Any]:
     """The two words of every key."""
     last = aval_of(keys).ndim - 1
@@ -229,8 +234,11 @@ def threefry_seed(seeds: Any) -> Any:
     return _join_words([high, seeds if aval.dtype == _U32 else _convert(seeds, _U32)])
 
 
-def threefry_split(shape: tuple[int, ...], keys: Any) -> Any:
-    """The hash of every position of `shape` is a new key."""
+def threefry_split(shape: tuple[int, ...], by_position: bool, keys: Any) -> Any:
+    """The hash of every position of `shape` is a new key; not `by_position`, words of one sequence are the keys'."""
+    if not by_position:
+        words = _hash_sequence(keys, 2 * math.prod(shape))
+        return reshape(words, (*aval_of(keys).shape[:-1], *shape, 2))
     return _join_words(_hash_positions(keys, shape))
 
 
@@ -243,8 +251,50 @@ def threefry_fold_in(keys: Any, data: Any) -> Any:
     return _join_words(threefry2x32_p.bind(k1, k2, full(shape, 0, _U32), data))
 
 
-def threefry_random_bits(bit_width: int, shape: tuple[int, ...], keys: Any) -> Any:
-    """The words of each position joined to 64 bits, or combined by xor to 32 and truncated to fewer."""
+def _hash_sequence(keys: Any, count: int) -> Any:
+    """uint32[..., count] for each key: the hash of 0, 1, 2, ..., whose halves are the two words of the blocks."""
+    if count > 1 << 32:
+        raise errors.UnsupportedError(
+            f"{count} words of random bits from one key: without threefry_partitionable at most 2**32 are drawn; draw "
+            "in parts, each with a key of its own, or set threefry_partitionable"
+        )
+    lead, half = aval_of(keys).shape[:-1], -(-count // 2)
+    rank, total = len(lead), (*lead, half)
+    first = iota_p.bind(dtype=_U32, shape=(half,), dimension=0)
+    second = ew.add_p.bind(first, np.uint32(half))
+    if count % 2:  # the last block is filled up with a zero
+        second = concatenate([slice_in_dim(second, 0, half - 1), full((1,), 0, _U32)], 0)
+    words = [broadcast_in_dim(k, total, range(rank)) for k in _key_words(keys)]
+    blocks = [broadcast_in_dim(c, total, (rank,)) for c in (first, second)]
+    return slice_in_dim(concatenate(threefry2x32_p.bind(*words, *blocks), rank), 0, count, axis=rank)
+
+
+def _bits_of_sequence(bit_width: int, shape: tuple[int, ...], keys: Any) -> Any:
+    """Words of one sequence: two halves of it joined to 64 bits, or each cut into pieces, the lowest bits first."""
+    lead, size = aval_of(keys).shape[:-1], math.prod(shape)
+    rank, count = len(lead), -(-bit_width * size // 32)
+    words = _hash_sequence(keys, count)
+    if bit_width == 64:
+        high, low = (_convert(slice_in_dim(words, a, a + size, axis=rank), _U64) for a in (0, size))
+        words = ew.or_p.bind(ew.shift_left_p.bind(high, _wide(32)), low)
+    elif bit_width < 32:
+        pieces = [
+            _convert(ew.shift_right_logical_p.bind(words, np.uint32(bit_width * i)), f"uint{bit_width}")
+            for i in range(32 // bit_width)
+        ]
+        pieces = [reshape(p, (*lead, count, 1)) for p in pieces]
+        words = reshape(concatenate(pieces, rank + 1), (*lead, count * len(pieces)))
+        words = slice_in_dim(words, 0, size, axis=rank)
+    return reshape(words, (*lead, *shape))
+
+
+def threefry_random_bits(bit_width: int, shape: tuple[int, ...], by_position: bool, keys: Any) -> Any:
+    """The words of each position joined to 64 bits, or combined by xor to 32 and truncated to fewer.
+
+    Not `by_position`, all are pieces of one sequence.
+    """
+    if not by_position:
+        return _bits_of_sequence(bit_width, shape, keys)
     high, low = _hash_positions(keys, shape)
     if bit_width == 64:
         return ew.or_p.bind(ew.shift_left_p.bind(_convert(high, _U64), _wide(32)), _convert(low, _U64))
@@ -346,7 +396,7 @@ random_seed_p: Primitive = Primitive(
 )  # fmt: skip
 random_split_p: Primitive = Primitive(
     "random_split", _split_infer, jvp=_zero_jvp(lambda: random_split_p), batch=_leading_batch(lambda: random_split_p),
-    lower=_lower_by(threefry_split, lambda p: (p["shape"],)),
+    lower=_lower_by(threefry_split, lambda p: (p["shape"], _by_position())),
     absent=NOT_LINEAR,
 )  # fmt: skip
 random_fold_in_p: Primitive = Primitive(
@@ -356,7 +406,7 @@ random_fold_in_p: Primitive = Primitive(
 )  # fmt: skip
 random_bits_p: Primitive = Primitive(
     "random_bits", _bits_infer, jvp=_zero_jvp(lambda: random_bits_p), batch=_leading_batch(lambda: random_bits_p),
-    lower=_lower_by(threefry_random_bits, lambda p: (p["bit_width"], p["shape"])),
+    lower=_lower_by(threefry_random_bits, lambda p: (p["bit_width"], p["shape"], _by_position())),
     absent=NOT_LINEAR,
 )  # fmt: skip
 random_wrap_p: Primitive = Primitive(

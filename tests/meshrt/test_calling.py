@@ -260,3 +260,16 @@ def test_saved_programs_commit_their_results():
     compiled = f.lower(np.arange(3)).compile()
     again = meshrt.stages.load(compiled.serialize(), devices=meshrt.devices()[2:3])
     assert again(np.arange(3)).committed and compiled(np.arange(3)).committed
+
+
+def test_calls_that_are_ready_to_run_are_counted():
+    def counted(l):
+        f = l.jit(lambda x: x + 1)
+        sizes = [f._cache_size()]
+        for x in (1.0, 2.0, np.ones(3, np.float32)):
+            f(x)
+            sizes.append(f._cache_size())
+        f.clear_cache()
+        return [*sizes, f._cache_size()]
+
+    assert counted(meshrt) == counted(jax) == [0, 1, 1, 2, 0]

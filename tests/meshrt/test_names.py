@@ -39,3 +39,11 @@ def test_names_of_jax_for_errors_of_tracing():
     sharding = meshrt.sharding.SingleDeviceSharding(meshrt.devices()[0])
     with pytest.raises(meshrt.errors.UnexpectedTracerError, match="cannot be called within a traced context"):
         meshrt.jit(lambda a: meshrt.make_array_from_callback((2,), sharding, lambda i: a[i]))(x)
+
+
+@pytest.mark.parametrize("kind", ["BackendError", "CompileError", "ExecutionError", "DeviceMemoryError"])
+def test_what_runtimes_report_has_jaxs_name(kind):
+    assert issubclass(getattr(meshrt.errors, kind), meshrt.errors.JaxRuntimeError)
+    assert issubclass(meshrt.errors.JaxRuntimeError, RuntimeError) and issubclass(
+        jax.errors.JaxRuntimeError, RuntimeError
+    )

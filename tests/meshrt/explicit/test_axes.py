@@ -204,6 +204,31 @@ def test_results_are_split_as_asked(name: str) -> None:
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("jitted", [False, True])
+def test_counts_of_repeat_are_part_of_the_program(jitted: bool) -> None:
+    def split(l):
+        mesh = l.make_mesh((4, 2), ("x", "y"), axis_types=(l.sharding.AxisType.Explicit,) * 2)
+        with l.set_mesh(mesh):
+            x = l.reshard(l.numpy.arange(16.0).reshape(8, 2), l.P("x", None))
+            fun = lambda x: l.numpy.repeat(x, np.array([1, 3]), axis=1, out_sharding=l.P("x", "y"))
+            return (l.jit(fun) if jitted else fun)(x)
+
+    ours, theirs = split(meshrt), split(jax)
+    np.testing.assert_array_equal(ours, theirs)
+    assert str(meshrt.typeof(ours)) == str(jax.typeof(theirs)) == "float32[8@x,4@y]"
+
+
+@pytest.mark.parametrize("held", ["x", "y", None])
+def test_one_hot_is_split_as_asked(held: str | None) -> None:
+    mesh = meshrt.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    with meshrt.set_mesh(mesh):
+        x = reshard(jnp.arange(8) % 5, P(held))
+        for axis, spec in ((-1, P("x", "y")), (0, P("y", "x")), (1, P(None, "x"))):
+            out = meshrt.nn.one_hot(x, 4, axis=axis, out_sharding=spec)
+            assert out.sharding.spec == spec
+            np.testing.assert_array_equal(out, jax.nn.one_hot(np.arange(8) % 5, 4, axis=axis))
+
+
 def test_out_sharding_refuses() -> None:
     with meshrt.set_mesh(OURS.mesh), pytest.raises(TypeError, match="only supports instances of `NamedSharding` or"):
         jnp.zeros((8,), out_sharding=3)

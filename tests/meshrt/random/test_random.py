@@ -143,3 +143,33 @@ def test_keys_in_programs():
 def test_errors(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+SEQUENCES = {
+    **{f"{kind}[{n}]": lambda l, kind=kind, n=n: l.random.bits(l.random.key(3), (n, 3), kind)
+       for kind in ("uint8", "uint16", "uint32") for n in (0, 1, 4, 5)},
+    "scalar": lambda l: l.random.bits(l.random.key(1)),
+    "split": lambda l: l.random.key_data(l.random.split(l.random.key(1), 3)),
+    "split to a shape": lambda l: l.random.key_data(l.random.split(l.random.key(1), (2, 3))),
+    "fold_in": lambda l: l.random.key_data(l.random.fold_in(l.random.key(1), 7)),
+    "mapped": lambda l: l.vmap(lambda k: l.random.uniform(k, (3,)))(l.random.split(l.random.key(1), 2)),
+    "jitted": lambda l: l.jit(lambda k: l.random.normal(k, (5,)))(l.random.key(1)),
+    "permutation": lambda l: l.random.permutation(l.random.key(1), 7),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_bits_of_one_sequence(name):
+    program = SEQUENCES[name]
+    by_position = np.asarray(program(meshrt))
+    with meshrt.threefry_partitionable(False), jax.threefry_partitionable(False):
+        np.testing.assert_array_equal(program(meshrt), program(jax))
+    np.testing.assert_array_equal(program(meshrt), by_position)
+
+
+def test_64_bits_of_one_sequence():
+    def drawn(l):
+        with l.enable_x64(True), l.threefry_partitionable(False):
+            return np.asarray(l.random.bits(l.random.key(1), (5,), "uint64"))
+
+    np.testing.assert_array_equal(drawn(meshrt), drawn(jax))
