@@ -152,7 +152,7 @@ def boundary_shardings(result: Any, lowered: Lowered) -> tuple[tuple[NamedShardi
     assert mesh is not None, "a program of several devices has a mesh"
     args = tuple(_shown(named(s, mesh), lowered) for s in result.arg_shardings)
     outs = tuple(_shown(named(s, mesh), lowered) for s in result.result_shardings)
-    if AxisType.Explicit in mesh.axis_types:
+    if AxisType.Explicit in mesh.axis_types or any(a.sharding is not None for a in lowered.record.closed.out_avals):
         outs = tuple(map(_as_typed, outs, lowered.record.closed.out_avals))
     if not lowered.request.uneven:
         return args, outs
@@ -171,11 +171,16 @@ def _shown(sharding: NamedSharding, lowered: Lowered) -> NamedSharding:
 
 
 def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
-    """The same layout as the type has it: one entry for each dimension, with the Explicit axes of size 1 too, which
-    split nothing, unless Auto axes split it as well, of which types say nothing; and the axes that it is unreduced or
-    reduced over.
+    """The same layout as the type has it: over the mesh with the types of its axes, one entry for each dimension, with
+    the Explicit axes of size 1 too, which split nothing, unless Auto axes split it as well, of which types say nothing;
+    and the axes that it is unreduced or reduced over.
     """
+    mesh: Any = sharding.mesh if aval.sharding is None else aval.sharding.mesh
+    if mesh.explicit_axes and mesh.shape_tuple == sharding.mesh.shape_tuple:
+        sharding = sharding.update(mesh=mesh)
     mesh, spec = sharding.mesh, sharding.spec
+    if AxisType.Explicit not in mesh.axis_types:
+        return sharding
     as_propagated = any(mesh._types[a] is AxisType.Auto for a in spec.axes)
     if not as_propagated:
         sharding = sharding.update(spec=spec.update(partitions=spec.padded(aval.ndim)))

@@ -24,7 +24,7 @@ from meshrt.core.basic.shapes import (
     reduce_sum_p,
     reshape,
 )
-from meshrt.core.explicit import moved
+from meshrt.core.explicit import keeps, moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -93,7 +93,7 @@ def _slice_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
 
 slice_p: Primitive = Primitive(
     "slice", _slice_infer, lower=_slice_lower, jvp=linear_jvp(lambda: slice_p), transpose=_slice_transpose,
-    batch=_slice_batch, sums=moved, cheap=True, finite=True,
+    batch=_slice_batch, explicit=keeps("slicing"), sums=moved, cheap=True, finite=True,
 )  # fmt: skip
 
 
@@ -215,6 +215,7 @@ pad_p = Primitive(
     _pad_infer,
     lower=_pad_lower,
     jvp=_pad_jvp,
+    explicit=keeps("padding"),
     sums=moved,
     transpose=_pad_transpose,
     batch=_pad_batch,

@@ -41,7 +41,11 @@ def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str
 
 
 def _lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
-    return x  # what is written of the result's type, as for every equation, moves the value
+    out, mesh = eqn.outvars[0].aval, eqn.params["sharding"].mesh
+    if ctx.pinned_region() is not None or ctx.module.mesh is None or not out.ndim:
+        return x  # what is written of the result's type, as for every equation, moves the value
+    # Around are Auto axes only: this is where types of a region with Explicit ones begin.
+    return ctx.op("sdy.sharding_constraint", [x], out, f"sharding = #sdy.sharding{ctx.module.pin_text(out, mesh)}")
 
 
 reshard_p: Primitive = Primitive(
