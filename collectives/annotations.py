@@ -48,6 +48,19 @@ class KnownShardings:
                 for d in s.dims:
                     out.update(d.axes)
                 out.update(s.unreduced)
+        return out | self.used_by_devices()
+
+    def used_by_devices(self) -> set[AxisRef]:
+        """The axes and sub-axes of manual axes by which manual computations split what they take and give. Their bodies
+        know which device has which part.
+        """
+        out: set[AxisRef] = set()
+        if "sdy.manual_computation" in self.program.names:
+            for op in self.program.ops():
+                if op.name == "sdy.manual_computation":
+                    manual = self.manual_axes(op)
+                    ins, outs = self.manual(op)
+                    out.update(a for s in (*ins, *outs) for d in s.dims for a in d.axes if a.name in manual)
         return out
 
 

@@ -129,14 +129,29 @@ class Module(Context):
         manual = self.known.manual_axes(op)
         for sharding in (*ins, *outs):
             moved = self.overlapping.replaced(sharding, manual)
-            if moved is not None:
+            if moved is not None and not self._is_fully_manual(op):  # else `into_manual` sees to it
                 raise UnsupportedShardingError(
                     f"a manual computation splits a value over {moved.to_text(self.atoms.mesh)}, part of a manual axis "
                     "that overlaps other parts in use; its body knows which device runs it, so no other part can stand "
-                    "for this one. Split over the whole axis, or use parts whose boundaries divide each other",
+                    "for this one. Split over the whole axis, or use parts whose boundaries divide each other, or make "
+                    "all axes of the mesh manual",
                     source(op),
                 )
         return self.overlapping.images(ins), self.overlapping.images(outs)
+
+    def _is_fully_manual(self, op: Op) -> bool:
+        manual = self.known.manual_axes(op)
+        return all(size == 1 or name in manual for name, size in self.atoms.mesh.axes)
+
+    def into_manual(self, op: Op, i: int, ref: LocalValue) -> LocalValue:
+        if self.overlapping is None or not self._is_fully_manual(op):
+            return ref
+        return self._moved_over(ref, self.known.manual(op)[0][i], f"operand {i} of a manual computation", False)
+
+    def out_of_manual(self, op: Op, i: int, ref: LocalValue) -> LocalValue:
+        if self.overlapping is None or not self._is_fully_manual(op):
+            return ref
+        return self._moved_over(ref, self.known.manual(op)[1][i], f"result {i} of a manual computation", True)
 
     def manual_atoms(self, op: Op) -> tuple[int, ...]:
         mesh = self.atoms.mesh
@@ -191,8 +206,8 @@ class Module(Context):
             self.because = RESHARD
 
     def _moved_over(self, ref: LocalValue, given: TensorSharding | None, what: str, enters: bool) -> LocalValue:
-        """An argument of @main as the program inside has it, or a result as callers have it: where a sub-axis overlaps
-        others, the same pieces on other devices."""
+        """An argument of @main as the program inside has it (`enters`), or a result as callers have it: where a
+        sub-axis overlaps others, the same pieces on other devices. Manual computations are callers, too."""
         image = None if self.overlapping is None else self.overlapping.image(given)
         if self.overlapping is None or given is None or image is None or image is given:
             return ref

@@ -10,12 +10,13 @@ by atoms of the same sizes:
 
 A tensor laid out so has the pieces that it had, on other devices. Inside of the program that is as good; arguments and
 results change hands at its edges, by one collective permute each. There are few chains: the program is partitioned with
-those of the most bytes at its edges, and the one that sends least is taken.
+those of manual computations and of the most bytes at its edges, and the one that sends least is taken.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,8 @@ class Overlapping:
             for axis in _axes_of(sharding):
                 weights[axis.name][axis.pre] += 1.0
                 weights[axis.name][axis.end] += 1.0
+        for axis in known.used_by_devices():  # what stands for these has to be brought in and out
+            weights[axis.name][axis.pre] = weights[axis.name][axis.end] = math.inf
         found: list[dict[str, tuple[int, ...]]] = [{}]
         for name, own in weights.items():
             found = [{**cuts, name: chain} for chain in _chains(own) for cuts in found]

@@ -93,6 +93,14 @@ class Context(Writer):
         """(in_shardings, out_shardings) of a manual computation."""
 
     @abc.abstractmethod
+    def into_manual(self, op: Op, i: int, ref: LocalValue) -> LocalValue:
+        """An operand of a manual computation on the devices that its in_sharding says."""
+
+    @abc.abstractmethod
+    def out_of_manual(self, op: Op, i: int, ref: LocalValue) -> LocalValue:
+        """A result of a manual computation on the devices that the program around expects it on."""
+
+    @abc.abstractmethod
     def manual_atoms(self, op: Op) -> tuple[int, ...]:
         """The atoms of the axes over which a computation is manual."""
 

@@ -48,7 +48,7 @@ def manual_computation(ctx: Context, op: Op) -> None:
     for i, (v, arg, s) in enumerate(zip(op.operands, body.args, ins)):
         dims = ctx.atoms.dims(s)
         ctx.because = f"in_shardings, operand {i}"
-        ref = unreduced.addend(ctx, v, dims, _pending(ctx, s, manual))
+        ref = ctx.into_manual(op, i, unreduced.addend(ctx, v, dims, _pending(ctx, s, manual)))
         ctx.bind(arg, _without(dims, manual, op), ref)
     ctx.because = outer_cause
     late = _late_sums(ctx, op)
@@ -59,7 +59,8 @@ def manual_computation(ctx: Context, op: Op) -> None:
         for i, (v, s) in enumerate(zip(body.terminator.operands, outs))
     ]
     ctx.op, ctx.manual = op, outer_manual
-    for r, v, ref, s in zip(op.results, body.terminator.operands, refs, outs):
+    for i, (r, v, ref, s) in enumerate(zip(op.results, body.terminator.operands, refs, outs)):
+        ref = ctx.out_of_manual(op, i, ref)
         pending = late[v.owner] if isinstance(v.owner, Op) and v.owner in late else _pending(ctx, s, manual)
         ctx.bind_partial(r, ctx.atoms.dims(s), {pending: ref})
 

@@ -32,7 +32,7 @@ from meshrt.primitives.collective import psum
 from meshrt.primitives.elementwise import div
 from meshrt.primitives.shard_map_region import Region, inserted
 from meshrt.primitives.sharding import sharding_constraint_p
-from meshrt.sharding.common import over
+from meshrt.sharding.common import axes_over
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec, axes_of
@@ -75,8 +75,7 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Sequence[Any]:
         )
     body = ctx.body.body([mlir_type(v.aval) for v in jaxpr.invars])
     body.ret(LoweringContext(ctx.module, body, ctx.loc, region.inside).jaxpr(jaxpr, body.args), "sdy.return", ctx.loc)
-    manual = NamedSharding(region.outside, PartitionSpec(region.manual_axes))
-    names = (over(manual, mesh) if mesh is not region.outside else manual).spec.axes
+    names = region.manual_axes if mesh is region.outside else axes_over(region.manual_axes, region.outside, mesh)
     attrs = (
         f"in_shardings = {_per_value(ctx, region, eqn.params['in_specs'], eqn.invars)}, "
         f"manual_axes = #sdy<manual_axes{{{', '.join(quote(str(a)) for a in names)}}}>, "

@@ -20,7 +20,9 @@ from meshrt.sharding.mesh import AbstractMesh, BaseMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
-__all__ = ["Part", "as_seen_on", "common_mesh", "is_refinement", "joint_mesh", "over", "parts_over", "with_parts"]
+__all__ = [
+    "Part", "as_seen_on", "axes_over", "common_mesh", "is_refinement", "joint_mesh", "over", "parts_over", "with_parts",
+]  # fmt: skip
 
 # A part of a mesh axis as Shardy has it: name, the product of the parts major to it, size.
 Part = tuple[Hashable, int, int]
@@ -142,6 +144,21 @@ def _fresh(axis: Hashable, count: int, taken: set[Hashable]) -> list[str]:
     made = [f"{name}.{i}" for i in range(count)]
     taken.update(made)
     return made
+
+
+def axes_over(axes: Sequence[Hashable], of: BaseMesh, mesh: BaseMesh) -> tuple[Hashable, ...]:
+    """The axes of `mesh` that `axes`, some of another mesh over the same devices, make up together."""
+    covered: dict[Hashable, int] = {}
+    for name, _, size in parts_over(axes, of, mesh):
+        covered[name] = covered.get(name, 1) * size
+    split = next((name for name, size in covered.items() if size != mesh.shape[name]), None)
+    if split is not None:
+        raise errors.MeshMismatchError(
+            f"the axes {', '.join(map(repr, axes))} of {of} are parts of the axis {split!r} of {mesh}, over which the "
+            "program is written as its meshes have no common refinement; here whole axes are needed: use meshes whose "
+            "sizes divide each other, or all axes of the mesh"
+        )
+    return tuple(covered)
 
 
 def over(sharding: NamedSharding, mesh: AbstractMesh) -> NamedSharding:

@@ -254,3 +254,50 @@ def test_explicit_arguments_are_resharded_when_asked_and_captured_values_are_who
         same(meshrt.jit(f)(put(A, "x", None), w), A @ W, 1e-5)
         same(meshrt.jit(lambda a: f(a, w))(put(A, "x", None)), A @ W, 1e-5)
         assert set(seen) == {"float32[2,4]{V:x}"}
+
+
+def by_hand(L):
+    """Regions over 2x3 and 3x2, whose bounds are in no one mesh; they ask which device they are on."""
+    by_two, by_three = L.mesh((2, 3), ("a", "b")), L.mesh((3, 2), ("c", "d"))
+    f = meshrt.shard_map(lambda x: x * (1 + lax.axis_index("c")), mesh=by_three, in_specs=P("c"), out_specs=P("c"))
+    g = meshrt.shard_map(
+        lambda x: x * (10 + lax.axis_index(("a", "b"))) + lax.ppermute(x, "a", [(0, 1), (1, 0)]),
+        mesh=by_two, in_specs=P("a", "b"), out_specs=P("a", "b"),
+    )  # fmt: skip
+    total = meshrt.shard_map(lambda x: lax.psum(x, "a"), mesh=by_two, in_specs=P("a"), out_specs=P())
+    return f, g, total, lambda x: lax.with_sharding_constraint(x * 2, NamedSharding(by_three, P("c")))
+
+
+def on_whole_arrays():
+    f = lambda x: x * np.repeat([1, 2, 3], 2)[:, None]
+    g = lambda x: x * (10 + np.repeat(np.repeat([[0, 1, 2], [3, 4, 5]], 3, 0), 2, 1)) + jnp.roll(x, 3, 0)
+    return f, g, lambda x: x.reshape(2, 3, 6).sum(0), lambda x: x * 2
+
+
+JOINT = {
+    "one after the other": lambda f, g, total, doubled: lambda x: g(f(x)),
+    "there and back": lambda f, g, total, doubled: lambda x: f(jnp.sin(g(f(x)))),
+    "after a constraint": lambda f, g, total, doubled: lambda x: total(doubled(x)),
+    "gradient": lambda f, g, total, doubled: meshrt.grad(lambda x: (jnp.sin(g(f(x))) * total(doubled(x)).sum()).sum()),
+}
+
+
+@pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
+@pytest.mark.parametrize("name", JOINT)
+def test_regions_over_meshes_that_have_none_in_common(name, partitioner):
+    x = np.random.RandomState(0).randn(6, 6).astype(np.float32)
+    with meshrt.config.override(partitioner=partitioner):
+        got = meshrt.jit(JOINT[name](*by_hand(ours())))(x)
+    same(got, JOINT[name](*on_whole_arrays())(x), 1e-3)
+
+
+def test_an_argument_over_another_mesh_and_a_region_over_some_axes():
+    L = ours()
+    by_two, by_three = L.mesh((2, 3), ("a", "b")), L.mesh((3, 2), ("c", "d"))
+    x = meshrt.device_put(np.arange(36, dtype=np.float32).reshape(6, 6), NamedSharding(by_three, P("d", "c")))
+    f = lambda **some: meshrt.shard_map(
+        lambda x: x + lax.axis_index("a"), mesh=by_two, in_specs=P("a"), out_specs=P("a"), **some
+    )
+    same(meshrt.jit(f())(x), np.asarray(x) + np.repeat(np.float32([0, 1]), 3)[:, None])
+    with pytest.raises(meshrt.errors.MeshMismatchError, match="whole axes are needed"):
+        meshrt.jit(f(axis_names={"a"}))(x)

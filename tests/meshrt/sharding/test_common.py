@@ -202,6 +202,6 @@ def test_meshes_of_several_sizes_and_manual_parts_are_refused():
     x, y = (meshrt.device_put(Z, NamedSharding(m, P(m.axis_names[0]))) for m in (one, other))
     inside = meshrt.shard_map(lambda x: x * 2, mesh=one, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
     with pytest.raises(
-        errors.MeshMismatchError, match=r"axis 'a' of .* is a part of an axis of .* whole axes are needed"
+        errors.MeshMismatchError, match=r"axes 'a' of .* are parts of the axis .* whole axes are needed"
     ):
         meshrt.jit(lambda x, y: inside(x) + y)(x, y)
