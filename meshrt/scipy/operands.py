@@ -9,14 +9,22 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.types import aval_of
 from meshrt.numpy.arrays import asarray
-from meshrt.numpy.operands import promote_inexact
+from meshrt.numpy.operands import operand, promote_inexact
 
-__all__ = ["floating", "inexact", "single_or_double"]
+__all__ = ["floating", "inexact", "separate", "single_or_double"]
 
 
 def inexact(name: str, *operands: Any) -> tuple[Any, ...]:
     """Operands as arrays of one floating or complex dtype and of one shape (scalars stay scalars)."""
     return tuple(map(asarray, promote_inexact(name, *operands)))
+
+
+def separate(name: str, *operands: Any) -> tuple[Any, ...]:
+    """Operands as arrays of one floating or complex dtype, each of its own shape."""
+    common = dtypes.result_type(*(operand(name, x, i) for i, x in enumerate(operands)))
+    if not dtypes.issubdtype(common, np.inexact):
+        common = dtypes.result_type(common, float)
+    return tuple(asarray(x).astype(common) for x in operands)
 
 
 def floating(name: str, *operands: Any) -> tuple[Any, ...]:

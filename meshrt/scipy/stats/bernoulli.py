@@ -1,0 +1,45 @@
+"""Bernoulli's distribution: 1 with probability p, else 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import meshrt.numpy as jnp
+from meshrt import lax
+from meshrt.jit import jit
+from meshrt.scipy.operands import inexact
+from meshrt.scipy.special.information import xlog1py, xlogy
+
+__all__ = ["cdf", "logpmf", "pmf", "ppf"]
+
+
+@jit
+def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
+    """Logarithm of the probability of k."""
+    k, p, loc = inexact("bernoulli.logpmf", k, p, loc)
+    n = k - loc
+    return jnp.where((n < 0) | (n > 1), -np.inf, xlogy(n, p) + xlog1py(1 - n, -p))
+
+
+@jit
+def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
+    """Probability of k."""
+    return lax.exp(logpmf(k, p, loc))
+
+
+@jit
+def cdf(k: Any, p: Any) -> Any:
+    """Probability of values up to k."""
+    k, p = inexact("bernoulli.cdf", k, p)
+    invalid = jnp.isnan(k) | jnp.isnan(p) | (p < 0) | (p > 1)
+    return jnp.where(invalid, np.nan, jnp.where(k < 0, 0, jnp.where(k < 1, 1 - p, 1))).astype(p.dtype)
+
+
+@jit
+def ppf(q: Any, p: Any) -> Any:
+    """The value that is not exceeded with probability q, the inverse of `cdf`."""
+    q, p = inexact("bernoulli.ppf", q, p)
+    valid = (p >= 0) & (p <= 1) & (q >= 0) & (q <= 1)
+    return jnp.where(valid, jnp.where(q <= 1 - p, 0, 1), np.nan).astype(p.dtype)

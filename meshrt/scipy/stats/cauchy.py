@@ -1,0 +1,67 @@
+"""Cauchy's distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import meshrt.numpy as jnp
+from meshrt import lax
+from meshrt.jit import jit
+from meshrt.scipy.operands import inexact
+
+__all__ = ["cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
+
+
+@jit
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of the density at x."""
+    x, loc, scale = inexact("cauchy.logpdf", x, loc, scale)
+    z = (x - loc) / scale
+    return -jnp.log(math.pi * scale) - jnp.log1p(z * z)
+
+
+@jit
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Density at x."""
+    return lax.exp(logpdf(x, loc, scale))
+
+
+@jit
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Probability of values up to x."""
+    x, loc, scale = inexact("cauchy.cdf", x, loc, scale)
+    return 0.5 + jnp.arctan((x - loc) / scale) / math.pi
+
+
+@jit
+def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of `cdf`."""
+    return lax.log(cdf(x, loc, scale))
+
+
+@jit
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Probability of values above x, `1 - cdf`."""
+    x, loc, scale = inexact("cauchy.sf", x, loc, scale)
+    return cdf(-x, -loc, scale)
+
+
+@jit
+def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of `sf`."""
+    return lax.log(sf(x, loc, scale))
+
+
+@jit
+def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The value that is not exceeded with probability q, the inverse of `cdf`."""
+    q, loc, scale = inexact("cauchy.ppf", q, loc, scale)
+    return jnp.tan(math.pi * q - math.pi / 2) * scale + loc
+
+
+@jit
+def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The value that is exceeded with probability q, the inverse of `sf`."""
+    q, loc, scale = inexact("cauchy.isf", q, loc, scale)
+    return jnp.tan(math.pi / 2 - math.pi * q) * scale + loc

@@ -1,0 +1,57 @@
+"""The gamma distribution of shape a."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import meshrt.numpy as jnp
+from meshrt import lax
+from meshrt.jit import jit
+from meshrt.scipy.operands import inexact
+from meshrt.scipy.special.gammas import gammainc, gammaincc, gammaln
+from meshrt.scipy.special.information import xlogy
+
+__all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
+
+
+@jit
+def logpdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of the density at x."""
+    x, a, loc, scale = inexact("gamma.logpdf", x, a, loc, scale)
+    inside = x >= loc
+    z = jnp.where(inside, (x - loc) / scale, 1)
+    return jnp.where(inside, xlogy(a - 1, z) - z - gammaln(a) - jnp.log(scale), -np.inf)
+
+
+@jit
+def pdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Density at x."""
+    return lax.exp(logpdf(x, a, loc, scale))
+
+
+@jit
+def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Probability of values up to x."""
+    x, a, loc, scale = inexact("gamma.cdf", x, a, loc, scale)
+    return gammainc(a, jnp.maximum((x - loc) / scale, 0))
+
+
+@jit
+def logcdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of `cdf`."""
+    return lax.log(cdf(x, a, loc, scale))
+
+
+@jit
+def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Probability of values above x, `1 - cdf`."""
+    x, a, loc, scale = inexact("gamma.sf", x, a, loc, scale)
+    return gammaincc(a, jnp.maximum((x - loc) / scale, 0))
+
+
+@jit
+def logsf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of `sf`."""
+    return lax.log(sf(x, a, loc, scale))

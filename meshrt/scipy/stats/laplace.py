@@ -1,0 +1,34 @@
+"""Laplace's distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import meshrt.numpy as jnp
+from meshrt import lax
+from meshrt.jit import jit
+from meshrt.scipy.operands import inexact
+
+__all__ = ["cdf", "logpdf", "pdf"]
+
+
+@jit
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of the density at x."""
+    x, loc, scale = inexact("laplace.logpdf", x, loc, scale)
+    return -jnp.abs(x - loc) / scale - jnp.log(2 * scale)
+
+
+@jit
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Density at x."""
+    return lax.exp(logpdf(x, loc, scale))
+
+
+@jit
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Probability of values up to x."""
+    x, loc, scale = inexact("laplace.cdf", x, loc, scale)
+    z = (x - loc) / scale
+    tail = 0.5 * jnp.exp(-jnp.abs(z))
+    return jnp.where(z <= 0, tail, 1 - tail)

@@ -1,0 +1,70 @@
+"""The normal distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import meshrt.numpy as jnp
+from meshrt import lax
+from meshrt.jit import jit
+from meshrt.scipy.operands import inexact
+from meshrt.scipy.special.normal import log_ndtr, ndtr, ndtri
+
+__all__ = ["cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
+
+
+@jit
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of the density at x."""
+    x, loc, scale = inexact("norm.logpdf", x, loc, scale)
+    z = (x - loc) / scale
+    return -0.5 * z * z - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
+
+
+@jit
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Density at x."""
+    return lax.exp(logpdf(x, loc, scale))
+
+
+@jit
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Probability of values up to x."""
+    x, loc, scale = inexact("norm.cdf", x, loc, scale)
+    return ndtr((x - loc) / scale)
+
+
+@jit
+def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of `cdf`."""
+    x, loc, scale = inexact("norm.logcdf", x, loc, scale)
+    return log_ndtr((x - loc) / scale)
+
+
+@jit
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Probability of values above x, `1 - cdf`."""
+    x, loc, scale = inexact("norm.sf", x, loc, scale)
+    return ndtr((loc - x) / scale)
+
+
+@jit
+def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """Logarithm of `sf`."""
+    x, loc, scale = inexact("norm.logsf", x, loc, scale)
+    return log_ndtr((loc - x) / scale)
+
+
+@jit
+def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The value that is not exceeded with probability q, the inverse of `cdf`."""
+    q, loc, scale = inexact("norm.ppf", q, loc, scale)
+    return ndtri(q) * scale + loc
+
+
+@jit
+def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The value that is exceeded with probability q, the inverse of `sf`."""
+    q, loc, scale = inexact("norm.isf", q, loc, scale)
+    return loc - ndtri(q) * scale
