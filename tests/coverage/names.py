@@ -58,15 +58,18 @@ def _rows(module: str) -> Iterator[Row]:
 
 
 def _public(module: types.ModuleType) -> list[str]:
-    """The names that a module offers: no private ones, no modules and names that it imported for itself."""
+    """The names that a module offers: no private ones, no modules (those have rows of their own) and no names that it
+    imported for itself."""
     found = []
     for name in sorted(dir(module)):
         if name.startswith("_"):
             continue
         value = getattr(module, name)
-        if isinstance(value, types.ModuleType) and f"{module.__name__}.{name}" != value.__name__:
-            continue
-        if name == "annotations" or getattr(value, "__module__", "") in ("typing", "collections.abc", "functools"):
+        if (
+            isinstance(value, types.ModuleType)
+            or name == "annotations"
+            or getattr(value, "__module__", "") in ("typing", "collections.abc", "functools")
+        ):
             continue
         found.append(name)
     return found

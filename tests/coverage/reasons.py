@@ -18,13 +18,8 @@ MODULES = (
     "jax.experimental.custom_partitioning", "jax.experimental.xla_metadata",
 )  # fmt: skip
 
-OTHER_LOADER = "loads executables and programs of JAX's own formats; meshrt has `Compiled.save` and `stages.load`"
-TPU_ONLY = "starts JAX's own TPU environment"
-
 # module.name -> (kind, why)
 REASONS: dict[str, tuple[str, str]] = {
-    "jax.cloud_tpu_init": ("not planned", TPU_ONLY),
-    "jax.lib": ("not planned", "jaxlib's modules under JAX's name: use jaxlib"),
     "jax.jax2tf_associative_scan_reductions": ("not planned", "meshrt writes no TensorFlow programs"),
     "jax.make_mesh": ("equal", "and takes `dcn_axes=`, for several slices"),
     "jax.legacy_prng_key": ("not planned", "raw keys are an option of their functions, not a setting"),
