@@ -6,9 +6,11 @@ from typing import Any
 
 from meshrt import errors as _errors
 from meshrt.primitives.decomposition import eigh, qr, svd
+from meshrt.primitives.eig import eig
 from meshrt.primitives.linalg import cholesky, triangular_solve
+from meshrt.primitives.lu import lu
 
-__all__ = ["cholesky", "eigh", "qr", "svd", "triangular_solve"]
+__all__ = ["cholesky", "eig", "eigh", "lu", "qr", "svd", "triangular_solve"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ import numpy as _np
 from meshrt.core.operators import ArrayOperators as ndarray
 from meshrt.dtypes import finfo, iinfo, isdtype, issubdtype, promote_types
 from meshrt.dtypes import result_type as _result_type
-from meshrt.numpy import linalg
+from meshrt.numpy import fft, linalg
 from meshrt.numpy.methods import astype, attach_all
 from meshrt.numpy.names import missing
 from meshrt.numpy.scalar_types import SCALAR_TYPES
@@ -25,6 +25,8 @@ from meshrt.numpy.scalar_types import SCALAR_TYPES
 _ROOMS = (
     "arrays", "filled", "pointwise", "ufuncs", "indexing", "shapes", "creation", "reductions", "positions",
     "selection", "transcendental", "nan_reductions", "padding", "contractions", "sorting", "borders",
+    "divisors", "representation", "windows", "grids", "quantiles", "editing", "calculus", "histograms", "correlations",
+    "sets", "mapping", "polynomials", "universal", "files",
 )  # fmt: skip
 
 attach_all()
@@ -48,7 +50,7 @@ generic, number, integer, signedinteger, unsignedinteger = (
     _np.generic, _np.number, _np.integer, _np.signedinteger, _np.unsignedinteger,
 )  # fmt: skip
 inexact, floating, complexfloating, character = _np.inexact, _np.floating, _np.complexfloating, _np.character
-object_ = _np.object_
+object_, flexible, ComplexWarning = _np.object_, _np.flexible, _np.exceptions.ComplexWarning
 set_printoptions, get_printoptions, printoptions = _np.set_printoptions, _np.get_printoptions, _np.printoptions
 array_repr, array_str = _np.array_repr, _np.array_str
 
@@ -86,30 +88,14 @@ def iterable(y: Any) -> bool:
     return _operator.truth(_np.iterable(y))
 
 
-def save(file: Any, arr: Any, *args: Any, **kwargs: Any) -> None:
-    """Writes an array in NumPy's file format."""
-    _np.save(file, _np.asarray(arr), *args, **kwargs)
-
-
-def savez(file: Any, *args: Any, **kwargs: Any) -> None:
-    """Writes several arrays in NumPy's zip format."""
-    named: dict[str, Any] = {k: _np.asarray(v) for k, v in kwargs.items()}
-    _np.savez(file, *map(_np.asarray, args), **named)
-
-
-def load(file: Any, mmap_mode: Any = None, **kwargs: Any) -> Any:
-    """Reads an array, or a mapping of arrays, that :func:`save` or :func:`savez` wrote. Never unpickles."""
-    out = _np.load(file, mmap_mode, allow_pickle=False, **kwargs)
-    return globals()["asarray"](out) if isinstance(out, _np.ndarray) else out
-
-
 _public = _collect()
 globals().update(_public)
 _OTHER = (
     "ndarray", "finfo", "iinfo", "isdtype", "issubdtype", "promote_types", "result_type", "can_cast", "isscalar",
-    "iscomplexobj", "isrealobj", "iterable", "save", "savez", "load", "linalg", "astype", "newaxis", "pi", "e",
+    "iscomplexobj", "isrealobj", "iterable", "linalg", "fft", "astype", "newaxis", "pi", "e",
     "inf", "nan", "euler_gamma", "dtype", "generic", "number", "integer", "signedinteger", "unsignedinteger",
-    "inexact", "floating", "complexfloating", "character", "object_", "set_printoptions", "get_printoptions",
+    "inexact", "floating", "complexfloating", "character", "flexible", "object_", "ComplexWarning",
+    "set_printoptions", "get_printoptions",
     "printoptions",
 )  # fmt: skip
 __all__ = sorted({*_public, *_OTHER})  # noqa: PLE0605

@@ -15,7 +15,7 @@ from meshrt.core.trace import EvalTrace, Tracer, context
 from meshrt.core.types import aval_of
 from meshrt.lax.filled import constrained_to
 from meshrt.numpy import prims as el
-from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError
+from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, in_one_dtype, operand
 from meshrt.primitives.axis_types import constrained, is_explicit
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import expand_dims
@@ -58,6 +58,21 @@ def array(
     if ndmin > out.ndim:
         out = reshape_p.bind(out, new_sizes=(1,) * (ndmin - out.ndim) + out.shape)
     return placed(out, device, out_sharding)
+
+
+def operand_array(name: str, x: Any, position: int = 0) -> Any:
+    """Operand number ``position`` of the function ``name`` as an array; lists are refused."""
+    return x if isinstance(x, ArrayOperators) else asarray(operand(name, x, position))
+
+
+def promoted(name: str, *xs: Any) -> list[Any]:
+    """The operands of ``name`` as arrays of one dtype, whatever their shapes."""
+    return [asarray(x) for x in in_one_dtype(name, xs)]
+
+
+def promoted_inexact(name: str, *xs: Any) -> list[Any]:
+    """As :func:`promoted`; integers and bool become floating."""
+    return [asarray(x) for x in in_one_dtype(name, xs, inexact=True)]
 
 
 def placed(out: Any, device: Any, out_sharding: Any) -> Any:

@@ -14,8 +14,8 @@ from meshrt.numpy import reductions
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.creation import linspace
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape, operand
+from meshrt.numpy.quantiles import median
 from meshrt.numpy.shapes import flip, moveaxis, reshape, squeeze
-from meshrt.numpy.sorting import median
 from meshrt.transforms.vmap import vmap
 
 __all__ = ["pad"]

@@ -29,7 +29,7 @@ from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import asked, check_out_sharding
 
 __all__ = [
-    "cross", "diag", "diagflat", "diagonal", "dot", "einsum", "einsum_path", "fill_diagonal", "inner", "kron",
+    "cross", "diag", "diagflat", "diagonal", "dot", "einsum", "einsum_path", "inner", "kron",
     "matmul", "matvec", "outer", "tensordot", "trace", "vdot", "vecdot", "vecmat",
 ]  # fmt: skip
 
@@ -399,18 +399,3 @@ def diagflat(v: Any, k: int = 0) -> Any:
     """A matrix with the elements of ``v`` on diagonal ``k``."""
     (x,) = _operands("diagflat", v)
     return diag(reshape_p.bind(x, new_sizes=(x.size,)), k)
-
-
-def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
-    """A copy of the matrix ``a`` with ``val`` on the main diagonal; needs ``inplace=False``."""
-    if inplace:
-        raise errors.UnsupportedError("arrays cannot be written in place; use fill_diagonal(..., inplace=False)")
-    if wrap:
-        raise errors.UnsupportedError("fill_diagonal: wrap=True is not supported")
-    (x,) = _operands("fill_diagonal", a)
-    if x.ndim != 2:
-        raise errors.UnsupportedError(f"fill_diagonal is supported for matrices, got shape {x.shape}")
-    value = asarray(val, x.dtype)
-    if value.ndim:
-        value = diag(value)
-    return choose(eye(x.shape[0], x.shape[1], dtype=bool), value, x)

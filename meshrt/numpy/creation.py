@@ -24,12 +24,12 @@ from meshrt.numpy.operands import (
     static_int,
 )
 from meshrt.numpy.shapes import stack
-from meshrt.numpy.ufuncs import power
+from meshrt.numpy.ufuncs import multiply, power, sign, strong_scalar, true_divide
 from meshrt.primitives.reshape import expand_dims, iota_p
 
 __all__ = [
-    "arange", "eye", "fromfunction", "identity", "indices", "linspace", "logspace", "meshgrid", "tri", "tril",
-    "tril_indices", "triu", "triu_indices", "vander",
+    "arange", "eye", "fromfunction", "geomspace", "identity", "indices", "linspace", "logspace", "meshgrid", "tri",
+    "tril", "tril_indices", "triu", "triu_indices", "vander",
 ]  # fmt: skip
 
 
@@ -141,6 +141,24 @@ def logspace(
     exponents = linspace(start, stop, num, endpoint, axis=axis)
     dtype = exponents.dtype if dtype is None else dtypes.check_user_dtype(dtype, "logspace")
     return el.convert_element_type(power(base, exponents), dtype)
+
+
+def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
+    """``num`` values from ``start`` to ``stop`` with the same quotient of neighbours; both lie on one side of zero."""
+    start, stop = asarray(operand("geomspace", start)), asarray(operand("geomspace", stop, 1))
+    if dtype is None:
+        dtype = dtypes.to_inexact_dtype(dtypes.result_type(start, stop))
+    else:
+        dtype = dtypes.check_user_dtype(dtype, "geomspace")
+    work = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(dtype))
+    start, stop = el.convert_element_type(start, work), el.convert_element_type(stop, work)
+    side = sign(start)
+    axis = canonical_axis(axis, max(start.ndim, stop.ndim) + 1, "geomspace")
+    scale = strong_scalar(start, 1 / np.log(10))
+    exponents = (el.mul_p.bind(el.log_p.bind(true_divide(x, side)), scale) for x in (start, stop))
+    out = multiply(side, logspace(*exponents, num, endpoint, dtype=work))
+    order = (*range(1, axis + 1), 0, *range(axis + 1, out.ndim))
+    return el.convert_element_type(lax.transpose(out, order), dtype)
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:

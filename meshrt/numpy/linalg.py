@@ -1,4 +1,4 @@
-"""Linear algebra that needs no decompositions. The rest of ``numpy.linalg`` is not here yet."""
+"""Linear algebra: products and norms here, linear systems in `systems`, decompositions in `spectra`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,34 @@ import numpy as np
 from meshrt import errors
 from meshrt.numpy import contractions, reductions
 from meshrt.numpy import prims as el
-from meshrt.numpy.arrays import asarray
+from meshrt.numpy.arrays import asarray, operand_array
+from meshrt.numpy.choose import choose
 from meshrt.numpy.contractions import einsum, matmul, tensordot, vecdot
 from meshrt.numpy.creation import eye
 from meshrt.numpy.names import missing
-from meshrt.numpy.operands import ShapeError, canonical_axes, promote_inexact
-from meshrt.numpy.shapes import broadcast_to, matrix_transpose
+from meshrt.numpy.operands import ShapeError, canonical_axes, promote_inexact, static_int
+from meshrt.numpy.shapes import broadcast_to, expand_dims, matrix_transpose, moveaxis
+from meshrt.numpy.spectra import (
+    cholesky,
+    eig,
+    eigh,
+    eigvals,
+    eigvalsh,
+    lstsq,
+    matrix_rank,
+    pinv,
+    qr,
+    svd,
+    svdvals,
+)
+from meshrt.numpy.systems import det, inv, slogdet, solve, tensorinv, tensorsolve
 from meshrt.numpy.ufuncs import abs as absolute
-from meshrt.numpy.ufuncs import not_equal, power, real, sqrt
+from meshrt.numpy.ufuncs import isnan, logical_and, logical_not, not_equal, power, real, sqrt
 
 __all__ = [
-    "cross", "diagonal", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "multi_dot", "norm", "outer",
-    "tensordot", "trace", "vecdot", "vector_norm",
+    "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul",
+    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
+    "slogdet", "solve", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -90,7 +106,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     if ord == 1:
         return reductions.sum(size, axis, keepdims=keepdims)
     if isinstance(ord, str):
-        raise errors.ArgumentTypeError(f"norm: order {ord!r} is not one for vectors")
+        raise errors.ArgumentValueError(f"norm: order {ord!r} is not one for vectors")
     return power(reductions.sum(power(size, ord), axis, keepdims=keepdims), 1.0 / ord)
 
 
@@ -101,31 +117,65 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
 
 
 def _matrix_norm(x: Any, axes: tuple[int, ...], ord: Any, keepdims: bool) -> Any:
-    if ord == "fro":
+    if ord in ("f", "fro"):
         return _euclidean(x, axes, keepdims)
+    if ord in ("nuc", 2, -2):
+        return _spectral_norm(x, axes, ord, keepdims)
     if ord not in (1, -1, np.inf, -np.inf):
-        raise errors.UnsupportedError(
-            f"matrix norm of order {ord!r} needs singular values, which are not supported yet"
+        raise errors.ArgumentValueError(
+            f"norm: order {ord!r} is not one for matrices; those are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf"
         )
     row, column = axes
     over, rest = (row, column) if ord in (1, -1) else (column, row)
     sums = reductions.sum(absolute(x), over, keepdims=True)
-    extreme = reductions.max if ord > 0 else reductions.min
-    out = extreme(sums, rest, keepdims=True)
+    if ord > 0:
+        out = reductions.max(sums, rest, keepdims=True, initial=0)
+    else:
+        out = reductions.min(sums, rest, keepdims=True)
     return out if keepdims else reductions.sum(out, axes)
 
 
+def _spectral_norm(x: Any, axes: tuple[int, ...], ord: Any, keepdims: bool) -> Any:
+    """A norm that singular values make: the largest, the smallest, or their sum."""
+    s = svdvals(moveaxis(x, axes, (-2, -1)))
+    if ord == "nuc":
+        out = reductions.sum(s, -1)
+    else:
+        out = reductions.max(s, -1, initial=0) if ord == 2 else reductions.min(s, -1)
+    return expand_dims(out, axes) if keepdims else out
+
+
+def cond(x: Any, p: Any = None) -> Any:
+    """The condition numbers of matrices: the norm of order ``p`` times that of the inverse; infinite for singular ones.
+
+    Orders None, 2 and -2 are quotients of singular values, for which matrices need not be square.
+    """
+    x = operand_array("cond", x)
+    if x.ndim < 2 or 0 in x.shape[-2:]:
+        raise ShapeError(f"cond needs matrices that are not empty, got shape {x.shape}")
+    if p in (None, 2, -2):
+        s = svdvals(x)
+        if p != -2:
+            return s[..., 0] / s[..., -1]
+        out = s[..., -1] / s[..., 0]
+    else:
+        if x.shape[-1] != x.shape[-2]:
+            raise ShapeError(f"cond of order {p!r} needs square matrices, got shape {x.shape}")
+        out = norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
+    unknown = logical_and(isnan(out), logical_not(reductions.any(isnan(x), (-2, -1))))
+    return choose(unknown, np.inf, out)
+
+
 def matrix_power(a: Any, n: int) -> Any:
-    """The n-th power of square matrices, n >= 0, by squaring."""
-    x = asarray(promote_inexact("matrix_power", a)[0]) if n < 0 else asarray(a)
+    """The n-th power of square matrices by squaring; a negative one is a power of the inverse."""
+    x = operand_array("matrix_power", a)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise ShapeError(f"matrix_power needs square matrices, got shape {x.shape}")
-    if n < 0:
-        raise errors.UnsupportedError(
-            "matrix_power with a negative exponent needs an inverse, which is not supported yet"
-        )
+        raise errors.ArgumentTypeError(f"matrix_power needs square matrices of two dimensions, got shape {x.shape}")
+    n = static_int(n, "matrix_power: n")
     if n == 0:
         return broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape)
+    if n < 0:
+        x, n = inv(x), -n
     result = None
     while n:
         if n & 1:

@@ -248,6 +248,14 @@ def _clip(self: ArrayOperators, min: Any = None, max: Any = None) -> Any:
     return selection.clip(self, min, max)
 
 
+def _compress(
+    self: ArrayOperators, condition: Any, axis: int | None = None, *, out: None = None, size: int | None = None,
+    fill_value: Any = 0,
+) -> Any:  # fmt: skip
+    """The positions along ``axis`` where ``condition`` is true."""
+    return positions.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
+
+
 def _choose_getitem(self: ArrayOperators, index: Any) -> Any:
     return indexing.getitem(self, index)
 
@@ -307,7 +315,7 @@ def attach_all() -> None:
         "astype": _astype, "reshape": _reshape, "transpose": _transpose, "view": _view, "item": _item,
         "tolist": lambda self: np.asarray(self).tolist(), "flatten": _flatten, "swapaxes": _swapaxes, "clip": _clip,
         "argsort": _argsort, "to_device": _to_device, "tobytes": _tobytes, "__array_namespace__": _namespace,
-        "compress": lambda self, condition, axis=None: positions.compress(condition, self, axis),
+        "compress": _compress,
         "T": property(shapes.transpose), "mT": property(_matrix_transpose),
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
     }  # fmt: skip

@@ -17,6 +17,7 @@ from meshrt.numpy.reductions import (
     argmax,
     argmin,
     boolean_mask,
+    cumprod,
     cumsum,
     max,
     mean,
@@ -30,6 +31,7 @@ from meshrt.numpy.reductions import (
 __all__ = [
     "nanargmax",
     "nanargmin",
+    "nancumprod",
     "nancumsum",
     "nanmax",
     "nanmean",
@@ -140,23 +142,28 @@ def nanmean(
 
 def nanvar(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, where: Any =
-    None,
+    None, mean: Any = None,
 ) -> Any:  # fmt: skip
     """The variance over ``axis`` of elements that are not NaN."""
     unsupported_argument("nanvar", "out", out)
     if not _inexact(a):
-        return var(a, axis, dtype, ddof=ddof, keepdims=keepdims, where=where)
+        return var(a, axis, dtype, ddof=ddof, keepdims=keepdims, where=where, mean=mean)
     x, valid = _nan_replaced("nanvar", a, 0)
     valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(boolean_mask("nanvar", where), x.shape))
-    return var(x, axis, dtype, ddof=ddof, keepdims=keepdims, where=valid)
+    return var(x, axis, dtype, ddof=ddof, keepdims=keepdims, where=valid, mean=mean)
 
 
 def nanstd(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, where: Any =
-    None,
+    None, mean: Any = None,
 ) -> Any:  # fmt: skip
     """The standard deviation over ``axis`` of elements that are not NaN."""
-    return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, where))
+    return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, where, mean))
+
+
+def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+    """As :func:`cumprod`, NaN counting as 1."""
+    return cumprod(_nan_replaced("nancumprod", a, 1)[0], axis, dtype, out)
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:

@@ -39,6 +39,7 @@ __all__ = [
     "canonical_axis",
     "cast",
     "common_shape",
+    "in_one_dtype",
     "is_array",
     "operand",
     "pairwise",
@@ -166,6 +167,11 @@ def _promote_dtypes(name: str, args: Sequence[Any], adjust: Any) -> list[Any]:
     if adjust is not None:
         dtype = adjust(dtype)
     return [cast(x, a, dtype, weak) for x, a in zip(args, avals)]
+
+
+def in_one_dtype(name: str, args: Sequence[Any], inexact: bool = False) -> list[Any]:
+    """The operands with one dtype, whatever their shapes; ``inexact`` makes integers and bool floating."""
+    return _promote_dtypes(name, args, _inexact if inexact else None)
 
 
 def promote(name: str, *args: Any) -> list[Any]:

@@ -13,12 +13,11 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
-from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
-from meshrt.numpy.arrays import asarray
+from meshrt.numpy.arrays import asarray, operand_array
 from meshrt.numpy.choose import choose
 from meshrt.numpy.filled import full
 from meshrt.numpy.operands import (
@@ -27,7 +26,6 @@ from meshrt.numpy.operands import (
     broadcast_to_shape,
     canonical_axes,
     canonical_axis,
-    operand,
     promote_inexact,
     to_dtype,
     unsupported_argument,
@@ -41,10 +39,6 @@ __all__ = [
     "cumulative_prod", "cumulative_sum", "diff", "max", "mean", "min", "prod", "ptp", "std",
     "sum", "var",
 ]  # fmt: skip
-
-
-def operand_array(name: str, x: Any) -> Any:
-    return x if isinstance(x, ArrayOperators) else asarray(operand(name, x))
 
 
 _HALF = frozenset([np.dtype("float16"), np.dtype(dtypes.bfloat16)])
@@ -89,7 +83,7 @@ def keep_dimensions(out: Any, shape: tuple[int, ...], axes: tuple[int, ...], kee
     return reshape_p.bind(out, new_sizes=tuple(1 if i in axes else n for i, n in enumerate(shape)))
 
 
-def _reduce(
+def reduce_with(
     name: str, p: Primitive, x: Any, axis: Any, keepdims: bool, initial: Any, where: Any,
     combine: Callable[..., Any] | None, identity: Callable[[Any], Any],
 ) -> Any:  # fmt: skip
@@ -127,7 +121,7 @@ def _accumulate(
     if work == np.bool_:
         p, combine = (rd.reduce_or_p, el.or_p.bind) if identity == 0 else (rd.reduce_and_p, el.and_p.bind)
     x = to_dtype(x, work)
-    out = _reduce(name, p, x, axis, keepdims, initial, where, combine, lambda d: identity)
+    out = reduce_with(name, p, x, axis, keepdims, initial, where, combine, lambda d: identity)
     return to_dtype(out, result)
 
 
@@ -181,7 +175,7 @@ def _extreme(
             if empty:
                 raise ShapeError(f"{name} of an array of shape {x.shape} has nothing to reduce along {empty}")
         x = to_dtype(x, x.dtype)
-        return _reduce(name, p, x, axis, keepdims, initial, where, combine, identity)
+        return reduce_with(name, p, x, axis, keepdims, initial, where, combine, identity)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
@@ -203,7 +197,7 @@ def _truth(name: str, p: Primitive, identity: bool, doc: str) -> Callable[..., A
         if x.dtype.kind == "c":
             x = real(x)
         x = el.convert_element_type(x, np.dtype(bool))
-        return _reduce(name, p, x, axis, keepdims, None, where, None, lambda d: identity)
+        return reduce_with(name, p, x, axis, keepdims, None, where, None, lambda d: identity)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc

@@ -193,7 +193,9 @@ def transpose(a: Any, axes: Any = None) -> Any:
     return x if order == tuple(range(x.ndim)) else transpose_p.bind(x, permutation=order)
 
 
-permute_dims = transpose
+def permute_dims(a: Any, /, axes: Any) -> Any:
+    """As :func:`transpose`, all axes given."""
+    return transpose(a, axes)
 
 
 def matrix_transpose(x: Any, /) -> Any:
@@ -458,6 +460,8 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
         return _delete_distinct(x, ravel(obj), axis)
     if not isinstance(obj, slice):
         obj = np.asarray(operand("delete", obj, 1))
+        if obj.dtype.kind not in "biu":
+            raise errors.ArgumentValueError(f"delete: positions must be integers or booleans, got dtype {obj.dtype}")
         outside = obj[(obj < -n) | (obj >= n)] if obj.dtype != bool else obj[:0]
         if outside.size:
             raise AxisError(f"delete: index {outside.flat[0]} is out of bounds for axis {axis} with size {n}")

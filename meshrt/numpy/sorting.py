@@ -14,20 +14,15 @@ from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
-from meshrt.numpy.indexing import take, take_along_axis
+from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import (
     ShapeError,
-    canonical_axes,
     canonical_axis,
     operand,
-    promote_inexact,
-    unsupported_argument,
 )
-from meshrt.numpy.reductions import any as any_
-from meshrt.numpy.reductions import sum as total
 from meshrt.primitives.reshape import iota_p
 
-__all__ = ["argsort", "lexsort", "median", "nanmedian", "partition", "searchsorted", "sort", "top_k"]
+__all__ = ["argpartition", "argsort", "lexsort", "partition", "searchsorted", "sort", "sort_complex", "top_k"]
 
 
 def _prepared(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[Any, int]:
@@ -68,17 +63,47 @@ def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
     arrays = [asarray(operand("lexsort", k, i)) for i, k in enumerate(keys)]
     if not arrays:
         raise errors.ArgumentTypeError("lexsort needs at least one key")
+    if len({k.shape for k in arrays}) > 1:
+        raise ShapeError(f"lexsort: all keys must have one shape, got {', '.join(str(k.shape) for k in arrays)}")
+    if arrays[0].ndim == 0:
+        return lax.full((), 0, dtypes.default_int_dtype())
     axis = canonical_axis(axis, arrays[0].ndim, "lexsort")
     kind = aval_of(arrays[0])
     positions = iota_p.bind(dtype=dtypes.default_int_dtype(), shape=kind.shape, dimension=axis, **declared(kind, ()))
     return lax.sort((*arrays[::-1], positions), dimension=axis, num_keys=len(arrays))[-1]
 
 
+def _at_kth(name: str, a: Any, kth: int, axis: int) -> tuple[Any, int, int]:
+    x = asarray(operand(name, a))
+    if dtypes.issubdtype(x.dtype, np.complexfloating):
+        raise errors.UnsupportedError(f"{name} of complex numbers is not supported, got dtype {x.dtype}; use sort")
+    axis = canonical_axis(axis, x.ndim, name)
+    return x, canonical_axis(kth, x.shape[axis], f"{name}: kth") + 1, axis
+
+
 def partition(a: Any, kth: int, axis: int = -1) -> Any:
-    """An array in which position ``kth`` along ``axis`` holds what sorting puts there: the sorted array."""
-    x = asarray(operand("partition", a))
-    canonical_axis(kth, x.shape[canonical_axis(axis, x.ndim, "partition")], "partition: kth")
-    return sort(x, axis)
+    """``a`` rearranged so that position ``kth`` along ``axis`` holds what sorting puts there, no larger elements
+    before it and no smaller ones behind it."""
+    x, cut, axis = _at_kth("partition", a, kth, axis)
+    ordered, size = lax.sort(x, dimension=axis), x.shape[axis]
+    below = lax.slice_in_dim(ordered, 0, cut, axis=axis)
+    above = lax.rev(lax.slice_in_dim(ordered, cut, size, axis=axis), (axis,))
+    return lax.concatenate([below, above], axis)
+
+
+def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
+    """Positions whose elements are those of :func:`partition` up to ``kth``, and behind it in the order of ``a``."""
+    x, cut, axis = _at_kth("argpartition", a, kth, axis)
+    positions, size = argsort(x, axis, dtype=np.int32), x.shape[axis]
+    below = lax.slice_in_dim(positions, 0, cut, axis=axis)
+    above = lax.sort(lax.slice_in_dim(positions, cut, size, axis=axis), dimension=axis)
+    return lax.concatenate([below, above], axis)
+
+
+def sort_complex(a: Any) -> Any:
+    """``a`` sorted along its last dimension, by real, then imaginary part, as complex numbers."""
+    x = lax.sort(asarray(operand("sort_complex", a)))
+    return lax.convert_element_type(x, dtypes.to_complex_dtype(x.dtype))
 
 
 def top_k(a: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
@@ -129,47 +154,3 @@ def _binary_search(a: Any, v: Any, side: str) -> Any:
         low = choose(up, el.add(middle, 1), low)
         high = choose(down, middle, high)
     return low
-
-
-def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
-    """The middle value over ``axis``, or the mean of the two middle ones; NaN if there is one."""
-    x, shape, axes, n = _middle_input("median", a, axis, out)
-    ordered = lax.sort(x, dimension=x.ndim - 1)
-    lo, hi = (n - 1) // 2, n // 2
-    middle = el.add(el.mul(ordered[..., lo], 0.5), el.mul(ordered[..., hi], 0.5))
-    middle = choose(any_(el.ne_p.bind(x, x), -1), np.asarray(np.nan, x.dtype)[()], middle)
-    return _with_kept(middle, shape, axes, keepdims)
-
-
-def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
-    """The middle value over ``axis`` of elements that are not NaN."""
-    x, shape, axes, _ = _middle_input("nanmedian", a, axis, out)
-    x = lax.convert_element_type(x, x.dtype)  # not weak any more
-    ordered = lax.sort(x, dimension=x.ndim - 1)  # NaN come last
-    count = total(el.eq_p.bind(x, x), -1, np.int32, keepdims=True)
-    lo = el.max_p.bind(el.div(el.sub(count, 1), 2), np.int32(0))
-    hi = el.div(count, 2)
-    low, high = (
-        take_along_axis(ordered, i, -1, mode="clip") for i in (lo, el.min_p.bind(hi, np.int32(x.shape[-1] - 1)))
-    )
-    middle = reshape_p.bind(el.add(el.mul(low, 0.5), el.mul(high, 0.5)), new_sizes=x.shape[:-1])
-    return _with_kept(middle, shape, axes, keepdims)
-
-
-def _middle_input(name: str, a: Any, axis: Any, out: Any) -> tuple:
-    """The operand with the reduced dimensions merged into a last one."""
-    unsupported_argument(name, "out", out)
-    x = asarray(promote_inexact(name, a)[0])
-    shape, axes = x.shape, canonical_axes(axis, x.ndim, name)
-    kept = [i for i in range(x.ndim) if i not in axes]
-    x = lax.transpose(x, (*kept, *axes))
-    n = int(np.prod([shape[i] for i in axes], dtype=int))
-    if n == 0:
-        raise ShapeError(f"{name} of an array of shape {shape} has nothing to choose from")
-    return reshape_p.bind(x, new_sizes=(*(shape[i] for i in kept), n)), shape, axes, n
-
-
-def _with_kept(x: Any, shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> Any:
-    if not keepdims:
-        return x
-    return reshape_p.bind(x, new_sizes=tuple(1 if i in axes else n for i, n in enumerate(shape)))

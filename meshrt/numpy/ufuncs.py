@@ -25,6 +25,7 @@ from meshrt.numpy.operands import (
     promote_numeric,
     promote_pair,
     scalar_like,
+    unsupported_argument,
 )
 from meshrt.numpy.pointwise import (  # noqa: F401
     acos,
@@ -82,8 +83,8 @@ from meshrt.numpy.pointwise import (  # noqa: F401
 __all__ = [
     "abs", "absolute", "bitwise_count", "bitwise_invert", "bitwise_not", "ceil", "conj", "conjugate",
     "copysign", "divmod", "fabs", "floor", "floor_divide", "fmax", "fmin", "fmod", "imag", "invert",
-    "isfinite", "isinf", "isnan", "isneginf", "isposinf", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "mod", "modf", "negative", "positive", "pow", "power", "real", "reciprocal",
+    "iscomplex", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "mod", "modf", "negative", "positive", "pow", "power", "real", "reciprocal",
     "remainder", "rint", "sign", "signbit", "square", "trunc",
 ]  # fmt: skip
 
@@ -180,7 +181,7 @@ ceil = _rounding("ceil", el.ceil_p, "Smallest integer not below x")
 
 
 @at_once(1)
-def trunc(x: Any, /) -> Any:
+def trunc(x: Any) -> Any:
     """x rounded towards zero, elementwise."""
     x = asarray(operand("trunc", x))
     if x.dtype.kind in "biu" or dtypes.issubdtype(x.dtype, np.integer):
@@ -203,8 +204,9 @@ def rint(x: Any, /) -> Any:
     return el.round_p.bind(x, rounding_method=1)
 
 
-def modf(x: Any, /) -> Any:
+def modf(x: Any, /, out: None = None) -> Any:
     """(fraction, whole part) of x, elementwise."""
+    unsupported_argument("modf", "out", out)
     (x,) = promote_inexact("modf", x)
     whole = trunc(x)
     return el.sub_p.bind(x, whole), whole
@@ -361,6 +363,18 @@ def imag(x: Any, /) -> Any:
     return el.imag_p.bind(x) if x.dtype.kind == "c" else full_like(x, 0)
 
 
+def iscomplex(x: Any) -> Any:
+    """Whether the imaginary part is not zero, elementwise."""
+    part = imag(x)
+    return el.ne_p.bind(part, scalar_like(part, 0))
+
+
+def isreal(x: Any) -> Any:
+    """Whether the imaginary part is zero, elementwise."""
+    part = imag(x)
+    return el.eq_p.bind(part, scalar_like(part, 0))
+
+
 def conjugate(x: Any, /) -> Any:
     """Complex conjugate, elementwise."""
     x = asarray(operand("conjugate", x))
@@ -445,14 +459,16 @@ def isinf(x: Any, /) -> Any:
 
 
 @at_once(1)
-def isposinf(x: Any, /) -> Any:
+def isposinf(x: Any, /, out: None = None) -> Any:
     """Whether x is +infinity, elementwise."""
+    unsupported_argument("isposinf", "out", out)
     return _is_infinite(asarray(operand("isposinf", x)), lambda v: v, np.inf)
 
 
 @at_once(1)
-def isneginf(x: Any, /) -> Any:
+def isneginf(x: Any, /, out: None = None) -> Any:
     """Whether x is -infinity, elementwise."""
+    unsupported_argument("isneginf", "out", out)
     return _is_infinite(asarray(operand("isneginf", x)), lambda v: v, -np.inf)
 
 
@@ -464,12 +480,12 @@ def _is_infinite(x: Any, prepare: Callable[[Any], Any], infinity: float) -> Any:
 
 
 @at_once(2)
-def fmax(x: Any, y: Any, /) -> Any:
+def fmax(x1: Any, x2: Any) -> Any:
     """The larger of two values, ignoring NaN, elementwise."""
-    return choose(logical_or(greater(x, y), isnan(y)), x, y)
+    return choose(logical_or(greater(x1, x2), isnan(x2)), x1, x2)
 
 
 @at_once(2)
-def fmin(x: Any, y: Any, /) -> Any:
+def fmin(x1: Any, x2: Any) -> Any:
     """The smaller of two values, ignoring NaN, elementwise."""
-    return choose(logical_or(less(x, y), isnan(y)), x, y)
+    return choose(logical_or(less(x1, x2), isnan(x2)), x1, x2)

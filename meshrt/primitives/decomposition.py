@@ -7,117 +7,42 @@ and singular values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors
-from meshrt.core.basic.shapes import broadcast_in_dim, i64_array, move_dim, reduce_sum_p
+from meshrt import errors
+from meshrt.core.basic.shapes import broadcast_in_dim, i64_array, reduce_sum_p, zeros
 from meshrt.core.explicit import matrices
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
+from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.lapack import (
+    INFO,
+    batch_leading,
+    call_kernel,
+    check_matrix,
+    nan_unless_ok,
+    real_dtype,
+    slice_matrix,
+    write_eye,
+)
 from meshrt.primitives.linalg import adjoint, check_square, matmul, matrix_transpose, triangle, triangular_solve
+from meshrt.primitives.lu import lu, lu_solve
 from meshrt.primitives.reshape import broadcasted_iota
-from meshrt.runtime.jaxlib_api import lapack_kernel
-
-_INFO = np.dtype(np.int32)
-
-
-def _real(dtype: Any) -> np.dtype:
-    return np.empty((), dtype).real.dtype
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Calls of LAPACK
-
-
-def _layout(aval: ShapedArray, matrices: bool) -> str:
-    """Matrices in column-major order, batches outside."""
-    order = list(range(aval.ndim - 1, -1, -1))
-    if matrices:
-        order[0], order[1] = order[1], order[0]
-    return f"dense<{order}> : tensor<{aval.ndim}xindex>" if order else "dense<> : tensor<0xindex>"
-
-
-def _lapack(
-    ctx: LoweringContext,
-    name: str,
-    operands: Sequence[Any],
-    avals: Sequence[ShapedArray],
-    outs: Sequence[ShapedArray],
-    **config: str,
-) -> tuple[Any, ...]:
-    """Calls a kernel; arrays with more dimensions than the batch has by two are matrices."""
-    if ctx.module.platform != "cpu":
-        raise errors.UnsupportedError(
-            f"{name} is computed by LAPACK, on CPU only, not on {ctx.module.platform}; compute it under "
-            "meshrt.default_device(meshrt.devices('cpu')[0])"
-        )
-    rank = avals[0].ndim
-    layouts = [", ".join(_layout(a, a.ndim == rank) for a in group) for group in (avals, outs)]
-    settings = ", ".join(f"{k} = {ord(v)} : ui8" for k, v in config.items())
-    attrs = (
-        f"api_version = 4 : i32, backend_config = {{{settings}}}, "
-        f'call_target_name = "{lapack_kernel(name, avals[0].dtype)}", '
-        f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}]"
-    )
-    return ctx.ops("stablehlo.custom_call", operands, outs, attrs)
-
-
-def _nan_unless_ok(
-    ctx: LoweringContext, info: Any, batch: tuple[int, ...], results: Sequence[Any], outs: Sequence[ShapedArray]
-) -> list[Any]:
-    """NaN in the elements of the batch that did not converge."""
-    flag = ShapedArray(batch, np.dtype(bool))
-    attrs = (
-        "comparison_direction = #stablehlo<comparison_direction EQ>, compare_type = #stablehlo<comparison_type SIGNED>"
-    )
-    ok = ctx.op("stablehlo.compare", [info, ctx.full(0, ShapedArray(batch, _INFO))], flag, attrs)
-    guarded = []
-    for ref, aval in zip(results, outs):
-        mask = ctx.broadcast(ok, flag, ShapedArray(aval.shape, flag.dtype), range(len(batch)))
-        nan = complex(np.nan, np.nan) if aval.dtype.kind == "c" else np.nan
-        guarded.append(ctx.op("stablehlo.select", [mask, ref, ctx.full(nan, aval.strong())], aval))
-    return guarded
-
-
-def _check_matrix(name: str, x: ShapedArray) -> None:
-    if x.is_key or x.ndim < 2 or not dtypes.issubdtype(x.dtype, np.inexact) or _real(x.dtype).itemsize < 4:
-        raise errors.ArgumentTypeError(
-            f"{name} needs matrices of single or double precision in the last two dimensions, but got {x.str_short()}"
-        )
-
-
-def _batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
-    def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
-        outs = get().bind(move_dim(args[0], dims[0], 0), **params)
-        return outs, [0] * len(outs)
-
-    return batch
-
-
-def _slice_matrix(ctx: LoweringContext, ref: Any, aval: ShapedArray, rows: int, columns: int) -> Any:
-    if aval.shape[-2:] == (rows, columns):
-        return ref
-    out = ShapedArray((*aval.shape[:-2], rows, columns), aval.dtype)
-    attrs = (
-        f"start_indices = {i64_array([0] * aval.ndim)}, limit_indices = {i64_array(out.shape)}, "
-        f"strides = {i64_array([1] * aval.ndim)}"
-    )
-    return ctx.op("stablehlo.slice", [ref], out, attrs)
-
+from meshrt.primitives.slice import slice_in_dim
 
 # ----------------------------------------------------------------------------------------------------------
 # QR
 
 
 def _qr_infer(x: ShapedArray, *, full_matrices: bool) -> Any:
-    _check_matrix("qr", x)
+    check_matrix("qr", x)
     (*batch, m, n) = x.shape
     k = m if full_matrices else min(m, n)
     return [ShapedArray(shape, x.dtype, x.weak_type) for shape in ((*batch, m, k), (*batch, k, n))]
@@ -126,23 +51,23 @@ def _qr_infer(x: ShapedArray, *, full_matrices: bool) -> Any:
 def _qr_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     aval, (q_aval, r_aval) = eqn.invars[0].aval.strong(), [v.aval for v in eqn.outvars]
     (*batch, m, n), k = aval.shape, q_aval.shape[-1]
-    if not aval.size:
-        raise errors.UnsupportedError(f"qr of an empty matrix {aval.str_short()} is not available")
+    if not m or not n:
+        return [write_eye(ctx, q_aval), ctx.full(0, r_aval.strong())]
     tau = ShapedArray((*batch, min(m, n)), aval.dtype)
-    packed, taus = _lapack(ctx, "geqrf", [x], [aval], [aval, tau])
-    reflectors = _slice_matrix(ctx, packed, aval, m, min(k, n))
+    packed, taus = call_kernel(ctx, "geqrf", [x], [aval], [aval, tau])
+    reflectors = slice_matrix(ctx, packed, aval, m, min(k, n))
     if k > n:
         high = [0] * (aval.ndim - 1) + [k - n]
         zeros = i64_array([0] * aval.ndim)
         attrs = f"edge_padding_low = {zeros}, edge_padding_high = {i64_array(high)}, interior_padding = {zeros}"
         reflectors = ctx.op("stablehlo.pad", [reflectors, ctx.scalar(0, aval.dtype)], q_aval, attrs)
     kernel = "ungqr" if aval.dtype.kind == "c" else "orgqr"
-    (q,) = _lapack(ctx, kernel, [reflectors, taus], [q_aval, tau], [q_aval])
-    return [q, _upper(ctx, _slice_matrix(ctx, packed, aval, k, n), r_aval)]
+    (q,) = call_kernel(ctx, kernel, [reflectors, taus], [q_aval, tau], [q_aval])
+    return [q, _upper(ctx, slice_matrix(ctx, packed, aval, k, n), r_aval)]
 
 
 def _upper(ctx: LoweringContext, ref: Any, aval: ShapedArray) -> Any:
-    index, flag = ShapedArray(aval.shape, _INFO), ShapedArray(aval.shape, np.dtype(bool))
+    index, flag = ShapedArray(aval.shape, INFO), ShapedArray(aval.shape, np.dtype(bool))
     rows, columns = (ctx.op("stablehlo.iota", [], index, f"iota_dimension = {aval.ndim - d} : i64") for d in (2, 1))
     attrs = (
         "comparison_direction = #stablehlo<comparison_direction LE>, compare_type = #stablehlo<comparison_type SIGNED>"
@@ -157,20 +82,52 @@ def _qr_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, full_matrices: b
     if t is None:
         return [q, r], [None, None]
     m, n = aval_of(x).shape[-2:]
-    if m < n or (full_matrices and m != n):
-        raise errors.UnsupportedError(
-            f"the derivative of qr is available for matrices with at least as many rows as columns and "
-            f"full_matrices=False, not for {aval_of(x).str_short()} with full_matrices={full_matrices}"
-        )
+    if m < n:
+        dq, left = _thin_qr_jvp(q, _part(r, 0, m, -1), _part(t, 0, m, -1))
+        right = ew.add_p.bind(matmul(adjoint(dq), _part(x, m, n, -1)), matmul(adjoint(q), _part(t, m, n, -1)))
+        return [q, r], [dq, concatenate([left, right], aval_of(r).ndim - 1)]
+    if not full_matrices or m == n:
+        return [q, r], list(_thin_qr_jvp(q, r, t))
+    dq, dr = _thin_qr_jvp(_part(q, 0, n, -1), _part(r, 0, n, -2), t)
+    below = zeros(ShapedArray((*aval_of(r).shape[:-2], m - n, n), aval_of(r).dtype))
+    rest = _completing_jvp(q, dq)
+    last = aval_of(q).ndim - 1
+    return [q, r], [concatenate([dq, rest], last), concatenate([dr, below], last - 1)]
+
+
+def _part(x: Any, start: int, stop: int, axis: int) -> Any:
+    return slice_in_dim(x, start, stop, axis=aval_of(x).ndim + axis)
+
+
+def _thin_qr_jvp(q: Any, r: Any, t: Any) -> tuple[Any, Any]:
+    """The tangents of q [m, n] and of square r, for m >= n."""
     scaled = triangular_solve(r, t)  # dx r^-1
     inner = matmul(adjoint(q), scaled)
     below = triangle(inner, True, -1)
     rotation = ew.sub_p.bind(below, adjoint(below))
-    if aval_of(x).dtype.kind == "c":
+    if aval_of(q).dtype.kind == "c":
         imaginary = ew.complex(None, ew.imag_p.bind(_diagonal_part(inner)))
         rotation = ew.add_p.bind(rotation, imaginary)
     dq = ew.add_p.bind(matmul(q, ew.sub_p.bind(rotation, inner)), scaled)
-    return [q, r], [dq, matmul(ew.sub_p.bind(inner, rotation), r)]
+    return dq, matmul(ew.sub_p.bind(inner, rotation), r)
+
+
+def _completing_jvp(q: Any, dq: Any) -> Any:
+    """The tangent of the columns of square q behind the first n, whose tangent is `dq`.
+
+    They are what products of n reflections make of the identity, 1 - v t v^H, so that the blocks of q below the first n
+    rows are z = v2 v1^-1 times those above: q[n:, :n] = z (q[:n, :n] - 1), and z holds all that is free.
+    """
+    n = aval_of(dq).shape[-1]
+    m = aval_of(q).shape[-1]
+    first, rest = _part(q, 0, n, -1), _part(q, n, m, -1)
+    top, bottom = _part(first, 0, n, -2), _part(first, n, m, -2)
+    factors, _, permutation = lu(ew.sub_p.bind(top, _eye(aval_of(top))))
+    z_adjoint = lu_solve(factors, permutation, adjoint(bottom), trans=2)
+    z = adjoint(z_adjoint)
+    moved = ew.sub_p.bind(_part(dq, n, m, -2), matmul(z, _part(dq, 0, n, -2)))
+    turned = matmul(ew.add_p.bind(first, matmul(rest, z)), adjoint(moved))
+    return ew.sub_p.bind(matmul(dq, z_adjoint), turned)
 
 
 qr_p: Primitive = Primitive(
@@ -179,7 +136,7 @@ qr_p: Primitive = Primitive(
     lower=_qr_lower,
     jvp=_qr_jvp,
     explicit=matrices,
-    batch=_batch(lambda: qr_p),
+    batch=batch_leading(lambda: qr_p),
     multiple_results=True,
     absent=NOT_LINEAR,
 )
@@ -202,8 +159,8 @@ def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma:
 
 def _eigh_infer(x: ShapedArray, *, lower: bool) -> list[ShapedArray]:
     check_square("eigh", x)
-    _check_matrix("eigh", x)
-    return [x, ShapedArray(x.shape[:-1], _real(x.dtype), x.weak_type)]
+    check_matrix("eigh", x)
+    return [x, ShapedArray(x.shape[:-1], real_dtype(x.dtype), x.weak_type)]
 
 
 def _eigh_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
@@ -213,8 +170,8 @@ def _eigh_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     batch = aval.shape[:-2]
     kernel = "heevd" if aval.dtype.kind == "c" else "syevd"
     uplo = "L" if eqn.params["lower"] else "U"
-    *results, info = _lapack(ctx, kernel, [x], [aval], [*outs, ShapedArray(batch, _INFO)], mode="V", uplo=uplo)
-    return _nan_unless_ok(ctx, info, batch, results, outs)
+    *results, info = call_kernel(ctx, kernel, [x], [aval], [*outs, ShapedArray(batch, INFO)], mode="V", uplo=uplo)
+    return nan_unless_ok(ctx, info, batch, results, outs)
 
 
 def _eye(aval: ShapedArray) -> Any:
@@ -266,7 +223,7 @@ eigh_p: Primitive = Primitive(
     lower=_eigh_lower,
     jvp=_eigh_jvp,
     explicit=matrices,
-    batch=_batch(lambda: eigh_p),
+    batch=batch_leading(lambda: eigh_p),
     multiple_results=True,
     absent=NOT_LINEAR,
 )
@@ -304,25 +261,26 @@ def _svd_shapes(x: ShapedArray, full_matrices: bool) -> list[ShapedArray]:
     k = min(m, n)
     rows, columns = (m, n) if full_matrices else (k, k)
     u, vt = (ShapedArray(shape, x.dtype, x.weak_type) for shape in ((*batch, m, rows), (*batch, columns, n)))
-    return [ShapedArray((*batch, k), _real(x.dtype), x.weak_type), u, vt]
+    return [ShapedArray((*batch, k), real_dtype(x.dtype), x.weak_type), u, vt]
 
 
 def _svd_infer(x: ShapedArray, *, full_matrices: bool, compute_uv: bool) -> Any:
-    _check_matrix("svd", x)
+    check_matrix("svd", x)
     shapes = _svd_shapes(x, full_matrices)
     return shapes if compute_uv else shapes[:1]
 
 
 def _svd_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     p, aval = eqn.params, eqn.invars[0].aval.strong()
-    if not aval.size:
-        raise errors.UnsupportedError(f"svd of an empty matrix {aval.str_short()} is not available")
+    if 0 in aval.shape[-2:]:
+        empty, *bases = [v.aval for v in eqn.outvars]
+        return [ctx.full(0, empty.strong()), *(write_eye(ctx, b) for b in bases)]
     outs, batch = _svd_shapes(aval, p["full_matrices"]), aval.shape[:-2]
     mode = "N" if not p["compute_uv"] else "A" if p["full_matrices"] else "S"
-    info = ShapedArray(batch, _INFO)
-    _, *results, failed = _lapack(ctx, "gesdd", [x], [aval], [aval, *outs, info], mode=mode)
+    info = ShapedArray(batch, INFO)
+    _, *results, failed = call_kernel(ctx, "gesdd", [x], [aval], [aval, *outs, info], mode=mode)
     count = len(eqn.outvars)
-    return _nan_unless_ok(ctx, failed, batch, results[:count], outs[:count])
+    return nan_unless_ok(ctx, failed, batch, results[:count], outs[:count])
 
 
 def _svd_jvp(
@@ -388,7 +346,7 @@ svd_p: Primitive = Primitive(
     lower=_svd_lower,
     jvp=_svd_jvp,
     explicit=matrices,
-    batch=_batch(lambda: svd_p),
+    batch=batch_leading(lambda: svd_p),
     multiple_results=True,
     absent=NOT_LINEAR,
 )

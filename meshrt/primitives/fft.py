@@ -52,7 +52,7 @@ def _infer(x: ShapedArray, *, fft_type: Any, fft_lengths: Any) -> ShapedArray:
         )
     tail = list(fft_lengths)
     if fft_type is FftType.IRFFT and count:
-        tail[-1] = tail[-1] // 2 + 1 if tail[-1] else 0
+        tail[-1] = tail[-1] // 2 + 1 if tail[-1] or (x.ndim and x.shape[-1]) else 0
     if not 1 <= count <= 3 or x.ndim < count or list(x.shape[x.ndim - count :]) != tail:
         raise errors.ArgumentTypeError(
             f"{fft_type.name} with fft_lengths {fft_lengths} needs 1 to 3 trailing dimensions of sizes {tuple(tail)}, "
@@ -136,7 +136,7 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     dtype = aval_of(x).dtype
     if kind is FftType.RFFT:
         if dtypes.issubdtype(dtype, np.complexfloating):
-            raise errors.ArgumentTypeError(f"RFFT needs a real operand, but got {aval_of(x).str_short()}")
+            raise errors.ArgumentValueError(f"RFFT needs a real operand, but got {aval_of(x).str_short()}")
         x = convert_element_type(x, dtypes.to_inexact_dtype(dtype))
     else:
         x = convert_element_type(x, dtypes.to_complex_dtype(dtype))

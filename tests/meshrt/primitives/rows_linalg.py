@@ -79,8 +79,28 @@ for _n in (6, 7):
 # Decompositions. Eigen- and singular values are distinct; vectors are unique up to signs, which LAPACK chooses alike.
 row("qr", lambda lax, x: lax.linalg.qr(x, full_matrices=False), lambda d: (normal(4, 3, dtype=d),), scale=10)
 row("qr square", lambda lax, x: lax.linalg.qr(x), lambda d: (triangular(3, 3, dtype=d),), dtypes=(F32,), scale=10)
-row("qr full", lambda lax, x: lax.linalg.qr(x), lambda d: (normal(2, 4, 3, dtype=d),), dtypes=(F32,), derivatives=0)
-row("qr wide", lambda lax, x: lax.linalg.qr(x), lambda d: (normal(3, 4, dtype=d),), dtypes=(F32,), derivatives=0)
+row("qr full", lambda lax, x: lax.linalg.qr(x), lambda d: (normal(4, 3, dtype=d),), derivatives=1, scale=40)
+row("qr wide", lambda lax, x: lax.linalg.qr(x), lambda d: (normal(3, 4, dtype=d),), derivatives=1, scale=40)
+row("lu", lambda lax, x: lax.linalg.lu(lax.neg(x))[0], lambda d: (triangular(3, 3, dtype=d),), scale=10)
+row("lu tall", lambda lax, x: lax.linalg.lu(x), lambda d: (normal(2, 4, 3, dtype=d),), dtypes=(F32,), derivatives=0)
+row("lu wide", lambda lax, x: lax.linalg.lu(x), lambda d: (normal(3, 4, dtype=d),), dtypes=(F32,), derivatives=0)
+row(
+    "eig",
+    lambda lax, x: lax.linalg.eig(x, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0],
+    lambda d: (triangular(3, 3, dtype=d),),
+    derivatives=1,
+    finite=False,
+    scale=40,
+)
+row(
+    "eig vectors",
+    lambda lax, x: lax.linalg.eig(x, enable_eigvec_derivs=True),
+    lambda d: (triangular(3, 3, dtype=d),),
+    dtypes=(F32,),
+    derivatives=1,
+    finite=False,
+    scale=100,
+)
 row("eigh", lambda lax, x: lax.linalg.eigh(x), lambda d: (definite(3, 3, dtype=d),), scale=20)
 row("svd", lambda lax, x: lax.linalg.svd(x, full_matrices=False), lambda d: (normal(4, 3, dtype=d),), scale=40)
 row(

@@ -58,6 +58,8 @@ REASONS = {
     "mesh_region": "part of a program on a mesh; tests of Explicit axes judge it",
     "reshard": "the identity on one device; tests of Explicit axes judge it",
     "ffi_call": "a function of another language; tests/meshrt/test_ffi.py judges it",
+    "geqrf": "no public function of lax makes one; jnp.linalg.qr in tests/meshrt/numpy/test_surface.py",
+    "factored_solve": "no public function of lax makes one; jnp.linalg.solve in tests/meshrt/numpy/test_surface.py",
     "jit": "a call; tests of jit judge it",
     "linear_zero": "made by linearization of loops only; tests of control flow judge it",
     "device_put": "the identity on one device; test_places judges it",

@@ -1,0 +1,228 @@
+"""Discrete Fourier transforms. Each is one `lax.fft` over up to three dimensions, between slices and pads."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.lax import FftType
+from meshrt.numpy import prims as el
+from meshrt.numpy.arrays import asarray, operand_array, placed
+from meshrt.numpy.creation import arange
+from meshrt.numpy.names import missing
+from meshrt.numpy.operands import ShapeError
+from meshrt.numpy.shapes import moveaxis, roll
+from meshrt.numpy.ufuncs import conjugate
+
+__all__ = [
+    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "irfft",
+    "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
+]  # fmt: skip
+
+# Dimensions that one `lax.fft` transforms together.
+_AT_ONCE = 3
+
+
+def _transform(name: str, kind: FftType, a: Any, s: Any, axes: Any, norm: str | None) -> Any:
+    """The transform of ``a`` over ``axes``, brought to the lengths ``s`` first and scaled as ``norm`` says."""
+    x = operand_array(f"fft.{name}", a)
+    if s is not None:
+        s = tuple(map(operator.index, s))
+        if any(n <= 0 for n in s):
+            raise ShapeError(f"fft.{name}: lengths must be positive, got s={s}")
+    if s is not None and axes is not None and len(s) != len(axes):
+        raise ShapeError(f"fft.{name}: {len(s)} lengths {s} for {len(axes)} axes {tuple(axes)}")
+    given, rank = axes, x.ndim
+    last = range(rank - len(s if s is not None else x.shape if axes is None else axes), rank)
+    if given is not None:
+        if len(given) != len(set(given)):
+            raise ShapeError(f"fft.{name}: an axis is named twice in {tuple(given)}")
+        x = moveaxis(x, tuple(given), tuple(last))
+    lengths = _own_lengths(x, kind, last) if s is None else s
+    if s is not None:
+        x = _fit(x, kind, last, s)
+    out = _in_parts(x, kind, lengths)
+    if norm is not None:
+        out = el.mul_p.bind(out, _scale(name, lengths, norm, out.dtype))
+    return out if given is None else moveaxis(out, tuple(last), tuple(given))
+
+
+def _own_lengths(x: Any, kind: FftType, axes: Sequence[int]) -> tuple[int, ...]:
+    lengths = [x.shape[i] for i in axes]
+    if kind is FftType.IRFFT and lengths:
+        lengths[-1] = max(0, 2 * (lengths[-1] - 1))
+    return tuple(lengths)
+
+
+def _fit(x: Any, kind: FftType, axes: Sequence[int], s: tuple[int, ...]) -> Any:
+    """``x`` cut, or padded with zeros, to what a transform of lengths ``s`` reads."""
+    sizes = list(x.shape)
+    for i, n in zip(axes, s):
+        sizes[i] = n
+    if kind is FftType.IRFFT:
+        sizes[-1] = sizes[-1] // 2 + 1
+    if tuple(sizes) == x.shape:
+        return x
+    x = x[tuple(slice(n) for n in sizes)]
+    return lax.pad(x, np.zeros((), x.dtype)[()], [(0, n - m, 0) for m, n in zip(x.shape, sizes)])
+
+
+def _in_parts(x: Any, kind: FftType, lengths: tuple[int, ...]) -> Any:
+    """The transform over the last dimensions, at most three in one operation; a real one takes the last of them."""
+    count = len(lengths)
+    if count <= _AT_ONCE:
+        return lax.fft(x, kind, lengths)
+    n = 2 if count == 4 else _AT_ONCE
+    outer = tuple(range(x.ndim - count, x.ndim - n))
+    behind = tuple(range(x.ndim - count + n, x.ndim))
+    forward = kind in (FftType.FFT, FftType.RFFT)
+    if forward:
+        x = lax.fft(x, kind, lengths[-n:])
+    x = _in_parts(moveaxis(x, outer, behind), FftType.FFT if forward else FftType.IFFT, lengths[:-n])
+    x = moveaxis(x, behind, outer)
+    return x if forward else lax.fft(x, kind, lengths[-n:])
+
+
+def _scale(name: str, lengths: Sequence[int], norm: str, dtype: Any) -> Any:
+    """What the unscaled forward, or the fully scaled inverse, transform is multiplied by."""
+    size, inverse = np.float64(math.prod(lengths)), name.startswith("i")
+    with np.errstate(divide="ignore"):
+        match norm:
+            case "backward":
+                factor = np.float64(1)
+            case "ortho":
+                factor = np.sqrt(size) if inverse else 1 / np.sqrt(size)
+            case "forward":
+                factor = size if inverse else 1 / size
+            case _:
+                raise errors.ArgumentValueError(
+                    f"fft.{name}: norm must be 'backward', 'ortho' or 'forward', got {norm!r}"
+                )
+    return np.asarray(factor, dtype)[()]
+
+
+def _one_axis(name: str, axis: Any) -> list[int] | None:
+    if isinstance(axis, list | tuple):
+        raise errors.ArgumentValueError(
+            f"fft.{name} does not support multiple axes, got axis={axis!r}; use fft.{name}n"
+        )
+    return None if axis is None else [axis]
+
+
+def _along_one(name: str, kind: FftType, doc: str) -> Callable[..., Any]:
+    def function(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+        return _transform(name, kind, a, None if n is None else [n], _one_axis(name, axis), norm)
+
+    return _documented(function, name, f"{doc} along ``axis``, which is cut or padded to length ``n`` first")
+
+
+def _over_two(name: str, kind: FftType, doc: str) -> Callable[..., Any]:
+    def function(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
+        if len(axes) != 2:
+            raise errors.ArgumentValueError(f"fft.{name} only supports 2 axes, got axes={axes!r}; use fft.{name[:-1]}n")
+        return _transform(name, kind, a, s, axes, norm)
+
+    return _documented(function, name, f"{doc} over two ``axes``, which are cut or padded to lengths ``s`` first")
+
+
+def _over_many(name: str, kind: FftType, doc: str) -> Callable[..., Any]:
+    def function(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
+        return _transform(name, kind, a, s, axes, norm)
+
+    where = "over ``axes`` (all, or the last ``len(s)``, by default), which are cut or padded to lengths ``s`` first"
+    return _documented(function, name, f"{doc} {where}")
+
+
+def _documented(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""The {doc}.
+
+    Args:
+      norm: where the factor 1/n belongs: to the inverse ("backward", the default), to the forward transform
+        ("forward"), or its square root to both ("ortho").
+    """
+    return function
+
+
+fft = _along_one("fft", FftType.FFT, "discrete Fourier transform")
+ifft = _along_one("ifft", FftType.IFFT, "inverse discrete Fourier transform")
+rfft = _along_one("rfft", FftType.RFFT, "first half of the transform of real numbers")
+irfft = _along_one("irfft", FftType.IRFFT, "real inverse of :func:`rfft`")
+fft2 = _over_two("fft2", FftType.FFT, "discrete Fourier transform")
+ifft2 = _over_two("ifft2", FftType.IFFT, "inverse discrete Fourier transform")
+rfft2 = _over_two("rfft2", FftType.RFFT, "first half of the transform of real numbers")
+irfft2 = _over_two("irfft2", FftType.IRFFT, "real inverse of :func:`rfft2`")
+fftn = _over_many("fftn", FftType.FFT, "discrete Fourier transform")
+ifftn = _over_many("ifftn", FftType.IFFT, "inverse discrete Fourier transform")
+rfftn = _over_many("rfftn", FftType.RFFT, "first half of the transform of real numbers")
+irfftn = _over_many("irfftn", FftType.IRFFT, "real inverse of :func:`rfftn`")
+
+
+def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """The real transform of a Hermitian signal, of which ``a`` is the first half along ``axis``."""
+    x = conjugate(a)
+    axes = _one_axis("hfft", axis)
+    length = (x.shape[axis] - 1) * 2 if n is None else n
+    return _transform("hfft", FftType.IRFFT, x, None if n is None else [n], axes, norm) * length
+
+
+def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """The inverse of :func:`hfft`: the first half of a Hermitian signal."""
+    x = asarray(a)
+    axes = _one_axis("ihfft", axis)
+    length = x.shape[axis] if n is None else n
+    out = _transform("ihfft", FftType.RFFT, x, None if n is None else [n], axes, norm)
+    return conjugate(out) * (1 / length)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Frequencies.
+
+
+def _check_scalars(name: str, n: Any, d: Any) -> None:
+    for argument, value in (("n", n), ("d", d)):
+        if isinstance(value, list | tuple):
+            raise errors.ArgumentValueError(f"fft.{name}: {argument} must be one number, got {list(value)}")
+
+
+def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
+    """The frequencies of :func:`fft` of ``n`` samples at distance ``d``, negative ones in the second half."""
+    _check_scalars("fftfreq", n, d)
+    out = dtypes.default_float_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "fftfreq")
+    work = np.dtype(dtypes.finfo(dtypes.to_inexact_dtype(out)).dtype)
+    position = arange(n, dtype=work)
+    return placed(((position + n // 2) % n - n // 2) / asarray(d * n, work), device, None).astype(out)
+
+
+def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
+    """The frequencies of :func:`rfft` of ``n`` samples at distance ``d``."""
+    _check_scalars("rfftfreq", n, d)
+    dtype = dtypes.default_float_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "rfftfreq")
+    return placed(arange(0, n // 2 + 1, dtype=dtype) / asarray(d * n, dtype), device, None)
+
+
+def _shifted(name: str, x: Any, axes: Any, by: Callable[[int], int]) -> Any:
+    x = operand_array(f"fft.{name}", x)
+    if axes is None:
+        axes = tuple(range(x.ndim))
+    if isinstance(axes, int):
+        return roll(x, by(x.shape[axes]), axes)
+    return roll(x, [by(x.shape[i]) for i in axes], tuple(axes))
+
+
+def fftshift(x: Any, axes: Any = None) -> Any:
+    """``x`` with frequency zero in the middle of ``axes`` (all by default)."""
+    return _shifted("fftshift", x, axes, lambda n: n // 2)
+
+
+def ifftshift(x: Any, axes: Any = None) -> Any:
+    """The inverse of :func:`fftshift`."""
+    return _shifted("ifftshift", x, axes, lambda n: -(n // 2))
+
+
+__getattr__ = missing(__name__, __all__)

@@ -1,0 +1,58 @@
+"""Arrays from and to files and buffers, in NumPy's formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.numpy.arrays import asarray
+
+__all__ = ["frombuffer", "fromfile", "fromiter", "fromstring", "load", "save", "savez"]
+
+
+def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
+    """Writes an array in NumPy's file format."""
+    np.save(file, np.asarray(arr), allow_pickle=allow_pickle)
+
+
+def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None:
+    """Writes several arrays in NumPy's zip format."""
+    named: dict[str, Any] = {k: np.asarray(v) for k, v in kwds.items()}
+    np.savez(file, *map(np.asarray, args), allow_pickle=allow_pickle, **named)
+
+
+def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+    """Reads an array, or a mapping of arrays, that :func:`save` or :func:`savez` wrote; arguments are ``numpy.load``'s.
+
+    It unpickles only with ``allow_pickle=True``.
+    """
+    out = np.load(file, *args, **kwargs)
+    return asarray(out) if isinstance(out, np.ndarray) else out
+
+
+def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
+    """The bytes of a buffer as a vector of ``dtype``, from ``offset`` on."""
+    return asarray(np.frombuffer(buffer, dtype=dtype, count=count, offset=offset))
+
+
+def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:
+    """The numbers in a text, separated by ``sep``."""
+    return asarray(np.fromstring(string, dtype=dtype, count=count, sep=sep))
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        raise errors.UnsupportedError(
+            f"{name} is not implemented: reading changes what is read from, which traced programs must not do; use "
+            f"asarray(numpy.{name}(...))"
+        )
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = "Raises UnsupportedError: it would be no pure function."
+    return function
+
+
+fromfile, fromiter = _refused("fromfile"), _refused("fromiter")

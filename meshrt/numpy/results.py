@@ -1,0 +1,43 @@
+"""Named results of decompositions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["EigResult", "EighResult", "QRResult", "SVDResult", "SlogdetResult"]
+
+
+class EigResult(NamedTuple):
+    """Of :func:`meshrt.numpy.linalg.eig`."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class EighResult(NamedTuple):
+    """Of :func:`meshrt.numpy.linalg.eigh`."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class QRResult(NamedTuple):
+    """Of :func:`meshrt.numpy.linalg.qr`."""
+
+    Q: Any
+    R: Any
+
+
+class SVDResult(NamedTuple):
+    """Of :func:`meshrt.numpy.linalg.svd`."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+class SlogdetResult(NamedTuple):
+    """Of :func:`meshrt.numpy.linalg.slogdet`."""
+
+    sign: Any
+    logabsdet: Any

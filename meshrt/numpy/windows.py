@@ -1,0 +1,76 @@
+"""Windows for spectral analysis, and the Bessel function that Kaiser's is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, lax
+from meshrt.numpy import prims as el
+from meshrt.numpy.arrays import asarray, promoted_inexact
+from meshrt.numpy.operands import static_int
+from meshrt.primitives.special import bessel_i0e, bessel_i1e
+from meshrt.transforms.custom_derivatives import custom_jvp
+
+__all__ = ["bartlett", "blackman", "hamming", "hanning", "i0", "kaiser"]
+
+
+def _points(name: str, M: Any) -> int:
+    """A static number of points; one that is no integer is cut off."""
+    size = int(M) if isinstance(M, float) else static_int(M, f"{name}: M")
+    if size < 0:
+        raise errors.ArgumentTypeError(f"{name}: the number of points M must not be negative, got {size}")
+    return size
+
+
+def _window(name: str, values: Callable[[int], np.ndarray], doc: str) -> Callable[[int], Any]:
+    """A window whose values are known where it is written: NumPy computes them."""
+
+    def function(M: int) -> Any:
+        size = _points(name, M)
+        dtype = dtypes.default_float_dtype()
+        return asarray(np.ones(size, dtype) if size <= 1 else values(size).astype(dtype))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"The {doc} window of ``M`` points, a vector of the default float type."
+    return function
+
+
+bartlett = _window("bartlett", np.bartlett, "Bartlett (triangular)")
+blackman = _window("blackman", np.blackman, "Blackman")
+hamming = _window("hamming", np.hamming, "Hamming")
+hanning = _window("hanning", np.hanning, "Hann")
+
+
+def kaiser(M: int, beta: Any) -> Any:
+    """The Kaiser window of ``M`` points; ``beta`` is its shape and may be traced."""
+    size = _points("kaiser", M)
+    dtype = dtypes.default_float_dtype()
+    if size <= 1:
+        return asarray(np.ones(size, dtype))
+    half = 0.5 * (size - 1)
+    height = np.sqrt(np.maximum(0, 1 - ((np.arange(size) - half) / half) ** 2)).astype(dtype)
+    return i0(beta * asarray(height)) / i0(beta)
+
+
+def i0(x: Any) -> Any:
+    """The modified Bessel function of the first kind and order zero, elementwise."""
+    (x,) = promoted_inexact("i0", x)
+    if not dtypes.issubdtype(x.dtype, np.floating):
+        raise errors.ArgumentValueError(f"i0 needs real operands, got dtype {x.dtype}")
+    return _i0(x)
+
+
+@custom_jvp
+def _i0(x: Any) -> Any:
+    size = el.abs_p.bind(x)
+    return el.mul_p.bind(el.exp_p.bind(size), bessel_i0e(size))
+
+
+@_i0.defjvp
+def _i0_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    slope = lax.mul(lax.exp(lax.abs(x)), bessel_i1e(x))
+    return _i0(x), el.mul_p.bind(t, slope)
