@@ -155,8 +155,8 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     side = sign(start)
     axis = canonical_axis(axis, max(start.ndim, stop.ndim) + 1, "geomspace")
     scale = strong_scalar(start, 1 / np.log(10))
-    exponents = (el.mul_p.bind(el.log_p.bind(true_divide(x, side)), scale) for x in (start, stop))
-    out = multiply(side, logspace(*exponents, num, endpoint, dtype=work))
+    first, last = (el.mul_p.bind(el.log_p.bind(true_divide(x, side)), scale) for x in (start, stop))
+    out = multiply(side, logspace(first, last, num, endpoint, dtype=work))
     order = (*range(1, axis + 1), 0, *range(axis + 1, out.ndim))
     return el.convert_element_type(lax.transpose(out, order), dtype)
 

@@ -259,5 +259,5 @@ def _block(x: Any) -> tuple[Any, int]:
     if len(set(depths)) > 1:
         raise errors.ArgumentValueError(f"block: lists of depths beside each other differ: {sorted(set(depths))}")
     rank = functools.reduce(max, (p.ndim for p in parts), depths[0])
-    parts = [reshape(p, (1,) * (rank - p.ndim) + p.shape) for p in parts]
-    return concatenate(parts, -depths[0]), depths[0] + 1
+    grown = [reshape(p, (1,) * (rank - p.ndim) + p.shape) for p in parts]
+    return concatenate(grown, -depths[0]), depths[0] + 1

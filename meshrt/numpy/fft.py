@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
-from meshrt.lax import FftType
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, placed
 from meshrt.numpy.creation import arange
@@ -18,6 +17,7 @@ from meshrt.numpy.names import missing
 from meshrt.numpy.operands import ShapeError
 from meshrt.numpy.shapes import moveaxis, roll
 from meshrt.numpy.ufuncs import conjugate
+from meshrt.primitives.fft import FftType
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "irfft",

@@ -133,10 +133,18 @@ def histogram2d(
 ) -> Any:
     """(counts, ends of bins of ``x``, ends of bins of ``y``) of points in a plane; see :func:`histogramdd`."""
     x, y = operand_array("histogram2d", x), operand_array("histogram2d", y, 1)
-    if np.iterable(bins) and len(bins) not in (1, 2):
+    if _count(bins) not in (1, 2):
         bins = [asarray(bins)] * 2
     counts, edges = histogramdd(stack([x, y], 1), bins, range, weights, density)
     return counts, edges[0], edges[1]
+
+
+def _count(bins: Any) -> int:
+    """How many entries a sequence has; 1 for a number."""
+    try:
+        return len(bins)
+    except TypeError:
+        return 1
 
 
 def histogramdd(

@@ -19,6 +19,7 @@ from meshrt.jit import jit
 from meshrt.numpy import (
     arrays,
     contractions,
+    editing,
     indexing,
     padding,
     positions,
@@ -290,7 +291,8 @@ _PLAIN: dict[str, Callable[..., Any]] = {
         reductions.max, reductions.mean, reductions.min, reductions.prod, reductions.ptp, reductions.std,
         reductions.sum, reductions.var, shapes.ravel, padding.repeat, shapes.squeeze, contractions.diagonal,
         contractions.dot, contractions.trace, indexing.take, positions.nonzero, sorting.sort,
-        sorting.searchsorted, selection.round, ufuncs.conj, ufuncs.conjugate, arrays.copy,
+        sorting.searchsorted, sorting.argpartition, editing.choose, selection.round, ufuncs.conj, ufuncs.conjugate,
+        arrays.copy,
     )
 }  # fmt: skip
 

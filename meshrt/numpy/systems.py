@@ -63,13 +63,14 @@ def solve(a: Any, b: Any) -> Any:
 
 def _solved(a: Any, b: Any) -> Any:
     batch = common_shape("solve", a.shape[:-2], b.shape[:-2])
-    if not a.shape[:-2] and batch and math.prod(batch):  # one matrix: the batch becomes more right-hand sides
+    if not a.shape[:-2] and batch and 0 not in batch:  # one matrix: the batch becomes more right-hand sides
         columns = moveaxis(b, -2, 0)
         flat = _solved(a, reshape(columns, (b.shape[-2], math.prod(columns.shape[1:]))))
         return moveaxis(reshape(flat, columns.shape), 0, -2)
     factors, _, permutation = lax.linalg.lu(lax.stop_gradient(a))
-    spread = [broadcast_to(x, (*batch, *x.shape[len(a.shape) - 2 :])) for x in (factors, permutation, a)]
-    return factored_solve(*spread, broadcast_to(b, (*batch, *b.shape[-2:])))
+    own = a.ndim - 2
+    factors, permutation, a = (broadcast_to(x, (*batch, *x.shape[own:])) for x in (factors, permutation, a))
+    return factored_solve(factors, permutation, a, broadcast_to(b, (*batch, *b.shape[-2:])))
 
 
 def inv(a: Any) -> Any:
