@@ -1,8 +1,9 @@
-"""`cond` and `switch`."""
+"""`cond`, `switch` and `platform_dependent`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,14 @@ from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_checks import any_tracer, need_callable
-from meshrt.primitives.control_cond import cond_p
+from meshrt.primitives.control_cond import PLATFORMS, cond_p, platform_index_p
 from meshrt.primitives.control_staging import converted, describe_difference, tree_difference, with_common_consts
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import clamp, ne_p
 from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.staged import Staged, stage
 
-__all__ = ["cond", "switch"]
+__all__ = ["cond", "platform_dependent", "switch"]
 
 _MISSING: Any = object()
 
@@ -109,6 +110,52 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     return _branch(index, branches, names, operands, "switch")
 
 
+@boundary
+def platform_dependent(
+    *args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
+) -> Any:
+    """`per_platform[p](*args)` where the program runs on platform `p` ("cpu", "cuda", "rocm", "tpu"), else `default`.
+
+    All functions are traced, and must give results of equal structure, shapes and dtypes; a compiled program holds only
+    the one for its platform, whose derivative and batching are its own.
+
+    Args:
+      args: pytrees of arrays.
+      default: the function for platforms that are not named.
+      per_platform: functions by platform.
+
+    Raises:
+      ArgumentTypeError: something given for a platform is not callable, or results differ in type.
+      ArgumentValueError: the platform "gpu" is named, which is "cuda" or "rocm".
+      UnsupportedError: the program is written for a platform that has no function.
+
+    >>> import meshrt
+    >>> meshrt.jit(lambda x: meshrt.lax.platform_dependent(x, cpu=meshrt.lax.sin, default=meshrt.lax.cos))(0.0)
+    Array(0., dtype=float32, weak_type=True)
+    """
+    named = {**per_platform} if default is None else {**per_platform, "default": default}
+    for name, function in named.items():
+        need_callable(function, f"the {name!r} branch of platform_dependent")
+    if "gpu" in per_platform:
+        raise errors.ArgumentValueError("platform_dependent: 'gpu' is no platform's name; use 'cuda' or 'rocm'")
+    if not named:
+        raise errors.UnsupportedError(
+            "platform_dependent needs a function to choose; give cpu=..., cuda=..., rocm=..., tpu=... or default=..."
+        )
+    shared: dict[Any, list[str]] = {}  # platforms with one function have one branch
+    for name, function in per_platform.items():
+        shared.setdefault(function, []).append(name)
+    branches, platforms = [*shared], [tuple(names) for names in shared.values()]
+    if default is not None:
+        branches, platforms = [*branches, default], [*platforms, None]
+    chosen = {PLATFORMS: tuple(platforms)}
+    index = platform_index_p.bind(**chosen)
+    if not isinstance(index, Tracer):
+        return branches[int(index)](*args)
+    names = [f"the branch for {' and '.join(p) if p else 'other platforms'}" for p in platforms]
+    return _branch(index, branches, names, args, "platform_dependent", chosen)
+
+
 def _legacy_operand(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
     if operand is _MISSING:
         return operands
@@ -119,7 +166,10 @@ def _legacy_operand(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
     return (operand,)
 
 
-def _branch(index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[str], operands: Any, what: str) -> Any:
+def _branch(
+    index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[str], operands: Any, what: str,
+    chosen_by: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:  # fmt: skip
     leaves, tree = flatten(operands)
     chosen = aval_of(index).vma  # over these axes devices may choose different branches
     leaves = [vary(x, in_order(chosen)) for x in into_branch(leaves)]
@@ -140,7 +190,7 @@ def _branch(index: Any, branches: Sequence[Callable[..., Any]], names: Sequence[
             )
     staged = _same_types(staged, names, what, chosen)
     jaxprs, consts = with_common_consts(staged)
-    outs = cond_p.bind(index, *consts, *leaves, branches=jaxprs)
+    outs = cond_p.bind(index, *consts, *leaves, branches=jaxprs, **chosen_by)
     return tree_util.tree_unflatten(staged[0].out_tree, outs)
 
 

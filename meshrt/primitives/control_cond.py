@@ -1,8 +1,9 @@
-"""The primitive `cond`: one of several branches, chosen by an int32 index.
+"""The primitives `cond`, one of several branches, chosen by an int32 index, and `platform_index`, such an index.
 
     cond[branches] index operands...  ->  results...
 
-All branches take the same operands and give results of the same types.
+All branches take the same operands and give results of the same types. With the parameter `platforms` the index is a
+`platform_index` of it: the branch is known when the program is written, and no other is written.
 """
 
 from __future__ import annotations
@@ -33,10 +34,40 @@ from meshrt.transforms.ordering import TOKEN
 from meshrt.transforms.recompute import Policy, Split, inlined, split
 from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 
-__all__ = ["cond_p"]
+__all__ = ["cond_p", "platform_index_p"]
 
 
-def _infer(index: ShapedArray, *avals: ShapedArray, branches: tuple[Jaxpr, ...]) -> Any:
+# The parameter of a `cond` whose index is a `platform_index`: per branch the names of its platforms, None for others.
+PLATFORMS = "platforms"
+Platforms = tuple[tuple[str, ...] | None, ...]
+
+
+def branch_for(platform: str, platforms: Platforms) -> int:
+    """The position of the branch for `platform`. UnsupportedError where there is none."""
+    name = "cuda" if platform == "gpu" else platform  # as jaxlib's devices call it
+    for i, names in enumerate(platforms):
+        if names is None or name in names:
+            return i
+    known = ", ".join(repr(n) for names in platforms for n in names or ())
+    raise errors.UnsupportedError(
+        f"platform_dependent has a branch for {known or 'no platform'}, but the program is written for {name!r}; give "
+        f"a branch {name}=... or a default="
+    )
+
+
+def _choice(params: dict[str, Any]) -> dict[str, Any]:
+    """What says who chooses, to be given to applications that are made of one with these parameters."""
+    return {PLATFORMS: params[PLATFORMS]} if PLATFORMS in params else {}
+
+
+platform_index_p = Primitive(
+    "platform_index", lambda *, platforms: ShapedArray((), np.dtype(np.int32)),
+    lower=lambda ctx, eqn: ctx.scalar(branch_for(ctx.module.platform, eqn.params[PLATFORMS]), np.dtype(np.int32)),
+    absent=dict.fromkeys(("jvp", "transpose", "batch"), "it has no operands"), finite=True,
+)  # fmt: skip
+
+
+def _infer(index: ShapedArray, *avals: ShapedArray, branches: tuple[Jaxpr, ...], **chosen: Any) -> Any:
     if index.shape or index.dtype != np.int32:
         raise errors.ArgumentTypeError(f"cond takes an int32 index, not {index.str_short()}")
     for got, want in zip(avals, branches[0].in_avals, strict=True):
@@ -48,7 +79,9 @@ def _infer(index: ShapedArray, *avals: ShapedArray, branches: tuple[Jaxpr, ...])
 
 
 def _lower(ctx: LoweringContext, eqn: Eqn, index: Any, *operands: Any) -> Any:
-    """`stablehlo.case`; the operands are captured by the regions."""
+    """`stablehlo.case`, whose regions capture the operands; where the platform chooses, what its branch does."""
+    if PLATFORMS in eqn.params:
+        return ctx.jaxpr(eqn.params["branches"][branch_for(ctx.module.platform, eqn.params[PLATFORMS])], operands)
     regions = []
     for branch in eqn.params["branches"]:
         body = ctx.body.body([])
@@ -83,12 +116,15 @@ def _union(flags: Sequence[Sequence[bool]]) -> tuple[bool, ...]:
 # Differentiation
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, branches: tuple[Jaxpr, ...]) -> tuple[Any, Any]:
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, branches: tuple[Jaxpr, ...], **chosen: Any
+) -> tuple[Any, Any]:
     index, *operands = primals
     nonzero = tuple(t is not None for t in tangents[1:])
     union = _union([jvp_jaxpr(b, nonzero)[1] for b in branches])
     jaxprs, consts = _joined([jvp_jaxpr(b, nonzero, union)[0] for b in branches])
-    outs = cond_p.bind(index, *consts, *operands, *[t for t in tangents[1:] if t is not None], branches=jaxprs)
+    live = [t for t in tangents[1:] if t is not None]
+    outs = cond_p.bind(index, *consts, *operands, *live, branches=jaxprs, **chosen)
     count = len(union)
     found = iter(outs[count:])
     return outs[:count], [next(found) if nz else None for nz in union]
@@ -178,14 +214,14 @@ def _linearize(linear_trace: Any, primals: Sequence[Any], tangents: Sequence[Any
     index, *operands = primals
     nonzero = tuple(t is not None for t in tangents[1:])
     plan = _plans.get(branches[0], (weak_key(*branches), nonzero), lambda: _plan(branches, nonzero))
-    outs = cond_p.bind(index, *plan.consts, *operands, branches=plan.forward)
+    outs = cond_p.bind(index, *plan.consts, *operands, branches=plan.forward, **_choice(params))
     num_outs = len(outs) - plan.num_slots
     outs, slots = outs[:num_outs], outs[num_outs:]
     if not any(plan.nonzeros_out):
         return outs, [None] * num_outs
     residuals = [*slots, *[operands[k] for k in plan.args], *[outs[k] for k in plan.outs]]
     t_in = [t for t in tangents[1:] if t is not None]
-    t_outs = iter(linear_trace.record(cond_p, [index, *residuals, *t_in], {"branches": plan.linear}))
+    t_outs = iter(linear_trace.record(cond_p, [index, *residuals, *t_in], {"branches": plan.linear, **_choice(params)}))
     return outs, [next(t_outs) if nz else None for nz in plan.nonzeros_out]
 
 
@@ -220,14 +256,15 @@ def _with_zeros(jaxpr: Jaxpr, have: Sequence[bool], want: Sequence[bool], avals:
     return closed.jaxpr
 
 
-def _transpose(cts: Sequence[Any], index: Any, *operands: Any, branches: tuple[Jaxpr, ...]) -> list[Any]:
+def _transpose(cts: Sequence[Any], index: Any, *operands: Any, branches: tuple[Jaxpr, ...], **chosen: Any) -> list[Any]:
     linear = tuple(map(is_undefined, operands))
     nonzero = tuple(c is not None for c in cts)
     jaxprs, consts, union = _transposes.get(
         branches[0], (weak_key(*branches), linear, nonzero), lambda: _transposed(branches, linear, nonzero)
     )
     known = [x for x in operands if not is_undefined(x)]
-    outs = iter(cond_p.bind(index, *consts, *known, *[c for c in cts if c is not None], branches=jaxprs))
+    live = [c for c in cts if c is not None]
+    outs = iter(cond_p.bind(index, *consts, *known, *live, branches=jaxprs, **chosen))
     flags = iter(union)
     return [None, *[(next(outs) if next(flags) else None) if lin else None for lin in linear]]
 
@@ -244,7 +281,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     if dims[0] is None:
         union = _union([batch_jaxpr(b, axis, batched)[1] for b in branches])
         jaxprs, consts = _joined([batch_jaxpr(b, axis, batched, union)[0] for b in branches])
-        outs = cond_p.bind(index, *consts, *operands, branches=jaxprs)
+        outs = cond_p.bind(index, *consts, *operands, branches=jaxprs, **_choice(params))
         return outs, [0 if b else None for b in union]
     return _select(axis, index, operands, batched, branches), [0] * len(branches[0].outvars)
 
@@ -301,7 +338,9 @@ def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[
     """Every branch takes the token and gives one."""
     new, branches = Var(TOKEN), tuple(map(threaded, eqn.params["branches"]))
     index, *operands = eqn.invars
-    return [eqn.replace([index, token, *operands], [new, *eqn.outvars], {"branches": branches})], new
+    return [
+        eqn.replace([index, token, *operands], [new, *eqn.outvars], {"branches": branches, **_choice(eqn.params)})
+    ], new
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -322,7 +361,7 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     used, branches = tuple(used), eqn.params["branches"]
     kept, needed = _dce_cache.get(branches[0], (weak_key(*branches), used), lambda: _live(branches, used))
     invars = [eqn.invars[0], *[a for a, n in zip(eqn.invars[1:], needed) if n]]
-    return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {"branches": kept})
+    return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {"branches": kept, **_choice(eqn.params)})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -347,15 +386,17 @@ def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None
         again.append(Jaxpr((), (*b.invars, *front), out, part.again, b.name, None, b.is_high))
     kept, needed = _live(tuple(again), (True,) * sum(wanted))
     saved = [Var(a) for a in slots]
-    first = eqn.replace(eqn.invars, [*eqn.outvars, *saved], {"branches": tuple(forward)})
+    first = eqn.replace(eqn.invars, [*eqn.outvars, *saved], {"branches": tuple(forward), **_choice(eqn.params)})
     operands = [eqn.invars[0], *[a for a, n in zip((*eqn.invars[1:], *saved), needed) if n]]
-    second = eqn.replace(operands, [v for v, w in zip(eqn.outvars, wanted) if w], {"branches": kept})
+    second = eqn.replace(
+        operands, [v for v, w in zip(eqn.outvars, wanted) if w], {"branches": kept, **_choice(eqn.params)}
+    )
     return Split([first], saved, [second])
 
 
 cond_p = Primitive(
     "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, recompute=_recompute, thread=_thread, effects=lambda *avals, branches: body_effects(*branches),
+    dce=_dce, recompute=_recompute, thread=_thread, effects=lambda *avals, branches, **chosen: body_effects(*branches),
     multiple_results=True, cache_types=False,
     varies=lambda params: [NOT_VARYING, *[a.vma for a in params["branches"][0].in_avals]],
 )  # fmt: skip

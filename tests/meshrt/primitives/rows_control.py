@@ -44,6 +44,19 @@ row(
     normal(3),
 )
 row(
+    "platform_dependent",
+    lambda lax, x: lax.platform_dependent(
+        x, cpu=lax.sin, cuda=lambda a: lax.mul(a, a), default=lambda a: lax.mul(a, lax.cos(a))
+    ),
+    normal(3),
+)
+row(
+    "platform_dependent default",
+    lambda lax, x, y: lax.platform_dependent(x, y, cuda=lambda a, b: a, default=lambda a, b: lax.mul(a, lax.cos(b))),
+    normal(3),
+    normal(3),
+)
+row(
     "while_loop",
     lambda lax, n, x: lax.while_loop(
         lambda c: lax.lt(c[0], n), lambda c: (lax.add(c[0], 1), lax.sin(lax.mul(c[1], 1.5))), (0, x)
