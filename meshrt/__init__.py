@@ -111,7 +111,7 @@ __version__ = "0.1.0"
 
 # Public modules that few programs use: imported when they are asked for, which keeps the start short.
 _LATER = frozenset(
-    ["extend", "ffi", "flatten_util", "image", "monitoring", "ops", "profiler", "scipy", "test_util", "typing"]
+    "custom_batching extend ffi flatten_util image monitoring ops profiler scipy test_util typing".split()
 )
 
 

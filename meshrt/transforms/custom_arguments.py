@@ -16,6 +16,7 @@ from meshrt.transforms.arguments import StaticValue, signature_of
 from meshrt.transforms.batching import MappedAxis
 
 __all__ = [
+    "CustomFunction",
     "MappableRule",
     "SymbolicZero",
     "instantiate_zero",
@@ -46,6 +47,16 @@ class SymbolicZero:
     def instantiate(self) -> Any:
         """An array of zeros."""
         return instantiate_zero(self.aval)
+
+
+class CustomFunction:
+    """A function with rules of its own. Where one is put around another it takes that one's rules as well."""
+
+    def __getattr__(self, name: str) -> Any:
+        inner = self.__dict__.get("fun")
+        if isinstance(inner, CustomFunction) and not name.startswith("__"):
+            return getattr(inner, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class MappableRule:

@@ -21,6 +21,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr, mapping
 from meshrt.transforms.custom_arguments import (
+    CustomFunction,
     MappableRule,
     SymbolicZero,
     instantiate_zero,
@@ -40,7 +41,7 @@ from meshrt.transforms.tools import WeakCache
 __all__ = ["custom_jvp", "custom_jvp_call_p", "fused_custom_jvp"]
 
 
-class custom_jvp:
+class custom_jvp(CustomFunction):
     """A function whose derivative is defined by `defjvp` (or `defjvps`) instead of by its operations.
 
     Args:

@@ -21,6 +21,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr, mapping
 from meshrt.transforms.custom_arguments import (
+    CustomFunction,
     MappableRule,
     SplitArguments,
     SymbolicZero,
@@ -48,7 +49,7 @@ class CustomVJPPrimal(NamedTuple):
     perturbed: bool
 
 
-class custom_vjp:
+class custom_vjp(CustomFunction):
     """A function whose reverse-mode derivative is defined by `defvjp`.
 
     Args:
