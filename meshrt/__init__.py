@@ -110,9 +110,10 @@ sharding.auto_axes, sharding.explicit_axes, sharding.reshard = auto_axes, explic
 __version__ = "0.1.0"
 
 # Public modules that few programs use: imported when they are asked for, which keeps the start short.
-_LATER = frozenset(
-    "custom_batching extend ffi flatten_util image monitoring ops profiler scipy test_util typing".split()
-)
+_LATER = frozenset([
+    "custom_batching", "extend", "ffi", "flatten_util", "image", "monitoring", "ops", "profiler", "scipy", "test_util",
+    "typing",
+])  # fmt: skip
 
 
 if not TYPE_CHECKING:  # a checker reports names that do not exist
