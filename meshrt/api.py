@@ -326,7 +326,7 @@ def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:
             got = aval_of(t)
         if got.shape != want.shape or (got.dtype != want.dtype and not (got.weak_type and want.dtype != dtypes.float0)):
             path = argument_paths(fun, flatten((tree_unflatten(tree, primals), {}))[1])[i]
-            raise errors.ArgumentTypeError(
+            raise errors.ArgumentShapeError(
                 f"primal and tangent arguments to jvp do not match; dtypes and shapes must be equal, but {path} is "
                 f"{aval_of(p).str_short()}, which needs a tangent {want.str_short()}, and got {got.str_short()}"
             )

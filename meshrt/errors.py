@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "ArgumentShapeError",
     "ArgumentTypeError",
     "ArgumentValueError",
     "AxisError",
@@ -157,6 +158,10 @@ class ArgumentTypeError(MeshrtError, TypeError):
 
 class ArgumentValueError(MeshrtError, ValueError):
     """An argument has a right type and a wrong value."""
+
+
+class ArgumentShapeError(ArgumentTypeError, ArgumentValueError):
+    """Shapes (or numbers and sizes of dimensions) that do not fit each other or the operation."""
 
 
 class UnboundAxisError(MeshrtError, NameError, ValueError):

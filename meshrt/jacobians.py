@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import tree_util
+from meshrt import errors, tree_util
 from meshrt.api import jvp, vjp
+from meshrt.core.basic.pointwise import has_kind
 from meshrt.core.basic.shapes import reshape
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
@@ -33,6 +34,7 @@ def jacfwd(
         nums = check_argnums(fun, argnums, len(args))
         dynamic = args[nums[0]] if isinstance(argnums, int) else tuple(args[n] for n in nums)
         leaves, tree = flatten(dynamic)
+        _check_kind("jacfwd", "inputs", leaves, "c" if holomorphic else "f")
 
         def call(*values: Any) -> Any:
             inner = tree_unflatten(tree, values)
@@ -43,7 +45,9 @@ def jacfwd(
             return split_aux(fun, out) if has_aux else (out, None)
 
         def push(*tangents: Any) -> tuple[Any, Any]:
-            _, column, aux = jvp(call, leaves, tangents, has_aux=True)
+            out, column, aux = jvp(call, leaves, tangents, has_aux=True)
+            if holomorphic:
+                _check_kind("jacfwd", "outputs", tree_util.tree_leaves(out), "c")
             return column, aux
 
         columns, aux = vmap(push, out_axes=(-1, None))(*_standard_basis(leaves))
@@ -74,9 +78,12 @@ def jacrev(
             return fun(*full, **kwargs)
 
         primals = tuple(args[n] for n in nums)
+        if not allow_int or holomorphic:
+            _check_kind("jacrev", "inputs", flatten(primals)[0], "c" if holomorphic else "fc")
         result = vjp(call, *primals, has_aux=has_aux)
         out, pullback = result[0], result[1]
         out_leaves, out_tree = flatten(out)
+        _check_kind("jacrev", "outputs", out_leaves, "c" if holomorphic else "f")
         basis = tree_unflatten(out_tree, _standard_basis(out_leaves))
         rows = vmap(pullback)(basis)
         rows = rows[0] if isinstance(argnums, int) else rows
@@ -99,6 +106,20 @@ def hessian(
 ) -> Callable[..., Any]:
     """The matrix of second derivatives, forward over reverse."""
     return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
+
+
+_KINDS = {"c": "complex", "f": "real floating", "fc": "floating or complex"}
+
+
+def _check_kind(name: str, what: str, leaves: Sequence[Any], kinds: str) -> None:
+    """Raises unless all dtypes are of these kinds: complex numbers are for holomorphic functions."""
+    for leaf in leaves:
+        if not has_kind(aval_of(leaf).dtype, kinds):
+            fix = "pass holomorphic=False" if kinds == "c" else "pass holomorphic=True for holomorphic functions"
+            raise errors.ArgumentTypeError(
+                f"{name} requires {what} of {_KINDS[kinds]} dtype here, but got {aval_of(leaf).str_short()}; {fix}, or "
+                "use jvp and vjp"
+            )
 
 
 def _standard_basis(leaves: Sequence[Any]) -> list[Any]:

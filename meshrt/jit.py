@@ -206,10 +206,10 @@ def _check_shardings(given: str, shardings: Any) -> None:
                 "Shardings and Formats are taken as well"
             )
         spec = leaf if isinstance(leaf, PartitionSpec) else getattr(leaf, "spec", ())
-        if given == "in_shardings" and PartitionSpec.UNCONSTRAINED in tuple(spec):
+        if PartitionSpec.UNCONSTRAINED in tuple(spec):
             raise errors.ShardingError(
                 f"Unconstrained dims are not allowed when passed to {given}: {leaf}. Give None in place of the spec to "
-                "take arguments as they are, or say how each dimension is split"
+                "leave all dimensions open, or say how each one is split"
             )
 
 

@@ -111,9 +111,7 @@ def check_jvp(
 
 def _inner(x: Any, y: Any) -> Any:
     pairs = zip(tree_util.tree_leaves(x), tree_util.tree_leaves(y))
-    products = [
-        np.vdot(np.asarray(a), np.asarray(b)) for a, b in pairs if np.asarray(a).dtype != dtypes.float0
-    ]
+    products = [np.vdot(np.asarray(a), np.asarray(b)) for a, b in pairs if np.asarray(a).dtype != dtypes.float0]
     return np.asarray(sum(products[1:], products[0])) if products else np.zeros(())
 
 

@@ -384,6 +384,13 @@ def _numpy_aval(value: Any) -> ShapedArray:
     return ShapedArray(value.shape, dtypes.check_value_dtype(value.dtype, f"a value of type {type(value).__name__}"))
 
 
+def _masked_aval(value: Any) -> ShapedArray:
+    raise errors.ArgumentValueError(
+        "numpy masked arrays are not supported as arguments: no array of meshrt has a mask. Use x.filled(...) to give "
+        "what is masked a value"
+    )
+
+
 def _python_scalar(kind: type) -> Callable[[Any], ShapedArray]:
     def handler(value: Any) -> ShapedArray:
         return ShapedArray((), dtypes.canonicalize_dtype(dtypes.python_scalar_dtypes[kind]), kind is not bool)
@@ -395,3 +402,4 @@ for _kind in (bool, int, float, complex):
     register_aval(_kind, _python_scalar(_kind))
 register_aval(np.ndarray, _numpy_aval)
 register_aval(np.generic, _numpy_aval)
+register_aval(np.ma.MaskedArray, _masked_aval)

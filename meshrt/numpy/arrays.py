@@ -120,6 +120,8 @@ def _numpy(a: Any, dtype: Any) -> np.ndarray:
     """Any object that NumPy understands as an array of a dtype that we can hold."""
     if a is None:
         raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
+    if isinstance(a, np.ma.MaskedArray):
+        aval_of(a)  # which refuses it
     value = np.asarray(a)
     held = held_dtype("array", a, value)
     return np.asarray(value, held if dtype is None else dtype)

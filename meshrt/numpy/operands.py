@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-class ShapeError(errors.ArgumentValueError):
+class ShapeError(errors.ArgumentShapeError):
     """Shapes that do not fit each other or the operation."""
 
 
@@ -213,11 +213,22 @@ def _adapted(aval: ShapedArray, scalar: Any) -> Any:
     if aval.weak_type:
         return None
     dtype = aval.dtype
-    if dtype in _FLOATING:
-        return dtype.type(scalar)
-    if dtype in _INTEGER and type(scalar) is int:
-        return np.asarray(scalar, dtype)[()]
-    return None
+    if type(scalar) is int:
+        if not -(1 << 31) <= scalar < 1 << 31:
+            _check_whole(scalar)
+        if dtype in _INTEGER:
+            return np.asarray(scalar).astype(dtype)[()]  # around its range, as all arithmetic of integers
+    return dtype.type(scalar) if dtype in _FLOATING else None
+
+
+def _check_whole(scalar: int) -> None:
+    """Raises for a Python int beyond the integers that scalars are, whatever it is to become."""
+    info = np.iinfo(dtypes.default_int_dtype())
+    if not info.min <= scalar <= info.max:
+        raise errors.IntegerOverflowError(
+            f"An overflow was encountered: {scalar} does not fit into {info.dtype}. Pass a NumPy value of a wider "
+            "dtype with meshrt.config.update('enable_x64', True), or write the number as a float"
+        )
 
 
 # Scalars on devices, by the signature of the array that they stand beside.

@@ -85,7 +85,7 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     """The operands one after the other along `dimension`."""
     operands = list(operands)
     if not operands:
-        raise errors.ArgumentTypeError("concatenate needs at least one operand")
+        raise errors.ArgumentShapeError("concatenate needs at least one operand")
     dimension = canonical_axis(dimension, aval_of(operands[0]).ndim)
     if len(operands) == 1 and not isinstance(operands[0], np.ndarray):
         return operands[0]
@@ -98,7 +98,7 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
 
 def _split_infer(x: ShapedArray, *, sizes: Sequence[int], axis: int) -> Any:
     if not 0 <= axis < x.ndim or any(s < 0 for s in sizes) or sum(sizes) != x.shape[axis]:
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"split of {x.str_short()} along axis {axis} needs sizes that add up to that dimension, but got {sizes}"
         )
     return [x.with_shape((*x.shape[:axis], s, *x.shape[axis + 1 :])) for s in sizes]

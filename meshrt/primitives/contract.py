@@ -68,7 +68,7 @@ def _dot_infer(
     (xc, yc), (xb, yb) = dimension_numbers
     for name, dims, other in (("contracting", xc, yc), ("batch", xb, yb)):
         if len(dims) != len(other) or any(x.shape[i] != y.shape[j] for i, j in zip(dims, other)):
-            raise errors.ArgumentTypeError(
+            raise errors.ArgumentShapeError(
                 f"dot_general needs {name} dimensions of equal sizes, but {x.str_short()} has sizes "
                 f"{tuple(x.shape[i] for i in dims)} in dimensions {tuple(dims)} and {y.str_short()} has "
                 f"{tuple(y.shape[j] for j in other)} in {tuple(other)}"
@@ -315,6 +315,17 @@ dot_general_p = Primitive(
 )  # fmt: skip
 
 
+def _dimensions(dims: Sequence[int], aval: ShapedArray) -> tuple[int, ...]:
+    """Dimension numbers of an operand, counted from the start."""
+    found = tuple(int(d) + aval.ndim if d < 0 else int(d) for d in dims)
+    if any(not 0 <= d < aval.ndim for d in found) or len(set(found)) < len(found):
+        raise errors.ArgumentShapeError(
+            f"dot_general requires dimension numbers that are distinct and less than the number of dimensions of "
+            f"{aval.str_short()}, but got {tuple(dims)}"
+        )
+    return found
+
+
 def dot_general(
     lhs: Any,
     rhs: Any,
@@ -330,10 +341,7 @@ def dot_general(
     """
     (xc, yc), (xb, yb) = dimension_numbers
     x, y = aval_of(lhs), aval_of(rhs)
-    numbers = tuple(
-        tuple(tuple(int(d) % max(a.ndim, 1) for d in dims) for dims, a in zip(pair, (x, y)))
-        for pair in ((xc, yc), (xb, yb))
-    )
+    numbers = tuple(tuple(_dimensions(dims, a) for dims, a in zip(pair, (x, y))) for pair in ((xc, yc), (xb, yb)))
     if preferred_element_type is not None:
         preferred_element_type = dtypes.canonicalize_dtype(dtypes.dtype(preferred_element_type))
         if preferred_element_type == x.dtype == y.dtype:
@@ -359,7 +367,7 @@ def dot(
     if dimension_numbers is None:
         x, y = aval_of(lhs), aval_of(rhs)
         if not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2 and x.shape[-1] == y.shape[0]):
-            raise errors.ArgumentTypeError(f"dot cannot multiply {x.str_short()} by {y.str_short()}")
+            raise errors.ArgumentShapeError(f"dot cannot multiply {x.str_short()} by {y.str_short()}")
         dimension_numbers = (((x.ndim - 1,), (0,)), ((), ()))
     return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type, out_sharding=out_sharding)
 

@@ -87,7 +87,7 @@ def _bitcast_infer(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:
         return ShapedArray(x.shape, new_dtype)
     if old < new:
         if not x.shape or x.shape[-1] * old != new:
-            raise errors.ArgumentTypeError(
+            raise errors.ArgumentShapeError(
                 f"bitcast_convert_type of {x.str_short()} to {new_dtype} needs a last dimension of size {new // old}"
             )
         return ShapedArray(x.shape[:-1], new_dtype)

@@ -104,7 +104,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
         ]
     for ok, text in problems:
         if not ok:
-            raise errors.ArgumentTypeError(
+            raise errors.ArgumentShapeError(
                 f"conv_general_dilated of {lhs.str_short()} with kernel {rhs.str_short()}: {text}"
             )
 
@@ -326,7 +326,7 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[i
     specs = []
     for name, leading in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
         if sorted(name) != sorted([*leading, *spatial]) or len(set(name)) != len(name):
-            raise errors.ArgumentTypeError(
+            raise errors.ArgumentShapeError(
                 f"convolution dimension_numbers {tuple(dimension_numbers)!r}: {name!r} must hold {leading[0]!r}, "
                 f"{leading[1]!r} and the kernel's spatial dimensions {''.join(spatial)!r}, each once"
             )
@@ -344,7 +344,7 @@ def conv_dimension_numbers(
         return ConvDimensionNumbers(*(tuple(map(int, s)) for s in dimension_numbers))
     ndim = len(lhs_shape)
     if ndim != len(rhs_shape):
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"convolution needs an operand and a kernel of one rank, but got shapes {lhs_shape} and {rhs_shape}"
         )
     if dimension_numbers is None:
@@ -356,7 +356,7 @@ def conv_dimension_numbers(
         or len(names) != 3
         or any(not isinstance(s, str) or len(s) != ndim for s in names)
     ):
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"convolution dimension_numbers must be None, three strings of {ndim} letters or ConvDimensionNumbers, but "
             f"is {dimension_numbers!r}"
         )
@@ -457,7 +457,7 @@ def _transposed_pads(extent: int, stride: int, padding: Any) -> tuple[int, int]:
         total = extent + stride - 2 + max(extent - stride, 0)
         return extent - 1, total - (extent - 1)
     if isinstance(padding, str):
-        raise errors.ArgumentTypeError(f"conv_transpose knows the paddings 'SAME' and 'VALID', not {padding!r}")
+        raise errors.ArgumentShapeError(f"conv_transpose knows the paddings 'SAME' and 'VALID', not {padding!r}")
     low, high = padding
     return extent - 1 - low, extent - 1 - high
 
@@ -487,7 +487,7 @@ def conv_transpose(
     """
     a, b = aval_of(lhs), aval_of(rhs)
     if a.ndim != b.ndim or a.ndim < 2 or (dimension_numbers is None and a.ndim not in _TRANSPOSE_LAYOUTS):
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"conv_transpose needs an operand and a kernel of one rank (2 to 5 without dimension_numbers), but got "
             f"{a.str_short()} and {b.str_short()}"
         )

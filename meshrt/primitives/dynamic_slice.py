@@ -28,7 +28,6 @@ from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.concatenate import concatenate
-from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import add, lt_p
 from meshrt.primitives.gather import gather_p
 from meshrt.primitives.gather_scatter import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
@@ -45,7 +44,7 @@ __all__ = [
 
 def _check_starts(name: str, x: ShapedArray, starts: Sequence[ShapedArray], sizes: Sequence[int]) -> None:
     if len(starts) != x.ndim or len(sizes) != x.ndim or any(not 0 <= s <= n for s, n in zip(sizes, x.shape)):
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"{name} of {x.str_short()} needs one start index and one size per dimension, no size larger than the "
             f"dimension, but got {len(starts)} start indices and sizes {tuple(sizes)}"
         )
@@ -216,23 +215,27 @@ def _normalized_starts(operand: ShapedArray, start_indices: Any, allow_negative:
             raise errors.ArgumentTypeError(f"start indices must be a sequence or a vector but got {vector.str_short()}")
         start_indices = [reshape(slice_in_dim(start_indices, i, i + 1), ()) for i in range(vector.shape[0])]
     if len(start_indices) != operand.ndim:
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"{len(start_indices)} start indices were given for {operand.str_short()} of {operand.ndim} dimensions"
         )
+    kinds = [aval_of(i).dtype for i in start_indices]
+    if any(k != kinds[0] for k in kinds) or not all(dtypes.issubdtype(k, np.integer) for k in kinds):
+        raise errors.ArgumentTypeError(
+            f"index arguments to dynamic_slice must be integers of the same type, got: {', '.join(map(str, kinds))}; "
+            "convert them with astype"
+        )
     allow = [allow_negative] * operand.ndim if isinstance(allow_negative, bool) else list(allow_negative)
-    result, common = [], None
+    result = []
     for i, n, negative in zip(start_indices, operand.shape, allow):
         if isinstance(i, int | np.integer):
             result.append(int(i) + n if i < 0 and negative else _nonnegative(int(i), n))
             continue
         aval = aval_of(i)
-        common = aval.dtype if common is None else dtypes.promote_types(common, aval.dtype)
         if negative and not dtypes.issubdtype(aval.dtype, np.unsignedinteger):
             bound = np.asarray(n, aval.dtype)[()]
             i = select_n(lt_p.bind(i, np.zeros((), aval.dtype)[()]), i, add(i, bound))
         result.append(i)
-    common = dtypes.default_int_dtype() if common is None else common
-    return [np.asarray(i, common)[()] if type(i) is int else convert_element_type(i, common) for i in result]
+    return [np.asarray(i, kinds[0])[()] if type(i) is int else i for i in result]
 
 
 def _nonnegative(index: int, size: int) -> int:
@@ -270,7 +273,9 @@ def dynamic_update_slice(
 def _single_start(operand: Any, start: Any, axis: int, allow: bool) -> tuple[list[Any], list[bool], int]:
     ndim = aval_of(operand).ndim
     axis = canonical_axis(axis, ndim)
-    starts: list[Any] = [0] * ndim
+    kind = aval_of(start).dtype
+    first = np.zeros((), kind)[()] if dtypes.issubdtype(kind, np.integer) else 0
+    starts: list[Any] = [first] * ndim
     starts[axis] = start
     return starts, [allow if i == axis else False for i in range(ndim)], axis
 

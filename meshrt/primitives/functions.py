@@ -16,7 +16,6 @@ from meshrt.core.types import aval_of
 from meshrt.primitives import conversion, gamma
 from meshrt.primitives import elementwise as e
 from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p, reduce_precision_p
-from meshrt.primitives.elementwise import clamp
 from meshrt.primitives.identity import copy_p, optimization_barrier, stop_gradient
 from meshrt.primitives.selection import select_n
 
@@ -167,11 +166,24 @@ def integer_pow(x: Any, y: int) -> Any:
     """Elementwise x**y for a Python int y."""
     if y == 1:
         return x if isinstance(x, ArrayOperators) else copy_p.bind(x)
+    if y < 0 and dtypes.issubdtype(aval_of(x).dtype, np.integer):
+        raise errors.ArgumentTypeError(
+            f"Integers cannot be raised to negative powers, got integer_pow({aval_of(x).str_short()}, {y}); convert "
+            "to a floating dtype"
+        )
     return e.integer_pow_p.bind(x, y=int(y))
+
+
+_WITH_CONJUGATES = frozenset(map(np.dtype, (np.float32, np.float64, np.complex64, np.complex128)))
 
 
 def conj(x: Any) -> Any:
     """The complex conjugate; of real floating numbers as complex ones."""
+    if aval_of(x).dtype not in _WITH_CONJUGATES:
+        raise errors.ArgumentTypeError(
+            f"conj does not accept operands such as {aval_of(x).str_short()}: it takes float32, float64 and complex "
+            "numbers; use meshrt.numpy.conj"
+        )
     if aval_of(x).dtype in (np.float32, np.float64):
         return e.complex(x, None)
     return e.conj(x)
@@ -192,7 +204,7 @@ def square(x: Any) -> Any:
 
 def reciprocal(x: Any) -> Any:
     """Elementwise 1 / x."""
-    return e.integer_pow_p.bind(x, y=-1)
+    return integer_pow(x, -1)
 
 
 def pow(x: Any, y: Any) -> Any:
@@ -208,6 +220,11 @@ def pow(x: Any, y: Any) -> Any:
     if isinstance(y, int) and not isinstance(y, bool):
         return integer_pow(x, y)
     return e.pow_p.bind(*stretched("pow", x, y))
+
+
+def clamp(min: Any, x: Any, max: Any) -> Any:
+    """`x` limited to [min, max]; the bounds are scalars or of x's shape, all of one dtype (nothing is promoted)."""
+    return e.clamp_p.bind(min, x, max)
 
 
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:

@@ -42,10 +42,18 @@ def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -
 # squeeze, expand_dims, collapse
 
 
+def _distinct(name: str, dimensions: Sequence[int], ndim: int) -> set[int]:
+    """Dimension numbers in [0, ndim), all different."""
+    found = [canonical_axis(d, ndim) for d in dimensions]
+    if len(set(found)) < len(found):
+        raise errors.ArgumentValueError(f"{name}: dimensions are not unique: {tuple(dimensions)}; name each once")
+    return set(found)
+
+
 def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
     """`array` without the listed dimensions, which must have size 1."""
     aval = aval_of(array)
-    drop = {canonical_axis(d, aval.ndim) for d in dimensions}
+    drop = _distinct("squeeze", dimensions, aval.ndim)
     for d in drop:
         if aval.shape[d] != 1:
             raise errors.ArgumentValueError(
@@ -57,8 +65,8 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
 def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
     """`array` with new dimensions of size 1 at the listed positions of the result."""
     aval = aval_of(array)
-    ndim = aval.ndim + len(set(dimensions))
-    new = {canonical_axis(d, ndim) for d in dimensions}
+    ndim = aval.ndim + len(dimensions)
+    new = _distinct("expand_dims", dimensions, ndim)
     kept = [i for i in range(ndim) if i not in new]
     shape = [1] * ndim
     for i, n in zip(kept, aval.shape):

@@ -153,7 +153,7 @@ def _pad_infer(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> Sh
             f"padding value {value.str_short()}"
         )
     if len(padding_config) != x.ndim or any(len(c) != 3 or c[2] < 0 for c in padding_config):
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"pad of {x.str_short()} needs one (low, high, interior) per dimension, interior not negative, "
             f"but got {padding_config}"
         )

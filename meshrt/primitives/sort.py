@@ -146,7 +146,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     single = not isinstance(operand, list | tuple)
     operands = [operand] if single else list(operand)
     if not operands:
-        raise errors.ArgumentTypeError("sort needs at least one operand")
+        raise errors.ArgumentShapeError("sort needs at least one operand")
     dimension = canonical_axis(dimension, aval_of(operands[0]).ndim)
     outs = sort_p.bind(*operands, dimension=dimension, is_stable=bool(is_stable), num_keys=operator.index(num_keys))
     return outs[0] if single else tuple(outs)
@@ -166,7 +166,7 @@ def _top_k_infer(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
     if x.is_key or dtypes.issubdtype(x.dtype, np.complexfloating):
         raise errors.ArgumentTypeError(f"top_k does not accept operands of type {x.str_short()}")
     if not 0 <= axis < x.ndim or not 0 <= k <= x.shape[axis]:
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"top_k of {x.str_short()} along axis {axis} cannot give {k} elements; k lies between 0 and the axis's size"
         )
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])

@@ -53,7 +53,7 @@ def padtype_to_pads(
     name = getattr(padding, "name", padding)
     known = ("SAME", "SAME_LOWER", "VALID")
     if not isinstance(name, str) or name.upper() not in known:
-        raise errors.ArgumentTypeError(f"padding must be one of {known} or a pair per dimension, but is {padding!r}")
+        raise errors.ArgumentShapeError(f"padding must be one of {known} or a pair per dimension, but is {padding!r}")
     name = name.upper()
     if name == "VALID":
         return [(0, 0)] * len(in_shape)
@@ -70,11 +70,11 @@ def canonical_pads(padding: Any, ndim: int) -> tuple[tuple[int, int], ...]:
     try:
         pads = tuple([(operator.index(low), operator.index(high)) for low, high in padding])
     except (TypeError, ValueError):
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"padding must be a string or (low, high) pairs of ints, but is {padding!r}"
         ) from None
     if len(pads) != ndim:
-        raise errors.ArgumentTypeError(f"padding needs {ndim} (low, high) pairs but has {len(pads)}: {padding!r}")
+        raise errors.ArgumentShapeError(f"padding needs {ndim} (low, high) pairs but has {len(pads)}: {padding!r}")
     return pads
 
 

@@ -27,8 +27,7 @@ def mapped_dims(
         raise errors.TreeError(f"{called} in_axes of {fun_name(fun)} does not fit its arguments: {e}") from None
     dims = [*dims, *([0] * len(tree_util.tree_leaves(kwargs)))]
     for d in dims:
-        if d is not None and not isinstance(d, int):
-            raise errors.ArgumentTypeError(f"{called} in_axes must be ints or None, got {d!r} for {fun_name(fun)}")
+        _check_axis(called, "in_axes", d, fun)
     return dims
 
 
@@ -74,6 +73,17 @@ def result_dims(called: str, fun: Callable[..., Any], out_axes: Any, out_tree: A
     """Where the mapped dimension is to stand in each result."""
     dummy = tree_util.tree_unflatten(out_tree, [object()] * out_tree.num_leaves)
     try:
-        return tree_util.broadcast_prefix(out_axes, dummy, is_leaf=lambda x: x is None)
+        dims = tree_util.broadcast_prefix(out_axes, dummy, is_leaf=lambda x: x is None)
     except ValueError as e:
         raise errors.TreeError(f"{called} out_axes of {fun_name(fun)} does not fit its result: {e}") from None
+    for d in dims:
+        _check_axis(called, "out_axes", d, fun)
+    return dims
+
+
+def _check_axis(called: str, what: str, axis: Any, fun: Callable[..., Any]) -> None:
+    if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
+        raise errors.ArgumentTypeError(
+            f"{called} {what} must be an int, None, or (nested) container with those types as leaves, but got {axis!r} "
+            f"for {fun_name(fun)}"
+        )

@@ -1,0 +1,117 @@
+"""Calls that are mistakes: refused as by JAX, with a class of error that derives from the built-in one of JAX's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.meshrt.beside import assert_alike
+
+A = np.arange(6, dtype=np.float32).reshape(2, 3)
+X = A[0]
+MASKED = np.ma.masked_array(X)
+
+
+def open_sharding(l):
+    mesh = l.make_mesh((8,), ("a",), axis_types=(l.sharding.AxisType.Auto,))
+    return l.sharding.NamedSharding(mesh, l.P(l.P.UNCONSTRAINED))
+
+
+DIMENSIONS = {
+    "broadcast_in_dim": lambda l: l.lax.broadcast_in_dim(A, (3, 3), (0, 0)),
+    "squeeze": lambda l: l.lax.squeeze(A[None], (0, 0)),
+    "squeeze from both ends": lambda l: l.lax.squeeze(A[None], (0, -3)),
+    "expand_dims": lambda l: l.lax.expand_dims(A, (0, 0)),
+    "transpose": lambda l: l.lax.transpose(A, (0, 0)),
+    "sum": lambda l: l.numpy.sum(A, (0, 0)),
+    "dot_general": lambda l: l.lax.dot_general(X, A.T, (((1,), (0,)), ((), ()))),
+}
+INDICES = {
+    "of two dtypes": lambda l: l.lax.dynamic_slice(A, (np.int32(0), np.int8(0)), (1, 1)),
+    "int and int8": lambda l: l.lax.dynamic_slice(A, (0, np.int8(0)), (1, 1)),
+    "of two dtypes, traced": lambda l: l.jit(lambda i, j: l.lax.dynamic_slice(A, (i, j), (1, 1)))(
+        np.int32(0), np.int8(0)
+    ),
+    "of two dtypes, updating": lambda l: l.lax.dynamic_update_slice(A, A[:1, :1], (np.int32(0), np.uint8(0))),
+    "booleans": lambda l: l.lax.dynamic_slice(A, (True, False), (1, 1)),
+    "floats": lambda l: l.lax.dynamic_slice(A, (0.0, 0.0), (1, 1)),
+    "too few": lambda l: l.lax.dynamic_slice(A, (0,), (1, 1)),
+    "int8 along one dimension": lambda l: l.lax.dynamic_slice_in_dim(A, np.int8(1), 1),
+    "dtype of positions": lambda l: l.lax.argmax(A, 0, np.float32),
+}
+DERIVATIVES = {
+    "jacfwd of complex": lambda l: l.jacfwd(lambda x: x**2)(1j),
+    "jacfwd, holomorphic": lambda l: l.jacfwd(lambda x: x**2, holomorphic=True)(1j),
+    "jacfwd of real, holomorphic": lambda l: l.jacfwd(lambda x: x**2, holomorphic=True)(1.0),
+    "jacfwd of int": lambda l: l.jacfwd(lambda x: x * 1.0)(1),
+    "jacrev to complex": lambda l: l.jacrev(lambda x: x * 1j)(1.0),
+    "jacrev of real, holomorphic": lambda l: l.jacrev(lambda x: x**2, holomorphic=True)(1.0),
+    "jacrev of int": lambda l: l.jacrev(lambda x: x * 1.0)(1),
+    "hessian of complex": lambda l: l.hessian(lambda x: x**2)(1j),
+    "jvp of another shape": lambda l: l.jvp(lambda x: x, (X,), (A,)),
+    "jvp of another dtype": lambda l: l.jvp(lambda x: x, (X,), (X.astype(np.int32),)),
+    "linearized, of another shape": lambda l: l.linearize(lambda x: x, X)[1](A),
+}
+MAPPED = {
+    **{
+        f"in_axes={axes!r}": lambda l, a=axes: l.vmap(lambda x: x, in_axes=a)(A)
+        for axes in (False, True, (False,), 1.5, "a", 5, None)
+    },
+    **{f"out_axes={axes!r}": lambda l, a=axes: l.vmap(lambda x: x, out_axes=a)(A) for axes in (False, 1.5, 5, None)},
+}
+MASKS = {
+    "of numpy": lambda l: l.numpy.sin(MASKED),
+    "of lax": lambda l: l.lax.sin(MASKED),
+    "of jit": lambda l: l.jit(lambda x: x)(MASKED),
+    "asarray": lambda l: l.numpy.asarray(MASKED),
+    "device_put": lambda l: l.device_put(MASKED),
+    "captured": lambda l: l.jit(lambda x: x + MASKED)(X),
+    "of vmap": lambda l: l.vmap(lambda x: x)(MASKED),
+    "of grad": lambda l: l.grad(lambda x: x.sum())(MASKED),
+}
+NUMBERS = {
+    "around uint8": lambda l: l.numpy.uint8(3) + 300,
+    "below uint8": lambda l: l.numpy.uint8(3) + (-1),
+    "compared": lambda l: l.numpy.int8(1) < 300,
+    "clipped": lambda l: l.numpy.clip(l.numpy.int8(1), 0, 300),
+    "beyond int32": lambda l: l.numpy.add(np.int32(1), 2**40),
+    "beyond int32, beside a float": lambda l: l.numpy.add(l.numpy.float32(1), 2**40),
+    "conj of int": lambda l: l.lax.conj(A.astype(np.int32)),
+    "reciprocal of int": lambda l: l.lax.reciprocal(A.astype(np.int32)),
+    "negative power of int": lambda l: l.lax.integer_pow(A.astype(np.int32), -2),
+    "bounds of another dtype": lambda l: l.lax.clamp(0, A, 1),
+    "bounds": lambda l: l.lax.clamp(0.5, A, 1.5),
+}
+SHAPES = {
+    "add": lambda l: l.numpy.add(A, A[:, :2]),
+    "+": lambda l: l.numpy.asarray(A) + A[:, :2],
+    "where": lambda l: l.numpy.where(A > 1, A, A[:, :2]),
+    "clip": lambda l: l.numpy.clip(A, min=A[:, :2]),
+    "dot": lambda l: l.numpy.dot(A, A),
+    "matmul": lambda l: l.numpy.matmul(A, A),
+    "vdot": lambda l: l.numpy.vdot(A, X),
+    "tensordot": lambda l: l.numpy.tensordot(A, A, 1),
+    "concatenate": lambda l: l.numpy.concatenate([A, X]),
+    "lax.concatenate nothing": lambda l: l.lax.concatenate([], 0),
+    "lax.split": lambda l: l.lax.split(A, (1, 1), 1),
+    "lax.pad": lambda l: l.lax.pad(A, np.float32(0), ((0, 0, 0),)),
+    "lax.pad within": lambda l: l.lax.pad(A, np.float32(0), ((0, 0, -1), (0, 0, 0))),
+    "lax.top_k": lambda l: l.lax.top_k(A, 9),
+    "lax.dot": lambda l: l.lax.dot(A, A),
+    "lax.conv": lambda l: l.lax.conv(np.ones((1, 2, 5, 5)), np.ones((3, 1, 3, 3)), (1, 1), "SAME"),
+    "bitcast": lambda l: l.lax.bitcast_convert_type(np.ones(3, np.int8), np.int32),
+    "out_shardings": lambda l: l.jit(lambda x: x, out_shardings=open_sharding(l))(np.ones(8)),
+}
+EVERYTHING = {
+    f"{group}: {name}": program
+    for group, programs in {
+        "dimensions twice": DIMENSIONS, "indices": INDICES, "derivatives": DERIVATIVES, "vmap": MAPPED,
+        "masks": MASKS, "numbers": NUMBERS, "shapes": SHAPES,
+    }.items()
+    for name, program in programs.items()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_as_in_jax(name):
+    assert_alike(EVERYTHING[name])
