@@ -314,7 +314,8 @@ def _check_keys(name: str, keys: ShapedArray) -> None:
         )
 
 
-def _check_threefry(name: str, impl: Any) -> None:
+def check_threefry(name: str, impl: Any) -> None:
+    """UnsupportedError for keys of another generator."""
     if impl.name != "threefry2x32":
         raise errors.UnsupportedError(
             f"{name} with the key implementation {impl.name!r} is not available; use 'threefry2x32' (the default)"
@@ -322,7 +323,7 @@ def _check_threefry(name: str, impl: Any) -> None:
 
 
 def _seed_infer(seeds: ShapedArray, *, impl: Any) -> ShapedArray:
-    _check_threefry("random_seed", impl)
+    check_threefry("random_seed", impl)
     if seeds.is_key or not dtypes.issubdtype(seeds.dtype, np.integer):
         raise errors.ArgumentTypeError(f"a PRNG key seed must be an integer but is {seeds.str_short()}")
     return ShapedArray(seeds.shape, dtypes.KeyType(impl))
@@ -330,13 +331,13 @@ def _seed_infer(seeds: ShapedArray, *, impl: Any) -> ShapedArray:
 
 def _split_infer(keys: ShapedArray, *, shape: Any) -> ShapedArray:
     _check_keys("random_split", keys)
-    _check_threefry("random_split", keys.dtype.impl)
+    check_threefry("random_split", keys.dtype.impl)
     return ShapedArray((*keys.shape, *shape), keys.dtype)
 
 
 def _fold_in_infer(keys: ShapedArray, data: ShapedArray) -> ShapedArray:
     _check_keys("random_fold_in", keys)
-    _check_threefry("random_fold_in", keys.dtype.impl)
+    check_threefry("random_fold_in", keys.dtype.impl)
     if data.is_key or not dtypes.issubdtype(data.dtype, np.integer):
         raise errors.ArgumentTypeError(f"random_fold_in needs integers to fold in but got {data.str_short()}")
     if keys.shape and data.shape and keys.shape != data.shape:
@@ -366,7 +367,7 @@ def _fold_in_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: 
 
 def _bits_infer(keys: ShapedArray, *, bit_width: Any, shape: Any) -> ShapedArray:
     _check_keys("random_bits", keys)
-    _check_threefry("random_bits", keys.dtype.impl)
+    check_threefry("random_bits", keys.dtype.impl)
     if bit_width not in (8, 16, 32, 64):
         raise errors.ArgumentTypeError(f"random_bits gives 8, 16, 32 or 64 bits per element, not {bit_width!r}")
     return ShapedArray((*keys.shape, *shape), np.dtype(f"uint{bit_width}"))

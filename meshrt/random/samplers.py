@@ -41,7 +41,7 @@ from meshrt.random.keys import typed
 __all__ = [
     "bernoulli", "bits", "categorical", "cauchy", "double_sided_maxwell", "exponential", "geometric", "gumbel",
     "laplace", "logistic", "lognormal", "maxwell", "normal", "pareto", "rademacher", "randint", "rayleigh",
-    "triangular", "truncated_normal", "uniform", "weibull_min",
+    "triangular", "truncated_normal", "uniform", "wald", "weibull_min",
 ]  # fmt: skip
 
 
@@ -50,6 +50,18 @@ def float_dtype(name: str, dtype: Any) -> np.dtype:
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, name)
     if not dtypes.issubdtype(dtype, np.floating):
         raise errors.ArgumentValueError(f"{name}: dtype must be floating, got {dtype}")
+    return dtype
+
+
+def checked_dtype(name: str, dtype: Any, *parameters: Any) -> np.dtype:
+    """`float_dtype`; TypePromotionError if a parameter's dtype does not promote to it."""
+    dtype = float_dtype(name, dtype)
+    for p in parameters:
+        if aval_of(p).dtype != dtype and dtypes.result_type(p, dtype) != dtype:
+            raise dtypes.TypePromotionError(
+                f"{name}: a parameter {aval_of(p).str_short()} cannot be cast to {dtype} without loss; ask for another "
+                f"dtype, or convert the parameter with astype"
+            )
     return dtype
 
 
@@ -63,7 +75,11 @@ def int_dtype(name: str, dtype: Any) -> np.dtype:
 
 def sample_shape(name: str, shape: Any, *parameters: Any) -> tuple[int, ...]:
     """The shape of the samples: ``shape``, which the parameters must broadcast to, or what they broadcast to."""
-    shapes = [aval_of(p).shape for p in parameters]
+    return broadcast_shape(name, shape, *(aval_of(p).shape for p in parameters))
+
+
+def broadcast_shape(name: str, shape: Any, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """`sample_shape` for parameters of these shapes."""
     if shape is None:
         return broadcast_shapes(*shapes) if shapes else ()
     shape = shape_tuple(shape)
@@ -77,7 +93,7 @@ def placed(x: Any, out_sharding: Any) -> Any:
     return x if out_sharding is None else lax.with_sharding_constraint(x, out_sharding)
 
 
-def _parameter(x: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
+def parameter(x: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
     """A parameter as ``dtype``: a scalar, or an array of the samples' shape."""
     x = el.convert_element_type(x, dtype)
     return broadcast_to_shape(x, shape) if aval_of(x).ndim else x
@@ -122,7 +138,7 @@ def uniform(
     """Numbers from [minval, maxval)."""
     key, _ = typed("uniform", key)
     dtype, shape = float_dtype("uniform", dtype), sample_shape("uniform", shape, minval, maxval)
-    return placed(_uniform(key, shape, dtype, minval, maxval), out_sharding)
+    return placed(draw_uniform(key, shape, dtype, minval, maxval), out_sharding)
 
 
 def _unit_floats(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -140,9 +156,10 @@ def _unit_floats(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 
 
 @one_program
-def _uniform(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, maxval: Any) -> Any:
+def draw_uniform(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, maxval: Any) -> Any:
+    """Numbers from [minval, maxval): an array of ``shape`` for every key."""
     floats = _unit_floats(key, shape, dtype)
-    low, high = _parameter(minval, dtype, shape), _parameter(maxval, dtype, shape)
+    low, high = parameter(minval, dtype, shape), parameter(maxval, dtype, shape)
     span = (
         np.subtract(high, low)
         if isinstance(low, np.generic) and isinstance(high, np.generic)
@@ -189,7 +206,7 @@ def _randint(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, max
     minval, maxval = _clipped(minval, dtype), _clipped(maxval, dtype)
     width = dtypes.iinfo(dtype).bits
     word = np.dtype(f"uint{width}")
-    first, second = (rn.random_bits(k, width, shape) for k in _two(key))
+    first, second = (rn.random_bits(k, width, shape) for k in two_keys(key))
     span = el.convert_element_type(uf.subtract(maxval, minval), word)
     span = where(uf.less_equal(maxval, minval), word.type(1), span)
     span = where(uf.logical_and(beyond, uf.greater(maxval, minval)), el.add_p.bind(span, word.type(1)), span)
@@ -202,7 +219,8 @@ def _randint(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, max
     return uf.add(minval, el.convert_element_type(offset, dtype))
 
 
-def _two(key: Any) -> tuple[Any, Any]:
+def two_keys(key: Any) -> tuple[Any, Any]:
+    """Two new keys from one."""
     keys = rn.random_split(key, (2,))
     return keys[0], keys[1]
 
@@ -220,16 +238,17 @@ def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
         raise errors.ArgumentValueError(f"normal: dtype must be floating or complex, got {dtype}")
     shape = shape_tuple(shape)
     if dtype.kind != "c":
-        return placed(_normal(key, shape, dtype), out_sharding)
+        return placed(draw_normal(key, shape, dtype), out_sharding)
     part = np.dtype(dtypes.finfo(dtype).dtype)
-    re, im = (_normal(k, shape, part) for k in _two(key))
+    re, im = (draw_normal(k, shape, part) for k in two_keys(key))
     return placed(el.div_p.bind(el.complex(re, im), np.asarray(math.sqrt(2), dtype)[()]), out_sharding)
 
 
 @one_program
-def _normal(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+def draw_normal(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """Numbers from the standard normal distribution: an array of ``shape`` for every key."""
     low = np.nextafter(np.asarray(-1, dtype), np.asarray(0, dtype), dtype=dtype)[()]
-    u = _uniform(key, shape, dtype, low, np.asarray(1, dtype)[()])
+    u = draw_uniform(key, shape, dtype, low, np.asarray(1, dtype)[()])
     return el.mul_p.bind(np.asarray(math.sqrt(2), dtype)[()], el.erf_inv_p.bind(u))
 
 
@@ -244,7 +263,7 @@ def truncated_normal(
     root = np.asarray(math.sqrt(2), dtype)[()]
     lower, upper = asarray(el.convert_element_type(lower, dtype)), asarray(el.convert_element_type(upper, dtype))
     a, b = (el.erf_p.bind(el.div_p.bind(v, root)) for v in (lower, upper))
-    out = el.mul_p.bind(root, el.erf_inv_p.bind(_uniform(key, shape, dtype, a, b)))
+    out = el.mul_p.bind(root, el.erf_inv_p.bind(draw_uniform(key, shape, dtype, a, b)))
     inside = [
         el.nextafter_p.bind(lax.stop_gradient(v), np.asarray(towards, dtype)[()])
         for v, towards in ((lower, np.inf), (upper, -np.inf))
@@ -257,7 +276,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None, 
     """Exponentials of normal numbers of standard deviation ``sigma``."""
     shape = sample_shape("lognormal", shape, sigma)
     x = normal(key, shape, dtype)
-    return placed(el.exp_p.bind(el.mul_p.bind(x, _parameter(sigma, x.dtype, shape))), out_sharding)
+    return placed(el.exp_p.bind(el.mul_p.bind(x, parameter(sigma, x.dtype, shape))), out_sharding)
 
 
 @in_auto_mode
@@ -273,7 +292,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype:
     dtype = float_dtype("double_sided_maxwell", dtype)
     parameters = broadcast_shapes(aval_of(loc).shape, aval_of(scale).shape)
     shape = (shape_tuple(shape) or parameters) + parameters
-    first, second = _two(key)
+    first, second = two_keys(key)
     return rademacher(second, shape, dtype) * maxwell(first, shape, dtype) * scale + loc
 
 
@@ -283,7 +302,7 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
     dtype, shape = float_dtype("rayleigh", dtype), sample_shape("rayleigh", shape, scale)
     u = uniform(key, shape, dtype)
     root = el.sqrt_p.bind(el.mul_p.bind(el.log_p.bind(u), scalar_like(u, -2)))
-    return placed(el.mul_p.bind(_parameter(scale, dtype, shape), root), out_sharding)
+    return placed(el.mul_p.bind(parameter(scale, dtype, shape), root), out_sharding)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -327,7 +346,7 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_shardi
     """Numbers from the Pareto distribution of shape parameter ``b``."""
     dtype, shape = float_dtype("pareto", dtype), sample_shape("pareto", shape, b)
     e = exponential(key, shape, dtype)
-    return placed(el.exp_p.bind(el.div_p.bind(e, _parameter(b, dtype, shape))), out_sharding)
+    return placed(el.exp_p.bind(el.div_p.bind(e, parameter(b, dtype, shape))), out_sharding)
 
 
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Any:
@@ -363,18 +382,32 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
 
 @one_program
 def _gumbel(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    x = el.log_p.bind(_uniform(key, shape, dtype, dtypes.finfo(dtype).tiny, 1.0))
+    x = el.log_p.bind(draw_uniform(key, shape, dtype, dtypes.finfo(dtype).tiny, 1.0))
     return el.neg_p.bind(el.log_p.bind(el.neg_p.bind(x)))
 
 
 @one_program
 def _fine_gumbel(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     info = dtypes.finfo(dtype)
-    pair = _uniform(key, (2, *shape), dtype, 0.0, 1.0)
+    pair = draw_uniform(key, (2, *shape), dtype, 0.0, 1.0)
     high, low = pair[0], pair[1]
     fine = high + low * scalar_like(low, 2.0**-info.nmant) + scalar_like(low, info.tiny)
     x = el.log1p_p.bind(el.neg_p.bind(where(high >= 0.5, high, fine)))
     return el.neg_p.bind(el.log_p.bind(el.neg_p.bind(x)))
+
+
+@in_auto_mode
+def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Numbers from the Wald (inverse normal) distribution of shape parameter 1, of positive ``mean``."""
+    key, _ = typed("wald", key)
+    dtype = checked_dtype("wald", dtype, mean)
+    shape = sample_shape("wald", shape, mean)
+    first, second = two_keys(key)
+    m = broadcast_to_shape(asarray(el.convert_element_type(mean, dtype)), shape)
+    z, u = lax.integer_pow(normal(first, shape, dtype), 2), uniform(second, shape, dtype)
+    square = lax.integer_pow(m, 2)
+    x = m + square * z / 2 - m / 2 * lax.sqrt(4 * m * z + square * lax.integer_pow(z, 2))
+    return placed(where(u <= m / (m + x), x, square / x), out_sharding)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -391,10 +424,10 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, o
     if not dtypes.issubdtype(dtype, np.floating):
         raise errors.ArgumentTypeError(f"bernoulli: p must be floating, got dtype {dtype}")
     shape = sample_shape("bernoulli", shape, p)
-    p = _parameter(p, dtype, shape)
+    p = parameter(p, dtype, shape)
     if mode == "low":
-        return placed(el.lt_p.bind(_uniform(key, shape, dtype, 0.0, 1.0), p), out_sharding)
-    pair = _uniform(key, (2, *shape), dtype, 0.0, 1.0)
+        return placed(el.lt_p.bind(draw_uniform(key, shape, dtype, 0.0, 1.0), p), out_sharding)
+    pair = draw_uniform(key, (2, *shape), dtype, 0.0, 1.0)
     fine = el.mul_p.bind(pair[1], scalar_like(pair, 2.0 ** -dtypes.finfo(dtype).nmant))
     return placed(el.lt_p.bind(fine, el.sub_p.bind(p, pair[0])), out_sharding)
 
