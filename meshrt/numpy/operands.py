@@ -217,7 +217,10 @@ def _adapted(aval: ShapedArray, scalar: Any) -> Any:
         if not -(1 << 31) <= scalar < 1 << 31:
             _check_whole(scalar)
         if dtype in _INTEGER:
-            return np.asarray(scalar).astype(dtype)[()]  # around its range, as all arithmetic of integers
+            try:
+                return np.asarray(scalar, dtype)[()]
+            except OverflowError:  # around the range, as all arithmetic of integers
+                return np.asarray(scalar).astype(dtype)[()]
     return dtype.type(scalar) if dtype in _FLOATING else None
 
 

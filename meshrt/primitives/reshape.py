@@ -17,6 +17,7 @@ from meshrt.core.basic.shapes import (
     broadcast_in_dim_p,
     canonical_axis,
     canonical_shape,
+    not_negative,
     reshape,
     transpose,
 )
@@ -85,9 +86,15 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
 # ---------------------------------------------------------------------------------------------------------------------
 # iota and constants
 
+
+def _iota_infer(*, dtype: Any, shape: tuple[int, ...], dimension: int) -> ShapedArray:
+    not_negative("iota", shape)
+    return ShapedArray(shape, dtype)
+
+
 iota_p = Primitive(
     "iota",
-    lambda *, dtype, shape, dimension: ShapedArray(shape, dtype),
+    _iota_infer,
     lower=lambda ctx, eqn: ctx.op(
         "stablehlo.iota", [], eqn.outvars[0].aval, f"iota_dimension = {eqn.params['dimension']} : i64"),
     absent=dict.fromkeys(("jvp", "transpose", "batch"), "it has no operands"), finite=True,

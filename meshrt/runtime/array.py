@@ -352,7 +352,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
 
     def __buffer__(self, flags: int) -> memoryview:
         """The elements on the host, for `memoryview(x)` (from Python 3.12 on)."""
-        return memoryview(self.__array__())
+        return self.__array__().data
 
     def __bytes__(self) -> bytes:
         return self.__array__().tobytes()

@@ -99,6 +99,9 @@ SHAPES = {
     "lax.top_k": lambda l: l.lax.top_k(A, 9),
     "lax.dot": lambda l: l.lax.dot(A, A),
     "lax.conv": lambda l: l.lax.conv(np.ones((1, 2, 5, 5)), np.ones((3, 1, 3, 3)), (1, 1), "SAME"),
+    "eye": lambda l: l.numpy.eye(-1),
+    "repeat": lambda l: l.numpy.repeat(X, -1),
+    "one_hot": lambda l: l.nn.one_hot(np.array([1]), -1),
     "bitcast": lambda l: l.lax.bitcast_convert_type(np.ones(3, np.int8), np.int32),
     "out_shardings": lambda l: l.jit(lambda x: x, out_shardings=open_sharding(l))(np.ones(8)),
 }

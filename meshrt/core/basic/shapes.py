@@ -95,8 +95,18 @@ def batched_asked(params: dict[str, Any], x: Any, dim: int = 0, out: int = 0) ->
 # broadcast_in_dim
 
 
+def not_negative(name: str, shape: Sequence[int]) -> None:
+    """Raises for a size below zero in the shape of a result of `name`."""
+    if any(n < 0 for n in shape):
+        raise errors.ArgumentShapeError(
+            f"{name} shape must have every element be nonnegative, but got {tuple(shape)}; negative dimensions are not "
+            "allowed"
+        )
+
+
 def _broadcast_infer(x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...]) -> ShapedArray:
     dims = broadcast_dimensions
+    not_negative("broadcast_in_dim", shape)
     bad = len(dims) != x.ndim or any(
         d >= len(shape) or x.shape[i] not in (1, shape[d]) for i, d in enumerate(dims)
     ) or list(dims) != sorted(set(dims))  # fmt: skip
