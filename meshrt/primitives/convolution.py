@@ -320,7 +320,10 @@ conv_general_dilated_p = Primitive(
 
 
 def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The three specs of ConvDimensionNumbers for strings such as ("NHWC", "HWIO", "NHWC")."""
+    """The three specs of ConvDimensionNumbers for strings such as ("NHWC", "HWIO", "NHWC").
+
+    Spatial dimensions are numbered, and strides and padding given, in the order in which the kernel has them.
+    """
     lhs, rhs, out = dimension_numbers
     spatial = [c for c in rhs if c not in "OI"]
     specs = []
@@ -331,9 +334,7 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[i
                 f"{leading[1]!r} and the kernel's spatial dimensions {''.join(spatial)!r}, each once"
             )
         specs.append(tuple(name.index(c) for c in (*leading, *spatial)))
-    # Spatial dimensions are numbered in the order of the operand.
-    order = sorted(range(len(spatial)), key=lambda i: specs[0][2 + i])
-    return tuple((*s[:2], *(s[2 + i] for i in order)) for s in specs)
+    return tuple(specs)
 
 
 def conv_dimension_numbers(
@@ -447,7 +448,7 @@ def conv_with_general_padding(
     )  # fmt: skip
 
 
-def _transposed_pads(extent: int, stride: int, padding: Any) -> tuple[int, int]:
+def transposed_pads(extent: int, stride: int, padding: Any) -> tuple[int, int]:
     """The padding of a transposed convolution, from that of the forward one."""
     if padding == "SAME":
         total = extent + stride - 2
@@ -498,7 +499,7 @@ def conv_transpose(
     if use_consistent_padding or isinstance(padding, str):
         given = [padding] * len(strides) if isinstance(padding, str) else padding
         extents = [dilated(n, d) for n, d in zip(_take(b.shape, spatial), spread)]
-        padding = [_transposed_pads(e, s, q) for e, s, q in zip(extents, strides, given)]
+        padding = [transposed_pads(e, s, q) for e, s, q in zip(extents, strides, given)]
     if transpose_kernel:
         rhs = rev_p.bind(rhs, dimensions=spatial)
         order = list(range(b.ndim))

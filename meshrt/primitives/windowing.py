@@ -9,7 +9,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
 
-__all__ = ["padtype_to_pads"]
+__all__ = ["padtype_to_pads", "reduce_window_shape_tuple"]
 
 
 def pairs_attribute(padding: Sequence[tuple[int, int]]) -> str:
@@ -63,6 +63,24 @@ def padtype_to_pads(
         small, large = total // 2, total - total // 2
         pads.append((large, small) if name == "SAME_LOWER" else (small, large))
     return pads
+
+
+def reduce_window_shape_tuple(
+    operand_shape: Sequence[int],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> tuple[int, ...]:
+    """How many windows `reduce_window` finds along each dimension."""
+    ones = (1,) * len(operand_shape)
+    sizes = map(dilated, operand_shape, base_dilation or ones)
+    extents = map(dilated, window_dimensions, window_dilation or ones)
+    return tuple(
+        window_positions(n + sum(pads), extent, stride)
+        for n, pads, extent, stride in zip(sizes, padding, extents, window_strides)
+    )
 
 
 def canonical_pads(padding: Any, ndim: int) -> tuple[tuple[int, int], ...]:

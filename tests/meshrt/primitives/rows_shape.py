@@ -201,3 +201,16 @@ row(
 row("split", lambda lax, x: lax.split(x, (2, 0, 3), axis=1), lambda d: (normal(2, 5, dtype=d),), dtypes=ALL)
 row("rev", lambda lax, x: lax.rev(x, (0, 2)), lambda d: (normal(2, 3, 2, dtype=d),), dtypes=ALL)
 row("sorted slices", lambda lax, x: lax.sort(lax.slice(x, (0,), (6,), (2,))), distinct(7))
+
+row("stack", lambda lax, x, y: lax.stack([x, y], 1), normal(2, 3), normal(2, 3), derivatives=1)
+row("unstack", lambda lax, x: lax.unstack(x, -1), normal(2, 3), derivatives=1)
+row("tile", lambda lax, x: lax.tile(x, (2, 1, 3)), normal(2, 1, 2), derivatives=1)
+row("broadcast_to_rank", lambda lax, x: lax.broadcast_to_rank(x, 4), normal(2, 3), derivatives=1)
+row(
+    "index_take",
+    lambda lax, x, i, j: lax.index_take(x, (i, j), (0, 2)),
+    normal(2, 3, 4),
+    integers(-2, 4, 3),
+    integers(-5, 5, 3),
+    derivatives=1,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.meshrt.primitives.cases import BF16, C64, F16, F32, I32, Case, distinct, normal, with_dtypes
+from tests.meshrt.primitives.cases import BF16, C64, F16, F32, I32, Case, distinct, fixed, normal, with_dtypes
 
 CASES: list[Case] = []
 
@@ -91,6 +91,14 @@ conv(
     padding="SAME_LOWER",
     dimension_numbers=("NHWC", "HWIO", "NHWC"),
 )
+conv(
+    "strides in the kernel's order",
+    (2, 5, 4, 2),
+    (2, 3, 2, 3),
+    window_strides=(1, 2),
+    padding="VALID",
+    dimension_numbers=("NHWC", "WHIO", "CNHW"),
+)
 conv("dilated", (1, 2, 6), (2, 2, 2), window_strides=(2,), padding=((1, 2),), lhs_dilation=(2,), rhs_dilation=(3,))
 conv("negative padding", (1, 2, 6), (2, 2, 2), window_strides=(1,), padding=((-1, -1),))
 conv("feature groups", (2, 4, 5), (6, 2, 2), window_strides=(1,), padding="VALID", feature_group_count=2)
@@ -136,3 +144,61 @@ for _name, _options in {
         normal(2, 3, 2, 2),
         derivatives=1,
     )
+
+
+def ragged(name, lhs, rhs, sizes, numbers, **options):
+    """`numbers`: (contracting, batch, ragged, group dimensions). JAX maps few of them, and along few dimensions."""
+    contracting, batch, dims, groups = numbers
+    row(
+        f"ragged_dot {name}",
+        lambda lax, x, y: lax.ragged_dot_general(
+            x, y, np.asarray(sizes, np.int32), lax.RaggedDotDimensionNumbers((contracting, batch), dims, groups)
+        ),
+        normal(*lhs),
+        normal(*rhs),
+        vmap=False,
+        **options,
+    )
+
+
+ragged("free", (5, 2), (3, 2, 4), [2, 0, 3], ((((1,), (1,))), ((), ()), [0], [0]))
+ragged("free of a batch", (2, 4, 3), (2, 2, 3, 2), [[1, 3], [2, 1]], (((2,), (2,)), ((0,), (1,)), [1], [0]))
+ragged("contracted", (2, 5), (5, 3), [2, 3], (((1,), (0,)), ((), ()), [1], []), trusted=False)
+ragged("batched", (4, 2, 3), (4, 3, 2), [1, 3], (((2,), (1,)), ((0,), (0,)), [0], []), trusted=False)
+row(
+    "ragged_dot with rows left over",
+    lambda lax, x, y, n: lax.ragged_dot(x, y, n),
+    normal(5, 2),
+    normal(2, 2, 3),
+    fixed(np.array([2, 1], np.int32)),
+    vmap=False,
+)
+for _name, _options in {
+    "plain": {"window_strides": (1, 1), "padding": "VALID"},
+    "channels last": {
+        "window_strides": (2, 1), "padding": "SAME", "dimension_numbers": ("NHWC", "WHIO", "CNHW"),
+        "rhs_dilation": (1, 2),
+    },
+}.items():  # fmt: skip
+    row(
+        f"conv_general_dilated_patches {_name}",
+        lambda lax, x, o=_options: lax.conv_general_dilated_patches(x, (2, 2), **o),
+        normal(2, 4, 3, 2) if "dimension_numbers" in _options else normal(2, 2, 4, 3),
+        derivatives=1,
+    )
+row(
+    "conv_general_dilated_local",
+    lambda lax, x, k: lax.conv_general_dilated_local(x, k, (1, 1), "VALID", (2, 2)),
+    normal(1, 2, 3, 4),
+    normal(3, 8, 2, 3),
+    derivatives=1,
+)
+row(
+    "conv_general_dilated_local channels last",
+    lambda lax, x, k: lax.conv_general_dilated_local(
+        x, k, (1, 1), "VALID", (2, 1), dimension_numbers=("NHWC", "WHIO", "WNHC")
+    ),
+    normal(2, 3, 4, 2),
+    normal(3, 3, 4, 3),
+    derivatives=1,
+)

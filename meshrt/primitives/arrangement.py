@@ -1,0 +1,118 @@
+"""Arrays arranged from others: stack, unstack, tile, index_take, and shapes that broadcast to one."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.basic.shapes import broadcast_in_dim, canonical_axis, reshape
+from meshrt.core.types import aval_of
+from meshrt.primitives.concatenate import concatenate, split
+from meshrt.primitives.elementwise import add_p, lt_p, rem_p
+from meshrt.primitives.gather import gather
+from meshrt.primitives.gather_scatter import GatherDimensionNumbers
+from meshrt.primitives.reshape import broadcast, expand_dims, squeeze
+from meshrt.primitives.selection import select_n_p
+
+__all__ = [
+    "broadcast_shapes", "broadcast_to_rank", "index_take", "shape_as_value", "stack", "tile", "unstack",
+]  # fmt: skip
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that all `shapes` broadcast to by NumPy's rules. ArgumentValueError if there is none."""
+    try:
+        return np.broadcast_shapes(*map(tuple, shapes))
+    except ValueError:
+        listed = ", ".join(str(tuple(s)) for s in shapes)
+        raise errors.ArgumentValueError(
+            f"the shapes {listed} do not broadcast: dimensions, aligned from the right, must be equal or 1"
+        ) from None
+
+
+def broadcast_to_rank(x: Any, rank: int) -> Any:
+    """`x` with as many leading dimensions of size 1 as it takes to have `rank` dimensions."""
+    return broadcast(x, (1,) * (rank - aval_of(x).ndim))
+
+
+def shape_as_value(shape: Sequence[int]) -> Any:
+    """A shape as an array of integers."""
+    dtype = np.int64 if any(n > np.iinfo(np.int32).max for n in shape) else np.int32
+    return np.asarray(shape, dtypes.canonicalize_dtype(dtype))
+
+
+def stack(operands: Sequence[Any], axis: int = 0) -> Any:
+    """Arrays of one shape and dtype joined along a new dimension at position `axis` of the result.
+
+    Raises:
+      ArgumentValueError: there are none, or shapes differ.
+      ArgumentTypeError: dtypes differ.
+    """
+    avals = [aval_of(x) for x in operands]
+    if not avals or any(a.shape != avals[0].shape for a in avals):
+        raise errors.ArgumentValueError(
+            f"stack needs arrays of one shape, but got {', '.join(a.str_short() for a in avals) or 'none'}"
+        )
+    if any(a.dtype != avals[0].dtype for a in avals):
+        raise errors.ArgumentTypeError(
+            f"stack needs arrays of one dtype, but got {', '.join(a.str_short() for a in avals)}; convert with astype"
+        )
+    axis = canonical_axis(axis, avals[0].ndim + 1)
+    return concatenate([expand_dims(x, (axis,)) for x in operands], axis)
+
+
+def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
+    """The slices of `x` along `axis`, without that dimension."""
+    aval = aval_of(x)
+    axis = canonical_axis(axis, aval.ndim)
+    if aval.shape[axis] == 0:
+        return ()
+    return tuple(squeeze(part, (axis,)) for part in split(x, (1,) * aval.shape[axis], axis))
+
+
+def tile(operand: Any, reps: Sequence[int]) -> Any:
+    """`operand` laid out `reps[i]` times along each dimension i.
+
+    Raises:
+      ArgumentTypeError: there is not one count per dimension.
+      ArgumentValueError: a count is negative.
+    """
+    shape, counts = aval_of(operand).shape, tuple(map(operator.index, reps))
+    if len(counts) != len(shape):
+        raise errors.ArgumentTypeError(
+            f"tile of {aval_of(operand).str_short()} needs {len(shape)} counts, one per dimension, but got {counts}"
+        )
+    if any(n < 0 for n in counts):
+        raise errors.ArgumentValueError(f"tile cannot lay out an array {counts} times; counts are 0 or more")
+    wide = [v for pair in zip(counts, shape) for v in pair]
+    spread = broadcast_in_dim(operand, wide, range(1, 2 * len(shape), 2))
+    return reshape(spread, [math.prod(pair) for pair in zip(counts, shape)])
+
+
+def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
+    """The parts of `src` at the positions that `idxs`, one array of integers [n] per axis in `axes`, name.
+
+    Positions count from the end if they are negative, and wrap around. The result has a leading dimension of n and the
+    other dimensions of `src`.
+    """
+    shape = aval_of(src).shape
+    columns = [expand_dims(_wrapped(i, shape[a]), (1,)) for i, a in zip(idxs, axes, strict=True)]
+    numbers = GatherDimensionNumbers(
+        offset_dims=tuple(range(1, len(shape) - len(columns) + 1)), collapsed_slice_dims=tuple(sorted(axes)),
+        start_index_map=tuple(axes),
+    )  # fmt: skip
+    sizes = tuple(1 if d in axes else n for d, n in enumerate(shape))
+    return gather(src, concatenate(columns, 1), numbers, sizes)
+
+
+def _wrapped(index: Any, size: int) -> Any:
+    """`index` modulo `size`, from 0."""
+    aval = aval_of(index)
+    count, zero = np.asarray(size, aval.dtype)[()], np.asarray(0, aval.dtype)[()]
+    rest = rem_p.bind(index, count)
+    return select_n_p.bind(lt_p.bind(rest, zero), rest, add_p.bind(rest, count))
