@@ -8,9 +8,9 @@ from meshrt import errors as _errors
 from meshrt.primitives.decomposition import eigh, qr, svd
 from meshrt.primitives.eig import eig
 from meshrt.primitives.linalg import cholesky, triangular_solve
-from meshrt.primitives.lu import lu
+from meshrt.primitives.lu import lu, lu_pivots_to_permutation
 
-__all__ = ["cholesky", "eig", "eigh", "lu", "qr", "svd", "triangular_solve"]
+__all__ = ["cholesky", "eig", "eigh", "lu", "lu_pivots_to_permutation", "qr", "svd", "triangular_solve"]
 
 
 def __getattr__(name: str) -> Any:

@@ -47,13 +47,22 @@ def _lu_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     pivots = ctx.op("stablehlo.subtract", [pivots, ctx.full(1, pivots_aval)], pivots_aval)
     # A positive `info` says that the matrix is singular, which its factors show.
     (packed,) = nan_unless_ok(ctx, failed, batch, [packed], [aval], "GE")
-    (order,) = write_composed(ctx, eqn, [pivots], [pivots_aval], lambda p: [_permutation(p, rows)])
+    (order,) = write_composed(ctx, eqn, [pivots], [pivots_aval], lambda p: [lu_pivots_to_permutation(p, rows)])
     return [packed, pivots, order]
 
 
-def _permutation(pivots: Any, rows: int) -> Any:
-    """The order of rows after exchanging row i with row `pivots[i]`, one i after the other."""
+def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
+    """The order of rows after exchanging row i with row `pivots[i]`, one i after the other.
+
+    Args:
+      pivots: int32[..., k].
+      permutation_size: the number of rows, k at least.
+
+    Returns:
+      int32[..., permutation_size]: the row of the matrix that stands in each place.
+    """
     *batch, count = aval_of(pivots).shape
+    rows = permutation_size
     last = len(batch)
     places = broadcasted_iota(np.int32, (*batch, rows), last)
 
@@ -61,7 +70,8 @@ def _permutation(pivots: Any, rows: int) -> Any:
         other = broadcast_in_dim(
             dynamic_index_in_dim(pivots, i, last, keepdims=False), (*batch, rows), tuple(range(last))
         )
-        here, there = ew.eq_p.bind(places, i), ew.eq_p.bind(places, other)
+        # The counter has the default width.
+        here, there = ew.eq_p.bind(places, convert_element_type(i, np.int32)), ew.eq_p.bind(places, other)
         mine, its = (_only(order, mask, last) for mask in (here, there))
         return ew.select_n(here, ew.select_n(there, order, mine), its)
 

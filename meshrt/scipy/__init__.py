@@ -10,7 +10,7 @@ from types import ModuleType
 
 from meshrt import errors as _errors
 
-__all__ = ["special", "stats"]
+__all__ = ["linalg", "special", "stats"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,0 +1,15 @@
+"""Linear algebra: names and signatures are those of ``jax.scipy.linalg``.
+
+Functions of matrices take batches in leading dimensions. `overwrite_a`, `check_finite` and the like have no effect:
+arrays are never changed, and whether values are finite is not known before a program runs.
+"""
+
+from meshrt.numpy.names import missing as _missing
+from meshrt.scipy.linalg import exponential, factors, matrices
+from meshrt.scipy.linalg.exponential import *  # noqa: F403
+from meshrt.scipy.linalg.factors import *  # noqa: F403
+from meshrt.scipy.linalg.matrices import *  # noqa: F403
+
+_FAMILIES = (exponential, factors, matrices)
+__all__ = sorted(name for family in _FAMILIES for name in family.__all__)  # noqa: PLE0605
+__getattr__ = _missing(__name__, __all__)
