@@ -246,7 +246,7 @@ def beside(scalar: Any, array: Array) -> Any:
     found = _beside.get(key)
     if found is None or guards.active:  # then the transfer is asked about each time
         adapted = None if array._sig.sharding.num_devices > 1 else _adapted(array._sig.aval, scalar)
-        if adapted is None:
+        if adapted is None or adapted.dtype.kind == "c":  # complex zeros have two signs: none of them is kept
             return scalar
         if len(_beside) >= KEPT_OPERATIONS:
             _beside.clear()

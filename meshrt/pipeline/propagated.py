@@ -193,8 +193,10 @@ def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
         entries.append(axes or None)
     if as_propagated:
         entries = _without_trailing(entries)
-    typed = sharding.update(spec=spec.update(partitions=entries))
-    found = typed if typed.is_equivalent_to(sharding, aval.ndim) else sharding
+    found, named_axes = sharding, [a for entry in entries for a in entry or ()]
+    if len(named_axes) == len(set(named_axes)):  # else jit was told to split other dimensions by the type's axes
+        typed = sharding.update(spec=spec.update(partitions=entries))
+        found = typed if typed.is_equivalent_to(sharding, aval.ndim) else sharding
     own = aval.sharding.spec
     if not own.unreduced and not own.reduced:
         return found

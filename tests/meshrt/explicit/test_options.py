@@ -47,6 +47,12 @@ PROGRAMS = {
     "split otherwise": lambda o: o.jit(lambda x, y: x + y, in_shardings=(o.over("x", "y"), None))(X, o.put("y", "x")),
     "committed": lambda o: o.jit(in_shardings=o.over("x"))(o.put("x")),
     "results": lambda o: o.jit(out_shardings=o.over("y"))(X),
+    "results, an axis in another dimension": lambda o: o.jit(lambda x: x.T, out_shardings=o.over("x"))(o.put("x")),
+    "results, axes changed over": lambda o: o.jit(out_shardings=o.over("y", "x"))(o.put("x", "y")),
+    "results, one axis of two in one dimension": lambda o: o.jit(out_shardings=o.over("y"))(o.put(None, ("x", "y"))),
+    "results over mixed axes": lambda o: o.jit(out_shardings=o.over(None, "x", mesh="mixed"))(
+        o.put("x", "y", mesh="mixed")
+    ),
     "results over Auto axes": lambda o: o.jit(out_shardings=o.over("y", mesh="auto"))(o.put("x")),
     "results of Auto axes": lambda o: o.jit(out_shardings=o.over("y"))(o.put("x", mesh="auto")),
     "arguments over Auto axes": lambda o: o.jit(in_shardings=o.over("x", mesh="auto"))(o.put("x")),

@@ -125,3 +125,16 @@ def test_whose_nan_it_is_is_still_said():
     jnp.log(x), jnp.log(x), jnp.log(x)
     with meshrt.config.override(debug_nans=True), pytest.raises(FloatingPointError, match="log"):
         jnp.log(x - 1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [0.0, -0.0, 0, 2.5])
+def test_a_number_beside_complex_ones(number):
+    z = np.array([1 - 2j, -0.0 + 0j], np.complex64)
+    ours, theirs = jnp.asarray(z), jnp_of_jax.asarray(z)
+    for _ in range(3):
+        for call in (lambda a: a + number, lambda a: number * a):
+            out, expected = np.asarray(call(ours)), np.asarray(call(theirs))
+            np.testing.assert_array_equal(out, expected)
+            np.testing.assert_array_equal(np.signbit(out.real), np.signbit(expected.real))
+            np.testing.assert_array_equal(np.signbit(out.imag), np.signbit(expected.imag))
