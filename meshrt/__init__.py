@@ -27,6 +27,7 @@ from meshrt import (
     stages,
     tree,
     tree_util,
+    version,
 )
 from meshrt import dispatch as _dispatch  # noqa: F401  (eager evaluation registers itself)
 from meshrt.api import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
@@ -47,6 +48,7 @@ from meshrt.contexts import (
     transfer_guard_device_to_host,
     transfer_guard_host_to_device,
 )
+from meshrt.core.eager import ensure_compile_time_eval
 from meshrt.core.source import named_call, named_scope
 from meshrt.dtypes import float0
 from meshrt.jacobians import hessian, jacfwd, jacobian, jacrev
@@ -72,6 +74,7 @@ from meshrt.runtime.backend import (
     local_devices,
     process_count,
     process_index,
+    process_indices,
 )
 from meshrt.runtime.calls import effects_barrier
 from meshrt.runtime.jaxlib_api import Device
@@ -94,26 +97,28 @@ __all__ = [
     "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug", "debug_infs",
     "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl", "device_count",
     "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack", "dtypes", "effects_barrier",
-    "enable_x64", "errors", "eval_shape", "explain_cache_miss", "float0", "get_mesh", "grad", "hessian", "jacfwd",
-    "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "live_arrays", "local_device_count",
-    "local_devices", "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
-    "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "memory", "named_call", "named_scope", "nn",
-    "numpy", "numpy_dtype_promotion", "pmap", "process_count", "process_index", "pure_callback", "random", "remat",
-    "reshard", "set_mesh", "shard_map", "sharding", "smap", "stages", "threefry_partitionable", "transfer_guard",
-    "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree",
-    "tree_util", "typeof", "value_and_grad", "vjp", "vmap",
+    "enable_x64", "ensure_compile_time_eval", "errors", "eval_shape", "explain_cache_miss", "float0", "get_mesh",
+    "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize",
+    "live_arrays", "local_device_count", "local_devices", "log_compiles", "make_array_from_callback",
+    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "memory",
+    "named_call", "named_scope", "nn", "numpy", "numpy_dtype_promotion", "pmap", "process_count", "process_index",
+    "process_indices", "pure_callback", "random", "remat", "reshard", "set_mesh", "shard_map", "sharding", "smap",
+    "stages", "threefry_partitionable", "transfer_guard", "transfer_guard_device_to_device",
+    "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree", "tree_util", "typeof", "value_and_grad",
+    "version", "vjp", "vmap",
 ]  # fmt: skip
 
 # They stand in rooms above the one where users find them.
 sharding.auto_axes, sharding.explicit_axes, sharding.reshard = auto_axes, explicit_axes, reshard
 
-__version__ = "0.1.0"
+__version__, __version_info__ = version.__version__, version.__version_info__
 
 # Public modules that few programs use: imported when they are asked for, which keeps the start short.
 _LATER = frozenset([
     "custom_batching", "extend", "ffi", "flatten_util", "image", "monitoring", "ops", "profiler", "scipy", "test_util",
     "typing",
 ])  # fmt: skip
+_IN_ENVIRONMENT = frozenset(["host_count", "host_id", "host_ids", "print_environment_info"])
 
 
 if not TYPE_CHECKING:  # a checker reports names that do not exist
@@ -123,4 +128,6 @@ if not TYPE_CHECKING:  # a checker reports names that do not exist
             raise AttributeError(name)
         if name in _LATER:
             return importlib.import_module(f"meshrt.{name}")  # (`from meshrt import` would ask here)
+        if name in _IN_ENVIRONMENT:
+            return getattr(importlib.import_module("meshrt.environment"), name)
         raise errors.MissingFunctionError(f"meshrt.{name} is not implemented; meshrt has {', '.join(__all__)}")

@@ -37,7 +37,11 @@ __all__ = [
     "InspectError",
     "IntegerOverflowError",
     "InternalError",
+    "JAXIndexError",
+    "JAXTypeError",
     "JaxRuntimeError",
+    "JaxprTypeError",
+    "KeyReuseError",
     "LeakedTracerError",
     "MemorySpaceError",
     "MeshContextError",
@@ -48,6 +52,7 @@ __all__ = [
     "MissingFunctionError",
     "MissingRuleError",
     "NonAddressableError",
+    "NonConcreteBooleanIndexError",
     "NonFiniteError",
     "PhysicalMeshError",
     "PlacementWarning",
@@ -58,6 +63,9 @@ __all__ = [
     "ShardingError",
     "ShardingRuleError",
     "ShardingTypeError",
+    "TracerArrayConversionError",
+    "TracerBoolConversionError",
+    "TracerIntegerConversionError",
     "TransferGuardError",
     "TreeError",
     "UnboundAxisError",
@@ -84,6 +92,26 @@ class MissingFunctionError(MeshrtError, AttributeError, NotImplementedError):
 
 class ConfigError(MeshrtError, ValueError):
     """An unknown setting, a value of the wrong kind, or a change that comes too late."""
+
+
+class JAXTypeError(MeshrtError, TypeError):
+    """What programs do with traced values, keys and the like that their types do not allow."""
+
+
+class JAXIndexError(MeshrtError, IndexError):
+    """An index that arrays of ours do not take."""
+
+
+class NonConcreteBooleanIndexError(JAXIndexError):
+    """A boolean index whose values are not known while tracing: the shape of the result depends on them."""
+
+
+class KeyReuseError(JAXTypeError):
+    """A random key is used a second time."""
+
+
+class JaxprTypeError(MeshrtError, TypeError):
+    """A Jaxpr that is not well formed: undefined variables, results of other types than its equations give."""
 
 
 # --- meshes and shardings.
@@ -206,7 +234,7 @@ class NonAddressableError(MeshrtError, RuntimeError):
     """The value (or part of it) lives on devices of another process."""
 
 
-class LeakedTracerError(MeshrtError, TypeError):
+class LeakedTracerError(JAXTypeError):
     """A traced value is used outside the function call that it belongs to: `tracer`, where one is known."""
 
     def __init__(self, message: str, tracer: Any = None):
@@ -218,8 +246,20 @@ class ClosedOverError(DifferentiationError, LeakedTracerError):
     """A function with custom derivatives closes over a value with respect to which it is differentiated."""
 
 
-class ConcretizationError(MeshrtError, TypeError):
+class ConcretizationError(JAXTypeError):
     """Python asks for the concrete value of a traced one."""
+
+
+class TracerArrayConversionError(ConcretizationError):
+    """NumPy asks for the elements of a traced array."""
+
+
+class TracerBoolConversionError(ConcretizationError):
+    """Python branches on a traced value."""
+
+
+class TracerIntegerConversionError(ConcretizationError):
+    """Python uses a traced value as an index."""
 
 
 # --- running.
@@ -317,9 +357,6 @@ class ProcessesDisagreeError(DistributedError, AssertionError):
     """Processes of a job hold different values where all must hold the same."""
 
 
-# JAX's names, which scripts catch. It has one for each way of asking for a traced value.
+# JAX's names, which scripts catch.
 UnexpectedTracerError = LeakedTracerError
 ConcretizationTypeError = ConcretizationError
-TracerArrayConversionError = ConcretizationError
-TracerBoolConversionError = ConcretizationError
-TracerIntegerConversionError = ConcretizationError

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray, short_dtype
+from meshrt.errors import JaxprTypeError
 
 if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
@@ -254,10 +255,6 @@ class _Printer:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Checking
-
-
-class JaxprTypeError(TypeError):
-    """A Jaxpr that breaks its own grammar: an internal fault of meshrt, with the offending equation."""
 
 
 def check(jaxpr: Jaxpr | ClosedJaxpr) -> None:

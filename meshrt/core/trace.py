@@ -95,14 +95,14 @@ class Tracer(ArrayOperators):
         """Where the tracer was made, for error messages."""
         return ""
 
-    def _need(self, what: str) -> Any:
+    def _need(self, what: str, error: type[errors.ConcretizationError] = errors.ConcretizationError) -> Any:
         value = self.concrete()
         if value is None:
-            raise errors.ConcretizationError(concretization_message(self, what))
+            raise error(concretization_message(self, what))
         return value
 
     def __bool__(self) -> bool:
-        return bool(self._need("bool() (an if, while, assert, and, or, not)"))
+        return bool(self._need("bool() (an if, while, assert, and, or, not)", errors.TracerBoolConversionError))
 
     def __int__(self) -> int:
         return int(self._need("int()"))
@@ -114,10 +114,12 @@ class Tracer(ArrayOperators):
         return complex(self._need("complex()"))
 
     def __index__(self) -> int:
-        return operator.index(self._need("an index (range(), a list index, a static argument)"))
+        what = "an index (range(), a list index, a static argument)"
+        return operator.index(self._need(what, errors.TracerIntegerConversionError))
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
-        return np.asarray(self._need("a NumPy function (numpy.asarray)"), *args, **kwargs)
+        value = self._need("a NumPy function (numpy.asarray)", errors.TracerArrayConversionError)
+        return np.asarray(value, *args, **kwargs)
 
     def __len__(self) -> int:
         if not self.aval.shape:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes
-from meshrt.errors import MeshrtError
+from meshrt.errors import MeshrtError, NonConcreteBooleanIndexError
 
 __all__ = ["FULL", "IndexTypeError", "IndexingError", "Token", "expand", "tokenize"]
 
@@ -40,7 +40,8 @@ def tokenize(index: Any) -> tuple[tuple[Token, ...], list[Any]]:
     for the nonzero positions of boolean masks.
 
     Raises:
-      IndexTypeError: an entry is no valid index, or a boolean mask whose values are not known while tracing.
+      IndexTypeError: an entry is no valid index.
+      NonConcreteBooleanIndexError: a boolean mask whose values are not known while tracing.
     """
     operands: list[Any] = []
     entries = index if type(index) is tuple else (index,)
@@ -111,7 +112,7 @@ def _array_from_sequence(entry: Sequence[Any]) -> Any:
 def _mask_tokens(mask: Any, operands: list[Any]) -> list[Token]:
     concrete = getattr(mask, "concrete", None)
     if concrete is not None and (mask := concrete()) is None:
-        raise IndexTypeError(
+        raise NonConcreteBooleanIndexError(
             "a boolean index must be known while tracing, because the result's shape depends on it; use "
             "jnp.where(mask, x, y) with three arguments, or x.at[...].set with where"
         )
