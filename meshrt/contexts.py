@@ -22,6 +22,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_NOT_GIVEN: Any = object()
+
+
 class _Inside(ContextDecorator):
     """Another value of a setting, for the current thread and as long as the block or the decorated call lasts."""
 
@@ -55,13 +58,15 @@ class SettingContext:
     def __init__(self, name: str, *others: str):
         self.name, self.sets = name, (name, *others)
 
-    def __call__(self, *value: Any) -> _Inside:
-        if len(value) > 1 or (not value and FIELDS[self.name].type is not bool):
-            raise errors.ArgumentTypeError(
-                f"meshrt.{self.name} takes one value, as in `with meshrt.{self.name}({settings.read(self.name)!r}):`"
-            )
-        checked = settings.checked(self.name, value[0] if value else True)
-        return _Inside(dict.fromkeys(self.sets, checked))
+    def __call__(self, new_val: Any = _NOT_GIVEN) -> _Inside:
+        if new_val is _NOT_GIVEN:
+            if FIELDS[self.name].type is not bool:
+                raise errors.ArgumentTypeError(
+                    f"meshrt.{self.name} takes one value, as in "
+                    f"`with meshrt.{self.name}({settings.read(self.name)!r}):`"
+                )
+            new_val = True
+        return _Inside(dict.fromkeys(self.sets, settings.checked(self.name, new_val)))
 
     @property
     def value(self) -> Any:
@@ -77,13 +82,22 @@ class SettingContext:
         return f"<meshrt.{self.name}: {FIELDS[self.name].doc}; now {self.value!r}>"
 
 
+class _DisableJit(SettingContext):
+    """The one whose argument has a name of its own."""
+
+    __slots__ = ()
+
+    def __call__(self, disable: bool = True) -> _Inside:
+        return super().__call__(disable)
+
+
 default_device = SettingContext("default_device")
 default_matmul_precision = SettingContext("default_matmul_precision")
 default_prng_impl = SettingContext("default_prng_impl")
 numpy_dtype_promotion = SettingContext("numpy_dtype_promotion")
 threefry_partitionable = SettingContext("threefry_partitionable")
 enable_x64 = SettingContext("enable_x64")
-disable_jit = SettingContext("disable_jit")
+disable_jit = _DisableJit("disable_jit")
 debug_nans = SettingContext("debug_nans")
 debug_infs = SettingContext("debug_infs")
 log_compiles = SettingContext("log_compiles")

@@ -29,6 +29,7 @@ __all__ = [
     "DistributedError",
     "DonationWarning",
     "DuplicateAxisError",
+    "DuplicateSpecError",
     "ExchangeError",
     "ExecutionError",
     "ForwardModeError",
@@ -159,6 +160,10 @@ class UnknownAxisError(ShardingError):
 
 class DuplicateAxisError(ShardingError):
     """A spec uses one mesh axis more than once."""
+
+
+# JAX's name of it.
+DuplicateSpecError = DuplicateAxisError
 
 
 class RankMismatchError(ShardingError):

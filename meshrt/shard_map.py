@@ -444,7 +444,7 @@ def _region(mapped: _Mapped) -> Region:
     if already:
         raise errors.ArgumentValueError(
             f"{mapped.called} at {capture()} is to make {', '.join(map(repr, already))} manual, which an enclosing "
-            f"shard_map has done already ({mesh!r}); leave {'it' if len(already) == 1 else 'them'} out of axis_names"
+            f"shard_map has done already ({mesh}); leave {'it' if len(already) == 1 else 'them'} out of axis_names"
         )
     manual = frozenset(a for a in manual if mesh._types[a] is not AxisType.Manual)
     if mapped.in_specs is Infer:
@@ -493,7 +493,7 @@ def _mesh(mapped: _Mapped) -> Mesh | AbstractMesh:
     if around.manual_axes or context_source() is not None:
         where = f", set at {context_source()}" if context_source() is not None else ""
         raise errors.MeshMismatchError(
-            f"The context mesh {around!r}{where} should match the mesh passed to shard_map {mesh!r} at {capture()}; "
+            f"The context mesh {around!r}{where} should match the mesh passed to shard_map {mesh} at {capture()}; "
             "leave the argument out, or enter the mesh with `with meshrt.set_mesh(mesh):`"
         )
     return mesh

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt import errors
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.explicit import refusal
 from meshrt.core.operators import ArrayOperators
@@ -66,7 +67,7 @@ def _with_static_counts(fun: Callable[..., Any]) -> Callable[..., Any]:
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
 ) -> Any:
-    """Each position along ``axis`` repeated ``repeats`` times (a number, or one per position).
+    """Each position along ``axis`` repeated ``repeats`` times (a number, or an array of one per position).
 
     Repeats per position that are traced need ``total_repeat_length``, the static size of the result.
     """
@@ -82,6 +83,11 @@ def repeat(
     if isinstance(repeats, ArrayOperators) and total_repeat_length is not None:
         out = _repeat_dynamic(x, broadcast_to(repeats, (n,)), axis, static_int(total_repeat_length, "repeat"))
     else:
+        if isinstance(repeats, list | tuple):
+            raise errors.ArgumentTypeError(
+                f"repeat requires ndarray or scalar arguments, got {type(repeats)} at position 1; write "
+                f"np.array({repeats})"
+            )
         counts = np.asarray(repeats)
         if counts.ndim == 0 and total_repeat_length is None:
             out = _repeat_evenly(x, int(counts), axis)

@@ -190,7 +190,7 @@ def _laid(ctx: LoweringContext, eqn: Eqn, mesh: AbstractMesh, x: Any, aval: Shap
     wrong = [a for axes in along for a in axes if a not in mesh.axis_names or a in manual]
     if wrong:
         raise errors.UnknownAxisError(
-            f"vmap spmd_axis_name {wrong[0]!r} is no axis of {mesh!r} along which {eqn.params['partitioning']} at "
+            f"vmap spmd_axis_name {wrong[0]!r} is no axis of {mesh} along which {eqn.params['partitioning']} at "
             f"{eqn.source} is partitioned; name one of {[a for a in mesh.axis_names if a not in manual]}"
         )
     entries = [axes or PartitionSpec.UNCONSTRAINED for axes in along]

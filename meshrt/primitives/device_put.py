@@ -31,9 +31,10 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
 
     Args:
       x: a tree of arrays, NumPy values and Python scalars.
-      device: a device, a Sharding, a PartitionSpec (over the mesh of the context), a Format (a sharding and a layout),
-        a `meshrt.memory.Space` (another memory of the same devices), None (arrays stay, other values go to the default
-        device, uncommitted), or a tree of these that is a prefix of `x`.
+      device: a device (of which a program, which runs where its caller says, takes no notice), a Sharding, a
+        PartitionSpec (over the mesh of the context), a Format (a sharding and a layout), a `meshrt.memory.Space`
+        (another memory of the same devices), None (arrays stay, other values go to the default device, uncommitted), or
+        a tree of these that is a prefix of `x`.
       src: where `x` is now; only checked for its type.
       donate: the arrays of `x` are not needed any more; a bool, or a tree of them that is a prefix of `x`.
       may_alias: whether results may share memory with `x` (by default only with arrays, not with NumPy values); None, a
@@ -135,7 +136,11 @@ def _sharding_of(target: Any) -> Sharding | None:
 
 
 def _put_traced(leaf: Any, target: Any) -> Any:
-    """Inside a traced function: a constraint over a mesh, which may be abstract, or over a device to run on."""
+    """Inside a traced function: a constraint over a mesh, which may be abstract, or a device to run on.
+
+    A bare device is but advice: values that are moved one by one go there, a program runs where its caller says.
+    """
+    is_advice = isinstance(target, jaxlib_api.Device)
     if isinstance(target, Format):
         layout = target.layout
         if layout is None or (isinstance(layout, Layout) and layout.is_default):
@@ -163,7 +168,7 @@ def _put_traced(leaf: Any, target: Any) -> Any:
         target.shard_shape(aval_of(leaf).shape)
     value = leaf.concrete() if isinstance(leaf, Tracer) else leaf
     source = value.sharding if type(value) is Array else None
-    out = device_put_p.bind(leaf, sharding=target, source=source, advice=False)
+    out = device_put_p.bind(leaf, sharding=target, source=source, advice=is_advice)
     if kind is not None:
         return memory_put_p.bind(out, kind=kind)
     # A sharding over an AbstractMesh that names no memory leaves values where they are.

@@ -69,7 +69,7 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Sequence[Any]:
     mesh = ctx.module.mesh
     if mesh is None:
         raise errors.MeshContextError(
-            f"shard_map at {eqn.source} is over {region.mesh!r}, but the program runs on one device, as nothing names "
+            f"shard_map at {eqn.source} is over {region.mesh}, but the program runs on one device, as nothing names "
             "others: pass an array placed on a mesh (meshrt.device_put), give shard_map a Mesh, or enter one with "
             "`with meshrt.set_mesh(mesh):`"
         )

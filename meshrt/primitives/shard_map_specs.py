@@ -44,7 +44,7 @@ def check_specs(which: str, specs: Any, mesh: Mesh | AbstractMesh, axis_names: f
         lines = "\n\n".join(wrong)
         raise errors.UnknownAxisError(
             f"shard_map {which} argument must refer to an axis marked as manual ({names}), but:\n\n{lines}\n\n"
-            f"Use these axes in {which}, or add the others to axis_names if they are axes of {mesh!r}."
+            f"Use these axes in {which}, or add the others to axis_names if they are axes of {mesh}."
         )
     for path, s in places:
         _check_spec(f"{which}{tree_util.keystr(path)}", s, mesh, axis_names)
@@ -72,7 +72,7 @@ def _check_spec(where: str, spec: PartitionSpec, mesh: Mesh | AbstractMesh, axis
         if bad:
             raise errors.ShardingError(
                 f"unreduced/reduced in {where} {spec} can only be used when the mesh passed to shard_map contains axis "
-                f"names all of type `Explicit`, but {bad[0]!r} is {mesh._types[bad[0]]} in {mesh!r}"
+                f"names all of type `Explicit`, but {bad[0]!r} is {mesh._types[bad[0]]} in {mesh}"
             )
 
 

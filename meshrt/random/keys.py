@@ -104,9 +104,9 @@ def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
     return rn.random_unwrap(_seeded("PRNGKey", seed, impl))
 
 
-def key_dtype(impl: Any = None) -> dtypes.KeyType:
+def key_dtype(impl_spec: Any = None) -> dtypes.KeyType:
     """The dtype of keys of a generator."""
-    return dtypes.KeyType(resolve_impl(impl))
+    return dtypes.KeyType(resolve_impl(impl_spec))
 
 
 def split(key: Any, num: Any = 2) -> Any:

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import pkgutil
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,8 +243,17 @@ def devices(backend: str | None = None) -> list[Any]:
     return list(_devices[name])
 
 
-def local_devices(process_index: int | None = None, backend: str | None = None) -> list[Any]:
-    """The devices of this process, or of process `process_index`."""
+def local_devices(
+    process_index: int | None = None, backend: str | None = None, host_id: int | None = None
+) -> list[Any]:
+    """The devices of this process, or of process `process_index`, whose old name is `host_id`."""
+    if host_id is not None:
+        warnings.warn(
+            "The argument to meshrt.local_devices was renamed from `host_id` to `process_index`; write "
+            f"local_devices(process_index={host_id})",
+            stacklevel=2,
+        )
+        process_index = host_id
     mine = client(backend).process_index() if process_index is None else process_index
     return [d for d in devices(backend) if d.process_index == mine]
 

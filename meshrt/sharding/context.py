@@ -45,7 +45,7 @@ class set_mesh:
             )
         if mesh is not None and AxisType.Manual in mesh.axis_types:
             raise errors.MeshContextError(
-                f"{mesh!r} has Manual axes {mesh.manual_axes}, which is not allowed with `set_mesh`; use Auto axes, "
+                f"{mesh} has Manual axes {mesh.manual_axes}, which is not allowed with `set_mesh`; use Auto axes, "
                 "and shard_map to make them manual for one function"
             )
         self.mesh = mesh
@@ -122,7 +122,7 @@ class use_abstract_mesh:
         if current is not None and not current.empty and not mesh.empty and current.size != mesh.size:
             raise errors.MeshContextError(
                 f"use_abstract_mesh cannot change the size of the mesh. The context has {current!r} with size "
-                f"{current.size} (set at {context_source()}), the new one is {mesh!r} with size {mesh.size}; leave "
+                f"{current.size} (set at {context_source()}), the new one is {mesh} with size {mesh.size}; leave "
                 "the first context before"
             )
         if mesh.empty:

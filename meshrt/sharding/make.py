@@ -29,7 +29,7 @@ def make_mesh(
     """A mesh of `axis_shapes` over the first devices at hand, in an order that suits their interconnect.
 
     >>> meshrt.make_mesh((4, 2), ("data", "model"))
-    Mesh('data': 4, 'model': 2, axis_types=(Explicit, Explicit))
+    Mesh(axis_sizes=(4, 2), axis_names=('data', 'model'), axis_types=(Explicit, Explicit))
     >>> meshrt.make_mesh((32, 16), ("data", "model"), dcn_axes="data")  # two TPU slices of 256 chips
 
     Args:

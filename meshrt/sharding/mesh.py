@@ -29,7 +29,7 @@ __all__ = ["AbstractMesh", "AxisType", "Mesh", "empty_abstract_mesh", "empty_mes
 def _replaced_types(mesh: BaseMesh, changes: Mapping[Hashable, AxisType]) -> tuple[AxisType, ...]:
     for name in changes:
         if name not in mesh._sizes:
-            raise errors.UnknownAxisError(f"axis {name!r} is not one of {mesh!r}; its axes are {mesh.axis_names}")
+            raise errors.UnknownAxisError(f"axis {name!r} is not one of {mesh}; its axes are {mesh.axis_names}")
     return tuple(changes.get(n, t) for n, t in zip(mesh.axis_names, mesh.axis_types))
 
 
@@ -38,7 +38,7 @@ class BaseMesh:
 
     # `_shardings` holds the NamedShardings over this mesh by (spec, memory kind), so that they are made once.
     __slots__ = (
-        "__weakref__", "_repr", "_shardings", "_sizes", "_types", "axis_names", "axis_sizes", "axis_types", "size",
+        "__weakref__", "_shardings", "_sizes", "_str", "_types", "axis_names", "axis_sizes", "axis_types", "size",
     )  # fmt: skip
 
     axis_names: tuple[Hashable, ...]
@@ -51,7 +51,7 @@ class BaseMesh:
         self._sizes: dict[Hashable, int] = dict(zip(names, sizes))
         self._types: dict[Hashable, AxisType] = dict(zip(names, types))
         self.size = math.prod(sizes) if sizes else 0  # a Mesh of one device and no axes says 1
-        self._repr: str | None = None
+        self._str: str | None = None
         self._shardings: dict[tuple[Any, ...], Any] = {}
 
     @property
@@ -83,7 +83,7 @@ class BaseMesh:
         try:
             return self._sizes[name]
         except KeyError:
-            raise errors.UnknownAxisError(f"axis {name!r} is not one of {self!r}") from None
+            raise errors.UnknownAxisError(f"axis {name!r} is not one of {self}") from None
 
     @property
     def abstract_device(self) -> AbstractDevice | None:
@@ -124,19 +124,31 @@ class BaseMesh:
     def are_all_axes_manual(self) -> bool:
         return self._all(AxisType.Manual)
 
+    def _any(self, *kinds: AxisType) -> bool:
+        return any(t in kinds for t in self.axis_types)
+
+    # JAX's names, which scripts use.
+    _any_axis_auto = property(lambda self: self._any(AxisType.Auto))
+    _any_axis_explicit = property(lambda self: self._any(AxisType.Explicit))
+    _any_axis_manual = property(lambda self: self._any(AxisType.Manual))
+    _any_axis_auto_or_manual = property(lambda self: self._any(AxisType.Auto, AxisType.Manual))
+    _are_all_axes_explicit_or_manual = property(
+        lambda self: bool(self.axis_types) and not self._any(AxisType.Auto)
+    )  # fmt: skip
+
     def __copy__(self) -> Self:
         return self  # it never changes
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
 
-    def __repr__(self) -> str:
-        if self._repr is None:
+    def __str__(self) -> str:
+        if self._str is None:
             axes = ", ".join(f"{n!r}: {s}" for n, s in zip(self.axis_names, self.axis_sizes))
-            self._repr = f"{type(self).__name__}({self._repr_of_axes(axes)}{self._repr_of_device()})"
-        return self._repr
+            self._str = f"{type(self).__name__}({self._repr_of_axes(axes)}{self._repr_of_device()})"
+        return self._str
 
-    __str__ = __repr__
+    __repr__ = __str__
 
     def _repr_of_axes(self, axes: str) -> str:
         return f"{axes}, axis_types={self.axis_types!r}" if axes else ""
@@ -270,7 +282,7 @@ def _split_pairs(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 class Mesh(BaseMesh):
     """Devices arranged along named axes.
 
-    >>> Mesh(np.array(meshrt.devices()).reshape(4, 2), ("data", "model"))
+    >>> print(Mesh(np.array(meshrt.devices()).reshape(4, 2), ("data", "model")))
     Mesh('data': 4, 'model': 2, axis_types=(Auto, Auto))
 
     Devices may be any hashable objects as long as nothing is run on them. `with mesh:`, or `mesh` as a decorator,
@@ -316,6 +328,10 @@ class Mesh(BaseMesh):
                 cls._interned[key] = found
         return found
 
+    def __repr__(self) -> str:
+        types = f", axis_types={self.axis_types!r}" if self.axis_names else ""
+        return f"Mesh(axis_sizes={self.axis_sizes}, axis_names={self.axis_names!r}{types})"
+
     @property
     def devices(self) -> np.ndarray:
         """The devices, a read-only object array of the mesh's shape."""
@@ -341,7 +357,7 @@ class Mesh(BaseMesh):
         """jaxlib's list of the devices, one object for all meshes over them. ShardingTypeError of mock devices."""
         for d in self.flat_devices:
             if not isinstance(d, jaxlib_api.Device):
-                raise errors.ShardingTypeError(f"{self!r} holds {d!r}, which is no device of a runtime")
+                raise errors.ShardingTypeError(f"{self} holds {d!r}, which is no device of a runtime")
         return jaxlib_api.device_list(self.flat_devices)
 
     @property
@@ -365,13 +381,13 @@ class Mesh(BaseMesh):
         here = self.flat_devices[0].client.process_index() if self.flat_devices else 0
         mine = np.array([d.process_index == here for d in self.flat_devices]).reshape(self.axis_sizes)
         if not mine.any():
-            raise errors.MeshError(f"none of the devices of {self!r} belongs to this process ({here})")
+            raise errors.MeshError(f"none of the devices of {self} belongs to this process ({here})")
         ranges = [np.flatnonzero(mine.any(axis=tuple(a for a in range(mine.ndim) if a != i))) for i in range(mine.ndim)]
         block = np.ix_(*[np.arange(r[0], r[-1] + 1) for r in ranges])
         if not mine[block].all() or mine[block].size != mine.sum():
             raise errors.MeshError(
                 f"the devices connected to a single host must form a contiguous subcube of the global device mesh for "
-                f"local_mesh, but those of process {here} are not one in {self!r}; order the devices by process"
+                f"local_mesh, but those of process {here} are not one in {self}; order the devices by process"
             )
         return Mesh(self._devices[block], self.axis_names, self.axis_types)
 

@@ -1,7 +1,5 @@
-"""Shardings: where the parts of an array live.
-
-A sharding is a value: interned, compared by identity, and never holding an array. `NamedSharding` over an
-AbstractMesh says how a value is split without saying on which devices.
+"""Shardings over a mesh and on one device. `NamedSharding` over an AbstractMesh says how a value is split without
+saying on which devices.
 """
 
 from __future__ import annotations
@@ -9,203 +7,20 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_api
 from meshrt.sharding.axes import AxisType
+from meshrt.sharding.base import Sharding
 from meshrt.sharding.devices import lookup_by_id
 from meshrt.sharding.memory import resolved_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
+from meshrt.sharding.sdy_array import SdyArray, SdyDim
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 __all__ = ["NamedSharding", "Sharding", "SingleDeviceSharding", "make_single_device_sharding"]
-
-Index = tuple[slice, ...]
-
-
-class Sharding:
-    """How an array is laid out over devices, and which ones."""
-
-    # `signatures` caches the dispatch keys of arrays with this sharding, `native` jaxlib's counterparts by rank,
-    # `places` what this process holds of arrays by shape.
-    __slots__ = ("__weakref__", "native", "places", "signatures")
-
-    # The kind of memory on each device; None over an AbstractMesh where none was given.
-    memory_kind: str | None
-    # The same where it is not the default one of the devices, else None.
-    other_memory: str | None
-    mesh: Any
-    # Whether dimensions may be split into parts that do not divide them.
-    uneven: bool = False
-
-    def _init_caches(self) -> None:
-        self.signatures: dict[Any, Any] = {}
-        self.native: dict[Any, Any] = {}
-        self.places: dict[tuple[int, ...], Any] = {}
-
-    @property
-    def unreduced_axes(self) -> frozenset[Any]:
-        """The mesh axes along which devices hold addends of the value."""
-        return frozenset()
-
-    @property
-    def device_assignment(self) -> tuple[Any, ...]:
-        """The devices in order: shard *i* is on device *i*."""
-        raise NotImplementedError
-
-    # JAX's name for it, which scripts use.
-    _device_assignment = property(lambda self: self.device_assignment)
-
-    @property
-    def is_concrete(self) -> bool:
-        """Whether the devices are known."""
-        return True
-
-    @property
-    def device_set(self) -> set[Any]:
-        return set(self.device_assignment)
-
-    @property
-    def num_devices(self) -> int:
-        return len(self.device_assignment)
-
-    @property
-    def addressable_devices(self) -> set[Any]:
-        """The devices that belong to this process."""
-        return {d for d in self.device_assignment if d.process_index == d.client.process_index()}
-
-    @property
-    def has_addressable_devices(self) -> bool:
-        """Whether this process has one of the devices."""
-        return bool(self.addressable_devices)
-
-    def __copy__(self) -> Self:
-        return self  # it never changes
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        return self
-
-    @property
-    def is_fully_addressable(self) -> bool:
-        return len(self.addressable_devices) == self.num_devices
-
-    @property
-    def is_fully_replicated(self) -> bool:
-        """Whether every device holds the whole value."""
-        raise NotImplementedError
-
-    def tiling(self, ndim: int) -> tuple[int, ...]:
-        """Into how many parts each dimension is split. RankMismatchError if `ndim` is too small."""
-        raise NotImplementedError
-
-    def tile_indices(self, ndim: int) -> np.ndarray:
-        """int64[num_devices, ndim]: which part of each dimension each device holds."""
-        raise NotImplementedError
-
-    def shard_shape(self, global_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one shard; of the largest where the sharding is uneven.
-
-        Raises:
-          IndivisibleError: a dimension is not a multiple of the parts it is split into, and the sharding is not uneven.
-        """
-        tiling = self.tiling(len(global_shape))
-        if self.uneven:
-            return tuple(-(-s // p) for s, p in zip(global_shape, tiling))
-        for dim, (size, parts) in enumerate(zip(global_shape, tiling)):
-            if size % parts:
-                raise self._indivisible(tuple(global_shape), dim, size, parts, tiling)
-        return tuple(s // p for s, p in zip(global_shape, tiling))
-
-    def _indivisible(
-        self, shape: tuple[int, ...], dim: int, size: int, parts: int, tiling: tuple[int, ...]
-    ) -> errors.IndivisibleError:
-        above = size + -size % parts
-        fitting = f"{above - parts} or {above}" if size > parts else f"{above}"
-        return errors.IndivisibleError(
-            f"{self!r} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {size} "
-            f"(full shape: {shape}, per-dimension tiling factors: {list(tiling)} should evenly divide the "
-            f"shape){self._split_over(dim)}. Make the dimension {fitting}, or do not shard axis {dim}. Or let the last "
-            "parts be shorter: NamedSharding(mesh, spec, uneven=True)."
-        )
-
-    def _split_over(self, dim: int) -> str:
-        """The mesh axes that split a dimension, for messages."""
-        return ""
-
-    def devices_indices_map(self, global_shape: tuple[int, ...]) -> dict[Any, Index]:
-        """Device -> the slices of the global array that it holds; dimensions that are not split give slice(None)."""
-        return dict(zip(self.device_assignment, self.shard_indices(tuple(global_shape))))
-
-    def shard_indices(self, global_shape: tuple[int, ...]) -> list[Index]:
-        """The slices that each device of the assignment holds, in order."""
-        shard = self.shard_shape(global_shape)
-        tiling = self.tiling(len(global_shape))
-        whole = slice(None)
-        if self.uneven:  # the last parts are shorter, or empty
-            return [
-                tuple(
-                    whole if parts == 1 else slice(min(t * size, end), min((t + 1) * size, end))
-                    for t, size, parts, end in zip(row, shard, tiling, global_shape)
-                )
-                for row in self.tile_indices(len(global_shape)).tolist()
-            ]
-        return [
-            tuple(
-                whole if parts == 1 else slice(t * size, (t + 1) * size) for t, size, parts in zip(row, shard, tiling)
-            )
-            for row in self.tile_indices(len(global_shape)).tolist()
-        ]
-
-    def addressable_devices_indices_map(self, global_shape: tuple[int, ...]) -> dict[Any, Index]:
-        """As `devices_indices_map`, for the devices of this process."""
-        mine = self.addressable_devices
-        return {d: i for d, i in self.devices_indices_map(global_shape).items() if d in mine}
-
-    def splits_evenly(self, global_shape: tuple[int, ...]) -> bool:
-        """Whether every part of a value of this shape has the same size."""
-        return not any(size % parts for size, parts in zip(global_shape, self.tiling(len(global_shape))))
-
-    def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
-        """Whether both put the same parts of a value of `ndim` dimensions on the same devices in the same order."""
-        if self is other:
-            return True
-        if not isinstance(other, Sharding) or not self.is_in_memory_of(other):
-            return False
-        if self.is_concrete != other.is_concrete or self.num_devices != other.num_devices:
-            return False
-        if self.is_concrete and self.device_assignment != other.device_assignment:
-            return False
-        return self.layout_key(ndim) == other.layout_key(ndim)
-
-    def is_in_memory_of(self, other: Sharding) -> bool:
-        """Whether both name the same kind of memory."""
-        return self.other_memory == other.other_memory
-
-    @property
-    def is_in_default_memory(self) -> bool:
-        """Whether it names the memory that its devices compute with."""
-        return self.other_memory is None
-
-    def layout_key(self, ndim: int) -> tuple[Any, ...]:
-        """Which device (by position) holds which part; equal keys put the same data at the same positions."""
-        tiling = self.tiling(ndim)
-        if math.prod(tiling) == 1:
-            return (tiling, self.num_devices)
-        return (tiling, self.num_devices, self.tile_indices(ndim).tobytes())
-
-    def with_memory_kind(self, kind: str | None) -> Sharding:
-        raise NotImplementedError
-
-    def check_compatible_aval(self, aval_shape: tuple[int, ...]) -> None:
-        """RankMismatchError if values of this shape have too few dimensions for the sharding."""
-        self.tiling(len(aval_shape))
-
-    def _to_xla_hlo_sharding(self, num_dimensions: int) -> Any:
-        """XLA's form of the sharding for values of so many dimensions."""
-        return jaxlib_api.hlo_sharding(self.num_devices, self.tiling(num_dimensions), self.tile_indices(num_dimensions))
 
 
 class NamedSharding(Sharding):
@@ -349,6 +164,14 @@ class NamedSharding(Sharding):
     def with_memory_kind(self, kind: str | None) -> NamedSharding:
         return NamedSharding(self.mesh, self.spec, memory_kind=kind, uneven=self.uneven)
 
+    def _to_sdy_sharding(self, num_dimensions: int) -> SdyArray:
+        """Shardy's form of the sharding for values of so many dimensions; JAX's name, which scripts use."""
+        dims = tuple(
+            SdyDim(() if e is UNCONSTRAINED else axes_of(e), e is UNCONSTRAINED)
+            for e in self.spec.padded(num_dimensions)
+        )
+        return SdyArray(self.mesh.shape_tuple, dims, unreduced_axes=self.spec.unreduced)
+
     def _split_over(self, dim: int) -> str:
         axes = [f"{a!r}: {self.mesh._sizes[a]}" for a in axes_of(self.spec.partitions[dim])]
         return f"; it is split over the mesh {'axis' if len(axes) == 1 else 'axes'} {', '.join(axes)}"
@@ -378,7 +201,7 @@ class NamedSharding(Sharding):
     def __repr__(self) -> str:
         kind = f", memory_kind={self.memory_kind}" if self.memory_kind is not None else ""
         kind += ", uneven=True" if self.uneven else ""
-        return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r}{kind})"
+        return f"NamedSharding(mesh={self.mesh}, spec={self.spec!r}{kind})"
 
 
 def _rebuild_named(mesh: Any, spec: PartitionSpec, memory_kind: str | None, uneven: bool = False) -> NamedSharding:
@@ -411,14 +234,14 @@ def check_spec(mesh: Any, spec: Any) -> None:
     if UNCONSTRAINED in spec.partitions and AxisType.Auto not in mesh.axis_types:
         raise errors.ShardingError(
             f"{spec!r} cannot contain `P.UNCONSTRAINED` when no mesh axis_types are `Auto`, as nothing is propagated "
-            f"along {mesh!r}; use None, or make some axes Auto"
+            f"along {mesh}; use None, or make some axes Auto"
         )
     for what in ("unreduced", "reduced"):
         bad = [a for a in getattr(spec, what) if mesh._types[a] is AxisType.Auto]
         if bad:
             raise errors.ShardingError(
                 f"{what.capitalize()} axes can only refer to mesh axes that are of type `Explicit`, but in {spec!r} "
-                f"{bad} are {', '.join(repr(mesh._types[a]) for a in bad)} in {mesh!r}; make them Explicit with "
+                f"{bad} are {', '.join(repr(mesh._types[a]) for a in bad)} in {mesh}; make them Explicit with "
                 "axis_types=..."
             )
 
@@ -429,7 +252,7 @@ def refuse_manual(sharding: NamedSharding) -> None:
     if manual:
         raise errors.ShardingError(
             f"{sharding.spec!r} can only refer to Auto axes of the mesh, but {', '.join(map(repr, manual))} "
-            f"{'is' if len(manual) == 1 else 'are'} Manual in {sharding.mesh!r}: Manual axes have a meaning inside "
+            f"{'is' if len(manual) == 1 else 'are'} Manual in {sharding.mesh}: Manual axes have a meaning inside "
             "shard_map only; build the mesh with axis_types=(AxisType.Auto, ...)"
         )
 

@@ -196,7 +196,7 @@ def _inside(aval: ShapedArray, mat: ManualAxisType) -> ShapedArray:
     mesh = get_abstract_mesh()
     wrong = [a for a in mat.vur if mesh._types.get(a) is not AxisType.Manual]
     if wrong:
-        kind = f"of type {mesh._types[wrong[0]]}" if wrong[0] in mesh._types else f"that {mesh!r} does not have"
+        kind = f"of type {mesh._types[wrong[0]]}" if wrong[0] in mesh._types else f"that {mesh} does not have"
         raise errors.ShardingError(
             f"Axes mentioned in `manual_axis_type` should be of type `Manual`. Got manual_axis_type={mat} with axis "
             f"{wrong[0]!r} {kind}; use it inside of the shard_map that makes the axis Manual"

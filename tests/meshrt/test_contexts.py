@@ -181,3 +181,23 @@ def test_settings_that_do_not_exist(name):
         getattr(meshrt, name)
     with pytest.raises(errors.ConfigError, match=f"no setting 'jax_{name}'"):
         meshrt.config.update(f"jax_{name}", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("debug_infs", True), ("debug_nans", True), ("default_device", None), ("default_matmul_precision", "highest"),
+        ("default_prng_impl", "rbg"), ("enable_x64", True), ("log_compiles", False),
+        ("numpy_dtype_promotion", "strict"), ("threefry_partitionable", False), ("transfer_guard", "allow"),
+        ("transfer_guard_device_to_device", "allow"), ("transfer_guard_device_to_host", "allow"),
+        ("transfer_guard_host_to_device", "allow"),
+    ],
+)  # fmt: skip
+def test_values_by_name(name, value):
+    for lib in LIBRARIES:
+        with getattr(lib, name)(new_val=value):
+            assert name == "transfer_guard" or getattr(lib, name).value == value
+        with pytest.raises(TypeError), lib.disable_jit(new_val=True):
+            pass
+        with lib.disable_jit(disable=False):
+            assert not lib.config.jax_disable_jit

@@ -177,3 +177,38 @@ def test_a_format_that_says_nothing_leaves_an_argument_where_it_is():
         for out in (f(x), f.lower(x).compile()(x)):
             assert out.sharding.is_equivalent_to(NamedSharding(x.sharding.mesh, P("y", "x")), 2)
             np.testing.assert_array_equal(out, X.T)
+
+
+@pytest.mark.parametrize("option", ["in_shardings", "out_shardings"])
+def test_no_dimension_stays_open_at_the_boundary(option):
+    for lib in (meshrt, jax):
+        mesh, spec = lib.make_mesh((8,), ("x",), (lib.sharding.AxisType.Auto,)), lib.sharding.PartitionSpec
+        for given in (spec(spec.UNCONSTRAINED), lib.sharding.NamedSharding(mesh, spec(spec.UNCONSTRAINED))):
+            with (
+                lib.set_mesh(mesh),
+                pytest.raises(ValueError, match=f"Unconstrained dims are not allowed when passed to {option}"),
+            ):
+                lib.jit(lambda x: x, **{option: given})(X)
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_gradients_of_integers_leave_programs(placed):
+    """What holds nothing: the cotangent of an integer."""
+
+    def program(lib):
+        mesh = lib.make_mesh((8,), ("x",), (lib.sharding.AxisType.Auto,))
+        spread = lib.sharding.NamedSharding(mesh, lib.sharding.PartitionSpec("x"))
+        x, i = X[:, 0], np.arange(8)
+        if placed:
+            x, i = lib.device_put((x, i), spread)
+        g = lib.grad(lambda x, i: (x * i).sum(), argnums=(0, 1), allow_int=True)
+        repeated = lambda x, i: lib.lax.scan(lambda c, _: (c, g(x, i)), 0, length=2)[1]
+        found = [
+            lib.jit(g)(x, i),
+            lib.jit(g, out_shardings=spread)(x, i),
+            lib.jit(repeated)(x, i),
+            lib.jit(lib.jit(g))(x, i),
+        ]
+        return [(np.asarray(a).tolist(), b.shape, b.dtype == jax.dtypes.float0) for a, b in found]
+
+    assert program(meshrt) == program(jax)

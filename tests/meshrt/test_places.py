@@ -245,13 +245,15 @@ def test_device_put_onto_another_mesh_in_jit_says_what_to_do():
     text = str(e.value)
     assert "device_put at" in text and "test_places.py" in text and "argument c of" in text
     assert "before the call or its result after it" in text and "with_sharding_constraint" not in text
+    single = meshrt.sharding.SingleDeviceSharding(meshrt.devices()[3])
     with pytest.raises(errors.DeviceAssignmentMismatchError) as e:
-        meshrt.jit(lambda c: meshrt.device_put(c, meshrt.devices()[3]))(spread)
+        meshrt.jit(lambda c: meshrt.device_put(c, single))(spread)
     assert "device_put at" in str(e.value) and "test_places.py" in str(e.value)
 
 
-def test_device_put_onto_a_device_in_jit_runs_the_program_there():
-    f = meshrt.jit(lambda c: meshrt.device_put(c, meshrt.devices()[3]) + 1)
+def test_device_put_with_a_sharding_of_one_device_in_jit_runs_the_program_there():
+    single = meshrt.sharding.SingleDeviceSharding(meshrt.devices()[3])
+    f = meshrt.jit(lambda c: meshrt.device_put(c, single) + 1)
     assert f(X).devices() == {meshrt.devices()[3]}
     assert f(meshrt.device_put(X, meshrt.devices()[3])).devices() == {meshrt.devices()[3]}
     with pytest.raises(errors.DeviceAssignmentMismatchError, match=r"argument c of .*device_put at"):
@@ -320,3 +322,41 @@ def test_device_put_in_jit_must_divide():
     ours, _ = _libraries()
     with pytest.raises(errors.IndivisibleError, match=r"device_put of x: .* dimension size is 5"):
         meshrt.jit(lambda c: meshrt.device_put(c[:5], ours.named("x")).sum())(X)
+
+
+def _on_mesh(l, x):
+    return l.lib.device_put(x, l.named("x"))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [lambda l, x: x, lambda l, x: l.lib.device_put(x, l.lib.devices()[1]), _on_mesh],
+    ids=["host", "one", "mesh"],
+)
+@pytest.mark.parametrize("wrap", ["jit", "shard_map", "vmap", "grad", "scan", "eager"])
+def test_a_bare_device_says_nothing_in_a_program(place, wrap):
+    def program(l):
+        moved = lambda x: l.lib.device_put(x, l.lib.devices()[3]) * 2
+        spec = l.sharding.PartitionSpec("x")
+        wrapped = {
+            "jit": lambda: l.lib.jit(moved),
+            "shard_map": lambda: l.lib.jit(l.lib.shard_map(moved, mesh=l.mesh, in_specs=spec, out_specs=spec)),
+            "vmap": lambda: l.lib.jit(l.lib.vmap(moved)),
+            "grad": lambda: l.lib.jit(l.lib.grad(lambda x: (moved(x) ** 2).sum())),
+            "scan": lambda: l.lib.jit(lambda x: l.lax.scan(lambda c, _: (moved(c), 0), x, length=2)[0]),
+            "eager": lambda: l.lib.vmap(moved),  # moves one by one
+        }[wrap]()
+        try:
+            y = wrapped(place(l, X))
+        except ValueError as e:
+            return "incompatible devices" in str(e)
+        return sorted(d.id for d in y.devices()), np.asarray(y).tolist()
+
+    ours, theirs = map(program, _libraries())
+    assert ours == theirs
+
+
+def test_local_devices_by_the_old_name():
+    for lib in (meshrt, jax):
+        with pytest.warns(UserWarning, match="renamed from `host_id`"):
+            assert lib.local_devices(host_id=0) == lib.local_devices(0)

@@ -6,6 +6,7 @@ import copy
 import pickle
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -133,3 +134,11 @@ def test_a_device_for_what_a_program_makes(name):
     device = meshrt.devices()[1]
     made = meshrt.jit(lambda: getattr(meshrt.numpy, name)(*arguments, device=device))()
     assert made.devices() == {device}
+
+
+@pytest.mark.parametrize("counts", [[1, 2], (2, 0), [3]], ids=str)
+def test_counts_of_repeat_are_arrays(counts):
+    for lib in (meshrt, jax):
+        for apply in (lambda f: f, lib.jit):
+            with pytest.raises(TypeError, match="requires ndarray or scalar arguments, got <class"):
+                apply(lambda x, lib=lib: lib.numpy.repeat(x, counts))(lib.numpy.ones(2))

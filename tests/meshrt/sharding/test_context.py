@@ -221,8 +221,8 @@ def test_002_11_one_program_has_one_number_of_devices():
         "argument b of",
         "[0, 1, 2, 3]",
         "[0, 1]",
-        repr(four),
-        repr(two),
+        str(four),
+        str(two),
         f"made at {__file__}:",
     ):
         assert part in str(e.value), part
@@ -233,7 +233,7 @@ def test_002_11_one_program_has_one_number_of_devices():
             meshrt.jit(lambda a: a + 1)(on(four, np.ones(4), "x"))
         finally:
             set_mesh(None)
-    for part in (f"the mesh in context (set at {where}", repr(four), repr(two), "argument a of"):
+    for part in (f"the mesh in context (set at {where}", str(four), str(two), "argument a of"):
         assert part in str(e.value), part
 
 

@@ -187,3 +187,22 @@ def test_a_mesh_of_nothing_is_empty():
     for lib in (meshrt, jax):
         mesh = lib.sharding.Mesh(np.empty((), dtype=object), [])
         assert mesh.empty and mesh.size == 0 and mesh.abstract_mesh.empty and mesh.abstract_mesh.size == 0
+
+
+@pytest.mark.parametrize("types", ["Auto Auto", "Explicit Auto", "Explicit Explicit", "Manual Explicit", ""])
+def test_texts_and_kinds_of_axes_equal_jax(types):
+    def program(lib):
+        names, kinds = ("x", "y")[: len(types.split())], lib.sharding.AxisType
+        devices = np.array(lib.devices()).reshape(4, 2) if types else np.empty((), object)
+        spread = lib.sharding.NamedSharding(
+            lib.sharding.Mesh(np.array(lib.devices()), ("x",)), lib.sharding.PartitionSpec()
+        )
+        mesh = lib.sharding.Mesh(devices, names, axis_types=tuple(getattr(kinds, t) for t in types.split()))
+        asked = ("auto", "explicit", "manual", "auto_or_manual")
+        about = [
+            [*(getattr(m, f"_any_axis_{k}") for k in asked), m._are_all_axes_explicit_or_manual]
+            for m in (mesh, mesh.abstract_mesh)
+        ]
+        return repr(mesh), str(mesh), about, repr(spread)
+
+    assert program(meshrt) == program(jax)

@@ -144,3 +144,24 @@ def test_partial_sums_are_not_replicated():
                   P("y", unreduced={"x"}): False, P(reduced={"x"}): True}  # fmt: skip
     for spec, expected in replicated.items():
         assert NamedSharding(mesh, spec).is_fully_replicated == expected, spec
+
+
+@pytest.mark.parametrize("spec", ["P('x', None)", "P(('x', 'y'), P.UNCONSTRAINED)", "P(None, 'y', unreduced={'x'})"])
+def test_shardys_form_equals_jax(spec):
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    def program(lib):
+        kind = lib.sharding.AxisType.Explicit if "unreduced" in spec else lib.sharding.AxisType.Auto
+        mesh = lib.make_mesh((4, 2), ("x", "y"), (kind,) * 2)
+        found = lib.sharding.NamedSharding(mesh, eval(spec, {"P": lib.sharding.PartitionSpec}))._to_sdy_sharding(3)
+        with ir.Context() as context:
+            sdy.register_dialect(context)
+            return repr(found), [(d.axes, d.is_open) for d in found.dim_shardings], str(found.build({}))
+
+    assert program(meshrt) == program(jax)
+
+
+def test_an_axis_used_twice_has_jaxs_name():
+    with pytest.raises(meshrt.errors.DuplicateSpecError, match="has duplicate entries for `x`"):
+        meshrt.sharding.NamedSharding(meshrt.make_mesh((8,), ("x",)), meshrt.sharding.PartitionSpec("x", "x"))
