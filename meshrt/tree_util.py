@@ -235,9 +235,9 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
     return len(leaves) == len(values) and all(a is b for a, b in zip(leaves, values))
 
 
-def is_tree_node(cls: type) -> bool:
-    """Whether values of `cls` are containers."""
-    return default_registry.is_node(cls) or _is_namedtuple(cls)
+def is_tree_node(typ: type) -> bool:
+    """Whether values of `typ` are containers."""
+    return default_registry.is_node(typ) or _is_namedtuple(typ)
 
 
 def _is_namedtuple(cls: type) -> bool:

@@ -68,6 +68,7 @@ REASONS = {
     "shard_map": "programs over it are judged in tests/meshrt/shard_map",
     "sharding_constraint": "the identity on one device; tests of sharding judge it",
     "layout_constraint": "the identity but for the layout; test_memories judges it",
+    "xla_metadata_value": "changes no value; tests/meshrt/experimental/test_xla_metadata.py judges it",
     "inspect_sharding": "it has no results; tests/meshrt/callbacks",
     **dict.fromkeys(("debug_callback", "io_callback", "pure_callback"), "they call Python; tests/meshrt/callbacks"),
 }
