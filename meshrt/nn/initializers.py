@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors, random
+from meshrt import dtypes, errors, lax, random
 from meshrt.numpy import filled
 from meshrt.numpy.names import missing
-from meshrt.numpy.operands import ShapeError, shape_tuple
+from meshrt.numpy.operands import ShapeError, canonical_axis, shape_tuple
+from meshrt.numpy.shapes import moveaxis
+from meshrt.primitives.reshard import reshard
 
 __all__ = [
-    "Initializer", "constant", "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "kaiming_normal",
-    "kaiming_uniform", "lecun_normal", "lecun_uniform", "normal", "ones", "truncated_normal", "uniform",
-    "variance_scaling", "xavier_normal", "xavier_uniform", "zeros",
+    "Initializer", "constant", "delta_orthogonal", "glorot_normal", "glorot_uniform", "he_normal", "he_uniform",
+    "kaiming_normal", "kaiming_uniform", "lecun_normal", "lecun_uniform", "normal", "ones", "orthogonal",
+    "truncated_normal", "uniform", "variance_scaling", "xavier_normal", "xavier_uniform", "zeros",
 ]  # fmt: skip
 
 Initializer = Callable[..., Any]
@@ -69,6 +71,61 @@ def truncated_normal(stddev: float = 1e-2, dtype: Any = None, lower: float = -2.
         lambda k, s, d, o: random.truncated_normal(k, lower, upper, s, d, out_sharding=o), stddev, dtype,
         "truncated_normal",
     )  # fmt: skip
+
+
+def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """An initializer of ``scale`` times uniform orthogonal matrices.
+
+    All dimensions but ``column_axis`` together are the rows; of rows and columns the fewer are orthonormal.
+
+    Raises:
+      ShapeError: when called, for a shape of fewer than two dimensions.
+
+    >>> nn.initializers.orthogonal()(random.key(0), (3, 4)).shape
+    (3, 4)
+    """
+
+    def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
+        shape, dtype = shape_tuple(shape), _dtype(dtype, "orthogonal")
+        if len(shape) < 2:
+            raise ShapeError(f"orthogonal: an orthogonal matrix has at least two dimensions, got shape {shape}")
+        if 0 in shape:
+            return filled.zeros(shape, dtype, out_sharding=out_sharding)
+        columns = shape[column_axis]
+        axis = canonical_axis(column_axis, len(shape), "orthogonal")
+        matrix = random.orthogonal(key, math.prod(shape) // columns, (), dtype, columns)
+        matrix = lax.reshape(matrix, (*shape[:axis], *shape[axis + 1 :], columns))
+        return _laid_out(np.asarray(scale, dtype)[()] * moveaxis(matrix, -1, axis), out_sharding)
+
+    return init
+
+
+def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """An initializer of convolution kernels that are zero but for an orthogonal matrix in the middle.
+
+    Xiao and others 2018. Shapes are ``(*window, inputs, outputs)`` with one to three dimensions of a window.
+
+    Raises:
+      ShapeError: when called, for shapes of other ranks, or with fewer outputs than inputs.
+    """
+
+    def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
+        shape, dtype = shape_tuple(shape), _dtype(dtype, "delta_orthogonal")
+        if len(shape) not in (3, 4, 5):
+            raise ShapeError(f"delta_orthogonal: a kernel has three to five dimensions, got shape {shape}")
+        if shape[-1] < shape[-2]:
+            raise ShapeError(
+                f"delta_orthogonal: a kernel of shape {shape} has fewer outputs ({shape[-1]}) than inputs ({shape[-2]})"
+            )
+        matrix = orthogonal(scale, column_axis, dtype)(key, shape[-2:])
+        middle = tuple((n - 1) // 2 for n in shape[:-2])
+        return _laid_out(filled.zeros(shape, dtype).at[middle].set(matrix), out_sharding)
+
+    return init
+
+
+def _laid_out(x: Any, out_sharding: Any) -> Any:
+    return x if out_sharding is None else reshard(x, out_sharding)
 
 
 def _size(shape: tuple[int, ...], axes: int | Sequence[int]) -> int:
