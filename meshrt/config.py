@@ -131,6 +131,8 @@ FIELDS: dict[str, Field] = {
         Field("enable_x64", bool, False, "trace", "keep 64-bit types"),
         Field("default_matmul_precision", str, None, "trace", "precision of dots and convolutions", _PRECISIONS, True),
         Field("numpy_dtype_promotion", str, "standard", "trace", "which dtypes promote", ("standard", "strict")),
+        Field("numpy_rank_promotion", str, "allow", "trace", "what is done where arrays of several ranks are combined",
+              ("allow", "warn", "raise")),
         Field("default_prng_impl", str, "threefry2x32", "trace", "generator behind random.key"),
         Field("threefry_partitionable", bool, True, "trace",
               "random bits follow from positions, so that devices draw their parts; otherwise the bits of older JAX"),
@@ -158,6 +160,7 @@ FIELDS: dict[str, Field] = {
               minimum=0),
         Field("compilation_cache_include_metadata_in_key", bool, False, "none", "source lines tell programs apart"),
         Field("raise_persistent_cache_errors", bool, False, "none", "raise what goes wrong with that directory"),
+        Field("no_tracing", bool, False, "none", "raise when a function is traced by jit"),
         Field("cached_traces", int, 1024, "none", "traces of one function that are kept", minimum=1),
         Field("explain_cache_misses", bool, False, "none", "log why a function is traced or compiled again"),
         Field("cpu_ynnpack", str, "auto", "compile", "who multiplies matrices on CPUs; auto: YNNPACK where narrow "

@@ -17,7 +17,8 @@ from meshrt.config import FIELDS, GUARDED, settings
 
 __all__ = [
     "debug_infs", "debug_nans", "default_device", "default_matmul_precision", "default_prng_impl", "disable_jit",
-    "enable_x64", "log_compiles", "numpy_dtype_promotion", "threefry_partitionable", "transfer_guard",
+    "enable_x64", "explain_cache_misses", "log_compiles", "no_tracing", "numpy_dtype_promotion", "numpy_rank_promotion",
+    "remove_size_one_mesh_axis_from_type", "threefry_partitionable", "transfer_guard",
     "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device",
 ]  # fmt: skip
 
@@ -95,12 +96,16 @@ default_device = SettingContext("default_device")
 default_matmul_precision = SettingContext("default_matmul_precision")
 default_prng_impl = SettingContext("default_prng_impl")
 numpy_dtype_promotion = SettingContext("numpy_dtype_promotion")
+numpy_rank_promotion = SettingContext("numpy_rank_promotion")
 threefry_partitionable = SettingContext("threefry_partitionable")
 enable_x64 = SettingContext("enable_x64")
 disable_jit = _DisableJit("disable_jit")
 debug_nans = SettingContext("debug_nans")
 debug_infs = SettingContext("debug_infs")
 log_compiles = SettingContext("log_compiles")
+explain_cache_misses = SettingContext("explain_cache_misses")
+no_tracing = SettingContext("no_tracing")
+remove_size_one_mesh_axis_from_type = SettingContext("remove_size_one_mesh_axis_from_type")
 transfer_guard = SettingContext("transfer_guard", *(f"transfer_guard_{d}" for d in GUARDED))
 transfer_guard_host_to_device = SettingContext("transfer_guard_host_to_device")
 transfer_guard_device_to_device = SettingContext("transfer_guard_device_to_device")

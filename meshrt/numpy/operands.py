@@ -7,6 +7,7 @@ in the usual case (same dtype, same shape) nothing.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt._lattice import COMPLEX, FLOAT, SIGNED, STRONG, UNSIGNED
+from meshrt.config import settings
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.operators import ArrayOperators
@@ -295,7 +297,7 @@ def promote_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
     x, y = same_dtype(name, x, y)
     ax, ay = aval_of(x), aval_of(y)
     if ax.shape != ay.shape and ax.shape and ay.shape:
-        shape = common_shape(name, ax.shape, ay.shape)
+        shape = _ranked_shape(name, ax.shape, ay.shape)
         x, y = broadcast_to_shape(x, shape), broadcast_to_shape(y, shape)
     return x, y, ax.dtype
 
@@ -336,8 +338,26 @@ def fit_shapes(name: str, args: list[Any]) -> list[Any]:
             common = s
     else:
         return args
-    shape = common_shape(name, *shapes)
+    shape = _ranked_shape(name, *shapes)
     return [a if not s else broadcast_to_shape(a, shape) for a, s in zip(args, shapes)]
+
+
+def _ranked_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """As :func:`common_shape`, if the setting `numpy_rank_promotion` allows to combine arrays of these ranks."""
+    what = settings.numpy_rank_promotion
+    if what != "allow" and len({len(s) for s in shapes if s}) > 1:
+        listed = " ".join(map(str, shapes))
+        if what == "raise":
+            raise ShapeError(
+                f"Operands could not be broadcast together for {name} on shapes {listed} and with the setting "
+                "numpy_rank_promotion='raise'; give them one rank with jnp.expand_dims or jnp.broadcast_to"
+            )
+        warnings.warn(
+            f"Following NumPy automatic rank promotion for {name} on shapes {listed}. Set numpy_rank_promotion to "
+            "'allow' to have no warning",
+            stacklevel=2,
+        )
+    return common_shape(name, *shapes)
 
 
 def common_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:

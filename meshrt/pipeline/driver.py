@@ -266,6 +266,11 @@ class Driver:
 
     def _begin_trace(self, key: TraceKey, shardings: Sequence[Any] = ()) -> None:
         """RetraceError if there may not be another trace. Those in which the function raised do not count."""
+        if config.settings.no_tracing:
+            raise errors.RetraceError(
+                f"re-tracing function {self.name} for `jit`, but 'no_tracing' is set: it has not been called with such "
+                "arguments before. Call it before the block; explain_cache_misses says what is new"
+            )
         limit = self.options.max_traces
         if limit is not None and self.traced_times >= limit:
             raise errors.RetraceError(

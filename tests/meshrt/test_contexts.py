@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 
 import jax
 import numpy as np
@@ -102,6 +103,7 @@ def test_the_others_set_their_settings():
     cases = {
         "default_matmul_precision": "highest", "debug_nans": True, "debug_infs": True, "log_compiles": True,
         "numpy_dtype_promotion": "strict", "disable_jit": True, "enable_x64": True, "default_prng_impl": "rbg",
+        "explain_cache_misses": True, "remove_size_one_mesh_axis_from_type": True,
     }  # fmt: skip
     for name, value in cases.items():
 
@@ -175,7 +177,7 @@ def test_misuse():
     assert "now None" in repr(meshrt.default_device)
 
 
-@pytest.mark.parametrize("name", ["thread_guard", "debug_key_reuse", "check_tracer_leaks", "numpy_rank_promotion"])
+@pytest.mark.parametrize("name", ["thread_guard", "debug_key_reuse", "check_tracer_leaks"])
 def test_settings_that_do_not_exist(name):
     with pytest.raises(AttributeError, match=f"meshrt.{name} is not implemented"):
         getattr(meshrt, name)
@@ -201,3 +203,45 @@ def test_values_by_name(name, value):
             pass
         with lib.disable_jit(disable=False):
             assert not lib.config.jax_disable_jit
+
+
+@pytest.mark.parametrize("setting", ["allow", "warn", "raise"])
+def test_rank_promotion(setting):
+    combined = {
+        "+": lambda lib, x, y: x + y, "maximum": lambda lib, x, y: lib.numpy.maximum(x, y),
+        "where": lambda lib, x, y: lib.numpy.where(x > 0, y, 0),  # takes arrays of any ranks
+        "jit": lambda lib, x, y: lib.jit(lambda x, y: x * y)(x, y),
+        "scalar": lambda lib, x, y: y - lib.numpy.ones(()),
+    }  # fmt: skip
+
+    def program(lib, combine):
+        row, table = lib.numpy.ones(3), lib.numpy.ones((2, 3))
+        for inside in ("allow", setting):  # what was run before does not matter
+            with lib.numpy_rank_promotion(inside), warnings.catch_warnings(record=True) as noted:
+                warnings.simplefilter("always")
+                try:
+                    combine(lib, row, table)
+                except ValueError as e:
+                    return [], "could not be broadcast" in str(e)
+        return [w for w in noted if "automatic rank promotion" in str(w.message)], False
+
+    for name, combine in combined.items():
+        (ours, refused), (_, refused_there) = both(lambda lib, c=combine: program(lib, c))
+        assert refused == refused_there, name
+        # JAX warns while it traces, which is not each time.
+        assert len(ours) == (setting == "warn" and name not in ("where", "scalar")), name
+
+
+def test_no_tracing():
+    def program(lib):
+        f = lib.jit(lambda x: x + 1)
+        f(np.ones(3))
+        with lib.no_tracing():
+            seen = [f(np.ones(3)).tolist()]
+            for call in (lambda: f(np.ones(4)), lambda: lib.jit(lambda x: x * 2)(np.ones(3))):
+                with pytest.raises(RuntimeError, match=r"re-tracing function .* but 'no_tracing' is set"):
+                    call()
+        return [*seen, f(np.ones(4)).tolist(), lib.no_tracing.value]
+
+    ours, theirs = both(program)
+    assert ours == theirs
