@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.meshrt.primitives.cases import BOOL, Case, integers, normal, uniform
+import numpy as np
+
+from tests.meshrt.primitives.cases import BOOL, Arg, Case, integers, normal, uniform
 
 CASES: list[Case] = []
 
@@ -67,3 +69,49 @@ row(
 )
 row("fori_loop", lambda lax, x: lax.fori_loop(0, 3, lambda i, c: lax.mul(lax.sin(c), x), x), uniform(0.5, 1, 2))
 row("map", lambda lax, xs: lax.map(lambda x: lax.exp(lax.sin(x)), xs), normal(3, 2))
+
+
+def well_conditioned(n):
+    """[n, n], near the identity."""
+    return Arg(lambda rng: (3 * np.eye(n) + 0.3 * rng.standard_normal((n, n))).astype(np.float32))
+
+
+def jacobi(lax, a):
+    """Solves by iteration, which takes the matrix apart and is not to be differentiated."""
+
+    def solve(matvec, b):
+        diagonal = lax.reduce_sum(lax.mul(a, np.eye(3, dtype=np.float32)), [0])
+        step = lambda i, x: lax.add(x, lax.div(lax.sub(b, matvec(x)), diagonal))
+        return lax.stop_gradient(lax.fori_loop(0, 40, step, lax.div(b, diagonal)))
+
+    return solve
+
+
+row(
+    "custom_linear_solve",
+    lambda lax, a, b: lax.custom_linear_solve(lambda x: lax.dot(a, x), b, jacobi(lax, a), jacobi(lax, a)),
+    well_conditioned(3),
+    normal(3),
+)
+row(
+    "custom_linear_solve symmetric with aux",
+    lambda lax, a, b: lax.custom_linear_solve(
+        lambda x: lax.dot(lax.add(a, lax.transpose(a, (1, 0))), x),
+        b,
+        lambda mv, y: (jacobi(lax, lax.add(a, a))(mv, y), lax.reduce_max(y, [0])),
+        symmetric=True,
+        has_aux=True,
+    )[0],
+    well_conditioned(3),
+    normal(3),
+)
+row(
+    "custom_root",
+    lambda lax, a: lax.custom_root(
+        lambda x: lax.sub(lax.mul(x, lax.mul(x, x)), a),
+        np.float32(1.3),
+        lambda f, x: lax.fori_loop(0, 30, lambda i, x: lax.sub(x, lax.div(f(x), lax.mul(3.0, lax.mul(x, x)))), x),
+        lambda g, y: lax.div(y, g(lax.full_like(y, 1.0))),
+    ),
+    uniform(1, 3),
+)
