@@ -157,6 +157,8 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     scale = strong_scalar(start, 1 / np.log(10))
     first, last = (el.mul_p.bind(el.log_p.bind(true_divide(x, side)), scale) for x in (start, stop))
     out = multiply(side, logspace(first, last, num, endpoint, dtype=work))
+    if num > 1 and endpoint:  # exactly, which the logarithm has not been
+        out = lax.concatenate([out[:-1], expand_dims(broadcast_to_shape(stop, out.shape[1:]), (0,))], 0)
     order = (*range(1, axis + 1), 0, *range(axis + 1, out.ndim))
     return el.convert_element_type(lax.transpose(out, order), dtype)
 
@@ -253,12 +255,12 @@ def triu(m: Any, k: int = 0) -> Any:
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """Rows and columns of the elements on and below diagonal ``k`` of an n by m matrix."""
-    return tuple(asarray(i.astype(np.int32)) for i in np.tril_indices(n, k, m))
+    return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.tril_indices(n, k, m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """Rows and columns of the elements on and above diagonal ``k`` of an n by m matrix."""
-    return tuple(asarray(i.astype(np.int32)) for i in np.triu_indices(n, k, m))
+    return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.triu_indices(n, k, m))
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:

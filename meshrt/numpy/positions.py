@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors, lax
+from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.lax.filled import sharding_like
 from meshrt.numpy.arrays import asarray
@@ -41,7 +41,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
             )
         where = sharding_like(a, a.shape)
         where = where if where is not None and where.num_devices == 1 else None
-        return tuple(asarray(i.astype(np.int32), device=where) for i in np.nonzero(np.asarray(value)))
+        return tuple(asarray(i.astype(dtypes.default_int_dtype()), device=where) for i in np.nonzero(np.asarray(value)))
     return _nonzero_sized(a, size, fill_value)
 
 
@@ -50,11 +50,11 @@ def _nonzero_sized(a: Any, size: int, fill_value: Any) -> tuple[Any, ...]:
     mask = reshape_p.bind(a if a.dtype == np.bool_ else not_equal(a, 0), new_sizes=(a.size,))
     fills = fill_value if isinstance(fill_value, (tuple, list)) else (fill_value or 0,) * a.ndim
     if a.size == 0 or size == 0:
-        return tuple(full_like(mask, f, dtype=np.int32, shape=(size,)) for f in fills)
+        return tuple(full_like(mask, f, dtype=dtypes.default_int_dtype(), shape=(size,)) for f in fills)
     count = cumsum(mask)
-    ones = zeros((size,), np.int32).at[count].add(1, mode="drop")
+    ones = zeros((size,), dtypes.default_int_dtype()).at[count].add(1, mode="drop")
     flat = cumsum(ones)
-    missing = lax.iota(np.int32, size) >= total(mask)
+    missing = lax.iota(ones.dtype, size) >= total(mask)
     out, stride = [], a.size
     for n, fill in zip(a.shape, fills):
         stride //= n

@@ -1,0 +1,32 @@
+"""Positions, counts and ends of ranges where 64 bits are enabled."""
+
+import jax
+import jax.numpy as theirs
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as ours
+
+F, J = np.eye(3), np.array([1, 2, 2, 0])
+CASES = {
+    "nonzero": lambda m: m.nonzero(J), "nonzero sized": lambda m: m.nonzero(F, size=5, fill_value=-1),
+    "nonzero of none": lambda m: m.nonzero(F[:0], size=2), "flatnonzero": lambda m: m.flatnonzero(J),
+    "tril_indices": lambda m: m.tril_indices_from(F), "mask_indices": lambda m: m.mask_indices(3, np.triu),
+    "unique": lambda m: m.unique(J, size=5, return_counts=True, return_index=True, return_inverse=True),
+    "unique_counts": lambda m: m.unique_counts(J, size=4), "argwhere": lambda m: m.argwhere(F),
+    "geomspace": lambda m: m.geomspace(1, 1000, 4, dtype=int), "geomspace floats": lambda m: m.geomspace(2, 7, 5),
+    "geomspace open": lambda m: m.geomspace(2, 7, 5, endpoint=False), "geomspace one": lambda m: m.geomspace(2, 7, 1),
+    "where": lambda m: m.where(J), "det": lambda m: m.linalg.det(F * 3), "solve": lambda m: m.linalg.solve(F * 3, F),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_in_jax(name):
+    with meshrt.enable_x64(True):
+        got = meshrt.tree.leaves(CASES[name](ours))
+    with jax.enable_x64(True):
+        wanted = jax.tree.leaves(CASES[name](theirs))
+    for a, b in zip(got, wanted, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-12)
