@@ -248,7 +248,8 @@ def beside(scalar: Any, array: Array) -> Any:
     found = _beside.get(key)
     if found is None or guards.active:  # then the transfer is asked about each time
         adapted = None if array._sig.sharding.num_devices > 1 else _adapted(array._sig.aval, scalar)
-        if adapted is None or adapted.dtype.kind == "c":  # complex zeros have two signs: none of them is kept
+        # Not kept are complex numbers, whose zeros have two signs, and wide integers, which settings may refuse.
+        if adapted is None or adapted.dtype.kind == "c" or (type(scalar) is int and scalar.bit_length() > 31):
             return scalar
         if len(_beside) >= KEPT_OPERATIONS:
             _beside.clear()

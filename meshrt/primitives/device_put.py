@@ -11,11 +11,13 @@ from meshrt.core.source import capture
 from meshrt.core.spaces import DEVICE, kind_of_space
 from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import aval_of
+from meshrt.primitives.reshard import reshard
 from meshrt.primitives.sharding import device_put_p, on_mesh_in_context, require_fit
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.array import Array
 from meshrt.runtime.backend import default_device
 from meshrt.runtime.transfer import put_leaf
+from meshrt.sharding.axes import AxisType
 from meshrt.sharding.context import get_abstract_mesh, get_mesh
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.memory import Space, kind_of
@@ -163,12 +165,16 @@ def _put_traced(leaf: Any, target: Any) -> Any:
         target = NamedSharding(mesh, target)
     elif not isinstance(target, NamedSharding):
         target = _sharding_of(target)
+    in_type = isinstance(target, NamedSharding) and set(target.mesh.axis_types) == {AxisType.Explicit}
     if isinstance(target, NamedSharding):
-        require_fit(leaf, target, "device_put")
+        require_fit(leaf, target, "device_put", is_hint=in_type)
         target.shard_shape(aval_of(leaf).shape)
-    value = leaf.concrete() if isinstance(leaf, Tracer) else leaf
-    source = value.sharding if type(value) is Array else None
-    out = device_put_p.bind(leaf, sharding=target, source=source, advice=is_advice)
+    if in_type:
+        out = reshard(leaf, target.abstract().with_memory_kind(None))  # what splits a value stands in its type
+    else:
+        value = leaf.concrete() if isinstance(leaf, Tracer) else leaf
+        source = value.sharding if type(value) is Array else None
+        out = device_put_p.bind(leaf, sharding=target, source=source, advice=is_advice)
     if kind is not None:
         return memory_put_p.bind(out, kind=kind)
     # A sharding over an AbstractMesh that names no memory leaves values where they are.

@@ -64,6 +64,9 @@ PROGRAMS = {
         o.put("x", None, mesh="mixed")
     ),
     "resharded inside": lambda o: o.jit(lambda x: o.lib.reshard(x, o.over("y")), in_shardings=o.over("x"))(X),
+    "put inside": lambda o: o.jit(lambda x: o.lib.device_put(x, o.over("y")))(o.put("x")),
+    "put inside, whole": lambda o: o.jit(lambda x: o.lib.device_put(x, o.over()))(o.put("x")),
+    "put inside, where it is": lambda o: o.jit(lambda x: o.lib.device_put(x, o.over("x")))(o.put("x")),
     "gradient": lambda o: o.lib.grad(lambda x: (o.jit(in_shardings=o.over("x"))(x) ** 2).sum())(o.put("x")),
 }
 
