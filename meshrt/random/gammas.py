@@ -43,7 +43,9 @@ from meshrt.random.samplers import (
     two_keys,
 )
 
-__all__ = ["ball", "beta", "chisquare", "dirichlet", "f", "gamma", "generalized_normal", "loggamma", "t"]
+__all__ = [
+    "ball", "beta", "chisquare", "dirichlet", "f", "gamma", "generalized_normal", "loggamma", "random_gamma_p", "t",
+]  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------------------

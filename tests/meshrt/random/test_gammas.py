@@ -72,6 +72,13 @@ def test_mapped():
         alike(got, theirs[name], name)
 
 
+def test_the_primitive_takes_a_key_for_every_row():
+    def drawn(r):
+        return r.random_gamma_p.bind(r.split(r.key(4)), np.stack([A, A + 1]), log_space=True)
+
+    alike(drawn(mr), drawn(jr), "rows")
+
+
 def test_of_one_sequence():
     with meshrt.threefry_partitionable(False), jax.threefry_partitionable(False):
         alike(mr.gamma(mr.key(3), A), jr.gamma(jr.key(3), A), "one sequence")
