@@ -1,5 +1,6 @@
 """Functions with derivatives of their own."""
 
+from meshrt.transforms.custom_arguments import zero_from_primal
 from meshrt.transforms.custom_derivatives import (
     CustomVJPPrimal,
     SymbolicZero,
@@ -8,5 +9,15 @@ from meshrt.transforms.custom_derivatives import (
     custom_jvp,
     custom_vjp,
 )
+from meshrt.transforms.custom_vjp import custom_vjp_primal_tree_values
 
-__all__ = ["CustomVJPPrimal", "SymbolicZero", "closure_convert", "custom_gradient", "custom_jvp", "custom_vjp"]
+__all__ = [
+    "CustomVJPPrimal",
+    "SymbolicZero",
+    "closure_convert",
+    "custom_gradient",
+    "custom_jvp",
+    "custom_vjp",
+    "custom_vjp_primal_tree_values",
+    "zero_from_primal",
+]

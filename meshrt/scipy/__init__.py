@@ -10,7 +10,7 @@ from types import ModuleType
 
 from meshrt import errors as _errors
 
-__all__ = ["linalg", "special", "stats"]
+__all__ = ["integrate", "linalg", "special", "stats"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -24,6 +24,7 @@ __all__ = [
     "positional",
     "split_arguments",
     "type_mismatch",
+    "zero_from_primal",
 ]
 
 
@@ -82,6 +83,12 @@ class MappableRule:
 def instantiate_zero(aval: ShapedArray) -> Any:
     """Zeros of a (co)tangent type; those of integers are NumPy arrays of float0."""
     return np.zeros(aval.shape, dtypes.float0) if aval.dtype == dtypes.float0 else zeros(aval)
+
+
+def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
+    """A zero tangent for each array of a pytree: zeros, of dtype float0 for integers, or `SymbolicZero`."""
+    zero = SymbolicZero if symbolic_zeros else instantiate_zero
+    return tree_util.tree_map(lambda x: zero(aval_of(x).to_tangent_aval()), val)
 
 
 def nondiff_positions(fun: Callable[..., Any], nums: Sequence[int], names: Iterable[str]) -> tuple[int, ...]:

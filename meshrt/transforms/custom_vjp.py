@@ -49,6 +49,24 @@ class CustomVJPPrimal(NamedTuple):
     perturbed: bool
 
 
+def custom_vjp_primal_tree_values(tree: Any) -> Any:
+    """The values of a pytree of `CustomVJPPrimal`, as `fwd` gets them with `symbolic_zeros`.
+
+    Raises:
+      ArgumentTypeError: a leaf is something else.
+    """
+
+    def value(leaf: Any) -> Any:
+        if type(leaf) is not CustomVJPPrimal:
+            raise errors.ArgumentTypeError(
+                f"unexpected leaf type {type(leaf)} instead of CustomVJPPrimal; `fwd` gets such leaves where the rule "
+                "was set with defvjp(..., symbolic_zeros=True)"
+            )
+        return leaf.value
+
+    return tree_util.tree_map(value, tree, is_leaf=lambda leaf: type(leaf) is CustomVJPPrimal)
+
+
 class custom_vjp(CustomFunction):
     """A function whose reverse-mode derivative is defined by `defvjp`.
 
