@@ -18,7 +18,7 @@ from meshrt.numpy.shapes import moveaxis
 from meshrt.primitives import random as rn
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
-from meshrt.random.samplers import draw_uniform, float_dtype, int_dtype, placed, sample_shape, two_keys
+from meshrt.random.samplers import draw_uniform, float_dtype, int_dtype, one_program, placed, sample_shape, two_keys
 
 __all__ = ["binomial", "multinomial", "poisson"]
 
@@ -114,6 +114,11 @@ def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sha
     key, _ = typed("poisson", key)
     dtype, shape = int_dtype("poisson", dtype), sample_shape("poisson", shape, lam)
     rate = broadcast_to_shape(asarray(el.convert_element_type(lam, np.dtype(np.float32))), shape)
+    return placed(_poisson(key, shape, dtype, rate), out_sharding)
+
+
+@one_program
+def _poisson(key: Any, shape: tuple[int, ...], dtype: np.dtype, rate: Any) -> Any:
     few = (rate != rate) | (rate < _RATE_OF_REJECTION)
     most = dtypes.iinfo(dtype).max
     # Where the other method counts, each has a rate with which it ends soon.
@@ -122,7 +127,7 @@ def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sha
         _by_products(key, where(few, rate, scalar_like(rate, 0)), dtype, most),
         _by_rejection(key, where(few, scalar_like(rate, 1e5), rate), dtype, most),
     )
-    return placed(where(rate == 0, scalar_like(counts, 0), counts), out_sharding)
+    return where(rate == 0, scalar_like(counts, 0), counts)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -218,10 +223,11 @@ def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> 
     key, _ = typed("binomial", key)
     dtype, shape = float_dtype("binomial", dtype), sample_shape("binomial", shape, n, p)
     p = broadcast_to_shape(asarray(promote_inexact("binomial", p)[0]), shape)
-    return _binomial(key, broadcast_to_shape(asarray(el.convert_element_type(n, p.dtype)), shape), p, dtype)
+    return _binomial(key, shape, dtype, broadcast_to_shape(asarray(el.convert_element_type(n, p.dtype)), shape), p)
 
 
-def _binomial(key: Any, n: Any, p: Any, dtype: np.dtype) -> Any:
+@one_program
+def _binomial(key: Any, shape: tuple[int, ...], dtype: np.dtype, n: Any, p: Any) -> Any:
     rare = p < 0.5  # otherwise failures are counted
     q = where(rare, p, 1 - p)
     no_count, no_q, endless = (n != n) | (n < 0), q != q, abs(n) == np.inf
@@ -263,7 +269,7 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = Non
 
     def step(left: Any, outcome: Any) -> tuple[Any, Any]:
         share, key = outcome
-        count = _binomial(key, left, clip(share, 0, 1), left.dtype)
+        count = _binomial(key, left.shape, left.dtype, left, clip(share, 0, 1))
         return left - count, count
 
     keys = rn.random_split(key, (shares.shape[0],))
