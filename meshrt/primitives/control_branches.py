@@ -145,7 +145,8 @@ def platform_dependent(
     shared: dict[Any, list[str]] = {}  # platforms with one function have one branch
     for name, function in per_platform.items():
         shared.setdefault(function, []).append(name)
-    branches, platforms = [*shared], [tuple(names) for names in shared.values()]
+    branches = [*shared]
+    platforms: list[tuple[str, ...] | None] = [tuple(names) for names in shared.values()]
     if default is not None:
         branches, platforms = [*branches, default], [*platforms, None]
     chosen = {PLATFORMS: tuple(platforms)}

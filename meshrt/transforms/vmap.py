@@ -27,6 +27,7 @@ def vmap(
     axis_name: Any = None,
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
+    sum_match: bool = False,
 ) -> Callable[..., Any]:
     """Maps `fun` over a dimension of its arguments: it is written for one member of a batch and runs for all at once.
 
@@ -41,6 +42,7 @@ def vmap(
       axis_size: the size of the mapped dimension, needed only where no argument is mapped.
       spmd_axis_name: the mesh axis, or axes, along which the mapped dimension is split wherever the function
         constrains a sharding, in the shard_maps in it and in operations that their users partition.
+      sum_match: results that the members do not share are summed over them where `out_axes` is None.
 
     Raises:
       ShardingError: `spmd_axis_name`, and a mapped dimension that is split over other, Explicit, axes.
@@ -76,7 +78,7 @@ def vmap(
 
         outs, out_dims = batch_flat(flat, axis, leaves, dims)
         wanted = result_dims("vmap", fun, out_axes, out_tree[-1])
-        placed = [_place(axis.extent, o, d, w, fun) for o, d, w in zip(outs, out_dims, wanted)]
+        placed = [_place(axis.extent, o, d, w, fun, sum_match) for o, d, w in zip(outs, out_dims, wanted)]
         return tree_unflatten(out_tree[-1], placed)
 
     return wrapped
@@ -113,9 +115,13 @@ def _types(leaves: Any, fun: Callable[..., Any], tree: Any) -> str:
     return ", ".join(f"{p}: {aval_of(x).str_short()}" for p, x in zip(argument_paths(fun, tree), leaves))
 
 
-def _place(size: int, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any]) -> Any:
+def _place(
+    size: int, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any], sum_match: bool
+) -> Any:
     if wanted is None:
         if dim is not None:
+            if sum_match:
+                return out.sum(dim)
             raise errors.ArgumentValueError(
                 f"vmap has mapped output but out_axes is None, for a result of {fun_name(fun)}; give it an axis"
             )

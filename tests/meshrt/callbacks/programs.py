@@ -1,4 +1,4 @@
-"""Random programs with callbacks, written once for JAX and for meshrt."""
+"""Random programs with callbacks, written once for JAX and for meshrt, and meshes to run programs on."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ def library(jx, np_, io):
 
 def both():
     return library(jax, jnp, jax_io_callback), library(meshrt, mnp, io_callback)
+
+
+def mesh_of(*sizes, devices=None):
+    names = ("x", "y", "z")[: len(sizes)]
+    count = int(np.prod(sizes))
+    devices = meshrt.devices()[:count] if devices is None else devices
+    return meshrt.sharding.Mesh(np.array(devices).reshape(sizes), names)
+
+
+def put(x, mesh, *spec):
+    return meshrt.device_put(x, meshrt.NamedSharding(mesh, meshrt.P(*spec)))
 
 
 def _leaf(kind, tag, lib):
