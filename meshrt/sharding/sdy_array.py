@@ -13,7 +13,7 @@ __all__ = ["SdyArray", "SdyDim"]
 class SdyDim:
     """The axes that split one dimension, major first, and whether propagation may add more."""
 
-    axes: tuple[str, ...]
+    axes: tuple[Any, ...]
     is_open: bool
 
     replace = dataclasses.replace
@@ -35,11 +35,11 @@ class SdyDim:
 class SdyArray:
     """The sharding of a value over a mesh: an `SdyDim` for each dimension."""
 
-    mesh_shape: tuple[tuple[str, int], ...]
+    mesh_shape: tuple[tuple[Any, int], ...]
     dim_shardings: tuple[SdyDim, ...]
     logical_device_ids: tuple[int, ...] | None = None
-    replicated_axes: frozenset[str] = frozenset()
-    unreduced_axes: frozenset[str] = frozenset()
+    replicated_axes: frozenset[Any] = frozenset()
+    unreduced_axes: frozenset[Any] = frozenset()
 
     replace = dataclasses.replace
 
@@ -57,7 +57,7 @@ class SdyArray:
         from jaxlib.mlir.dialects import sdy  # few scripts ask: not at start-up
 
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in self.mesh_shape]
-        refs: Callable[[Iterable[str]], list[Any]] = lambda names: [
+        refs: Callable[[Iterable[Any]], list[Any]] = lambda names: [
             sdy.AxisRefAttr.get(name) for name in self._in_order(names)
         ]
         return sdy.TensorShardingAttr.get(
@@ -67,7 +67,7 @@ class SdyArray:
             unreduced_axes=refs(self.unreduced_axes),
         )
 
-    def _in_order(self, names: Iterable[str]) -> list[str]:
+    def _in_order(self, names: Iterable[Any]) -> list[Any]:
         wanted = frozenset(names)
         return [name for name, _ in self.mesh_shape if name in wanted]
 
