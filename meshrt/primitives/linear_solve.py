@@ -111,7 +111,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     consts, b = _split(args, params["const_lengths"])
     const_dims, b_dims = _split(dims, params["const_lengths"])
     jaxprs: list[Jaxpr | None] = []
-    values = []
+    values: list[list[Any]] = []
     for jaxpr, xs, ds in zip(params["jaxprs"], consts, const_dims):
         if jaxpr is None:
             jaxprs.append(None)

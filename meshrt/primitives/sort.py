@@ -1,4 +1,4 @@
-"""Sorting: sort (several operands, total order of floats) and top_k.
+"""Sorting: sort (several operands, total order of floats), top_k and its approximations.
 
 The order is lexicographic in the first `num_keys` operands. Floats are ordered totally, with -0 equal to 0 and every
 NaN equal and last; complex numbers by real, then imaginary part.
@@ -21,10 +21,12 @@ from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
+from meshrt.primitives.elementwise import neg_p
 from meshrt.primitives.gather import take_along
 from meshrt.primitives.reshape import iota_p
+from meshrt.runtime import jaxlib_api
 
-__all__ = ["sort", "sort_key_val", "top_k"]
+__all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 
 
 def _sort_infer(*operands: ShapedArray, dimension: int, is_stable: bool, num_keys: int) -> Any:
@@ -230,3 +232,56 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     axis = canonical_axis(axis, aval_of(operand).ndim)
     values, positions = top_k_p.bind(operand, k=operator.index(k), axis=axis)
     return values, positions
+
+
+def approx_max_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> tuple[Any, Any]:
+    """The `k` largest elements along a dimension in descending order, and their int32 positions.
+
+    At least the share `recall_target` of them has to be right; here all are. Without `aggregate_to_topk` there are as
+    many candidates as an approximation would leave for that share, among `reduction_input_size_override` elements if it
+    is positive.
+
+    Raises:
+      ArgumentValueError: `operand` is not floating, or `k` does not lie between 1 and the dimension's size.
+      ArgumentTypeError: `operand` is a scalar.
+    """
+    aval = aval_of(operand)
+    if not aval.shape:
+        raise errors.ArgumentTypeError(f"approx_max_k needs an operand with a dimension, but got {aval.str_short()}")
+    axis = canonical_axis(reduction_dimension, aval.ndim)
+    size = aval.shape[axis]
+    if not dtypes.issubdtype(aval.dtype, np.floating):
+        raise errors.ArgumentValueError(
+            f"approx_max_k needs a floating operand, but got {aval.str_short()}; convert it, or use top_k"
+        )
+    if not 1 <= k <= size:
+        raise errors.ArgumentValueError(f"k must be positive and at most the dimension's size {size}, but is {k}")
+    if not aggregate_to_topk:
+        k = jaxlib_api.approximate_top_k_size(size, aval.ndim, k, recall_target, reduction_input_size_override)
+    return top_k(operand, k, axis=axis)
+
+
+def approx_min_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> tuple[Any, Any]:
+    """The `k` smallest elements along a dimension in ascending order, and their positions; see `approx_max_k`."""
+    if not dtypes.issubdtype(aval_of(operand).dtype, np.floating):
+        raise errors.ArgumentValueError(
+            f"approx_min_k needs a floating operand, but got {aval_of(operand).str_short()}; convert it, or use sort"
+        )
+    values, positions = approx_max_k(
+        neg_p.bind(operand), k, reduction_dimension, recall_target, reduction_input_size_override, aggregate_to_topk
+    )
+    return neg_p.bind(values), positions

@@ -96,6 +96,11 @@ def cpu_client(
     )  # fmt: skip
 
 
+def approximate_top_k_size(size: int, rank: int, k: int, recall_target: float, size_override: int) -> int:
+    """How many candidates among `size` elements XLA's approximate top-k keeps for `recall_target` of k to be right."""
+    return int(_jax.approx_top_k_reduction_output_size(size, rank, k, recall_target, False, size_override)[0])
+
+
 def gloo_collectives(distributed: Any, hostname: str | None = None, interface: str | None = None) -> Any:
     """Collectives over TCP between CPU clients; `hostname` is the address that peers reach this process at."""
     return _jax.make_gloo_tcp_collectives(distributed, hostname=hostname, interface=interface)

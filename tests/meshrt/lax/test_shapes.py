@@ -48,6 +48,12 @@ REFUSED = {
     "tile": lambda lax: lax.tile(F, (1, 2)),
     "pads": lambda lax: lax.conv_shape_tuple((4, 3, 7), (5, 3, 2), (2,), ((1, 0), (1, 0))),
     "negative pads": lambda lax: lax.conv_shape_tuple((4, 3, 7), (5, 3, 2), (2,), ((-8, 0),)),
+    "approx_max_k of a scalar": lambda lax: lax.approx_max_k(F[0], 1),
+    "approx_max_k of integers": lambda lax: lax.approx_max_k(np.arange(3), 1),
+    "approx_min_k of none": lambda lax: lax.approx_min_k(F, 0),
+    "approx_max_k of too many": lambda lax: lax.approx_max_k(F, 3),
+    "mulhi of floats": lambda lax: lax.mulhi(F, F),
+    "mulhi of two dtypes": lambda lax: lax.mulhi(np.arange(2, dtype=np.int32), np.arange(2, dtype=np.int8)),
     "two ragged dimensions": lambda lax: ragged(lax, (MATRICES, (0, 1), (0,))),
     "a ragged dimension out of range": lambda lax: ragged(lax, (MATRICES, (2,), (0,))),
     "sizes of floats": lambda lax: ragged(lax, (MATRICES, (0,), (0,)), np.ones(2, np.float32)),
@@ -94,3 +100,17 @@ def test_ragged_products_of_every_mode_can_be_mapped(mode: str, dims) -> None:
     for n, member in enumerate(members):
         own = [stacked[i] if d is None else member[i] for i, d in enumerate(dims)]
         np.testing.assert_allclose(mapped[n], product(*own), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32])
+def test_upper_halves_of_products(dtype) -> None:
+    info = np.iinfo(dtype)
+    some = [info.min, info.min + 1, info.max, info.max - 1, info.max // 2, 0, 1, 3, info.max // 3]
+    x, y = (g.ravel().astype(dtype) for g in np.meshgrid(some, some))
+    exact = (x.astype(object) * y.astype(object)) // (1 << info.bits)
+    for product in (meshrt.lax.mulhi, meshrt.jit(meshrt.lax.mulhi), jax.lax.mulhi):
+        out = product(x, y)
+        assert out.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(out), exact.astype(dtype))
+    doubled = meshrt.vmap(meshrt.lax.mulhi, in_axes=(0, None))(np.stack([x, y]), y)
+    np.testing.assert_array_equal(np.asarray(doubled[0]), exact.astype(dtype))

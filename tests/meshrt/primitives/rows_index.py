@@ -201,3 +201,12 @@ row(
     normal(2, 7),
 )
 row("associative_scan reverse", lambda lax, x: lax.associative_scan(lax.mul, x, reverse=True), uniform(0.5, 1.5, 6, 2))
+
+row("approx_max_k", lambda lax, x: lax.approx_max_k(x, 2, 0), distinct(5, 3), derivatives=1)
+row("approx_min_k", lambda lax, x: lax.approx_min_k(x, 3), distinct(2, 6), derivatives=1)
+row(
+    "approx_max_k candidates",
+    lambda lax, x: lax.approx_max_k(x, 2, aggregate_to_topk=False),
+    distinct(2, 6),
+    derivatives=0,
+)

@@ -1,0 +1,55 @@
+"""Products of integers in twice their width, of which the upper half is wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors
+from meshrt.core.types import aval_of
+from meshrt.primitives.conversion import bitcast_convert_type
+from meshrt.primitives.functions import add, bitwise_and, lt, mul, shift_right_logical, sub
+from meshrt.primitives.selection import select_n_p
+
+__all__ = ["mulhi"]
+
+
+def mulhi(x: Any, y: Any, /) -> Any:
+    """The upper half of the product of two arrays of integers, elementwise: of 32-bit ones, bits 32 to 63.
+
+    Raises:
+      ArgumentTypeError: an operand is not of an integer dtype, or the dtypes differ.
+
+    >>> import numpy as np, meshrt
+    >>> int(meshrt.lax.mulhi(np.int32(1 << 30), np.int32(12)))
+    3
+    """
+    a, b = aval_of(x), aval_of(y)
+    if not dtypes.issubdtype(a.dtype, np.integer) or a.dtype != b.dtype or a.shape != b.shape:
+        raise errors.ArgumentTypeError(
+            f"mulhi needs two arrays of one integer dtype and shape, but got {a.str_short()} and {b.str_short()}"
+        )
+    if not dtypes.issubdtype(a.dtype, np.signedinteger):
+        return _upper(x, y, a.dtype)
+    unsigned = np.dtype(f"u{a.dtype.name}")
+    bits = [bitcast_convert_type(v, unsigned) for v in (x, y)]
+    high = bitcast_convert_type(_upper(*bits, unsigned), a.dtype)
+    # Read as unsigned, a negative x is larger by 2^bits, and the upper half by y; likewise for y.
+    zero = np.asarray(0, a.dtype)[()]
+    for one, other in ((x, y), (y, x)):
+        negative = lt(one, np.broadcast_to(zero, a.shape))
+        high = sub(high, select_n_p.bind(negative, np.broadcast_to(zero, a.shape), other))
+    return high
+
+
+def _upper(x: Any, y: Any, dtype: np.dtype) -> Any:
+    """Of unsigned integers, from products of their halves, none of which overflows."""
+    half = 4 * dtype.itemsize
+    shape = aval_of(x).shape
+    mask, width = (np.full(shape, n, dtype) for n in ((1 << half) - 1, half))
+    (x_low, x_high), (y_low, y_high) = ((bitwise_and(v, mask), shift_right_logical(v, width)) for v in (x, y))
+    middle = add(mul(x_high, y_low), shift_right_logical(mul(x_low, y_low), width))
+    other = add(mul(x_low, y_high), bitwise_and(middle, mask))
+    carried = add(shift_right_logical(middle, width), shift_right_logical(other, width))
+    return add(mul(x_high, y_high), carried)
