@@ -33,8 +33,8 @@ def mulhi(x: Any, y: Any, /) -> Any:
     if not dtypes.issubdtype(a.dtype, np.signedinteger):
         return _upper(x, y, a.dtype)
     unsigned = np.dtype(f"u{a.dtype.name}")
-    bits = [bitcast_convert_type(v, unsigned) for v in (x, y)]
-    high = bitcast_convert_type(_upper(*bits, unsigned), a.dtype)
+    p, q = (bitcast_convert_type(v, unsigned) for v in (x, y))
+    high = bitcast_convert_type(_upper(p, q, unsigned), a.dtype)
     # Read as unsigned, a negative x is larger by 2^bits, and the upper half by y; likewise for y.
     zero = np.asarray(0, a.dtype)[()]
     for one, other in ((x, y), (y, x)):
