@@ -54,7 +54,14 @@ DIFFERENT = ("logpdf", "cdf", "ppf", "logpmf")
 REFUSED = [("gumbel_l", "ppf"), ("gumbel_r", "ppf")]  # by JAX, which multiplies a tangent of an integer
 
 
-@pytest.mark.parametrize(("name", "function"), [c for c in CASES if c[1] in DIFFERENT and c not in REFUSED])
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        pytest.param(*c, marks=() if c[1].startswith("log") else pytest.mark.slow)
+        for c in CASES
+        if c[1] in DIFFERENT and c not in REFUSED
+    ],
+)
 def test_types_and_derivatives_are_those_of_jax(name, function):
     args, options = arguments(name, function, np.float32)
     if name == "wrapcauchy":
