@@ -55,6 +55,11 @@ def _with_static_counts(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def wrapped(a: Any, repeats: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(repeats, list | tuple):
+            raise errors.ArgumentTypeError(
+                f"repeat requires ndarray or scalar arguments, got {type(repeats)} at position 1; write "
+                f"np.array({repeats})"
+            )
         if isinstance(repeats, np.ndarray) and repeats.size:
             repeats = tuple(repeats.ravel().tolist()) if repeats.ndim else repeats.item()
         return fun(a, repeats, *args, **kwargs)
@@ -83,11 +88,6 @@ def repeat(
     if isinstance(repeats, ArrayOperators) and total_repeat_length is not None:
         out = _repeat_dynamic(x, broadcast_to(repeats, (n,)), axis, static_int(total_repeat_length, "repeat"))
     else:
-        if isinstance(repeats, list | tuple):
-            raise errors.ArgumentTypeError(
-                f"repeat requires ndarray or scalar arguments, got {type(repeats)} at position 1; write "
-                f"np.array({repeats})"
-            )
         counts = np.asarray(repeats)
         if counts.ndim == 0 and total_repeat_length is None:
             out = _repeat_evenly(x, int(counts), axis)

@@ -18,15 +18,17 @@ from meshrt.random.samplers import broadcast_shape, normal, placed
 __all__ = ["multivariate_normal", "orthogonal"]
 
 
-def _root(cov: Any, method: str) -> Any:
-    """A matrix whose product with its own transpose is ``cov``."""
-    if method == "cholesky":
-        return lax.linalg.cholesky(cov)
-    if method == "eigh":
-        vectors, squares = lax.linalg.eigh(cov)
-    else:
-        vectors, squares, _ = lax.linalg.svd(cov)
+def _scaled(vectors: Any, squares: Any) -> Any:
+    """The vectors times the roots of their squared lengths."""
     return vectors * lax.expand_dims(lax.sqrt(squares), (aval_of(squares).ndim - 1,))
+
+
+# How a matrix is found whose product with its own transpose is the covariance.
+_ROOTS = {
+    "cholesky": lax.linalg.cholesky,
+    "eigh": lambda cov: _scaled(*lax.linalg.eigh(cov)),
+    "svd": lambda cov: _scaled(*lax.linalg.svd(cov)[:2]),
+}
 
 
 def _check_moments(mean: tuple[int, ...], cov: tuple[int, ...]) -> None:
@@ -60,7 +62,7 @@ def multivariate_normal(
     """
     key, _ = typed("multivariate_normal", key)
     mean, cov = (asarray(x) for x in in_one_dtype("multivariate_normal", [mean, cov], inexact=True))
-    if method not in ("cholesky", "eigh", "svd"):
+    if method not in _ROOTS:
         raise errors.ArgumentValueError(
             f"multivariate_normal: method must be 'cholesky', 'eigh' or 'svd', got {method!r}"
         )
@@ -70,7 +72,7 @@ def multivariate_normal(
     _check_moments(mean.shape, cov.shape)
     shape = broadcast_shape("multivariate_normal", shape, mean.shape[:-1], cov.shape[:-2])
     x = normal(key, (*shape, mean.shape[-1]), dtype)
-    return placed(mean + einsum("...ij,...j->...i", _root(cov, method), x), out_sharding)
+    return placed(mean + einsum("...ij,...j->...i", _ROOTS[method](cov), x), out_sharding)
 
 
 @in_auto_mode

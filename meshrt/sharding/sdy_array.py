@@ -20,7 +20,7 @@ class SdyDim:
 
     def build(self) -> Any:
         """The `sdy.DimensionShardingAttr`; needs an MLIR context."""
-        from jaxlib.mlir.dialects import sdy  # few scripts ask: not at start-up
+        from jaxlib.mlir.dialects import sdy  # start-up time: few scripts ask
 
         return sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in self.axes], is_closed=not self.is_open)
 
@@ -54,7 +54,7 @@ class SdyArray:
         return found
 
     def _built(self) -> Any:
-        from jaxlib.mlir.dialects import sdy  # few scripts ask: not at start-up
+        from jaxlib.mlir.dialects import sdy  # start-up time: few scripts ask
 
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in self.mesh_shape]
         refs: Callable[[Iterable[Any]], list[Any]] = lambda names: [

@@ -248,7 +248,7 @@ def test_others_stand_for_parts_that_overlap_those_of_manual_axes():
     np.testing.assert_allclose(got[1], np.tanh(b), rtol=1e-5)
 
 
-def test_parts_of_manual_axes_are_not_replaced():
+def test_overlapping_parts_of_manual_axes():
     text = MANUAL.replace(
         "return %a, %0",
         """%2 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{"x":(1)3}]>]
@@ -257,8 +257,10 @@ def test_parts_of_manual_axes_are_not_replaced():
       } : (tensor<36xf32>) -> tensor<36xf32>
       return %2, %0""",
     )
-    with pytest.raises(collectives.errors.UnsupportedShardingError, match="no other part can stand for this one"):
-        collectives.partition(propagation.run(text))
+    a, b = np.arange(36, dtype=np.float32), np.arange(12, dtype=np.float32)
+    got, _ = harness.run_partitioned(collectives.partition(propagation.run(text)), [a, b], [(36,), (12,)])
+    np.testing.assert_array_equal(got[0], a)
+    np.testing.assert_allclose(got[1], np.tanh(b), rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", [1, 20, 39])

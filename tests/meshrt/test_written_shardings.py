@@ -103,15 +103,6 @@ def test_what_is_written_over_an_abstract_mesh_is_shown_over_the_devices(spec):
         assert found.spec is asked.spec and found.mesh is _sharding(meshrt, ()).mesh
 
 
-def test_what_is_left_open_in_part_is_shown_as_it_came_out():
-    open_ = meshrt.P.UNCONSTRAINED
-    mesh = _sharding(meshrt, ()).mesh
-    asked = meshrt.sharding.NamedSharding(mesh, meshrt.P(open_, "y"))
-    for put, rows in ((("x",), 2), ((), 8)):
-        found = meshrt.jit(lambda x: x + 1, out_shardings=asked)(_put(meshrt, _sharding(meshrt, put))).sharding
-        assert open_ not in found.spec.partitions and found.shard_shape(X.shape) == (rows, 4, 8)
-
-
 @pytest.mark.parametrize("option", ["in_shardings", "out_shardings"])
 def test_what_does_not_divide_is_refused_where_it_was_asked_for(option):
     asked = _sharding(meshrt, (None, "x"))
