@@ -6,6 +6,7 @@ Every cache of the pipeline is keyed by them.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
@@ -18,7 +19,7 @@ from meshrt.core.manual import NOWHERE, ManualAxisType
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.heuristics import KEPT_TYPES
 
-__all__ = ["AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "present", "register_aval"]
+__all__ = ["AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "present", "refuse_masked", "register_aval"]
 
 NOT_VARYING: frozenset[str] = frozenset()
 
@@ -372,6 +373,7 @@ def aval_of(value: Any) -> ShapedArray:
     for cls in type(value).__mro__:
         handler = _HANDLERS.get(cls)
         if handler is not None:
+            refuse_masked(value)
             _HANDLERS[type(value)] = handler
             return handler(value)
     raise errors.ArgumentTypeError(
@@ -384,11 +386,14 @@ def _numpy_aval(value: Any) -> ShapedArray:
     return ShapedArray(value.shape, dtypes.check_value_dtype(value.dtype, f"a value of type {type(value).__name__}"))
 
 
-def _masked_aval(value: Any) -> ShapedArray:
-    raise errors.ArgumentValueError(
-        "numpy masked arrays are not supported as arguments: no array of meshrt has a mask. Use x.filled(...) to give "
-        "what is masked a value"
-    )
+def refuse_masked(value: Any) -> None:
+    """Raises ArgumentValueError for a NumPy masked array."""
+    module = sys.modules.get("numpy.ma")  # not imported for this: who has such an array has the module
+    if module is not None and isinstance(value, module.MaskedArray):
+        raise errors.ArgumentValueError(
+            "numpy masked arrays are not supported as arguments: no array of meshrt has a mask. Use x.filled(...) to "
+            "give what is masked a value"
+        )
 
 
 def _python_scalar(kind: type) -> Callable[[Any], ShapedArray]:
@@ -402,4 +407,3 @@ for _kind in (bool, int, float, complex):
     register_aval(_kind, _python_scalar(_kind))
 register_aval(np.ndarray, _numpy_aval)
 register_aval(np.generic, _numpy_aval)
-register_aval(np.ma.MaskedArray, _masked_aval)

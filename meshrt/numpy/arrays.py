@@ -12,7 +12,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EvalTrace, Tracer, context
-from meshrt.core.types import aval_of
+from meshrt.core.types import aval_of, refuse_masked
 from meshrt.lax.filled import constrained_to
 from meshrt.numpy import prims as el
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, in_one_dtype, operand
@@ -120,8 +120,7 @@ def _numpy(a: Any, dtype: Any) -> np.ndarray:
     """Any object that NumPy understands as an array of a dtype that we can hold."""
     if a is None:
         raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
-    if isinstance(a, np.ma.MaskedArray):
-        aval_of(a)  # which refuses it
+    refuse_masked(a)
     value = np.asarray(a)
     held = held_dtype("array", a, value)
     return np.asarray(value, held if dtype is None else dtype)

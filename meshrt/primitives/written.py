@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,14 +10,13 @@ import numpy as np
 from meshrt import dtypes
 from meshrt.core.basic.pointwise import nary
 from meshrt.core.explicit import Application, Spec
-from meshrt.core.jaxpr import Eqn, Jaxpr
+from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.composed import write_composed
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.explicit import by_rule
 from meshrt.primitives.conversion import convert_element_type
-from propagation.rules.builder import RuleBuilder
 
 __all__: list[str] = []
 
@@ -36,7 +34,8 @@ def written(
 
     def write(ctx: LoweringContext, eqn: Eqn, refs: Sequence[Any]) -> Any:
         out = eqn.outvars[0].aval
-        (ref,) = ctx.jaxpr(_program(function, name, arity, out.shape, out.dtype), refs)
+        avals = [ShapedArray(out.shape, out.dtype)] * arity
+        (ref,) = write_composed(ctx, eqn, refs, avals, lambda *operands: [widened(function)(*operands)])
         return ref
 
     return nary(name, "", arity, kinds="f", write=write, derivatives=derivatives, explicit=_explicit)
@@ -44,18 +43,10 @@ def written(
 
 def _explicit(app: Application) -> list[Spec]:
     """Every dimension passes through all operands that are not scalars, whatever loops the function has."""
+    from propagation.rules.builder import RuleBuilder  # start-up time: programs of Auto axes never ask
+
     (out,) = app.types
     return by_rule(app, RuleBuilder([a.shape for a in app.avals], [out.shape]).add_pointwise(out.shape).build())
-
-
-@functools.lru_cache(maxsize=512)
-def _program(function: Callable[..., Any], name: str, arity: int, shape: tuple[int, ...], dtype: np.dtype) -> Jaxpr:
-    def flat(*operands: Any) -> list[Any]:
-        return [widened(function)(*operands)]
-
-    closed = trace_to_jaxpr(flat, [ShapedArray(shape, dtype)] * arity, name)
-    assert not closed.consts, "such functions use scalars only"
-    return closed.jaxpr
 
 
 def widened(function: Callable[..., Any]) -> Callable[..., Any]:

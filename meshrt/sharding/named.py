@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from meshrt.sharding.base import Sharding
 from meshrt.sharding.devices import lookup_by_id
 from meshrt.sharding.memory import resolved_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
-from meshrt.sharding.sdy_array import SdyArray, SdyDim
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
+
+if TYPE_CHECKING:
+    from meshrt.sharding.sdy_array import SdyArray
 
 __all__ = ["NamedSharding", "Sharding", "SingleDeviceSharding", "make_single_device_sharding"]
 
@@ -166,6 +168,8 @@ class NamedSharding(Sharding):
 
     def _to_sdy_sharding(self, num_dimensions: int) -> SdyArray:
         """Shardy's form of the sharding for values of so many dimensions; JAX's name, which scripts use."""
+        from meshrt.sharding.sdy_array import SdyArray, SdyDim  # start-up time: for other tools' sake only
+
         dims = tuple(
             SdyDim(() if e is UNCONSTRAINED else axes_of(e), e is UNCONSTRAINED)
             for e in self.spec.padded(num_dimensions)

@@ -115,9 +115,7 @@ def _types(leaves: Any, fun: Callable[..., Any], tree: Any) -> str:
     return ", ".join(f"{p}: {aval_of(x).str_short()}" for p, x in zip(argument_paths(fun, tree), leaves))
 
 
-def _place(
-    size: int, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any], sum_match: bool
-) -> Any:
+def _place(size: int, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any], sum_match: bool) -> Any:
     if wanted is None:
         if dim is not None:
             if sum_match:
