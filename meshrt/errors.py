@@ -40,6 +40,7 @@ __all__ = [
     "InternalError",
     "JAXIndexError",
     "JAXTypeError",
+    "JaxImportedError",
     "JaxRuntimeError",
     "JaxprTypeError",
     "KeyReuseError",
@@ -89,6 +90,10 @@ class UnsupportedError(MeshrtError, NotImplementedError):
 
 class MissingFunctionError(MeshrtError, AttributeError, NotImplementedError):
     """A function of JAX's that meshrt does not have (yet)."""
+
+
+class JaxImportedError(MeshrtError, ImportError):
+    """meshrt is to stand for JAX in a process that has imported JAX itself."""
 
 
 class ConfigError(MeshrtError, ValueError):

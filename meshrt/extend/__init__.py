@@ -10,7 +10,7 @@ from types import ModuleType
 
 from meshrt import errors as _errors
 
-__all__ = ["core"]
+__all__ = ["core", "linear_util"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -86,6 +86,11 @@ def is_created() -> bool:
     return bool(_clients)
 
 
+def created() -> dict[str, Any]:
+    """The clients that have been started, by platform."""
+    return dict(_clients)
+
+
 def on_clear(hook: Any) -> None:
     """Calls `hook()` when the clients are dropped: everything that remembers devices registers here."""
     _clear_hooks.append(hook)

@@ -7,21 +7,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from meshrt import dtypes as _dtypes
+from meshrt import errors as _errors
 from meshrt.core.jaxpr import NO_EFFECTS as no_effects
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, JaxprTypeError, Literal, Var, subjaxprs
+from meshrt.core.jaxpr import Effects as Effects
 from meshrt.core.jaxpr import Eqn as JaxprEqn
 from meshrt.core.jaxpr import check as check_jaxpr
-from meshrt.core.primitive import Primitive
+from meshrt.core.source import Source as _Source
+from meshrt.core.source import capture as _capture
+from meshrt.core.trace import Tracer as _Tracer
+from meshrt.core.trace import concretization_message as _message
 from meshrt.core.trace import eval_jaxpr
+from meshrt.core.types import aval_of as _aval_of
 from meshrt.extend.core import primitives
+from meshrt.extend.core.declared import Primitive
+from meshrt.extend.core.state import (
+    TraceTag,
+    find_top_trace,
+    get_opaque_trace_state,
+    nonempty_axis_env_DO_NOT_USE,
+    set_current_trace,
+    take_current_trace,
+    unsafe_am_i_under_a_jit_DO_NOT_USE,
+    unsafe_am_i_under_a_vmap_DO_NOT_USE,
+    unsafe_get_axis_names_DO_NOT_USE,
+)
 from meshrt.numpy.names import missing as _missing
 
 __all__ = [
-    "ClosedJaxpr", "Jaxpr", "JaxprEqn", "JaxprTypeError", "Literal", "Primitive", "Var", "check_jaxpr",
-    "jaxpr_as_fun", "jaxprs_in_params", "no_effects", "primitives",
+    "ClosedJaxpr", "Effects", "Jaxpr", "JaxprEqn", "JaxprTypeError", "Literal", "Primitive", "TraceTag", "Var",
+    "check_jaxpr", "concrete_or_error", "find_top_trace", "get_opaque_trace_state", "jaxpr_as_fun", "jaxprs_in_params",
+    "mapped_aval", "new_jaxpr_eqn", "no_effects", "nonempty_axis_env_DO_NOT_USE", "primal_dtype_to_tangent_dtype",
+    "primitives", "set_current_trace", "take_current_trace", "unmapped_aval", "unsafe_am_i_under_a_jit_DO_NOT_USE",
+    "unsafe_am_i_under_a_vmap_DO_NOT_USE", "unsafe_get_axis_names_DO_NOT_USE", "valid_jaxtype",
 ]  # fmt: skip
 
 
@@ -41,6 +65,65 @@ def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
 def jaxprs_in_params(params: dict[str, Any]) -> list[Jaxpr]:
     """The Jaxprs among the parameters of an equation: bodies of loops, branches, called functions."""
     return list(subjaxprs(params))
+
+
+def new_jaxpr_eqn(
+    invars: Sequence[Any],
+    outvars: Sequence[Var],
+    primitive: Any,
+    params: dict[str, Any],
+    effects: Effects = no_effects,
+    source_info: _Source | None = None,
+    ctx: Any = None,
+) -> JaxprEqn:
+    """The equation `outvars = primitive[params] invars`, at the caller's line unless `source_info` says where."""
+    where = _capture() if source_info is None else source_info
+    return JaxprEqn(primitive, list(invars), list(outvars), params, where, frozenset(effects))
+
+
+def mapped_aval(size: int, axis: int | None, aval: Any) -> Any:
+    """The type of one member of a batch whose members lie along dimension `axis`, of `size`; None: not mapped.
+
+    Raises ArgumentShapeError where that dimension has another size.
+    """
+    if axis is None:
+        return aval
+    if aval.shape[axis] != size:
+        raise _errors.ArgumentShapeError(
+            f"{aval.str_short()} has {aval.shape[axis]} along dimension {axis}, not {size}"
+        )
+    return aval.without(axis)
+
+
+def unmapped_aval(size: int, axis: int | None, aval: Any, explicit_mesh_axis: Any = None) -> Any:
+    """The type of a batch of `size` members of type `aval` along a new dimension `axis`; None: not mapped."""
+    if axis is None:
+        return aval
+    return aval.with_shape((*aval.shape[:axis], size, *aval.shape[axis:]))
+
+
+def valid_jaxtype(x: Any) -> bool:
+    """Whether functions of arrays take `x`: arrays, traced values, and NumPy's and Python's numbers."""
+    try:
+        _aval_of(x)
+    except TypeError:
+        return False
+    return True
+
+
+def primal_dtype_to_tangent_dtype(primal_dtype: Any) -> Any:
+    """The dtype of derivatives with respect to values of `primal_dtype`: float0 for those that are not inexact."""
+    return primal_dtype if _dtypes.issubdtype(primal_dtype, np.inexact) else _dtypes.float0
+
+
+def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str = "") -> Any:
+    """`force` of the value of `val` (the value itself if None). ConcretizationError if it is traced and not known."""
+    if isinstance(val, _Tracer):
+        known = val.concrete()
+        if known is None:
+            raise _errors.ConcretizationError(_message(val, context or "a function that needs its value"))
+        val = known
+    return val if force is None else force(val)
 
 
 __getattr__ = _missing(__name__, __all__)

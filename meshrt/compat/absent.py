@@ -1,0 +1,29 @@
+"""Modules of JAX's that meshrt does not have."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from meshrt import errors
+
+__all__ = ["AbsentModule"]
+
+
+class AbsentModule(ModuleType):
+    """Can be imported, and says at every name that is asked of it that it is not there.
+
+    Libraries import modules that few of their functions need; those that need none of this one run.
+    """
+
+    __path__: list[str] = []  # so that modules below it are looked for, and found absent
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise errors.MissingFunctionError(
+            f"{self.__name__}.{name}: meshrt has no module {self.__name__.replace('jax', 'meshrt', 1)} (yet)"
+        )
+
+    def __repr__(self) -> str:
+        return f"<module {self.__name__!r}, which meshrt does not have>"

@@ -1,0 +1,123 @@
+"""Finds modules under JAX's names.
+
+Python asks the finders of `sys.meta_path` for a module that is not loaded yet. Ours stands before those that look into
+folders, so `import jax.numpy` is answered with the very module `meshrt.numpy`, whether JAX is installed or not, and
+every other import is answered as ever. Nothing is loaded before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from meshrt import errors
+from meshrt.compat import modules
+from meshrt.compat.absent import AbsentModule
+
+__all__ = ["as_jax"]
+
+LAYER = "meshrt.compat.layer"
+
+
+class _Alias(Loader):
+    """Gives a module that exists under a name of meshrt's."""
+
+    def __init__(self, target: str):
+        self.target = target
+        self._own: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self.target)
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has written the spec of the other name into the module, which has run long ago.
+        module.__spec__ = self._own
+
+
+class _Absent(Loader):
+    """Gives a module of JAX's that meshrt does not have: what is asked of it is refused, not its import."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return AbsentModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+class JaxFinder(MetaPathFinder):
+    """Answers imports of `jax` and everything under it, and questions about the installed package."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        package, _, name = fullname.partition(".")
+        if package != "jax":
+            return None
+        found = _target(name)
+        if found is not None:
+            return ModuleSpec(fullname, _Alias(found), origin=found, is_package=not name)
+        if modules.is_public(name):
+            return ModuleSpec(fullname, _Absent(), origin="absent", is_package=True)
+        raise ModuleNotFoundError(
+            f"No module named {fullname!r}: `import jax` gives meshrt here, which follows the public modules of JAX "
+            f"{modules.VERSION} and has some of its internal ones; {fullname} is none of them",
+            name=fullname,
+        )
+
+    # (What `importlib.metadata` asks every finder that has it.)
+    def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
+        from meshrt.compat.distribution import JaxDistribution  # start-up time: few ask
+
+        name = getattr(context, "name", None)
+        return [JaxDistribution()] if name in (None, "jax") else []
+
+
+def _target(name: str) -> str | None:
+    """The module of meshrt's that `jax.<name>` is, None if there is none."""
+    if name in modules.ELSEWHERE:
+        return modules.ELSEWHERE[name]
+    layer = f"{LAYER}.{name}" if name else LAYER
+    if _exists(layer):
+        return layer
+    return f"meshrt.{name}" if modules.is_public(name) and _exists(f"meshrt.{name}") else None
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent does not exist, or is no package
+        return False
+
+
+def as_jax() -> ModuleType:
+    """Makes `import jax` give meshrt in this process, and returns that module.
+
+    To be called before anything imports jax; calling it again changes nothing. Whether JAX is installed does not
+    matter: it is not imported. `jax.numpy is meshrt.numpy` afterwards, and likewise for every public module;
+    `jax.__version__` is the version of JAX whose interface meshrt follows.
+
+    >>> import meshrt.compat
+    >>> jax = meshrt.compat.as_jax()  # doctest: +SKIP
+    >>> import jax.numpy as jnp  # doctest: +SKIP
+
+    Raises:
+      JaxImportedError: JAX itself has been imported already, so parts of the program hold its functions.
+    """
+    if not any(isinstance(f, JaxFinder) for f in sys.meta_path):
+        loaded = sys.modules.get("jax")
+        if loaded is not None:
+            raise errors.JaxImportedError(
+                f"jax is imported already, from {getattr(loaded, '__file__', None) or 'an unknown place'}: what holds "
+                "its functions and types cannot be given others. Call meshrt.compat.as_jax() before the first import "
+                "of jax and of libraries that import it, or start the program with `meshrt run --as-jax script.py`"
+            )
+        sys.meta_path.insert(0, JaxFinder())
+        importlib.invalidate_caches()
+    return importlib.import_module("jax")

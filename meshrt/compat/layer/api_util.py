@@ -1,0 +1,56 @@
+"""`jax.api_util`: functions of pytrees as functions of flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from meshrt import tree_util
+from meshrt.core.types import aval_of as shaped_abstractify
+from meshrt.extend import linear_util
+from meshrt.numpy.names import missing as _missing
+from meshrt.transforms.arguments import fun_name
+
+__all__ = ["DebugInfo", "debug_info", "flatten_fun", "flatten_fun_nokwargs", "safe_map", "shaped_abstractify"]
+
+
+class DebugInfo(NamedTuple):
+    """Who traces which function: what messages about it say."""
+
+    traced_for: str
+    func_src_info: str
+    arg_names: tuple[str, ...] | None = None
+    result_paths: Any = None
+
+
+def debug_info(
+    traced_for: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], **options: Any
+) -> DebugInfo:
+    """What is known of a function that is going to be traced with these arguments."""
+    paths = tree_util.tree_flatten_with_path((tuple(args), kwargs))[0]
+    return DebugInfo(traced_for, fun_name(fun), tuple(tree_util.keystr(path) for path, _ in paths))
+
+
+@linear_util.transformation_with_aux2
+def flatten_fun(f: Callable[..., Any], store: linear_util.Store, in_tree: Any, *leaves: Any) -> list[Any]:
+    """A function of (args, kwargs) as one of leaves; the auxiliary value is the structure of its result."""
+    args, kwargs = tree_util.tree_unflatten(in_tree, leaves)
+    outs, out_tree = tree_util.tree_flatten(f(*args, **kwargs))
+    store.store(out_tree)
+    return outs
+
+
+@linear_util.transformation_with_aux2
+def flatten_fun_nokwargs(f: Callable[..., Any], store: linear_util.Store, in_tree: Any, *leaves: Any) -> list[Any]:
+    """A function of args as one of leaves; the auxiliary value is the structure of its result."""
+    outs, out_tree = tree_util.tree_flatten(f(*tree_util.tree_unflatten(in_tree, leaves)))
+    store.store(out_tree)
+    return outs
+
+
+def safe_map(f: Callable[..., Any], *args: Any) -> list[Any]:
+    """`map` as a list, of arguments of one length. ValueError otherwise."""
+    return [f(*items) for items in zip(*args, strict=True)]
+
+
+__getattr__ = _missing("jax.api_util", __all__)

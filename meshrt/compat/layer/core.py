@@ -1,0 +1,44 @@
+"""`jax.core`: types, tracers, evaluation of Jaxprs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshrt.core.eager import ensure_compile_time_eval
+from meshrt.core.jaxpr import Atom
+from meshrt.core.trace import EVAL, Trace, Tracer
+from meshrt.core.trace import eval_jaxpr as _eval_jaxpr
+from meshrt.core.trace import set_trace as _set_trace
+from meshrt.core.types import AbstractValue, ShapedArray
+from meshrt.numpy.names import missing as _missing
+
+__all__ = [
+    "AbstractValue", "Atom", "ParamDict", "ShapedArray", "Trace", "Tracer", "Value", "ensure_compile_time_eval",
+    "eval_context", "eval_jaxpr", "max_dim", "min_dim",
+]  # fmt: skip
+
+ParamDict = dict[str, Any]
+Value = Any
+
+
+def eval_jaxpr(jaxpr: Any, consts: Any, *args: Any, propagate_source_info: bool = True) -> list[Any]:
+    """The results of a Jaxpr on flat arrays."""
+    return _eval_jaxpr(jaxpr, consts, args)
+
+
+def eval_context() -> _set_trace:
+    """A context in which operations are evaluated, whatever is being traced around it."""
+    return _set_trace(EVAL)
+
+
+def max_dim(d1: int, d2: int) -> int:
+    """The larger of two sizes."""
+    return max(d1, d2)
+
+
+def min_dim(d1: int, d2: int) -> int:
+    """The smaller of two sizes."""
+    return min(d1, d2)
+
+
+__getattr__ = _missing("jax.core", __all__)

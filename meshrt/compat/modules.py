@@ -1,0 +1,62 @@
+"""Which modules there are under JAX's names.
+
+`jax.X` is found, in this order: where `ELSEWHERE` says; at `meshrt.compat.layer.X`; at `meshrt.X`, if JAX has a
+public module of that name. Public modules that meshrt lacks can be imported and are empty (`meshrt.compat.absent`).
+"""
+
+from __future__ import annotations
+
+__all__ = ["ELSEWHERE", "VERSION", "VERSION_INFO", "is_public"]
+
+# The version of JAX whose interface meshrt follows.
+VERSION_INFO = (0, 10, 2)
+VERSION = ".".join(map(str, VERSION_INFO))
+
+_NAMES = """
+    ad_checkpoint api_util cloud_tpu_init collect_profile config core custom_batching custom_derivatives debug
+    distributed dlpack dtypes errors example_libraries example_libraries.optimizers example_libraries.stax experimental
+    export extend ffi flatten_util image interpreters lax lax.linalg lib memory monitoring nn nn.initializers numpy
+    numpy.fft numpy.linalg ops profiler random ref scipy sharding stages test_util tree tree_util typing version
+    extend.backend extend.core extend.core.primitives extend.ifrt_programs extend.linear_util extend.lowering
+    extend.mlir extend.pallas extend.random extend.sharding extend.source_info_util extend.xla
+    interpreters.ad interpreters.batching interpreters.mlir interpreters.partial_eval interpreters.pxla interpreters.xla
+    scipy.cluster scipy.cluster.vq scipy.fft scipy.integrate scipy.interpolate scipy.linalg scipy.ndimage
+    scipy.optimize scipy.signal scipy.sparse scipy.sparse.linalg scipy.spatial scipy.spatial.transform scipy.special
+    scipy.stats
+"""
+_PUBLIC = frozenset(_NAMES.split())
+# All that stands below these is public too.
+_WHOLE = ("scipy.stats.", "experimental.", "extend.mlir.")
+
+# Internal modules of JAX's all of whose names that libraries use stand in one module of meshrt's.
+ELSEWHERE: dict[str, str] = {
+    "_src.ad_checkpoint": "meshrt.ad_checkpoint",
+    "_src.custom_batching": "meshrt.custom_batching",
+    "_src.custom_derivatives": "meshrt.custom_derivatives",
+    "_src.debugging": "meshrt.debug",
+    "_src.flatten_util": "meshrt.flatten_util",
+    "_src.image.scale": "meshrt.image",
+    "_src.interpreters.ad": "meshrt.interpreters.ad",
+    "_src.interpreters.batching": "meshrt.interpreters.batching",
+    "_src.interpreters.mlir": "meshrt.interpreters.mlir",
+    "_src.interpreters.partial_eval": "meshrt.interpreters.partial_eval",
+    "_src.interpreters.pxla": "meshrt.interpreters.pxla",
+    "_src.lax.lax": "meshrt.lax",
+    "_src.lax.linalg": "meshrt.lax.linalg",
+    "_src.linear_util": "meshrt.extend.linear_util",
+    "_src.monitoring": "meshrt.monitoring",
+    "_src.nn.functions": "meshrt.nn",
+    "_src.nn.initializers": "meshrt.nn.initializers",
+    "_src.numpy.lax_numpy": "meshrt.numpy",
+    "_src.numpy.linalg": "meshrt.numpy.linalg",
+    "_src.ops.scatter": "meshrt.ops",
+    "_src.random": "meshrt.random",
+    "_src.scipy.special": "meshrt.scipy.special",
+    "_src.shard_map": "meshrt.experimental.shard_map",
+    "_src.stages": "meshrt.stages",
+}
+
+
+def is_public(name: str) -> bool:
+    """Whether `jax.<name>` is a public module of JAX's; `name` is empty for jax itself."""
+    return not name or name in _PUBLIC or name.startswith(_WHOLE)

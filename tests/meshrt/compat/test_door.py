@@ -1,0 +1,130 @@
+"""`import jax` gives meshrt. Each program runs in a process of its own, where JAX has not been imported."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+INSTALL = "from meshrt.compat import as_jax\njax = as_jax()\n"
+
+
+def run(*command, folder=None):
+    environ = {**os.environ, "MESHRT_PLATFORMS": "cpu"}
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=120, env=environ, cwd=folder, check=False
+    )
+
+
+def passes(program, install=INSTALL):
+    done = run("-c", install + textwrap.dedent(program))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_public_modules_are_meshrts():
+    passes("""
+        import importlib, importlib.metadata, sys
+        import meshrt, meshrt.numpy, meshrt.scipy.special, meshrt.experimental.shard_map, meshrt.random
+        import jax.numpy as jnp
+        import jax.scipy.special, jax.experimental.shard_map
+        from jax import lax, random
+        from jax.nn.initializers import normal
+
+        assert jnp is meshrt.numpy and sys.modules["jax.numpy"] is jnp and jax.numpy is jnp
+        assert lax is meshrt.lax and random is meshrt.random and jax.jit is meshrt.jit
+        assert jax.scipy.special is meshrt.scipy.special
+        assert jax.experimental.shard_map is meshrt.experimental.shard_map
+        assert meshrt.numpy.__spec__.name == "meshrt.numpy" and meshrt.numpy.__name__ == "meshrt.numpy"
+        assert as_jax() is sys.modules["jax"] is jax
+        # The version is that of JAX; the real package has not been touched, jaxlib is the real one.
+        assert jax.__version__ == importlib.metadata.version("jax") == "0.10.2" == jax.version.__version__
+        assert jax.__version_info__ == (0, 10, 2) and importlib.metadata.version("meshrt")
+        assert importlib.metadata.version("jaxlib") and "site-packages/jaxlib" in __import__("jaxlib").__file__
+        assert not any("site-packages/jax/" in (getattr(m, "__file__", None) or "") for m in list(sys.modules.values()))
+    """)
+
+
+def test_what_is_absent_says_so_at_the_attribute():
+    passes("""
+        import jax.experimental.pallas.tpu as absent  # a public module that meshrt does not have can be imported
+        from meshrt import errors
+
+        for what in (absent, jax, jax.numpy, jax.core, jax.extend.core, jax.interpreters.mlir, jax._src.util, jax._src):
+            assert not hasattr(what, "no_such_name"), what
+            try:
+                what.no_such_name
+            except errors.MissingFunctionError as e:
+                assert "no_such_name" in str(e), e
+        # (Rooms of meshrt are no modules of JAX.)
+        for name in ("jax.runtime", "jax.no_such_module", "jax._src.no_such_module"):
+            try:
+                __import__(name)
+            except ModuleNotFoundError as e:
+                assert e.name == name and "`import jax` gives meshrt here" in str(e)
+            else:
+                raise AssertionError(name)
+    """)
+
+
+def test_jax_itself_must_not_have_been_imported():
+    passes(
+        """
+        import jax
+        from meshrt import errors
+        from meshrt.compat import as_jax
+
+        try:
+            as_jax()
+        except errors.JaxImportedError as e:
+            assert isinstance(e, ImportError) and "meshrt run --as-jax" in str(e) and jax.__file__ in str(e)
+        else:
+            raise AssertionError("accepted")
+        """,
+        install="",
+    )
+
+
+def test_importing_meshrt_installs_nothing():
+    passes(
+        """
+        import sys
+        import meshrt
+        assert not any(name.startswith(("jax.", "meshrt.compat", "meshrt.interpreters")) for name in sys.modules)
+        assert not any(type(f).__name__ == "JaxFinder" for f in sys.meta_path)
+        """,
+        install="",
+    )
+
+
+def test_importing_a_module_installs_it():
+    passes(
+        """
+        import meshrt.compat.installed
+        import jax, meshrt
+        assert jax.jit is meshrt.jit
+        """,
+        install="",
+    )
+
+
+@pytest.mark.parametrize("how", ["script", "module"])
+def test_a_script_runs(how, tmp_path):
+    (tmp_path / "beside.py").write_text("import jax.numpy as jnp\ndouble = lambda x: jnp.sum(2 * x)\n")
+    (tmp_path / "script.py").write_text(
+        "import sys, beside, jax, meshrt\n"
+        "print(__name__, sys.argv[1:], jax.grad(beside.double)(1.0), jax.jit is meshrt.jit)\n"
+        "sys.exit(3)\n"
+    )
+    target = ["script.py"] if how == "script" else ["-m", "script"]
+    done = run("-m", "meshrt", "run", "--as-jax", *target, "--steps", "4", folder=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "__main__ ['--steps', '4'] 2.0 True\n"
+
+
+def test_errors_of_a_script_have_their_traceback(tmp_path):
+    (tmp_path / "script.py").write_text("import jax.numpy as jnp\njnp.ones(3) + jnp.ones(4)\n")
+    done = run("-m", "meshrt", "run", "--as-jax", "script.py", folder=tmp_path)
+    assert done.returncode == 1 and "script.py" in done.stderr and "Traceback" in done.stderr
+    done = run("-m", "meshrt", "run", "no_such_script.py", folder=tmp_path)
+    assert done.returncode == 2 and "no such script" in done.stderr
