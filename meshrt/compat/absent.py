@@ -22,7 +22,7 @@ class AbsentModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         raise errors.MissingFunctionError(
-            f"{self.__name__}.{name}: meshrt has no module {self.__name__.replace('jax', 'meshrt', 1)} (yet)"
+            f"module {self.__name__!r} has no attribute {name!r}: the module is not implemented"
         )
 
     def __repr__(self) -> str:

@@ -44,7 +44,7 @@ class _Alias(Loader):
 
 
 class _Absent(Loader):
-    """Gives a module of JAX's that meshrt does not have: what is asked of it is refused, not its import."""
+    """Gives a module that meshrt does not have: what is asked of it is refused, not its import."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return AbsentModule(spec.name)
@@ -63,7 +63,7 @@ class JaxFinder(MetaPathFinder):
         found = _target(name)
         if found is not None:
             return ModuleSpec(fullname, _Alias(found), origin=found, is_package=not name)
-        if modules.is_public(name):
+        if modules.holds_others(name):
             return ModuleSpec(fullname, _Absent(), origin="absent", is_package=True)
         raise ModuleNotFoundError(
             f"No module named {fullname!r}: `import jax` gives meshrt here, which follows the public modules of JAX "
@@ -79,6 +79,19 @@ class JaxFinder(MetaPathFinder):
         return [JaxDistribution()] if name in (None, "jax") else []
 
 
+class AbsentFinder(MetaPathFinder):
+    """Answers imports of what would be a module of meshrt's, had it all of JAX's. It is asked last.
+
+    (`from jax.experimental import sparse` asks for it by the name of the package that `jax.experimental` is.)
+    """
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        package, _, name = fullname.partition(".")
+        if package != "meshrt" or not modules.is_public(name):
+            return None
+        return ModuleSpec(fullname, _Absent(), origin="absent", is_package=True)
+
+
 def _target(name: str) -> str | None:
     """The module of meshrt's that `jax.<name>` is, None if there is none."""
     if name in modules.ELSEWHERE:
@@ -86,7 +99,7 @@ def _target(name: str) -> str | None:
     layer = f"{LAYER}.{name}" if name else LAYER
     if _exists(layer):
         return layer
-    return f"meshrt.{name}" if modules.is_public(name) and _exists(f"meshrt.{name}") else None
+    return f"meshrt.{name}" if modules.is_public(name) else None
 
 
 def _exists(name: str) -> bool:
@@ -119,5 +132,6 @@ def as_jax() -> ModuleType:
                 "of jax and of libraries that import it, or start the program with `meshrt run --as-jax script.py`"
             )
         sys.meta_path.insert(0, JaxFinder())
+        sys.meta_path.append(AbsentFinder())
         importlib.invalidate_caches()
     return importlib.import_module("jax")

@@ -6,7 +6,7 @@ public module of that name. Public modules that meshrt lacks can be imported and
 
 from __future__ import annotations
 
-__all__ = ["ELSEWHERE", "VERSION", "VERSION_INFO", "is_public"]
+__all__ = ["ELSEWHERE", "VERSION", "VERSION_INFO", "holds_others", "is_public"]
 
 # The version of JAX whose interface meshrt follows.
 VERSION_INFO = (0, 10, 2)
@@ -60,3 +60,8 @@ ELSEWHERE: dict[str, str] = {
 def is_public(name: str) -> bool:
     """Whether `jax.<name>` is a public module of JAX's; `name` is empty for jax itself."""
     return not name or name in _PUBLIC or name.startswith(_WHOLE)
+
+
+def holds_others(name: str) -> bool:
+    """Whether `jax.<name>` is an internal package of which only modules inside it are here."""
+    return any(known.startswith(f"{name}.") for known in ELSEWHERE)

@@ -48,7 +48,10 @@ def test_public_modules_are_meshrts():
 def test_what_is_absent_says_so_at_the_attribute():
     passes("""
         import jax.experimental.pallas.tpu as absent  # a public module that meshrt does not have can be imported
+        from jax.experimental.pallas import tpu
         from meshrt import errors
+
+        assert absent is tpu
 
         for what in (absent, jax, jax.numpy, jax.core, jax.extend.core, jax.interpreters.mlir, jax._src.util, jax._src):
             assert not hasattr(what, "no_such_name"), what
@@ -64,6 +67,19 @@ def test_what_is_absent_says_so_at_the_attribute():
                 assert e.name == name and "`import jax` gives meshrt here" in str(e)
             else:
                 raise AssertionError(name)
+    """)
+
+
+def test_internal_modules_are_found_by_every_form_of_import():
+    passes("""
+        import jax._src.lax.lax, meshrt
+        from jax._src import ad_util, core, random
+        from jax._src.interpreters import ad, batching
+        from jax._src.lax import lax
+
+        assert random is meshrt.random and lax is meshrt.lax and jax._src.lax.lax is lax
+        assert ad_util.Zero is ad.Zero and core.trace_state_clean() and core.Primitive is meshrt.extend.core.Primitive
+        assert jax.jit(lambda x: x if core.trace_state_clean() else x + 1)(1) == 2
     """)
 
 
