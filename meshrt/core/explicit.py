@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Application", "Policy", "Spec", "Sums", "added", "alike", "axes_of", "copied", "each", "joined", "keeps",
-    "matrices", "moved", "multiplied", "parts", "reduced_of", "refusal", "shown", "unreduced_of", "whole",
+    "matrices", "moved", "multiplied", "parts", "reduced_of", "refusal", "shown", "stacks", "unreduced_of",
+    "whole",
 ]  # fmt: skip
 
 # One entry per dimension: None, an axis, or a tuple of axes, major first.
@@ -121,16 +122,24 @@ def keeps(name: str) -> Policy:
     return policy
 
 
-def matrices(app: Application) -> list[Spec]:
-    """The last two dimensions of all operands are whole, those before, the batch, split alike."""
-    name, batches = app.primitive.name, []
-    for i, spec in enumerate(app.specs):
-        if any(e is not None for e in spec[-2:]):
-            app.refuse(f"Input {i} to {name} must be unsharded on non-batch dimensions, but got {shown(spec)}.")
-        batches.append(spec[:-2])
-    if any(b != batches[0] for b in batches):
-        app.refuse(f"All inputs to {name} must have the same batch sharding, but got {batches}.")
-    return [batches[0] + (None,) * (t.ndim - len(batches[0])) for t in app.types]
+def stacks(*ranks: int) -> Policy:
+    """The last dimensions of all operands, as many as `ranks` say, are whole; those before, the batch, split alike."""
+
+    def policy(app: Application) -> list[Spec]:
+        name, batches = app.primitive.name, []
+        for i, (spec, rank) in enumerate(zip(app.specs, ranks)):
+            count = len(spec) - rank
+            if any(e is not None for e in spec[count:]):
+                app.refuse(f"Input {i} to {name} must be unsharded on non-batch dimensions, but got {shown(spec)}.")
+            batches.append(spec[:count])
+        if any(b != batches[0] for b in batches):
+            app.refuse(f"All inputs to {name} must have the same batch sharding, but got {batches}.")
+        return [batches[0] + (None,) * (t.ndim - len(batches[0])) for t in app.types]
+
+    return policy
+
+
+matrices = stacks(2)
 
 
 def each(*policies: Policy) -> Policy:

@@ -1,4 +1,7 @@
-"""Calls of the LAPACK kernels that ship with jaxlib, on CPU, and what all primitives made of them share."""
+"""Calls of the kernels of linear algebra that ship with jaxlib, and what all primitives made of them share.
+
+On CPUs they are LAPACK's, on CUDA devices those of cuSOLVER and its kin.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.basic.shapes import i64_array, move_dim
+from meshrt.core.basic.shapes import bring_to_front, i64_array
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.runtime.jaxlib_api import lapack_kernel
 
 INFO = np.dtype(np.int32)
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128))
 
 
 def real_dtype(dtype: Any) -> np.dtype:
@@ -22,12 +26,46 @@ def real_dtype(dtype: Any) -> np.dtype:
     return np.empty((), dtype).real.dtype
 
 
-def _layout(aval: ShapedArray, matrices: bool) -> str:
-    """Matrices in column-major order, batches outside."""
+class Kernel:
+    """A kernel by its name, with the settings that it takes: letters, flags, and integers of a width.
+
+    Names of CPU kernels are LAPACK's routines without the letter of the dtype ("geqrf"), all others those of the
+    custom call.
+    """
+
+    __slots__ = ("name", "settings")
+
+    def __init__(self, name: str, **settings: Any):
+        self.name, self.settings = name, settings
+
+    def target(self, platform: str, dtype: np.dtype) -> str:
+        """The name of the custom call."""
+        return lapack_kernel(self.name, dtype) if platform == "cpu" and not self.name.endswith("_ffi") else self.name
+
+    def config(self) -> str:
+        """The settings as a dictionary of attributes."""
+        return ", ".join(f"{k} = {_setting(v)}" for k, v in sorted(self.settings.items()))
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, str):
+        return f"{ord(value)} : ui8" if len(value) == 1 else f'"{value}"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{int(value)} : {'ui8' if value.dtype == np.uint8 else 'i32'}"
+
+
+def _layout(aval: ShapedArray, columns: bool) -> str:
+    """Row-major order, or matrices in column-major order with batches outside."""
     order = list(range(aval.ndim - 1, -1, -1))
-    if matrices:
+    if columns:
         order[0], order[1] = order[1], order[0]
     return f"dense<{order}> : tensor<{aval.ndim}xindex>" if order else "dense<> : tensor<0xindex>"
+
+
+def has_kernels(ctx: LoweringContext, aval: ShapedArray) -> bool:
+    """Whether matrices of this dtype have kernels on the platform that is lowered for."""
+    return ctx.module.platform in ("cpu", "cuda") and aval.dtype in _DTYPES
 
 
 def call_kernel(
@@ -36,20 +74,35 @@ def call_kernel(
     operands: Sequence[Any],
     avals: Sequence[ShapedArray],
     outs: Sequence[ShapedArray],
-    **config: str,
+    cpu: Kernel | None = None,
+    cuda: Kernel | None = None,
+    columns: bool = True,
 ) -> tuple[Any, ...]:
-    """Calls a kernel; arrays with more dimensions than the batch has by two are matrices."""
-    if ctx.module.platform != "cpu":
+    """Calls the kernel for the platform that is lowered for, of the operation `name`.
+
+    Arrays of the largest rank among the operands are matrices, in column-major order if `columns`.
+
+    Raises:
+      UnsupportedError: the platform has no such kernel, or not for this dtype.
+    """
+    platform, dtype = ctx.module.platform, avals[0].dtype
+    kernel = {"cpu": cpu, "cuda": cuda}.get(platform)
+    if kernel is None:
+        there = " and ".join(p for p, k in (("cpu", cpu), ("cuda", cuda)) if k is not None)
         raise errors.UnsupportedError(
-            f"{name} is computed by LAPACK, on CPU only, not on {ctx.module.platform}; compute it under "
-            "meshrt.default_device(meshrt.devices('cpu')[0])"
+            f"{name} is not implemented for platform {platform}: its kernels are for {there or 'no platform yet'}; "
+            "compute it under meshrt.default_device(meshrt.devices('cpu')[0])"
         )
-    rank = avals[0].ndim
-    layouts = [", ".join(_layout(a, a.ndim == rank) for a in group) for group in (avals, outs)]
-    settings = ", ".join(f"{k} = {ord(v)} : ui8" for k, v in config.items())
+    if dtype not in _DTYPES and dtypes.issubdtype(dtype, np.inexact):
+        raise errors.UnsupportedError(
+            f"Unsupported dtype {dtype}: {name} is computed in single and double precision; convert the operands to "
+            "float32 before"
+        )
+    rank = max(a.ndim for a in avals)
+    layouts = [", ".join(_layout(a, columns and a.ndim == rank) for a in group) for group in (avals, outs)]
     attrs = (
-        f"api_version = 4 : i32, backend_config = {{{settings}}}, "
-        f'call_target_name = "{lapack_kernel(name, avals[0].dtype)}", '
+        f"api_version = 4 : i32, backend_config = {{{kernel.config()}}}, "
+        f'call_target_name = "{kernel.target(platform, dtype)}", '
         f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}]"
     )
     return ctx.ops("stablehlo.custom_call", operands, outs, attrs)
@@ -65,11 +118,7 @@ def nan_unless_ok(
 ) -> list[Any]:
     """NaN in the elements of the batch for which the kernel's `info` does not compare as `fine` with 0."""
     flag = ShapedArray(batch, np.dtype(bool))
-    attrs = (
-        f"comparison_direction = #stablehlo<comparison_direction {fine}>, "
-        "compare_type = #stablehlo<comparison_type SIGNED>"
-    )
-    ok = ctx.op("stablehlo.compare", [info, ctx.full(0, ShapedArray(batch, INFO))], flag, attrs)
+    ok = compared(ctx, fine, info, ctx.full(0, ShapedArray(batch, INFO)), batch)
     guarded = []
     for ref, aval in zip(results, outs):
         mask = ctx.broadcast(ok, flag, ShapedArray(aval.shape, flag.dtype), range(len(batch)))
@@ -78,33 +127,37 @@ def nan_unless_ok(
     return guarded
 
 
-def check_matrix(name: str, x: ShapedArray) -> None:
-    """Raises unless `x` is a batch of matrices of a dtype that LAPACK knows."""
-    if x.is_key or x.ndim < 2 or not dtypes.issubdtype(x.dtype, np.inexact) or real_dtype(x.dtype).itemsize < 4:
-        raise errors.ArgumentTypeError(
-            f"{name} needs matrices of single or double precision in the last two dimensions, but got {x.str_short()}"
-        )
-
-
 def batch_leading(get: Callable[[], Primitive]) -> Callable[..., Any]:
-    """The batching rule of a decomposition: any dimensions before the last two are a batch."""
+    """The batching rule of operations on matrices: any dimensions before the last ones are a batch, which operands that
+    are not mapped are repeated along."""
 
     def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
-        outs = get().bind(move_dim(args[0], dims[0], 0), **params)
-        return outs, [0] * len(outs)
+        primitive = get()
+        outs = primitive.bind(*(bring_to_front(size, x, d) for x, d in zip(args, dims)), **params)
+        return outs, [0] * len(outs) if primitive.multiple_results else 0
 
     return batch
 
 
+def compared(ctx: LoweringContext, how: str, x: Any, y: Any, shape: tuple[int, ...]) -> Any:
+    """Where two arrays of signed integers compare so ("EQ", "GE", ...)."""
+    attrs = (
+        f"comparison_direction = #stablehlo<comparison_direction {how}>, "
+        "compare_type = #stablehlo<comparison_type SIGNED>"
+    )
+    return ctx.op("stablehlo.compare", [x, y], ShapedArray(shape, np.dtype(bool)), attrs)
+
+
+def select_by_place(ctx: LoweringContext, how: str, aval: ShapedArray, on: Any, off: Any) -> Any:
+    """Elements of `on` where the row compares as `how` with the column, those of `off` elsewhere."""
+    index = ShapedArray(aval.shape, INFO)
+    rows, columns = (ctx.op("stablehlo.iota", [], index, f"iota_dimension = {aval.ndim - d} : i64") for d in (2, 1))
+    return ctx.op("stablehlo.select", [compared(ctx, how, rows, columns, aval.shape), on, off], aval)
+
+
 def write_eye(ctx: LoweringContext, aval: ShapedArray) -> Any:
     """Matrices with ones on the diagonal and zeros elsewhere."""
-    index, flag = ShapedArray(aval.shape, INFO), ShapedArray(aval.shape, np.dtype(bool))
-    rows, columns = (ctx.op("stablehlo.iota", [], index, f"iota_dimension = {aval.ndim - d} : i64") for d in (2, 1))
-    attrs = (
-        "comparison_direction = #stablehlo<comparison_direction EQ>, compare_type = #stablehlo<comparison_type SIGNED>"
-    )
-    on = ctx.op("stablehlo.compare", [rows, columns], flag, attrs)
-    return ctx.op("stablehlo.select", [on, ctx.full(1, aval.strong()), ctx.full(0, aval.strong())], aval)
+    return select_by_place(ctx, "EQ", aval, ctx.full(1, aval.strong()), ctx.full(0, aval.strong()))
 
 
 def slice_matrix(ctx: LoweringContext, ref: Any, aval: ShapedArray, rows: int, columns: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front, move_dim, reshape, transpose, zeros
-from meshrt.core.explicit import matrices
+from meshrt.core.explicit import Application, Spec, matrices, shown
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -18,6 +18,18 @@ from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.contract import Precision, dot_general
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.lapack import (
+    INFO,
+    Kernel,
+    batch_leading,
+    call_kernel,
+    has_kernels,
+    nan_unless_ok,
+    real_dtype,
+    select_by_place,
+)
+from meshrt.primitives.matrix_parts import eye_like
+from meshrt.primitives.matrix_types import check_matrices, check_square
 from meshrt.primitives.reshape import broadcasted_iota
 
 
@@ -46,16 +58,13 @@ def triangle(x: Any, lower: bool, offset: int = 0) -> Any:
     columns = broadcasted_iota(np.int32, aval.shape, aval.ndim - 1)
     shifted = ew.add(rows, offset)
     keep = (ew.ge_p if lower else ew.le_p).bind(shifted, columns)
-    return ew.select_n(keep, zeros(aval.strong()), x)
+    return ew.select_n(keep, convert_element_type(zeros(aval.strong()), aval.dtype, aval.weak_type), x)
 
 
-def check_square(name: str, x: ShapedArray) -> None:
-    """Raises unless `x` is a batch of square matrices of floats or complex numbers."""
-    if x.is_key or not dtypes.issubdtype(x.dtype, np.inexact) or x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise errors.ArgumentTypeError(
-            f"{name} needs square matrices of floats or complex numbers in the last two dimensions, "
-            f"but got {x.str_short()}"
-        )
+def symmetrized(name: str, x: Any) -> Any:
+    """(x + x^H) / 2 of square matrices, of which `name` is to be computed."""
+    check_square(name, aval_of(x))
+    return ew.mul(ew.add_p.bind(x, adjoint(x)), 0.5)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -72,24 +81,33 @@ def _solve_infer(
     conjugate_a: Any,
     unit_diagonal: Any,
 ) -> ShapedArray:
-    check_square("triangular_solve", a)
-    fits = b.ndim == a.ndim and b.shape[:-2] == a.shape[:-2] and b.shape[-2 if left_side else -1] == a.shape[-1]
-    if not fits or a.dtype != b.dtype:
-        side = "rows" if left_side else "columns"
-        raise errors.ArgumentTypeError(
-            f"triangular_solve of {a.str_short()} needs right-hand sides of the same dtype and batch with as many "
-            f"{side}, but got {b.str_short()}"
+    check_matrices("triangular_solve", [a, b], [2, 2])
+    if a.shape[-1] != a.shape[-2]:
+        raise errors.ArgumentValueError(
+            f"The first input to triangular_solve must be a square matrix. Got shape {a.shape}."
+        )
+    if b.shape[-2 if left_side else -1] != a.shape[-1]:
+        raise errors.ArgumentValueError(
+            f"Incompatible shapes for arguments to triangular_solve: {a.shape} and {b.shape}; the right-hand sides "
+            f"need {a.shape[-1]} {'rows' if left_side else 'columns'}."
         )
     return ShapedArray(b.shape, b.dtype, a.weak_type and b.weak_type)
 
 
 def _solve_lower(ctx: LoweringContext, eqn: Eqn, a: Any, b: Any) -> Any:
     p, aval, out = eqn.params, eqn.invars[0].aval, eqn.outvars[0].aval
-    if p["conjugate_a"] and not p["transpose_a"] and aval.dtype.kind == "c":
-        part = ShapedArray(aval.shape, np.empty((), aval.dtype).real.dtype)
+    transposed, conjugated = p["transpose_a"], p["conjugate_a"]
+    if conjugated and not transposed and aval.dtype.kind == "c":
+        part = ShapedArray(aval.shape, real_dtype(aval.dtype))
         real, imag = (ctx.op(f"stablehlo.{which}", [a], part) for which in ("real", "imag"))
         a = ctx.op("stablehlo.complex", [real, ctx.op("stablehlo.negate", [imag], part)], aval)
-    how = "NO_TRANSPOSE" if not p["transpose_a"] else "ADJOINT" if p["conjugate_a"] else "TRANSPOSE"
+    if ctx.module.platform == "cpu" and has_kernels(ctx, aval) and aval.size and out.size:
+        how = "N" if not transposed else "C" if conjugated else "T"
+        side, uplo, diag = "LR"[not p["left_side"]], "UL"[p["lower"]], "NU"[p["unit_diagonal"]]
+        kernel = Kernel("trsm", side=side, uplo=uplo, trans_x=how, diag=diag)
+        avals = [aval.strong(), out.strong()]
+        return call_kernel(ctx, "triangular_solve", [a, b], avals, avals[1:], cpu=kernel)[0]
+    how = "NO_TRANSPOSE" if not transposed else "ADJOINT" if conjugated else "TRANSPOSE"
     flags = ", ".join(f"{k} = {str(p[k]).lower()}" for k in ("left_side", "lower"))
     attrs = f"{flags}, transpose_a = #stablehlo<transpose {how}>, unit_diagonal = {str(p['unit_diagonal']).lower()}"
     return ctx.op("stablehlo.triangular_solve", [a, b], out, attrs)
@@ -125,10 +143,24 @@ def _solve_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
     return triangular_solve_p.bind(*(bring_to_front(size, x, d) for x, d in zip(args, dims)), **params), 0
 
 
+def _solve_explicit(app: Application) -> list[Spec]:
+    """Right-hand sides may be split, and the rows of `a` that the unknowns do not meet."""
+    a, b, left, transposed = *app.specs, app.params["left_side"], app.params["transpose_a"]
+    if a[:-2] != b[:-2]:
+        app.refuse(f"All inputs to triangular_solve must have the same batch sharding, but got {a[:-2]} and {b[:-2]}.")
+    how = f"with left_side={left} and transpose_a={transposed}."
+    if a[-2:][left != transposed] is not None:
+        app.refuse(f"triangular solve input `a` must be unsharded on the contracting axis, but got {shown(a)} {how}")
+    if b[-2:][not left] is not None:
+        app.refuse(f"triangular solve input `b` must be unsharded on the contracting axis, but got {shown(b)} {how}")
+    rows = a[-2:][transposed if left else not transposed]
+    return [(*a[:-2], rows, b[-1]) if left else (*a[:-2], b[-2], rows)]
+
+
 triangular_solve_p = Primitive(
     "triangular_solve",
     _solve_infer,
-    explicit=matrices,
+    explicit=_solve_explicit,
     lower=_solve_lower,
     jvp=_solve_jvp,
     transpose=_solve_transpose,
@@ -173,16 +205,16 @@ def _cholesky_infer(x: ShapedArray) -> ShapedArray:
 
 
 def _cholesky_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
-    """The upper triangle of the operation's result is unspecified: clear it."""
-    aval = eqn.outvars[0].aval
-    out = ctx.op("stablehlo.cholesky", [x], aval, "lower = true")
-    index, flag = ShapedArray(aval.shape, np.dtype(np.int32)), ShapedArray(aval.shape, np.dtype(bool))
-    rows, columns = (ctx.op("stablehlo.iota", [], index, f"iota_dimension = {aval.ndim - d} : i64") for d in (2, 1))
-    attrs = (
-        "comparison_direction = #stablehlo<comparison_direction GE>, compare_type = #stablehlo<comparison_type SIGNED>"
-    )
-    keep = ctx.op("stablehlo.compare", [rows, columns], flag, attrs)
-    return ctx.op("stablehlo.select", [keep, out, ctx.full(0, aval.strong())], aval)
+    """The upper triangle of the factorisation's result is unspecified: clear it."""
+    aval = eqn.outvars[0].aval.strong()
+    if has_kernels(ctx, aval) and aval.size:
+        batch = aval.shape[:-2]
+        kernels = {"cpu": Kernel("potrf", uplo="L"), "cuda": Kernel("cusolver_potrf_ffi", lower=True)}
+        out, info = call_kernel(ctx, "cholesky", [x], [aval], [aval, ShapedArray(batch, INFO)], **kernels)
+        (out,) = nan_unless_ok(ctx, info, batch, [out], [aval])
+    else:
+        out = ctx.op("stablehlo.cholesky", [x], aval, "lower = true")
+    return select_by_place(ctx, "GE", aval, out, ctx.full(0, aval))
 
 
 def _cholesky_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -193,24 +225,17 @@ def _cholesky_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any,
     solve = {"lower": True, "unit_diagonal": False}
     inner = triangular_solve_p.bind(factor, tangents[0], left_side=False, transpose_a=True, conjugate_a=True, **solve)
     inner = triangular_solve_p.bind(factor, inner, left_side=True, transpose_a=False, conjugate_a=False, **solve)
-    aval = aval_of(inner)
-    rows, columns = (broadcasted_iota(np.int32, aval.shape, aval.ndim - d) for d in (2, 1))
-    diagonal = convert_element_type(ew.eq_p.bind(rows, columns), aval.dtype)
-    halved = ew.div_p.bind(triangle(inner, True), ew.add(diagonal, 1))
+    halved = ew.div_p.bind(triangle(inner, True), ew.add(eye_like(inner), 1))
     return factor, matmul(factor, halved)
 
 
-def _cholesky_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
-    return cholesky_p.bind(move_dim(args[0], dims[0], 0)), 0
-
-
-cholesky_p = Primitive(
+cholesky_p: Primitive = Primitive(
     "cholesky",
     _cholesky_infer,
     lower=_cholesky_lower,
     jvp=_cholesky_jvp,
     explicit=matrices,
-    batch=_cholesky_batch,
+    batch=batch_leading(lambda: cholesky_p),
     absent=NOT_LINEAR,
 )
 
@@ -220,7 +245,4 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
 
     `symmetrize_input` uses (x + x^H) / 2, which makes gradients symmetric; without it only the lower triangle counts.
     """
-    if symmetrize_input:
-        check_square("cholesky", aval_of(x))
-        x = ew.mul(ew.add_p.bind(x, adjoint(x)), 0.5)
-    return cholesky_p.bind(x)
+    return cholesky_p.bind(symmetrized("cholesky", x) if symmetrize_input else x)

@@ -10,7 +10,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, reduce_sum_p, reshape
-from meshrt.core.explicit import matrices
+from meshrt.core.explicit import matrices, stacks
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -21,15 +21,16 @@ from meshrt.primitives.control_loops import fori_loop
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.dynamic_slice import dynamic_index_in_dim
 from meshrt.primitives.gather import take_along
-from meshrt.primitives.lapack import INFO, batch_leading, call_kernel, check_matrix, nan_unless_ok
+from meshrt.primitives.lapack import INFO, Kernel, batch_leading, call_kernel, nan_unless_ok
 from meshrt.primitives.linalg import matmul, matrix_transpose, triangle, triangular_solve
+from meshrt.primitives.matrix_types import check_matrices
 from meshrt.primitives.reshape import broadcasted_iota
 from meshrt.primitives.slice import pad, slice_in_dim
 from meshrt.primitives.sort import sort_key_val
 
 
 def _lu_infer(x: ShapedArray) -> list[ShapedArray]:
-    check_matrix("lu", x)
+    check_matrices("lu", [x], [2])
     (*batch, m, n) = x.shape
     pivots, permutation = (ShapedArray((*batch, k), INFO, x.weak_type) for k in (min(m, n), m))
     return [x, pivots, permutation]
@@ -43,7 +44,8 @@ def _lu_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
         order = ctx.op("stablehlo.iota", [], permutation_aval, f"iota_dimension = {len(batch)} : i64")
         return [x, ctx.full(0, pivots_aval), order]
     info = ShapedArray(batch, INFO)
-    packed, pivots, failed = call_kernel(ctx, "getrf", [x], [aval], [aval, pivots_aval, info])
+    kernels = {"cpu": Kernel("getrf"), "cuda": Kernel("cusolver_getrf_ffi")}
+    packed, pivots, failed = call_kernel(ctx, "lu", [x], [aval], [aval, pivots_aval, info], **kernels)
     pivots = ctx.op("stablehlo.subtract", [pivots, ctx.full(1, pivots_aval)], pivots_aval)
     # A positive `info` says that the matrix is singular, which its factors show.
     (packed,) = nan_unless_ok(ctx, failed, batch, [packed], [aval], "GE")
@@ -51,18 +53,29 @@ def _lu_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     return [packed, pivots, order]
 
 
-def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
-    """The order of rows after exchanging row i with row `pivots[i]`, one i after the other.
+def _order_infer(pivots: ShapedArray, *, permutation_size: int) -> ShapedArray:
+    if pivots.is_key or pivots.dtype != INFO or not pivots.ndim:
+        raise errors.ArgumentTypeError(f"lu_pivots_to_permutation takes int32[..., k], got {pivots.str_short()}")
+    if permutation_size < pivots.shape[-1]:
+        raise errors.ArgumentValueError(
+            f"Output permutation size {permutation_size} has to exceed the trailing dimension of the pivots. Got "
+            f"pivots size {pivots.shape[-1]}"
+        )
+    return ShapedArray((*pivots.shape[:-1], permutation_size), INFO, pivots.weak_type)
 
-    Args:
-      pivots: int32[..., k].
-      permutation_size: the number of rows, k at least.
 
-    Returns:
-      int32[..., permutation_size]: the row of the matrix that stands in each place.
-    """
+def _order_lower(ctx: LoweringContext, eqn: Eqn, pivots: Any) -> Any:
+    aval, rows = eqn.invars[0].aval.strong(), eqn.params["permutation_size"]
+    if ctx.module.platform == "cuda" and aval.size:
+        outs = [eqn.outvars[0].aval.strong()]
+        kernel = Kernel("cu_lu_pivots_to_permutation")
+        return call_kernel(ctx, "lu_pivots_to_permutation", [pivots], [aval], outs, cuda=kernel, columns=False)[0]
+    return write_composed(ctx, eqn, [pivots], [aval], lambda p: [_exchanged(p, rows)])[0]
+
+
+def _exchanged(pivots: Any, rows: int) -> Any:
+    """The order of `rows` rows after all exchanges."""
     *batch, count = aval_of(pivots).shape
-    rows = permutation_size
     last = len(batch)
     places = broadcasted_iota(np.int32, (*batch, rows), last)
 
@@ -76,6 +89,29 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
         return ew.select_n(here, ew.select_n(there, order, mine), its)
 
     return fori_loop(np.int32(0), np.int32(count), exchange, places)
+
+
+lu_pivots_to_permutation_p: Primitive = Primitive(
+    "lu_pivots_to_permutation",
+    _order_infer,
+    lower=_order_lower,
+    explicit=stacks(1),
+    batch=batch_leading(lambda: lu_pivots_to_permutation_p),
+    absent={**NOT_LINEAR, "jvp": "integers have no derivative"},
+)
+
+
+def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
+    """The order of rows after exchanging row i with row `pivots[i]`, one i after the other.
+
+    Args:
+      pivots: int32[..., k].
+      permutation_size: the number of rows, k at least.
+
+    Returns:
+      int32[..., permutation_size]: the row of the matrix that stands in each place.
+    """
+    return lu_pivots_to_permutation_p.bind(pivots, permutation_size=int(permutation_size))
 
 
 def _only(x: Any, mask: Any, dim: int) -> Any:
@@ -229,7 +265,7 @@ factored_solve_p: Primitive = Primitive(
     lower=_factored_lower,
     jvp=_factored_jvp,
     transpose=_factored_transpose,
-    explicit=matrices,
+    explicit=stacks(2, 1, 2, 2),
     batch=_factored_batch,
 )
 

@@ -8,15 +8,14 @@ from meshrt import errors as _errors
 from meshrt import lax as _lax
 from meshrt.core.primitive import Primitive as _Primitive
 from meshrt.primitives.call import jit_p
-from meshrt.primitives.decomposition import eigh_p, qr_p, svd_p
 from meshrt.transforms.checkpoint import checkpoint_p as remat_p
 from meshrt.transforms.checkpoint_policies import name_p
 from meshrt.transforms.custom_jvp import custom_jvp_call_p
 from meshrt.transforms.custom_vjp import custom_vjp_call_p
 
 _OTHERS: dict[str, _Primitive] = {
-    "custom_jvp_call_p": custom_jvp_call_p, "custom_vjp_call_p": custom_vjp_call_p, "eigh_p": eigh_p, "jit_p": jit_p,
-    "name_p": name_p, "qr_p": qr_p, "remat_p": remat_p, "svd_p": svd_p,
+    "custom_jvp_call_p": custom_jvp_call_p, "custom_vjp_call_p": custom_vjp_call_p, "jit_p": jit_p, "name_p": name_p,
+    "remat_p": remat_p,
 }  # fmt: skip
 _FOUND = {n: p for n, p in vars(_lax).items() if isinstance(p, _Primitive)} | _OTHERS
 globals().update(_FOUND)

@@ -59,6 +59,7 @@ REASONS = {
     "reshard": "the identity on one device; tests of Explicit axes judge it",
     "ffi_call": "a function of another language; tests/meshrt/test_ffi.py judges it",
     "geqrf": "no public function of lax makes one; jnp.linalg.qr in tests/meshrt/numpy/test_surface.py",
+    "geqp3": "part of qr with pivoting, which has rows",
     "factored_solve": "no public function of lax makes one; jnp.linalg.solve in tests/meshrt/numpy/test_surface.py",
     "jit": "a call; tests of jit judge it",
     "linear_zero": "made by linearization of loops only; tests of control flow judge it",
