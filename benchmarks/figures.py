@@ -231,6 +231,24 @@ def _steps(effort: Effort) -> list[Result]:
     return [result]
 
 
+@figure("vision", "step time of networks for pictures, on one device and on 8")
+def _vision(effort: Effort) -> list[Result]:
+    out = []
+    with Peers() as peers:
+        for model in ("ResNet-50", "ViT", "U-Net"):
+            for devices, must in ((1, 1.0), (8, 0.9)):
+                task = {"model": model, "devices": devices}
+                losses = [side("vision", **task, steps=0)["loss"] for side in (peers.ours, peers.theirs)]
+                ours = lambda: peers.ours("vision", **task, steps=2)["seconds"]
+                theirs = lambda: peers.theirs("vision", **task, steps=2)["seconds"]
+                taken = alternate(ours, theirs, effort.pairs(11), warm=1)
+                where = "one device" if devices == 1 else f"{devices} devices"
+                result = Result.of(f"step time of a {model}, {where}", taken, must)
+                result.details.update(losses=dict(zip(("meshrt", "jax"), losses)))
+                out.append(result)
+    return out
+
+
 def rows_of_hlo(text: str, mesh: dict[str, int]) -> list[dict[str, Any]]:
     """The collectives of compiled HLO as plain rows."""
     devices = 1

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.vision import Vision
+
 __all__ = ["EAGER", "Tasks"]
 
 MODEL_SOURCE = Path(__file__).resolve().parent.parent / "meshrt" / "demo" / "model.py"
@@ -191,6 +193,30 @@ class Tasks:
             elapsed = time.perf_counter() - start
             self._prepared[key][1] = state
         return elapsed / steps
+
+    def vision(self, model: str, devices: int, steps: int) -> dict[str, Any]:
+        """Seconds per training step of a network for pictures, each awaited, and the loss of the last one."""
+        key = ("vision", model, devices)
+        if key not in self._prepared:
+            jax, built = self.jax, Vision(self.jax, model)
+            auto = (jax.sharding.AxisType.Auto,)
+            mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ("batch",), axis_types=auto)
+            put = lambda tree, *spec: jax.device_put(
+                tree, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+            )
+            parameters = built.init()
+            state = put((parameters, [np.zeros_like(p) for p in parameters]))
+            batch = put(built.batch(), "batch")
+            state, loss = built.step(state, *batch)
+            self._prepared[key] = [built.step, state, batch, loss]
+        step, state, batch, loss = self._prepared[key]
+        start = time.perf_counter()
+        for _ in range(steps):
+            state, loss = step(state, *batch)
+            loss.block_until_ready()
+        elapsed = time.perf_counter() - start
+        self._prepared[key][1] = state
+        return {"seconds": elapsed / max(steps, 1), "loss": float(loss)}
 
     def losses(self, model: dict[str, Any], mesh: dict[str, int], steps: int) -> list[float]:
         """The losses of the first steps on random tokens: both sides must train the same."""
