@@ -111,6 +111,14 @@ def _partition(effort: Effort) -> list[Result]:
     return out
 
 
+@figure("memory", "Python's memory that a cached trace keeps")
+def _memory(effort: Effort) -> list[Result]:
+    with Peers() as peers:
+        task = {"model": unrolled(12), "mesh": MESH, "traces": 3}
+        ours, theirs = peers.ours("trace_memory", **task), peers.theirs("trace_memory", **task)
+    return [Result.of("memory per cached trace, 12 layers", Pairs((ours,), (theirs,)), unit="B")]
+
+
 @figure("devices", "first call on a second device set of the same mesh shape")
 def _devices(effort: Effort) -> list[Result]:
     out = []

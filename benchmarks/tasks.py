@@ -105,6 +105,26 @@ class Tasks:
             step.trace(*arguments).lower(lowering_platforms=("cpu",))
             return time.perf_counter() - start
 
+    def trace_memory(self, model: dict[str, Any], mesh: dict[str, int], traces: int) -> float:
+        """Bytes of Python's memory that each trace of a step keeps: of one function, for batches of several sizes."""
+        import gc
+        import tracemalloc
+
+        built, arguments, context = self._staged(model, mesh)
+        state, tokens = arguments
+        like = lambda rows: self.jax.ShapeDtypeStruct((rows, *tokens.shape[1:]), tokens.dtype, sharding=tokens.sharding)
+        with context:
+            step = built.jitted_step()
+            step.trace(state, like(8))  # what is loaded and filled once is not counted
+            gc.collect()
+            tracemalloc.start()
+            for i in range(traces):
+                step.trace(state, like(8 * (i + 2)))
+            gc.collect()
+            kept, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        return kept / traces
+
     def lowered_text(self, model: dict[str, Any], mesh: dict[str, int]) -> str:
         """The lowered step as MLIR text."""
         built, arguments, context = self._staged(model, mesh)
