@@ -52,9 +52,14 @@ def _is_leaf(tree: Any, is_leaf: IsLeaf) -> bool:
     return (is_leaf is not None and is_leaf(tree)) or default_registry.flatten_one_level(tree) is None
 
 
-def _at(title: str, path: KeyPath, text: str) -> errors.TreeError:
-    where = f"at key path {keystr(path)}" if path else "at the root of the trees"
-    error = errors.TreeError(f"{title} differ in structure {where}: {text}")
+def prefix_mismatch(name: str, prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> str:
+    """Says of each place where `prefix_tree`, which users know by `name`, is no prefix of `full_tree`, what differs."""
+    found = [str(make(name)) for make in prefix_errors(prefix_tree, full_tree, is_leaf)]
+    return f"Mismatch details ({len(found)} found):\n" + "\n".join(found)
+
+
+def _at(title: str, path: KeyPath, difference: str, text: str) -> errors.TreeError:
+    error = errors.TreeError(f"pytree structure error: {difference} at key path\n    {title}{keystr(path)}\n{text}")
     error.path = keystr(path)
     return error
 
@@ -102,18 +107,24 @@ def _prefix_errors(
     if _is_leaf(prefix, is_leaf):
         return
     if type(prefix) is not type(full):
-        yield lambda title: _at(title, path, f"the first has {_describe(prefix)}, the second {_describe(full)}")
+        yield lambda title: _at(
+            title, path, "different types", f"where the first has {_describe(prefix)}, the second {_describe(full)}"
+        )
         return
     prefix_pairs, prefix_aux = flatten_one_level_with_keys(prefix)
     full_pairs, full_aux = flatten_one_level_with_keys(full)
     if len(prefix_pairs) != len(full_pairs) or [k for k, _ in prefix_pairs] != [k for k, _ in full_pairs]:
-        yield lambda title: _at(title, path, _children_text(prefix, prefix_pairs, full_pairs))
+        what = "numbers of pytree children" if len(prefix_pairs) != len(full_pairs) else "pytree keys"
+        if type(prefix) in (list, tuple):
+            what = f"lengths of {type(prefix).__name__}"
+        yield lambda title: _at(title, path, f"different {what}", _children_text(prefix, prefix_pairs, full_pairs))
         return
     if prefix_aux != full_aux:
         yield lambda title: _at(
             title,
             path,
-            f"both are a {type(prefix).__name__}, with different metadata: {prefix_aux!r} and {full_aux!r}",
+            "different pytree metadata",
+            f"where both are a {type(prefix).__name__}, with different metadata: {prefix_aux!r} and {full_aux!r}",
         )
         return
     for (key, p), (_, f) in zip(prefix_pairs, full_pairs):
@@ -124,10 +135,11 @@ def _children_text(node: Any, first: list, second: list) -> str:
     kind = type(node).__name__
     a, b = [_simple_key(k) for k, _ in first], [_simple_key(k) for k, _ in second]
     only_a, only_b = [k for k in a if k not in b], [k for k in b if k not in a]
-    text = f"the first has a {kind} of {_counted(len(a))}, the second one of {len(b)}"
+    text = f"where the first has a {kind} of {_counted(len(a))}, the second one of {len(b)}"
     if isinstance(node, dict):
         text += "".join(f"; only the {which} has {', '.join(map(repr, keys[:8]))}"
                         for which, keys in (("first", only_a), ("second", only_b)) if keys)  # fmt: skip
+        text += ", so the symmetric difference on key sets is\n    " + "\n    ".join(map(str, [*only_a, *only_b][:8]))
     return text
 
 

@@ -154,12 +154,13 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
             paths = [path for n in nums for path in of_argument[n]]
         if holomorphic:
             raise errors.ArgumentTypeError(
-                f"grad with holomorphic=True requires inputs with complex dtype, but {paths[i]} is {aval.str_short()}"
+                f"grad with holomorphic=True requires inputs with complex dtype, but got {aval.dtype} for {paths[i]} "
+                f"of {fun_name(fun)}"
             )
         raise errors.ArgumentTypeError(
-            "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of np.inexact), but "
-            f"{paths[i]} of {fun_name(fun)} has type {aval.str_short()}. Convert it to a floating dtype, differentiate "
-            "with respect to another argument (argnums=...), or pass allow_int=True"
+            "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of np.inexact), but got "
+            f"{aval.dtype} for {paths[i]} of {fun_name(fun)}. Convert it to a floating dtype, differentiate with "
+            "respect to another argument (argnums=...), or pass allow_int=True"
         )
 
 
@@ -168,19 +169,20 @@ def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
     outs, aux = flat.split(outs)
     if flat.out_tree.num_leaves != 1 or not tree_util.treedef_is_leaf(flat.out_tree):
         raise errors.ArgumentTypeError(
-            f"gradient only defined for scalar-output functions, but {fun_name(fun)} returned a {flat.out_tree}"
+            f"Gradient only defined for scalar-output functions. {fun_name(fun)} had output {flat.out_tree}"
         )
     aval = aval_of(outs[0])
     if aval.shape:
         raise errors.ArgumentTypeError(
-            f"gradient only defined for scalar-output functions. {fun_name(fun)} had output shape: {aval.shape}. Sum "
+            f"Gradient only defined for scalar-output functions. {fun_name(fun)} had output shape: {aval.shape}. Sum "
             "it, or use vjp or jacrev"
         )
     if not aval.is_differentiable or (aval.dtype.kind == "c") != holomorphic:
-        raise errors.ArgumentTypeError(
-            f"grad requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but {fun_name(fun)} "
-            f"returned {aval.str_short()}"
-        )
+        if holomorphic:
+            wanted = "grad with holomorphic=True requires outputs with complex dtype"
+        else:
+            wanted = "grad requires real-valued outputs (output dtype that is a sub-dtype of np.floating)"
+        raise errors.ArgumentTypeError(f"{wanted}, but got {aval.dtype} from {fun_name(fun)}")
     return outs[0], aux, linear
 
 
@@ -232,7 +234,14 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     out_tree, out_avals = flat.out_tree, [aval_of(o) for o in outs]
     in_avals = [aval_of(x) for x in leaves]
 
-    def pullback(ct: Any) -> Any:
+    def pullback(*given: Any) -> Any:
+        if len(given) != 1:
+            raise errors.ArgumentTypeError(
+                f"The function that jax.vjp returned when applied to {fun_name(fun)} was called with {len(given)} "
+                f"arguments, but takes one, the cotangent of the one value that {fun_name(fun)} returns, also where "
+                "that is a tuple or another container"
+            )
+        (ct,) = given
         cts = _flat_cotangents(ct, out_tree, out_avals, fun)
         pulled = _pull_back(linear, cts)
         filled = [
@@ -255,8 +264,8 @@ def _flat_cotangents(
     leaves, ct_tree = flatten(ct)
     if ct_tree != tree:
         raise errors.TreeError(
-            f"Tree structure of cotangent input {ct_tree}, does not match structure of primal output {tree} of "
-            f"{fun_name(fun)}"
+            f"unexpected tree structure: the cotangent of {fun_name(fun)} has the structure {ct_tree}, its output "
+            f"{tree}"
         )
     out: list[Any] = []
     for c, a in zip(leaves, avals):
@@ -264,9 +273,9 @@ def _flat_cotangents(
             out.append(None)
             continue
         got = aval_of(c)
-        if got.shape != a.shape or (got.dtype != a.dtype and not got.weak_type):
+        if got.shape != a.shape or not _converts(got, a):
             raise errors.ArgumentValueError(
-                f"the cotangent of {fun_name(fun)} has type {got.str_short()} where its output has type {a.str_short()}"
+                f"unexpected JAX type: the cotangent of {fun_name(fun)} has type {got} where its output has type {a}"
             )
         more = in_order(got.vma.difference(a.vma))
         if more:
@@ -290,14 +299,14 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     """(fun(*primals), tangents of the result), the directional derivative along `tangents`."""
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
         raise errors.ArgumentTypeError(
-            "primal and tangent arguments to jvp must be tuples or lists; "
-            f"found {type(primals).__name__} and {type(tangents).__name__}"
+            "primal and tangent arguments to jax.jvp must be tuples or lists; "
+            f"found {type(primals).__name__} and {type(tangents).__name__}."
         )
     leaves, tree = flatten(tuple(primals))
     tangent_leaves, tangent_tree = flatten(tuple(tangents))
-    if tree != tangent_tree:
+    if tree != tangent_tree or isinstance(primals, list) != isinstance(tangents, list):
         raise errors.ArgumentTypeError(
-            f"primal and tangent arguments to jvp must have the same tree structure; primals have {tree} whereas "
+            f"primal and tangent arguments to jax.jvp must have the same tree structure; primals have {tree} whereas "
             f"tangents have {tangent_tree}"
         )
     flat_tangents = _flat_tangents(leaves, tangent_leaves, tree, fun)
@@ -316,7 +325,16 @@ def _tangent_or_zero(t: Any, primal: Any) -> Any:
     return _typed(t, aval)
 
 
-def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:
+def _converts(got: ShapedArray, wanted: ShapedArray) -> bool:
+    """Whether a derivative of dtype `got` does where `wanted` is needed: Python's scalars do for their own kind."""
+    return got.dtype == wanted.dtype or (got.weak_type and got.dtype.kind == wanted.dtype.kind)
+
+
+_DTYPES = "primal and tangent arguments to jax.jvp do not match. Dtypes must be equal"
+_PUSH = "linearized function called on tangent values inconsistent with the original primal values"
+
+
+def _flat_tangents(primals, tangents, tree, fun, of_push: str = "") -> list[Any]:
     out: list[Any] = []
     for i, (p, t) in enumerate(zip(primals, tangents)):
         want = aval_of(p).to_tangent_aval()
@@ -324,11 +342,12 @@ def _flat_tangents(primals, tangents, tree, fun) -> list[Any]:
             got = ShapedArray(t.shape, dtypes.float0)
         else:
             got = aval_of(t)
-        if got.shape != want.shape or (got.dtype != want.dtype and not (got.weak_type and want.dtype != dtypes.float0)):
+        fits = _converts(got, want)
+        if got.shape != want.shape or not fits:
             path = argument_paths(fun, flatten((tree_unflatten(tree, primals), {}))[1])[i]
+            complaint = of_push or ("jvp called with different primal and tangent shapes" if fits else _DTYPES)
             raise errors.ArgumentShapeError(
-                f"primal and tangent arguments to jvp do not match; dtypes and shapes must be equal, but {path} is "
-                f"{aval_of(p).str_short()}, which needs a tangent {want.str_short()}, and got {got.str_short()}"
+                f"{complaint}: {path} is {aval_of(p)}, which needs a tangent {want}, and got {got}"
             )
         if want.dtype == dtypes.float0:
             out.append(None)
@@ -355,7 +374,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         tangent_leaves, tangent_tree = flatten(tangents)
         if tangent_tree != tree:
             raise errors.TreeError(f"the linearized function takes tangents of structure {tree}, got {tangent_tree}")
-        given = [t for t in _flat_tangents(leaves, tangent_leaves, tree, fun) if t is not None]
+        given = [t for t in _flat_tangents(leaves, tangent_leaves, tree, fun, _PUSH) if t is not None]
         pushed = iter(eval_jaxpr(jaxpr, (), [*residuals, *given]))
         filled = [_tangent_or_zero(None if t is None else next(pushed), o) for t, o in zip(linear.outs, outs)]
         return tree_unflatten(out_tree, filled)
@@ -363,6 +382,16 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     result = tree_unflatten(out_tree, outs)
     partial = tree_util.Partial(push)
     return (result, partial, aux) if has_aux else (result, partial)
+
+
+def _linear_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], fun: Callable[..., Any]) -> list[Any]:
+    """As `_flat_cotangents`, for the transpose of `fun`, where JAX calls both mismatches TypeErrors."""
+    try:
+        return _flat_cotangents(ct, tree, avals, fun, integers=True)
+    except errors.TreeError as e:
+        raise errors.ArgumentShapeError(f"cotangent tree does not match function output: {e}") from None
+    except errors.ArgumentValueError as e:
+        raise errors.ArgumentShapeError(f"cotangent type does not match function output: {e}") from None
 
 
 @boundary
@@ -382,7 +411,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
             )
 
     def transposed(ct: Any) -> Any:
-        cts = _flat_cotangents(ct, out_tree, closed.out_avals, fun, integers=True)
+        cts = _linear_cotangents(ct, out_tree, closed.out_avals, fun)
         hoisted = hoist_consts(closed)
         linear = (False,) * len(hoisted.consts) + (True,) * len(avals)
         back, nonzeros = transpose_jaxpr(hoisted.jaxpr, linear, tuple(c is not None for c in cts))

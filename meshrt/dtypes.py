@@ -381,7 +381,9 @@ def dtype_and_weak_type(x: Any) -> tuple[Any, bool]:
 def check_value_dtype(dt: np.dtype, what: str) -> np.dtype:
     """The canonical form of the dtype of a NumPy value. DTypeError, about `what`, if no array can have it."""
     if dt not in _VALID:
-        raise DTypeError(f"{what} has {described(dt)}, which no array can have; {remedy(dt)}")
+        raise DTypeError(
+            f"{what} has {described(dt)}, which no array can have, so it is not a valid JAX type; {remedy(dt)}"
+        )
     return canonicalize_dtype(dt)
 
 

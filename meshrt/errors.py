@@ -291,6 +291,10 @@ class DeviceMemoryError(CompileError, MemoryError):
     """A program needs more memory per device than the device has."""
 
 
+class DonatedTwiceError(JaxRuntimeError, ArgumentValueError):
+    """A call donates an array that it is given twice."""
+
+
 class MissingCompilerError(BackendError, ImportError):
     """The compiler for a kind of hardware comes in a package that is not installed."""
 

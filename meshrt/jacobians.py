@@ -45,7 +45,7 @@ def jacfwd(
             return split_aux(fun, out) if has_aux else (out, None)
 
         def push(*tangents: Any) -> tuple[Any, Any]:
-            out, column, aux = jvp(call, leaves, tangents, has_aux=True)
+            out, column, aux = jvp(call, tuple(leaves), tangents, has_aux=True)
             if holomorphic:
                 _check_kind("jacfwd", "outputs", tree_util.tree_leaves(out), "c")
             return column, aux
@@ -108,18 +108,24 @@ def hessian(
     return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 
-_KINDS = {"c": "complex", "f": "real floating", "fc": "floating or complex"}
+_KINDS = {"f": "real-valued", "fc": "real- or complex-valued"}
+_DTYPES = {"f": "floating", "fc": "inexact"}
 
 
 def _check_kind(name: str, what: str, leaves: Sequence[Any], kinds: str) -> None:
     """Raises unless all dtypes are of these kinds: complex numbers are for holomorphic functions."""
     for leaf in leaves:
         if not has_kind(aval_of(leaf).dtype, kinds):
-            fix = "pass holomorphic=False" if kinds == "c" else "pass holomorphic=True for holomorphic functions"
-            raise errors.ArgumentTypeError(
-                f"{name} requires {what} of {_KINDS[kinds]} dtype here, but got {aval_of(leaf).str_short()}; {fix}, or "
-                "use jvp and vjp"
-            )
+            if kinds == "c":
+                wanted, fix = (
+                    f"{name} with holomorphic=True requires {what} with complex dtype",
+                    "pass holomorphic=False",
+                )
+            else:
+                dtypes = f"{what[:-1]} dtype that is a sub-dtype of np.{_DTYPES[kinds]}"
+                wanted = f"{name} requires {_KINDS[kinds]} {what} ({dtypes})"
+                fix = "pass holomorphic=True for holomorphic functions"
+            raise errors.ArgumentTypeError(f"{wanted}, but got {aval_of(leaf).dtype}; {fix}, or use jvp and vjp")
 
 
 def _standard_basis(leaves: Sequence[Any]) -> list[Any]:

@@ -25,7 +25,7 @@ from meshrt.pipeline.misses import CacheMiss
 from meshrt.pipeline.options import JitOptions, compiler_option_items
 from meshrt.pipeline.placement import is_sharding
 from meshrt.pipeline.sharing import driver_for
-from meshrt.pipeline.static_arguments import NO_STATIC, Static, bound, split, unhashable
+from meshrt.pipeline.static_arguments import NO_STATIC, Static, bound, incomparable, split, unhashable
 from meshrt.pipeline.structures import UNKNOWN, caller
 from meshrt.pipeline.traced import Traced
 from meshrt.primitives.call import jit_p
@@ -35,7 +35,7 @@ from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums
+from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums, signature_of
 from meshrt.transforms.high import flatten, opened
 from meshrt.tree_util import tree_leaves
 
@@ -61,7 +61,10 @@ class JitFunction:
         return self if instance is None else functools.partial(self, instance)
 
     def __repr__(self) -> str:
-        return f"<meshrt.jit of {self.name}>"
+        try:
+            return f"<PjitFunction of {self.__wrapped__!r}>"
+        except Exception:  # the repr of a user's object, or an object that was taken apart
+            return "<PjitFunction>"
 
     # -- calling -------------------------------------------------------------------------------------------------------
 
@@ -120,6 +123,8 @@ class JitFunction:
             return self._calls.get(key)
         except TypeError:
             raise unhashable(self.name, key[0]) from None
+        except Exception as e:
+            raise incomparable(self.name, key[0]) from e
 
     # -- staging -------------------------------------------------------------------------------------------------------
 
@@ -265,9 +270,10 @@ def _signatures(leaves: Sequence[Any], tree: Any, function: JitFunction, static:
             out.append(_signature(x))
         except errors.ArgumentTypeError as e:
             path = argument_paths(bound(function.fun, static), tree)[i]
-            raise errors.ArgumentTypeError(
-                f"argument {path} of the jitted function {function.name} cannot be used: {e}. Arguments that are not "
-                "arrays can be made static (static_argnums or static_argnames)"
+            raise type(e)(
+                f"Error interpreting argument to {function.name} as an abstract array. The problematic value is of "
+                f"type {type(x)} and was passed to the function at path {path}. {e}. Arguments that are not arrays can "
+                "be made static (static_argnums or static_argnames)"
             ) from None
     return out
 
@@ -313,8 +319,16 @@ def jit(
             keep_unused=keep_unused, device=device, backend=backend, inline=inline, compiler_options=compiler_options,
             max_traces=max_traces,
         )  # fmt: skip
+    if isinstance(fun, staticmethod):
+        raise errors.ArgumentTypeError(
+            f"staticmethod arguments are not supported, got {fun}: write @staticmethod above @jit"
+        )
     if not callable(fun):
-        raise errors.ArgumentTypeError(f"jit needs a function, got {type(fun).__name__}")
+        raise errors.ArgumentTypeError(f"Expected a callable value, got {fun!r} of type {type(fun).__name__}")
+    if inspect.isgeneratorfunction(fun):
+        raise errors.ArgumentTypeError(
+            f"Expected a function, got a generator function: {fun!r}. A program has one result: return a tuple"
+        )
     if device is not None and backend is not None:
         raise errors.ArgumentValueError(f"can't specify both a device and a backend for jit: {device} and {backend}")
     for given, shardings in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):
@@ -327,12 +341,19 @@ def jit(
             )
         _check_shardings(given, shardings)
     nums, names = resolve_argnums(fun, static_argnums, static_argnames)
+    if donate_argnames and signature_of(fun) is None:
+        raise errors.ArgumentValueError(
+            f"Getting the signature of function {fun_name(fun)} failed. Pass donate_argnums instead of donate_argnames."
+        )
     donated, donated_names = resolve_argnums(fun, donate_argnums, donate_argnames)
     overlap = set(nums) & set(donated)
-    if overlap:
-        raise errors.ArgumentValueError(f"arguments {sorted(overlap)} of {fun_name(fun)} are both static and donated")
-    if inspect.isgeneratorfunction(fun):
-        raise errors.ArgumentTypeError(f"jit cannot stage the generator function {fun_name(fun)}")
+    named = sorted(set(names) & set(donated_names))
+    if overlap or named:
+        kind = "argnames" if named else "argnums"
+        raise errors.ArgumentValueError(
+            f"static_{kind} and donate_{kind} cannot intersect, but arguments {named or sorted(overlap)} of "
+            f"{fun_name(fun)} are in both: what is static is in no buffer"
+        )
     options = compiler_option_items(compiler_options)
     return JitFunction(
         fun,

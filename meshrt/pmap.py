@@ -194,8 +194,8 @@ class _Pmapped:
         if any(not -count <= i < count for i in self.static):
             raise errors.ArgumentValueError(
                 f"pmapped function has static_broadcasted_argnums={self.static} but was called with only {count} "
-                f"positional argument{'s' if count > 1 else ''}. All static broadcasted arguments of "
-                f"{fun_name(self.fun)} must be passed positionally"
+                f"positional argument{'s' if count > 1 else ''}. All static broadcasted arguments must be "
+                f"passed positionally. The function is {fun_name(self.fun)}"
             )
         static = sorted({i % count for i in self.static})
         return tuple((i, StaticValue(args[i])) for i in static), tuple(i for i in range(count) if i not in static)

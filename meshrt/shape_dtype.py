@@ -143,6 +143,7 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     try:
         return tuple(operator.index(n) for n in shape)
     except TypeError:
+        why = "" if hasattr(shape, "__iter__") else f": {type(shape).__name__!r} object is not iterable"
         raise errors.ArgumentTypeError(
-            f"ShapeDtypeStruct: the shape must be a tuple of integers, such as (8, 4), got {shape!r}"
+            f"ShapeDtypeStruct: the shape must be a tuple of integers, such as (8, 4), got {shape!r}{why}"
         ) from None

@@ -25,6 +25,7 @@ from meshrt._tree_paths import (
     flatten_one_level_with_keys,
     keystr,
     prefix_errors,
+    prefix_mismatch,
 )
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.jaxlib_api import (
@@ -39,7 +40,7 @@ from meshrt.runtime.jaxlib_api import pytree_registry as default_registry
 __all__ = [
     "DictKey", "FlattenedIndexKey", "GetAttrKey", "KeyEntry", "KeyPath", "Partial", "PyTreeDef", "SequenceKey",
     "all_leaves", "broadcast_prefix", "build_tree", "default_registry", "equality_errors", "flatten_one_level",
-    "flatten_one_level_with_keys", "is_tree_node", "keystr", "prefix_errors", "register_dataclass",
+    "flatten_one_level_with_keys", "is_tree_node", "keystr", "prefix_errors", "prefix_mismatch", "register_dataclass",
     "register_pytree_node", "register_pytree_node_class", "register_pytree_with_keys",
     "register_pytree_with_keys_class", "register_static", "tree_all", "tree_broadcast", "tree_flatten",
     "tree_flatten_with_path", "tree_leaves", "tree_leaves_with_path", "tree_map", "tree_map_with_path",
@@ -95,7 +96,7 @@ def _up_to(treedef: PyTreeDef, tree: Any, other: Any, i: int, is_leaf: IsLeaf) -
         return treedef.flatten_up_to(other)
     except (ValueError, TypeError) as e:
         found = next(iter(prefix_errors(tree, other, is_leaf)), None)
-        text = str(found(f"tree 1 and tree {i + 2} of the map")) if found is not None else str(e)
+        text = f"{found('tree')}, of tree 1 and tree {i + 2} of the map" if found is not None else str(e)
         raise errors.TreeError(text) from None
 
 
@@ -198,7 +199,7 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
         subtrees = treedef.flatten_up_to(full_tree)
     except (ValueError, TypeError) as e:
         found = next(iter(prefix_errors(prefix_tree, full_tree, is_leaf)), None)
-        raise (found("the prefix and the full tree") if found else errors.TreeError(str(e))) from None
+        raise (found("prefix") if found else errors.TreeError(str(e))) from None
     return [leaf for leaf, sub in zip(leaves, subtrees) for _ in range(tree_structure(sub, is_leaf).num_leaves)]
 
 

@@ -102,24 +102,43 @@ class Tracer(ArrayOperators):
         return value
 
     def __bool__(self) -> bool:
-        return bool(self._need("bool() (an if, while, assert, and, or, not)", errors.TracerBoolConversionError))
+        return bool(self._need(_BRANCH, errors.TracerBoolConversionError))
 
     def __int__(self) -> int:
-        return int(self._need("int()"))
+        return int(self._scalar("int"))
 
     def __float__(self) -> float:
-        return float(self._need("float()"))
+        return float(self._scalar("float"))
 
     def __complex__(self) -> complex:
-        return complex(self._need("complex()"))
+        return complex(self._scalar("complex"))
 
     def __index__(self) -> int:
-        what = "an index (range(), a list index, a static argument)"
-        return operator.index(self._need(what, errors.TracerIntegerConversionError))
+        if self.aval.shape or self.aval.dtype.kind not in "iu":
+            raise errors.ArgumentTypeError(
+                f"Only integer scalar arrays can be converted to a scalar index. Got {self.aval}"
+            )
+        return operator.index(self._need(_INDEX, errors.TracerIntegerConversionError))
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
-        value = self._need("a NumPy function (numpy.asarray)", errors.TracerArrayConversionError)
-        return np.asarray(value, *args, **kwargs)
+        # Never the known value of a tracer that has one: what NumPy computes with it would have no derivative.
+        raise errors.TracerArrayConversionError(concretization_message(self, _NUMPY))
+
+    def item(self, *args: int) -> Any:
+        """One element as a Python scalar, of a tracer whose value is known."""
+        return np.asarray(self._need(f"{_CONCRETE} item() was applied to a traced array")).item(*args)
+
+    def _scalar(self, kind: str) -> Any:
+        if self.aval.shape:
+            raise errors.ArgumentTypeError(f"Only scalar arrays can be converted to Python scalars. Got {self.aval}")
+        what = f"{_CONCRETE} {kind}() was applied (try using `x.astype({kind})`) to a traced array"
+        return self._need(what)
+
+    def __copy__(self) -> Tracer:
+        return self  # tracers are never written to
+
+    def __deepcopy__(self, memo: Any) -> Tracer:
+        return self
 
     def __len__(self) -> int:
         if not self.aval.shape:
@@ -136,11 +155,17 @@ class Tracer(ArrayOperators):
 register_aval(Tracer, lambda t: t.aval)
 
 
+_CONCRETE = "Abstract tracer value encountered where concrete value is expected:"
+_BRANCH = "Attempted boolean conversion (by if, while, assert, and, or, not) of traced array"
+_INDEX = "The __index__() method was called on traced array (by range(), a list index or a static argument)"
+_NUMPY = "The numpy.ndarray conversion method __array__() was called (by a NumPy function) on traced array"
+
+
 def concretization_message(tracer: Tracer, what: str) -> str:
     made = tracer.origin()
     return (
-        f"the value of a traced array is not known here: {what} was applied to a value of type "
-        f"{tracer.aval.str_short()}{', which ' + made if made else ''}. A traced function is run once, without data, "
+        f"{what} with shape {str(tracer.aval).lstrip('~')}. {'It ' + made + '. ' if made else ''}A traced function is "
+        "run once, without data, "
         "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, "
         "meshrt.lax.while_loop or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"
     )
@@ -212,9 +237,9 @@ def leaked(tracer: Tracer, primitive: Primitive | None = None) -> errors.LeakedT
     use = f" by {primitive.name} at {source.capture()}" if primitive is not None else ""
     made = tracer.origin()
     return errors.LeakedTracerError(
-        f"a traced value of type {tracer.aval.str_short()} was used{use} after the function that was being traced had "
-        f"returned{'; it ' + made if made else ''}. Return the value from the function instead of storing it in a "
-        "global, an attribute or a container",
+        f"Encountered an unexpected tracer: a traced value of type {tracer.aval} was used{use} after the function that "
+        f"was being traced had returned{'; it ' + made if made else ''}. Return the value from the function instead of "
+        "storing it in a global state: a variable, an attribute or a container",
         tracer,
     )
 
@@ -252,7 +277,7 @@ class JaxprTracer(Tracer):
     def origin(self) -> str:
         if isinstance(self.source, str):
             return f"is {self.source} of {self._trace.name}"
-        return f"was computed at {self.source}" if self.source is not None else ""
+        return f"was created on line {self.source}" if self.source is not None else ""
 
 
 class JaxprTrace(Trace):

@@ -6,6 +6,7 @@ Every cache of the pipeline is keyed by them.
 
 from __future__ import annotations
 
+import reprlib
 import sys
 import threading
 from collections.abc import Callable
@@ -376,9 +377,14 @@ def aval_of(value: Any) -> ShapedArray:
             refuse_masked(value)
             _HANDLERS[type(value)] = handler
             return handler(value)
+    if hasattr(type(value), "__jax_array__"):
+        raise errors.ArgumentShapeError(
+            "Triggering __jax_array__() during abstractification is no longer supported. A transformation, such as "
+            f"jit, was given an object of type {type(value)}: call its method before, or register the type as a pytree"
+        )
     raise errors.ArgumentTypeError(
-        f"a value of type {type(value).__name__} is not an array: expected a meshrt array, a NumPy array or scalar, "
-        "or a Python bool, int, float or complex; convert it first (for example with meshrt.numpy.asarray)"
+        f"value {reprlib.repr(value)} of type {type(value)} is not a valid JAX type: expected an array, a NumPy array "
+        "or scalar, or a Python bool, int, float or complex; convert it first (for example with meshrt.numpy.asarray)"
     )
 
 

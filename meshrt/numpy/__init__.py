@@ -70,7 +70,11 @@ def can_cast(from_: Any, to: Any, casting: _Casting = "safe") -> bool:
 
 def isscalar(element: Any) -> bool:
     """Whether ``element`` is a Python or NumPy scalar, or an array of no dimensions."""
-    return _operator.truth(_np.isscalar(element)) or (isinstance(element, ndarray | _np.ndarray) and element.ndim == 0)
+    if _np.isscalar(element):
+        return True
+    if hasattr(element, "__jax_array__"):
+        element = element.__jax_array__()
+    return isinstance(element, ndarray | _np.ndarray) and element.ndim == 0
 
 
 def iscomplexobj(x: Any) -> bool:

@@ -132,7 +132,11 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     else:
         dims = ((a.ndim - 1,), (max(b.ndim - 2, 0),))
         if a.shape[dims[0][0]] != b.shape[dims[1][0]]:
-            raise ShapeError(f"dot: shapes {a.shape} and {b.shape} do not fit")
+            raise ShapeError(
+                "dot: dot_general requires contracting dimensions to have the same shape, got "
+                f"({a.shape[dims[0][0]]},) and ({b.shape[dims[1][0]]},). The operands have shapes {a.shape} and "
+                f"{b.shape}"
+            )
     return _finish(contract(a, b, dims, ((), ()), dtype, precision, out_sharding), dtype, weak)
 
 

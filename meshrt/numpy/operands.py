@@ -162,8 +162,11 @@ def _promote_dtypes(name: str, args: Sequence[Any], adjust: Any) -> list[Any]:
     avals = [aval_of(a) for a in args]
     for a in avals:
         if a.dtype not in _ORDINARY:
+            why = (
+                "float0s do not support any operations by design" if a.dtype == dtypes.float0 else "they are no numbers"
+            )
             raise errors.ArgumentTypeError(
-                f"{name} does not work on elements of dtype {dtypes.short_dtype_name(a.dtype)}"
+                f"{name} does not work on elements of dtype {dtypes.short_dtype_name(a.dtype)}: {why}"
             )
     dtype, weak = dtypes.promote_dtypes(*[(a.dtype, a.weak_type) for a in avals])
     if adjust is not None:
@@ -315,8 +318,8 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     except ValueError:
         listed = ", ".join(map(str, shapes))
         raise ShapeError(
-            f"incompatible shapes for broadcasting: {listed}; dimensions, aligned from the right, must be equal "
-            f"or 1; add dimensions with x[:, None] or jnp.expand_dims"
+            f"incompatible shapes for broadcasting: {listed}. Dimensions, aligned from the right, must be equal or 1; "
+            "add dimensions with x[:, None] or jnp.expand_dims"
         ) from None
 
 
@@ -366,7 +369,7 @@ def common_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     try:
         return broadcast_shapes(*shapes)
     except ShapeError as e:
-        raise ShapeError(f"{name}: {e}") from None
+        raise ShapeError(f"{name} got {e}") from None
 
 
 def shape_tuple(shape: Any, name: str | None = None) -> tuple[int, ...]:

@@ -223,9 +223,9 @@ class Compiled(Station):
         for x in leaves:
             if isinstance(x, Tracer):
                 raise errors.ArgumentTypeError(
-                    f"Cannot apply transformations to {self.fun_name}, which jit, grad or vmap ask for here: it is a "
-                    "function lowered and compiled for a particular signature. Detected argument of Tracer type "
-                    f"{type(x).__name__}; transform the function before compiling it"
+                    "Cannot apply JAX transformations to a function lowered and compiled for a particular signature. "
+                    f"Detected argument of Tracer type {type(x).__name__} in a call of {self.fun_name}; transform "
+                    "the function before compiling it"
                 )
         if tree != self.program.record.in_tree:
             raise self._tree_error(args, kwargs)

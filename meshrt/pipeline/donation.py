@@ -127,7 +127,7 @@ def warn_of_unusable(program: CompiledProgram) -> None:
         paths = program.record.arg_paths()
         listed = "; ".join(f"argument {paths[i]} ({why})" for i, why in found)
         warnings.warn(
-            f"Some donated buffers of {program.record.fun_name} were not usable: {listed}. Such a buffer is kept, as "
+            f"Some donated buffers were not usable, in {program.record.fun_name}: {listed}. Such a buffer is kept, as "
             "if it had not been donated: leave it out of donate_argnums, or return a result of its size and sharding",
             DonationWarning,
             stacklevel=user_stacklevel(),

@@ -11,7 +11,7 @@ from meshrt import errors
 from meshrt.pipeline.options import JitOptions
 from meshrt.transforms.arguments import StaticValue, signature_of
 
-__all__ = ["NO_STATIC", "Static", "bound", "join", "split"]
+__all__ = ["NO_STATIC", "Static", "bound", "incomparable", "join", "split", "unhashable"]
 
 
 class Static(NamedTuple):
@@ -78,6 +78,15 @@ def bound(fun: Callable[..., Any], static: Static, *, held: bool = True) -> Call
 
     stand_in.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]  # as inspect.signature reads it
     return stand_in
+
+
+def incomparable(name: str, static: Static) -> errors.ArgumentValueError:
+    """The error for static arguments whose `__eq__` raises, its cause."""
+    kinds = sorted({type(v.value).__name__ for _, v in (*static.positions, *static.keywords)})
+    return errors.ArgumentValueError(
+        f"static arguments should be comparable using __eq__, but comparing those of {name}, of types "
+        f"{', '.join(kinds)}, with those of an earlier call raised an error"
+    )
 
 
 def unhashable(name: str, static: Static) -> errors.ArgumentValueError:

@@ -51,7 +51,10 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     targets = _targets(device, x, len(leaves))
     donated, aliases = _flags("donate", donate, x, len(leaves)), _flags("may_alias", may_alias, x, len(leaves))
     if any(d and a for d, a in zip(donated, aliases)):
-        raise errors.ArgumentValueError("device_put: may_alias and donate cannot both be True for an array")
+        raise errors.ArgumentValueError(
+            "may_alias and donate cannot be True at the same time. device_put either shares the memory of an array or "
+            "takes it away"
+        )
     out = []
     for i, (leaf, target) in enumerate(zip(leaves, targets)):
         try:
@@ -78,9 +81,11 @@ def _targets(device: Any, x: Any, n: int) -> Sequence[Any]:
         return [device] * n
     try:
         return tree_util.broadcast_prefix(device, x, is_leaf=_is_target)
-    except errors.TreeError as e:
+    except errors.TreeError:
+        found = tree_util.prefix_mismatch("device", device, x, is_leaf=_is_target)
         raise errors.TreeError(
-            f"the targets of device_put at {capture()} must be a pytree prefix of its value x: {e}"
+            "device_put device specification must be a tree prefix of the corresponding value; it is not at "
+            f"{capture()}. {found}"
         ) from None
 
 

@@ -17,8 +17,7 @@ _SHOWN_PARTS = 8
 def long(array: Any) -> str:
     """`repr` of an Array."""
     weak = ", weak_type=True" if array.weak_type else ""
-    if array._buf.is_deleted():
-        return f"<deleted array of type {array.aval}>"
+    array._check()
     name = dtypes.short_dtype_name(array.dtype) if array.aval.is_key else array.dtype.name
     if array.sharding.unreduced_axes:
         return f"Array(shape={array.shape}, dtype={name}{weak}, sharding={array.sharding})"

@@ -453,12 +453,23 @@ def compile_options(
     if mode == "spmd":
         build.use_spmd_partitioning = True
         build.use_shardy_partitioner = shardy
-    options.env_option_overrides = [(k, v) for k, v in xla_options]
+    options.env_option_overrides = [(k, v) for k, v in xla_options if k not in _EFFORTS]
+    for name, value in xla_options:
+        if name in _EFFORTS:
+            setattr(build, name, _EFFORTS[name](value))
     if not ynnpack:
         # An override cannot empty a list of XLA's.
         options = _xc.CompileOptions.ParseFromString(without(options.SerializeAsString(), _YNN_FUSIONS))
     return options
 
+
+# What is said of a compilation as a whole, not by a flag of XLA's: how hard it tries, and what such a value is.
+_EFFORTS: dict[str, Any] = {
+    "exec_time_optimization_effort": float,
+    "memory_fitting_effort": float,
+    "optimization_level": int,
+    "memory_fitting_level": int,
+}
 
 # CompileOptionsProto.executable_build_options.debug_options.xla_cpu_experimental_ynn_fusion_type (xla.proto).
 _YNN_FUSIONS = (3, 3, 422)

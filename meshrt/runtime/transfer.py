@@ -224,9 +224,9 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
 
 
 def copy_to_host_async(x: Any) -> Any:
-    """Begins to fetch every array of a tree; returns the tree."""
+    """Begins to fetch every array of a tree, of any library that has `copy_to_host_async()`; returns the tree."""
     for leaf in tree_util.tree_leaves(x):
-        if type(leaf) is Array:
+        if type(leaf) is Array or hasattr(leaf, "copy_to_host_async"):
             leaf.copy_to_host_async()
     return x
 

@@ -95,7 +95,13 @@ def resolve_argnums(fun: Callable[..., Any], nums: Any, names: Any) -> tuple[tup
                 )
     has_kwargs = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
     for name in given_names:
-        if name not in signature.parameters and not has_kwargs:
+        known = signature.parameters.get(name)
+        if known is not None and known.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+            raise errors.ArgumentValueError(
+                f"argument name {name!r} was given for {fun_name(fun)}, which takes {known} by position only: give "
+                "its number"
+            )
+        if known is None and not has_kwargs:
             raise errors.ArgumentValueError(
                 f"argument name {name!r} was given for {fun_name(fun)}, which has the parameters "
                 f"{', '.join(signature.parameters)}"
@@ -112,8 +118,8 @@ def resolve_argnums(fun: Callable[..., Any], nums: Any, names: Any) -> tuple[tup
     return nums_out, given_names
 
 
-def argument_paths(fun: Callable[..., Any] | None, in_tree: Any) -> list[str]:
-    """A name for every leaf of `(args, kwargs)`, such as `params['w'][0]`."""
+def argument_paths(fun: Callable[..., Any] | None, in_tree: Any, keywords: str = "{}") -> list[str]:
+    """A name for every leaf of `(args, kwargs)`, such as `params['w'][0]`; `keywords` formats that of a keyword."""
     places = leaf_paths(in_tree)
     signature = signature_of(fun) if fun is not None else None
     names: list[str] = []
@@ -133,7 +139,7 @@ def argument_paths(fun: Callable[..., Any] | None, in_tree: Any) -> list[str]:
             head = names[index] if index < len(names) else f"args[{index}]"
             paths.append(head + tree_util.keystr(rest[1:]))
         elif rest:
-            paths.append(str(rest[0].key) + tree_util.keystr(rest[1:]))
+            paths.append(keywords.format(rest[0].key) + tree_util.keystr(rest[1:]))
         else:
             paths.append("argument")
     return paths
@@ -156,8 +162,9 @@ def check_argnums(fun: Callable[..., Any], argnums: Any, count: int) -> tuple[in
     for n in nums:
         if not -count <= n < count:
             raise errors.ArgumentTypeError(
-                f"differentiating {fun_name(fun)} with respect to argnums={argnums} needs at least {n + 1} positional "
-                f"arguments, but it was called with {count}"
+                f"differentiating with respect to argnums={argnums} requires at least {n + 1 if n >= 0 else -n} "
+                f"positional arguments to be passed by the caller, but got only {count} positional arguments. Pass "
+                f"those of {fun_name(fun)} that are differentiated by position"
             )
     return tuple(n % count for n in nums)
 
@@ -166,7 +173,7 @@ def split_aux(fun: Callable[..., Any], out: Any) -> tuple[Any, Any]:
     """The pair (value, aux) that a function differentiated with `has_aux` returned; raises for anything else."""
     if not isinstance(out, tuple) or len(out) != 2:
         raise errors.ArgumentTypeError(
-            f"{fun_name(fun)} was differentiated with has_aux=True, so it must return a pair (value, aux), but it "
-            f"returned {type(out).__name__}"
+            f"{fun_name(fun)} was differentiated with has_aux=True, so it must return a two-element tuple (value, "
+            f"aux), but it returned {type(out).__name__}"
         )
     return out

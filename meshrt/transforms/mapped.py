@@ -8,27 +8,47 @@ from typing import Any
 from meshrt import errors, tree_util
 from meshrt.transforms.arguments import argument_paths, fun_name
 
-__all__ = ["mapped_dims", "mapped_size", "result_dims"]
+__all__ = ["check_in_axes", "mapped_dims", "mapped_size", "result_dims"]
+
+
+def check_in_axes(called: str, in_axes: Any) -> None:
+    """ArgumentTypeError for what says of no arguments which of their dimensions are mapped."""
+    if in_axes is None or isinstance(in_axes, tuple | list) or (isinstance(in_axes, int) and type(in_axes) is not bool):
+        return
+    raise errors.ArgumentTypeError(
+        f"{called} in_axes must be an int, None, or a tuple of entries corresponding to the positional arguments "
+        f"passed to the function, but got {in_axes}."
+    )
 
 
 def mapped_dims(
     called: str, fun: Callable[..., Any], in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[int | None]:
     """The mapped dimension of each leaf of the arguments, None where it is not mapped. `called` is what users wrote."""
+    check_in_axes(called, in_axes)
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise errors.ArgumentValueError(
             f"{called} in_axes must be an int, None, or a tuple of entries corresponding to the positional arguments "
             f"passed to the function, but got len(in_axes)={len(in_axes)}, len(args)={len(args)} for {fun_name(fun)}"
         )
+    for d in tree_util.tree_leaves(in_axes):
+        _check_axis(called, "in_axes", d, fun)
+    dims = _broadcast(called, "in_axes", in_axes, args, f"the arguments of {fun_name(fun)}")
+    dims = [*dims, *([0] * len(tree_util.tree_leaves(kwargs)))]
+    return dims
+
+
+def _broadcast(called: str, what: str, axes: Any, tree: Any, whose: str) -> list[int | None]:
+    """The entry of the prefix `axes` for each leaf of `tree`."""
     is_none = lambda x: x is None
     try:
-        dims = tree_util.broadcast_prefix(in_axes, args, is_leaf=is_none)
-    except ValueError as e:
-        raise errors.TreeError(f"{called} in_axes of {fun_name(fun)} does not fit its arguments: {e}") from None
-    dims = [*dims, *([0] * len(tree_util.tree_leaves(kwargs)))]
-    for d in dims:
-        _check_axis(called, "in_axes", d, fun)
-    return dims
+        return tree_util.broadcast_prefix(axes, tree, is_leaf=is_none)
+    except ValueError:
+        found = tree_util.prefix_mismatch(what, axes, tree, is_none)
+        raise errors.TreeError(
+            f"{called} {what} specification must be a tree prefix of the corresponding value; got {axes}, which does "
+            f"not fit {whose}. {found}"
+        ) from None
 
 
 def mapped_size(
@@ -52,33 +72,51 @@ def mapped_size(
     if axis_size is not None:
         sizes.setdefault(axis_size, -1)
     if not sizes:
-        raise errors.ArgumentValueError(
-            f"{called} must have at least one non-None value in in_axes, or axis_size, for {fun_name(fun)}"
-        )
+        raise errors.ArgumentValueError(_nothing_mapped(called, fun, tree))
     if len(sizes) > 1:
-        paths = argument_paths(fun, tree)
-        listing = "; ".join(
-            f"{paths[i]} has size {x.shape[d]} along axis {d}"
-            for i, (x, d) in enumerate(zip(avals, dims))
-            if d is not None
-        )
-        raise errors.ArgumentValueError(
-            f"{called} got inconsistent sizes for array axes to be mapped in {fun_name(fun)}: {listing}"
-            + (f"; axis_size={axis_size}" if axis_size is not None else "")
-        )
+        raise errors.ArgumentValueError(_unlike_sizes(called, fun, avals, dims, axis_size, tree))
     return next(iter(sizes))
+
+
+def _nothing_mapped(called: str, fun: Callable[..., Any], tree: Any) -> str:
+    if tree.num_leaves:
+        return f"{called} must have at least one non-None value in in_axes, or axis_size, for {fun_name(fun)}"
+    if called == "pmap":
+        return f"pmap requires at least one argument with a mapped axis. {fun_name(fun)} was given no arrays"
+    args, kwargs = tree.unflatten(())
+    return (
+        f"{called} wrapped function must be passed at least one argument containing an array or axis_size must be "
+        f"specified, got empty *args={args} and **kwargs={kwargs} for {fun_name(fun)}"
+    )
+
+
+def _unlike_sizes(
+    called: str, fun: Callable[..., Any], avals: Sequence[Any], dims: Sequence[int | None], axis_size: int | None,
+    tree: Any,
+) -> str:  # fmt: skip
+    """Lists the sizes with one argument of each, the most frequent first."""
+    by_size: dict[int, list[str]] = {}
+    for path, x, d in zip(argument_paths(fun, tree, keywords="kwargs[{!r}]"), avals, dims):
+        if d is not None:
+            what = path if path.startswith("kwargs[") else f"argument {path}"
+            by_size.setdefault(x.shape[d], []).append(f"axis {d} of {what} of type {x}")
+    lines = [] if axis_size is None else [f"  * the `axis_size` argument was {axis_size}"]
+    for i, (size, places) in enumerate(sorted(by_size.items(), key=lambda item: -len(item[1]))):
+        if len(places) == 1:
+            lines.append(f"  * one axis had size {size}: {places[0]}")
+        else:
+            which = "most" if i == 0 else "some"
+            lines.append(f"  * {which} axes ({len(places)} of them) had size {size}, e.g. {places[0]}")
+    listing = ";\n".join(lines)
+    return f"{called} got inconsistent sizes for array axes to be mapped:\n{listing}\nin a call of {fun_name(fun)}"
 
 
 def result_dims(called: str, fun: Callable[..., Any], out_axes: Any, out_tree: Any) -> list[int | None]:
     """Where the mapped dimension is to stand in each result."""
     dummy = tree_util.tree_unflatten(out_tree, [object()] * out_tree.num_leaves)
-    try:
-        dims = tree_util.broadcast_prefix(out_axes, dummy, is_leaf=lambda x: x is None)
-    except ValueError as e:
-        raise errors.TreeError(f"{called} out_axes of {fun_name(fun)} does not fit its result: {e}") from None
-    for d in dims:
+    for d in tree_util.tree_leaves(out_axes):
         _check_axis(called, "out_axes", d, fun)
-    return dims
+    return _broadcast(called, "out_axes", out_axes, dummy, f"the result of {fun_name(fun)}")
 
 
 def _check_axis(called: str, what: str, axis: Any, fun: Callable[..., Any]) -> None:

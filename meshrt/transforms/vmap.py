@@ -9,12 +9,12 @@ from typing import Any
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import aval_of
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.high import flatten, opened
-from meshrt.transforms.mapped import mapped_dims, mapped_size, result_dims
+from meshrt.transforms.mapped import check_in_axes, mapped_dims, mapped_size, result_dims
 from meshrt.tree_util import tree_flatten, tree_unflatten
 
 __all__ = ["vmap"]
@@ -50,6 +50,7 @@ def vmap(
     mesh_axes = as_tuple(spmd_axis_name)
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
+    check_in_axes("vmap", in_axes)
 
     @boundary
     @functools.wraps(fun)
@@ -57,15 +58,15 @@ def vmap(
         args, kwargs = opened((args, kwargs))
         leaves, tree = tree_flatten((args, kwargs))
         dims = mapped_dims("vmap", fun, in_axes, args, kwargs)
-        avals = [aval_of(x) for x in leaves]
+        avals = [_type(x) if d is None else aval_of(x) for x, d in zip(leaves, dims)]
         size = mapped_size("vmap", fun, avals, dims, axis_size, tree)
         dims = [d if d is None else d % a.ndim for d, a in zip(dims, avals)]
-        along = _along(leaves, dims, fun, tree)
+        along = _along(avals, dims, fun, tree)
         if mesh_axes and along is not None and axes_of(along.spec.partitions[0]) != mesh_axes:
             raise errors.ShardingError(
                 "Only one of spmd_axis_name or arrays sharded on `Explicit` mesh axis type is allowed. Got "
                 f"spmd_axis_name={mesh_axes} and arrays sharded on explicit_mesh_axis={along.spec.partitions[0]} for "
-                f"{fun_name(fun)}: {_types(leaves, fun, tree)}. Drop spmd_axis_name: the types say how the dimension "
+                f"{fun_name(fun)}: {_types(avals, fun, tree)}. Drop spmd_axis_name: the types say how the dimension "
                 "is split"
             )
         axis, out_tree = MappedAxis(size, mesh_axes if along is None else (), axis_name, along), []
@@ -78,15 +79,29 @@ def vmap(
 
         outs, out_dims = batch_flat(flat, axis, leaves, dims)
         wanted = result_dims("vmap", fun, out_axes, out_tree[-1])
-        placed = [_place(axis.extent, o, d, w, fun, sum_match) for o, d, w in zip(outs, out_dims, wanted)]
+        placed = [_place(axis, o, d, w, fun, sum_match) for o, d, w in zip(outs, out_dims, wanted)]
         return tree_unflatten(out_tree[-1], placed)
 
+    wrapped.__doc__ = (
+        f"Vectorized version of {fun_name(fun)}: takes arrays with one more dimension where in_axes={in_axes} says "
+        f"so, and returns such arrays as out_axes={out_axes} says."
+    )
+    if getattr(fun, "__doc__", None):
+        wrapped.__doc__ += f"\n\nOriginal documentation:\n\n{fun.__doc__}"
     return wrapped
 
 
-def _along(leaves: Any, dims: Any, fun: Callable[..., Any], tree: Any) -> Any:
+def _type(x: Any) -> ShapedArray | None:
+    """The type of an argument that is not mapped, which may be any Python object: None for what is no array."""
+    try:
+        return aval_of(x)
+    except errors.ArgumentTypeError:
+        return None
+
+
+def _along(avals: Any, dims: Any, fun: Callable[..., Any], tree: Any) -> Any:
     """The sharding of the mapped dimension over Explicit axes, the same for all mapped arguments; None if not split."""
-    known = [aval_of(x).sharding for x in leaves]
+    known = [None if a is None else a.sharding for a in avals]
     if all(s is None for s in known):
         return None
     entries = [None if s is None else s.spec.partitions[d] for s, d in zip(known, dims) if d is not None]
@@ -95,33 +110,37 @@ def _along(leaves: Any, dims: Any, fun: Callable[..., Any], tree: Any) -> Any:
         raise errors.ShardingTypeError(
             "Mapped away dimension of inputs passed to vmap should be sharded the same. Got inconsistent axis specs: "
             f"{entries[0]} vs {other} for the arguments of {fun_name(fun)}: "
-            f"{_types(leaves, fun, tree)}. Reshard one of them with meshrt.sharding.reshard before"
+            f"{_types(avals, fun, tree)}. Reshard one of them with meshrt.sharding.reshard before"
         )
     if not entries or entries[0] is None:
         return None
     axes = entries[0] if isinstance(entries[0], tuple) else (entries[0],)
-    for x, s, d in zip(leaves, known, dims):
+    for a, s, d in zip(avals, known, dims):
         if d is None and s is not None and {*axes} & {*s.spec.axes}:
             raise errors.ShardingTypeError(
                 "Unmapped values passed to vmap cannot be sharded along the mesh axis you are vmapping over. Got type: "
-                f"{aval_of(x).str_short()}, in_axes: None and vmapped mesh axis: {axes} for {fun_name(fun)}. Reshard "
+                f"{a.str_short()}, in_axes: None and vmapped mesh axis: {axes} for {fun_name(fun)}. Reshard "
                 "it with meshrt.sharding.reshard before, or map it too"
             )
     one = next(s for s, d in zip(known, dims) if s is not None and d is not None)
     return one.update(spec=PartitionSpec(entries[0]))
 
 
-def _types(leaves: Any, fun: Callable[..., Any], tree: Any) -> str:
-    return ", ".join(f"{p}: {aval_of(x).str_short()}" for p, x in zip(argument_paths(fun, tree), leaves))
+def _types(avals: Any, fun: Callable[..., Any], tree: Any) -> str:
+    return ", ".join(f"{p}: {a.str_short()}" for p, a in zip(argument_paths(fun, tree), avals) if a is not None)
 
 
-def _place(size: int, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any], sum_match: bool) -> Any:
+def _place(
+    axis: MappedAxis, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any], sum_match: bool
+) -> Any:
     if wanted is None:
         if dim is not None:
             if sum_match:
                 return out.sum(dim)
+            named = "" if axis.name is None else f"axis_name={axis.name}, "
             raise errors.ArgumentValueError(
-                f"vmap has mapped output but out_axes is None, for a result of {fun_name(fun)}; give it an axis"
+                f"vmap has mapped output ({named}but out_axes is None): a result of {fun_name(fun)} differs between "
+                "the members of the batch. Give it an axis at vmap out_axes"
             )
         return out
     ndim = aval_of(out).ndim + (dim is None)
@@ -130,5 +149,5 @@ def _place(size: int, out: Any, dim: int | None, wanted: int | None, fun: Callab
             f"vmap out_axes={wanted} is out of bounds for a result of rank {ndim} of {fun_name(fun)}"
         )
     if dim is None:
-        out, dim = bring_to_front(size, out, None), 0
+        out, dim = bring_to_front(axis.extent, out, None), 0
     return move_dim(out, dim, wanted % ndim)

@@ -58,7 +58,7 @@ def test_the_warning():
     (w,) = warned(f, {"w": jnp.ones(3), "b": jnp.ones(4)})
     assert w.category is errors.DonationWarning and issubclass(w.category, UserWarning)
     text = str(w.message)
-    assert text.startswith("Some donated buffers of <lambda> were not usable: argument state['w'] (f32[3], 12 bytes:")
+    assert text.startswith("Some donated buffers were not usable, in <lambda>: argument state['w'] (f32[3], 12 bytes:")
     assert "no result has that size" in text and "donate_argnums" in text and "['b']" not in text
     assert w.filename == __file__
     assert warned(f, {"w": jnp.ones(3), "b": jnp.ones(4)}) == []  # once per compilation

@@ -14,7 +14,7 @@ from meshrt.dtypes import DTypeError
 from meshrt.sharding import NamedSharding
 from meshrt.sharding import PartitionSpec as P
 
-TEXT = "has dtype <U1 (text), which no array can have; encode it as numbers first"
+TEXT = "has dtype <U1 (text), which no array can have, so it is not a valid JAX type; encode it as numbers first"
 EXAMPLES = "pass a dtype such as 'float32', jnp.bfloat16 or float"
 
 DTYPES = [
@@ -22,7 +22,7 @@ DTYPES = [
     (lambda: jnp.array([["a"], ["b"]], jnp.int32), f"array: 'a' {TEXT}"),
     (lambda: jnp.arange("a"), f"arange: 'a' {TEXT}"),
     (lambda: jnp.array({1, 2}), "array: {1, 2} has dtype object (Python objects), which no array can have"),
-    (lambda: jnp.asarray(np.zeros(2, ">f4")), "has dtype >f4, which no array can have; convert it to bool, an integer"),
+    (lambda: jnp.asarray(np.zeros(2, ">f4")), "has dtype >f4, which no array can have, so it is not a valid JAX type"),
     (lambda: meshrt.device_put({"a": np.array(["x"])}), f"device_put of x['a']: a value of type ndarray {TEXT}"),
     (lambda: jnp.zeros(3, "float7"), f"zeros: dtype='float7' is not a dtype; {EXAMPLES}"),
     (lambda: jnp.ones(3, "U5"), f"ones: dtype <U5 (text) is not one that arrays can have; {EXAMPLES}"),
@@ -44,7 +44,7 @@ OTHERS = [
     (lambda: meshrt.jit(lambda n: jnp.tile(jnp.ones(2), n))(3), errors.ConcretizationError, "but it holds a traced"),
     (lambda: jnp.zeros_like("a"), errors.ArgumentTypeError, "zeros_like needs an array or a scalar as argument 0"),
     (lambda: jnp.full(3, np.ones(4)), errors.ArgumentValueError, "full: a fill_value of shape (4,) does not broadcast"),
-    (lambda: jnp.where(np.ones(3, bool), np.ones((8, 4)), 0), errors.ArgumentValueError, "where: incompatible shapes"),
+    (lambda: jnp.where(np.ones(3, bool), np.ones((8, 4)), 0), errors.ArgumentValueError, "where got incompatible"),
     (lambda: jnp.mean(jnp.ones((2, 2)), axis=3), errors.AxisError, "mean: axis 3 is out of bounds for an array of 2"),
     (lambda: jnp.mean(jnp.ones(2), axis="data"), errors.ArgumentTypeError, "mean: the axis must be made of integers"),
     (lambda: meshrt.random.key("a"), errors.ArgumentTypeError, "random.key: the PRNG key seed must be an integer: "),
@@ -67,7 +67,7 @@ def test_values_shapes_and_axes(call, kind, text):
 
 
 def test_a_jitted_function_names_the_argument_of_a_bad_dtype():
-    with pytest.raises(errors.ArgumentTypeError, match=re.escape("argument p['w'] of the jitted function")) as e:
+    with pytest.raises(errors.ArgumentTypeError, match=re.escape("passed to the function at path p['w']")) as e:
         meshrt.jit(lambda p: p["w"])({"w": np.array(["x"])})
     assert TEXT in str(e.value)
 
@@ -99,15 +99,15 @@ def test_an_error_of_a_first_call_is_not_chained_to_the_look_up_of_its_program()
 @pytest.mark.parametrize(
     ("put", "called"),
     [(lax.with_sharding_constraint, "the shardings of with_sharding_constraint"),
-     (meshrt.device_put, "the targets of device_put")],
+     (meshrt.device_put, "device_put device specification must be a tree prefix of the corresponding value;.*")],
 )  # fmt: skip
 @pytest.mark.parametrize("wrap", [lambda f: f, meshrt.jit])
 def test_trees_of_shardings_that_do_not_fit(mesh, put, called, wrap):
     s, x = NamedSharding(mesh, P("data")), {"a": jnp.ones(8), "b": [jnp.ones(8)] * 2}
-    for shardings, text in [({"a": s, "b": [s]}, r"\['b'\]: .*a list of 1 child, the second one of 2"),
+    for shardings, text in [({"a": s, "b": [s]}, r"\['b'\].*a list of 1 child, the second one of 2"),
                             ({"a": s, "c": s}, "only the first has 'c'; only the second has 'b'"),
                             ([s, s], "a list of 2 children, the second a dict with the keys 'a', 'b'")]:  # fmt: skip
-        with pytest.raises(errors.TreeError, match=rf"{called} at .*test_messages.py.*{text}"):
+        with pytest.raises(errors.TreeError, match=rf"(?s){called} at .*test_messages.py.*{text}"):
             wrap(lambda x, s=shardings: put(x, s))(x)
 
 

@@ -131,6 +131,11 @@ def same_dtype(name: str, avals: Sequence[ShapedArray]) -> None:
     first = avals[0].dtype
     for a in avals:
         if a.dtype != first:
+            if any(x.dtype == dtypes.float0 for x in avals):
+                raise errors.ArgumentTypeError(
+                    f"Called {name} with a float0. float0s do not support any operations by design, as they stand for "
+                    "derivatives of integers, which have none"
+                )
             raise errors.ArgumentTypeError(
                 f"{name} needs operands of one dtype but got {', '.join(x.str_short() for x in avals)}; convert with "
                 "astype or lax.convert_element_type, or use meshrt.numpy, which promotes"

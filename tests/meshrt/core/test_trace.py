@@ -80,13 +80,13 @@ def test_the_trace_is_set_inside_only_and_comes_back_after_an_error():
 def test_a_tracer_outside_is_refused_by_the_operation_that_takes_it():
     kept = []
     meshrt.make_jaxpr(lambda x: (kept.append(x), x)[1])(np.ones(2, np.float32))
-    with pytest.raises(LeakedTracerError, match=re.escape("f32[2] was used by ")):
+    with pytest.raises(LeakedTracerError, match=re.escape("float32[2] was used by ")):
         jnp.sin(kept[0])
 
 
 @pytest.mark.parametrize("ask", [bool, int, float, complex, range, np.asarray], ids=lambda f: f.__name__)
 def test_the_value_of_a_tracer_is_not_known(ask):
-    with pytest.raises(TypeError, match=r"the value of a traced array is not known here.*which is argument"):
+    with pytest.raises(TypeError, match=r"traced array( \(.*\))? with shape int32\[\]. It is argument"):
         meshrt.make_jaxpr(lambda x: ask(x))(np.int32(1))
 
 

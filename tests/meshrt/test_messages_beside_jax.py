@@ -1,0 +1,192 @@
+"""Messages that programs look for: where JAX's has these words, so has ours, in an error of the same class."""
+
+from __future__ import annotations
+
+import operator
+import re
+
+import jax
+import jax.numpy
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy
+from tests.meshrt.beside import assert_alike, builtin_kinds, outcome
+
+F32 = np.float32
+
+
+def _double(x, y=0.0):
+    return 2 * x + y
+
+
+def _rows(library):
+    return library.numpy.ones(2, F32), library.numpy.ones((3, 4), F32)
+
+
+class _Convertible:
+    def __jax_array__(self):
+        raise AssertionError("asked for its value")
+
+
+def _jit_of_index(library):
+    return library.jit(operator.index)(1)
+
+
+REFUSALS = [
+    # what jit takes
+    (lambda j: j.jit(3), "Expected a callable value"),
+    (lambda j: j.jit(classmethod(_double)), "Expected a callable value"),
+    (lambda j: j.jit(staticmethod(_double)), "staticmethod arguments are not supported"),
+    (lambda j: j.jit(lambda x: (yield x)), "Expected a function, got a generator function"),
+    (lambda j: j.jit(lambda x: x, static_argnames="x", donate_argnames="x"),
+     "static_argnames and donate_argnames cannot intersect"),
+    (lambda j: j.jit(lambda x, /: x, static_argnames="x"), ""),
+    (lambda j: j.jit(lambda *xs: xs, donate_argnames="xs"), ""),
+    (lambda j: j.jit(_double)("foo"),
+     "abstract array. The problematic value is of type <class 'str'> and was passed to the function at path x."),
+    (lambda j: j.jit(_double)(_Convertible()), "Triggering __jax_array__() during abstractification is no longer"),
+    (lambda j: j.jit(_double, compiler_options={"memory_fitting_efort": 1.0})(1.0), "No such compile option"),
+    (lambda j: j.vmap(j.jit(_double).lower(1.0).compile())(np.ones(3)), "Cannot apply JAX transformations to a"),
+    # values of tracers
+    (lambda j: j.jit(lambda x: float(x))(1.0), "Abstract tracer value encountered where concrete value is expected"),
+    (lambda j: j.jit(lambda x: x.item())(1.0), "Abstract tracer value encountered where concrete value is expected"),
+    (lambda j: j.jit(lambda x: 1 if x > 0 else 0)(1.0), "with shape bool[]."),
+    (lambda j: j.jit(lambda x: 1 if x > 0 else 0)(1.0), "Attempted boolean conversion"),
+    (_jit_of_index, "The __index__() method was called on traced array"),
+    (lambda j: j.jit(operator.index)(1.5), "Only integer scalar arrays can be converted to a scalar index."),
+    (lambda j: j.jit(int)(np.arange(2)), "Only scalar arrays can be converted to Python scalars"),
+    (lambda j: j.grad(lambda x: j.numpy.sum(np.exp(x)))(np.ones(3)), "The numpy.ndarray conversion method __array__()"),
+    # derivatives
+    (lambda j: j.grad(_double)("foo"), "'foo' of type <class 'str'> is not a valid JAX type"),
+    (lambda j: j.grad(lambda x: (x, x))(1.0), "Gradient only defined for scalar-output functions. "),
+    (lambda j: j.grad(lambda x: x)(np.ones(3)), "Gradient only defined for scalar-output functions. "),
+    (lambda j: j.grad(lambda x: x, has_aux=True)(1.0), "two-element tuple"),
+    (lambda j: j.grad(_double)(3), "sub-dtype of np.inexact), but got int"),
+    (lambda j: j.grad(lambda x: x + 1j)(3.0), "sub-dtype of np.floating), but got complex"),
+    (lambda j: j.grad(_double, holomorphic=True)(3.0), "requires inputs with complex dtype, but got float"),
+    (lambda j: j.jacfwd(_double)(3 + 1j), "jacfwd requires real-valued inputs (input dtype that is a sub-dtype of "
+     "np.floating), but got complex"),
+    (lambda j: j.grad(_double)(x=1.0),
+     "requires at least 1 positional arguments to be passed by the caller, but got only 0 positional arguments."),
+    (lambda j: j.jvp(_double, (F32(2),), ()), "jax.jvp must have the same tree structure"),
+    (lambda j: j.jvp(_double, (F32(2),), [F32(2)]), "jax.jvp must have the same tree structure"),
+    (lambda j: j.jvp(_double, (2.0,), (np.float16(2),)), "primal and tangent arguments to jax.jvp do not match"),
+    (lambda j: j.jvp(_double, (2.0,), (1,)), "primal and tangent arguments to jax.jvp do not match"),
+    (lambda j: j.jvp(_double, (np.ones(3),), (np.ones(4),)), "jvp called with different primal and tangent shapes"),
+    (lambda j: j.jvp(_double, 0.0, (1.0,)), "jax.jvp must be tuples or lists; found float and tuple."),
+    (lambda j: j.vjp(_double, 2.0)[1](1.0, 1.0), "applied to _double was called with 2 arguments"),
+    (lambda j: j.vjp(_double, 2.0)[1]((1.0, 1.0)), "unexpected tree structure"),
+    (lambda j: j.vjp(_double, 2.0)[1](np.ones(3)), "unexpected JAX type"),
+    (lambda j: j.linear_transpose(lambda x: [x, x], 1.0)(1.0), "cotangent tree does not match"),
+    (lambda j: j.linear_transpose(lambda x: x, 1.0)(1j), "cotangent type does not match"),
+    (lambda j: j.linearize(_double, 1.0)[1](1), "linearized function called on tangent values inconsistent with the"),
+    # vmap
+    (lambda j: j.vmap(lambda x: x["a"], in_axes={"a": 0}), "in_axes must be an int, None, or a tuple of entries"),
+    (lambda j: j.vmap(lambda x: x, out_axes=(np.ones(1),))(np.ones(2)), "vmap out_axes must be an int, None, or "),
+    (lambda j: j.vmap(lambda x: x, in_axes=([0],))(np.ones(3)), "vmap in_axes specification must be a tree prefix of "),
+    (lambda j: j.vmap(lambda x: x, out_axes=(2, 3))(np.ones(3)), "vmap out_axes specification must be a tree prefix"),
+    (lambda j: j.vmap(lambda x: x, out_axes=None)(np.ones(3)), "at vmap out_axes"),
+    (lambda j: j.vmap(lambda x: x)({}), "got empty *args=({},) and **kwargs={}"),
+    (lambda j: j.vmap(lambda x, y: x)(*_rows(j)),
+     "array axes to be mapped:\n  * one axis had size 2: axis 0 of argument x of type float32[2];\n"
+     "  * one axis had size 3: axis 0 of argument y of type float32[3,4]"),
+    (lambda j: j.vmap(lambda x, y, z: x)(*_rows(j), z=j.numpy.ones(3, F32)),
+     "  * most axes (2 of them) had size 3, e.g. axis 0 of argument y of type float32[3,4];\n"
+     "  * one axis had size 2: axis 0 of argument x of type float32[2]"),
+    (lambda j: j.vmap(lambda x: x, axis_size=3)(_rows(j)[0]),
+     "  * the `axis_size` argument was 3;\n  * one axis had size 2"),
+    (lambda j: j.pmap(lambda x: x)({}), "pmap requires at least one argument with a mapped axis."),
+    # arrays
+    (lambda j: j.numpy.zeros(3) + j.numpy.zeros(4), "add got incompatible shapes for broadcasting: (3,), (4,)."),
+    (lambda j: j.numpy.dot(np.zeros(3), np.zeros(4)), "dimensions to have the same shape, got (3,) and (4,)."),
+    (lambda j: j.lax.add(np.zeros((), j.float0), F32(1)), "float0s do not support any operations by design"),
+    (lambda j: j.device_put(j.numpy.ones(3), may_alias=True, donate=True), "may_alias and donate cannot be True at the "
+     "same time."),
+    (lambda j: j.device_put({"a": 1, "b": 2}, {"a": [None] * 2, "b": (None,) * 2}), "Mismatch details (2 found)"),
+    (lambda j: j.tree.map(lambda *x: x, {"a": [1, 2]}, {"a": None}, is_leaf=lambda x: x is None),
+     "pytree structure error: different types at key path\n"),
+    (lambda j: j.ShapeDtypeStruct(4, "float32"), "'int' object is not iterable"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "words"), REFUSALS, ids=[f"{i}" for i in range(len(REFUSALS))])
+def test_words_and_class(program, words):
+    theirs, ours = outcome(program, jax), outcome(program, meshrt)
+    assert isinstance(theirs, Exception)
+    assert isinstance(ours, Exception), f"JAX raises {theirs}, ours gives {ours}"
+    assert words in str(theirs)
+    assert words in str(ours)
+    assert all(isinstance(ours, k) for k in builtin_kinds(theirs)), (type(ours).__mro__, theirs)
+
+
+def test_a_leaked_tracer_says_where_it_was_made():
+    for library in (jax, meshrt):
+        kept = []
+        library.jit(lambda x, kept=kept: kept.append(x + 1))(np.ones((4, 3), np.int32))
+        with pytest.raises(
+            library.errors.UnexpectedTracerError, match=r"(?s)unexpected tracer.*int32\[4,3\].*was created"
+        ):
+            kept[0] + 1
+
+
+def test_an_array_that_was_donated_twice():
+    for library in (jax, meshrt):
+        x = library.numpy.zeros(10)
+        with pytest.raises(RuntimeError):
+            library.jit(lambda a, b: a + b, donate_argnums=0)(x, x).block_until_ready()
+
+
+def test_a_deleted_array_has_no_repr():
+    for library in (jax, meshrt):
+        x = library.numpy.ones(3)
+        x.delete()
+        with pytest.raises(RuntimeError, match=r"Array has been deleted"):
+            repr(x)
+
+
+def test_static_arguments_that_cannot_be_compared():
+    class Odd:
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            raise NotImplementedError
+
+    for library in (jax, meshrt):
+        f = library.jit(lambda x, odd: x, static_argnums=1)
+        with pytest.raises(ValueError, match="static arguments should be comparable using __eq__"):
+            for _ in range(2):
+                f(1, Odd())
+
+
+def test_the_names_of_what_jit_and_vmap_return():
+    class Nameless:
+        def __call__(self):
+            raise AssertionError
+
+        def __repr__(self):
+            raise ValueError
+
+    for library in (jax, meshrt):
+        assert repr(library.jit(_double)) == f"<PjitFunction of {_double!r}>"
+        assert repr(library.jit(Nameless())) == "<PjitFunction>"
+        mapped = library.vmap(test_an_array_that_was_donated_twice)
+        assert re.match("Vectorized version of test_an_array", mapped.__doc__)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda j: j.vmap(lambda f, x: f(x), (None, 0))(j.numpy.sin, np.arange(3.0, dtype=F32)),
+        lambda j: j.vmap(lambda s, x: x * len(s), (None, 0))("abc", np.arange(3, dtype=F32)),
+        lambda j: j.jit(lambda x: __import__("copy").deepcopy(x) + 1)(F32(2)),
+        lambda j: j.jit(lambda x: x + 1, compiler_options={"exec_time_optimization_effort": 0.0})(F32(2)),
+        lambda j: j.jit(lambda x: x + 1, compiler_options={"optimization_level": 19})(F32(2)),
+        lambda j: j.numpy.isscalar(type("A", (), {"__jax_array__": lambda self: j.numpy.ones(())})()),
+        lambda j: j.grad(lambda x: x**2 if x.item() > 1 else x)(F32(3)),
+    ],
+)
+def test_programs_that_are_taken(program):
+    assert_alike(program)
