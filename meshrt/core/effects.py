@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DEBUG", "IO", "ORDERED_DEBUG", "ORDERED_IO", "Effect", "has_io", "has_ordered", "is_debug"]
+__all__ = ["DEBUG", "IO", "NO_DCE", "ORDERED_DEBUG", "ORDERED_IO", "Effect", "has_io", "has_ordered", "is_debug"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Effect:
 DEBUG = Effect("Debug", is_debug=True)
 ORDERED_DEBUG = Effect("OrderedDebug", is_ordered=True, is_debug=True)
 IO = Effect("IO")
+# Of what is kept though nothing uses it.
+NO_DCE = Effect("NoDCE", is_debug=True)
 ORDERED_IO = Effect("OrderedIO", is_ordered=True)
 
 

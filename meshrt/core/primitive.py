@@ -40,6 +40,7 @@ and its traits:
     contraction        a matrix product or convolution
     batch_dimensions   for matrix products, from parameters: the dimensions that both operands are batched over
     constraint         from parameters: the sharding that operand and result are asked to have
+    optional           parameters that JAX's primitive has always, and this one only where they are not None
     names              from parameters: the axes that an application names, for collectives; they concern a vmap that
                        binds such a name even if no operand is mapped
     place              from parameters: the name of the function, and where the program has to run because of it: a
@@ -140,6 +141,7 @@ class Primitive:
         "multiple_results",
         "name",
         "names",
+        "optional",
         "place",
         "recompute",
         "space",
@@ -178,6 +180,7 @@ class Primitive:
     contraction: Final[bool]
     batch_dimensions: Final[Callable[[dict[str, Any]], Sequence[int]] | None]
     constraint: Final[Callable[[dict[str, Any]], Any] | None]
+    optional: Final[tuple[str, ...]]
     names: Final[Callable[[dict[str, Any]], Sequence[Any]] | None]
     place: Final[Callable[[dict[str, Any]], tuple[str, Any]] | None]
     varies: Final[Callable[[dict[str, Any]], Sequence[frozenset[Any]]] | None]
@@ -215,6 +218,7 @@ class Primitive:
         contraction: bool = False,
         batch_dimensions: Callable[[dict[str, Any]], Sequence[int]] | None = None,
         constraint: Callable[[dict[str, Any]], Any] | None = None,
+        optional: tuple[str, ...] = (),
         names: Callable[[dict[str, Any]], Sequence[Any]] | None = None,
         place: Callable[[dict[str, Any]], tuple[str, Any]] | None = None,
         varies: Callable[[dict[str, Any]], Sequence[frozenset[Any]]] | None = None,
@@ -232,7 +236,7 @@ class Primitive:
         self.explicit, self.sums, self.space = explicit, sums, space
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
-        self.names, self.to_lojax = names, to_lojax
+        self.names, self.to_lojax, self.optional = names, to_lojax, optional
         self.place, self.varies = place, varies
         self.absent = absent
         self._types = {}
@@ -242,6 +246,9 @@ class Primitive:
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the primitive in the current trace: evaluates, stages, differentiates or batches it."""
+        for name in self.optional:
+            if params.get(name, self) is None:
+                del params[name]
         operands: Sequence[Any] = args if _agreement is None else _agreement(self, args, params)
         trace = current_trace()
         if self.to_lojax is not None and self.is_high(*map(aval_of, operands), **params):

@@ -15,7 +15,7 @@ import meshrt.core.basic as _basic
 import meshrt.primitives as _primitives
 from meshrt import errors as _errors
 from meshrt.core.primitive import Primitive as _Primitive
-from meshrt.lax.filled import full, full_like
+from meshrt.lax.filled import broadcast_like, empty, full, full_like
 from meshrt.lax.solves import custom_linear_solve, custom_root
 
 
@@ -27,7 +27,7 @@ def _collect() -> dict[str, Any]:
             found |= {n: p for n, p in vars(module).items() if n.endswith("_p") and isinstance(p, _Primitive)}
             if package is _primitives:
                 found |= {n: getattr(module, n) for n in getattr(module, "__all__", ()) if not n.startswith("_")}
-    found |= {"full": full, "full_like": full_like}
+    found |= {"broadcast_like": broadcast_like, "empty": empty, "full": full, "full_like": full_like}
     found |= {"custom_linear_solve": custom_linear_solve, "custom_root": custom_root}
     return dict(sorted(found.items()))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt import errors
 from meshrt.core.basic.shapes import broadcast_in_dim, broadcast_in_dim_p, canonical_shape
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.trace import EVAL, Tracer, current_trace
@@ -24,7 +25,7 @@ from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract
 
-__all__ = ["full", "full_like", "sharding_like", "varying_like"]
+__all__ = ["broadcast_like", "empty", "full", "full_like", "sharding_like", "varying_like"]
 
 
 def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
@@ -43,6 +44,31 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
     if isinstance(sharding, NamedSharding | PartitionSpec):
         return _filler(shape, sharding)(value)  # each device makes its own part: the whole may fit on none
     return device_put(_broadcast(value, shape), sharding)
+
+
+def empty(shape: int | Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Any:
+    """An array of `shape` and `dtype` whose elements mean nothing (here they are zeros).
+
+    `out_sharding` is a NamedSharding, or a PartitionSpec of the mesh in context.
+    """
+    return full((shape,) if isinstance(shape, int) else shape, 0, dtype, sharding=out_sharding)
+
+
+def broadcast_like(arr: Any, like_arr: Any) -> Any:
+    """`arr` with the shape of `like_arr`, to which it broadcasts by NumPy's rules, and with its sharding.
+
+    Raises:
+      ArgumentValueError: the shapes do not broadcast.
+    """
+    aval, like = aval_of(arr), aval_of(like_arr)
+    missing = like.ndim - aval.ndim
+    if missing < 0 or any(n not in (1, m) for n, m in zip(aval.shape, like.shape[missing:])):
+        raise errors.ArgumentValueError(
+            f"broadcast_like cannot broadcast {aval.str_short()} to the shape of {like.str_short()}: dimensions, "
+            "aligned from the right, must be equal or 1"
+        )
+    dims = range(missing, like.ndim)
+    return broadcast_in_dim(arr, like.shape, dims, out_sharding=like.sharding)
 
 
 def constrained_to(x: Any, where: Any) -> Any:

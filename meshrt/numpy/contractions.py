@@ -22,7 +22,8 @@ from meshrt.numpy.operands import ShapeError, canonical_axes, canonical_axis, op
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.shapes import moveaxis, stack
 from meshrt.primitives.axis_types import in_auto_mode
-from meshrt.primitives.contract import canonical_precision, dot_general_p
+from meshrt.primitives.contract import dot_general_p
+from meshrt.primitives.precision import canonical_precision
 from meshrt.primitives.reduce import reduce_or_p
 from meshrt.primitives.reshape import iota_p
 from meshrt.sharding.spec import PartitionSpec

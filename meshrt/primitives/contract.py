@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from meshrt import config, dtypes, errors
+from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import batched_asked, transpose
 from meshrt.core.completion import OUT_SHARDING, asked, declared
@@ -19,42 +18,18 @@ from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.precision import (
+    DotAlgorithm,
+    DotAlgorithmPreset,
+    algorithm_attribute,
+    canonical_precision,
+    compute_types,
+    precision_attribute,
+)
 
-__all__ = ["DotDimensionNumbers", "Precision", "batch_matmul", "dot", "dot_general"]
+__all__ = ["DotDimensionNumbers", "batch_matmul", "dot", "dot_general"]
 
 DotDimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
-
-
-class Precision(enum.Enum):
-    """How much precision the hardware's matrix units may trade for speed."""
-
-    DEFAULT = 0
-    HIGH = 1
-    HIGHEST = 2
-
-
-_PRECISIONS = {
-    None: Precision.DEFAULT, "default": Precision.DEFAULT, "high": Precision.HIGH, "highest": Precision.HIGHEST,
-    "fastest": Precision.DEFAULT, "bfloat16": Precision.DEFAULT, "tensorfloat32": Precision.HIGH,
-    "float32": Precision.HIGHEST, "bfloat16_3x": Precision.HIGH,
-}  # fmt: skip
-
-
-def canonical_precision(precision: Any) -> tuple[Precision, Precision] | None:
-    """One Precision per operand, or None for the default of both."""
-    if precision is None:
-        precision = config.default_matmul_precision
-        if precision is None:
-            return None
-    pair = precision if isinstance(precision, tuple | list) else (precision, precision)
-    try:
-        found = tuple(p if isinstance(p, Precision) else _PRECISIONS[p] for p in pair)
-    except (KeyError, TypeError):
-        known = ", ".join(repr(k) for k in _PRECISIONS if k)
-        raise errors.ArgumentValueError(
-            f"unknown precision {precision!r}; use lax.Precision or one of {known}"
-        ) from None
-    return None if found == (Precision.DEFAULT, Precision.DEFAULT) else found  # type: ignore[return-value]
 
 
 def _free(ndim: int, contracting: Sequence[int], batch: Sequence[int]) -> list[int]:
@@ -73,13 +48,13 @@ def _dot_infer(
                 f"{tuple(x.shape[i] for i in dims)} in dimensions {tuple(dims)} and {y.str_short()} has "
                 f"{tuple(y.shape[j] for j in other)} in {tuple(other)}"
             )
-    dtype = _element_type(x, y, preferred_element_type)
+    dtype = _element_type(x, y, preferred_element_type, isinstance(precision, DotAlgorithm | DotAlgorithmPreset))
     shape = [x.shape[i] for i in xb]
     shape += [x.shape[i] for i in _free(x.ndim, xc, xb)] + [y.shape[i] for i in _free(y.ndim, yc, yb)]
     return ShapedArray(tuple(shape), dtype, x.weak_type and y.weak_type and preferred_element_type is None)
 
 
-def _element_type(x: ShapedArray, y: ShapedArray, preferred: Any) -> Any:
+def _element_type(x: ShapedArray, y: ShapedArray, preferred: Any, by_algorithm: bool) -> Any:
     """The dtype of a contraction: the more precise of the operands', unless another is preferred."""
     ranks = _precision_rank(x.dtype), _precision_rank(y.dtype)
     if ranks[0] == ranks[1] and x.dtype != y.dtype:
@@ -90,7 +65,7 @@ def _element_type(x: ShapedArray, y: ShapedArray, preferred: Any) -> Any:
     dtype = x.dtype if ranks[0] >= ranks[1] else y.dtype
     if preferred is None or preferred == dtype:
         return dtype
-    if not dtypes.issubdtype(dtype, np.floating) and _bits(preferred) < _bits(dtype):
+    if not by_algorithm and not dtypes.issubdtype(dtype, np.floating) and _bits(preferred) < _bits(dtype):
         raise errors.ArgumentTypeError(
             f"dot_general: `preferred_element_type` must not be narrower than the original type, got "
             f"preferred_element_type of {preferred} for result type of {dtype}; convert the result with astype"
@@ -119,7 +94,14 @@ def _dot_lower(ctx: LoweringContext, eqn: Eqn, x: Any, y: Any) -> Any:
     (xc, yc), (xb, yb) = eqn.params["dimension_numbers"]
     avals = [v.aval for v in eqn.invars]
     out = eqn.outvars[0].aval
-    if avals[0].dtype != avals[1].dtype:
+    precision, result = eqn.params["precision"], out
+    algorithm = ""
+    if isinstance(precision, DotAlgorithm | DotAlgorithmPreset):
+        types = compute_types(precision, avals[0].dtype, avals[1].dtype, out.dtype)
+        algorithm = algorithm_attribute(precision, types, ctx.module.platform)
+        x, y = (ctx.convert(r, a, t) for r, a, t in zip((x, y), avals, types))
+        result = ShapedArray(out.shape, types.out)
+    elif avals[0].dtype != avals[1].dtype:
         # Operands of two dtypes meet in the result's.
         x, y = (ctx.convert(r, a, out.dtype) for r, a in zip((x, y), avals))
     parts = []
@@ -132,9 +114,10 @@ def _dot_lower(ctx: LoweringContext, eqn: Eqn, x: Any, y: Any) -> Any:
         if dims:
             parts.append(f"{key} = [{', '.join(map(str, dims))}]")
     attrs = f"dot_dimension_numbers = #stablehlo.dot<{', '.join(parts)}>"
-    pair = eqn.params["precision"] or (Precision.DEFAULT, Precision.DEFAULT)
-    attrs += f", precision_config = [{', '.join(f'#stablehlo<precision {p.name}>' for p in pair)}]"
-    return ctx.op("stablehlo.dot_general", [x, y], out, attrs)
+    attrs += f", precision_config = {precision_attribute(precision)}"
+    if algorithm:
+        attrs += f", algorithm = {algorithm}"
+    return ctx.convert(ctx.op("stablehlo.dot_general", [x, y], result, attrs), result, out.dtype)
 
 
 def _dot_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
@@ -253,7 +236,7 @@ def _pull(
     ]
     ct_first = moved[0] <= moved[1]
     order = orders[0 if ct_first else 1]
-    if precision is not None and ct_first != left:
+    if type(precision) is tuple and ct_first != left:
         precision = (precision[1], precision[0])
     if ct_aval.dtype != other_aval.dtype:
         preferred = preferred or aval.dtype
@@ -311,7 +294,7 @@ def _dot_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict
 dot_general_p = Primitive(
     "dot_general", _dot_infer, lower=_dot_lower, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch,
     explicit=_dot_explicit, sums=_dot_sums, contraction=True, finite=True,
-    batch_dimensions=lambda params: params["dimension_numbers"][1][0],
+    batch_dimensions=lambda params: params["dimension_numbers"][1][0], optional=("out_sharding",),
 )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def _same_dim(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
 
 convert_element_type_p: Primitive = Primitive(
     "convert_element_type", _convert_infer, lower=_convert_lower, jvp=_convert_jvp, transpose=_convert_transpose,
-    batch=_same_dim(lambda: convert_element_type_p), sums=moved, cheap=True, finite=True,
+    batch=_same_dim(lambda: convert_element_type_p), sums=moved, cheap=True, finite=True, optional=("sharding",),
 )  # fmt: skip
 
 

@@ -23,8 +23,8 @@ from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.concatenate import rev_p
-from meshrt.primitives.contract import Precision, canonical_precision
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.precision import canonical_precision, precision_attribute
 from meshrt.primitives.windowing import (
     canonical_pads,
     dilated,
@@ -140,12 +140,11 @@ def _lower(ctx: LoweringContext, eqn: Eqn, lhs: Any, rhs: Any) -> Any:
         f"#stablehlo.conv<{_spelled(n.lhs_spec, 'b', 'f')}x{_spelled(n.rhs_spec, 'o', 'i')}"
         f"->{_spelled(n.out_spec, 'b', 'f')}>"
     )
-    pair = p["precision"] or (Precision.DEFAULT, Precision.DEFAULT)
     attrs = (
         f"batch_group_count = {p['batch_group_count']} : i64, dimension_numbers = {numbers}, "
         f"feature_group_count = {p['feature_group_count']} : i64, lhs_dilation = {i64_array(p['lhs_dilation'])}, "
         f"padding = {pairs_attribute(p['padding'])}, "
-        f"precision_config = [{', '.join(f'#stablehlo<precision {q.name}>' for q in pair)}], "
+        f"precision_config = {precision_attribute(p['precision'])}, "
         f"rhs_dilation = {i64_array(p['rhs_dilation'])}, window_strides = {i64_array(p['window_strides'])}"
     )
     return ctx.op("stablehlo.convolution", [lhs, rhs], out, attrs)

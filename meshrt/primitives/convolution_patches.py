@@ -11,13 +11,14 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.basic.shapes import transpose
 from meshrt.core.types import aval_of
-from meshrt.primitives.contract import Precision, canonical_precision, dot_general
+from meshrt.primitives.contract import dot_general
 from meshrt.primitives.convolution import (
     conv_dimension_numbers,
     conv_general_dilated,
     conv_general_permutations,
     transposed_pads,
 )
+from meshrt.primitives.precision import Precision, canonical_precision
 from meshrt.primitives.windowing import padtype_to_pads, window_positions
 
 __all__ = [
@@ -48,7 +49,7 @@ def conv_general_dilated_patches(
     # One output feature for each channel and element of the window, which that element alone reaches.
     taps = np.broadcast_to(np.eye(size, dtype=aval.dtype), (channels, size, size))
     kernel = taps.reshape(channels * size, 1, *window)
-    if precision is not None:
+    if isinstance(precision, Precision):
         precision = (precision, Precision.DEFAULT)
     return conv_general_dilated(
         lhs, np.moveaxis(kernel, (0, 1), numbers.rhs_spec[:2]), window_strides, padding, lhs_dilation, rhs_dilation,
@@ -75,7 +76,7 @@ def conv_general_dilated_local(
     found = canonical_precision(precision)
     patches = conv_general_dilated_patches(
         lhs, filter_shape, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers,
-        None if found is None else found[0],
+        found[0] if type(found) is tuple else found,
     )  # fmt: skip
     numbers = conv_dimension_numbers(aval_of(lhs).shape, (1, 1, *filter_shape), dimension_numbers)
     places = sorted(zip(numbers.out_spec[2:], numbers.rhs_spec[2:]))

@@ -29,6 +29,7 @@ from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.precision import accuracy_attribute
 from meshrt.primitives.reshape import full
 from meshrt.primitives.selection import select_n, select_n_p
 
@@ -105,6 +106,14 @@ def unary(name: str, op: str, derivative: Any = None, kinds: str = "fc", **kw: A
     return nary(name, op, 1, kinds=kinds, derivatives=None if derivative is None else [derivative], **kw)
 
 
+def approximate(name: str, op: str, derivative: Any, **kw: Any) -> Primitive:
+    """A function that hardware may compute with several accuracies: its parameter `accuracy`, absent by default."""
+    return unary(
+        name, op, lambda t, o, x, accuracy=None: derivative(t, o, x),
+        attrs=lambda aval, accuracy=None: accuracy_attribute(accuracy), **kw,
+    )  # fmt: skip
+
+
 def mul(x: Any, y: Any) -> Any:
     """Elementwise product."""
     return mul_p.bind(*binary_operands(x, y))
@@ -126,40 +135,42 @@ def div(x: Any, y: Any) -> Any:
 
 
 _chlo = "chlo."
-exp_p = unary("exp", "stablehlo.exponential", lambda t, o, x: mul_p.bind(t, o), fuses=True)
-exp2_p = unary(
+exp_p = approximate("exp", "stablehlo.exponential", lambda t, o, x: mul_p.bind(t, o), fuses=True)
+exp2_p = approximate(
     "exp2", "", lambda t, o, x: mul(t, mul(o, _scalar(o, math.log(2)))),
     lower=lambda ctx, eqn, x: ctx.op(
         "stablehlo.exponential",
         [ctx.op("stablehlo.multiply", [x, ctx.full(math.log(2), eqn.outvars[0].aval)], eqn.outvars[0].aval)],
-        eqn.outvars[0].aval,
+        eqn.outvars[0].aval, accuracy_attribute(eqn.params.get("accuracy")),
     ), fuses=True,
 )  # fmt: skip
-log_p = unary("log", "stablehlo.log", lambda t, o, x: div_p.bind(t, x), fuses=True)
-log1p_p = unary("log1p", "stablehlo.log_plus_one", lambda t, o, x: div_p.bind(t, add(x, 1)), fuses=True)
-expm1_p = unary("expm1", "stablehlo.exponential_minus_one", lambda t, o, x: mul_p.bind(t, add(o, 1)), fuses=True)
-sqrt_p = unary("sqrt", "stablehlo.sqrt", lambda t, o, x: mul_p.bind(t, div(0.5, o)), fuses=True)
-rsqrt_p = unary("rsqrt", "stablehlo.rsqrt", lambda t, o, x: mul_p.bind(t, mul(-0.5, div_p.bind(o, x))), fuses=True)
-cbrt_p = unary(
+log_p = approximate("log", "stablehlo.log", lambda t, o, x: div_p.bind(t, x), fuses=True)
+log1p_p = approximate("log1p", "stablehlo.log_plus_one", lambda t, o, x: div_p.bind(t, add(x, 1)), fuses=True)
+expm1_p = approximate("expm1", "stablehlo.exponential_minus_one", lambda t, o, x: mul_p.bind(t, add(o, 1)), fuses=True)
+sqrt_p = approximate("sqrt", "stablehlo.sqrt", lambda t, o, x: mul_p.bind(t, div(0.5, o)), fuses=True)
+rsqrt_p = approximate(
+    "rsqrt", "stablehlo.rsqrt", lambda t, o, x: mul_p.bind(t, mul(-0.5, div_p.bind(o, x))), fuses=True
+)
+cbrt_p = approximate(
     "cbrt", "stablehlo.cbrt", lambda t, o, x: mul_p.bind(t, mul(1 / 3, integer_pow_p.bind(o, y=-2))), kinds="f"
 )
-sin_p = unary("sin", "stablehlo.sine", lambda t, o, x: mul_p.bind(t, cos_p.bind(x)), fuses=True, finite=True)
-cos_p: Primitive = unary(
+sin_p = approximate("sin", "stablehlo.sine", lambda t, o, x: mul_p.bind(t, cos_p.bind(x)), fuses=True, finite=True)
+cos_p: Primitive = approximate(
     "cos",
     "stablehlo.cosine",
     lambda t, o, x: neg_p.bind(mul_p.bind(t, sin_p.bind(x))),
     fuses=True,
     finite=True,
 )
-tan_p = unary("tan", "stablehlo.tan", lambda t, o, x: mul_p.bind(t, add(mul_p.bind(o, o), 1)))
-tanh_p = unary(
+tan_p = approximate("tan", "stablehlo.tan", lambda t, o, x: mul_p.bind(t, add(mul_p.bind(o, o), 1)))
+tanh_p = approximate(
     "tanh",
     "stablehlo.tanh",
     lambda t, o, x: mul_p.bind(t, sub(1, mul_p.bind(o, o))),
     fuses=True,
     finite=True,
 )
-logistic_p = unary(
+logistic_p = approximate(
     "logistic",
     "stablehlo.logistic",
     lambda t, o, x: mul_p.bind(t, mul_p.bind(o, sub(1, o))),
@@ -187,11 +198,19 @@ round_p = unary(
     "round", "", kinds="f",
     lower=lambda ctx, eqn, x: ctx.op(_ROUND[eqn.params["rounding_method"]], [x], eqn.outvars[0].aval),
 )  # fmt: skip
-sign_p = unary("sign", "stablehlo.sign", kinds="ifc", cheap=True)
+sign_p = unary("sign", "", kinds="iufc", cheap=True, write=lambda ctx, eqn, refs: _write_sign(ctx, eqn, *refs))
 not_p = unary("not", "stablehlo.not", kinds="biu", cheap=True)
 population_count_p = unary("population_count", "stablehlo.popcnt", kinds="iu")
 clz_p = unary("clz", "stablehlo.count_leading_zeros", kinds="iu")
 is_finite_p = unary("is_finite", "stablehlo.is_finite", kinds="f", out_dtype=lambda a: np.dtype(bool))
+
+
+def _write_sign(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
+    """StableHLO has signs of signed numbers; that of others is whether they are not 0."""
+    out = eqn.outvars[0].aval
+    if not dtypes.issubdtype(out.dtype, np.unsignedinteger):
+        return ctx.op("stablehlo.sign", [x], out)
+    return ctx.op("stablehlo.minimum", [x, ctx.full(1, out)], out)
 
 
 def _ones(x: Any) -> Any:

@@ -43,10 +43,7 @@ def _approximate(primitive: Primitive, doc: str) -> Callable[..., Any]:
 
     def function(x: Any, accuracy: Any = None) -> Any:
         if accuracy is not None:
-            raise errors.UnsupportedError(
-                f"lax.{primitive.name} with accuracy={accuracy!r}: no compiler that meshrt drives lets it choose; "
-                "leave accuracy=None"
-            )
+            return primitive.bind(x, accuracy=accuracy)
         return primitive.bind(x)
 
     return _named(function, primitive.name, f"Elementwise {doc}.")

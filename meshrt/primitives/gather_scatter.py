@@ -244,7 +244,7 @@ def _clamped(ctx: LoweringContext, p: Any, operand: Any, indices_aval: Any, upda
 
 
 def _lower(combine: str | None) -> Callable[..., Any]:
-    """Lowering with the update computation `combine` (None replaces)."""
+    """Lowering with the update computation `combine` (None replaces, unless a parameter has the computation)."""
 
     def lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any, updates: Any) -> Any:
         p, out = eqn.params, eqn.outvars[0].aval
@@ -265,6 +265,8 @@ def _lower(combine: str | None) -> Callable[..., Any]:
             f"indices_are_sorted = {str(p['indices_are_sorted']).lower()}, scatter_dimension_numbers = {numbers}, "
             f"unique_indices = {str(p['unique_indices']).lower()}"
         )
+        if "update_jaxpr" in p:
+            return ctx.op("stablehlo.scatter", [operand, indices, updates], out, attrs, [ctx.region(p["update_jaxpr"])])
         kind = mlir_type(ShapedArray((), out.physical().dtype))
         body = ctx.body.body([kind, kind])
         body.ret([body.args[1] if combine is None else body.op(combine, body.args, [kind])])
@@ -340,5 +342,20 @@ def scatter_primitive(
         name, _infer(name), lower=_lower(combine), jvp=jvp, transpose=transpose, batch=_batch(lambda: primitive),
         finite=finite, space=lambda avals: avals[0].memory_space, explicit=_scatter_explicit,
         absent=NOT_LINEAR if transpose is None else {},
+    )  # fmt: skip
+    return primitive
+
+
+def applying_primitive(name: str) -> Primitive:
+    """A scatter whose parameter `update_jaxpr` says what becomes of an element and an update."""
+
+    def infer(*avals: ShapedArray, update_jaxpr: Any, **params: Any) -> ShapedArray:
+        return checked(*avals, **params)
+
+    checked = _infer(name)
+    primitive: Primitive = Primitive(
+        name, infer, lower=_lower(None), batch=_batch(lambda: primitive), cache_types=False, typed=False,
+        space=lambda avals: avals[0].memory_space, explicit=_scatter_explicit,
+        absent={"jvp": "how often its function is applied to an element is not known", **NOT_LINEAR},
     )  # fmt: skip
     return primitive

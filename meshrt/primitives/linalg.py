@@ -16,7 +16,7 @@ from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
-from meshrt.primitives.contract import Precision, dot_general
+from meshrt.primitives.contract import dot_general
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.lapack import (
     INFO,
@@ -30,6 +30,7 @@ from meshrt.primitives.lapack import (
 )
 from meshrt.primitives.matrix_parts import eye_like
 from meshrt.primitives.matrix_types import check_matrices, check_square
+from meshrt.primitives.precision import Precision
 from meshrt.primitives.reshape import broadcasted_iota
 
 

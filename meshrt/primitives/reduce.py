@@ -162,7 +162,8 @@ reduce_xor = _public(reduce_xor_p, "The exclusive or")
 # argmax, argmin
 
 
-def _arg_infer(x: ShapedArray, *, axis: int, index_dtype: Any) -> ShapedArray:
+def _arg_infer(x: ShapedArray, *, axes: tuple[int], index_dtype: Any) -> ShapedArray:
+    (axis,) = axes
     if dtypes.issubdtype(x.dtype, np.complexfloating):
         raise errors.ArgumentTypeError(f"argmax and argmin do not accept complex operands such as {x.str_short()}")
     if not dtypes.issubdtype(index_dtype, np.integer):
@@ -178,7 +179,7 @@ def _arg_lower(direction: str, start: Callable[[Any], Any]) -> Callable[..., Any
     """A reduce over (value, index) pairs: NaN wins, then the larger (smaller) value, then the smaller index."""
 
     def lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
-        aval, out, axis = eqn.invars[0].aval, eqn.outvars[0].aval, eqn.params["axis"]
+        aval, out, (axis,) = eqn.invars[0].aval, eqn.outvars[0].aval, eqn.params["axes"]
         index = ShapedArray(aval.shape, eqn.params["index_dtype"])
         iota = ctx.op("stablehlo.iota", [], index, f"iota_dimension = {axis} : i64")
         inits = [ctx.scalar(start(aval.dtype), aval.dtype), ctx.scalar(0, index.dtype)]
@@ -222,9 +223,9 @@ def _arg_lower(direction: str, start: Callable[[Any], Any]) -> Callable[..., Any
 
 def _arg_batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
     def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
-        d, axis = dims[0], params["axis"]
+        d, (axis,) = dims[0], params["axes"]
         axis = axis if axis < d else axis + 1
-        return get().bind(args[0], axis=axis, index_dtype=params["index_dtype"]), d - (axis < d)
+        return get().bind(args[0], axes=(axis,), index_dtype=params["index_dtype"]), d - (axis < d)
 
     return batch
 
@@ -244,12 +245,16 @@ argmin_p: Primitive = Primitive(
 def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
     """The position of the first maximum along `axis`; NaN counts as the largest."""
     return argmax_p.bind(
-        operand, axis=canonical_axis(axis, aval_of(operand).ndim), index_dtype=dtypes.canonicalize_dtype(index_dtype)
+        operand,
+        axes=(canonical_axis(axis, aval_of(operand).ndim),),
+        index_dtype=dtypes.canonicalize_dtype(index_dtype),
     )
 
 
 def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
     """The position of the first minimum along `axis`; NaN counts as the smallest."""
     return argmin_p.bind(
-        operand, axis=canonical_axis(axis, aval_of(operand).ndim), index_dtype=dtypes.canonicalize_dtype(index_dtype)
+        operand,
+        axes=(canonical_axis(axis, aval_of(operand).ndim),),
+        index_dtype=dtypes.canonicalize_dtype(index_dtype),
     )

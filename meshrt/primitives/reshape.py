@@ -98,6 +98,7 @@ iota_p = Primitive(
     lower=lambda ctx, eqn: ctx.op(
         "stablehlo.iota", [], eqn.outvars[0].aval, f"iota_dimension = {eqn.params['dimension']} : i64"),
     absent=dict.fromkeys(("jvp", "transpose", "batch"), "it has no operands"), finite=True,
+    optional=("sharding",),
 )  # fmt: skip
 
 

@@ -13,19 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors
+from meshrt import errors, tree_util
 from meshrt.core.basic.pointwise import add_p, add_tangents
 from meshrt.core.basic.shapes import instantiate, reshape, zeros
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.computation import scalar_jaxpr
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import div_p, eq_p, mul_p
 from meshrt.primitives.gather import linear_scatter_jvp, linear_scatter_transpose, read_back, scatter_add_p
-from meshrt.primitives.gather_scatter import GatherScatterMode, ScatterDimensionNumbers, scatter_primitive
+from meshrt.primitives.gather_scatter import (
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    applying_primitive,
+    scatter_primitive,
+)
 from meshrt.primitives.reshape import broadcasted_iota, full
 from meshrt.primitives.selection import select_n_p
 
-__all__ = ["scatter", "scatter_add", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub"]
+__all__ = ["scatter", "scatter_add", "scatter_apply", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub"]
 
 
 def _known_aval(x: Any) -> ShapedArray:
@@ -186,3 +192,41 @@ scatter_sub = _public(scatter_sub_p, "decreased by")
 scatter_mul = _public(scatter_mul_p, "multiplied by")
 scatter_min = _public(scatter_min_p, "limited from above to")
 scatter_max = _public(scatter_max_p, "limited from below to")
+
+
+scatter_apply_p = applying_primitive("scatter_apply")
+
+
+def scatter_apply(
+    operand: Any,
+    scatter_indices: Any,
+    func: Callable[[Any], Any],
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    update_shape: Sequence[int] = (),
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: str | GatherScatterMode | None = None,
+) -> Any:
+    """`operand` with `func` of its elements in windows at `scatter_indices`, as often as they are named.
+
+    Windows are laid out like updates of `update_shape` in `scatter`, whose other arguments these are. There is no
+    derivative.
+
+    >>> import numpy as np
+    >>> from meshrt import lax
+    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+    >>> twice = np.array([[1], [1]])
+    >>> print(lax.scatter_apply(np.ones(3, np.float32), twice, lambda x: 2 * x, numbers, update_shape=(2,)))
+    [1. 4. 1.]
+    """
+    aval = aval_of(operand)
+    scalar = ShapedArray((), aval.dtype)
+    leaf = tree_util.tree_structure(0)
+    jaxpr = scalar_jaxpr("scatter_apply", lambda x, _: convert_element_type(func(x), aval.dtype), [scalar], leaf)
+    numbers = ScatterDimensionNumbers(*(tuple(map(int, d)) for d in dimension_numbers))
+    return scatter_apply_p.bind(
+        operand, scatter_indices, full(tuple(update_shape), 0, aval.dtype), update_jaxpr=jaxpr,
+        dimension_numbers=numbers, indices_are_sorted=bool(indices_are_sorted), unique_indices=bool(unique_indices),
+        mode=GatherScatterMode.from_any(mode),
+    )  # fmt: skip

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.types import aval_of
-from meshrt.primitives.conversion import bitcast_convert_type
+from meshrt.core.basic.shapes import broadcast_in_dim
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p
 from meshrt.primitives.functions import add, bitwise_and, lt, mul, shift_right_logical, sub
 from meshrt.primitives.selection import select_n_p
 
@@ -30,24 +31,26 @@ def mulhi(x: Any, y: Any, /) -> Any:
         raise errors.ArgumentTypeError(
             f"mulhi needs two arrays of one integer dtype and shape, but got {a.str_short()} and {b.str_short()}"
         )
-    if not dtypes.issubdtype(a.dtype, np.signedinteger):
-        return _upper(x, y, a.dtype)
+    high = _upper(x, y, a.dtype) if dtypes.issubdtype(a.dtype, np.unsignedinteger) else _signed(x, y, a)
+    weak = a.weak_type and b.weak_type
+    return convert_element_type_p.bind(high, new_dtype=a.dtype, weak_type=True) if weak else high
+
+
+def _signed(x: Any, y: Any, a: ShapedArray) -> Any:
     unsigned = np.dtype(f"u{a.dtype.name}")
     p, q = (bitcast_convert_type(v, unsigned) for v in (x, y))
     high = bitcast_convert_type(_upper(p, q, unsigned), a.dtype)
     # Read as unsigned, a negative x is larger by 2^bits, and the upper half by y; likewise for y.
-    zero = np.asarray(0, a.dtype)[()]
+    zero = broadcast_in_dim(np.asarray(0, a.dtype)[()], a.shape, ())
     for one, other in ((x, y), (y, x)):
-        negative = lt(one, np.broadcast_to(zero, a.shape))
-        high = sub(high, select_n_p.bind(negative, np.broadcast_to(zero, a.shape), other))
+        high = sub(high, select_n_p.bind(lt(one, zero), zero, other))
     return high
 
 
 def _upper(x: Any, y: Any, dtype: np.dtype) -> Any:
     """Of unsigned integers, from products of their halves, none of which overflows."""
     half = 4 * dtype.itemsize
-    shape = aval_of(x).shape
-    mask, width = (np.full(shape, n, dtype) for n in ((1 << half) - 1, half))
+    mask, width = (dtype.type(n) for n in ((1 << half) - 1, half))
     (x_low, x_high), (y_low, y_high) = ((bitwise_and(v, mask), shift_right_logical(v, width)) for v in (x, y))
     middle = add(mul(x_high, y_low), shift_right_logical(mul(x_low, y_low), width))
     other = add(mul(x_low, y_high), bitwise_and(middle, mask))

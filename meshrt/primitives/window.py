@@ -1,7 +1,7 @@
 """Reductions over sliding windows: reduce_window and what its derivatives need.
 
 `reduce_window_sum`, `reduce_window_max` and `reduce_window_min` are differentiable; any other computation becomes the
-generic `reduce_window`, which is not. The derivative of max and min picks the tangent of the winning element of each
+generic `reduce_window`, in forward mode only. The derivative of max and min picks the tangent of the winner of each
 window (`select_and_gather_add`), whose transpose adds cotangents where the winners are (`select_and_scatter_add`).
 """
 
@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.basic.shapes import batch_together, i64_array, insert, linear_jvp
-from meshrt.core.jaxpr import Eqn, Jaxpr, Literal
+from meshrt.core.basic.shapes import batch_together, i64_array, insert, instantiate, linear_jvp, zeros
+from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import NOT_LINEAR, Primitive
-from meshrt.core.trace import trace_to_jaxpr
+from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.axis_types import unsplit
+from meshrt.primitives.computation import only_operation, scalar_jaxpr, starts_from
 from meshrt.primitives.neutral import highest, lowest
 from meshrt.primitives.slice import pad_p
 from meshrt.primitives.windowing import (
@@ -33,7 +34,7 @@ from meshrt.primitives.windowing import (
     reduce_window_attributes,
     window_positions,
 )
-from meshrt.transforms.tools import hoist_consts
+from meshrt.transforms.jvp import jvp_jaxpr
 
 __all__ = ["reduce_window"]
 
@@ -315,6 +316,41 @@ def _generic_lower(ctx: LoweringContext, eqn: Eqn, *args: Any) -> Any:
     return ctx.ops("stablehlo.reduce_window", args, outs, attrs, [ctx.region(eqn.params["jaxpr"])])
 
 
+def _generic_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, **params: Any) -> tuple[Any, Any]:
+    """The same windows over pairs of numbers and tangents, combined by the computation's own derivative."""
+    count = len(primals) // 2
+    operands, inits = primals[:count], primals[count:]
+    if any(t is not None for t in tangents[count:]):
+        raise errors.ArgumentTypeError(
+            "reduce_window jvp does not support non-zero init_value_tangent: the initial value must be constant"
+        )
+    moving = [t is not None for t in tangents[:count]]
+    if not any(moving):
+        return reduce_window_p.bind(*primals, jaxpr=jaxpr, **params), [None] * count
+    inexact = [i for i, x in enumerate(operands) if aval_of(x).is_differentiable]
+    pair = _pair_jaxpr(jaxpr, count, tuple(inexact))
+    moved = [instantiate(tangents[i], operands[i]) for i in inexact]
+    starts = [zeros(aval_of(inits[i]).strong()) for i in inexact]
+    outs = reduce_window_p.bind(*operands, *moved, *inits, *starts, jaxpr=pair, **params)
+    found = dict(zip(inexact, outs[count:]))
+    return outs[:count], [found.get(i) for i in range(count)]
+
+
+def _pair_jaxpr(jaxpr: Jaxpr, count: int, inexact: tuple[int, ...]) -> Jaxpr:
+    """(a, da, b, db) -> (c, dc) of a computation (a, b) -> c on `count` scalars, of which these have tangents."""
+    flags = tuple(i % count in inexact for i in range(2 * count))
+    closed, _ = jvp_jaxpr(jaxpr, flags, True)
+    n = len(inexact)
+
+    def ordered(*xs: Any) -> list[Any]:
+        a, da, b, db = xs[:count], xs[count : count + n], xs[count + n : 2 * count + n], xs[2 * count + n :]
+        return eval_jaxpr(closed.jaxpr, closed.consts, [*a, *b, *da, *db])
+
+    avals = jaxpr.in_avals[:count]
+    half = [*avals, *[avals[i].to_tangent_aval() for i in inexact]]
+    return trace_to_jaxpr(ordered, [*half, *half], "reduce_window").jaxpr
+
+
 def _generic_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     count = len(args) // 2
     if any(d is not None for d in dims[count:]):
@@ -329,10 +365,11 @@ reduce_window_p = Primitive(
     "reduce_window",
     _generic_infer,
     lower=_generic_lower,
+    jvp=_generic_jvp,
     batch=_generic_batch,
     multiple_results=True,
     cache_types=False,
-    absent={"jvp": "its function is not known; sums, maxima and minima have primitives of their own", **NOT_LINEAR},
+    absent=NOT_LINEAR,
 )
 
 _MONOIDS = {
@@ -344,33 +381,11 @@ _MONOIDS = {
 
 def _monoid(jaxpr: Jaxpr, init: Any, dtype: Any) -> Primitive | None:
     """The differentiable primitive for a computation of one operation that starts from its identity."""
-    if len(jaxpr.eqns) != 1 or not isinstance(init, bool | int | float | np.generic | np.ndarray):
+    operation = only_operation(jaxpr)
+    if operation not in _MONOIDS:
         return None
-    (eqn,) = jaxpr.eqns
-    known = _MONOIDS.get(eqn.primitive)
-    if known is None or set(eqn.invars) != set(jaxpr.invars) or any(type(a) is Literal for a in jaxpr.outvars):
-        return None
-    primitive, identity = known
-    return primitive if np.asarray(init, dtype) == np.asarray(identity(dtype), dtype) else None
-
-
-def _scalar_jaxpr(computation: Callable[..., Any], avals: Sequence[ShapedArray], tree: Any) -> Jaxpr:
-    n = len(avals)
-
-    def flat(*xs: Any) -> Any:
-        out = computation(tree_util.tree_unflatten(tree, xs[:n]), tree_util.tree_unflatten(tree, xs[n:]))
-        return tree_util.tree_leaves(out)
-
-    scalars = [ShapedArray((), a.dtype) for a in avals]
-    closed = hoist_consts(trace_to_jaxpr(flat, [*scalars, *scalars], "reduce_window"))
-    if closed.consts:
-        raise errors.UnsupportedError("the computation of reduce_window cannot use arrays from outside; pass scalars")
-    outs = [(o.shape, o.dtype) for o in closed.out_avals]
-    if outs != [(s.shape, s.dtype) for s in scalars]:
-        raise errors.ArgumentTypeError(
-            f"the computation of reduce_window must return scalars of the operands' dtypes, but gives {outs}"
-        )
-    return closed.jaxpr
+    primitive, identity = _MONOIDS[operation]
+    return primitive if starts_from(init, identity(dtype), dtype) else None
 
 
 def reduce_window(
@@ -405,7 +420,7 @@ def reduce_window(
         extents = [dilated(n, s) for n, s in zip(window, spread)]
         padding = padtype_to_pads(avals[0].shape, extents, strides, padding)
     params = dict(zip(_KEYS, (window, strides, canonical_pads(padding, ndim), base, spread)))
-    jaxpr = _scalar_jaxpr(computation, avals, tree)
+    jaxpr = scalar_jaxpr("reduce_window", computation, [a.strong() for a in avals], tree)
     primitive = _monoid(jaxpr, inits[0], avals[0].dtype) if len(operands) == 1 else None
     if primitive is not None:
         return tree_util.tree_unflatten(tree, [primitive.bind(operands[0], **params)])

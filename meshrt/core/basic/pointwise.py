@@ -1,7 +1,8 @@
 """What all elementwise primitives share: their type rule, broadcasting of scalars, batching and differentiation.
 
 Operands have equal shapes, except that any of them may be a scalar (rank 0), which stands for an array filled with
-it. That keeps `x * 2.0` one equation.
+it: that keeps `x * 2.0` one equation. Those of one rank may have dimensions of size 1, which are repeated; the
+functions of `lax` and NumPy write a broadcast instead.
 """
 
 from __future__ import annotations
@@ -86,16 +87,24 @@ def _check(name: str, avals: Sequence[ShapedArray], kinds: str) -> tuple[int, ..
     shape: tuple[int, ...] = ()
     for a in avals:
         if a.shape != shape and a.shape:
-            if shape:
+            wide = _stretched_shape(shape, a.shape) if shape else a.shape
+            if wide is None:
                 raise errors.ArgumentTypeError(
                     f"{name} needs operands of equal shapes (or scalars) but got "
                     f"{', '.join(x.str_short() for x in avals)}; broadcast them first with broadcast_in_dim, or use "
                     f"meshrt.numpy, which broadcasts"
                 )
-            shape = a.shape
+            shape = wide
         if kinds and not has_kind(a.dtype, kinds):
             raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(a.dtype)}")
     return shape
+
+
+def _stretched_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of both where dimensions of size 1 are repeated; None if there is none."""
+    if len(a) != len(b) or any(m != n and 1 not in (m, n) for m, n in zip(a, b)):
+        return None
+    return tuple(n if m == 1 else m for m, n in zip(a, b))
 
 
 def has_kind(dtype: Any, kinds: str) -> bool:
@@ -114,16 +123,23 @@ def has_kind(dtype: Any, kinds: str) -> bool:
 
 
 def spread(x: Any, shape: tuple[int, ...]) -> Any:
-    """A scalar broadcast to `shape`; anything else as it is."""
-    return broadcast_in_dim(x, shape, ()) if shape and aval_of(x).ndim == 0 else x
+    """A scalar, or an array with dimensions of size 1, broadcast to `shape`; anything else as it is."""
+    own = aval_of(x).shape
+    if own == shape:
+        return x
+    return broadcast_in_dim(x, shape, range(len(own)))
 
 
 def reduce_to(ct: Any, aval: ShapedArray) -> Any:
-    """The cotangent of an operand that may have been a broadcast scalar."""
-    ct_aval = aval_of(ct)
-    if aval.ndim == 0 and ct_aval.ndim:
-        return reduce_sum_p.bind(ct, axes=tuple(range(ct_aval.ndim)))
-    return ct
+    """The cotangent of an operand that may have been a scalar, or had dimensions of size 1, and was broadcast."""
+    shape = aval_of(ct).shape
+    if aval.shape == shape:
+        return ct
+    if not aval.shape:
+        return reduce_sum_p.bind(ct, axes=tuple(range(len(shape))))
+    axes = tuple(i for i, (n, m) in enumerate(zip(aval.shape, shape)) if n != m)
+    kept = tuple(i for i in range(len(shape)) if i not in axes)
+    return broadcast_in_dim(reduce_sum_p.bind(ct, axes=axes), aval.shape, kept)
 
 
 def same_dtype(name: str, avals: Sequence[ShapedArray]) -> None:
@@ -206,7 +222,8 @@ def nary(
 
 
 def _lower_scalar(ctx: Any, aval: ShapedArray, ref: Ref | Literal, out: ShapedArray) -> Any:
-    """A scalar operand, filled to the shape of the result (a literal becomes one constant)."""
+    """A scalar operand, filled to the shape of the result (a literal becomes one constant); dimensions of size 1 are
+    repeated."""
     filled = ShapedArray(out.shape, aval.dtype)
     return ctx.full(ref.val, filled) if type(ref) is Literal else ctx.broadcast(ref, aval, filled)
 

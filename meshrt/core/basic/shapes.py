@@ -149,6 +149,7 @@ def _broadcast_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params
 broadcast_in_dim_p: Primitive = Primitive(
     "broadcast_in_dim", _broadcast_infer, lower=_broadcast_lower, jvp=linear_jvp(lambda: broadcast_in_dim_p),
     transpose=_broadcast_transpose, batch=_broadcast_batch, sums=moved, literals=True, cheap=True, finite=True,
+    optional=("sharding",),
 )  # fmt: skip
 
 
@@ -245,6 +246,7 @@ reshape_p: Primitive = Primitive(
     "reshape", _reshape_infer, jvp=linear_jvp(lambda: reshape_p), batch=_reshape_batch, cheap=True,
     lower=lambda ctx, eqn, x: ctx.op("stablehlo.reshape", [x], eqn.outvars[0].aval),
     transpose=_reshape_transpose, explicit=_reshape_explicit, sums=moved, finite=True,
+    optional=("dimensions", "sharding"),
 )  # fmt: skip
 
 
@@ -436,7 +438,7 @@ def reducer(
         absent["jvp"] = "it takes integers or booleans only"
     primitive = Primitive(
         name, infer, lower=lower, jvp=jvp, transpose=transpose, batch=batch, finite=finite or jvp is None,
-        absent=absent, explicit=explicit, sums=sums,
+        absent=absent, explicit=explicit, sums=sums, optional=("out_sharding",),
     )  # fmt: skip
     return primitive
 

@@ -48,13 +48,15 @@ row(
     "reduce_window product",
     lambda lax, x: lax.reduce_window(x, 1.0, lax.mul, (2, 2), (1, 1), "VALID"),
     normal(4, 3),
-    derivatives=0,
+    reverse=False,
+    derivatives=1,
 )
 row(
     "reduce_window lambda",
     lambda lax, x: lax.reduce_window(x, 0.0, lambda a, b: lax.add(lax.mul(a, b), lax.max(a, b)), (2,), (2,), "VALID"),
     normal(6),
-    derivatives=0,
+    reverse=False,
+    derivatives=1,
 )
 row(
     "reduce_window pair",

@@ -5,6 +5,7 @@ from tests.meshrt.primitives import (
     rows_elementwise,
     rows_index,
     rows_linalg,
+    rows_named,
     rows_random,
     rows_shape,
     rows_window,
@@ -18,6 +19,7 @@ CASES = [
     *rows_window.CASES,
     *rows_random.CASES,
     *rows_linalg.CASES,
+    *rows_named.CASES,
 ]
 _names = [c.name for c in CASES]
 assert len(set(_names)) == len(_names), sorted({n for n in _names if _names.count(n) > 1})

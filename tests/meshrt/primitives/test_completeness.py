@@ -53,6 +53,7 @@ REASONS = {
         ),
         COLLECTIVES,
     ),
+    "dce_sink": "it has no results; tests/meshrt/lax/test_named.py judges it",
     "copy": "the identity; no public function of lax makes one",
     "custom_partitioning": "a function of the user's; tests/meshrt/experimental judges it",
     "mesh_region": "part of a program on a mesh; tests of Explicit axes judge it",

@@ -1,0 +1,80 @@
+"""The scalar computations that `reduce`, `reduce_window` and `scatter_apply` are given as Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, errors, tree_util
+from meshrt.core.jaxpr import Jaxpr, Literal
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
+from meshrt.core.types import ShapedArray
+
+__all__: list[str] = []
+
+
+def scalar_jaxpr(name: str, computation: Callable[..., Any], avals: Sequence[ShapedArray], tree: Any) -> Jaxpr:
+    """The program of `computation(a, b)` for two pytrees `tree` of scalars of these types: their leaves, one after the
+    other, to the leaves of the result, which has to be such a pytree too.
+
+    Arrays from outside become constants of the program.
+
+    Raises:
+      ArgumentTypeError: the result is no pytree of such scalars.
+      UnsupportedError: the computation uses values that are being traced, or has effects.
+    """
+    n = len(avals)
+    scalars = [ShapedArray((), a.dtype, a.weak_type) for a in avals]
+
+    def flat(*xs: Any) -> list[Any]:
+        outs, found = tree_util.tree_flatten(computation(tree.unflatten(xs[:n]), tree.unflatten(xs[n:])))
+        if found != tree:
+            raise errors.ArgumentTypeError(
+                f"the computation of {name} must return a pytree like its operands, {tree}, but returned {found}"
+            )
+        return outs
+
+    closed = trace_to_jaxpr(flat, [*scalars, *scalars], name)
+    if any(isinstance(c, Tracer) for c in closed.consts):
+        raise errors.UnsupportedError(
+            f"the computation of {name} cannot close over traced values: Reduction computations can't close over "
+            "Tracers; pass them as operands"
+        )
+    if closed.effects:
+        raise errors.UnsupportedError(f"the computation of {name} has effects, {set(closed.effects)}; compute only")
+    if closed.consts:
+        consts = [np.asarray(c)[()] for c in closed.consts]
+        closed = trace_to_jaxpr(lambda *xs: eval_jaxpr(closed.jaxpr, consts, xs), [*scalars, *scalars], name)
+        if closed.consts:
+            raise errors.UnsupportedError(f"the computation of {name} cannot use arrays from outside; pass scalars")
+    outs = [(o.shape, o.dtype) for o in closed.out_avals]
+    if outs != [(s.shape, s.dtype) for s in scalars]:
+        given = ", ".join(a.str_short() for a in closed.out_avals)
+        wanted = ", ".join(s.str_short() for s in scalars)
+        raise errors.ArgumentTypeError(
+            f"the computation of {name} must return scalars of the operands' dtypes, {wanted}, but gives {given}"
+        )
+    return closed.jaxpr
+
+
+def only_operation(jaxpr: Jaxpr) -> Primitive | None:
+    """The primitive that is all that a computation on two scalars does, in either order."""
+    if len(jaxpr.eqns) != 1 or len(jaxpr.invars) != 2:
+        return None
+    (eqn,) = jaxpr.eqns
+    if set(eqn.invars) != set(jaxpr.invars) or any(type(a) is Literal for a in jaxpr.outvars):
+        return None
+    return eqn.primitive
+
+
+def starts_from(init: Any, identity: Any, dtype: Any) -> bool:
+    """Whether an initial value is known, and is `identity` as a number of `dtype`."""
+    if isinstance(init, Tracer):
+        init = init.concrete()
+    if init is None or isinstance(dtype, dtypes.ExtendedDType):
+        return False
+    value = np.asarray(init)
+    return not value.shape and bool(value.astype(dtype) == np.asarray(identity).astype(dtype))
