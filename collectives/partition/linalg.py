@@ -4,10 +4,10 @@ matrices are gathered."""
 from __future__ import annotations
 
 import functools
-import re
 
 from propagation.attributes import flag
 from propagation.program import Op
+from propagation.rules.kernels import solves_from_left
 
 from .batch import apply, by_rule, matrices
 from .context import Context
@@ -27,12 +27,12 @@ def triangular_solve(ctx: Context, op: Op) -> None:
 
 
 def trsm(ctx: Context, op: Op) -> None:
-    """LAPACK's name for it; `side` is the letter L or R."""
-    side = re.search(r"\bside = (\d+)", str(op.attrs.get("mhlo.backend_config", "")))
-    if side is None or len(op.operands) != 2 or len(op.results) != 1:
+    """LAPACK's name for it."""
+    left = solves_from_left(op)
+    if left is None or len(op.operands) != 2 or len(op.results) != 1:
         by_rule(ctx, op)
     else:
-        _solve(ctx, op, chr(int(side[1])) == "L")
+        _solve(ctx, op, left)
 
 
 def _solve(ctx: Context, op: Op, left: bool) -> None:

@@ -77,7 +77,7 @@ def inv(a: Any) -> Any:
     """The inverses of square matrices; infinite or NaN where there are none."""
     x = operand_array("inv", a)
     check_square("inv", x)
-    return solve(x, broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape))
+    return solve(x, zeros_like(x) + eye(x.shape[-1], dtype=x.dtype))  # split as x is
 
 
 def tensorsolve(a: Any, b: Any, axes: tuple[int, ...] | None = None) -> Any:

@@ -94,7 +94,9 @@ def _factors_jvp(x: Any, t: Any, q: Any, r: Any, full_matrices: bool) -> tuple[A
 
 
 def _part(x: Any, start: int, stop: int, axis: int) -> Any:
-    return slice_in_dim(x, start, stop, axis=aval_of(x).ndim + axis)
+    aval = aval_of(x)
+    whole = (start, stop) == (0, aval.shape[axis])
+    return x if whole else slice_in_dim(x, start, stop, axis=aval.ndim + axis)
 
 
 def _thin_qr_jvp(q: Any, r: Any, t: Any) -> tuple[Any, Any]:

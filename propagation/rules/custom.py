@@ -11,6 +11,7 @@ from ..graph import Op
 from ..locations import source
 from ..model import OpRule
 from .builder import NEED_REPLICATION, PASS_THROUGH, RuleBuilder, pointwise, signature
+from .kernels import KERNELS, kernel_rule
 from .options import RuleOptions
 from .parse import fitted, parse_rule
 from .registered import user_rule
@@ -61,7 +62,10 @@ def custom_call(op: Op, options: RuleOptions) -> OpRule | None:
     if not op.results or not all(v.type.is_tensor for v in op.results):
         return None
     known = _pointwise if target in _POINTWISE else _KNOWN.get(target)
+    kernel = KERNELS.get(target)
     try:
+        if kernel is not None:
+            return kernel_rule(op, options, kernel)
         return None if known is None else known(op, options)
     except (IndexError, KeyError, ValueError):  # MLIR knows nothing of a custom call's types
         types = [", ".join(v.type.text for v in values) for values in (op.operands, op.results)]
