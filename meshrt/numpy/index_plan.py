@@ -77,6 +77,12 @@ def _in_bounds(n: int, size: int, wrap: bool) -> bool:
     return (-size if wrap else 0) <= n < size
 
 
+def _all_in_bounds(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -> bool:
+    """Whether the static integers lie inside. One that does not is a dynamic start: programs say what was asked for."""
+    dims = [t for t in tokens if t[0] != "n"]
+    return all(t[0] != "i" or _in_bounds(t[1], n, wrap) for t, n in zip(dims, shape))
+
+
 def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -> StaticSlicePlan:
     starts: list[int] = []
     limits: list[int] = []
@@ -140,7 +146,7 @@ def _dynamic_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -
                 raise IndexingError(f"index is out of bounds for dimension {axis} of size 0")
             static = t[0] == "i"
             starts.append(
-                _clamped(t[1], axis, shape[axis], wrap) if static
+                (t[1] + shape[axis] if wrap and t[1] < 0 else t[1]) if static
                 else ("a", t[3], shape[axis] if wrap and not t[2] else 0)
             )  # fmt: skip
             sizes.append(1)
@@ -366,12 +372,14 @@ def plan_take(tokens: tuple[Token, ...], shape: tuple[int, ...], clamp: bool, wr
     """
     full = expand(tokens, shape)
     kinds = {t[0] for t in full}
-    if clamp and kinds <= {"i", "s", "n"}:
+    if clamp and kinds <= {"i", "s", "n"} and _all_in_bounds(full, shape, wrap):
         return TakePlan(_static_plan(full, shape, wrap))
     if clamp and kinds <= {"i", "s", "n", "a"}:
         dynamic = _dynamic_plan(full, shape, wrap)
         if dynamic is not None:
             return TakePlan(None, dynamic)
+        if "a" not in kinds:
+            return TakePlan(_static_plan(full, shape, wrap))
     static, rest, rest_shape = _slice_first(full, shape)
     return TakePlan(static, None, _gather_plan(rest, rest_shape, _contiguous(tokens), wrap))
 

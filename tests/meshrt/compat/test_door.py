@@ -144,3 +144,24 @@ def test_errors_of_a_script_have_their_traceback(tmp_path):
     assert done.returncode == 1 and "script.py" in done.stderr and "Traceback" in done.stderr
     done = run("-m", "meshrt", "run", "no_such_script.py", folder=tmp_path)
     assert done.returncode == 2 and "no such script" in done.stderr
+
+
+def test_libraries_put_functions_around_the_compiler():
+    passes("""
+        import jax.numpy as jnp
+        from jax._src import compiler
+
+        inner, seen = compiler.backend_compile_and_load, []
+
+        def watched(backend, *args, **kwargs):
+            seen.append(backend.platform)
+            return inner(backend, *args, **kwargs)
+
+        compiler.backend_compile_and_load = watched
+        assert compiler.backend_compile_and_load is watched
+        assert jax.jit(lambda x: x * 3)(jnp.ones(7)).sum() == 21 and set(seen) == {"cpu"}
+        compiler.backend_compile_and_load = inner
+        before = len(seen)
+        jax.jit(lambda x: x * 4)(jnp.ones(9))
+        assert len(seen) == before
+    """)
