@@ -375,14 +375,14 @@ def dtype_and_weak_type(x: Any) -> tuple[Any, bool]:
         return dt, False
     if not isinstance(dt, np.dtype):
         dt = _dtype_of_object(x)
-    return check_value_dtype(dt, f"a value of type {typ.__name__}"), getattr(x, "weak_type", False) is True
+    return check_value_dtype(dt, lambda: f"a value of type {typ.__name__}"), getattr(x, "weak_type", False) is True
 
 
-def check_value_dtype(dt: np.dtype, what: str) -> np.dtype:
-    """The canonical form of the dtype of a NumPy value. DTypeError, about `what`, if no array can have it."""
+def check_value_dtype(dt: np.dtype, what: Callable[[], str]) -> np.dtype:
+    """The canonical form of the dtype of a NumPy value. DTypeError, about `what()`, if no array can have it."""
     if dt not in _VALID:
         raise DTypeError(
-            f"{what} has {described(dt)}, which no array can have, so it is not a valid JAX type; {remedy(dt)}"
+            f"{what()} has {described(dt)}, which no array can have, so it is not a valid JAX type; {remedy(dt)}"
         )
     return canonicalize_dtype(dt)
 

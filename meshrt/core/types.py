@@ -389,7 +389,8 @@ def aval_of(value: Any) -> ShapedArray:
 
 
 def _numpy_aval(value: Any) -> ShapedArray:
-    return ShapedArray(value.shape, dtypes.check_value_dtype(value.dtype, f"a value of type {type(value).__name__}"))
+    dtype = dtypes.check_value_dtype(value.dtype, lambda: f"a value of type {type(value).__name__}")
+    return ShapedArray(value.shape, dtype)
 
 
 def refuse_masked(value: Any) -> None:

@@ -128,7 +128,7 @@ def _numpy(a: Any, dtype: Any) -> np.ndarray:
 
 def held_dtype(name: str, given: Any, value: np.ndarray) -> np.dtype:
     """The dtype of `value`, which NumPy made of what was given to the function `name`."""
-    return dtypes.check_value_dtype(value.dtype, f"{name}: {reprlib.repr(given)}")
+    return dtypes.check_value_dtype(value.dtype, lambda: f"{name}: {reprlib.repr(given)}")
 
 
 def _constant(value: np.ndarray) -> Any:

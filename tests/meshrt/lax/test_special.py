@@ -20,9 +20,7 @@ def grid(dtype, *axes):
 
 
 @pytest.mark.parametrize("dtype", CLOSE)
-@pytest.mark.parametrize(
-    ("name", "judge"), [("igamma", "gammainc"), ("igammac", "gammaincc"), ("betainc", "betainc")]
-)
+@pytest.mark.parametrize(("name", "judge"), [("igamma", "gammainc"), ("igammac", "gammaincc"), ("betainc", "betainc")])
 def test_edges_are_those_of_scipy(name, judge, dtype):
     axes = [EDGES] * 2 if name != "betainc" else [[0.1, 0.5, 1, 3, 30, np.inf, -1], [0.2, 1, 4], [0, 0.1, 0.5, 1, 1.1]]
     with meshrt.enable_x64(True):
