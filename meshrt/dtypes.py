@@ -120,7 +120,7 @@ python_scalar_dtypes: dict[type, np.dtype] = {
 }  # fmt: skip
 _WEAK_SCALARS = (int, float, complex)
 _KIND_OF_WEAK = {"i": int, "u": int, "f": float, "c": complex}
-_KINDS: dict[str, frozenset] = {
+KINDS: dict[str, frozenset] = {
     "bool": frozenset([BOOL]),
     "signed integer": frozenset(SIGNED),
     "unsigned integer": frozenset(UNSIGNED),
@@ -164,15 +164,15 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """Whether ``dtype`` is of ``kind``: a dtype, one of the array API's kind names, or a tuple of these."""
     the_dtype = dtype if isinstance(dtype, ExtendedDType) else np.dtype(dtype)
     for k in kind if isinstance(kind, tuple) else (kind,):
-        if isinstance(k, str) and k in _KINDS:
-            if the_dtype in _KINDS[k]:
+        if isinstance(k, str) and k in KINDS:
+            if the_dtype in KINDS[k]:
                 return True
             continue
         try:
             if the_dtype == np.dtype(k):
                 return True
         except TypeError as e:
-            known = ", ".join(map(repr, _KINDS))
+            known = ", ".join(map(repr, KINDS))
             raise DTypeError(f"unknown dtype kind {k!r}: expected a dtype, a tuple, or one of {known}") from e
     return False
 

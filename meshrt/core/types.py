@@ -20,7 +20,10 @@ from meshrt.core.manual import NOWHERE, ManualAxisType
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.heuristics import KEPT_TYPES
 
-__all__ = ["AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "present", "refuse_masked", "register_aval"]
+__all__ = [
+    "AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "present", "refuse_masked", "register_aval",
+    "without_mask",
+]  # fmt: skip
 
 NOT_VARYING: frozenset[str] = frozenset()
 
@@ -393,10 +396,19 @@ def _numpy_aval(value: Any) -> ShapedArray:
     return ShapedArray(value.shape, dtype)
 
 
+def _is_masked(value: Any) -> bool:
+    module = sys.modules.get("numpy.ma")  # not imported for this: who has such an array has the module
+    return module is not None and isinstance(value, module.MaskedArray)
+
+
+def without_mask(value: Any) -> Any:
+    """The data of a NumPy masked array, as ``numpy.array`` takes them; other values as they are."""
+    return value.data if _is_masked(value) else value
+
+
 def refuse_masked(value: Any) -> None:
     """Raises ArgumentValueError for a NumPy masked array."""
-    module = sys.modules.get("numpy.ma")  # not imported for this: who has such an array has the module
-    if module is not None and isinstance(value, module.MaskedArray):
+    if _is_masked(value):
         raise errors.ArgumentValueError(
             "numpy masked arrays are not supported as arguments: no array of meshrt has a mask. Use x.filled(...) to "
             "give what is masked a value"

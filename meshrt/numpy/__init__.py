@@ -20,6 +20,8 @@ from meshrt.dtypes import result_type as _result_type
 from meshrt.numpy import fft, linalg
 from meshrt.numpy.methods import astype, attach_all
 from meshrt.numpy.names import missing
+from meshrt.numpy.namespace import API_VERSION as __array_api_version__
+from meshrt.numpy.namespace import ArrayNamespaceInfo as __array_namespace_info__
 from meshrt.numpy.scalar_types import SCALAR_TYPES
 
 _ROOMS = (
@@ -79,6 +81,8 @@ def isscalar(element: Any) -> bool:
 
 def iscomplexobj(x: Any) -> bool:
     """Whether the elements of ``x`` are complex."""
+    if isinstance(x, (list, tuple)):  # as NumPy sees them
+        x = _np.asarray(x)
     return x is not None and issubdtype(_result_type(x), complexfloating)
 
 

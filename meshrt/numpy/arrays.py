@@ -12,7 +12,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EvalTrace, Tracer, context
-from meshrt.core.types import aval_of, refuse_masked
+from meshrt.core.types import aval_of, refuse_masked, without_mask
 from meshrt.lax.filled import constrained_to
 from meshrt.numpy import prims as el
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, in_one_dtype, operand
@@ -54,6 +54,8 @@ def array(
         raise errors.UnsupportedError(f"array: order={order!r} is not supported, only row-major order")
     if dtype is not None:
         dtype = dtypes.check_user_dtype(dtype, "array")
+    if copy:
+        object = without_mask(object)
     out = _make(object, dtype, copy)
     if ndmin > out.ndim:
         out = reshape_p.bind(out, new_sizes=(1,) * (ndmin - out.ndim) + out.shape)
@@ -112,14 +114,14 @@ def _scalar(a: Any, dtype: Any) -> Any:
         value = np.asarray(a, target)[()]
     except OverflowError:
         fix = "give a wider dtype (64 bits need meshrt.config.update('enable_x64', True)) or a float"
-        raise errors.IntegerOverflowError(f"array: {a} does not fit dtype {target}; {fix}") from None
+        raise errors.IntegerOverflowError(f"array: Python int {a} too large to convert to {target}; {fix}") from None
     return el.copy_p.bind(a if dtype is None and aval.weak_type else value)
 
 
 def _numpy(a: Any, dtype: Any) -> np.ndarray:
     """Any object that NumPy understands as an array of a dtype that we can hold."""
     if a is None:
-        raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
+        raise errors.ArgumentShapeError("None is not a valid value for jnp.array; pass numbers")
     refuse_masked(a)
     value = np.asarray(a)
     held = held_dtype("array", a, value)
@@ -164,7 +166,7 @@ def _leaves(a: Any) -> Iterator[Any]:
         for x in a:
             yield from _leaves(x)
     elif a is None:
-        raise errors.ArgumentTypeError("array: None is not a value that an array can hold; pass numbers")
+        raise errors.ArgumentShapeError("None is not a valid value for jnp.array; pass numbers")
     elif isinstance(a, (str, bytes)):
         held_dtype("array", a, np.asarray(a))  # says what to do about text
     else:

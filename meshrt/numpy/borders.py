@@ -52,7 +52,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
         return _by_function(x, widths, mode, kwargs)
     if mode not in _ARGUMENTS:
         raise errors.UnsupportedError(
-            f"Unimplemented padding mode {mode!r} for pad; modes are {', '.join(_ARGUMENTS)}, or a function"
+            f"Unimplemented padding mode '{mode}' for np.pad. Modes are {', '.join(_ARGUMENTS)}, or a function"
         )
     extra = set(kwargs) - _ARGUMENTS[mode]
     if extra:

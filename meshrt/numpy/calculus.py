@@ -30,14 +30,15 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     """
     x, xp, fp = (operand_array("interp", v, i) for i, v in enumerate((x, xp, fp)))
     if xp.shape != fp.shape or xp.ndim != 1:
-        raise ShapeError(f"interp: xp and fp must be vectors of one size, got shapes {xp.shape} and {fp.shape}")
+        raise ShapeError("xp and fp must be one-dimensional arrays of equal size")
     for side, value in (("left", left), ("right", right)):
         if isinstance(value, str) and value != "extrapolate":
-            raise errors.ArgumentValueError(f"interp: the only text that {side} may be is 'extrapolate', got {value!r}")
+            known = f"the only valid string value of `{side}` is 'extrapolate'"
+            raise errors.ArgumentValueError(f"{known}, but got: {value!r}")
     x, xp = promoted_inexact("interp", x, xp)
     (fp,) = promoted_inexact("interp", fp)
     if dtypes.issubdtype(x.dtype, np.complexfloating):
-        raise errors.ArgumentValueError(f"interp: positions must be real, got dtype {x.dtype}")
+        raise errors.ArgumentValueError("jnp.interp: complex x values not supported.")
     if period is not None:
         x, xp, fp = _wrapped(x, xp, fp, period)
     out = _on_line(x, xp, fp)
@@ -51,7 +52,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
 def _wrapped(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
     """Everything within one period, with a point beyond either end."""
     if np.ndim(period) != 0:
-        raise errors.ArgumentValueError(f"interp: period must be a number, got {period}")
+        raise errors.ArgumentValueError(f"interp: period must be a scalar; got {period!r}")
     period = absolute(period)
     xp, fp = lax.sort_key_val(remainder(xp, period), fp)
     xp = concatenate([xp[-1:] - period, xp, xp[:1] + period])

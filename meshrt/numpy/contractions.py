@@ -53,9 +53,6 @@ def contract(
     x: Any, y: Any, contracting: tuple, batch: tuple, dtype: Any, precision: Any, out_sharding: Any = None
 ) -> Any:
     """``dot_general`` with a result of ``dtype``; operands of two dtypes first come to their common one."""
-    if x.dtype != y.dtype:
-        common = dtypes.promote_dtypes((x.dtype, x.aval.weak_type), (y.dtype, y.aval.weak_type))[0]
-        x, y = el.convert_element_type(x, common), el.convert_element_type(y, common)
     numbers = (contracting, batch)
     if out_sharding is not None:
         return lax.dot_general(x, y, numbers, precision, dtype, out_sharding=out_sharding)
@@ -175,20 +172,34 @@ def tensordot(
 ) -> Any:  # fmt: skip
     """The sum over products along ``axes``: a number of dimensions, or the dimensions of each operand."""
     a, b = _operands("tensordot", a, b)
-    if isinstance(axes, int):
-        if axes > min(a.ndim, b.ndim):
-            raise ShapeError(f"tensordot: {axes} dimensions to sum over, but shapes are {a.shape} and {b.shape}")
-        dims = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
-    else:
-        left, right = axes
-        left, right = (x if isinstance(x, (tuple, list)) else (x,) for x in (left, right))
-        if len(left) != len(right):
-            raise errors.ArgumentTypeError(f"tensordot: axes {left} and {right} differ in number")
-        dims = canonical_axes(tuple(left), a.ndim, "tensordot"), canonical_axes(tuple(right), b.ndim, "tensordot")
+    dims = _summed_axes(axes, a, b)
     if any(a.shape[i] != b.shape[j] for i, j in zip(*dims)):
         raise ShapeError(f"tensordot: shapes {a.shape} and {b.shape} do not fit along {dims}")
     dtype, weak = result_dtype("tensordot", (a, b), preferred_element_type)
     return _finish(contract(a, b, dims, ((), ()), dtype, precision, out_sharding), dtype, weak)
+
+
+def _summed_axes(axes: Any, a: Any, b: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The dimensions of each operand that ``tensordot`` sums over."""
+    if isinstance(axes, int):
+        if axes > min(a.ndim, b.ndim):
+            raise errors.ArgumentTypeError(
+                f"Number of tensordot axes ({axes}) exceeds input ranks: shapes {a.shape} and {b.shape}"
+            )
+        return tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    if not isinstance(axes, (tuple, list, np.ndarray)) or len(axes) != 2:
+        raise errors.ArgumentTypeError(
+            f"tensordot axes argument must be an int, a pair of ints, or a pair of lists of ints, got {axes!r}"
+        )
+    left, right = axes
+    if isinstance(left, str) or isinstance(right, str):
+        raise errors.ArgumentTypeError(
+            f"tensordot requires both axes lists to be either ints, tuples or lists, got {left!r} and {right!r}"
+        )
+    left, right = (x if isinstance(x, (tuple, list)) else (x,) for x in (left, right))
+    if len(left) != len(right):
+        raise errors.ArgumentTypeError(f"tensordot requires axes lists to have equal length, got {left} and {right}")
+    return canonical_axes(tuple(left), a.ndim, "tensordot"), canonical_axes(tuple(right), b.ndim, "tensordot")
 
 
 @at_once(2)
@@ -354,7 +365,7 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> t
     if isinstance(optimize, list):
         optimize = tuple(optimize)
     path = contraction_path(inputs, result, sizes, optimize)
-    return ["einsum_path", *path], f"{','.join(inputs)}->{result}: contract {', '.join(map(str, path))}"
+    return list(path), f"{','.join(inputs)}->{result}: contract {', '.join(map(str, path))}"
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -377,7 +388,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
         raise ShapeError(f"diagonal needs at least two dimensions, got shape {x.shape}")
     axes = canonical_axis(axis1, x.ndim, "diagonal"), canonical_axis(axis2, x.ndim, "diagonal")
     if axes[0] == axes[1]:
-        raise ShapeError(f"diagonal: axis1 and axis2 are both {axes[0]}")
+        raise ShapeError(f"diagonal: axis1 and axis2 can not be same, got {axis1} and {axis2}")
     x = moveaxis(x, axes, (-2, -1))
     *lead, n, m = x.shape
     count = max(0, min(n + min(offset, 0), m - max(offset, 0)))

@@ -84,7 +84,7 @@ def cov(
         if x.ndim > 2:
             raise ShapeError(f"cov needs vectors or matrices, got shape {x.shape}")
     if dtype is not None and not dtypes.issubdtype(dtype, np.inexact):
-        raise errors.ArgumentValueError(f"cov: dtype must be floating or complex, got {dtype}")
+        raise errors.ArgumentValueError(f"cov: dtype must be a subclass of float or complex; got {dtype}")
     x = atleast_2d(m)
     x = x.T if not rowvar and m.ndim != 1 else x
     if x.shape[0] == 0:
@@ -139,7 +139,7 @@ def _observed(argument: str, weights: Any, count: int) -> Any:
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
     """The correlation coefficients of variables: :func:`cov` divided by both standard deviations."""
     if dtype is not None and not dtypes.issubdtype(dtype, np.inexact):
-        raise errors.ArgumentValueError(f"corrcoef: dtype must be floating or complex, got {dtype}")
+        raise errors.ArgumentValueError(f"corrcoef: dtype must be a subclass of float or complex; got {dtype}")
     c = cov(operand_array("corrcoef", x), y, rowvar, dtype=dtype)
     if c.ndim == 0:
         return true_divide(c, c)

@@ -14,12 +14,13 @@ from meshrt.lax.filled import full_like as lax_full_like
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, held_dtype, placed
 from meshrt.numpy.operands import (
+    NOT_CONCRETE,
     PYTHON_SCALARS,
     ShapeError,
     broadcast_to_shape,
     canonical_axis,
-    common_shape,
     operand,
+    ranked_shape,
     shape_tuple,
     static_int,
 )
@@ -42,7 +43,8 @@ def arange(
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """start, start + step, ... below stop (or 0, 1, ... below ``start`` if it is alone). All must be static."""
-    given = [_static_scalar("arange", v) for v in (start, stop, step) if v is not None]
+    named = zip(("stop",) if stop is None else ("start", "stop", "step"), (start, stop, step))
+    given = [_static_scalar("arange", v, which) for which, v in named if v is not None]
     if dtype is None:
         dtype = dtypes.result_type(*given)
     else:
@@ -59,11 +61,17 @@ def arange(
     return placed(_ramp(begin, stride, size, dtype), device, out_sharding)
 
 
-def _static_scalar(name: str, value: Any) -> Any:
+def _static_scalar(name: str, value: Any, argument: str = "") -> Any:
     if isinstance(value, PYTHON_SCALARS):
         scalar: Any = value
     else:
-        concrete = np.asarray(value)  # a tracer raises ConcretizationError here
+        known = getattr(value, "concrete", None)
+        if known is not None and known() is None:
+            raise errors.ConcretizationError(
+                f"{NOT_CONCRETE}: {value!r}. It arose in the jnp.{name} argument '{argument}'; take it from a shape, "
+                f"or make it static with jit(..., static_argnums=...)"
+            )
+        concrete = np.asarray(value)
         if concrete.ndim:
             raise errors.ArgumentValueError(f"{name}: the arguments must be scalars, got shape {concrete.shape}")
         held_dtype(name, value, concrete)
@@ -102,7 +110,7 @@ def linspace(
         dtype = dtypes.check_user_dtype(dtype, "linspace")
     work = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(dtype))
     start, stop = el.convert_element_type(start, work), el.convert_element_type(stop, work)
-    shape = common_shape("linspace", start.shape, stop.shape)
+    shape = ranked_shape("linspace", start.shape, stop.shape)
     axis = canonical_axis(axis, len(shape) + 1, "linspace")
     out, delta = _interpolated(start, stop, num, endpoint, work, shape, axis)
     if dtypes.issubdtype(dtype, np.integer):
@@ -207,15 +215,16 @@ def _diagonal_mask(n: int, m: int, k: Any, compare: Any) -> Any:
     row = iota_p.bind(dtype=np.dtype("int32"), shape=(n, m), dimension=0)
     column = iota_p.bind(dtype=np.dtype("int32"), shape=(n, m), dimension=1)
     if not isinstance(k, int) or k != 0:
-        row = el.add_p.bind(row, el.convert_element_type(k, np.dtype("int32")))
+        row = el.add_p.bind(row, el.convert_element_type(asarray(k), np.dtype("int32")))
     return compare.bind(row, column)
 
 
 def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Any:
     """An N by M matrix with ones on diagonal ``k`` and zeros elsewhere."""
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "eye")
-    n = static_int(N, "eye: N")
-    m = n if M is None else static_int(M, "eye: M")
+    n, m = shape_tuple((N, N if M is None else M), "eye")
+    if isinstance(k, int):  # beyond the edges all diagonals are alike
+        k = max(-n, min(k, m))
     return placed(el.convert_element_type(_diagonal_mask(n, m, k, el.eq_p), dtype), device, None)
 
 
@@ -227,8 +236,7 @@ def identity(n: Any, dtype: Any = None) -> Any:
 def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
     """An N by M matrix with ones on and below diagonal ``k``."""
     dtype = np.dtype("float32") if dtype is None else dtypes.check_user_dtype(dtype, "tri")
-    n = static_int(N, "tri: N")
-    m = n if M is None else static_int(M, "tri: M")
+    n, m = shape_tuple((N, N if M is None else M), "tri")
     return el.convert_element_type(_diagonal_mask(n, m, k, el.ge_p), dtype)
 
 

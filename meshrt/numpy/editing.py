@@ -21,6 +21,7 @@ from meshrt.numpy.operands import (
     canonical_axes,
     canonical_axis,
     common_shape,
+    refuse_traced,
     unsupported_argument,
 )
 from meshrt.numpy.padding import tile
@@ -229,7 +230,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
         raise errors.ArgumentValueError(f"choose needs integer positions, got dtype {index.dtype}")
     match mode:
         case "raise":
-            concrete("choose", "a", index, "use mode='clip' or mode='wrap'")
+            refuse_traced("jnp.choose", index)
             if any_(logical_or(index < 0, index >= len(given))):
                 raise errors.ArgumentValueError(f"choose: a position lies outside the {len(given)} choices")
         case "wrap":

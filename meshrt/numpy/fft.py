@@ -41,7 +41,7 @@ def _transform(name: str, kind: FftType, a: Any, s: Any, axes: Any, norm: str | 
     last = range(rank - len(s if s is not None else x.shape if axes is None else axes), rank)
     if given is not None:
         if len(given) != len(set(given)):
-            raise ShapeError(f"fft.{name}: an axis is named twice in {tuple(given)}")
+            raise ShapeError(f"fft.{name} does not support repeated axes. Got axes {tuple(given)}")
         x = moveaxis(x, tuple(given), tuple(last))
     lengths = _own_lengths(x, kind, last) if s is None else s
     if s is not None:
@@ -187,7 +187,9 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 def _check_scalars(name: str, n: Any, d: Any) -> None:
     for argument, value in (("n", n), ("d", d)):
         if isinstance(value, list | tuple):
-            raise errors.ArgumentValueError(f"fft.{name}: {argument} must be one number, got {list(value)}")
+            raise errors.ArgumentValueError(
+                f"The {argument} argument of jnp.fft.{name} only takes an int or a single value, got {list(value)}"
+            )
 
 
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:

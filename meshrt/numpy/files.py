@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors
+from meshrt import dtypes, errors
 from meshrt.numpy.arrays import asarray
 
 __all__ = ["frombuffer", "fromfile", "fromiter", "fromstring", "load", "save", "savez"]
@@ -30,7 +30,9 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     It unpickles only with ``allow_pickle=True``.
     """
     out = np.load(file, *args, **kwargs)
-    return asarray(out) if isinstance(out, np.ndarray) else out
+    if not isinstance(out, np.ndarray):
+        return out
+    return asarray(out.view(dtypes.bfloat16) if out.dtype == np.dtype("V2") else out)  # the format has no bfloat16
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:

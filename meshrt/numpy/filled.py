@@ -28,8 +28,8 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
 def _full(name: str, shape: Any, fill_value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
     if type(dtype) is int:
         raise dtypes.DTypeError(
-            f"{name}: dtype={dtype} is not a dtype; if it is a size, write the shape as one tuple, as in "
-            f"jnp.{name}({(*shape_tuple(shape), dtype)})"
+            f"{name}: dtype={dtype} is not a dtype. Did you accidentally write `meshrt.numpy.{name}({shape}, {dtype})` "
+            f"when you meant `meshrt.numpy.{name}({(*shape_tuple(shape), dtype)})`, with one tuple for the shape?"
         )
     dtype = None if dtype is None else dtypes.check_user_dtype(dtype, name)
     shape = shape_tuple(shape, name)
@@ -93,10 +93,10 @@ def _filled_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, dev
         return random_wrap(_full(name, (*shape, *dtype.physical_suffix), 0, np.uint32, None, None), dtype.impl)
     if device is None and out_sharding is None:
         device = sharding_like(a, canonical_shape(shape))
-    if weak and isinstance(fill_value, PYTHON_SCALARS) and shape == own_shape:
+    if weak and isinstance(fill_value, PYTHON_SCALARS) and (shape == own_shape or dtype.kind == "c"):
         scalar = dtypes.scalar_type_of(dtype)(fill_value)
         if aval_of(scalar).dtype == dtype:
-            return _fill(own_shape, scalar, None, device, out_sharding)
+            return _fill(shape_tuple(shape, name), scalar, None, device, out_sharding)
     return _full(name, shape, fill_value, dtype, device, out_sharding)
 
 

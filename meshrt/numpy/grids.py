@@ -16,7 +16,7 @@ from meshrt.numpy.arrays import array, asarray, operand_array, promoted
 from meshrt.numpy.choose import choose
 from meshrt.numpy.creation import arange, linspace, meshgrid, tril_indices, triu_indices
 from meshrt.numpy.filled import ones
-from meshrt.numpy.operands import ShapeError, static_int
+from meshrt.numpy.operands import NOT_CONCRETE, ShapeError, refuse_traced, static_int
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.selection import clip
@@ -36,12 +36,12 @@ __all__ = [
 
 def _range(name: str, s: slice) -> Any:
     """start:stop:step as a vector; an imaginary step is a number of points, the last of which is ``stop``."""
-    for part in (s.start, s.stop, s.step):
+    for which, part in (("start", s.start), ("stop", s.stop), ("step", s.step)):
         if isinstance(part, ArrayOperators) and part.ndim == 0:
             static = getattr(part, "concrete", None)
             if static is None or static() is None:
                 raise errors.ConcretizationError(
-                    f"{name}: the parts of a slice must be static, got {part!r}; use linspace for traced ends"
+                    f"{NOT_CONCRETE}: slice {which} of jnp.{name}, got {part!r}; use linspace for traced ends"
                 )
     start, step = s.start or 0, s.step or 1
     if np.iscomplex(step):
@@ -224,6 +224,7 @@ def ravel_multi_index(
 def _bounded(parts: list[Any], sizes: tuple[int, ...], mode: str) -> list[Any]:
     match mode:
         case "raise":
+            refuse_traced("ravel_multi_index", *parts)
             for x, n in zip(parts, sizes):
                 if any_(logical_or(x < 0, x >= n)):
                     raise errors.ArgumentValueError(f"ravel_multi_index: a position lies outside a size of {n}")

@@ -69,7 +69,7 @@ def _slice_bounds(token: Token, size: int) -> tuple[int, int, int, bool]:
 
 def _clamped(n: int, axis: int, size: int, wrap: bool) -> int:
     if size == 0:
-        raise IndexingError(f"index {n} is out of bounds for dimension {axis} of size 0")
+        raise IndexingError(f"index is out of bounds for axis {axis} with size 0: {n}")
     return min(max(n + size if wrap and n < 0 else n, 0), size - 1)
 
 
@@ -143,7 +143,7 @@ def _dynamic_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -
             newaxis.append(axis - len(squeeze) + len(newaxis))
         elif t[0] == "i" or (t[0] == "a" and t[1] == ()):
             if shape[axis] == 0:
-                raise IndexingError(f"index is out of bounds for dimension {axis} of size 0")
+                raise IndexingError(f"index is out of bounds for axis {axis} with size 0")
             static = t[0] == "i"
             starts.append(
                 (t[1] + shape[axis] if wrap and t[1] < 0 else t[1]) if static
@@ -279,7 +279,7 @@ class _GatherBuilder:
 
     def scalar(self, axis: int, t: Token) -> None:
         if self.shape[axis] == 0:
-            raise IndexingError(f"index is out of bounds for dimension {axis} of size 0")
+            raise IndexingError(f"index is out of bounds for axis {axis} with size 0")
         self.point(*self._source(axis, t, len(self.batch), ()))
         self.sizes.append(1)
 

@@ -47,13 +47,19 @@ def tokenize(index: Any) -> tuple[tuple[Token, ...], list[Any]]:
     entries = index if type(index) is tuple else (index,)
     if isinstance(index, list):
         raise IndexTypeError(
-            f"indexing with a list is not allowed: got {index!r}; use x[tuple(...)] for several dimensions or "
-            f"x[jnp.array(...)] to select rows"
+            f"Using a non-tuple sequence for multidimensional indexing is not allowed: got {index!r}; "
+            f"use {_instead_of_list(index)} instead of `arr[seq]`"
         )
     tokens: list[Token] = []
     for entry in entries:
         tokens.extend(_token(entry, operands))
     return tuple(tokens), operands
+
+
+def _instead_of_list(index: list[Any]) -> str:
+    """Several dimensions or rows: which of both a list most likely means."""
+    parts = any(e is None or e is Ellipsis or isinstance(e, (slice, list, tuple)) or np.ndim(e) for e in index)
+    return "`arr[tuple(seq)]`" if parts else "`arr[array(seq)]`"
 
 
 def _token(entry: Any, operands: list[Any]) -> list[Token]:
@@ -76,14 +82,14 @@ def _token(entry: Any, operands: list[Any]) -> list[Token]:
     dtype = getattr(entry, "dtype", None)
     if dtype is None or not hasattr(entry, "shape") or isinstance(entry, (np.floating, np.complexfloating)):
         raise IndexTypeError(
-            f"only integers, slices (`:`), ellipsis (`...`), None and integer or boolean arrays are valid indices; "
-            f"got {entry!r} of type {typ.__name__}"
+            f"Indexer must have integer or boolean type, got indexer with type {typ.__name__}: {entry!r}; integers, "
+            f"slices (`:`), ellipsis (`...`), None and integer or boolean arrays are valid indices"
         )
     if dtype == np.bool_:
         return _mask_tokens(entry, operands)
     if not dtypes.issubdtype(dtype, np.integer):
         raise IndexTypeError(
-            f"an index array must have an integer or boolean dtype, not {dtype}; convert it, e.g. with "
+            f"Indexer must have integer or boolean type, got indexer with type {dtype}; convert it, e.g. with "
             f"index.astype('int32')"
         )
     operands.append(entry)
@@ -113,7 +119,7 @@ def _mask_tokens(mask: Any, operands: list[Any]) -> list[Token]:
     concrete = getattr(mask, "concrete", None)
     if concrete is not None and (mask := concrete()) is None:
         raise NonConcreteBooleanIndexError(
-            "a boolean index must be known while tracing, because the result's shape depends on it; use "
+            "Array boolean indices must be concrete, because the result's shape depends on them; use "
             "jnp.where(mask, x, y) with three arguments, or x.at[...].set with where"
         )
     mask = np.asarray(mask)
@@ -151,7 +157,7 @@ def _check_masks(tokens: Sequence[Token], shape: tuple[int, ...]) -> None:
     for t in tokens:
         if t[0] == "a" and len(t) == 5 and t[4] not in (0, shape[axis]):
             raise IndexingError(
-                f"a boolean index did not match the array along dimension {axis}: the mask has size {t[4]}, the "
+                f"boolean index did not match shape of the array along dimension {axis}: the mask has size {t[4]}, the "
                 f"array of shape {shape} has {shape[axis]}"
             )
         axis += t[0] in "isa"

@@ -23,10 +23,10 @@ from meshrt.numpy.index_plan import (
     plan_take,
     tokenize,
 )
-from meshrt.numpy.operands import ShapeError, canonical_axis, operand, unsupported_argument
+from meshrt.numpy.operands import ShapeError, broadcast_to_shape, canonical_axis, operand, unsupported_argument
 from meshrt.numpy.ufuncs import remainder
 from meshrt.primitives.dynamic_slice import dynamic_slice_p
-from meshrt.primitives.reshape import expand_dims
+from meshrt.primitives.reshape import expand_dims, iota_p
 from meshrt.primitives.slice import slice_p
 
 __all__ = [
@@ -200,10 +200,12 @@ def take(
     axis = canonical_axis(axis, a.ndim, "take")
     shape = np.shape(indices) if not hasattr(indices, "shape") else indices.shape
     n = a.shape[axis]
-    if mode not in (None, "fill", "clip", "wrap", "promise_in_bounds"):
-        raise errors.UnsupportedError(f"take: mode {mode!r} is not supported; use 'fill', 'clip' or 'wrap'")
+    if mode == "raise":
+        raise errors.UnsupportedError("take: mode 'raise' is not supported; use 'fill', 'clip' or 'wrap'")
+    if mode not in (None, "fill", "clip", "wrap"):
+        raise errors.ArgumentValueError(f"take: Invalid mode '{mode}' for np.take; use 'fill', 'clip' or 'wrap'")
     if n == 0 and math.prod(shape):
-        raise IndexingError(f"take: dimension {axis} of an array of shape {a.shape} is empty")
+        raise IndexingError(f"a non-empty jnp.take() from an empty axis: dimension {axis} of shape {a.shape}")
     if not math.prod(shape):
         return zeros_like(a, shape=(*a.shape[:axis], *shape, *a.shape[axis + 1 :]))
     indices = _taken(indices, n, mode)
@@ -223,7 +225,7 @@ def _taken(indices: Any, n: int, mode: str | None) -> Any:
     """Integer indices with negative or overflowing ones treated as the mode asks."""
     aval = aval_of(indices)
     if not dtypes.issubdtype(aval.dtype, np.integer):
-        raise errors.ArgumentTypeError(f"take needs integer indices, got dtype {aval.dtype}")
+        raise errors.ArgumentShapeError(f"take: indices must have an integer type, got dtype {aval.dtype}")
     if mode == "wrap":
         return asarray(remainder(indices, n))
     unsigned = dtypes.issubdtype(aval.dtype, np.unsignedinteger)
@@ -240,7 +242,7 @@ def take_along_axis(
     """
     a, indices = asarray(operand("take_along_axis", arr)), asarray(operand("take_along_axis", indices, 1))
     if not dtypes.issubdtype(indices.dtype, np.integer):
-        raise errors.ArgumentTypeError(f"take_along_axis needs integer indices, got dtype {indices.dtype}")
+        raise errors.ArgumentTypeError(f"take_along_axis indices must be of integer type, got {indices.dtype}")
     if axis is None:
         if indices.ndim != 1:
             raise ShapeError(f"take_along_axis with axis=None needs a vector of indices, got {indices.shape}")
@@ -248,7 +250,8 @@ def take_along_axis(
     if a.ndim != indices.ndim:
         raise ShapeError(f"take_along_axis: indices have {indices.ndim} dimensions and the array has {a.ndim}")
     axis = canonical_axis(axis, a.ndim, "take_along_axis")
-    mode = _mode_name(mode)
+    by_product = mode == "one_hot"
+    mode = None if by_product else _mode_name(mode)
     wrap = mode != "promise_in_bounds" if wrap_negative_indices is None else wrap_negative_indices
     n = a.shape[axis]
     out = _broadcast_except(a.shape, indices.shape, axis)
@@ -256,7 +259,24 @@ def take_along_axis(
         return zeros_like(a, shape=out)
     unsigned = dtypes.issubdtype(indices.dtype, np.unsignedinteger)
     index = normalized(indices, n if wrap and not unsigned else 0, index_dtype((n,)))
+    if by_product:
+        return _one_hot_along(a, index, axis, out)
     return _gather_along(a, index, axis, "fill" if mode is None else mode, fill_value)
+
+
+def _one_hot_along(a: Any, index: Any, axis: int, out: tuple[int, ...]) -> Any:
+    """What ``index`` takes along ``axis``, as a product with rows of zeros with a one where they take from."""
+    n, rest = a.shape[axis], tuple(i for i in range(a.ndim) if i != axis)
+    others = tuple(out[i] for i in rest)
+    a = broadcast_to_shape(lax.transpose(a, (*rest, axis)), (*others, n))
+    index = broadcast_to_shape(lax.transpose(index, (*rest, axis)), (*others, out[axis]))
+    wide = (*index.shape, n)
+    columns = broadcast_in_dim_p.bind(index, shape=wide, broadcast_dimensions=tuple(range(index.ndim)))
+    hot = el.eq_p.bind(columns, iota_p.bind(dtype=index.dtype, shape=wide, dimension=index.ndim))
+    batch = tuple(range(len(rest)))
+    numbers = (((len(rest) + 1,), (len(rest),)), (batch, batch))
+    product = lax.dot_general(el.convert_element_type(hot, a.dtype), a, numbers, lax.Precision.HIGHEST, a.dtype)
+    return lax.transpose(product, (*range(axis), len(rest), *range(axis, len(rest))))
 
 
 def _broadcast_except(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -157,7 +157,9 @@ def _broadcast(
 ) -> Any:
     """The function mapped over all dimensions of its arguments but their last, own ones."""
     if len(args) != len(own):
-        raise errors.ArgumentTypeError(f"{len(own)} positional arguments are expected {context}, got {len(args)}")
+        raise errors.ArgumentTypeError(
+            f"wrong number of positional arguments: expected {len(own)}, got {len(args)} {context}"
+        )
     sizes: dict[str, int] = {}
     for x, names in zip(args, own):
         _note_sizes(sizes, x.shape, names, context, is_input=True)
@@ -187,8 +189,11 @@ def _note_sizes(
     sizes: dict[str, int], shape: tuple[int, ...], names: tuple[str, ...], context: str, is_input: bool
 ) -> None:
     if len(shape) < len(names) if is_input else len(shape) != len(names):
-        what = "an input of shape" if is_input else "a result of shape"
-        raise ShapeError(f"{what} {shape} does not have the core dimensions {names} {context}")
+        if is_input:
+            problem = f"input with shape {shape} does not have enough dimensions for all core dimensions {names}"
+        else:
+            problem = f"output shape {shape} does not match core dimensions {names}"
+        raise ShapeError(f"{problem} {context}")
     for name, n in zip(names, shape[len(shape) - len(names) :]):
         if sizes.setdefault(name, n) != n:
             raise ShapeError(f"inconsistent size for core dimension {name!r}: {n} and {sizes[name]} {context}")
@@ -202,7 +207,9 @@ def _checked(function: Callable[..., Any], sizes: dict[str, int], outs: Any, con
         result = function(*args)
         results = result if isinstance(result, tuple) else (result,)
         if (len(outs) > 1 and not isinstance(result, tuple)) or len(results) != len(outs):
-            raise errors.ArgumentTypeError(f"{len(outs)} results in a tuple are expected {context}, got {result!r}")
+            raise errors.ArgumentTypeError(
+                f"wrong number of output arguments: expected {len(outs)}, got {result!r} {context}"
+            )
         own = dict(sizes)
         for r, names in zip(results, outs):
             _note_sizes(own, np.shape(r), names, context, is_input=False)

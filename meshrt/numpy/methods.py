@@ -31,7 +31,7 @@ from meshrt.numpy import (
 )
 from meshrt.numpy import prims as el
 from meshrt.numpy.at import IndexUpdateHelper
-from meshrt.numpy.operands import PYTHON_SCALARS
+from meshrt.numpy.operands import NOT_CONCRETE, PYTHON_SCALARS
 from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.device_put import device_put
 from meshrt.runtime.array import Array
@@ -142,19 +142,25 @@ def _view(self: ArrayOperators, dtype: Any = None) -> Any:
     new = dtypes.check_user_dtype(dtype, "view")
     if new == self.dtype:
         return self
-    old_size, new_size = self.dtype.itemsize, new.itemsize
-    if np.bool_ in (new, self.dtype):
-        raise errors.UnsupportedError("view to or from bool is not supported; use astype")
+    if self.dtype == np.bool_:
+        return _view(_astype(self, np.uint8), new)
+    if new == np.bool_:
+        return ufuncs.not_equal(_view(self, np.uint8), np.uint8(0))
+    old_size, new_size = dtypes.itemsize_bits(self.dtype), dtypes.itemsize_bits(new)
+    if not self.ndim and new_size != old_size:
+        raise errors.ArgumentValueError(f"view as {new}: the size of elements of a 0d array cannot change")
     if new_size > old_size:
         ratio = new_size // old_size
-        if not self.ndim or self.shape[-1] % ratio:
-            raise errors.ArgumentTypeError(
+        if self.shape[-1] % ratio:
+            raise errors.ArgumentValueError(
                 f"view as {new}: the last dimension of {self.shape} is no multiple of {ratio}"
             )
         grouped = shapes.reshape(self, (*self.shape[:-1], self.shape[-1] // ratio, ratio))
         return el.bitcast_convert_type_p.bind(grouped, new_dtype=new)
     out = el.bitcast_convert_type_p.bind(self, new_dtype=new)
-    return out if new_size == old_size else shapes.reshape(out, (*self.shape[:-1], -1))
+    if new_size == old_size:
+        return out
+    return shapes.reshape(out, (*self.shape[:-1], self.shape[-1] * (old_size // new_size)))
 
 
 def _item(self: ArrayOperators, *args: Any) -> Any:
@@ -212,8 +218,21 @@ def _namespace(self: ArrayOperators, *, api_version: str | None = None) -> Any:
     return sys.modules["meshrt.numpy"]
 
 
+def _known(self: ArrayOperators, method: str) -> None:
+    concrete = getattr(self, "concrete", None)
+    if concrete is not None and concrete() is None:
+        raise errors.ConcretizationError(f"{NOT_CONCRETE}. The {method}() method was called on traced array {self!r}")
+
+
+def _tolist(self: ArrayOperators) -> Any:
+    """The elements as nested lists of Python numbers."""
+    _known(self, "tolist")
+    return np.asarray(self).tolist()
+
+
 def _tobytes(self: ArrayOperators, order: Literal["C", "F", "A", "K"] | None = "C") -> bytes:
     """The elements as bytes."""
+    _known(self, "tobytes")
     return np.asarray(self).tobytes(order)
 
 
@@ -263,7 +282,7 @@ def _choose_getitem(self: ArrayOperators, index: Any) -> Any:
 
 def _no_setitem(self: ArrayOperators, index: Any, value: Any) -> None:
     raise errors.ArgumentTypeError(
-        "arrays are immutable and do not support item assignment; use x = x.at[index].set(value)"
+        "arrays are immutable and do not support in-place item assignment; use x = x.at[index].set(value)"
     )
 
 
@@ -315,7 +334,7 @@ def attach_all() -> None:
     methods["conj"] = methods["conjugate"] = _function_method(ufuncs.conjugate)
     methods |= {
         "astype": _astype, "reshape": _reshape, "transpose": _transpose, "view": _view, "item": _item,
-        "tolist": lambda self: np.asarray(self).tolist(), "flatten": _flatten, "swapaxes": _swapaxes, "clip": _clip,
+        "tolist": _tolist, "flatten": _flatten, "swapaxes": _swapaxes, "clip": _clip,
         "argsort": _argsort, "to_device": _to_device, "tobytes": _tobytes, "__array_namespace__": _namespace,
         "compress": _compress,
         "T": property(shapes.transpose), "mT": property(_matrix_transpose),

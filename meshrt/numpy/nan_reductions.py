@@ -56,6 +56,7 @@ def nansum(
     where: Any = None,
 ) -> Any:  # fmt: skip
     """The sum over ``axis``, NaN counting as 0."""
+    where = boolean_mask("nansum", where)
     return sum(_nan_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
 
 
@@ -64,6 +65,7 @@ def nanprod(
     where: Any = None,
 ) -> Any:  # fmt: skip
     """The product over ``axis``, NaN counting as 1."""
+    where = boolean_mask("nanprod", where)
     return prod(_nan_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
 
 
@@ -93,7 +95,7 @@ def _nan_extreme(
     where: Any,
 ) -> Any:
     x, valid = _nan_replaced(name, a, worst) if _inexact(a) else (operand_array(name, a), None)
-    result = reduce(x, axis, out, keepdims, initial, where)
+    result = reduce(x, axis, out, keepdims, initial, boolean_mask(name, where))
     if valid is None or initial is not None:
         return result
     none = el.not_p.bind(any(valid, axis, keepdims=keepdims))
@@ -131,12 +133,11 @@ def nanmean(
 ) -> Any:
     """The mean over ``axis`` of elements that are not NaN."""
     unsupported_argument("nanmean", "out", out)
+    where = boolean_mask("nanmean", where)
     if not _inexact(a):
         return mean(a, axis, dtype, keepdims=keepdims, where=where)
     x, valid = _nan_replaced("nanmean", a, 0)
-    valid = (
-        valid if where is None else el.and_p.bind(valid, broadcast_to_shape(boolean_mask("nanmean", where), x.shape))
-    )
+    valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(where, x.shape))
     return mean(x, axis, dtype, keepdims=keepdims, where=valid)
 
 
@@ -146,10 +147,11 @@ def nanvar(
 ) -> Any:  # fmt: skip
     """The variance over ``axis`` of elements that are not NaN."""
     unsupported_argument("nanvar", "out", out)
+    where = boolean_mask("nanvar", where)
     if not _inexact(a):
         return var(a, axis, dtype, ddof=ddof, keepdims=keepdims, where=where, mean=mean)
     x, valid = _nan_replaced("nanvar", a, 0)
-    valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(boolean_mask("nanvar", where), x.shape))
+    valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(where, x.shape))
     return var(x, axis, dtype, ddof=ddof, keepdims=keepdims, where=valid, mean=mean)
 
 
@@ -158,7 +160,7 @@ def nanstd(
     None, mean: Any = None,
 ) -> Any:  # fmt: skip
     """The standard deviation over ``axis`` of elements that are not NaN."""
-    return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, where, mean))
+    return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, boolean_mask("nanstd", where), mean))
 
 
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:

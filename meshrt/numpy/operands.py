@@ -301,7 +301,7 @@ def promote_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
     x, y = same_dtype(name, x, y)
     ax, ay = aval_of(x), aval_of(y)
     if ax.shape != ay.shape and ax.shape and ay.shape:
-        shape = _ranked_shape(name, ax.shape, ay.shape)
+        shape = ranked_shape(name, ax.shape, ay.shape)
         x, y = broadcast_to_shape(x, shape), broadcast_to_shape(y, shape)
     return x, y, ax.dtype
 
@@ -342,11 +342,11 @@ def fit_shapes(name: str, args: list[Any]) -> list[Any]:
             common = s
     else:
         return args
-    shape = _ranked_shape(name, *shapes)
+    shape = ranked_shape(name, *shapes)
     return [a if not s else broadcast_to_shape(a, shape) for a, s in zip(args, shapes)]
 
 
-def _ranked_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+def ranked_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """As :func:`common_shape`, if the setting `numpy_rank_promotion` allows to combine arrays of these ranks."""
     what = settings.numpy_rank_promotion
     if what != "allow" and len({len(s) for s in shapes if s}) > 1:
@@ -380,27 +380,54 @@ def shape_tuple(shape: Any, name: str | None = None) -> tuple[int, ...]:
     """
     if type(shape) is tuple and all(type(d) is int for d in shape):
         return shape
-    what = "a shape" if name is None else f"{name}: a shape"
+    at = "" if name is None else f"{name}: "
     if isinstance(shape, str):
-        raise errors.ArgumentTypeError(f"{what} must be made of integers, got {shape!r}")
-    if getattr(shape, "ndim", None) == 0:
-        return (static_int(shape, what),)
+        raise errors.ArgumentTypeError(f"{at}{STATIC_SHAPES}, got {shape!r}")
     try:
-        return tuple(static_int(d, what) for d in shape)
-    except TypeError as e:
-        if isinstance(e, errors.MeshrtError):
-            raise
-        return (static_int(shape, what),)
+        sizes = (shape,) if getattr(shape, "ndim", None) == 0 else tuple(shape)
+    except TypeError:
+        sizes = (shape,)
+    return tuple(_static_size(d, at) for d in sizes)
+
+
+STATIC_SHAPES = "Shapes must be 1D sequences of concrete values of integer type"
+
+
+def _static_size(size: Any, at: str) -> int:
+    try:
+        return operator.index(size)
+    except errors.ConcretizationError:
+        raise errors.ConcretizationError(
+            f"{at}{STATIC_SHAPES}, got the traced {size!r}.\n"
+            f"If using `jit`, try using `static_argnums` or applying `jit` to smaller subfunctions."
+        ) from None
+    except TypeError:
+        raise errors.ArgumentTypeError(f"{at}{STATIC_SHAPES}, got {size!r}") from None
+
+
+# What everybody who looks for such an error looks for.
+NOT_CONCRETE = "Abstract tracer value encountered where concrete value is expected"
+
+
+def refuse_traced(name: str, *xs: Any) -> None:
+    """Raises ConcretizationError if an array is traced that ``mode='raise'`` of the function `name` has to look at."""
+    for x in xs:
+        known = getattr(x, "concrete", None)
+        if known is not None and known() is None:
+            raise errors.ConcretizationError(
+                f"{NOT_CONCRETE}. The error occurred because {name} was jit-compiled with mode='raise'. "
+                f"Use mode='wrap' or mode='clip' instead."
+            )
 
 
 def static_int(x: Any, what: str) -> int:
     """``x`` as a Python int. ArgumentTypeError if it is no integer, or one that is traced."""
     try:
         return operator.index(x)
-    except errors.MeshrtError:
+    except errors.ConcretizationError:
         raise errors.ConcretizationError(
-            f"{what} must be static integers, but it holds a traced value {x!r}; take sizes from .shape, or make "
-            f"the argument static with jit(..., static_argnums=...)"
+            f"{NOT_CONCRETE}: {what} must be static integers, but it holds a traced value {x!r}; take sizes from "
+            f".shape, or make the argument static with jit(..., static_argnums=...)"
         ) from None
     except TypeError:
         raise errors.ArgumentTypeError(f"{what} must be made of integers, got {x!r}") from None
@@ -418,9 +445,9 @@ def canonical_axes(axis: Any, rank: int, name: str = "axis") -> tuple[int, ...]:
     """Axes counted from the start; None stands for all."""
     if axis is None:
         return tuple(range(rank))
-    if isinstance(axis, (tuple, list, np.ndarray)):
+    if isinstance(axis, (tuple, list)) or (isinstance(axis, np.ndarray) and axis.ndim):
         axes = tuple(canonical_axis(a, rank, name) for a in axis)
         if len(set(axes)) != len(axes):
-            raise AxisError(f"{name}: axis {tuple(axis)} names a dimension twice")
+            raise AxisError(f"{name}: repeated axis, duplicate value in 'axis': {axes}")
         return axes
     return (canonical_axis(axis, rank, name),)

@@ -18,6 +18,7 @@ from meshrt.numpy.arrays import asarray
 from meshrt.numpy.filled import zeros
 from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import (
+    ShapeError,
     canonical_axis,
     operand,
     shape_tuple,
@@ -77,7 +78,9 @@ def repeat(
     Repeats per position that are traced need ``total_repeat_length``, the static size of the result.
     """
     x = _operand("repeat", a)
-    x, axis = (ravel(x), 0) if axis is None else (x, canonical_axis(axis, x.ndim, "repeat"))
+    if axis is None or (x.ndim == 0 and np.size(repeats) == 1):
+        x, axis = ravel(x), 0
+    axis = canonical_axis(axis, x.ndim, "repeat")
     n = x.shape[axis]
     sharding = aval_of(x).sharding
     if out_sharding is None and sharding is not None and sharding.spec.partitions[axis] is not None:
@@ -85,18 +88,16 @@ def repeat(
             "repeat", [aval_of(x)], "Please pass sharding to `jnp.repeat` via `out_sharding` parameter.",
             "give `out_sharding=P(...)`",
         )  # fmt: skip
-    if isinstance(repeats, ArrayOperators) and total_repeat_length is not None:
-        out = _repeat_dynamic(x, broadcast_to(repeats, (n,)), axis, static_int(total_repeat_length, "repeat"))
+    if total_repeat_length is not None:
+        out = _repeat_dynamic(
+            x, broadcast_to(ravel(asarray(repeats)), (n,)), axis, static_int(total_repeat_length, "repeat")
+        )
     else:
         counts = np.asarray(repeats)
-        if counts.ndim == 0 and total_repeat_length is None:
+        if counts.ndim == 0:
             out = _repeat_evenly(x, int(counts), axis)
         else:
-            positions = np.repeat(np.arange(n), np.broadcast_to(counts.ravel(), (n,)))
-            if total_repeat_length is not None:
-                pad_to = total_repeat_length - len(positions)
-                positions = np.pad(positions, (0, max(pad_to, 0)), mode="edge")[:total_repeat_length]
-            out = take_static(x, positions, axis)
+            out = take_static(x, np.repeat(np.arange(n), np.broadcast_to(counts.ravel(), (n,))), axis)
     return constrained(out, out_sharding, "repeat")
 
 
@@ -109,8 +110,10 @@ def _repeat_evenly(x: Any, count: int, axis: int) -> Any:
 
 def _repeat_dynamic(x: Any, counts: Any, axis: int, total: int) -> Any:
     """Position k of the result comes from the last position whose repeats begin at or before k."""
-    if total == 0 or x.shape[axis] == 0:
-        return zeros((*x.shape[:axis], total, *x.shape[axis + 1 :]), x.dtype)
+    if total == 0:
+        return zeros((*x.shape[:axis], 0, *x.shape[axis + 1 :]), x.dtype)
+    if x.shape[axis] == 0:
+        return x  # there is nothing to repeat
     starts = cumsum(counts) - counts
     marks = zeros((total,), np.int32).at[starts].add(1, mode="drop")
     return take(x, cumsum(marks) - 1, axis=axis, mode="clip")
@@ -120,6 +123,8 @@ def resize(a: Any, new_shape: Any) -> Any:
     """``a`` with another shape, repeated or cut as needed."""
     x = ravel(a)
     target = shape_tuple(new_shape)
+    if any(n < 0 for n in target):
+        raise ShapeError(f"resize: all elements of new_shape must be non-negative, got {target}")
     count = math.prod(target)
     if x.size == 0 or count == 0:
         return zeros(target, x.dtype)

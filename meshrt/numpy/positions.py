@@ -50,7 +50,7 @@ def _nonzero_sized(a: Any, size: int, fill_value: Any) -> tuple[Any, ...]:
     mask = reshape_p.bind(a if a.dtype == np.bool_ else not_equal(a, 0), new_sizes=(a.size,))
     fills = fill_value if isinstance(fill_value, (tuple, list)) else (fill_value or 0,) * a.ndim
     if a.size == 0 or size == 0:
-        return tuple(full_like(mask, f, dtype=dtypes.default_int_dtype(), shape=(size,)) for f in fills)
+        return tuple(full_like(mask, 0, dtype=dtypes.default_int_dtype(), shape=(size,)) for _ in fills)
     count = cumsum(mask)
     ones = zeros((size,), dtypes.default_int_dtype()).at[count].add(1, mode="drop")
     flat = cumsum(ones)

@@ -150,6 +150,8 @@ def _of_rows(x: Any, q: Any, method: str, weights: Any, skip_nan: bool) -> Any:
 def _between(x: Any, q: Any, size: Any, method: str, single: bool) -> Any:
     """Elements beside the places q * (size - 1) of sorted rows; ``size`` is one number or a column of counts."""
     last = size - 1
+    if last.ndim:
+        q = lax.expand_dims(q, tuple(range(last.ndim - 1)))
     place = q * last  # (..., q) with a column, else (q,)
     zero = scalar_like(place, 0)
     below, above = el.floor_p.bind(place), el.ceil_p.bind(place)
@@ -159,7 +161,7 @@ def _between(x: Any, q: Any, size: Any, method: str, single: bool) -> Any:
         el.convert_element_type(el.max_p.bind(zero, el.min_p.bind(edge, limit)), dtypes.default_int_dtype())
         for edge in (below, above)
     ]
-    shape = (*x.shape[:-1], q.shape[0])
+    shape = (*x.shape[:-1], q.shape[-1])
     low, high = (take_along_axis(x, broadcast_to_shape(i, shape), -1, mode="clip") for i in index)
     out = moveaxis(_mixed(low, high, broadcast_to_shape(up, shape), method), -1, 0)
     return out[0] if single else out
@@ -184,11 +186,16 @@ def _first_reaching(x: Any, q: Any, weights: Any, skip_nan: bool) -> Any:
     bad = logical_or(weights < 0, isnan(weights))
     summed = cumsum(choose(logical_or(bad, isnan(x)), scalar_like(weights, 0), weights), -1)
     sums = lax.index_in_dim(summed, -1, summed.ndim - 1, keepdims=False)
-    target = lax.expand_dims(q, tuple(range(q.ndim, q.ndim + sums.ndim))) * sums
-    reached = total(summed < target[..., None], -1, dtypes.default_int_dtype())
+    rows_of = (*q.shape, *x.shape[:-1])
+    whole = (*q.shape, *x.shape)
+    each = lax.expand_dims(q, tuple(range(q.ndim, q.ndim + sums.ndim)))
+    target = broadcast_to_shape(each, rows_of) * broadcast_to_shape(sums, rows_of)
+    before = broadcast_to_shape(summed, whole) < broadcast_to_shape(target[..., None], whole)
+    reached = total(before, -1, dtypes.default_int_dtype())
     valid = total(el.not_p.bind(isnan(x)), -1, dtypes.default_int_dtype())
     last = valid - 1 if skip_nan else asarray(x.shape[-1] - 1, dtypes.default_int_dtype())
     index = el.max_p.bind(scalar_like(reached, 0), el.min_p.bind(reached, broadcast_to_shape(last, reached.shape)))
-    rows = take_along_axis(broadcast_to_shape(x, (*q.shape, *x.shape)), index[..., None], -1, mode="clip")[..., 0]
+    rows = take_along_axis(broadcast_to_shape(x, whole), index[..., None], -1, mode="clip")[..., 0]
     none = valid == 0 if skip_nan else any_(isnan(x), -1)
-    return choose(logical_or(any_(bad, -1), none), scalar_like(rows, np.nan), rows)
+    undefined = broadcast_to_shape(logical_or(any_(bad, -1), none), rows_of)
+    return choose(undefined, scalar_like(rows, np.nan), rows)

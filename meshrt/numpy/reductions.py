@@ -66,9 +66,12 @@ def _promoted_integer(dtype: Any) -> np.dtype:
 
 
 def boolean_mask(name: str, where: Any) -> Any:
+    """The argument ``where`` of the function `name` as an array, or None."""
+    if where is None:
+        return None
     where = operand_array(name, where)
     if where.dtype != np.bool_:
-        raise errors.ArgumentTypeError(f"{name}: where must be a boolean array, got dtype {where.dtype}")
+        raise errors.ArgumentValueError(f"jnp.{name}: where must be None or a boolean array, got dtype {where.dtype}")
     return where
 
 
@@ -100,7 +103,8 @@ def reduce_with(
 
 def _initial(name: str, initial: Any) -> Any:
     if aval_of(initial).ndim:
-        raise ShapeError(f"{name}: initial must be a scalar, got shape {aval_of(initial).shape}")
+        shape = aval_of(initial).shape
+        raise errors.ArgumentValueError(f"{name}: the initial value must be a scalar. Got array of shape {shape}")
     return initial
 
 
@@ -229,7 +233,7 @@ def _arg(name: str, find: Callable[..., Any], doc: str) -> Callable[..., Any]:
         else:
             at = axes[0]
         if x.shape[at] == 0:
-            raise ShapeError(f"{name} of an array of shape {shape} has nothing to choose from")
+            raise ShapeError(f"attempt to get {name} of an empty sequence: dimension {at} of shape {shape}")
         out = find(x, at, dtypes.default_int_dtype())
         return keep_dimensions(out, shape, axes, bool(keepdims))
 
@@ -261,6 +265,7 @@ def mean(
 ) -> Any:
     """The arithmetic mean over ``axis``; integers give floats."""
     unsupported_argument("mean", "out", out)
+    where = boolean_mask("mean", where)
     x = operand_array("mean", a)
     axis = canonical_axes(axis, x.ndim, "mean")
     if dtype is None:
@@ -301,6 +306,7 @@ def var(
 ) -> Any:  # fmt: skip
     """The mean squared distance from the mean over ``axis``; divides by the count less ``ddof``."""
     unsupported_argument("var", "out", out)
+    where = boolean_mask("var", where)
     return _variance(a, axis, dtype, _correction(ddof, correction), keepdims, where, mean)
 
 
@@ -311,6 +317,7 @@ def std(
 ) -> Any:  # fmt: skip
     """The square root of :func:`var`."""
     unsupported_argument("std", "out", out)
+    where = boolean_mask("std", where)
     variance = _variance(a, axis, dtype, _correction(ddof, correction), keepdims, where, mean)
     return el.sqrt_p.bind(variance)
 
@@ -404,8 +411,12 @@ def _array_api_cumulative(
     name: str, function: Callable[..., Any], x: Any, axis: int | None, dtype: Any, include_initial: bool
 ) -> Any:
     x = operand_array(name, x)
-    if x.ndim == 0 or (axis is None and x.ndim > 1):
-        raise ShapeError(f"{name} of an array of shape {x.shape} needs a dimension; give axis")
+    if x.ndim == 0:
+        raise ShapeError(f"{name}: The input must be non-scalar to take sums or products along a dimension")
+    if axis is None and x.ndim > 1:
+        raise ShapeError(
+            f"{name}: The input array has rank {x.ndim}, however no axis was given; only vectors need none"
+        )
     axis = canonical_axis(0 if axis is None else axis, x.ndim, name)
     if dtype is None and function is cumsum:  # products keep the dtypes of small integers
         dtype = _promoted_integer(x.dtype)

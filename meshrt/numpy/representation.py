@@ -11,7 +11,7 @@ from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
-from meshrt.numpy.operands import broadcast_to_shape, canonical_axis, common_shape, scalar_like, to_dtype
+from meshrt.numpy.operands import broadcast_to_shape, canonical_axis, ranked_shape, scalar_like, to_dtype
 from meshrt.numpy.shapes import ravel, swapaxes
 from meshrt.numpy.ufuncs import bitwise_and, copysign, equal, isfinite, isinf, logical_or, not_equal, real_only
 from meshrt.transforms.custom_derivatives import custom_jvp
@@ -66,7 +66,7 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     if dtypes.issubdtype(x.dtype, np.complexfloating) or dtypes.issubdtype(n.dtype, np.inexact):
         raise errors.ArgumentValueError(f"ldexp needs a real and an integer operand, got {x.dtype} and {n.dtype}")
     (x,) = promoted_inexact("ldexp", x)
-    shape = common_shape("ldexp", x.shape, n.shape)
+    shape = ranked_shape("ldexp", x.shape, n.shape)
     x, n = broadcast_to_shape(x, shape), broadcast_to_shape(n, shape)
     mantissa, exponent = frexp(x)
     exponent = el.add_p.bind(el.convert_element_type(exponent, x.dtype), el.convert_element_type(n, x.dtype))

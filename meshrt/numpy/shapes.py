@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
 from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import (
+    PYTHON_SCALARS,
     AxisError,
     ShapeError,
     broadcast_shapes,
@@ -47,20 +49,32 @@ def _array(name: str, x: Any, position: int = 0) -> Any:
 
 def shape(a: Any) -> tuple[int, ...]:
     """Sizes of the dimensions."""
+    return _shape("shape", a)
+
+
+def _shape(name: str, a: Any) -> tuple[int, ...]:
     if hasattr(a, "shape"):
         return a.shape
     convert = getattr(a, "__jax_array__", None)
-    return convert().shape if convert is not None else np.shape(a)
+    if convert is not None:
+        return convert().shape
+    if not isinstance(a, PYTHON_SCALARS):
+        warnings.warn(
+            f"{name} requires ndarray or scalar arguments, got {type(a).__name__}; this will become an error",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    return np.shape(a)
 
 
 def ndim(a: Any) -> int:
     """Number of dimensions."""
-    return len(shape(a))
+    return len(_shape("ndim", a))
 
 
 def size(a: Any, axis: Any = None) -> int:
     """Number of elements, or of positions along ``axis``."""
-    dims = shape(a)
+    dims = _shape("size", a)
     return math.prod(dims[i] for i in canonical_axes(axis, len(dims), "size"))
 
 
@@ -75,8 +89,10 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
     if order == "F":
         flipped = reshape_p.bind(transpose(x), new_sizes=sizes[::-1])
         return transpose(flipped)
-    if order not in ("C", "A"):
-        raise errors.UnsupportedError(f"reshape: order={order!r} is not supported; use 'C' or 'F'")
+    if order == "A":
+        raise errors.UnsupportedError("reshape: order='A' is not supported; use 'C' or 'F'")
+    if order != "C":
+        raise errors.ArgumentValueError(f"order {order!r} is not permitted for reshaping; use 'C' or 'F'")
     if out_sharding is not None:
         return lax.reshape(x, sizes, out_sharding=out_sharding)
     return x if sizes == x.shape else reshape_p.bind(x, new_sizes=sizes)
@@ -90,12 +106,12 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
             raise ShapeError(f"cannot reshape an array of shape {x.shape} (size {x.size}) into shape {sizes}")
         return sizes
     known = math.prod(n for n in sizes if n >= 0)
-    if len(unknown) > 1 or sizes[unknown[0]] != -1 or (x.size % known if known else x.size):
+    if len(unknown) > 1 or sizes[unknown[0]] != -1 or not known or x.size % known:
         raise ShapeError(
             f"cannot reshape an array of shape {x.shape} (size {x.size}) into shape {sizes}: one size may be -1, and "
             f"the others must divide {x.size}"
         )
-    return tuple((x.size // known if known else 0) if n == -1 else n for n in sizes)
+    return tuple(x.size // known if n == -1 else n for n in sizes)
 
 
 def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
@@ -136,7 +152,8 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     x = _array("broadcast_to", array)
     target = shape_tuple(shape)
     if len(target) < x.ndim or any(m not in (1, n) for m, n in zip(x.shape[::-1], target[::-1])):
-        raise ShapeError(f"an array of shape {x.shape} cannot be broadcast to shape {target}")
+        fewer = "Cannot broadcast to shape with fewer dimensions" if len(target) < x.ndim else None
+        raise ShapeError(f"{fewer or 'Incompatible shapes for broadcasting'}: {x.shape} and requested shape {target}")
     out = broadcast_to_shape(x, target)
     return constrained(out, out_sharding, "broadcast_to")
 
@@ -254,6 +271,10 @@ def fliplr(m: Any) -> Any:
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     """``m`` turned by ``k`` quarters in the plane of ``axes``, from the first towards the second."""
     x = _array("rot90", m)
+    if x.ndim < 2:
+        raise ShapeError(
+            f"rot90 requires its first argument to have ndim at least two, but got first argument of shape {x.shape}"
+        )
     a, b = canonical_axes(tuple(axes), x.ndim, "rot90")
     k %= 4
     if k == 0:
@@ -360,7 +381,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     """The slices of ``x`` along ``axis``."""
     x = _array("unstack", x)
     if x.ndim == 0:
-        raise ShapeError("unstack needs an array of at least one dimension")
+        raise ShapeError("Unstack requires arrays with at least one dimension, got a scalar")
     axis = canonical_axis(axis, x.ndim, "unstack")
     return tuple(lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis]))
 
@@ -404,7 +425,8 @@ def _sections(name: str, n: int, parts: Any) -> list[int]:
     if isinstance(parts, (tuple, list)) or getattr(parts, "ndim", 0) > 0:
         cuts = [static_int(p, f"{name}: positions") for p in parts]
         return [0, *(slice(c).indices(n)[1] for c in cuts), n]
-    count = static_int(parts, f"{name}: the number of parts")
+    known = int(parts) if isinstance(parts, (float, np.floating)) else parts
+    count = static_int(known, f"{name}: the number of parts")
     if count <= 0:
         raise ShapeError(f"{name}: the number of parts must be positive, got {count}")
     each, rest = divmod(n, count)

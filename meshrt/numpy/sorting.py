@@ -14,7 +14,7 @@ from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
-from meshrt.numpy.indexing import take
+from meshrt.numpy.indexing import index_dtype, take
 from meshrt.numpy.operands import (
     ShapeError,
     canonical_axis,
@@ -118,8 +118,8 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     """
     if side not in ("left", "right"):
         raise errors.ArgumentTypeError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
-    if method not in ("scan", "scan_unrolled", "sort", "compare_all", "default"):
-        raise errors.ArgumentTypeError(f"searchsorted: unknown method {method!r}")
+    if method not in ("scan", "scan_unrolled", "sort", "compare_all"):
+        raise errors.ArgumentShapeError(f"searchsorted: unknown method {method!r}")
     a = asarray(operand("searchsorted", a))
     if a.ndim != 1:
         raise ShapeError(f"searchsorted needs a sorted vector, got shape {a.shape}")
@@ -132,7 +132,11 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
 
 
 def _goes_after(element: Any, v: Any, side: str) -> Any:
-    """Whether ``v`` belongs behind ``element``; NaN counts as larger than all numbers."""
+    """Whether ``v`` belongs behind ``element``; NaN counts as larger than all numbers, complex order is by parts."""
+    if element.dtype.kind == "c":
+        (a, b), (c, d) = ((el.real_p.bind(x), el.imag_p.bind(x)) for x in (element, v))
+        equal = el.and_p.bind(el.not_p.bind(_goes_after(a, c, "left")), _goes_after(a, c, "right"))
+        return el.or_p.bind(_goes_after(a, c, "left"), el.and_p.bind(equal, _goes_after(b, d, side)))
     out = (el.lt_p if side == "left" else el.le_p).bind(element, v)
     if dtypes.issubdtype(element.dtype, np.floating):
         nan_v = el.ne_p.bind(v, v)
@@ -143,10 +147,10 @@ def _goes_after(element: Any, v: Any, side: str) -> Any:
 
 
 def _binary_search(a: Any, v: Any, side: str) -> Any:
-    low = lax.full(v.shape, 0, np.int32)
-    high = lax.full(v.shape, a.size, np.int32)
+    count = index_dtype((a.size + 1,))
+    low, high = lax.full(v.shape, 0, count), lax.full(v.shape, a.size, count)
     for _ in range(int(a.size).bit_length()):
-        middle = el.shift_right_logical_p.bind(el.add_p.bind(low, high), np.int32(1))
+        middle = el.shift_right_logical_p.bind(el.add_p.bind(low, high), count.type(1))
         open_ = el.lt_p.bind(low, high)
         element = take(a, middle, axis=0, mode="clip")
         up = el.and_p.bind(open_, _goes_after(element, v, side))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes
+from meshrt import dtypes, errors
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
@@ -95,7 +95,8 @@ _natural, _binary = _with_weights(el.exp_p, 1.0), _with_weights(el.exp2_p, 1 / n
 def hypot(x: Any, y: Any, /) -> Any:
     """sqrt(x*x + y*y) without overflow, elementwise."""
     x, y = promote_inexact("hypot", x, y)
-    real_only("hypot", aval_of(x).dtype)
+    if aval_of(x).dtype.kind == "c":
+        raise errors.ArgumentValueError("jnp.hypot is not well defined for complex-valued inputs; take abs first")
     x, y = el.abs_p.bind(x), el.abs_p.bind(y)
     infinite = logical_or(isposinf(x), isposinf(y))
     big, small = el.max_p.bind(x, y), el.min_p.bind(x, y)

@@ -125,9 +125,9 @@ def test_each_operand_keeps_its_precision_in_gradients():
 
 def test_the_order_of_contractions_is_the_cheapest():
     path, _ = mj.einsum_path("ij,jk,kl->il", np.zeros((2, 100)), np.zeros((100, 100)), np.zeros((100, 100)))
-    assert path[1:] == [(0, 1), (0, 1)]
+    assert path == [(0, 1), (0, 1)]
     path, _ = mj.einsum_path("ij,jk,kl->il", np.zeros((100, 100)), np.zeros((100, 100)), np.zeros((100, 2)))
-    assert path[1:] == [(1, 2), (0, 1)]
+    assert path == [(1, 2), (0, 1)]
 
 
 @pytest.mark.parametrize(

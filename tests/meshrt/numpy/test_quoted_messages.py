@@ -1,0 +1,122 @@
+"""The words of messages that programs and their tests look for: JAX's has them, and so has ours."""
+
+import re
+import warnings
+
+import jax
+import jax.numpy
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy
+
+I2 = np.ones((2, 2), np.int32)
+MASKED = np.ma.array([1, 2], mask=[True, False])
+ROWS = {
+    # reductions
+    "attempt to get argmin of an empty sequence": lambda l, n: n.argmin(np.array([])),
+    "attempt to get argmax of an empty sequence": lambda l, n: n.nanargmax(np.zeros((2, 0)), axis=1),
+    r"initial value must be a scalar. Got array of shape \(1, 2\)": lambda l, n: n.nanmax(I2, -1, initial=I2[:1]),
+    r"duplicate value in 'axis': \(0, 0\)": lambda l, n: n.sum(I2, (0, 0)),
+    "The input must be non-scalar to take": lambda l, n: n.cumulative_sum(n.array(1)),
+    r"The input array has rank \d*, however": lambda l, n: n.cumulative_prod(I2),
+    "cov: dtype must be a subclass of float or complex": lambda l, n: n.cov(I2, dtype=int),
+    "corrcoef: dtype must be a subclass of float or complex": lambda l, n: n.corrcoef(I2, dtype=int),
+    # shapes
+    "repeated axis": lambda l, n: n.expand_dims(I2, [3, -1]),
+    "Cannot broadcast to shape with fewer dimensions": lambda l, n: n.broadcast_to(I2, (2,)),
+    "rot90 requires its first argument to have ndim at least two": lambda l, n: n.rot90(n.ones(2)),
+    "axis1 and axis2 can not be same": lambda l, n: n.trace(I2, axis1=1, axis2=-1),
+    "add got incompatible shapes for broadcasting": lambda l, n: n.ones(2) + n.ones(3),
+    r"Did you accidentally write `\w+\.numpy\.ones\(2, 3\)` when": lambda l, n: n.ones(2, 3),
+    "Unimplemented padding mode 'None' for np.pad.": lambda l, n: n.pad(I2, 1, None),
+    "unsupported keyword arguments for mode 'edge'": lambda l, n: n.pad(I2, 1, "edge", constant_values=0),
+    # contractions
+    "Number of tensordot axes.*exceeds input ranks": lambda l, n: n.tensordot(I2, n.ones(2), axes=2),
+    "tensordot requires axes lists to have equal length": lambda l, n: n.tensordot(I2, I2, axes=([0], [0, 1])),
+    "axes lists to be either ints, tuples or lists": lambda l, n: n.tensordot(I2, I2, axes=("bad", "axes")),
+    "tensordot axes argument must be an int, a pair of ints, or": lambda l, n: n.tensordot(I2, I2, axes="badaxes"),
+    # elementwise functions and values
+    "Complex values have no ordering and cannot be clipped": lambda l, n: n.clip(n.ones(2, "complex64")),
+    "jnp.hypot is not well defined for complex-valued inputs": lambda l, n: n.hypot(n.ones(2, "complex64"), 1),
+    "xp and fp must be one-dimensional arrays of equal size": lambda l, n: n.interp(0.0, n.ones(2), n.ones(3)),
+    "only valid string value of `left` is 'extra": lambda l, n: n.interp(0.0, n.ones(3), n.ones(3), left="inter"),
+    "jnp.interp: complex x values not supported.": lambda l, n: n.interp(1j, 1j * np.arange(3.0), np.arange(3.0)),
+    "period must be a scalar; got": lambda l, n: n.interp(0.0, n.ones(3), n.ones(3), period=np.array([1.0])),
+    "Python int 2147483648 too large to convert to int32": lambda l, n: n.array(2**31),
+    "None is not a valid value for jnp.array": lambda l, n: n.array([0.0, None]),
+    # indices
+    "a* ?non-empty jnp.take": lambda l, n: n.take(n.ones((2, 0)), n.array([0]), axis=1),
+    "take_along_axis indices must be of integer type, got": lambda l, n: n.take_along_axis(I2, n.ones((2, 1)), axis=1),
+    "index is out of bounds for axis .* with size 0": lambda l, n: n.ones((2, 0))[0, 0],
+    "boolean index did not match shape": lambda l, n: n.arange(4)[n.array([True, False])],
+    "Indexer must have integer or boolean type, got indexer with": lambda l, n: n.zeros((2, 2))[(0, 0.0)],
+    r"non-tuple sequence.*is not allowed.*arr\[array\(seq\)\]": lambda l, n: n.zeros(3)[[0]],
+    r"non-tuple sequence.*is not allowed.*arr\[tuple\(seq\)\]": lambda l, n: n.zeros((3, 2)).at[[0, None]].set(0),
+    "arrays are immutable and do not support in-place item": lambda l, n: n.zeros(3).__setitem__(0, 1),
+    # what must be known while tracing
+    "Shapes must be 1D sequences of concrete values of integer type": lambda l, n: n.zeros(1.0),
+    r"of integer type.*\nIf using `jit`, try using `static_argnums`": lambda l, n: l.jit(n.zeros)(2),
+    "1D sequences of concrete values": lambda l, n: l.jit(n.tri)(3, M=3),
+    "Abstract tracer value encountered where concrete": lambda l, n: l.jit(lambda i: n.split(n.zeros(4), i))(2),
+    "argument 'stop'": lambda l, n: l.jit(n.arange)(3),
+    "argument 'start'": lambda l, n: l.jit(lambda start: n.arange(start, 3))(0),
+    "slice start of jnp.mgrid": lambda l, n: l.jit(lambda a, b: n.mgrid[a:b])(0, 2),
+    "slice start of jnp.r_": lambda l, n: l.jit(lambda a, b: n.r_[a:b])(0, 2),
+    r"The tobytes\(\) method was called on traced array": lambda l, n: l.jit(lambda x: x.tobytes())(I2),
+    r"The tolist\(\) method was called on traced array": lambda l, n: l.jit(lambda x: x.tolist())(I2),
+    "because ravel_multi_index was jit-compiled with mode='raise'. Use": lambda l, n: l.jit(
+        lambda x: n.ravel_multi_index(x, (3, 4))
+    )((I2, I2)),
+    "because jnp.choose was jit-compiled with mode='raise'. Use": lambda l, n: l.jit(lambda a: n.choose(a, [1, 2]))(I2),
+    "Array boolean indices must be concrete": lambda l, n: l.jit(lambda m: n.ones(2)[m])(np.array([True, False])),
+    "numpy masked arrays are not supported": lambda l, n: l.jit(n.asarray)(MASKED),
+    # vectorize, fft
+    "does not have enough dimensions": lambda l, n: n.vectorize(lambda x: x, signature="(n)->()")(1),
+    "wrong number of output arguments": lambda l, n: n.vectorize(lambda x: (x, x), signature="()->()")(1),
+    "wrong number of positional arguments": lambda l, n: n.vectorize(lambda x: x, signature="(n),()->()")(I2),
+    "output shape": lambda l, n: n.vectorize(lambda x: n.ones(2), signature="()->()")(1),
+    r"does not support repeated axes. Got axes \(0, 0\)": lambda l, n: n.fft.fftn(I2, axes=(0, 0)),
+    "only takes an int": lambda l, n: n.fft.fftfreq([6]),
+}
+MASKS = [
+    "mean",
+    "var",
+    "std",
+    "sum",
+    "prod",
+    "max",
+    "all",
+    "nanmean",
+    "nanvar",
+    "nanstd",
+    "nansum",
+    "nanprod",
+    "nanmin",
+]
+
+
+def _message(library, program) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises((TypeError, ValueError, IndexError, OverflowError, NotImplementedError)) as caught:
+            program(library, library.numpy)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("words", ROWS)
+def test_words(words):
+    assert re.search(words, _message(jax, ROWS[words])), "JAX says something else"
+    assert re.search(words, _message(meshrt, ROWS[words]))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_of_integers_is_refused_by_the_function_called(name):
+    initial = {"initial": 0.0} if name in ("max", "nanmin") else {}
+
+    def program(library, numpy):
+        return getattr(numpy, name)(numpy.ones(3), where=numpy.ones(3, int), **initial)
+
+    for library in (jax, meshrt):
+        assert f"jnp.{name}: where must be None or a boolean array" in _message(library, program)
