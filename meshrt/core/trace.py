@@ -126,12 +126,12 @@ class Tracer(ArrayOperators):
 
     def item(self, *args: int) -> Any:
         """One element as a Python scalar, of a tracer whose value is known."""
-        return np.asarray(self._need(f"{_CONCRETE} item() was applied to a traced array")).item(*args)
+        return np.asarray(self._need(f"{NOT_CONCRETE}: item() was applied to a traced array")).item(*args)
 
     def _scalar(self, kind: str) -> Any:
         if self.aval.shape:
             raise errors.ArgumentTypeError(f"Only scalar arrays can be converted to Python scalars. Got {self.aval}")
-        what = f"{_CONCRETE} {kind}() was applied (try using `x.astype({kind})`) to a traced array"
+        what = f"{NOT_CONCRETE}: {kind}() was applied (try using `x.astype({kind})`) to a traced array"
         return self._need(what)
 
     def __copy__(self) -> Tracer:
@@ -155,7 +155,8 @@ class Tracer(ArrayOperators):
 register_aval(Tracer, lambda t: t.aval)
 
 
-_CONCRETE = "Abstract tracer value encountered where concrete value is expected:"
+# What everybody who looks for such an error looks for.
+NOT_CONCRETE = "Abstract tracer value encountered where concrete value is expected"
 _BRANCH = "Attempted boolean conversion (by if, while, assert, and, or, not) of traced array"
 _INDEX = "The __index__() method was called on traced array (by range(), a list index or a static argument)"
 _NUMPY = "The numpy.ndarray conversion method __array__() was called (by a NumPy function) on traced array"

@@ -9,16 +9,17 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
+from meshrt.core.trace import NOT_CONCRETE
 from meshrt.lax.filled import full as lax_full
 from meshrt.lax.filled import full_like as lax_full_like
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, held_dtype, placed
 from meshrt.numpy.operands import (
-    NOT_CONCRETE,
     PYTHON_SCALARS,
     ShapeError,
     broadcast_to_shape,
     canonical_axis,
+    is_unknown,
     operand,
     ranked_shape,
     shape_tuple,
@@ -65,8 +66,7 @@ def _static_scalar(name: str, value: Any, argument: str = "") -> Any:
     if isinstance(value, PYTHON_SCALARS):
         scalar: Any = value
     else:
-        known = getattr(value, "concrete", None)
-        if known is not None and known() is None:
+        if is_unknown(value):
             raise errors.ConcretizationError(
                 f"{NOT_CONCRETE}: {value!r}. It arose in the jnp.{name} argument '{argument}'; take it from a shape, "
                 f"or make it static with jit(..., static_argnums=...)"

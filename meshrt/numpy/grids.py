@@ -11,12 +11,13 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.trace import NOT_CONCRETE
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, asarray, operand_array, promoted
 from meshrt.numpy.choose import choose
 from meshrt.numpy.creation import arange, linspace, meshgrid, tril_indices, triu_indices
 from meshrt.numpy.filled import ones
-from meshrt.numpy.operands import NOT_CONCRETE, ShapeError, refuse_traced, static_int
+from meshrt.numpy.operands import ShapeError, refuse_traced, static_int
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.selection import clip

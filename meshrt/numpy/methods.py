@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators, attach
+from meshrt.core.trace import NOT_CONCRETE
 from meshrt.core.types import ShapedArray
 from meshrt.jit import jit
 from meshrt.numpy import (
@@ -31,7 +32,7 @@ from meshrt.numpy import (
 )
 from meshrt.numpy import prims as el
 from meshrt.numpy.at import IndexUpdateHelper
-from meshrt.numpy.operands import NOT_CONCRETE, PYTHON_SCALARS
+from meshrt.numpy.operands import PYTHON_SCALARS, is_unknown
 from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.device_put import device_put
 from meshrt.runtime.array import Array
@@ -219,8 +220,7 @@ def _namespace(self: ArrayOperators, *, api_version: str | None = None) -> Any:
 
 
 def _known(self: ArrayOperators, method: str) -> None:
-    concrete = getattr(self, "concrete", None)
-    if concrete is not None and concrete() is None:
+    if is_unknown(self):
         raise errors.ConcretizationError(f"{NOT_CONCRETE}. The {method}() method was called on traced array {self!r}")
 
 

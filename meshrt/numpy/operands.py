@@ -20,7 +20,7 @@ from meshrt.config import settings
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.operators import ArrayOperators
-from meshrt.core.trace import EVAL, current_trace
+from meshrt.core.trace import EVAL, NOT_CONCRETE, current_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dispatch import at_once
 from meshrt.heuristics import KEPT_OPERATIONS
@@ -396,24 +396,25 @@ STATIC_SHAPES = "Shapes must be 1D sequences of concrete values of integer type"
 def _static_size(size: Any, at: str) -> int:
     try:
         return operator.index(size)
-    except errors.ConcretizationError:
+    except TypeError:
+        if not is_unknown(size):
+            raise errors.ArgumentTypeError(f"{at}{STATIC_SHAPES}, got {size!r}") from None
         raise errors.ConcretizationError(
             f"{at}{STATIC_SHAPES}, got the traced {size!r}.\n"
             f"If using `jit`, try using `static_argnums` or applying `jit` to smaller subfunctions."
         ) from None
-    except TypeError:
-        raise errors.ArgumentTypeError(f"{at}{STATIC_SHAPES}, got {size!r}") from None
 
 
-# What everybody who looks for such an error looks for.
-NOT_CONCRETE = "Abstract tracer value encountered where concrete value is expected"
+def is_unknown(x: Any) -> bool:
+    """Whether ``x`` is traced and its value not known."""
+    known = getattr(x, "concrete", None)
+    return known is not None and known() is None
 
 
 def refuse_traced(name: str, *xs: Any) -> None:
     """Raises ConcretizationError if an array is traced that ``mode='raise'`` of the function `name` has to look at."""
     for x in xs:
-        known = getattr(x, "concrete", None)
-        if known is not None and known() is None:
+        if is_unknown(x):
             raise errors.ConcretizationError(
                 f"{NOT_CONCRETE}. The error occurred because {name} was jit-compiled with mode='raise'. "
                 f"Use mode='wrap' or mode='clip' instead."
@@ -424,13 +425,13 @@ def static_int(x: Any, what: str) -> int:
     """``x`` as a Python int. ArgumentTypeError if it is no integer, or one that is traced."""
     try:
         return operator.index(x)
-    except errors.ConcretizationError:
+    except TypeError:
+        if not is_unknown(x):
+            raise errors.ArgumentTypeError(f"{what} must be made of integers, got {x!r}") from None
         raise errors.ConcretizationError(
             f"{NOT_CONCRETE}: {what} must be static integers, but it holds a traced value {x!r}; take sizes from "
             f".shape, or make the argument static with jit(..., static_argnums=...)"
         ) from None
-    except TypeError:
-        raise errors.ArgumentTypeError(f"{what} must be made of integers, got {x!r}") from None
 
 
 def canonical_axis(axis: Any, rank: int, name: str = "axis") -> int:
