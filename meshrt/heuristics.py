@@ -71,3 +71,8 @@ CALLS_PER_TRACE = 4
 # Sets of options of `jit` for one function whose caches are kept while it lives; those of the latest ones are. A
 # function has one or two; more come from options that are made anew for each call.
 SHARED_OPTIONS = 8
+
+# Elements of random bits up to which a CPU's program calls the function that makes them. Of more, the array between
+# the call and its users costs more than the call saves: measured on two cores, 16M normal numbers take 10 % longer
+# called, 1M take 20 % less.
+CALLED_RANDOM_ELEMENTS = 1 << 20

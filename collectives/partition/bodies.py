@@ -6,6 +6,7 @@ constraints into them all the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,14 @@ from propagation.ops import ANNOTATIONS, CONTROL
 from propagation.program import Block, Func, Op, Use, Value
 
 from ..heuristics import INLINED_OPERATIONS
+from .processors import FRONTEND
 
 if TYPE_CHECKING:
     from .context import Context
 
 __all__ = ["called", "is_written_in_place", "plain"]
+
+_STAYS_CALLED = re.compile(r'\binlineable\b"? = "false"')
 
 
 def called(ctx: Context, op: Op) -> Func | None:
@@ -26,8 +30,13 @@ def called(ctx: Context, op: Op) -> Func | None:
     return ctx.program.funcs.get(symbol(op.attrs["callee"]))
 
 
-def is_written_in_place(ctx: Context, callee: Func) -> bool:
-    """Whether a function is inlined: a small one, or one that is called once."""
+def is_written_in_place(ctx: Context, op: Op, callee: Func) -> bool:
+    """Whether the function that `op` calls is inlined: a small one, or one that is called once.
+
+    Not where the frontend says that compilers should not do so either.
+    """
+    if FRONTEND in op.attrs and _STAYS_CALLED.search(str(op.attrs[FRONTEND])):
+        return False
     return ctx.calls(callee.name) <= 1 or len(callee.body.ops) <= INLINED_OPERATIONS
 
 

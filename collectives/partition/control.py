@@ -279,7 +279,7 @@ def call(ctx: Context, op: Op) -> None:
     if callee is None:
         name = symbol(op.attrs["callee"])
         raise UnsupportedOpError(f"call of @{name}, which the module does not define", source(op))
-    if is_written_in_place(ctx, callee):
+    if is_written_in_place(ctx, op, callee):
         inline(ctx, op, callee)
     else:
         _call(ctx, op, callee)
@@ -326,7 +326,8 @@ def _call(ctx: Context, op: Op, callee: Func) -> None:
         asked(ctx, v, dims, f"argument {i} of @{callee.name}") for i, (v, dims) in enumerate(zip(op.operands, layouts))
     ]
     types = [(ref.shape, ref.dtype) for ref in function.results]
-    refs = ctx.region.op("func.call", operands, types, f"callee = @{function.name}", loc=ctx.loc)
+    told = ctx.attr_text(op, skip=("callee",))  # what compilers are told of the call
+    refs = ctx.region.op("func.call", operands, types, f"callee = @{function.name}", told, loc=ctx.loc)
     for r, dims, ref in zip(op.results, outs, refs):
         ref.type_text = None if r.type.is_tensor else r.type.text
         ctx.bind(r, dims, ref)

@@ -66,7 +66,7 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     to = lambda layout: ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, layout)
     if op.name == "func.return" and value in ctx.returned_as:
         return extra_cost(ctx, ctx.returned_as[value], dims, depth)
-    if op.name == "func.call" and (callee := called(ctx, op)) is not None and is_written_in_place(ctx, callee):
+    if op.name == "func.call" and (callee := called(ctx, op)) is not None and is_written_in_place(ctx, op, callee):
         return _called(ctx, op, callee, value, dims, depth)
     if (after := renamed(op, dims, ctx.sizes)) is not None:
         return _renamed(ctx, op, value, dims, after, depth)

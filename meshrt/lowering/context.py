@@ -18,7 +18,7 @@ from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
-from meshrt.lowering.marks import with_marks
+from meshrt.lowering.marks import NOT_INLINED, with_marks
 from meshrt.lowering.processors import say_who_computes
 from meshrt.lowering.types import dense, mlir_type, splat
 from meshrt.sharding.mesh import AbstractMesh, AxisType
@@ -283,11 +283,12 @@ class LoweringContext:
         body.ret([body.op(name, body.args, [kind])])
         return body
 
-    def call(self, jaxpr: Jaxpr, operands: Sequence[Ref], name: str) -> tuple[Ref, ...]:
-        """Calls an outlined function for `jaxpr`."""
+    def call(self, jaxpr: Jaxpr, operands: Sequence[Ref], name: str, apart: bool = False) -> tuple[Ref, ...]:
+        """Calls an outlined function for `jaxpr`; `apart`, it stays one when XLA compiles the program."""
         symbol = self.module.outlined(jaxpr, name, self.manual)
         outs = [mlir_type(v.aval) for v in jaxpr.outvars]
-        return self.body.ops("func.call", operands, outs, f"callee = @{symbol}", (), self.loc)
+        marks = NOT_INLINED if apart else ""
+        return self.body.ops("func.call", operands, outs, f"callee = @{symbol}", (), self.loc, marks)
 
     def jaxpr(self, jaxpr: Jaxpr, args: Sequence[Ref]) -> list[Ref]:
         """Writes every equation of a Jaxpr without constvars; returns its results."""

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from propagation.quoting import quote, unquote
 
-__all__ = ["with_marks"]
+__all__ = ["NOT_INLINED", "with_marks"]
+
+# XLA compiles the callee of a call with this as a function of its own.
+NOT_INLINED = 'mhlo.frontend_attributes = {"inlineable" = "false"}'
 
 _MARKS = re.compile(r'mhlo\.frontend_attributes = \{((?:"(?:[^"\\]|\\.)*"|[^"}])*)\}')
 _MARK = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+)) = "((?:[^"\\]|\\.)*)"')

@@ -6,7 +6,9 @@ is needed: the primitives are elementwise in the result and partition without co
 `threefry_partitionable` off, bits are cut from one sequence of words, as JAX drew them before. Bits equal JAX's.
 
 Keys are elements of `dtypes.KeyType`, held as `uint32[..., 2]`. Each primitive lowers to a call of one private function
-per type, because the unrolled hash is long.
+per type, because the unrolled hash is long. On CPUs XLA keeps the calls of all but the largest (`_is_apart`): inlined,
+the hash that makes a key is fused into the one that uses it, once for each user, and LLVM takes minutes over programs
+with dozens of samplers; kept apart, equal functions are compiled once.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import config, dtypes, errors
+from meshrt import config, dtypes, errors, heuristics
 from meshrt.core import source
 from meshrt.core.basic.shapes import batch_together, broadcast_in_dim, canonical_shape, move_dim, reshape
 from meshrt.core.jaxpr import Eqn, Jaxpr
@@ -189,9 +191,15 @@ def _lower_by(fun: Callable[..., Any], static: Callable[[Any], tuple[Any, ...]])
 
     def lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
         avals = tuple([v.aval.physical() for v in eqn.invars])
-        return ctx.call(_staged(fun, avals, static(eqn.params)), operands, fun.__name__)[0]
+        return ctx.call(_staged(fun, avals, static(eqn.params)), operands, fun.__name__, _is_apart(ctx, eqn))[0]
 
     return lower
+
+
+def _is_apart(ctx: LoweringContext, eqn: Eqn) -> bool:
+    """Whether XLA keeps the call. Other platforms' compilers expect to inline, and take less long over a fusion."""
+    on_cpu = ctx.module.platform == "cpu" and not eqn.source.compute
+    return on_cpu and eqn.outvars[0].aval.physical().size <= heuristics.CALLED_RANDOM_ELEMENTS
 
 
 def _by_position() -> bool:
