@@ -30,18 +30,25 @@ from meshrt import (
     version,
 )
 from meshrt import dispatch as _dispatch  # noqa: F401  (eager evaluation registers itself)
-from meshrt.api import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+from meshrt.api import fwd_and_bwd, grad, jvp, linear_transpose, linearize, value_and_grad, vjp
 from meshrt.caches import clear_caches
 from meshrt.contexts import (
+    check_tracer_leaks,
+    checking_leaks,
     debug_infs,
     debug_nans,
     default_device,
     default_matmul_precision,
     default_prng_impl,
     disable_jit,
+    enable_checks,
+    enable_custom_prng,
     enable_x64,
     explain_cache_misses,
+    legacy_prng_key,
     log_compiles,
+    make_user_context,
+    no_execution,
     no_tracing,
     numpy_dtype_promotion,
     numpy_rank_promotion,
@@ -97,19 +104,21 @@ from meshrt.transforms.vmap import vmap
 
 __all__ = [
     "Array", "Device", "NamedSharding", "P", "ShapeDtypeStruct", "Shard", "ad_checkpoint", "block_until_ready",
-    "checkpoint", "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert", "config",
-    "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug", "debug_infs",
-    "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl", "device_count",
-    "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack", "dtypes", "effects_barrier",
-    "enable_x64", "ensure_compile_time_eval", "errors", "eval_shape", "explain_cache_miss", "explain_cache_misses",
-    "float0", "get_mesh", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose",
-    "linearize", "live_arrays", "local_device_count", "local_devices", "log_compiles", "make_array_from_callback",
-    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "memory",
-    "named_call", "named_scope", "nn", "no_tracing", "numpy", "numpy_dtype_promotion", "numpy_rank_promotion", "pmap",
-    "process_count", "process_index", "process_indices", "pure_callback", "random", "remat",
-    "remove_size_one_mesh_axis_from_type", "reshard", "set_mesh", "shard_map", "sharding", "smap", "stages",
-    "threefry_partitionable", "transfer_guard", "transfer_guard_device_to_device", "transfer_guard_device_to_host",
-    "transfer_guard_host_to_device", "tree", "tree_util", "typeof", "value_and_grad", "version", "vjp", "vmap",
+    "check_tracer_leaks", "checking_leaks", "checkpoint", "checkpoint_policies", "clear_backends", "clear_caches",
+    "closure_convert", "config", "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp",
+    "custom_vjp", "debug", "debug_infs", "debug_nans", "default_backend", "default_device", "default_matmul_precision",
+    "default_prng_impl", "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack",
+    "dtypes", "effects_barrier", "enable_checks", "enable_custom_prng", "enable_x64", "ensure_compile_time_eval",
+    "errors", "eval_shape", "explain_cache_miss", "explain_cache_misses", "float0", "fwd_and_bwd", "get_mesh", "grad",
+    "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax", "legacy_prng_key", "linear_transpose", "linearize",
+    "live_arrays", "local_device_count", "local_devices", "log_compiles", "make_array_from_callback",
+    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh",
+    "make_user_context", "memory", "named_call", "named_scope", "nn", "no_execution", "no_tracing", "numpy",
+    "numpy_dtype_promotion", "numpy_rank_promotion", "pmap", "process_count", "process_index", "process_indices",
+    "pure_callback", "random", "remat", "remove_size_one_mesh_axis_from_type", "reshard", "set_mesh", "shard_map",
+    "sharding", "smap", "stages", "threefry_partitionable", "transfer_guard", "transfer_guard_device_to_device",
+    "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree", "tree_util", "typeof", "value_and_grad",
+    "version", "vjp", "vmap",
 ]  # fmt: skip
 
 # They stand in rooms above the one where users find them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ from meshrt.core.basic.memory import in_space
 from meshrt.core.basic.reshard import as_split, cotangent_type
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of, present
+from meshrt.jit import jit
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy, put_leaf
@@ -26,11 +28,12 @@ from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name,
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_flat
 from meshrt.transforms.linear import LinearTracer, backward, transpose_jaxpr
+from meshrt.transforms.linear_maps import LinearMap
 from meshrt.transforms.linearize import LinearFunction, linearize_flat
 from meshrt.transforms.tools import hoist_consts
 from meshrt.tree_util import tree_unflatten
 
-__all__ = ["grad", "jvp", "linear_transpose", "linearize", "value_and_grad", "vjp"]
+__all__ = ["fwd_and_bwd", "grad", "jvp", "linear_transpose", "linearize", "value_and_grad", "vjp"]
 
 
 class _Flat:
@@ -234,29 +237,88 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     out_tree, out_avals = flat.out_tree, [aval_of(o) for o in outs]
     in_avals = [aval_of(x) for x in leaves]
 
-    def pullback(*given: Any) -> Any:
+    count, name = flat.count, fun_name(fun)
+
+    def cotangents(given: tuple[Any, ...]) -> list[Any]:
         if len(given) != 1:
             raise errors.ArgumentTypeError(
-                f"The function that jax.vjp returned when applied to {fun_name(fun)} was called with {len(given)} "
-                f"arguments, but takes one, the cotangent of the one value that {fun_name(fun)} returns, also where "
-                "that is a tuple or another container"
+                f"The function that jax.vjp returned when applied to {name} was called with {len(given)} arguments, "
+                f"but takes one, the cotangent of the one value that {name} returns, also where that is a tuple or "
+                "another container"
             )
-        (ct,) = given
-        cts = _flat_cotangents(ct, out_tree, out_avals, fun)
-        pulled = _pull_back(linear, cts)
-        filled = [
-            _cotangent(c, a) if nz else np.zeros(a.shape, dtypes.float0) for c, a, nz in zip(pulled, in_avals, nonzeros)
-        ]
-        return tree_unflatten(tree, filled)
+        return _flat_cotangents(given[0], out_tree, out_avals, name)
+
+    def filled(pulled: Iterable[Any]) -> Any:
+        return tree_unflatten(
+            tree,
+            [
+                _cotangent(c, a) if nz else np.zeros(a.shape, dtypes.float0)
+                for c, a, nz in zip(pulled, in_avals, nonzeros)
+            ],
+        )
+
+    def pullback(*given: Any) -> Any:
+        return filled(_pull_back(linear, cotangents(given)))
+
+    def parts() -> tuple[Any, Sequence[Any]]:
+        tangents = linear.outs[:count]
+        inputs = [t for t in linear.inputs if t is not None]
+        jaxpr, residuals = linear.trace.to_jaxpr(inputs, [t for t in tangents if type(t) is LinearTracer])
+        depends = [type(t) is LinearTracer for t in tangents]
+        return _transposed(jaxpr, len(residuals), nonzeros, depends, cotangents, filled), residuals
 
     result = tree_unflatten(out_tree, outs)
-    partial = tree_util.Partial(pullback)
-    return (result, partial, aux) if has_aux else (result, partial)
+    back = LinearMap(pullback, parts)
+    return (result, back, aux) if has_aux else (result, back)
 
 
-def _flat_cotangents(
-    ct: Any, tree: Any, avals: Sequence[ShapedArray], fun: Callable[..., Any], integers: bool = False
-) -> list[Any]:
+def fwd_and_bwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool = False, jitted: bool = True
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The two passes of reverse mode, as functions that are compiled once for all calls with arguments of one type.
+
+    `forward(*args)` is (value, residuals), or (value, residuals, aux) with `has_aux`; `backward(residuals, cotangent)`
+    gives the cotangents of the arguments `argnums`: one, or a tuple for several. Neither is jitted if not `jitted`.
+
+    >>> import meshrt.numpy as jnp
+    >>> forward, backward = fwd_and_bwd(lambda x, w: x @ w, argnums=(0, 1))
+    >>> y, residuals = forward(jnp.ones((2, 3)), jnp.ones((3, 4)))
+    >>> dx, dw = backward(residuals, jnp.ones((2, 4)))
+    """
+
+    def forward(*args: Any) -> Any:
+        nums = check_argnums(fun, argnums, len(args))
+
+        def call(*values: Any) -> Any:
+            full = list(args)
+            for n, v in zip(nums, values):
+                full[n] = v
+            return fun(*full)
+
+        return vjp(call, *[args[n] for n in nums], has_aux=has_aux)
+
+    def backward(residuals: LinearMap, cotangent: Any) -> Any:
+        pulled = residuals(cotangent)
+        return pulled[0] if isinstance(argnums, int) else pulled
+
+    return (jit(forward), jit(backward)) if jitted else (forward, backward)
+
+
+def _transposed(jaxpr: Jaxpr, count: int, nonzeros: Any, depends: Any, cotangents: Any, filled: Any) -> Any:
+    """The pullback as a function of the `count` residuals that the linear `jaxpr` takes first, and of a cotangent."""
+    linear = (False,) * count + (True,) * sum(nonzeros)
+
+    def pull(residuals: Sequence[Any], *given: Any) -> Any:
+        cts = [c for c, d in zip(cotangents(given), depends) if d]
+        back, found = transpose_jaxpr(jaxpr, linear, tuple(c is not None for c in cts))
+        values = iter(eval_jaxpr(back.jaxpr, (), [*back.consts, *residuals, *[c for c in cts if c is not None]]))
+        pulled = iter([next(values) if f else None for f in found])
+        return filled([next(pulled) if nz else None for nz in nonzeros])
+
+    return pull
+
+
+def _flat_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str, integers: bool = False) -> list[Any]:
     """The leaves of a cotangent, of the types of the results; None for those that have no derivative.
 
     Integers have none, but where a linear function is transposed they are as good as other numbers (`integers`).
@@ -264,8 +326,7 @@ def _flat_cotangents(
     leaves, ct_tree = flatten(ct)
     if ct_tree != tree:
         raise errors.TreeError(
-            f"unexpected tree structure: the cotangent of {fun_name(fun)} has the structure {ct_tree}, its output "
-            f"{tree}"
+            f"unexpected tree structure: the cotangent of {name} has the structure {ct_tree}, its output {tree}"
         )
     out: list[Any] = []
     for c, a in zip(leaves, avals):
@@ -275,12 +336,12 @@ def _flat_cotangents(
         got = aval_of(c)
         if got.shape != a.shape or not _converts(got, a):
             raise errors.ArgumentValueError(
-                f"unexpected JAX type: the cotangent of {fun_name(fun)} has type {got} where its output has type {a}"
+                f"unexpected JAX type: the cotangent of {name} has type {got} where its output has type {a}"
             )
         more = in_order(got.vma.difference(a.vma))
         if more:
             raise errors.ArgumentValueError(
-                f"the cotangent of {fun_name(fun)} has type {got.str_short()} where its output has type "
+                f"the cotangent of {name} has type {got.str_short()} where its output has type "
                 f"{a.str_short()}: that is one value along {', '.join(map(repr, more))}, and so is its cotangent. This "
                 f"might be fixed by applying `meshrt.lax.pcast(..., {more}, to='varying')` to the primal value passed "
                 "to the transformation, which gives every device a derivative of its own; or by passing "
@@ -309,17 +370,16 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
             f"primal and tangent arguments to jax.jvp must have the same tree structure; primals have {tree} whereas "
             f"tangents have {tangent_tree}"
         )
-    flat_tangents = _flat_tangents(leaves, tangent_leaves, tree, fun)
+    flat_tangents = _flat_tangents([aval_of(x) for x in leaves], tangent_leaves, tree, fun)
     flat = _Flat(fun, tree, has_aux)
     outs, out_tangents = jvp_flat(flat, leaves, flat_tangents)
     outs, aux = flat.split(outs)
-    filled = [_tangent_or_zero(t, o) for t, o in zip(out_tangents, outs)]
+    filled = [_tangent_or_zero(t, aval_of(o)) for t, o in zip(out_tangents, outs)]
     result = tree_unflatten(flat.out_tree, outs), tree_unflatten(flat.out_tree, filled)
     return (*result, aux) if has_aux else result
 
 
-def _tangent_or_zero(t: Any, primal: Any) -> Any:
-    aval = aval_of(primal)
+def _tangent_or_zero(t: Any, aval: ShapedArray) -> Any:
     if not aval.is_differentiable:
         return np.zeros(aval.shape, dtypes.float0)
     return _typed(t, aval)
@@ -334,21 +394,19 @@ _DTYPES = "primal and tangent arguments to jax.jvp do not match. Dtypes must be 
 _PUSH = "linearized function called on tangent values inconsistent with the original primal values"
 
 
-def _flat_tangents(primals, tangents, tree, fun, of_push: str = "") -> list[Any]:
+def _flat_tangents(avals, tangents, tree, fun, of_push: str = "") -> list[Any]:
     out: list[Any] = []
-    for i, (p, t) in enumerate(zip(primals, tangents)):
-        want = aval_of(p).to_tangent_aval()
+    for i, (a, t) in enumerate(zip(avals, tangents)):
+        want = a.to_tangent_aval()
         if getattr(t, "dtype", None) == dtypes.float0:
             got = ShapedArray(t.shape, dtypes.float0)
         else:
             got = aval_of(t)
         fits = _converts(got, want)
         if got.shape != want.shape or not fits:
-            path = argument_paths(fun, flatten((tree_unflatten(tree, primals), {}))[1])[i]
+            path = argument_paths(fun, flatten((tree_unflatten(tree, avals), {}))[1])[i]
             complaint = of_push or ("jvp called with different primal and tangent shapes" if fits else _DTYPES)
-            raise errors.ArgumentShapeError(
-                f"{complaint}: {path} is {aval_of(p)}, which needs a tangent {want}, and got {got}"
-            )
+            raise errors.ArgumentShapeError(f"{complaint}: {path} is {a}, which needs a tangent {want}, and got {got}")
         if want.dtype == dtypes.float0:
             out.append(None)
         else:
@@ -368,26 +426,27 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     inputs = [t for t in linear.inputs if t is not None]
     live = [t for t in linear.outs[: flat.count] if t is not None]
     jaxpr, residuals = linear.trace.to_jaxpr(inputs, live)
-    out_tree = flat.out_tree
+    out_tree, depends = flat.out_tree, [t is not None for t in linear.outs[: flat.count]]
+    in_avals, out_avals = [aval_of(x) for x in leaves], [aval_of(o) for o in outs]
 
-    def push(*tangents: Any) -> Any:
+    def push(residuals: Sequence[Any], *tangents: Any) -> Any:
         tangent_leaves, tangent_tree = flatten(tangents)
         if tangent_tree != tree:
             raise errors.TreeError(f"the linearized function takes tangents of structure {tree}, got {tangent_tree}")
-        given = [t for t in _flat_tangents(leaves, tangent_leaves, tree, fun, _PUSH) if t is not None]
+        given = [t for t in _flat_tangents(in_avals, tangent_leaves, tree, fun, _PUSH) if t is not None]
         pushed = iter(eval_jaxpr(jaxpr, (), [*residuals, *given]))
-        filled = [_tangent_or_zero(None if t is None else next(pushed), o) for t, o in zip(linear.outs, outs)]
+        filled = [_tangent_or_zero(next(pushed) if d else None, a) for d, a in zip(depends, out_avals)]
         return tree_unflatten(out_tree, filled)
 
     result = tree_unflatten(out_tree, outs)
-    partial = tree_util.Partial(push)
-    return (result, partial, aux) if has_aux else (result, partial)
+    forward = LinearMap(functools.partial(push, residuals), lambda: (push, residuals))
+    return (result, forward, aux) if has_aux else (result, forward)
 
 
-def _linear_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], fun: Callable[..., Any]) -> list[Any]:
-    """As `_flat_cotangents`, for the transpose of `fun`, where JAX calls both mismatches TypeErrors."""
+def _linear_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str) -> list[Any]:
+    """As `_flat_cotangents`, for the transpose of the function `name`, where JAX calls both mismatches TypeErrors."""
     try:
-        return _flat_cotangents(ct, tree, avals, fun, integers=True)
+        return _flat_cotangents(ct, tree, avals, name, integers=True)
     except errors.TreeError as e:
         raise errors.ArgumentShapeError(f"cotangent tree does not match function output: {e}") from None
     except errors.ArgumentValueError as e:
@@ -410,12 +469,13 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
                 f"{', '.join(a.str_short() for a in closed.out_avals)}"
             )
 
-    def transposed(ct: Any) -> Any:
-        cts = _linear_cotangents(ct, out_tree, closed.out_avals, fun)
-        hoisted = hoist_consts(closed)
-        linear = (False,) * len(hoisted.consts) + (True,) * len(avals)
+    hoisted, name = hoist_consts(closed), fun_name(fun)
+    linear = (False,) * len(hoisted.consts) + (True,) * len(avals)
+
+    def transposed(consts: Sequence[Any], ct: Any) -> Any:
+        cts = _linear_cotangents(ct, out_tree, closed.out_avals, name)
         back, nonzeros = transpose_jaxpr(hoisted.jaxpr, linear, tuple(c is not None for c in cts))
-        pulled = iter(eval_jaxpr(back.jaxpr, (), [*back.consts, *hoisted.consts, *[c for c in cts if c is not None]]))
+        pulled = iter(eval_jaxpr(back.jaxpr, (), [*back.consts, *consts, *[c for c in cts if c is not None]]))
         return tree_unflatten(tree, [_cotangent(next(pulled) if nz else None, a) for nz, a in zip(nonzeros, avals)])
 
-    return transposed
+    return LinearMap(functools.partial(transposed, hoisted.consts), lambda: (transposed, hoisted.consts))

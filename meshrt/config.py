@@ -134,6 +134,9 @@ FIELDS: dict[str, Field] = {
         Field("numpy_rank_promotion", str, "allow", "trace", "what is done where arrays of several ranks are combined",
               ("allow", "warn", "raise")),
         Field("default_prng_impl", str, "threefry2x32", "trace", "generator behind random.key"),
+        Field("legacy_prng_key", str, "allow", "none", "what is done where a raw key is used",
+              ("allow", "warn", "error")),
+        Field("enable_custom_prng", bool, False, "trace", "random.PRNGKey makes typed keys"),
         Field("threefry_partitionable", bool, True, "trace",
               "random bits follow from positions, so that devices draw their parts; otherwise the bits of older JAX"),
         Field("remove_size_one_mesh_axis_from_type", bool, False, "trace",
@@ -161,6 +164,10 @@ FIELDS: dict[str, Field] = {
         Field("compilation_cache_include_metadata_in_key", bool, False, "none", "source lines tell programs apart"),
         Field("raise_persistent_cache_errors", bool, False, "none", "raise what goes wrong with that directory"),
         Field("no_tracing", bool, False, "none", "raise when a function is traced by jit"),
+        Field("no_execution", bool, False, "none", "raise when a program would run"),
+        Field("check_tracer_leaks", bool, False, "trace", "raise when a traced value outlives its trace"),
+        Field("enable_checks", bool, False, "none", "check each Jaxpr that is made"),
+        Field("user_contexts", object, (), "trace", "values of the contexts that make_user_context made, in order"),
         Field("cached_traces", int, 1024, "none", "traces of one function that are kept", minimum=1),
         Field("explain_cache_misses", bool, False, "none", "log why a function is traced or compiled again"),
         Field("cpu_ynnpack", str, "auto", "compile", "who multiplies matrices on CPUs; auto: YNNPACK where narrow "
@@ -219,6 +226,10 @@ class Settings:
         name = _field_name(name)
         local = self.overrides()
         return local.values[name] if local is not None and name in local.values else self._values[name]
+
+    def read_global(self, name: str) -> Any:
+        """The value of a setting outside of all blocks. ConfigError for an unknown name."""
+        return self._values[_field_name(name)]
 
     def __getattr__(self, name: str) -> Any:
         # Fields are properties (below), so only JAX's spellings and mistakes come here.

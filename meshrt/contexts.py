@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any
 
@@ -16,9 +17,10 @@ from meshrt import errors
 from meshrt.config import FIELDS, GUARDED, settings
 
 __all__ = [
-    "debug_infs", "debug_nans", "default_device", "default_matmul_precision", "default_prng_impl", "disable_jit",
-    "enable_x64", "explain_cache_misses", "log_compiles", "no_tracing", "numpy_dtype_promotion", "numpy_rank_promotion",
-    "remove_size_one_mesh_axis_from_type", "threefry_partitionable", "transfer_guard",
+    "check_tracer_leaks", "checking_leaks", "debug_infs", "debug_nans", "default_device", "default_matmul_precision",
+    "default_prng_impl", "disable_jit", "enable_checks", "enable_custom_prng", "enable_x64", "explain_cache_misses",
+    "legacy_prng_key", "log_compiles", "make_user_context", "no_execution", "no_tracing", "numpy_dtype_promotion",
+    "numpy_rank_promotion", "remove_size_one_mesh_axis_from_type", "threefry_partitionable", "transfer_guard",
     "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device",
 ]  # fmt: skip
 
@@ -73,6 +75,15 @@ class SettingContext:
     def value(self) -> Any:
         return settings.read(self.name)
 
+    def get_global(self) -> Any:
+        """The value outside of all blocks."""
+        return settings.read_global(self.name)
+
+    def set_global(self, value: Any) -> None:
+        """`meshrt.config.update` of this setting."""
+        for name in self.sets:
+            settings.update(name, value)
+
     def __bool__(self) -> bool:
         raise errors.ArgumentTypeError(
             f"meshrt.{self.name} is a context manager; its value is meshrt.{self.name}.value or "
@@ -105,8 +116,60 @@ debug_infs = SettingContext("debug_infs")
 log_compiles = SettingContext("log_compiles")
 explain_cache_misses = SettingContext("explain_cache_misses")
 no_tracing = SettingContext("no_tracing")
+no_execution = SettingContext("no_execution")
+check_tracer_leaks = checking_leaks = SettingContext("check_tracer_leaks")
+enable_checks = SettingContext("enable_checks")
+legacy_prng_key = SettingContext("legacy_prng_key")
+enable_custom_prng = SettingContext("enable_custom_prng")
 remove_size_one_mesh_axis_from_type = SettingContext("remove_size_one_mesh_axis_from_type")
 transfer_guard = SettingContext("transfer_guard", *(f"transfer_guard_{d}" for d in GUARDED))
 transfer_guard_host_to_device = SettingContext("transfer_guard_host_to_device")
 transfer_guard_device_to_device = SettingContext("transfer_guard_device_to_device")
 transfer_guard_device_to_host = SettingContext("transfer_guard_device_to_host")
+
+
+class UserContext:
+    """A value of the user's own that traces depend on: `with context(value):`, read as `context.value`.
+
+    What a function does under another value is another trace, as under another setting.
+    """
+
+    __slots__ = ("_default", "_index")
+
+    def __init__(self, default: Any, index: int):
+        self._default, self._index = default, index
+
+    def __call__(self, value: Any) -> _Inside:
+        return _Inside({"user_contexts": self._among(settings.user_contexts, value)})
+
+    @property
+    def value(self) -> Any:
+        return self._in(settings.user_contexts)
+
+    def get_global(self) -> Any:
+        """The value outside of all blocks."""
+        return self._in(settings.read_global("user_contexts"))
+
+    def set_global(self, value: Any) -> None:
+        """Makes `value` the one outside of all blocks."""
+        settings.update("user_contexts", self._among(settings.read_global("user_contexts"), value))
+
+    def _in(self, pairs: tuple[tuple[int, Any], ...]) -> Any:
+        return dict(pairs).get(self._index, self._default)
+
+    def _among(self, pairs: tuple[tuple[int, Any], ...], value: Any) -> tuple[tuple[int, Any], ...]:
+        return tuple(sorted({**dict(pairs), self._index: value}.items(), key=lambda pair: pair[0]))
+
+
+_user_contexts = itertools.count()
+
+
+def make_user_context(default_value: Any = None) -> UserContext:
+    """A new context whose value, which must be hashable, is part of what jitted functions are traced for.
+
+    >>> mode = make_user_context("plain")
+    >>> with mode("fancy"):
+    ...     mode.value
+    'fancy'
+    """
+    return UserContext(default_value, next(_user_contexts))

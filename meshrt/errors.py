@@ -291,6 +291,10 @@ class DeviceMemoryError(CompileError, MemoryError):
     """A program needs more memory per device than the device has."""
 
 
+class ForbiddenExecutionError(MeshrtError, RuntimeError):
+    """A program is to run where the setting `no_execution` forbids it."""
+
+
 class DonatedTwiceError(JaxRuntimeError, ArgumentValueError):
     """A call donates an array that it is given twice."""
 

@@ -91,13 +91,17 @@ class JitFunction:
         key = (static, tree, settings.dispatch_key(), mesh_context.key, *_signatures(leaves, tree, self, static))
         entry = self._lookup(key)
         if entry is not None:
-            if not kwargs and not self._has_static and values is arguments:
+            if not kwargs and not self._has_static and values is arguments and not settings.no_execution:
                 self._shorten(args, leaves, entry, key)
         elif settings.disable_jit:
             return self.fun(*given[0], **given[1])
         else:
             self._drop_stale()
             entry = self._driver.new_call(key, leaves, tree, static)
+        if settings.no_execution:
+            raise errors.ForbiddenExecutionError(
+                f"{self.name} would run, but 'no_execution' is set: leave the block, or lower and compile only"
+            )
         return entry.result(leaves)
 
     def _drop_stale(self) -> None:

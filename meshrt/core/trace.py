@@ -10,7 +10,9 @@ are its own tracers and passes the operation on to its parent when there are non
 
 from __future__ import annotations
 
+import gc
 import operator
+import weakref
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,10 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from meshrt import errors
+from meshrt.config import settings
 from meshrt.core import source
 from meshrt.core.axes import apart, axes_in_scope, manual_mesh
 from meshrt.core.completion import Completion
-from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var, check
 from meshrt.core.manual import ManualAxisType
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, aval_of, register_aval
@@ -401,6 +404,8 @@ def trace_to_jaxpr(
     trace: JaxprTrace | None = None,
 ) -> ClosedJaxpr:
     """Stages `fun`, a function of flat arrays that returns a flat sequence of arrays; in `trace`, if one is given."""
+    if trace is None and must_check():
+        return checked(lambda t: (trace_to_jaxpr(fun, in_avals, name, arg_names, trace=t), None), name, requires_low)[0]
     if trace is None:
         trace = JaxprTrace(name, requires_low)
     names = arg_names or [f"argument {i}" for i in range(len(in_avals))]
@@ -411,6 +416,43 @@ def trace_to_jaxpr(
             return trace.close(args, outs)
     finally:
         trace.closed = True
+
+
+def must_check() -> bool:
+    """Whether settings ask for what `checked` does."""
+    return settings.check_tracer_leaks or settings.enable_checks
+
+
+def checked(
+    stage: Callable[[JaxprTrace], tuple[ClosedJaxpr, Any]], name: str, requires_low: bool = True
+) -> tuple[ClosedJaxpr, Any]:
+    """What `stage` makes in a new trace, with the checks that settings ask for: of the Jaxpr, and that nothing refers
+    to the trace any more."""
+    trace = JaxprTrace(name, requires_low)
+    made = stage(trace)
+    if settings.enable_checks:
+        check(made[0].jaxpr)
+    if settings.check_tracer_leaks:
+        kept = weakref.ref(trace)
+        del trace
+        _refuse_leaks(kept, name)
+    return made
+
+
+def _refuse_leaks(kept: weakref.ref[JaxprTrace], name: str) -> None:
+    """Raises if anything still refers to values of a trace that has ended, and with that to the trace."""
+    gc.collect()
+    trace = kept()
+    if trace is None:
+        return
+    tracers = [x for x in gc.get_referrers(trace) if isinstance(x, Tracer)]
+    if tracers:
+        listed = ", ".join(f"{x.aval}, which {x.origin()}" for x in tracers)
+        raise errors.LeakedTracerError(
+            f"Leaked trace {type(trace).__name__}: {name} has ended, but traced values of it are still referred to: "
+            f"{listed}. Return values instead of storing them in a variable, an attribute or a container",
+            tracers[0],
+        )
 
 
 def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:

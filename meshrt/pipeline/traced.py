@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
-from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace
+from meshrt.core.trace import JaxprTrace, checked, eval_jaxpr, must_check, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.static_arguments import Static, bound, join
 from meshrt.pipeline.station import Onward, UnboundStation
@@ -156,7 +156,14 @@ def trace_nested(
     fun: Callable[..., Any], name: str, avals: Sequence[ShapedArray], tree: Any, static: Static
 ) -> tuple[ClosedJaxpr, Any]:
     """As `trace`, within the trace of a caller and under its mesh; the Jaxpr and the structure of the results."""
-    jaxpr_trace = JaxprTrace(name)
+    if must_check():
+        return checked(lambda t: _stage(t, fun, name, avals, tree, static), name)
+    return _stage(JaxprTrace(name), fun, name, avals, tree, static)
+
+
+def _stage(
+    jaxpr_trace: JaxprTrace, fun: Callable[..., Any], name: str, avals: Sequence[ShapedArray], tree: Any, static: Static
+) -> tuple[ClosedJaxpr, Any]:
     tracers = [jaxpr_trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
     args, kwargs = tree.unflatten(tracers)
     args, kwargs = join(args, kwargs, static)

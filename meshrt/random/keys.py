@@ -6,12 +6,15 @@ function takes both.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 
-from meshrt import config, dtypes, errors
+from meshrt import dtypes, errors
+from meshrt.config import settings
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.source import user_stacklevel
 from meshrt.core.types import aval_of
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.operands import shape_tuple
@@ -23,7 +26,7 @@ __all__ = ["PRNGKey", "clone", "fold_in", "key", "key_data", "key_dtype", "key_i
 def resolve_impl(spec: Any) -> dtypes.KeyImpl:
     """The generator for a name, a key dtype, or None (``config.default_prng_impl``)."""
     if spec is None:
-        spec = config.settings.default_prng_impl
+        spec = settings.default_prng_impl
     if isinstance(spec, dtypes.KeyType):
         return spec.impl
     if isinstance(spec, dtypes.KeyImpl):
@@ -37,6 +40,20 @@ def resolve_impl(spec: Any) -> dtypes.KeyImpl:
 def is_typed(x: Any) -> bool:
     """Whether ``x`` is an array of typed keys."""
     return isinstance(x, ArrayOperators) and isinstance(x.dtype, dtypes.KeyType)
+
+
+def _allow_raw(name: str) -> None:
+    """Warns or raises where the setting `legacy_prng_key` says so."""
+    what = settings.legacy_prng_key
+    if what == "allow":
+        return
+    text = (
+        f"Legacy uint32 key array passed as key to the random function {name}. Make typed keys with "
+        "meshrt.random.key(seed), or wrap raw ones with meshrt.random.wrap_key_data; the setting is legacy_prng_key"
+    )
+    if what == "error":
+        raise errors.ArgumentValueError(text)
+    warnings.warn(text, UserWarning, stacklevel=user_stacklevel())
 
 
 def typed(name: str, keys: Any, batched: bool = False) -> tuple[Any, bool]:
@@ -57,6 +74,7 @@ def typed(name: str, keys: Any, batched: bool = False) -> tuple[Any, bool]:
             raise errors.ArgumentTypeError(
                 f"{name} needs a random key, got an array {aval_of(keys).str_short()}; make keys with random.key(seed)"
             )
+        _allow_raw(name)
         keys = rn.random_wrap(keys, impl)
     if keys.ndim and not batched:
         raise errors.ArgumentValueError(
@@ -100,7 +118,12 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
 
 
 def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
-    """A legacy key, ``uint32[2]``, from an integer seed. New programs use :func:`key`."""
+    """A legacy key, ``uint32[2]``, from an integer seed. New programs use :func:`key`.
+
+    A typed key under the setting `enable_custom_prng`.
+    """
+    if settings.enable_custom_prng:
+        return _seeded("PRNGKey", seed, impl)
     return rn.random_unwrap(_seeded("PRNGKey", seed, impl))
 
 

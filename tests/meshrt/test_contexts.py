@@ -177,7 +177,7 @@ def test_misuse():
     assert "now None" in repr(meshrt.default_device)
 
 
-@pytest.mark.parametrize("name", ["thread_guard", "debug_key_reuse", "check_tracer_leaks"])
+@pytest.mark.parametrize("name", ["thread_guard", "debug_key_reuse"])
 def test_settings_that_do_not_exist(name):
     with pytest.raises(AttributeError, match=f"meshrt.{name} is not implemented"):
         getattr(meshrt, name)
@@ -245,3 +245,79 @@ def test_no_tracing():
 
     ours, theirs = both(program)
     assert ours == theirs
+
+
+def test_a_program_that_would_run():
+    def program(library):
+        f = library.jit(lambda x: x + 1)
+        f(2.0)
+        for _ in range(2):
+            with library.no_execution(), pytest.raises(RuntimeError, match="no_execution"):
+                f(2.0)
+            assert f(2.0) == 3
+
+    both(program)
+
+
+def test_values_that_outlive_their_trace():
+    def program(library):
+        kept = []
+        body = lambda c, x: (kept.append(c) or library.numpy.sin(c), None)
+        with library.checking_leaks():
+            with pytest.raises(Exception, match="Leaked"):
+                library.jit(lambda x: kept.append(x) or x)(3)
+            with pytest.raises(Exception, match="Leaked trace"):
+                library.lax.scan(body, 1.0, np.arange(3.0))
+
+    both(program)
+
+
+def test_traces_of_which_nothing_is_left():
+    def program(library):
+        with library.check_tracer_leaks():
+            f = library.jit(lambda x: library.numpy.sin(x) * 2)
+            f(3.0), library.vmap(f)(np.arange(3.0)), library.grad(f)(3.0)
+            library.jvp(lambda x: library.lax.scan(lambda c, x: (c, None), x, None, length=1)[0], (3.0,), (1.0,))
+            library.jit(lambda x: library.vjp(library.checkpoint(lambda x: library.nn.relu(2 * x)), x)[0])(1.0)
+
+    both(program)
+
+
+def test_jaxprs_are_checked():
+    with meshrt.enable_checks(True):
+        f = meshrt.jit(lambda x: meshrt.lax.cond(x > 0, lambda: meshrt.numpy.sin(x), lambda: 2.0))
+        assert f(0.0) == 2
+
+
+def test_a_context_of_the_users_own():
+    def program(library):
+        mode, traced = library.make_user_context("plain"), []
+        f = library.jit(lambda x: traced.append(mode.value) or x)
+        f(1.0)
+        with mode("fancy"):
+            f(1.0)
+            with mode("fancier"):
+                f(1.0)
+            f(1.0)
+        f(1.0)
+        assert traced == ["plain", "fancy", "fancier"]
+        mode.set_global("other")
+        assert mode.get_global() == mode.value == "other"
+        mode.set_global("plain")
+
+    both(program)
+
+
+def test_raw_keys_as_the_settings_say():
+    def program(library):
+        raw = library.random.PRNGKey(0)
+        with library.legacy_prng_key("error"):
+            library.random.bits(library.random.key(0))
+            with pytest.raises(ValueError, match="Legacy uint32 key array passed as key to"):
+                library.random.bits(raw)
+        with library.legacy_prng_key("warn"), pytest.warns(UserWarning, match="Legacy uint32 key array passed as key"):
+            library.random.bits(raw)
+        with library.enable_custom_prng(True):
+            assert library.random.PRNGKey(0).shape == ()
+
+    both(program)

@@ -1,0 +1,90 @@
+"""Functions that vjp, linearize and linear_transpose return are pytrees of what they hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from tests.meshrt.beside import assert_alike
+
+F32 = np.float32
+
+
+def _results(x, y, i):
+    """Of four kinds: a product, an input passed on, an integer and a constant."""
+    return {"a": x * y * x, "b": y + 1, "c": i, "d": 3.0}
+
+
+def _leave_and_enter(transform):
+    """The function that `transform(library)(x)` gives, made inside a jitted function and called inside another."""
+
+    def program(library):
+        made = library.jit(transform(library))(F32(2))
+        return library.jit(lambda f, x: f(x))(made, F32(3))
+
+    return program
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda j: lambda x: j.vjp(j.numpy.sin, x)[1],
+        lambda j: lambda x: j.vjp(lambda x: 2.0 * x, x)[1],
+        lambda j: lambda x: j.linearize(j.numpy.sin, x)[1],
+        lambda j: lambda x: j.linear_transpose(lambda t: x * t, x),
+        lambda j: lambda x: j.tree.map(lambda r: r, j.vjp(j.numpy.tanh, x)[1]),
+    ],
+)
+def test_out_of_one_jitted_function_and_into_another(transform):
+    assert_alike(_leave_and_enter(transform))
+
+
+def test_all_kinds_of_results():
+    def program(library):
+        ct = {"a": np.ones(3, F32), "b": np.arange(3, dtype=F32), "c": np.zeros((), library.float0), "d": F32(1)}
+        pull = library.jit(lambda *xs: library.vjp(_results, *xs)[1])(np.arange(3, dtype=F32), np.ones(3, F32), 2)
+        return pull(ct)[:2]
+
+    assert_alike(program)
+
+
+def test_mapped_over_residuals():
+    def program(library):
+        pulls = library.vmap(lambda x: library.vjp(library.numpy.sin, x)[1])(np.arange(3, dtype=F32))
+        return library.vmap(lambda pull, ct: pull(ct)[0])(pulls, np.ones(3, F32))
+
+    assert_alike(program)
+
+
+@pytest.mark.parametrize("has_aux", [False, True])
+@pytest.mark.parametrize("argnums", [0, (0, 1), -1])
+def test_forward_and_backward(argnums, has_aux):
+    def program(library):
+        def f(x, w):
+            return (x @ w, x + 1) if has_aux else x @ w
+
+        forward, backward = library.fwd_and_bwd(f, argnums, has_aux)
+        y, residuals, *aux = forward(np.ones((2, 3), F32), np.ones((3, 4), F32))
+        return y, aux, backward(residuals, np.ones((2, 4), F32))
+
+    assert_alike(program)
+
+
+def test_the_passes_are_compiled_once():
+    forward, backward = meshrt.fwd_and_bwd(lambda x: jnp.sin(x) * x, 0)
+    _, residuals = forward(F32(2))
+    first = backward(residuals, F32(1))
+    with meshrt.no_tracing():
+        _, residuals = forward(F32(2))
+        again = backward(residuals, F32(1))
+    assert again == first
+
+
+def test_a_map_that_is_only_called_makes_no_program(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("made a program")
+
+    monkeypatch.setattr(meshrt.transforms.linear.LinearTrace, "to_jaxpr", refuse)
+    assert meshrt.vjp(jnp.square, F32(3))[1](F32(1))[0] == 6
