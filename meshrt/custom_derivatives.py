@@ -9,7 +9,8 @@ from meshrt.transforms.custom_derivatives import (
     custom_jvp,
     custom_vjp,
 )
-from meshrt.transforms.custom_vjp import custom_vjp_primal_tree_values
+from meshrt.transforms.custom_jvp import custom_jvp_call_p
+from meshrt.transforms.custom_vjp import custom_vjp_call_p, custom_vjp_primal_tree_values
 
 __all__ = [
     "CustomVJPPrimal",
@@ -17,7 +18,9 @@ __all__ = [
     "closure_convert",
     "custom_gradient",
     "custom_jvp",
+    "custom_jvp_call_p",
     "custom_vjp",
+    "custom_vjp_call_p",
     "custom_vjp_primal_tree_values",
     "zero_from_primal",
 ]

@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Source", "capture", "is_internal", "marked", "named_scope", "replayed", "user_stacklevel"]
+__all__ = [
+    "Source", "capture", "exclude", "include", "is_internal", "marked", "named_scope", "replayed", "user_stacklevel",
+]  # fmt: skip
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Code that belongs to the system although it stands outside the package directory.
@@ -27,6 +29,8 @@ _SYSTEM_PREFIXES = (
 # The demo's program is a user's program although it stands inside.
 _PROGRAMS = _ROOT + "demo" + os.sep
 _internal: dict[CodeType, bool] = {}
+# Files and folders of libraries that count as parts of the system.
+_excluded: tuple[str, ...] = ()
 
 
 class Source(NamedTuple):
@@ -87,9 +91,29 @@ def is_internal(code: CodeType) -> bool:
 
 def _is_internal(code: CodeType) -> bool:
     name = code.co_filename
-    internal = (name.startswith(_SYSTEM_PREFIXES) and not name.startswith(_PROGRAMS)) or name.startswith("<frozen")
+    internal = (
+        (name.startswith(_SYSTEM_PREFIXES) and not name.startswith(_PROGRAMS))
+        or name.startswith("<frozen")
+        or name.startswith(_excluded)
+    )
     _internal[code] = internal
     return internal
+
+
+def exclude(path: str) -> None:
+    """Counts the code in a file or folder as part of the system: a library's own frames, which users need not see."""
+    global _excluded
+    _excluded = (*_excluded, path)
+    _internal.clear()
+
+
+def include(path: str) -> None:
+    """Takes an `exclude` of the same path back. ValueError if there was none."""
+    global _excluded
+    paths = list(_excluded)
+    paths.remove(path)
+    _excluded = tuple(paths)
+    _internal.clear()
 
 
 def capture() -> Source:

@@ -19,8 +19,8 @@ from meshrt import config, errors
 from meshrt.transforms.arguments import fun_name
 
 __all__ = [
-    "Store", "StoreException", "WrappedFun", "cache", "merge_linear_aux", "transformation2", "transformation_with_aux2",
-    "wrap_init",
+    "Store", "StoreException", "WrappedFun", "cache", "merge_linear_aux", "transformation", "transformation2",
+    "transformation_with_aux", "transformation_with_aux2", "wrap_init",
 ]  # fmt: skip
 
 
@@ -126,6 +126,45 @@ def transformation_with_aux2(gen: Callable[..., Any], fun: Any = None, *static: 
         return functools.partial(transformation_with_aux2, gen)
     store = Store()
     return fun.wrap(gen, static, store), lambda: store.val
+
+
+def _around(gen: Callable[..., Any]) -> Callable[..., Any]:
+    """A generator that yields (args, kwargs) for a function, is sent its result and yields its own, as a function."""
+
+    @functools.wraps(gen)
+    def run(f: Callable[..., Any], *operands: Any) -> Any:
+        steps = gen(*operands)
+        args, kwargs = next(steps)
+        result = steps.send(f(*args, **kwargs))
+        steps.close()
+        return result
+
+    return run
+
+
+def _around_with_aux(gen: Callable[..., Any]) -> Callable[..., Any]:
+    run = _around(gen)
+
+    @functools.wraps(gen)
+    def run_and_store(f: Callable[..., Any], store: Store, *operands: Any) -> Any:
+        result, aux = run(f, *operands)
+        store.store(aux)
+        return result
+
+    return run_and_store
+
+
+def transformation(gen: Callable[..., Any], fun: Any = None, *static: Hashable) -> Any:
+    """As `transformation2`, of a generator `gen(*static, *operands)`.
+
+    It yields (args, kwargs) for the function within and, when it has been sent what that gave, the result.
+    """
+    return transformation2(_around(gen), fun, *static)
+
+
+def transformation_with_aux(gen: Callable[..., Any], fun: Any = None, *static: Hashable) -> Any:
+    """As `transformation`, of a generator that yields (result, auxiliary value) in the end."""
+    return transformation_with_aux2(_around_with_aux(gen), fun, *static)
 
 
 def merge_linear_aux(aux1: Callable[[], Any], aux2: Callable[[], Any]) -> tuple[bool, Any]:

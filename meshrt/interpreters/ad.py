@@ -18,7 +18,7 @@ from meshrt.core.primitive import Undefined as UndefinedPrimal
 from meshrt.core.primitive import is_undefined as is_undefined_primal
 from meshrt.core.types import aval_of
 from meshrt.dtypes import float0
-from meshrt.extend.core.declared import declared
+from meshrt.extend.core.declared import give
 from meshrt.transforms.jvp import JVPTrace, JVPTracer
 
 __all__ = [
@@ -95,9 +95,8 @@ class _Rules(MutableMapping[Any, Rule]):
         self._primitives: list[Any] = []
 
     def __setitem__(self, primitive: Any, rule: Rule) -> None:
-        own = declared(primitive, self._kind)
-        own.set_rule(self._kind, self._translate(own, rule), rule)
-        self._primitives.append(own)
+        give(primitive, self._kind, self._translate(primitive, rule), rule)
+        self._primitives.append(primitive)
 
     def __getitem__(self, primitive: Any) -> Rule:
         found = getattr(primitive, self._kind, None) if isinstance(primitive, _Record) else None

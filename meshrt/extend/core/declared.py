@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from meshrt import errors
 from meshrt.core.primitive import Primitive as Record
 
-__all__ = ["Primitive", "declared"]
+__all__ = ["Primitive", "declared", "give"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,3 +95,15 @@ def declared(primitive: Any, rule: str) -> Primitive:
         f"the primitive '{primitive.name}' is meshrt's own, and its rules are not changed; give the {rule} rule to a "
         "primitive of yours, meshrt.extend.core.Primitive(name), that is bound in its place"
     )
+
+
+def give(primitive: Any, kind: str, rule: Callable[..., Any], given: Callable[..., Any]) -> None:
+    """Puts a rule into the record of a library's primitive, or of one of meshrt's that has none of this kind.
+
+    `rule` is in meshrt's convention, `given` what the library gave. Raises as `declared`.
+    """
+    library = Primitive in type(primitive).__mro__
+    if not library and isinstance(primitive, Record) and getattr(primitive, kind) is None:
+        object.__setattr__(primitive, kind, rule)
+    else:
+        declared(primitive, kind).set_rule(kind, rule, given)

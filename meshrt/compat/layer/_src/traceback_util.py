@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from meshrt.core.source import exclude as _exclude
+from meshrt.core.source import include as _include
 from meshrt.numpy.names import missing as _missing
 
 __all__ = ["api_boundary", "register_exclusion"]
@@ -17,8 +19,26 @@ def api_boundary(fun: C, **options: Any) -> C:
     return fun
 
 
+class _Paths(list[str]):
+    """Files and folders whose frames are left out, as a list that libraries add to and take from."""
+
+    def append(self, path: str) -> None:
+        """Leaves frames of `path` out."""
+        _exclude(path)
+        super().append(path)
+
+    def remove(self, path: str) -> None:
+        """Shows frames of `path` again."""
+        super().remove(path)
+        _include(path)
+
+
+_exclude_paths = _Paths()
+
+
 def register_exclusion(path: str) -> None:
-    """Accepted: only meshrt's own frames are left out of tracebacks."""
+    """Leaves the frames of a file or folder out of tracebacks."""
+    _exclude_paths.append(path)
 
 
-__getattr__ = _missing("jax._src.traceback_util", __all__)
+__getattr__ = _missing("jax._src.traceback_util", (*__all__, "_exclude_paths"))
