@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from meshrt import errors
+from meshrt import _absl_flags, errors
 
 __all__ = [
     "FIELDS",
@@ -32,7 +32,9 @@ __all__ = [
     "Field",
     "Settings",
     "compile_key",
+    "config_with_absl",
     "override",
+    "parse_flags_with_absl",
     "read",
     "settings",
     "trace_key",
@@ -365,6 +367,16 @@ update = settings.update
 override = settings.override
 trace_key = settings.trace_key
 compile_key = settings.compile_key
+
+
+def config_with_absl() -> None:
+    """Makes every setting a flag `--jax_<name>` of a program that `absl.app.run` starts."""
+    _absl_flags.register(FIELDS, update)
+
+
+def parse_flags_with_absl() -> None:
+    """Reads flags `--jax_<name>` from the command line now, where `absl.app.run` does not start the program."""
+    _absl_flags.parse(FIELDS, update)
 
 
 def __getattr__(name: str) -> Any:

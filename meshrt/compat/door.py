@@ -89,6 +89,9 @@ class AbsentFinder(MetaPathFinder):
         package, _, name = fullname.partition(".")
         if package != "meshrt" or not modules.is_public(name):
             return None
+        if name in modules.ELSEWHERE:
+            found = modules.ELSEWHERE[name]
+            return ModuleSpec(fullname, _Alias(found), origin=found, is_package=False)
         return ModuleSpec(fullname, _Absent(), origin="absent", is_package=True)
 
 

@@ -22,12 +22,12 @@ class Effect:
     transformations, since nothing depends on them.
     """
 
-    name: str
+    name: str = ""
     is_ordered: bool = False
     is_debug: bool = False
 
     def __repr__(self) -> str:
-        return self.name
+        return self.name or type(self).__name__
 
 
 DEBUG = Effect("Debug", is_debug=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes as _dtypes
 from meshrt import errors as _errors
+from meshrt.core.effects import Effect
 from meshrt.core.jaxpr import NO_EFFECTS as no_effects
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, JaxprTypeError, Literal, Var, subjaxprs
 from meshrt.core.jaxpr import Effects as Effects
@@ -41,7 +42,7 @@ from meshrt.extend.core.state import (
 from meshrt.numpy.names import missing as _missing
 
 __all__ = [
-    "ClosedJaxpr", "Effects", "Jaxpr", "JaxprEqn", "JaxprTypeError", "Literal", "Primitive", "TraceTag", "Var",
+    "ClosedJaxpr", "Effect", "Effects", "Jaxpr", "JaxprEqn", "JaxprTypeError", "Literal", "Primitive", "TraceTag", "Var",
     "check_jaxpr", "concrete_or_error", "find_top_trace", "get_opaque_trace_state", "jaxpr_as_fun", "jaxprs_in_params",
     "mapped_aval", "new_jaxpr_eqn", "no_effects", "nonempty_axis_env_DO_NOT_USE", "primal_dtype_to_tangent_dtype",
     "primitives", "set_current_trace", "take_current_trace", "unmapped_aval", "unsafe_am_i_under_a_jit_DO_NOT_USE",
