@@ -1,9 +1,9 @@
 """`jax.experimental.colocated_python.serialization`: the class that libraries name in annotations."""
 
 from meshrt.numpy.names import missing as _missing
-from meshrt.runtime.jaxlib_api import _jax
+from meshrt.runtime import jaxlib_api as _jaxlib
 
 __all__ = ["DeviceList"]
 
-DeviceList = _jax.DeviceList
+DeviceList = type(_jaxlib.device_list(()))
 __getattr__ = _missing("jax.experimental.colocated_python.serialization", __all__)
