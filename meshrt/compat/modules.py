@@ -31,6 +31,7 @@ _WHOLE = ("scipy.stats.", "experimental.", "extend.mlir.")
 # Internal modules of JAX's all of whose names that libraries use stand in one module of meshrt's.
 ELSEWHERE: dict[str, str] = {
     "experimental.colocated_python.serialization": "meshrt.compat.layer.colocated_serialization",
+    "extend.ifrt_programs": "meshrt.compat.layer.ifrt_programs",
     "experimental.hijax": "meshrt.compat.layer.hijax",
     "_src.ad_checkpoint": "meshrt.ad_checkpoint",
     "_src.custom_batching": "meshrt.custom_batching",

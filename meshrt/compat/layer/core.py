@@ -13,12 +13,13 @@ from meshrt.core.types import AbstractValue, ShapedArray
 from meshrt.numpy.names import missing as _missing
 
 __all__ = [
-    "AbstractValue", "Atom", "DropVar", "ParamDict", "ShapedArray", "Trace", "Tracer", "Value", "ensure_compile_time_eval",
-    "eval_context", "eval_jaxpr", "max_dim", "min_dim",
+    "AbstractValue", "Atom", "DropVar", "ParamDict", "ShapedArray", "Trace", "Tracer", "Value",
+    "ensure_compile_time_eval", "eval_context", "eval_jaxpr", "max_dim", "min_dim",
 ]  # fmt: skip
 
+
 class DropVar:
-    """The variables of results that nobody reads, in Jaxprs of JAX. Those of meshrt have ordinary ones: none is this."""
+    """Variables of results that nobody reads, in Jaxprs of JAX. Those of meshrt have ordinary ones: none is this."""
 
 
 ParamDict = dict[str, Any]

@@ -42,11 +42,12 @@ from meshrt.extend.core.state import (
 from meshrt.numpy.names import missing as _missing
 
 __all__ = [
-    "ClosedJaxpr", "Effect", "Effects", "Jaxpr", "JaxprEqn", "JaxprTypeError", "Literal", "Primitive", "TraceTag", "Var",
-    "check_jaxpr", "concrete_or_error", "find_top_trace", "get_opaque_trace_state", "jaxpr_as_fun", "jaxprs_in_params",
-    "mapped_aval", "new_jaxpr_eqn", "no_effects", "nonempty_axis_env_DO_NOT_USE", "primal_dtype_to_tangent_dtype",
-    "primitives", "set_current_trace", "take_current_trace", "unmapped_aval", "unsafe_am_i_under_a_jit_DO_NOT_USE",
-    "unsafe_am_i_under_a_vmap_DO_NOT_USE", "unsafe_get_axis_names_DO_NOT_USE", "valid_jaxtype",
+    "ClosedJaxpr", "Effect", "Effects", "Jaxpr", "JaxprEqn", "JaxprTypeError", "Literal", "Primitive", "TraceTag",
+    "Var", "check_jaxpr", "concrete_or_error", "find_top_trace", "get_opaque_trace_state", "jaxpr_as_fun",
+    "jaxprs_in_params", "mapped_aval", "new_jaxpr_eqn", "no_effects", "nonempty_axis_env_DO_NOT_USE",
+    "primal_dtype_to_tangent_dtype", "primitives", "set_current_trace", "take_current_trace", "unmapped_aval",
+    "unsafe_am_i_under_a_jit_DO_NOT_USE", "unsafe_am_i_under_a_vmap_DO_NOT_USE", "unsafe_get_axis_names_DO_NOT_USE",
+    "valid_jaxtype",
 ]  # fmt: skip
 
 

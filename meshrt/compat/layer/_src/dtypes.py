@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from meshrt.dtypes import *  # noqa: F403
-from meshrt.dtypes import DType  # noqa: F401
+from meshrt.dtypes import DType
 from meshrt.dtypes import __all__ as _all
 from meshrt.numpy.names import missing as _missing
 
-__all__ = [*_all, "DType", "supports_inf"]  # noqa: PLE0605
+__all__ = [*_all, "DType", "supports_inf"]  # noqa: PLE0604
 
 
 def supports_inf(dtype: Any) -> bool:

@@ -1,0 +1,75 @@
+"""The internal names of JAX's that libraries use. Each program runs in a process of its own."""
+
+import pytest
+
+from tests.meshrt.compat.test_door import passes
+
+
+def test_what_libraries_ask_of_internal_modules():
+    passes("""
+        import collections
+        import jax, jax.numpy as jnp, meshrt
+        from jax._src import checkify, dtypes
+        from jax._src.tree_util import _registry
+        from jax._src.ad_util import stop_gradient_p
+        from jax._src.state.types import AbstractRef
+        from jax.experimental import hijax
+        from jax.experimental.colocated_python import serialization
+
+        assert dict in _registry and collections.OrderedDict in _registry and jax.Array not in _registry
+        assert dtypes.supports_inf(jnp.float32) and not dtypes.supports_inf(jnp.float8_e4m3fn)
+        assert checkify.checkify is jax.experimental.checkify.checkify and checkify.user_checks
+        eqn, = jax.make_jaxpr(jax.lax.stop_gradient)(1.0).eqns
+        assert eqn.primitive is stop_gradient_p and not isinstance(eqn.outvars[0], jax.core.DropVar)
+        assert not isinstance(jnp.ones(3), (jax.Ref, AbstractRef)) and serialization.DeviceList
+
+        class Write(hijax.HiPrimitive):
+            pass
+
+        for call in (lambda: Write("write").bind(1.0), lambda: jax.new_ref(1.0)):
+            try:
+                call()
+            except NotImplementedError as e:
+                assert isinstance(e, meshrt.errors.UnsupportedError)
+            else:
+                raise AssertionError("accepted")
+    """)
+
+
+def test_rules_that_primitives_of_ours_lack_may_be_given_and_folders_left_out():
+    passes("""
+        import jax, meshrt
+        from jax._src import traceback_util
+        from meshrt.core import source
+        from jax._src.ad_util import stop_gradient_p
+        from jax.interpreters import ad
+
+        ad.primitive_transposes[stop_gradient_p] = lambda ct, x: (ct,)
+        (pulled,) = jax.linear_transpose(lambda x: 2 * jax.lax.stop_gradient(x), 1.0)(3.0)
+        assert pulled == 6.0
+        try:
+            ad.primitive_transposes[jax.lax.neg_p] = lambda ct, x: (ct,)
+        except meshrt.errors.UnsupportedError:
+            pass
+        else:
+            raise AssertionError("changed")
+
+        traceback_util.register_exclusion("/library")
+        code = compile("0", "/library/a.py", "exec")
+        assert traceback_util._exclude_paths == ["/library"] and source.is_internal(code)
+        traceback_util._exclude_paths.remove("/library")
+        assert traceback_util._exclude_paths == [] and not source.is_internal(code)
+    """)
+
+
+def test_settings_as_flags():
+    pytest.importorskip("absl")
+    passes("""
+        import sys
+        import jax, jax.numpy as jnp
+
+        sys.argv = ["program", "--jax_enable_x64", "--jax_debug_nans=true", "--other", "--", "--jax_disable_jit"]
+        jax.config.parse_flags_with_absl()
+        jax.config.parse_flags_with_absl()
+        assert jnp.ones(1).dtype == "float64" and jax.config.jax_debug_nans and not jax.config.jax_disable_jit
+    """)
