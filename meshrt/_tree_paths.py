@@ -152,14 +152,14 @@ def _equality_errors(path: KeyPath, a: Any, b: Any, is_leaf: IsLeaf) -> Iterator
     if _is_leaf(a, is_leaf) and _is_leaf(b, is_leaf):
         return
     if type(a) is not type(b) or _is_leaf(a, is_leaf) != _is_leaf(b, is_leaf):
-        yield path, _describe(a), _describe(b), "their Python types differ"
+        yield path, _typed(a), _typed(b), "their Python types differ"
         return
     (pairs_a, aux_a), (pairs_b, aux_b) = flatten_one_level_with_keys(a), flatten_one_level_with_keys(b)
     if len(pairs_a) != len(pairs_b):
-        yield path, _describe(a), _describe(b), "their numbers of children differ"
+        yield path, _sized(a, len(pairs_a)), _sized(b, len(pairs_b)), "their numbers of children differ"
         return
     if isinstance(a, dict) and [k for k, _ in pairs_a] != [k for k, _ in pairs_b]:
-        yield path, _describe(a), _describe(b), "their keys differ"
+        yield path, _keyed(a, pairs_a), _keyed(b, pairs_b), "the pytree node metadata does not match: their keys differ"
         return
     if aux_a != aux_b or [k for k, _ in pairs_a] != [k for k, _ in pairs_b]:
         yield (
@@ -171,6 +171,22 @@ def _equality_errors(path: KeyPath, a: Any, b: Any, is_leaf: IsLeaf) -> Iterator
         return
     for (key, x), (_, y) in zip(pairs_a, pairs_b):
         yield from _equality_errors((*path, key), x, y, is_leaf)
+
+
+def _typed(tree: Any) -> str:
+    if isinstance(tree, TypedLeaf):
+        return f"a leaf of type {str(tree).lstrip('~')}"
+    return _describe(tree) if tree is None or default_registry.flatten_one_level(tree) is None else f"a {type(tree)}"
+
+
+def _sized(tree: Any, count: int) -> str:
+    if type(tree) in (tuple, list):
+        return f"a {type(tree).__name__} of length {count}"
+    return f"a {type(tree)} with {_counted(count)}"
+
+
+def _keyed(tree: Any, pairs: list) -> str:
+    return f"a {type(tree)} with pytree metadata {tuple(_simple_key(k) for k, _ in pairs)}"
 
 
 def explained(e: ValueError, tree: Any, is_leaf: IsLeaf) -> errors.TreeError:

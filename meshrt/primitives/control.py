@@ -58,14 +58,13 @@ def scan(
       length: the number of iterations; needed only when `xs` has no arrays.
       reverse: goes from the last slice to the first; ys stand at the places of their xs.
       unroll: how many iterations one trip of the compiled loop makes (True or 0: all).
+      _split_transpose: asks JAX for another form of the backward loop; ours is the same with and without.
 
     Raises:
       ArgumentTypeError: the carry changes structure, shape or dtype, or `f` returns no pair.
       ArgumentValueError: the xs have different sizes, or disagree with `length`.
     """
-    need_callable(f, "the body of scan")
-    if _split_transpose:
-        raise errors.UnsupportedError("scan(_split_transpose=True) is not implemented; leave it out")
+    need_callable(f, "lax.scan: f")
     length = _scan_length(xs, length)
     unroll = unroll_factor(unroll, length)
     if config.read("disable_jit") and not any_tracer((init, xs)):
@@ -180,7 +179,9 @@ def unroll_factor(unroll: int | bool, length: int) -> int:
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
     if unroll < 0:
-        raise errors.ArgumentValueError(f"unroll must be a whole number that is not negative, or a bool; not {unroll}")
+        raise errors.ArgumentValueError(
+            f"`unroll` must be a whole number that is not negative, or a bool; not {unroll}"
+        )
     return int(unroll) or max(length, 1)
 
 
@@ -207,7 +208,7 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
     With `batch_size`, that many slices at a time are mapped together by vmap (the last batch may be smaller); 0
     maps all at once.
     """
-    need_callable(f, "the function of map")
+    need_callable(f, "lax.map: f")
     if batch_size is None:
         length = _scan_length(xs, None, "map")
         return scan_body(Body(lambda _, x: ((), f(x)), f, "map"), (), xs, length, False, 1)[1]

@@ -42,9 +42,13 @@ def cond(
     """
     if not callable(true_fun) and callable(false_fun) and len(operands) == 2 and callable(operands[1]):
         return _cond_of_two(pred, (true_fun, operands[0]), (false_fun, operands[1]))
-    need_callable(true_fun, "true_fun of cond")
-    need_callable(false_fun, "false_fun of cond")
+    need_callable(true_fun, "lax.cond: true_fun")
+    need_callable(false_fun, "lax.cond: false_fun")
     operands = _legacy_operand(operands, operand)
+    if pred is None:
+        raise errors.ArgumentTypeError("cond predicate is None: give a boolean or a number")
+    if callable(pred):
+        raise errors.ArgumentTypeError(f"Pred type must be either boolean or number, got {pred}")
     try:
         aval = aval_of(pred)
     except errors.ArgumentTypeError:
@@ -84,14 +88,17 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     operands = _legacy_operand(operands, operand)
     branches = tuple(branches)
     for i, b in enumerate(branches):
-        need_callable(b, f"branch {i} of switch")
-    aval = aval_of(index)
-    if aval.shape:
-        raise errors.ArgumentTypeError(f"Branch index must be scalar, got {index} of shape {aval.shape}")
+        need_callable(b, f"lax.switch: branch {i}")
+    if np.ndim(index):
+        raise errors.ArgumentTypeError(f"Branch index must be scalar, got {index} of shape {np.shape(index)}.")
+    try:
+        aval = aval_of(index)
+    except errors.ArgumentTypeError:
+        raise errors.ArgumentTypeError(f"Index type must be an integer, got {index}.") from None
     if not dtypes.issubdtype(aval.dtype, np.integer):
         raise errors.ArgumentTypeError(f"Index type must be an integer, got {index} as {aval.dtype}")
     if not branches:
-        raise errors.ArgumentValueError("switch got an empty sequence of branches; give at least one")
+        raise errors.ArgumentValueError("Empty branch sequence: switch needs at least one branch")
     if len(branches) == 1:
         return branches[0](*operands)
     last = len(branches) - 1

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import TypedLeaf
 from meshrt.core.basic.varying import in_order
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.control_staging import describe_difference, tree_difference
+from meshrt.primitives.control_staging import describe_difference
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import leaf_paths
 from meshrt.transforms.staged import Staged, stage
@@ -21,7 +22,7 @@ __all__: list[str] = []
 
 def need_callable(value: Any, what: str) -> None:
     if not callable(value):
-        raise errors.ArgumentTypeError(f"{what} must be a function, not a value of type {type(value).__name__}")
+        raise errors.ArgumentTypeError(f"{what} must be callable, not a value of type {type(value).__name__}")
 
 
 def any_tracer(tree: Any) -> bool:
@@ -77,9 +78,31 @@ def check_carry_tree(body: Body, tree: Any, carry: Sequence[Any], out_tree: Any,
         expected, got = _child(*expected, at), _child(*got, at)
     raise errors.ArgumentTypeError(
         f"{body.what} body function carry input and carry output must have the same pytree structure, but they "
-        f"differ:\n{tree_difference(expected, got, root, ('in', 'out'))}\n"
+        f"differ:\n\n{_tree_lines(expected, got, root)}\n\n"
         f"Make {fun_name(body.owner)} return a carry of the structure that it takes"
     )
+
+
+def _tree_lines(expected: tuple[Any, Sequence[Any]], got: tuple[Any, Sequence[Any]], root: str) -> str:
+    """Where a carry that goes in and the one that comes out differ in structure."""
+    a, b = (tree_util.tree_unflatten(tree, [TypedLeaf(t) for t in avals]) for tree, avals in (expected, got))
+    lines = [
+        f"input carry {_component(root, path)} is {one} but the corresponding component of the carry output is "
+        f"{other}, so {why}"
+        for path, one, other, why in tree_util.equality_errors(a, b)
+    ]
+    return _sentences(lines or [f"input carry {root} is {expected[0]} and the output {got[0]}"])
+
+
+def _component(root: str, path: Any) -> str:
+    return f"component {root}{tree_util.keystr(path)}" if path else root
+
+
+def _sentences(lines: Sequence[str]) -> str:
+    """One sentence, or a list of several."""
+    if len(lines) == 1:
+        return f"The {lines[0]}."
+    return ";\n".join(f"  * the {line}" for line in lines) + "."
 
 
 def _child(tree: Any, avals: Sequence[Any], at: int) -> tuple[Any, Sequence[Any]]:
@@ -87,6 +110,10 @@ def _child(tree: Any, avals: Sequence[Any], at: int) -> tuple[Any, Sequence[Any]
     children = tree_util.treedef_children(tree)
     start = sum(c.num_leaves for c in children[:at])
     return children[at], avals[start : start + children[at].num_leaves]
+
+
+def _plain(aval: ShapedArray) -> str:
+    return str(aval).lstrip("~")
 
 
 def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: Any) -> None:
@@ -99,13 +126,17 @@ def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: An
             continue
         root, at = _users_part(body, tree)
         path = leaf_paths(tree)[i]
-        place = f"{root}{tree_util.keystr(path if at is None else path[1:])}"
+        path = path if at is None else path[1:]
+        place = f"{root}{tree_util.keystr(path)}"
         if why is None:
             why = "the axes that they vary over do not match"
             fixes.append(
                 f"applying `meshrt.lax.pcast(..., {in_order(more)}, to='varying')` to the initial carry value {place}"
             )
-        lines.append(f"  {place}: {aval} in, {out} out, so {why}")
+        lines.append(
+            f"input carry {_component(root, path)} has type {_plain(aval)} but the corresponding output carry "
+            f"component has type {_plain(out)}, so {why}"
+        )
     if lines:
         make = f"ake {fun_name(body.owner)} return a carry of the types that it takes"
         if len(fixes) < len(lines):
@@ -115,6 +146,6 @@ def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: An
         else:
             advice = "This might be fixed by:\n  * " + ";\n  * ".join(fixes) + f"\nOr m{make}"
         raise errors.ArgumentTypeError(
-            f"{body.what} body function carry input and carry output must have equal types, but they differ:\n"
-            + "\n".join(lines) + f"\n{advice}"
+            f"{body.what} body function carry input and carry output must have equal types, but they differ:\n\n"
+            + _sentences(lines) + f"\n\n{advice}"
         )  # fmt: skip

@@ -36,8 +36,8 @@ def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_va
     Raises:
       ArgumentTypeError: the carry changes structure, shape or dtype, or `cond_fun` returns no boolean scalar.
     """
-    need_callable(cond_fun, "the condition of while_loop")
-    need_callable(body_fun, "the body of while_loop")
+    need_callable(cond_fun, "lax.while_loop: cond_fun")
+    need_callable(body_fun, "lax.while_loop: body_fun")
     if config.read("disable_jit") and not any_tracer(init_val):
         value = init_val
         while cond_fun(value):
@@ -79,11 +79,12 @@ def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
 
 def _check_condition(cond: Staged) -> None:
     if not tree_util.treedef_is_leaf(cond.out_tree):
-        raise errors.ArgumentTypeError(f"cond_fun must return a boolean scalar, but got pytree {cond.out_tree}")
+        raise errors.ArgumentTypeError(f"cond_fun must return a boolean scalar, but got pytree {cond.out_tree}.")
     (aval,) = cond.out_avals
     if aval.shape or aval.dtype != np.bool_:
         raise errors.ArgumentTypeError(
-            f"cond_fun must return a boolean scalar, but got output type {aval}; compare it with something or reduce it"
+            f"cond_fun must return a boolean scalar, but got output type(s) [{aval!r}]. Compare it with something, or "
+            "reduce it"
         )
 
 
@@ -100,13 +101,14 @@ def fori_loop(
         rounded towards zero, as by `int`.
       unroll: how many iterations one trip of the compiled loop makes (known bounds only; True or 0: all).
     """
-    need_callable(body_fun, "the body of fori_loop")
+    need_callable(body_fun, "lax.fori_loop: body_fun")
     dtype = _bounds_dtype(lower, upper)
-    if not (isinstance(lower, Tracer) or isinstance(upper, Tracer)):
-        return _counted_loop(int(lower), int(upper), body_fun, init_val, unroll)
+    start, stop = (b.concrete() if isinstance(b, Tracer) else b for b in (lower, upper))
+    if start is not None and stop is not None:
+        return _counted_loop(int(start), int(stop), body_fun, init_val, unroll)
     if unroll is not None and unroll is not False and unroll != 1:
         raise errors.ArgumentValueError(
-            "fori_loop(unroll=...) needs bounds that are known while tracing; make them static arguments"
+            "Can only use `unroll` of fori_loop where the bounds are known while tracing; make them static arguments"
         )
     start, stop = (_as_bound(bound, dtype) for bound in (lower, upper))
     return _while(_below, Body(_counted_below(body_fun), body_fun, "fori_loop"), (start, stop, init_val))[2]

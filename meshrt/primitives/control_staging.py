@@ -215,13 +215,12 @@ def describe_difference(a: ShapedArray, b: ShapedArray) -> str | None:
     if a.dtype != b.dtype:
         parts.append("the dtypes do not match")
     if a.shape != b.shape:
-        ranks = f" (ranks {a.ndim} and {b.ndim})" if a.ndim != b.ndim else ""
-        parts.append(f"the shapes do not match{ranks}")
+        parts.append("the shapes do not match")
     if not parts and a.sharding is not b.sharding:
         parts.append("the shardings do not match (reshard one with meshrt.sharding.reshard, or give out_sharding)")
     if not parts and a.memory_space is not b.memory_space:
         parts.append("the memories do not match (move one with meshrt.device_put(x, meshrt.memory.Space....))")
-    return " and ".join(parts) or None
+    return ", and ".join(parts) or None
 
 
 def tree_difference(

@@ -80,7 +80,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     Takes 2 log2(n) applications of `fn`, each on many elements at once. `reverse` gives the suffixes.
     """
     if not callable(fn):
-        raise errors.ArgumentTypeError(f"associative_scan needs a function to combine with but got {fn!r}")
+        raise errors.ArgumentTypeError(f"lax.associative_scan: fn must be callable, not {fn!r}")
     leaves, tree = tree_util.tree_flatten(elems)
     if not leaves:
         return elems

@@ -168,15 +168,14 @@ class JvpRule(MappableRule):
             raise errors.ArgumentTypeError(
                 f"{self._title} must produce primal and tangent outputs with equal container (pytree) "
                 "structures, but got "
-                f"{out_tree} and {t_tree} respectively"
+                f"{out_tree} and {t_tree} respectively."
             )
         if self.out_tree is None:
             self.out_tree, self.out_avals = out_tree, [leaf_aval(out, self._title) for out in outs]
         if out_tree != self.out_tree:
             raise errors.ArgumentTypeError(
                 f"{self._title} must produce primal outputs of the structure that {self.name} returns, "
-                f"{self.out_tree}, but got "
-                f"{out_tree}"
+                f"{self.out_tree}, but got {out_tree}"
             )
         for out, t, want in zip(outs, t_outs, self.out_avals):
             self._check(out, t, want)
@@ -202,10 +201,14 @@ class JvpRule(MappableRule):
         expected, t = got.to_tangent_aval(), leaf_aval(tangent, self._title)
         if type_mismatch(t, expected):
             raise errors.ArgumentTypeError(
-                f"{self._title} must produce primal and tangent outputs with corresponding shapes and "
-                "dtypes. Expected "
-                f"{expected.str_short()} (tangent type of {got.str_short()}) but got {t.str_short()}"
+                "Custom JVP rule must produce primal and tangent outputs with corresponding shapes and dtypes. "
+                f"Expected {_plain(expected)} (tangent type of {_plain(got)}) but got {_plain(t)}. The rule is "
+                f"{self!r}, of {self.name}"
             )
+
+
+def _plain(aval: ShapedArray) -> str:
+    return str(aval).lstrip("~")
 
 
 def _varying_as(tangent: Any, out: Any) -> Any:

@@ -79,20 +79,21 @@ def _stage(
 
     def flat(*leaves: Any) -> list[Any]:
         nonlocal out_tree
-        paths, out_tree = tree_util.tree_flatten_with_path(opened(fun(*tree_util.tree_unflatten(in_tree, leaves))))
-        for path, leaf in paths:
-            _require_array(leaf, path, name)
-        return [leaf for _, leaf in paths]
+        out = opened(fun(*tree_util.tree_unflatten(in_tree, leaves)))
+        values, out_tree = tree_util.tree_flatten(out)
+        for i, value in enumerate(values):
+            _require_array(value, out, i, name)
+        return values
 
     closed = hoist_consts(trace_to_jaxpr(flat, in_avals, name, trace=trace))
     return Staged(closed.jaxpr, closed.consts, out_tree)
 
 
-def _require_array(leaf: Any, path: Any, name: str) -> None:
+def _require_array(leaf: Any, tree: Any, i: int, name: str) -> None:
     try:
         aval_of(leaf)
     except errors.ArgumentTypeError:
-        where = tree_util.keystr(path)
+        where = tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])
         raise errors.ArgumentTypeError(
             f"{name} returned a value of type {type(leaf).__name__}{f' at {where}' if where else ''}, which is not an "
             "array; return arrays or scalars (in pytrees) only"

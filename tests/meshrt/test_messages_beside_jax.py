@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import re
+from typing import Any
 
 import jax
 import jax.numpy
@@ -98,6 +100,24 @@ REFUSALS = [
     (lambda j: j.vmap(lambda x: x, axis_size=3)(_rows(j)[0]),
      "  * the `axis_size` argument was 3;\n  * one axis had size 2"),
     (lambda j: j.pmap(lambda x: x)({}), "pmap requires at least one argument with a mapped axis."),
+    # control flow
+    (lambda j: j.lax.fori_loop(0, 1, 42, 0), "lax.fori_loop"),
+    (lambda j: j.lax.scan(42, 0, np.ones(1)), "lax.scan"),
+    (lambda j: j.lax.switch(0, [42]), "lax.switch:"),
+    (lambda j: j.lax.switch("foo", [_double] * 2, 1.0), "Index type must be an integer, got foo."),
+    (lambda j: j.lax.switch((1, 1), [_double] * 2, 1.0), "Branch index must be scalar, got (1, 1) of shape (2,)."),
+    (lambda j: j.lax.switch(0, [], 1.0), "Empty branch sequence"),
+    (lambda j: j.lax.cond(None, _double, _double, 1.0), "cond predicate is None"),
+    (lambda j: j.lax.cond(_double, _double, _double, 1.0), "Pred type must be either boolean or number, got <function"),
+    (lambda j: j.lax.while_loop(lambda c: c, lambda c: c, F32(0)),
+     "cond_fun must return a boolean scalar, but got output type(s) [ShapedArray(float32[])]."),
+    (lambda j: j.lax.while_loop(lambda c: True, lambda c: (c, c), 0.0), "they differ:\n\nThe input carry c is a "),
+    (lambda j: j.lax.fori_loop(0, 1, lambda i, x: {"T": x["t"]}, {"t": 1.0}), "with pytree metadata ('T',)"),
+    (lambda j: j.lax.scan(lambda c, x: ((0,), x), (0, 0), np.ones(1)), "The input carry c is a tuple of length 2 but"),
+    (lambda j: j.lax.scan(lambda c, x: (c + F32(1), x), np.int32(0), np.ones(1)),
+     "The input carry c has type int32[] but the corresponding output carry component has type float32[], so the"),
+    (lambda j: j.lax.scan(lambda c, x: (c, x), 0, np.ones(1), unroll=-1), "`unroll` must be"),
+    (lambda j: j.jit(lambda n: j.lax.fori_loop(0, n, lambda i, c: c, 0, unroll=3))(3), "Can only use `unroll`"),
     # arrays
     (lambda j: j.numpy.zeros(3) + j.numpy.zeros(4), "add got incompatible shapes for broadcasting: (3,), (4,)."),
     (lambda j: j.numpy.dot(np.zeros(3), np.zeros(4)), "dimensions to have the same shape, got (3,) and (4,)."),
@@ -176,9 +196,29 @@ def test_the_names_of_what_jit_and_vmap_return():
         assert re.match("Vectorized version of test_an_array", mapped.__doc__)
 
 
+@dataclasses.dataclass
+class _Pair:
+    """A container whose two flattenings have different metadata."""
+
+    x: Any
+    y: Any
+
+
+for _library in (jax, meshrt):
+    _library.tree_util.register_pytree_with_keys(
+        _Pair,
+        lambda p: ((("x", p.x), ("y", p.y)), "with keys"),
+        lambda _, parts: _Pair(*parts),
+        lambda p: ((p.x, p.y), "without keys"),
+    )
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        lambda j: j.lax.while_loop(lambda p: p.x > 0.0, lambda p: _Pair(0.0, 0.0), _Pair(1.0, 1.0)).x,
+        lambda j: j.grad(lambda x: j.lax.fori_loop(x, x + 2.0, lambda i, c: c * 3.0, x))(1.0),
+        lambda j: j.lax.scan(lambda c, x: (c * x, c), F32(2), np.ones(3, F32), _split_transpose=True),
         lambda j: j.vmap(lambda f, x: f(x), (None, 0))(j.numpy.sin, np.arange(3.0, dtype=F32)),
         lambda j: j.vmap(lambda s, x: x * len(s), (None, 0))("abc", np.arange(3, dtype=F32)),
         lambda j: j.jit(lambda x: __import__("copy").deepcopy(x) + 1)(F32(2)),

@@ -13,17 +13,25 @@ CASES = {
     "carry type": (
         lambda: lax.scan(lambda c, x: ({"a": c["a"], "b": jnp.sum(c["b"])}, x), {"a": 1.0, "b": ONES}, ONES),
         TypeError,
-        ["scan body function carry input", "  c['b']: float32[3] in, float32[] out, so the shapes do not match"],
+        [
+            "scan body function carry input",
+            "component c['b'] has type float32[3] but",
+            "has type float32[], so the shapes",
+        ],
     ),
     "carry dtype": (
         lambda: lax.scan(lambda c, x: (c.astype(jnp.bfloat16), x), ONES, ONES),
         TypeError,
-        ["  c: float32[3] in, bfloat16[3] out, so the dtypes do not match", "astype"],
+        ["carry c has type float32[3] but", "has type bfloat16[3], so the dtypes do not match", "astype"],
     ),
     "carry structure": (
         lambda: lax.scan(lambda c, x: ({"a": c["a"]}, x), {"a": 1.0, "b": ONES}, ONES),
         TypeError,
-        ["same pytree structure", "  c: a dict with the keys 'a', 'b' in, a dict with the key 'a' out"],
+        [
+            "same pytree structure",
+            "carry c is a <class 'dict'> with 2 children but",
+            "is a <class 'dict'> with 1 child",
+        ],
     ),
     "no pair": (lambda: lax.scan(lambda c, x: c, 1.0, ONES), TypeError, ["scan body output must be a pair"]),
     "sizes": (
@@ -64,14 +72,9 @@ CASES = {
     "unroll": (
         lambda: lax.scan(lambda c, x: (c, x), 1.0, ONES, unroll=-1),
         ValueError,
-        ["unroll must be a whole number"],
+        ["`unroll` must be a whole number"],
     ),
-    "split": (
-        lambda: lax.scan(lambda c, x: (c, x), 1.0, ONES, _split_transpose=True),
-        NotImplementedError,
-        ["_split_transpose"],
-    ),
-    "not a function": (lambda: lax.scan(3, 1.0, ONES), TypeError, ["the body of scan must be a function"]),
+    "not a function": (lambda: lax.scan(3, 1.0, ONES), TypeError, ["lax.scan: f must be callable"]),
     "no array": (lambda: lax.scan(lambda c, x: (c, "y"), 1.0, ONES), TypeError, ["type str at [1]"]),
     "while condition": (
         lambda: lax.while_loop(lambda c: c, lambda c: c + 1, 1),
@@ -86,27 +89,32 @@ CASES = {
     "while carry": (
         lambda: lax.while_loop(lambda c: c < 3, lambda c: (c, 1), 1),
         TypeError,
-        ["while_loop body function carry", "same pytree structure", "  c: ~int32[] in, a tuple of 2 children out"],
+        [
+            "while_loop body function carry",
+            "same pytree structure",
+            "carry c is a leaf of type int32[] but",
+            "is a <class 'tuple'>",
+        ],
     ),
     "fori carry": (
         lambda: lax.fori_loop(0, 3, lambda i, c: jnp.stack([c, c]), ONES),
         TypeError,
-        ["fori_loop body function carry", "  c: float32[3] in, float32[2,3] out"],
+        ["fori_loop body function carry", "carry c has type float32[3] but", "has type float32[2,3]"],
     ),
     "fori carry path": (
         lambda: lax.fori_loop(0, 3, lambda i, state: {"w": state["w"].astype(np.int32)}, {"w": ONES}),
         TypeError,
-        ["  state['w']: float32[3] in, int32[3] out, so the dtypes do not match", "astype"],
+        ["component state['w'] has type float32[3] but", "int32[3], so the dtypes do not match", "astype"],
     ),
     "fori carry path, traced bounds": (
         lambda: lax.fori_loop(0, jnp.int32(3), lambda i, state: {"w": state["w"][:2]}, {"w": ONES}),
         TypeError,
-        ["  state['w']: float32[3] in, float32[2] out, so the shapes do not match"],
+        ["component state['w'] has type float32[3] but", "float32[2], so the shapes"],
     ),
     "fori carry structure": (
         lambda: lax.fori_loop(0, 3, lambda i, state: {"v": state["w"]}, {"w": ONES}),
         TypeError,
-        ["same pytree structure", "  state: a dict with the key 'w' in, a dict with the key 'v' out"],
+        ["same pytree structure", "carry state is a <class 'dict'> with pytree metadata ('w',)", "metadata ('v',)"],
     ),
     "fori bounds": (
         lambda: lax.fori_loop(0, ONES, lambda i, c: c, 1.0),
@@ -129,7 +137,7 @@ CASES = {
         TypeError,
         [
             "cond branch outputs must have the same pytree structure",
-            "the result: a dict with the key 'a' from false_fun",
+            "the result: a <class 'dict'> with 1 child from false_fun",
         ],
     ),
     "branch types": (
@@ -138,7 +146,7 @@ CASES = {
         ["cond branches must have equal output types", "at ['a']", "float32[]", "float32[3]"],
     ),
     "index type": (lambda: lax.switch(1.0, [lambda x: x] * 2, 1.0), TypeError, ["Index type must be an integer"]),
-    "no branches": (lambda: lax.switch(1, [], 1.0), ValueError, ["empty sequence of branches"]),
+    "no branches": (lambda: lax.switch(1, [], 1.0), ValueError, ["Empty branch sequence"]),
     "operands twice": (
         lambda: lax.cond(True, lambda x: x, lambda x: x, 1, operand=2),
         TypeError,

@@ -261,7 +261,7 @@ REFUSED = {
     "jvp shape": (
         lambda: _jvp_with(lambda p, t: (p[0] * p[1], mnp.ones(3))),
         TypeError,
-        "Expected f32[] (tangent type of f32[]) but got f32[3]",
+        "Expected float32[] (tangent type of float32[]) but got float32[3]",
     ),
     "jvp result": (
         lambda: _jvp_with(lambda p, t: (mnp.ones(3), mnp.ones(3))),
