@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from meshrt import errors, lax
 from meshrt.core.types import aval_of
 from meshrt.jit import jit
 from meshrt.numpy.operands import operand
+from meshrt.primitives.householder import geqp3, geqrf
 from meshrt.scipy.operands import separate
 
 __all__ = [
-    "cho_factor", "cho_solve", "cholesky", "det", "eigh", "inv", "lu", "lu_factor", "lu_solve", "polar", "qr", "solve",
-    "solve_triangular", "svd",
+    "cho_factor", "cho_solve", "cholesky", "det", "eigh", "inv", "lu", "lu_factor", "lu_solve", "polar", "qr",
+    "qr_multiply", "solve", "solve_triangular", "svd",
 ]  # fmt: skip
 
 
@@ -28,6 +30,10 @@ def _matrix(name: str, a: Any) -> Any:
 
 def _adjoint(x: Any) -> Any:
     return jnp.conj(jnp.swapaxes(x, -1, -2))
+
+
+def _product(x: Any, y: Any) -> Any:
+    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
 
 
 @jit(static_argnames="lower")
@@ -272,23 +278,48 @@ def solve_triangular(
     return _solve_triangular(a, b, trans, lower, unit_diagonal)
 
 
-@jit(static_argnames="side")
-def _polar(a: Any, side: str) -> tuple[Any, Any]:
+def _polar_by_values(a: Any, side: str) -> tuple[Any, Any]:
     u, s, vh = lax.linalg.svd(a, full_matrices=False)
-    unitary = u @ vh
     values = s[..., None, :].astype(a.dtype)
-    return unitary, (_adjoint(vh) * values) @ vh if side == "right" else (u * values) @ _adjoint(u)
+    return _product(u, vh), _product(_adjoint(vh) * values, vh) if side == "right" else _product(
+        u * values, _adjoint(u)
+    )
+
+
+def _polar_by_iteration(a: Any, side: str, eps: float | None) -> tuple[Any, Any]:
+    rows, columns = a.shape[-2:]
+    if (rows < columns) != (side == "left"):
+        raise errors.UnsupportedError(
+            "method='qdwh' only supports mxn matrices where m < n where side='left' and m >= n where side='right', got "
+            f"{a.shape} with side={side!r}; use method='svd'"
+        )
+    one = functools.partial(lax.linalg.qdwh, eps=eps)
+    found = jnp.vectorize(lambda x: one(x)[:2], signature="(m,n)->(m,n),(n,n)")
+    if side == "right":
+        return found(a)
+    unitary, positive = found(_adjoint(a))
+    return _adjoint(unitary), _adjoint(positive)
+
+
+@jit(static_argnames=("side", "method", "eps"))
+def _polar(a: Any, side: str, method: str, eps: float | None) -> tuple[Any, Any]:
+    return _polar_by_values(a, side) if method == "svd" else _polar_by_iteration(a, side, eps)
 
 
 def polar(
-    a: Any, side: str = "right", *, method: str = "svd", eps: float | None = None, max_iterations: int | None = None
+    a: Any, side: str = "right", *, method: str = "qdwh", eps: float | None = None, max_iterations: int | None = None
 ) -> tuple[Any, Any]:
     """(u, p) with a = u p (side "right") or p u ("left"): u with orthonormal columns or rows, p positive semidefinite.
 
-    By the singular value decomposition, whatever `method` says.
+    Args:
+      method: "qdwh" iterates, for matrices of full rank with at least as many rows as columns (on the side "left", with
+        more columns than rows); "svd" computes singular values.
+      eps: how exact the iteration has to be.
+      max_iterations: has no effect; the iteration ends by itself.
 
     Raises:
       ArgumentValueError: another `side` or `method`; fewer than two dimensions.
+      UnsupportedError: a shape that the method does not take.
     """
     if aval_of(operand("polar", a)).ndim < 2:
         raise errors.ArgumentValueError("The input `a` must be at least a 2-D array.")
@@ -296,4 +327,63 @@ def polar(
         raise errors.ArgumentValueError(f"The argument `side` must be either 'right' or 'left', got {side!r}")
     if method not in ("svd", "qdwh"):
         raise errors.ArgumentValueError(f"Unknown polar decomposition method {method!r}; there are 'svd' and 'qdwh'")
-    return _polar(_matrix("polar", a), side)
+    return _polar(_matrix("polar", a), side, method, eps)
+
+
+@jit(static_argnames=("mode", "pivoting", "conjugate"))
+def _qr_multiply(a: Any, c: Any, mode: str, pivoting: bool, conjugate: bool) -> tuple[Any, ...]:
+    rows, columns = a.shape[-2:]
+    k = min(rows, columns)
+    order: list[Any] = []
+    if pivoting:
+        packed, places, taus = geqp3(a, jnp.zeros((*a.shape[:-2], columns), np.int32))
+        order = [places - 1]  # LAPACK counts from 1
+    else:
+        packed, taus = geqrf(a)
+    if mode == "left":  # of all columns of q, which the kernel multiplies by, the first k count
+        c = jnp.pad(c, [(0, 0)] * (c.ndim - 2) + [(0, rows - k), (0, 0)])
+    # conj(q) c is the transpose of c^T q^H.
+    c = jnp.swapaxes(c, -1, -2) if conjugate else c
+    out = lax.linalg.ormqr(packed, taus, c, left=(mode == "left") != conjugate, transpose=conjugate)
+    out = jnp.swapaxes(out, -1, -2) if conjugate else out
+    return out[..., :k] if mode == "right" else out, jnp.triu(packed[..., :k, :]), *order
+
+
+def qr_multiply(
+    a: Any,
+    c: Any,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+) -> tuple[Any, ...]:
+    """(c q, r), or (q c, r) with mode "left", where a = q r; q is never formed.
+
+    Args:
+      a: [..., m, n].
+      c: [..., p, m], with mode "left" [..., min(m, n), p], or a vector.
+      pivoting: exchange columns of a, and return their order last.
+      conjugate: take the conjugate of q.
+
+    Raises:
+      ArgumentValueError: shapes that do not fit each other; another `mode`.
+    """
+    a, c = separate("qr_multiply", a, c)
+    if mode not in ("right", "left"):
+        raise errors.ArgumentValueError(f"mode must be 'right' or 'left', got {mode!r}")
+    is_vector = c.ndim == 1
+    if is_vector:
+        c = c[:, None] if mode == "left" else c[None, :]
+    rows, k = a.shape[-2], min(a.shape[-2:])
+    has, needs = (c.shape[-2], k) if mode == "left" else (c.shape[-1], rows)
+    if has != needs:
+        what = "Q @ c" if mode == "left" else "c @ Q"
+        raise errors.ArgumentValueError(
+            f"Array shapes are not compatible for {what} operation: a has shape {a.shape}, so Q is of shape "
+            f"{(rows, k)}, but c has {has} {'rows' if mode == 'left' else 'columns'} (expected {needs})."
+        )
+    batch = jnp.broadcast_shapes(a.shape[:-2], c.shape[:-2])
+    a, c = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, c))
+    out, *others = _qr_multiply(a, c, mode, pivoting, conjugate)
+    return (out.ravel() if is_vector else out, *others)
