@@ -10,7 +10,10 @@ from types import ModuleType
 
 from meshrt import errors as _errors
 
-__all__ = ["integrate", "linalg", "special", "stats"]
+__all__ = [
+    "cluster", "fft", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal", "sparse", "spatial",
+    "special", "stats",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> ModuleType:

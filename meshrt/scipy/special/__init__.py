@@ -4,12 +4,27 @@ All are elementwise, take arrays and scalars, and give floating arrays: float32 
 """
 
 from meshrt.numpy.names import missing as _missing
-from meshrt.scipy.special import bessel, gammas, information, normal
+from meshrt.scipy.special import (
+    bessel,
+    error_functions,
+    exponential_integrals,
+    gammas,
+    hypergeometric,
+    information,
+    integrals,
+    normal,
+)
 from meshrt.scipy.special.bessel import *  # noqa: F403
+from meshrt.scipy.special.error_functions import *  # noqa: F403
+from meshrt.scipy.special.exponential_integrals import *  # noqa: F403
 from meshrt.scipy.special.gammas import *  # noqa: F403
+from meshrt.scipy.special.hypergeometric import *  # noqa: F403
 from meshrt.scipy.special.information import *  # noqa: F403
+from meshrt.scipy.special.integrals import *  # noqa: F403
 from meshrt.scipy.special.normal import *  # noqa: F403
 
-_FAMILIES = (bessel, gammas, information, normal)
+_FAMILIES = (
+    bessel, error_functions, exponential_integrals, gammas, hypergeometric, information, integrals, normal,
+)  # fmt: skip
 __all__ = sorted(name for family in _FAMILIES for name in family.__all__)  # noqa: PLE0605
 __getattr__ = _missing(__name__, __all__)

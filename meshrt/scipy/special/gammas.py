@@ -134,11 +134,11 @@ def _stirling(x: Any) -> Any:
     inverse = 1 / x
     square, total = inverse * inverse, 0.0
     for k in range(8, 0, -1):
-        total = total * square + float(_bernoulli_number(2 * k) / (2 * k * (2 * k - 1)))
+        total = total * square + float(bernoulli_number(2 * k) / (2 * k * (2 * k - 1)))
     return total * inverse
 
 
-def _bernoulli_number(n: int) -> Fraction:
+def bernoulli_number(n: int) -> Fraction:
     """B_n, exactly, by the triangle of Akiyama and Tanigawa; B_1 is -1/2."""
     if n == 1:
         return Fraction(-1, 2)
@@ -231,7 +231,7 @@ def _zeta_order_slope(x: Any, q: Any) -> Any:
     # B_2k / (2k)! x (x + 1) ... (x + 2k - 2) edge^(-x - 2k + 1)
     product, slope, scale = x, jnp.ones_like(x), power / edge
     for k in range(1, corrections + 1):
-        factor = float(_bernoulli_number(2 * k) / math.factorial(2 * k))
+        factor = float(bernoulli_number(2 * k) / math.factorial(2 * k))
         total = total + factor * scale * (slope - product * logarithm)
         for m in (2 * k - 1, 2 * k):
             product, slope = product * (x + m), slope * (x + m) + product
@@ -315,4 +315,4 @@ def bernoulli(n: int) -> Any:
     n = operator.index(n)
     if n < 0:
         raise errors.ArgumentValueError(f"bernoulli: n must be a non-negative integer, got {n}")
-    return jnp.asarray([float(_bernoulli_number(k)) for k in range(n + 1)])
+    return jnp.asarray([float(bernoulli_number(k)) for k in range(n + 1)])

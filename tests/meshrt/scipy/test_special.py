@@ -10,6 +10,7 @@ import meshrt
 import meshrt.numpy as jnp
 import meshrt.scipy.special as ours
 from meshrt import errors
+from tests.meshrt.beside import assert_alike
 
 # Of every function: the ranges of its arguments, and values to be tried beside (borders, poles).
 REAL, POSITIVE, UNIT = (-6, 6), (0.2, 8), (0.05, 0.95)
@@ -26,9 +27,15 @@ ROWS = {
     "ndtri": ([(0, 1)], [1e-12, 1e-5, 0.075, 0.5, 1]), "log_ndtr": ([(-40, 10)], [-np.inf, np.inf, -20, 5]),
     "i0": ([REAL], [0]), "i0e": ([REAL], [100, 0]), "i1": ([REAL], [0]), "i1e": ([REAL], [100, 0]),
     "betainc": ([POSITIVE, POSITIVE, UNIT], []),
+    "dawsn": ([REAL], [0, 1e-10, 12, 1e5, -np.inf, np.nan]), "erfcx": ([REAL], [0, 26, 1e6, -np.inf, np.inf, np.nan]),
+    "exp1": ([POSITIVE], [0, 2, 60, np.inf, -1, np.nan]), "expi": ([REAL], [0, 17, 39, 41, np.inf, -np.inf, np.nan]),
+    "spence": ([POSITIVE], [0, 0.5, 1, 2, 1e9, -1, np.nan]), "owens_t": ([REAL, REAL], []),
+    "hyp1f1": ([REAL, POSITIVE, (-30, 30)], []), "hyp2f1": ([REAL, REAL, POSITIVE, (-4, 0.95)], []),
 }  # fmt: skip
 # Not differentiable in all arguments, or with derivatives of JAX's that are NaN or inexact.
-VALUES_ONLY = {"betainc", "betaln", "beta"}
+VALUES_ONLY = {"betainc", "betaln", "beta", "spence"}
+# Loops, which JAX takes long to compile: their derivatives are judged by differences below.
+BY_SCIPY_ONLY = {"hyp1f1", "hyp2f1"}
 
 
 def drawn(name, dtype, count=40):
@@ -48,7 +55,84 @@ def test_values_are_those_of_scipy(name):
     np.testing.assert_allclose(got, wanted, 1e-6 if near else 2e-11, 1e-300)
 
 
-@pytest.mark.parametrize("name", ROWS)
+PAIRS = {"sici": [0, 4, 5, 1e9, np.inf, np.nan], "fresnel": [0, 1.6, 50, np.inf, -np.inf, np.nan]}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_of_integrals(name):
+    x = np.concatenate([np.linspace(-9, 9, 40), PAIRS[name]])
+    with meshrt.enable_x64(True):
+        for got, wanted in zip(getattr(ours, name)(x), getattr(scipy.special, name)(x), strict=True):
+            np.testing.assert_allclose(np.asarray(got), wanted, 1e-11, 1e-300)
+        slopes = meshrt.jvp(getattr(ours, name), (x[:40],), (np.ones(40),))[1]
+    angle, below = (x[:40], x[:40]) if name == "sici" else (np.pi / 2 * x[:40] ** 2, 1)
+    np.testing.assert_allclose(np.asarray(slopes[0]), np.sin(angle) / below, 1e-10, 1e-13)
+    np.testing.assert_allclose(np.asarray(slopes[1]), np.cos(angle) / below, 1e-10, 1e-13)
+
+
+def test_faddeevas_function():
+    rng = np.random.default_rng(0)
+    z = np.concatenate([4 * rng.normal(size=200) + 4j * rng.normal(size=200), [0, 1e6 + 1e5j, 30, 7j, 5 + 5j, 3 - 0j]])
+    with meshrt.enable_x64(True):
+        np.testing.assert_allclose(np.asarray(ours.wofz(z)), scipy.special.wofz(z), 1e-12)
+        np.testing.assert_allclose(np.asarray(ours.erfcx(z)), scipy.special.erfcx(z), 1e-12)
+        slope = meshrt.jvp(ours.wofz, (z[:200],), (np.ones(200) + 0j,))[1]
+        wanted = 2j / np.sqrt(np.pi) - 2 * z[:200] * scipy.special.wofz(z[:200])
+        np.testing.assert_allclose(np.asarray(slope), wanted, 1e-11)
+    assert ours.wofz(np.float32(1)).dtype == np.complex64
+
+
+def test_exponential_integrals_of_any_order():
+    n, x = np.meshgrid(np.arange(-1, 30), [0, 1e-8, 0.3, 2, 2.1, 9, 50, -1, np.inf])
+    with meshrt.enable_x64(True):
+        np.testing.assert_allclose(np.asarray(ours.expn(n, x)), scipy.special.expn(n, x), 1e-12)
+        slope = meshrt.vmap(meshrt.vmap(meshrt.grad(ours.expn, argnums=1)))(n[1:7, 2:] * 1.0, x[1:7, 2:])
+    np.testing.assert_allclose(np.asarray(slope), -scipy.special.expn(n[1:7, 2:] - 1, x[1:7, 2:]), 1e-11)
+
+
+def test_bessel_functions_of_all_orders():
+    z = np.array([[0.0, 1e-3, 0.5], [2.404825557695773, 7.0, -3.0]])
+    with meshrt.enable_x64(True):
+        got, slope = meshrt.jvp(lambda z: ours.bessel_jn(z, v=5), (z,), (np.ones_like(z),))
+        orders = np.arange(6)[:, None, None]
+        np.testing.assert_allclose(np.asarray(got), scipy.special.jn(orders, z), 1e-11, 1e-15)
+        np.testing.assert_allclose(np.asarray(slope), scipy.special.jvp(orders, z), 1e-11, 1e-15)
+    single = ours.bessel_jn(z.astype(np.float32), v=5, n_iter=100)
+    np.testing.assert_allclose(np.asarray(single), scipy.special.jn(orders, z), 2e-5, 1e-6)
+
+
+def test_spherical_harmonics():
+    n, m = (np.array(x) for x in zip(*[(n, m) for n in range(5) for m in range(-n, n + 1)], strict=True))
+    theta, phi = np.linspace(0, np.pi, len(n)), np.linspace(-3, 6, len(n))
+    with meshrt.enable_x64(True):
+        got = ours.sph_harm_y(n, m, theta, phi)
+        np.testing.assert_allclose(np.asarray(got), scipy.special.sph_harm_y(n, m, theta, phi), 1e-12, 1e-14)
+        traced = meshrt.jit(lambda *a: ours.sph_harm_y(*a, n_max=4))(n, m, theta, phi)
+        np.testing.assert_allclose(np.asarray(traced), np.asarray(got), 1e-12)
+        slope = meshrt.grad(lambda t: ours.sph_harm_y(3, 2, t, 0.3).real[0])(0.7)
+        step = [scipy.special.sph_harm_y(3, 2, 0.7 + s, 0.3).real for s in (1e-6, -1e-6)]
+        np.testing.assert_allclose(float(slope), (step[0] - step[1]) / 2e-6, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s, lib: s.spence(lib.numpy.arange(3)), lambda s, lib: s.exp1(lib.numpy.ones(2) * 1j),
+        lambda s, lib: s.expi(lib.numpy.ones(2) * 1j), lambda s, lib: s.sici(lib.numpy.ones(2) * 1j),
+        lambda s, lib: s.fresnel(lib.numpy.ones(2) * 1j), lambda s, lib: s.dawsn(lib.numpy.ones(2) * 1j),
+        lambda s, lib: s.hyp1f1(1, 2, 1j),
+        lambda s, lib: s.erfcx(np.arange(3)), lambda s, lib: s.wofz(np.arange(3)),
+        lambda s, lib: s.sph_harm_y(np.array([1, 2]), np.array([0, -1]), np.float32(0.3), np.float32([0.1, 2])),
+        lambda s, lib: s.sph_harm_y(np.array([1]), np.array([0]), np.ones(1), np.ones(1), diff_n=1),
+        lambda s, lib: lib.jit(s.sph_harm_y)(np.array([1]), np.array([0]), np.ones(1), np.ones(1)),
+        lambda s, lib: s.dawsn(lib.numpy.ones(2, "bfloat16")),
+    ],
+)  # fmt: skip
+def test_arguments_are_jaxs(call):
+    assert_alike(lambda lib: call(lib.scipy.special, lib), 1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in ROWS if n not in BY_SCIPY_ONLY])
 def test_types_and_derivatives_are_those_of_jax(name):
     args = [a[:12] for a in drawn(name, np.float32)]
     where = tuple(range(len(args))) if name not in VALUES_ONLY else ()
@@ -75,15 +159,35 @@ def test_integers_give_single_precision():
     assert ours.gammaln(3).dtype == ours.xlogy(2, 3).dtype == np.float32
 
 
-def test_derivatives_of_beta_are_finite_differences():
+def test_derivatives_are_finite_differences():
     a, b = np.array([0.4, 2.5, -1.5, 3.0]), np.array([0.7, 12.0, 1.2, 30.0])
     with meshrt.enable_x64(True):
-        for f in (ours.betaln, ours.beta):
-            for i, slope in enumerate(meshrt.grad(lambda *x, f=f: f(*x).sum(), argnums=(0, 1))(a, b)):
+        cases = (ours.betaln, ours.beta, lambda a, b: ours.hyp1f1(a, b, -2.5 * b),
+                 lambda a, b: ours.hyp2f1(a, b, 1.7, 0.02 * b - 0.1 * a))  # fmt: skip
+        for f in cases:
+            f = meshrt.jit(f)
+            for i, slope in enumerate(meshrt.jit(meshrt.grad(lambda *x, f=f: f(*x).sum(), argnums=(0, 1)))(a, b)):
                 h = 1e-6
                 up, down = ([a + s * h * (i == 0), b + s * h * (i == 1)] for s in (1, -1))
                 numeric = (np.asarray(f(*up)) - np.asarray(f(*down))) / (2 * h)
-                np.testing.assert_allclose(np.asarray(slope), numeric, 1e-6)
+                np.testing.assert_allclose(np.asarray(slope), numeric, 2e-6, 1e-8 * np.abs(numeric).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("hyp1f1", ([0, 1, 2, -3, 0.5, 0.5, 1.5, np.nan, 2], [2, 1, 0, -4, 3, 3, 3, 1, 1],
+                    [1, 2, 3, 4, 150, -800, 400, 0, 0])),
+        ("hyp2f1", ([0, 1, -2, 1, 1, 0.3, 0.5, 2, 1, 0.2], [1, 2, 5, 2, 0.5, 1.25, 0.25, 3, 1, 0.1],
+                    [2, -2, 3, 2, 3, 2.5, 1.0, 3, 2, 1.05], [0.5, 0.1, 3, 0.3, 1, 0.99, -30, -0.5, 1, 0.97])),
+        ("owens_t", ([0, np.inf, 1, 1, -2, np.nan, 6, 0.1], [3, 1, np.inf, -np.inf, 0, 1, 1e-3, 40])),
+    ],
+)  # fmt: skip
+def test_functions_of_several_arguments_at_edges(name, arguments):
+    arguments = [np.array(a, float) for a in arguments]
+    with meshrt.enable_x64(True), np.errstate(all="ignore"):
+        got, wanted = getattr(ours, name)(*arguments), getattr(scipy.special, name)(*arguments)
+    np.testing.assert_allclose(np.asarray(got), wanted, 1e-11, 1e-300)
 
 
 @pytest.mark.parametrize("name", ["gamma", "loggamma"])

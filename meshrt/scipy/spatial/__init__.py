@@ -1,0 +1,5 @@
+"""Geometry: `transform`."""
+
+from meshrt.scipy.spatial import transform
+
+__all__ = ["transform"]
