@@ -288,7 +288,13 @@ def _trend_remover(plan: _Plan) -> Callable[[Any], Any]:
         return functools.partial(without_trend, type=trend, axis=-1)
     if not callable(trend):
         raise errors.ArgumentValueError(f"Unsupported detrend type: {trend}")
-    return lambda segments: jnp.moveaxis(trend(jnp.moveaxis(segments, -1, axis)), axis, -1)
+
+    def removed(segments: Any) -> Any:
+        if axis == segments.ndim - 2:
+            return trend(segments)
+        return jnp.moveaxis(trend(jnp.moveaxis(segments, -1, axis)), axis, -1)
+
+    return removed
 
 
 def _scale(plan: _Plan, window: Any, fs: Any) -> Any:

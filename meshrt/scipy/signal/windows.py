@@ -22,7 +22,7 @@ def named_window(window: Any, length: int) -> np.ndarray[Any, Any]:
     if window == "hann":
         return np.ones(1) if length == 1 else np.sin(np.pi * np.arange(length) / length) ** 2
     try:
-        from scipy.signal import get_window  # scipy is needed here only
+        from scipy.signal import get_window  # an optional wheel
     except ImportError as e:
         raise ImportError(f"scipy must be available to use window={window!r}; pass the window's values") from e
     return np.asarray(get_window(window, length))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import meshrt.numpy as jnp
-from meshrt import errors, random
+from meshrt import dtypes, errors, random
 from meshrt.jit import jit
 from meshrt.numpy.names import missing as _missing
 from meshrt.scipy.operands import separate
@@ -351,7 +351,8 @@ def _as_euler(quat: Any, axes: tuple[int, ...], turning: bool) -> Any:
     else:
         a, b, c, d = q[3] - q[j], q[i] + sign * q[k], q[j] + q[3], sign * q[k] - q[i]
     middle = 2 * jnp.arctan2(jnp.hypot(c, d), jnp.hypot(a, b))
-    at_zero, at_pi = jnp.abs(middle) <= 1e-7, jnp.abs(middle - np.pi) <= 1e-7
+    least = max(1e-7, 8 * float(dtypes.finfo(quat.dtype).eps))
+    at_zero, at_pi = jnp.abs(middle) <= least, jnp.abs(middle - np.pi) <= least
     locked = at_zero | at_pi
     total, apart = jnp.arctan2(b, a), jnp.arctan2(d, c)
     # Where only the sum or the difference of two angles is known, the one that turns last keeps nothing.

@@ -27,11 +27,12 @@ def test_solutions_and_gradients_are_jaxs():
         def total(start, times, *args):
             return sum(x.sum() for x in of(lib)(pendulum, list(start), times, *args, rtol=1e-5, atol=1e-5))
 
+        args = np.float32(0.25), np.float32(9.8)
         start, times = (lib.numpy.float32(3.0), lib.numpy.float32(0)), lib.numpy.asarray(TIMES)
         rotating = of(lib)(lambda y, t: 1j * y, lib.numpy.array([1 + 0j]), times)
         return [
-            total(start, times, 0.25, 9.8),
-            lib.grad(total, argnums=(0, 1, 2, 3))(start, times, 0.25, 9.8),
+            total(start, times, *args),
+            lib.grad(total, argnums=(0, 1, 2, 3))(start, times, *args),
             rotating,
         ]
 

@@ -3,7 +3,7 @@
 import jax.scipy.fft
 import jax.scipy.interpolate
 import jax.scipy.ndimage
-import jax.scipy.signal
+import jax.scipy.signal  # noqa: F401
 import numpy as np
 import pytest
 import scipy.fft

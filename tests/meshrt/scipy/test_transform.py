@@ -1,6 +1,6 @@
 """Rotations, beside JAX's."""
 
-import jax.scipy.spatial.transform
+import jax.scipy.spatial.transform  # noqa: F401
 import numpy as np
 import pytest
 
