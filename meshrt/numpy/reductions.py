@@ -318,6 +318,8 @@ def std(
     """The square root of :func:`var`."""
     unsupported_argument("std", "out", out)
     where = boolean_mask("std", where)
+    if dtype is not None and not dtypes.issubdtype(dtypes.check_user_dtype(dtype, "std"), np.inexact):
+        raise errors.ArgumentValueError(f"dtype argument to jnp.std must be inexact; got {dtype}")
     variance = _variance(a, axis, dtype, _correction(ddof, correction), keepdims, where, mean)
     return el.sqrt_p.bind(variance)
 
@@ -338,7 +340,9 @@ def _variance(a: Any, axis: Any, dtype: Any, correction: float, keepdims: bool, 
     else:
         work = result = dtypes.check_user_dtype(dtype, "var")
         if x.dtype.kind == "c" and result.kind != "c":
-            raise errors.UnsupportedError("var of complex values cannot be given a real dtype; take abs first")
+            raise errors.ArgumentValueError(
+                f"var of {x.dtype} values cannot be given the real dtype {result}; take abs first"
+            )
     work = computation_dtype(work)
     x = el.convert_element_type(x, work)
     if center is None:
@@ -355,9 +359,13 @@ def _variance(a: Any, axis: Any, dtype: Any, correction: float, keepdims: bool, 
     if where is None:
         divisor = count - np.asarray(correction, apart.dtype)[()]
         out = el.convert_element_type(el.div_p.bind(total, divisor), result)
+        if result.kind not in "fcV":  # of whole numbers, which have no NaN: as beside the scalar NaN
+            return el.convert_element_type(out, dtypes.default_float_dtype(), True)
         return out if divisor > 0 else full(out.shape, np.nan, result)
     divisor = el.sub(count, correction)
     out = el.convert_element_type(el.div_p.bind(total, divisor), result)
+    if result.kind not in "fcV":
+        return out
     return choose(el.gt_p.bind(divisor, np.zeros((), divisor.dtype)[()]), out, np.asarray(np.nan, result)[()])
 
 

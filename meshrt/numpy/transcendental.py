@@ -47,24 +47,36 @@ def _by_parts(scale: Callable[[Any], Any], x: Any) -> Any:
 def logaddexp(x: Any, y: Any, /) -> Any:
     """log(exp(x) + exp(y)) without overflow, elementwise."""
     x, y = promote_inexact("logaddexp", x, y)
-    real_only("logaddexp", aval_of(x).dtype)
     return _natural(x, y)
 
 
 def logaddexp2(x: Any, y: Any, /) -> Any:
     """log2(2**x + 2**y) without overflow, elementwise."""
     x, y = promote_inexact("logaddexp2", x, y)
-    real_only("logaddexp2", aval_of(x).dtype)
     return _binary(x, y)
 
 
 def _sum_of_powers(x: Any, y: Any, exponential: Primitive, scale: float) -> Any:
     """The larger operand plus log(1 + base ** -difference); infinities of one sign have no difference."""
     top = el.max_p.bind(x, y)
+    if aval_of(x).dtype.kind == "c":
+        return _complex_sum_of_powers(x, y, top, exponential, scale)
     apart = el.sub_p.bind(x, y)
     near = el.log1p_p.bind(exponential.bind(el.neg_p.bind(el.abs_p.bind(apart))))
     near = near if scale == 1.0 else el.mul_p.bind(near, scalar_like(near, scale))
     return choose(el.ne_p.bind(apart, apart), el.add_p.bind(x, y), el.add_p.bind(top, near))
+
+
+def _complex_sum_of_powers(x: Any, y: Any, top: Any, exponential: Primitive, scale: float) -> Any:
+    """The principal value: powers don't change where the imaginary part is moved by whole turns."""
+    low = el.sub_p.bind(el.add_p.bind(x, y), el.add_p.bind(top, top))
+    near = el.log1p_p.bind(exponential.bind(low))
+    out = el.add_p.bind(top, near if scale == 1.0 else el.mul_p.bind(near, scalar_like(near, scale)))
+    half = strong_scalar(el.imag_p.bind(out), np.pi * scale)
+    turn = el.add_p.bind(half, half)
+    angle = el.rem_p.bind(el.add_p.bind(el.imag_p.bind(out), half), turn)
+    angle = choose(el.lt_p.bind(angle, scalar_like(angle, 0)), el.add_p.bind(angle, turn), angle)
+    return el.complex(el.real_p.bind(out), el.sub_p.bind(angle, half))
 
 
 def _with_weights(exponential: Primitive, scale: float) -> Callable[[Any, Any], Any]:
@@ -86,6 +98,9 @@ def _with_weights(exponential: Primitive, scale: float) -> Callable[[Any, Any], 
 
 
 def _without_infinity(x: Any) -> Any:
+    if aval_of(x).dtype.kind == "c":
+        infinite = el.eq_p.bind(el.real_p.bind(x), np.asarray(np.inf, el.real_p.bind(x).dtype)[()])
+        return choose(infinite, scalar_like(x, 0), x)
     return choose(isposinf(x), scalar_like(x, 0), x)
 
 

@@ -181,4 +181,9 @@ rev_p: Primitive = Primitive(
 def rev(operand: Any, dimensions: Sequence[int]) -> Any:
     """`operand` with the order of elements reversed along `dimensions`."""
     ndim = aval_of(operand).ndim
-    return rev_p.bind(operand, dimensions=tuple(canonical_axis(d, ndim) for d in dimensions))
+    if any(not 0 <= d < ndim for d in dimensions):
+        raise errors.ArgumentTypeError(
+            f"rev dimensions must have every element be nonnegative, and less than {ndim}, got {tuple(dimensions)}; "
+            "meshrt.numpy.flip counts negative ones from the end"
+        )
+    return rev_p.bind(operand, dimensions=tuple(map(int, dimensions)))

@@ -262,7 +262,13 @@ cumlogsumexp_p: Primitive = _primitive(
 
 def _public(primitive: Primitive, what: str) -> Callable[..., Any]:
     def function(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-        return primitive.bind(operand, axis=canonical_axis(axis, aval_of(operand).ndim), reverse=bool(reverse))
+        ndim = aval_of(operand).ndim
+        if not 0 <= axis < ndim:
+            raise errors.ArgumentValueError(
+                f"{primitive.name} along axis {axis} of {ndim} dimensions: XLA operations do not allow negative axes, "
+                "or such as there are not; meshrt.numpy counts negative ones from the end"
+            )
+        return primitive.bind(operand, axis=int(axis), reverse=bool(reverse))
 
     function.__name__ = function.__qualname__ = primitive.name
     function.__doc__ = (

@@ -7,6 +7,7 @@ dtype decides, so callers convert first.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import (
     broadcast_in_dim,
-    canonical_axis,
     i64_array,
     keep_dims,
     reduce_sum_p,
@@ -138,10 +138,23 @@ reduce_or_p = reducer("reduce_or", "stablehlo.or", lambda d: False if d == np.bo
 reduce_xor_p = reducer("reduce_xor", "stablehlo.xor", lambda d: False if d == np.bool_ else 0, "biu")
 
 
+def _counted(name: str, axis: int, ndim: int) -> int:
+    """An axis as it is given, counted from 0."""
+    axis = operator.index(axis)
+    if not 0 <= axis < ndim:
+        raise errors.ArgumentValueError(
+            f"{name}: axis {axis} is out-of-bounds for {ndim} dimensions. Axes of lax are counted from 0; "
+            "meshrt.numpy counts negative ones from the end"
+        )
+    return axis
+
+
 def _public(primitive: Primitive, doc: str) -> Callable[..., Any]:
     def reduce(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
         ndim = aval_of(operand).ndim
-        axes = tuple(sorted({canonical_axis(a, ndim) for a in axes}))
+        axes = tuple(sorted(_counted(primitive.name, a, ndim) for a in axes))
+        if len(set(axes)) < len(axes):
+            raise errors.ArgumentValueError(f"duplicate value in 'axes' of reduction: {axes}; name each dimension once")
         return primitive.bind(operand, axes=axes, **asked(out_sharding, ndim - len(axes), primitive.name))
 
     reduce.__name__ = reduce.__qualname__ = primitive.name
@@ -246,7 +259,7 @@ def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
     """The position of the first maximum along `axis`; NaN counts as the largest."""
     return argmax_p.bind(
         operand,
-        axes=(canonical_axis(axis, aval_of(operand).ndim),),
+        axes=(_counted("argmax", axis, aval_of(operand).ndim),),
         index_dtype=dtypes.canonicalize_dtype(index_dtype),
     )
 
@@ -255,6 +268,6 @@ def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
     """The position of the first minimum along `axis`; NaN counts as the smallest."""
     return argmin_p.bind(
         operand,
-        axes=(canonical_axis(axis, aval_of(operand).ndim),),
+        axes=(_counted("argmin", axis, aval_of(operand).ndim),),
         index_dtype=dtypes.canonicalize_dtype(index_dtype),
     )

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.pointwise import binary_operands
 from meshrt.core.basic.shapes import (
     bring_to_front,
     broadcast_in_dim,
@@ -226,8 +225,7 @@ pad_p = Primitive(
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
     """`operand` with `low`, `high` and `interior` (between elements) copies of a scalar added in each dimension.
 
-    Negative `low` and `high` remove elements instead.
+    Negative `low` and `high` remove elements instead. Nothing is promoted: the scalar has the operand's dtype.
     """
-    operand, padding_value = binary_operands(operand, padding_value)
     config = tuple(tuple(map(operator.index, c)) for c in padding_config)
     return pad_p.bind(operand, padding_value, padding_config=config)

@@ -141,3 +141,18 @@ def test_parameters_that_are_none_ask_for_nothing() -> None:
     assert_alike(
         lambda jax: jax.lax.convert_element_type_p.bind(X, new_dtype=np.dtype("int32"), weak_type=False, sharding=None)
     )
+
+
+@pytest.mark.parametrize("axes", [(-1,), (0, 0), (0, -2), (2,), (1, 0)], ids=str)
+def test_axes_count_from_zero(axes) -> None:
+    for name in ("reduce_sum", "reduce_max", "reduce_prod"):
+        assert_alike(lambda jax, name=name: getattr(jax.lax, name)(X, axes))
+    assert_alike(lambda jax: jax.lax.argmax(X, axes[0], "int32"))
+    assert_alike(lambda jax: jax.lax.cumsum(X, axes[0]))
+    assert_alike(lambda jax: jax.lax.rev(X, axes[:1]))
+
+
+@pytest.mark.parametrize("value", [0, 0.0, np.int32(0), np.float32(0), np.float64(0), np.float16(0)], ids=repr)
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
+def test_pads_are_of_the_operands_dtype(value, dtype) -> None:
+    assert_alike(lambda jax: jax.lax.pad(X.astype(dtype), value, [(1, 1, 0), (0, 0, 0)]))

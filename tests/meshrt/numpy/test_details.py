@@ -122,6 +122,11 @@ ROWS = {
     "api devices": lambda l: [str(d) for d in l.numpy.__array_namespace_info__().devices()][:2],
     # derivatives where operands are equal or infinite
     "logaddexp slopes": lambda l: _slopes(l, "logaddexp"),
+    "logaddexp complex": lambda l: l.numpy.logaddexp(np.complex64([1 + 3j, -2j]), np.complex64([1 - 3j, 4 + 3j])),
+    "logaddexp2 complex": lambda l: l.numpy.logaddexp2(np.complex64([1 + 3j, -2j]), np.complex64([1 - 3j, 4 + 3j])),
+    "var of whole numbers": lambda l: l.numpy.var(np.float32([0, 1, 2, 3, 4, 5]), dtype="int32"),
+    "std of whole numbers": lambda l: l.numpy.std(np.float32([0, 1, 2]), dtype="int32"),
+    "real var of complex": lambda l: l.numpy.var(np.complex64([1j, 1]), dtype="float32"),
     "logaddexp2 slopes": lambda l: _slopes(l, "logaddexp2"),
     "sinc": lambda l: l.numpy.sinc(np.float32([0, -0.0, 1, 0.5, np.inf, -np.inf, np.nan, 1e-20])),
     "sinc slope": lambda l: l.vmap(l.grad(l.numpy.sinc))(SINC),
