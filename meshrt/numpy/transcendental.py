@@ -16,7 +16,7 @@ from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
 from meshrt.numpy.operands import broadcast_to_shape, operand, promote_inexact, scalar_like
 from meshrt.numpy.pointwise import arctan2
-from meshrt.numpy.ufuncs import imag, isposinf, logical_or, real, real_only, strong_scalar
+from meshrt.numpy.ufuncs import imag, isposinf, logical_or, real, strong_scalar
 from meshrt.transforms.custom_jvp import fused_custom_jvp
 
 __all__ = [

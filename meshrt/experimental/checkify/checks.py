@@ -16,9 +16,10 @@ from meshrt.experimental.checkify.failures import Error, FailedCheckError, JaxRu
 from meshrt.numpy import argmax, broadcast_to, logical_not, moveaxis, take
 from meshrt.transforms.arguments import fun_name
 
-__all__ = ["check", "check_error", "check_p", "debug_check"]
+__all__ = ["CHECK", "check", "check_error", "check_p", "debug_check"]
 
-CHECK = Effect("Check")
+# Transformations may do with it as with debugging effects: checks compute nothing.
+CHECK = Effect("Check", is_debug=True)
 
 
 def _impl(*leaves: Any, structure: Any, debug: bool) -> list[Any]:
@@ -26,7 +27,7 @@ def _impl(*leaves: Any, structure: Any, debug: bool) -> list[Any]:
         return []
     found = tree_util.tree_unflatten(structure, leaves).get_exception()
     if found is not None:
-        raise JaxRuntimeError(str(found))
+        raise JaxRuntimeError(str(found)) from found
     return []
 
 
@@ -59,7 +60,7 @@ check_p = Primitive(
 
 
 def _is_predicate(pred: Any) -> bool:
-    if isinstance(pred, bool | np.bool_):
+    if isinstance(pred, bool):
         return True
     return isinstance(pred, ArrayOperators) and pred.shape == () and pred.dtype == np.bool_
 

@@ -11,7 +11,7 @@ from meshrt import tree_util
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.types import aval_of
 from meshrt.experimental.checkify.failures import Error, ErrorCategory, JaxException, Site
-from meshrt.numpy import logical_and, where
+from meshrt.numpy import broadcast_to, expand_dims, logical_and, shape, where
 
 __all__ = ["Sites"]
 
@@ -54,7 +54,7 @@ class Sites:
         place = 1
         for other, (_, site) in self._found.items():
             mine = state[place : place + len(site.types)]
-            updated += [where(now, a, m) for a, m in zip(arrays, mine)] if other == key else mine
+            updated += [_chosen(now, a, m) for a, m in zip(arrays, mine)] if other == key else mine
             place += len(site.types)
         return updated
 
@@ -63,3 +63,12 @@ class Sites:
         rest = iter(state[1:])
         payloads = {number: [next(rest) for _ in site.types] for number, site in self._found.values()}
         return Error(state[0], payloads, dict(self._found.values()))
+
+
+def _chosen(now: Any, new: Any, old: Any) -> Any:
+    """What a site tells, `new` where `now`: of each device, if there are errors of several."""
+    rank, inner = len(shape(now)), shape(new)
+    if not rank:
+        return where(now, new, old)
+    now = expand_dims(now, range(rank, rank + len(inner)))
+    return where(now, new, broadcast_to(old, (*shape(now)[:rank], *inner)))

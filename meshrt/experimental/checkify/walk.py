@@ -11,13 +11,17 @@ from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, subjaxprs
 from meshrt.core.trace import context, trace_to_jaxpr
 from meshrt.core.types import aval_of
 from meshrt.experimental.checkify.automatic import failures_of
-from meshrt.experimental.checkify.checks import check_p
+from meshrt.experimental.checkify.checks import CHECK, check_p
 from meshrt.experimental.checkify.failures import Error, ErrorCategory, FailedCheckError, user_checks
 from meshrt.experimental.checkify.sites import Sites
 from meshrt.jit import jit
 from meshrt.lax import cond_p, scan_p, stop_gradient, switch, while_loop, while_p
 from meshrt.lax import scan as scan_over
+from meshrt.numpy import expand_dims
 from meshrt.primitives.call import jit_p
+from meshrt.primitives.shard_map import shard_map_p
+from meshrt.shard_map import shard_map
+from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten
 
@@ -128,15 +132,31 @@ class _Walk:
     def _beside(self, eqn: Eqn, state: list[Any], args: list[Any]) -> tuple[list[Any], Sequence[Any]]:
         """Functions with derivatives of their own, or whose values are computed again in the backward pass, stay as
         they are; their checks are computed beside them, of the same values, and have no derivatives."""
-        name = "jaxpr"
         if eqn.primitive.name not in _CALLS:
             raise errors.UnsupportedError(
                 f"checkify cannot look into '{eqn.primitive.name}' at {eqn.source}, in which something may fail; "
                 "transform the function inside of it by checkify instead"
             )
-        outs = context.trace.process_primitive(eqn.primitive, args, eqn.params)
-        state, _ = self.run(eqn.params[name], (), state, [stop_gradient(a) for a in args])
+        jaxpr = eqn.params["jaxpr"]
+        outs = context.trace.process_primitive(eqn.primitive, args, {**eqn.params, "jaxpr": _unchecked(jaxpr)})
+        state, _ = self.run(jaxpr, (), state, [stop_gradient(a) for a in args])
         return state, outs
+
+    def per_device(self, eqn: Eqn, state: list[Any], args: list[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Every device has an error of its own: what leaves has a leading dimension over all of them."""
+        p, region = eqn.params, eqn.params["region"]
+
+        def body(state: Any, *xs: Any) -> Any:
+            state, outs = self.run(p["jaxpr"], (), state, xs)
+            return [expand_dims(x, 0) for x in state], outs
+
+        nowhere, manual = PartitionSpec(), region.manual_axes
+        everywhere = PartitionSpec(tuple(n for n in region.mesh.axis_names if n in manual))
+        checked = shard_map(
+            body, mesh=region.mesh, in_specs=(nowhere, *p["in_specs"]), out_specs=(everywhere, list(p["out_specs"])),
+            axis_names=frozenset(manual), check_vma=region.check_vma,
+        )  # fmt: skip
+        return checked(state, *args)
 
     def cond(self, eqn: Eqn, state: list[Any], args: list[Any]) -> tuple[list[Any], Sequence[Any]]:
         branches = [lambda s, xs, b=b: self.run(b, (), s, xs) for b in eqn.params["branches"]]
@@ -180,7 +200,16 @@ class _Walk:
         return jit(run)(state, args)
 
 
+def _unchecked(jaxpr: Jaxpr) -> Jaxpr:
+    """The same program without the checks of users."""
+    if CHECK not in jaxpr.effects:
+        return jaxpr
+    unseeing = _Walk(Sites(frozenset()))
+    return trace_to_jaxpr(lambda *xs: unseeing.run(jaxpr, (), (), xs)[1], jaxpr.in_avals, jaxpr.name).jaxpr
+
+
 _CALLS = frozenset(["checkpoint", "custom_jvp_call", "custom_vjp_call"])
 _RULES: dict[Any, Callable[..., tuple[list[Any], Sequence[Any]]]] = {
     cond_p: _Walk.cond, while_p: _Walk.loop, scan_p: _Walk.scan, jit_p: _Walk.call,
+    shard_map_p: _Walk.per_device,
 }  # fmt: skip
