@@ -103,8 +103,12 @@ _OTHER = (
     "iscomplexobj", "isrealobj", "iterable", "linalg", "fft", "astype", "newaxis", "pi", "e",
     "inf", "nan", "euler_gamma", "dtype", "generic", "number", "integer", "signedinteger", "unsignedinteger",
     "inexact", "floating", "complexfloating", "character", "flexible", "object_", "ComplexWarning",
-    "set_printoptions", "get_printoptions",
-    "printoptions",
+    "set_printoptions", "get_printoptions", "printoptions", "array_repr", "array_str",
 )  # fmt: skip
 __all__ = sorted({*_public, *_OTHER})  # noqa: PLE0605
 __getattr__ = missing(__name__, __all__)
+
+
+def __dir__() -> list[str]:
+    """The public names: none of the modules that they come from."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

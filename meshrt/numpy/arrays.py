@@ -26,7 +26,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import check_out_sharding
 
-__all__ = ["array", "asarray", "ascontiguousarray", "copy", "from_dlpack"]
+__all__ = ["array", "asarray", "copy", "from_dlpack"]
 
 
 def asarray(
@@ -187,9 +187,6 @@ def _stack_nested(a: Any, dtype: Any) -> Any:
 def copy(a: Any, order: str | None = None) -> Any:
     """A copy of ``a``."""
     return array(a, copy=True, order=order)
-
-
-ascontiguousarray = asarray
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:

@@ -174,7 +174,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
     """Coordinate arrays of the grid spanned by vectors; see ``numpy.meshgrid``."""
     if indexing not in ("xy", "ij"):
-        raise errors.ArgumentTypeError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+        raise errors.ArgumentValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
     args = [asarray(operand("meshgrid", x, i)) for i, x in enumerate(xi)]
     if any(a.ndim != 1 for a in args):
         raise ShapeError(f"meshgrid: arguments must be vectors, got shapes {[a.shape for a in args]}")

@@ -93,8 +93,9 @@ def _filled_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, dev
         return random_wrap(_full(name, (*shape, *dtype.physical_suffix), 0, np.uint32, None, None), dtype.impl)
     if device is None and out_sharding is None:
         device = sharding_like(a, canonical_shape(shape))
-    if weak and isinstance(fill_value, PYTHON_SCALARS) and (shape == own_shape or dtype.kind == "c"):
-        scalar = dtypes.scalar_type_of(dtype)(fill_value)
+    if weak and isinstance(fill_value, PYTHON_SCALARS):
+        kind = dtypes.scalar_type_of(dtype)
+        scalar = kind(fill_value.real if isinstance(fill_value, complex) and kind is not complex else fill_value)
         if aval_of(scalar).dtype == dtype:
             return _fill(shape_tuple(shape, name), scalar, None, device, out_sharding)
     return _full(name, shape, fill_value, dtype, device, out_sharding)

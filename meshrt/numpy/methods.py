@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -110,7 +111,12 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     x = arrays.asarray(x)
     if x.dtype != dtype or not isinstance(dtype, np.dtype):
         dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "astype")
-    if x.dtype.kind == "c" and dtype.kind in "fiu":
+    if x.dtype.kind == "c" and dtype.kind != "c" and dtype != np.bool_:
+        warnings.warn(
+            "Casting from complex to real dtypes drops the imaginary part and will become an error; take x.real first",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         x = el.real_p.bind(x)
     x = el.convert_element_type(x, dtype)
     return arrays.array(x, copy=copy, device=device) if copy or device is not None else x
@@ -148,14 +154,20 @@ def _view(self: ArrayOperators, dtype: Any = None) -> Any:
     if new == np.bool_:
         return ufuncs.not_equal(_view(self, np.uint8), np.uint8(0))
     old_size, new_size = dtypes.itemsize_bits(self.dtype), dtypes.itemsize_bits(new)
-    if not self.ndim and new_size != old_size:
-        raise errors.ArgumentValueError(f"view as {new}: the size of elements of a 0d array cannot change")
+    if not self.ndim:
+        if new_size != old_size:
+            raise errors.ArgumentValueError(f"view as {new}: the size of elements of a 0d array cannot change")
+        return shapes.squeeze(_view(shapes.expand_dims(self, 0), new), 0)
+    if self.dtype.kind == "c":  # real and imaginary parts lie side by side
+        parts = shapes.stack([ufuncs.real(self), ufuncs.imag(self)], -1)
+        return _view(shapes.reshape(parts, (*self.shape[:-1], 2 * self.shape[-1])), new)
+    ratio = new_size // old_size
+    if ratio and self.shape[-1] % ratio:
+        raise errors.ArgumentValueError(f"view as {new}: the last dimension of {self.shape} is no multiple of {ratio}")
+    if new.kind == "c":
+        parts = _view(self, dtypes.finfo(new).dtype)
+        return el.complex(parts[..., ::2], parts[..., 1::2])
     if new_size > old_size:
-        ratio = new_size // old_size
-        if self.shape[-1] % ratio:
-            raise errors.ArgumentValueError(
-                f"view as {new}: the last dimension of {self.shape} is no multiple of {ratio}"
-            )
         grouped = shapes.reshape(self, (*self.shape[:-1], self.shape[-1] // ratio, ratio))
         return el.bitcast_convert_type_p.bind(grouped, new_dtype=new)
     out = el.bitcast_convert_type_p.bind(self, new_dtype=new)

@@ -174,7 +174,7 @@ def _extreme(
         x = operand_array(name, a)
         if initial is None:
             if where is not None:
-                raise errors.ArgumentTypeError(f"{name} has no identity: with where, give initial as well")
+                raise errors.ArgumentValueError(f"{name} has no identity: with where, give initial as well")
             empty = [i for i in canonical_axes(axis, x.ndim, name) if x.shape[i] == 0]
             if empty:
                 raise ShapeError(f"{name} of an array of shape {x.shape} has nothing to reduce along {empty}")

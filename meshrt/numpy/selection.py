@@ -10,11 +10,15 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
 from meshrt.numpy.operands import (
+    ADAPTING,
+    PYTHON_SCALARS,
     ShapeError,
+    beside,
     operand,
     promote_inexact,
     scalar_like,
@@ -34,6 +38,7 @@ from meshrt.numpy.ufuncs import (
     real,
 )
 from meshrt.primitives.reduce import reduce_and_p
+from meshrt.runtime.array import Array
 
 __all__ = [
     "allclose", "around", "array_equal", "array_equiv", "clip", "isclose", "nan_to_num", "round",
@@ -52,7 +57,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
     if x is None or y is None:
         raise errors.ArgumentTypeError("where needs both of its last two arguments, or none of them")
     if size is not None or fill_value is not None:
-        raise errors.ArgumentTypeError("where: size and fill_value belong to the form with one argument")
+        raise errors.ArgumentValueError("where: size and fill_value belong to the form with one argument")
     return choose(condition, x, y)
 
 
@@ -60,17 +65,30 @@ def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
     """``arr`` limited to [min, max]; either bound may be None."""
 
     for i, v in enumerate((arr, min, max)):
-        if v is None and i:
-            continue
-        if aval_of(operand("clip", v, i)).dtype.kind == "c":
+        if (v is not None or not i) and _is_complex(v, i):
             raise errors.ArgumentValueError(
                 "clip: Complex values have no ordering and cannot be clipped; clip real and imaginary parts"
             )
+    if min is not None and max is not None:
+        if type(arr) is Array:
+            min, max = (beside(v, arr) if type(v) in ADAPTING else v for v in (min, max))
+        return _between(arr, min, max)
     if min is not None:
         arr = maximum(min, arr)
     if max is not None:
         arr = minimum(max, arr)
     return asarray(arr)
+
+
+def _is_complex(x: Any, position: int) -> bool:
+    if isinstance(x, PYTHON_SCALARS):
+        return isinstance(x, complex)
+    return aval_of(operand("clip", x, position)).dtype.kind == "c"
+
+
+@at_once(3)
+def _between(arr: Any, low: Any, high: Any) -> Any:
+    return asarray(minimum(high, maximum(low, arr)))
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
@@ -79,11 +97,11 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
         raise errors.ArgumentTypeError(
             f"select needs as many choices as conditions, got {len(condlist)} and {len(choicelist)}"
         )
-    dtype = dtypes.result_type(default, *choicelist)
+    dtype, weak = dtypes.promote_dtypes(*map(dtypes.dtype_and_weak_type, (default, *choicelist)))
     out = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist)):
         out = where(condition, choice, out)
-    return el.convert_element_type(out, dtype)
+    return el.convert_element_type(out, dtype, weak)
 
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:

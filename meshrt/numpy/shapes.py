@@ -22,7 +22,6 @@ from meshrt.numpy.operands import (
     PYTHON_SCALARS,
     AxisError,
     ShapeError,
-    broadcast_shapes,
     broadcast_to_shape,
     canonical_axes,
     canonical_axis,
@@ -145,6 +144,11 @@ def expand_dims(a: Any, axis: Any) -> Any:
     sizes = iter(x.shape)
     out = tuple(1 if i in new else next(sizes) for i in range(rank))
     return broadcast_in_dim_p.bind(x, shape=out, broadcast_dimensions=kept) if new else x
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape that ``shapes`` (sequences of sizes, or numbers) broadcast to. Raises ShapeError if there is none."""
+    return common_shape("broadcast_shapes", *map(shape_tuple, shapes))
 
 
 def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
@@ -423,8 +427,13 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
 def _sections(name: str, n: int, parts: Any) -> list[int]:
     """Where the pieces of a dimension of size n begin and end."""
     if isinstance(parts, (tuple, list)) or getattr(parts, "ndim", 0) > 0:
-        cuts = [static_int(p, f"{name}: positions") for p in parts]
-        return [0, *(slice(c).indices(n)[1] for c in cuts), n]
+        bounds = [0, *(static_int(p, f"{name}: positions") for p in parts), n]
+        sizes = [b - a for a, b in itertools.pairwise(bounds)]
+        if any(s < 0 for s in sizes):
+            raise ShapeError(
+                f"{name}: Sizes passed to split must be nonnegative, got {sizes} of positions {bounds[1:-1]}"
+            )
+        return bounds
     known = int(parts) if isinstance(parts, (float, np.floating)) else parts
     count = static_int(known, f"{name}: the number of parts")
     if count <= 0:
@@ -442,7 +451,7 @@ def _split(name: str, ary: Any, parts: Any, axis: int) -> list[Any]:
     x = _array(name, ary)
     axis = canonical_axis(axis, x.ndim, name)
     bounds = _sections(name, x.shape[axis], parts)
-    return [lax.slice_in_dim(x, a, max(a, b), axis=axis) for a, b in itertools.pairwise(bounds)]
+    return [lax.slice_in_dim(x, a, b, axis=axis) for a, b in itertools.pairwise(bounds)]
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:

@@ -350,16 +350,16 @@ def reciprocal(x: Any, /) -> Any:
 # Complex numbers.
 
 
-def real(x: Any, /) -> Any:
+def real(val: Any, /) -> Any:
     """Real part, elementwise."""
-    x = asarray(operand("real", x))
+    x = asarray(operand("real", val))
     return el.real_p.bind(x) if x.dtype.kind == "c" else x
 
 
 @at_once(1)
-def imag(x: Any, /) -> Any:
-    """Imaginary part, elementwise; zeros for real x."""
-    x = asarray(operand("imag", x))
+def imag(val: Any, /) -> Any:
+    """Imaginary part, elementwise; zeros for real numbers."""
+    x = asarray(operand("imag", val))
     return el.imag_p.bind(x) if x.dtype.kind == "c" else full_like(x, 0)
 
 

@@ -112,6 +112,20 @@ ROWS = {
         l, l.numpy.quantile, F34, np.ones(2, "f") / 3, weights=F34 + 1, method="inverted_cdf", keepdims=True
     ),
     "path": lambda l: l.numpy.einsum_path("ij,jk,kl", F34, F34.T, F34)[0],
+    "clip": lambda l: [l.numpy.clip(l.numpy.arange(3), 1, 1.5), l.numpy.clip(F34, np.float16(1), 4)],
+    "clip a scalar": lambda l: l.numpy.clip(2, 0, 1),
+    "clip by arrays": lambda l: l.numpy.clip(l.numpy.asarray(F34), l.numpy.arange(4), l.numpy.arange(3)[:, None] + 3),
+    "clip nan": lambda l: l.numpy.clip(l.numpy.asarray(EDGES), -1, 3),
+    "weak choices": lambda l: l.numpy.select([np.array([True, False])], [np.ones(2, I8)], -2.5),
+    "complex fill of integers": lambda l: l.numpy.full_like(l.numpy.asarray(1), 2j),
+    "shapes as lists": lambda l: [int(n) for n in l.numpy.broadcast_shapes([1], [0, 1], np.array([2, 1, 1]), 1)],
+    "where with size": lambda l: l.numpy.where(np.array([True]), 1, 2, size=1),
+    "no identity": lambda l: l.numpy.max(F34, where=F34 > 2),
+    "grid of no kind": lambda l: l.numpy.meshgrid(np.ones(2), indexing="x"),
+    "split beyond the end": lambda l: l.numpy.split(np.arange(3), [1, 5]),
+    "split backwards": lambda l: l.numpy.array_split(np.arange(3), [2, 1]),
+    "complex to bytes": lambda l: (l.numpy.asarray(C[:2]).view(np.int8), l.numpy.asarray(C[0]).view("uint32").shape),
+    "halves to complex": lambda l: l.numpy.arange(1, 9, dtype=np.float16).view(np.complex64).view("uint16"),
     # what the array API standard asks
     "api version": lambda l: (l.numpy.__array_api_version__, l.numpy.ones(2).__array_namespace__().__name__[-6:]),
     "api capabilities": lambda l: l.numpy.__array_namespace_info__().capabilities(),
@@ -226,3 +240,10 @@ def test_bfloat16_comes_back_from_a_file(tmp_path):
         path = tmp_path / f"{library.__name__}.npy"
         library.numpy.save(path, library.numpy.ones(3, "bfloat16"))
         assert library.numpy.load(path).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16", None])
+def test_complex_numbers_made_real_are_deprecated(dtype):
+    for library in (jax, meshrt):
+        with pytest.warns(DeprecationWarning, match="Casting from complex to real dtypes"):
+            assert library.numpy.asarray(C[:1]).astype(dtype).tolist() == [1]
