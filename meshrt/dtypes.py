@@ -135,12 +135,12 @@ KINDS: dict[str, frozenset] = {
 # Hierarchy.
 
 
-def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Whether dtype ``arg1`` is ``arg2`` or below it; knows ml_dtypes' types and extended dtypes as well."""
+def issubdtype(a: Any, b: Any) -> bool:
+    """Whether dtype ``a`` is ``b`` or below it; knows ml_dtypes' types and extended dtypes as well."""
     try:
-        return _issubdtype(arg1, arg2)
+        return _issubdtype(a, b)
     except TypeError:  # unhashable
-        return _issubdtype(np.dtype(arg1), np.dtype(arg2))
+        return _issubdtype(np.dtype(a), np.dtype(b))
 
 
 def _scalar_type(x: Any) -> type:

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as _np
 
 from meshrt.core.operators import ArrayOperators as ndarray
-from meshrt.dtypes import finfo, iinfo, isdtype, issubdtype, promote_types
+from meshrt.dtypes import finfo, iinfo, isdtype, promote_types
+from meshrt.dtypes import issubdtype as _issubdtype
 from meshrt.dtypes import result_type as _result_type
 from meshrt.numpy import fft, linalg
 from meshrt.numpy.methods import astype, attach_all
@@ -63,6 +64,11 @@ _Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 def result_type(*args: Any) -> Any:
     """The dtype that arrays, scalars and dtypes promote to together."""
     return _result_type(*args)
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Whether dtype ``arg1`` is ``arg2`` or below it in NumPy's hierarchy, which has every dtype of ours."""
+    return _issubdtype(arg1, arg2)
 
 
 def can_cast(from_: Any, to: Any, casting: _Casting = "safe") -> bool:
