@@ -48,12 +48,14 @@ class ExtendedDType:
 class KeyImpl:
     """A family of random-number generators as far as types are concerned.
 
-    ``name`` is what users select it by, ``tag`` is what printed types show.
+    ``name`` is what users select it by, ``tag`` is what printed types show. ``functions`` are those that a user defined
+    it by, hashable; None where meshrt has them.
     """
 
     name: str
     tag: str
     key_shape: tuple[int, ...]
+    functions: Any = None
 
     def __str__(self) -> str:
         return self.tag

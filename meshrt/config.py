@@ -141,6 +141,7 @@ FIELDS: dict[str, Field] = {
         Field("enable_custom_prng", bool, False, "trace", "random.PRNGKey makes typed keys"),
         Field("threefry_partitionable", bool, True, "trace",
               "random bits follow from positions, so that devices draw their parts; otherwise the bits of older JAX"),
+        Field("random_seed_offset", int, 0, "trace", "added to every seed of a random key"),
         Field("remove_size_one_mesh_axis_from_type", bool, False, "trace",
               "leave mesh axes of size 1 out of the shardings in types"),
         Field("compute_type", str, None, "trace", "which of a device's processors computes, as compute_on says",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, lax
+from meshrt import dtypes, errors, lax
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
@@ -107,11 +107,17 @@ def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sha
 
     Raises:
       ArgumentTypeError: ``dtype`` is no integer. ShapeError: ``lam`` does not broadcast to ``shape``.
+      UnsupportedError: a key of another generator than threefry2x32.
 
     >>> random.poisson(random.key(0), 4.0, (3,)).shape
     (3,)
     """
     key, _ = typed("poisson", key)
+    if (impl := key.dtype.impl).name != "threefry2x32":
+        raise errors.UnsupportedError(
+            f"`poisson` is only implemented for the threefry2x32 RNG, not {impl}; make a key with "
+            "random.key(seed, impl='threefry2x32')"
+        )
     dtype, shape = int_dtype("poisson", dtype), sample_shape("poisson", shape, lam)
     rate = broadcast_to_shape(asarray(el.convert_element_type(lam, np.dtype(np.float32))), shape)
     return placed(_poisson(key, shape, dtype, rate), out_sharding)

@@ -85,9 +85,13 @@ def _random_gamma(log_space: bool, impl: dtypes.KeyImpl, words: Any, shape_param
     Every element has a key of its own, so that its number does not depend on how often others are drawn.
     """
     a = shape_parameter
-    shape, dtype = a.shape, a.dtype
     keys = rn.random_wrap(words, impl)
-    keys = rn.random_split(keys, shape[aval_of(keys).ndim :])
+    return _sample(log_space, rn.random_split(keys, a.shape[aval_of(keys).ndim :]), a)
+
+
+def _sample(log_space: bool, keys: Any, a: Any) -> Any:
+    """A number for every parameter, by a key of its own."""
+    dtype = a.dtype
     large = a >= 1  # smaller parameters are raised by one, which a power of a uniform number makes up for
     depth = where(large, a, a + 1) - dtype.type(1 / 3)
     width = dtype.type(1 / 3) / lax.sqrt(depth)
@@ -117,9 +121,22 @@ def _random_gamma(log_space: bool, impl: dtypes.KeyImpl, words: Any, shape_param
     return depth * cube * where(large, dtype.type(1), lax.pow(1 - u, 1 / a))
 
 
+def _one_by_one(log_space: bool, impl: dtypes.KeyImpl, words: Any, shape_parameter: Any) -> Any:
+    """`_random_gamma` of each element in turn: other generators may draw for an array of keys from the first only."""
+    keys, shape = rn.random_wrap(words, impl), shape_parameter.shape
+    keys = rn.random_unwrap(rn.random_split(keys, shape[aval_of(keys).ndim :]))
+    flat = (
+        lax.reshape(keys, (shape_parameter.size, *impl.key_shape)),
+        lax.reshape(shape_parameter, (shape_parameter.size,)),
+    )
+    numbers = lax.map(lambda x: _sample(log_space, rn.random_wrap(x[0], impl), x[1]), flat)
+    return lax.reshape(numbers, shape)
+
+
 @functools.lru_cache(maxsize=512)
 def _program(log_space: bool, impl: dtypes.KeyImpl, words: ShapedArray, a: ShapedArray) -> Jaxpr:
-    closed = trace_to_jaxpr(lambda *xs: [_random_gamma(log_space, impl, *xs)], (words, a), "random_gamma")
+    fun = _random_gamma if impl.name == "threefry2x32" else _one_by_one
+    closed = trace_to_jaxpr(lambda *xs: [fun(log_space, impl, *xs)], (words, a), "random_gamma")
     assert not closed.consts, "the method has scalar constants only"
     return closed.jaxpr
 
@@ -129,7 +146,6 @@ def _infer(keys: ShapedArray, a: ShapedArray, *, log_space: bool) -> ShapedArray
         raise errors.ArgumentTypeError(
             f"random_gamma needs keys and floating parameters but got {keys.str_short()} and {a.str_short()}"
         )
-    rn.check_threefry("random_gamma", keys.dtype.impl)
     if a.shape[: keys.ndim] != keys.shape:
         raise errors.ArgumentTypeError(
             f"random_gamma needs parameters whose first dimensions are those of the keys but got {keys.str_short()} "

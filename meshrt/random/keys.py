@@ -24,7 +24,7 @@ __all__ = ["PRNGKey", "clone", "fold_in", "key", "key_data", "key_dtype", "key_i
 
 
 def resolve_impl(spec: Any) -> dtypes.KeyImpl:
-    """The generator for a name, a key dtype, or None (``config.default_prng_impl``)."""
+    """The generator for a name, a key dtype, one that was defined, None (``config.default_prng_impl``)."""
     if spec is None:
         spec = settings.default_prng_impl
     if isinstance(spec, dtypes.KeyType):
@@ -161,9 +161,10 @@ def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -
     return rn.random_wrap(key_bits_array, resolve_impl(impl if dtype is None else dtype))
 
 
-def key_impl(keys: Any) -> str:
-    """The name of the generator that keys belong to."""
-    return typed("key_impl", keys, batched=True)[0].dtype.impl.name
+def key_impl(keys: Any) -> Any:
+    """The generator that keys belong to: its name, or what ``extend.random.define_prng_impl`` gave."""
+    impl = typed("key_impl", keys, batched=True)[0].dtype.impl
+    return impl.name if impl.functions is None else impl
 
 
 def clone(key: Any) -> Any:

@@ -22,5 +22,4 @@ MODULES = (
 REASONS: dict[str, tuple[str, str]] = {
     "jax.jax2tf_associative_scan_reductions": ("not planned", "meshrt writes no TensorFlow programs"),
     "jax.make_mesh": ("equal", "and takes `dcn_axes=`, for several slices"),
-    "jax.legacy_prng_key": ("not planned", "raw keys are an option of their functions, not a setting"),
 }

@@ -20,7 +20,7 @@ except ImportError:  # before and after they shared a package
     threefry2x32 = prng
 from meshrt import api, dtypes
 from meshrt.core.types import aval_of
-from meshrt.primitives import random
+from meshrt.primitives import random, threefry
 from meshrt.transforms.vmap import vmap
 from tests.meshrt.primitives.cases import F32, Case
 
@@ -51,7 +51,7 @@ OURS_LAX = Namespace(
     meshrt.lax, wrap=lambda data: random.random_wrap(data, THREEFRY),
     random_seed=lambda s: random.random_seed(s, THREEFRY),
     random_split=random.random_split, random_fold_in=random.random_fold_in, random_bits=random.random_bits,
-    random_unwrap=random.random_unwrap, threefry_2x32=random.threefry_2x32,
+    random_unwrap=random.random_unwrap, threefry_2x32=threefry.threefry_2x32,
 )  # fmt: skip
 THEIRS_LAX = Namespace(
     jax.lax, wrap=jax.random.wrap_key_data,

@@ -53,6 +53,9 @@ REASONS = {
         ),
         COLLECTIVES,
     ),
+    **dict.fromkeys(
+        ("rng_bit_generator", "rng_uniform"), "the compiler's numbers; tests/meshrt/random/test_generators.py judges it"
+    ),
     "dce_sink": "it has no results; tests/meshrt/lax/test_named.py judges it",
     "copy": "the identity; no public function of lax makes one",
     "custom_partitioning": "a function of the user's; tests/meshrt/experimental judges it",

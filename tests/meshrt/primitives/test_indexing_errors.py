@@ -8,7 +8,7 @@ import pytest
 from meshrt import dtypes, errors, lax
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
-from meshrt.primitives import random
+from meshrt.primitives import random, threefry
 from tests.meshrt.primitives.evaluate import evaluate
 
 F32, I32, U32 = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint32)
@@ -109,11 +109,6 @@ def test_refused(name: str) -> None:
     assert isinstance(caught.value, TypeError | ValueError | IndexError)
 
 
-def test_other_generators_are_unsupported() -> None:
-    with pytest.raises(errors.UnsupportedError, match="use 'threefry2x32'"):
-        stage(lambda s: random.random_seed(s, dtypes.KEY_IMPLS["rbg"]), ((), I32))
-
-
 def test_scatter_mul_needs_unique_indices_for_updates() -> None:
     from meshrt import api
 
@@ -147,7 +142,7 @@ def test_positions_beyond_32_bits() -> None:
     shape = (1 << 31, 4)
 
     def program():
-        return [lax.slice(c, (shape[0] - 1, 0), shape) for c in random.iota_2x32_shape(shape)]
+        return [lax.slice(c, (shape[0] - 1, 0), shape) for c in threefry.iota_2x32_shape(shape)]
 
     high, low = evaluate(program)
     np.testing.assert_array_equal(high, [[1, 1, 1, 1]])
