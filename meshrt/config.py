@@ -281,8 +281,9 @@ class Settings:
         value = self.checked(name, value)
         with self._lock:
             if name in self._frozen and value != self._values[name]:
-                raise errors.ConfigError(
-                    f"the setting {name!r} cannot become {value!r}: {self._frozen[name]}. Call "
+                raise errors.FrozenConfigError(
+                    f"jax_{name} config should be updated before backends are initialized: it cannot become {value!r}, "
+                    f"as {self._frozen[name]}. Call "
                     f"meshrt.config.update({name!r}, {value!r}) before anything uses a device, set "
                     f"{FIELDS[name].env}={value} in the environment, or call meshrt.clear_backends() first."
                 )

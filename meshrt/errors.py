@@ -100,6 +100,10 @@ class ConfigError(MeshrtError, ValueError):
     """An unknown setting, a value of the wrong kind, or a change that comes too late."""
 
 
+class FrozenConfigError(ConfigError, RuntimeError):
+    """A setting that can change no more is changed."""
+
+
 class JAXTypeError(MeshrtError, TypeError):
     """What programs do with traced values, keys and the like that their types do not allow."""
 

@@ -62,7 +62,7 @@ class JitFunction:
 
     def __repr__(self) -> str:
         try:
-            return f"<PjitFunction of {self.__wrapped__!r}>"
+            return f"<PjitFunction of {self.__dict__['__wrapped__']!r}>"
         except Exception:  # the repr of a user's object, or an object that was taken apart
             return "<PjitFunction>"
 

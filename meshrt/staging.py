@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from meshrt.core.axes import NamedAxis, bind_axes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.trace import Tracer, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
@@ -20,18 +21,34 @@ from meshrt.tree_util import tree_leaves, tree_unflatten
 __all__ = ["eval_shape", "make_jaxpr"]
 
 
-def make_jaxpr(fun: Callable[..., Any], static_argnums: Any = (), return_shape: bool = False) -> Callable[..., Any]:
-    """A function that returns the ClosedJaxpr of `fun` at its arguments' types."""
+def make_jaxpr(
+    fun: Callable[..., Any],
+    static_argnums: Any = (),
+    axis_env: Sequence[tuple[Hashable, int]] | None = None,
+    return_shape: bool = False,
+) -> Callable[..., Any]:
+    """A function that returns the ClosedJaxpr of `fun` at its arguments' types.
+
+    Args:
+      static_argnums: positions of arguments that are Python values.
+      axis_env: names and sizes of axes that collectives in `fun` may name, as if it was mapped over them.
+      return_shape: the function returns a pair of the Jaxpr and the types of the results.
+    """
     static = as_tuple(static_argnums)
+    named = [NamedAxis(name, size) for name, size in axis_env or ()]
 
     @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        closed, out_tree = _stage(fun, args, kwargs, static)
+        with bind_axes(named):
+            closed, out_tree = _stage(fun, args, kwargs, static)
         if not return_shape:
             return closed
         return closed, tree_unflatten(out_tree, _structs(closed, (args, kwargs)))
 
+    name = fun_name(fun)
+    wrapped.__name__ = f"make_jaxpr({name})"
+    wrapped.__qualname__ = f"make_jaxpr({getattr(fun, '__qualname__', name)})"
     return wrapped
 
 

@@ -27,7 +27,7 @@ from meshrt.core.completion import Completion
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var, check
 from meshrt.core.manual import ManualAxisType
 from meshrt.core.operators import ArrayOperators
-from meshrt.core.types import ShapedArray, aval_of, register_aval
+from meshrt.core.types import ShapedArray, aval_of, no_truth_value, register_aval
 from meshrt.dtypes import float0
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ class Tracer(ArrayOperators):
     def mat(self) -> ManualAxisType:
         return self.aval.mat
 
+    @property
+    def sharding(self) -> Any:
+        raise AttributeError(
+            f"{type(self).__name__} has no attribute 'sharding': where a traced value lies is decided later. What its "
+            "type says of it is meshrt.typeof(x).sharding"
+        )
+
     def concrete(self) -> Any:
         """The array behind the tracer if there is one, else None (a JVP tracer over concrete values has one)."""
         return None
@@ -105,6 +112,8 @@ class Tracer(ArrayOperators):
         return value
 
     def __bool__(self) -> bool:
+        if self.aval.size != 1:
+            raise no_truth_value(self.aval)
         return bool(self._need(_BRANCH, errors.TracerBoolConversionError))
 
     def __int__(self) -> int:
@@ -420,7 +429,7 @@ def trace_to_jaxpr(
 
 def must_check() -> bool:
     """Whether settings ask for what `checked` does."""
-    return settings.check_tracer_leaks or settings.enable_checks
+    return bool(settings.check_tracer_leaks or settings.enable_checks)
 
 
 def checked(

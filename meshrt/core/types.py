@@ -406,6 +406,16 @@ def without_mask(value: Any) -> Any:
     return value.data if _is_masked(value) else value
 
 
+def no_truth_value(aval: ShapedArray) -> errors.ArgumentValueError:
+    """The error for a branch on an array of another size than 1."""
+    if not aval.size:
+        return errors.ArgumentValueError("The truth value of an empty array is ambiguous. Use `array.size > 0`")
+    return errors.ArgumentValueError(
+        f"The truth value of an array with more than one element is ambiguous. It has {aval.size}: use a.any() or "
+        "a.all()"
+    )
+
+
 def refuse_masked(value: Any) -> None:
     """Raises ArgumentValueError for a NumPy masked array."""
     if _is_masked(value):

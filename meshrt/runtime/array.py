@@ -17,7 +17,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
-from meshrt.core.types import ShapedArray, register_aval
+from meshrt.core.types import ShapedArray, no_truth_value, register_aval
 from meshrt.runtime import array_text, dlpack, guards, jaxlib_api, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.pieces import cut, fill, relaid
@@ -372,9 +372,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise errors.ArgumentValueError(
-                f"The truth value of an array with {self.size} elements is ambiguous. Use a.any() or a.all()"
-            )
+            raise no_truth_value(self.aval)
         return bool(self.__array__())
 
     def __int__(self) -> int:

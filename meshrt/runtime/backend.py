@@ -259,7 +259,14 @@ def local_devices(
             stacklevel=2,
         )
         process_index = host_id
-    mine = client(backend).process_index() if process_index is None else process_index
+    if process_index is None:
+        mine = client(backend).process_index()
+    elif process_index in process_indices(backend):
+        mine = process_index
+    else:
+        raise errors.ArgumentValueError(
+            f"Unknown process_index {process_index}: the job has the processes {process_indices(backend)}"
+        )
     return [d for d in devices(backend) if d.process_index == mine]
 
 

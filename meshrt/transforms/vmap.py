@@ -60,7 +60,7 @@ def vmap(
         dims = mapped_dims("vmap", fun, in_axes, args, kwargs)
         avals = [_type(x) if d is None else aval_of(x) for x, d in zip(leaves, dims)]
         size = mapped_size("vmap", fun, avals, dims, axis_size, tree)
-        dims = [d if d is None else d % a.ndim for d, a in zip(dims, avals)]
+        dims = [None if d is None or a is None else d % a.ndim for d, a in zip(dims, avals)]
         along = _along(avals, dims, fun, tree)
         if mesh_axes and along is not None and axes_of(along.spec.partitions[0]) != mesh_axes:
             raise errors.ShardingError(

@@ -60,6 +60,11 @@ REFUSALS = [
     (lambda j: j.jit(operator.index)(1.5), "Only integer scalar arrays can be converted to a scalar index."),
     (lambda j: j.jit(int)(np.arange(2)), "Only scalar arrays can be converted to Python scalars"),
     (lambda j: j.grad(lambda x: j.numpy.sum(np.exp(x)))(np.ones(3)), "The numpy.ndarray conversion method __array__()"),
+    (lambda j: bool(j.numpy.ones(3)), "The truth value of an array with more than one element is ambiguous."),
+    (lambda j: j.jit(bool)(np.ones(0)), "The truth value of an empty array is ambiguous."),
+    (lambda j: j.jit(lambda x: x.sharding)(1.0), "typeof"),
+    (lambda j: j.config.update("jax_num_cpu_devices", 3), "config should be updated before backends are initialized"),
+    (lambda j: j.local_devices(process_index=99), "Unknown process_index 99"),
     # derivatives
     (lambda j: j.grad(_double)("foo"), "'foo' of type <class 'str'> is not a valid JAX type"),
     (lambda j: j.grad(lambda x: (x, x))(1.0), "Gradient only defined for scalar-output functions. "),
@@ -194,6 +199,18 @@ def test_the_names_of_what_jit_and_vmap_return():
         assert repr(library.jit(Nameless())) == "<PjitFunction>"
         mapped = library.vmap(test_an_array_that_was_donated_twice)
         assert re.match("Vectorized version of test_an_array", mapped.__doc__)
+
+
+def test_make_jaxpr_with_axes():
+    def program(library):
+        f = lambda x: library.lax.psum(x, "i") * library.lax.axis_size("i")
+        made = library.make_jaxpr(f, axis_env=[("i", 4)], return_shape=True)
+        assert made.__name__ == "make_jaxpr(<lambda>)"
+        closed, shape = made(F32(2))
+        assert "psum" in str(closed)
+        return shape.shape, str(shape.dtype)
+
+    assert_alike(program)
 
 
 @dataclasses.dataclass
