@@ -9,7 +9,7 @@ NEWEST ?= $(shell for p in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13*/b
 # The compilers whose tests `make test-tpu` runs; with cuda12 too where jaxlib and the CUDA plugin are of one version.
 COMPILERS ?= tpu
 
-.PHONY: demo test test-all test-tpu smoke lint bench bench-communication clean
+.PHONY: demo test test-all test-libraries test-tpu smoke lint bench bench-communication clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,11 @@ test: $(VENV)/.installed-dev
 
 test-all: $(VENV)/.installed-dev
 	HYPOTHESIS_PROFILE=default $(BIN)/python -m pytest -n auto tests
+
+# Runs the tests of libraries written for JAX, with JAX and with meshrt, and writes docs/libraries.md
+# (make test-libraries LIBRARIES="optax chex").
+test-libraries: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.libraries $(LIBRARIES)
 
 .venv-tpu/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-tpu

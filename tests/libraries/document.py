@@ -1,0 +1,75 @@
+"""`docs/libraries.md`: what of each library runs, from the results of the last runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.libraries.libraries import LIBRARIES, Library
+from tests.libraries.runs import PASSED, SKIPPED
+
+__all__ = ["PAGE", "RESULTS", "note", "page", "results"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "libraries.md"
+RESULTS = Path(__file__).with_name("results.json")
+SHOWN = 12  # kinds of failures that are listed
+
+_HEAD = """# JAX's libraries on meshrt
+
+Each library's own tests, unchanged, of its source distribution: once with JAX 0.10.2, once with meshrt in its place
+([compat.md](compat.md)) in an environment without JAX. This file is written by `python -m tests.libraries`
+(`make test-libraries`).
+
+| library | version | pass on JAX | of those on meshrt | share |
+| --- | --- | ---: | ---: | ---: |
+"""
+
+
+def results() -> dict[str, Any]:
+    """What the last runs gave, by library."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def note(library: Library, with_jax: dict[str, str], with_meshrt: dict[str, str]) -> None:
+    """Keeps what two runs of a library gave."""
+    passing = [name for name, outcome in with_jax.items() if outcome == PASSED]
+    failing = {name: with_meshrt.get(name, "not collected") for name in passing}
+    failing = {name: outcome for name, outcome in sorted(failing.items()) if outcome not in (PASSED, SKIPPED)}
+    skipped = sum(with_meshrt.get(name) == SKIPPED for name in passing)
+    row = {"version": library.version, "jax": len(passing), "skipped": skipped, "failing": failing}
+    found = {**results(), library.name: row}
+    RESULTS.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+
+
+def page() -> str:
+    """The whole page."""
+    found = results()
+    listed = [library for library in LIBRARIES if library.name in found]
+    rows = [_row(library, found[library.name]) for library in listed]
+    return _HEAD + "\n".join(rows) + "\n" + "".join(_missing(library, found[library.name]) for library in listed)
+
+
+def _row(library: Library, row: dict[str, Any]) -> str:
+    good = row["jax"] - row["skipped"] - len(row["failing"])
+    share = f"{100 * good / row['jax']:.1f} %" if row["jax"] else ""
+    return f"| {library.name} | {row['version']} | {row['jax']} | {good} | {share} |"
+
+
+def _missing(library: Library, row: dict[str, Any]) -> str:
+    lines = [f"\n## {library.name}\n"]
+    lines += [f"* Not run: `{path}` ({why})" for path, why in library.left_out]
+    kinds = Counter(row["failing"].values()).most_common()
+    if row["skipped"]:
+        lines.append(f"* Skip themselves on meshrt: {row['skipped']}")
+    lines += [f"* {count} × {_plain(kind)}" for kind, count in kinds[:SHOWN]]
+    if len(kinds) > SHOWN:
+        lines.append(f"* {sum(n for _, n in kinds[SHOWN:])} others, of {len(kinds) - SHOWN} kinds")
+    return "\n".join(lines if len(lines) > 1 else [*lines, "Nothing is missing."]) + "\n"
+
+
+def _plain(message: str) -> str:
+    """A message as a line of code."""
+    return "`" + message.replace("`", "'").replace("|", "/")[:160] + "`"
