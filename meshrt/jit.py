@@ -66,6 +66,11 @@ class JitFunction:
         except Exception:  # the repr of a user's object, or an object that was taken apart
             return "<PjitFunction>"
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The signature of the function that is compiled."""
+        return inspect.signature(self.fun)
+
     # -- calling -------------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -204,6 +209,11 @@ class JitFunction:
         args, kwargs = tree.unflatten(leaves)
         args = constrain(args, self.options.in_shardings, f"args of {self.name}", f"in_shardings of {self.name}")
         return flatten((args, kwargs))[0]
+
+
+# Programs tell compiled functions from others by the name of their type, which is JAX's.
+PjitFunction = JitFunction
+JitFunction.__name__ = JitFunction.__qualname__ = "PjitFunction"
 
 
 def _check_shardings(given: str, shardings: Any) -> None:

@@ -318,7 +318,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     except ValueError:
         listed = ", ".join(map(str, shapes))
         raise ShapeError(
-            f"incompatible shapes for broadcasting: {listed}. Dimensions, aligned from the right, must be equal or 1; "
+            f"Incompatible shapes for broadcasting: {listed}. Dimensions, aligned from the right, must be equal or 1; "
             "add dimensions with x[:, None] or jnp.expand_dims"
         ) from None
 
@@ -369,7 +369,8 @@ def common_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     try:
         return broadcast_shapes(*shapes)
     except ShapeError as e:
-        raise ShapeError(f"{name} got {e}") from None
+        text = str(e)
+        raise ShapeError(f"{name} got {text[0].lower()}{text[1:]}") from None
 
 
 def shape_tuple(shape: Any, name: str | None = None) -> tuple[int, ...]:

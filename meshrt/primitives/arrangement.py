@@ -31,7 +31,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     except ValueError:
         listed = ", ".join(str(tuple(s)) for s in shapes)
         raise errors.ArgumentValueError(
-            f"the shapes {listed} do not broadcast: dimensions, aligned from the right, must be equal or 1"
+            f"Incompatible shapes for broadcasting: {listed}; dimensions, aligned from the right, must be equal or 1"
         ) from None
 
 

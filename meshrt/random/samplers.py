@@ -37,6 +37,7 @@ from meshrt.numpy.shapes import moveaxis
 from meshrt.primitives import random as rn
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
+from meshrt.sharding import NamedSharding
 
 __all__ = [
     "bernoulli", "bits", "categorical", "cauchy", "double_sided_maxwell", "exponential", "geometric", "gumbel",
@@ -89,8 +90,13 @@ def broadcast_shape(name: str, shape: Any, *shapes: tuple[int, ...]) -> tuple[in
 
 
 def placed(x: Any, out_sharding: Any) -> Any:
-    """``x`` whole on a mesh of Auto axes, if that is asked for; Explicit axes are seen to by `in_auto_mode`."""
-    return x if out_sharding is None else lax.with_sharding_constraint(x, out_sharding)
+    """``x`` whole on a mesh of Auto axes, if that is asked for; Explicit axes are seen to by `in_auto_mode`.
+
+    A mesh without axes, which is that of the type of an array on one device, asks for nothing.
+    """
+    if out_sharding is None or (isinstance(out_sharding, NamedSharding) and not out_sharding.mesh.axis_names):
+        return x
+    return lax.with_sharding_constraint(x, out_sharding)
 
 
 def parameter(x: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:

@@ -150,7 +150,7 @@ def cuda_library() -> str | None:
 def _start_cuda() -> Any:
     library = cuda_library()
     if library is None:
-        raise errors.BackendError("no CUDA plugin is installed; install the extra `meshrt[cuda12]`")
+        raise errors.BackendError("Unknown backend cuda: no plugin is installed; install the extra `meshrt[cuda12]`")
     options = jaxlib_api.gpu_plugin_options()
     info = _process
     if info is not None and info.num_processes > 1:
@@ -162,7 +162,7 @@ def _start_cuda() -> Any:
 
 def _start_tpu() -> Any:
     if importlib.util.find_spec("libtpu") is None:
-        raise errors.BackendError("libtpu is not installed; install the extra `meshrt[tpu]`")
+        raise errors.BackendError("Unknown backend tpu: libtpu is not installed; install the extra `meshrt[tpu]`")
     import libtpu  # optional wheel
 
     return jaxlib_api.plugin_client("tpu", libtpu.get_library_path(), {})
