@@ -183,7 +183,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     if a1.shape != a2.shape:
         return asarray(False)
     same = equal(a1, a2)
-    if equal_nan and all(dtypes.issubdtype(a.dtype, np.inexact) for a in (a1, a2)):
+    if equal_nan and not aval_of(a1).is_key:
         same = el.or_p.bind(same, el.and_p.bind(isnan(a1), isnan(a2)))
     return _all(same)
 

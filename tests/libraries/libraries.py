@@ -29,6 +29,8 @@ LIBRARIES = (
         left_out=(
             ("optax/_src/alias_test.py", "623 trainings, an hour"),
             ("optax/contrib/_common_test.py", "545 trainings, an hour"),
+            ("optax/_src/linesearch_test.py", "240 searches, half an hour"),
+            ("optax/assignment", "202 assignments, a quarter of an hour"),
             ("optax/_src/linear_algebra_test.py", "needs flax"),
             ("optax/transforms/_accumulation_test.py", "needs flax"),
         ),
