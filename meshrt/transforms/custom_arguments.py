@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.basic.shapes import zeros
+from meshrt.core.basic.shapes import move_dim, zeros
+from meshrt.core.primitive import Primitive
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import StaticValue, signature_of
-from meshrt.transforms.batching import MappedAxis
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 
 __all__ = [
     "CustomFunction",
     "MappableRule",
     "SymbolicZero",
+    "batched_call",
     "instantiate_zero",
     "nondiff_positions",
     "positional",
@@ -188,3 +190,21 @@ def leaf_aval(leaf: Any, where: str) -> ShapedArray:
         return aval_of(leaf)
     except TypeError as e:
         raise errors.ArgumentTypeError(f"{where}: {e}") from None
+
+
+def batched_call(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
+    """The batching rule of `primitive()`, a call `[jaxpr num_consts rule] consts... arguments...`: function and rule
+    are mapped, all results too."""
+
+    def batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[int | None], params: dict[str, Any]) -> Any:
+        args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
+        batched = tuple(d is not None for d in dims)
+        closed, _ = batch_jaxpr(params["jaxpr"], axis, batched, True)
+        num_consts = params["num_consts"]
+        mapped = params["rule"].mapped(axis, batched[num_consts:])
+        outs = primitive().bind(
+            *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
+        )
+        return outs, [0] * len(outs)
+
+    return batch

@@ -13,17 +13,18 @@ from typing import Any
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.pointwise import add_tangents
-from meshrt.core.basic.shapes import bring_to_front, move_dim
+from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.batching import MappedAxis, batch_jaxpr, mapping
+from meshrt.transforms.batching import MappedAxis, mapping
 from meshrt.transforms.custom_arguments import (
     CustomFunction,
     MappableRule,
     SymbolicZero,
+    batched_call,
     instantiate_zero,
     leaf_aval,
     nondiff_positions,
@@ -258,26 +259,14 @@ def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
     return rule(primals[num_consts:], tangents[num_consts:])
 
 
-def _batch(axis, args, dims, params):
-    args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
-    batched = tuple(d is not None for d in dims)
-    closed, _ = batch_jaxpr(params["jaxpr"], axis, batched, True)
-    num_consts, rule = params["num_consts"], params["rule"]
-    flags = batched[num_consts:]
-    mapped = rule.mapped(axis, flags)
-    outs = custom_jvp_call_p.bind(
-        *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
-    )
-    return outs, [0] * len(outs)
-
-
 custom_jvp_known_p = known_call("custom_jvp_known", jvp=lambda primals, tangents, call, rule: rule(primals, tangents))
 
 custom_jvp_call_p = Primitive(
     "custom_jvp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
-    jvp=_jvp, batch=_batch, batch_axis=True, effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
+    jvp=_jvp, batch=batched_call(lambda: custom_jvp_call_p), batch_axis=True,
+    effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
     absent={"transpose": "its rule gives a tangent that is made of other operations"},

@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.basic.shapes import bring_to_front, move_dim, reduce_sum_p
+from meshrt.core.basic.shapes import bring_to_front, reduce_sum_p
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.batching import MappedAxis, batch_jaxpr, mapping
+from meshrt.transforms.batching import MappedAxis, mapping
 from meshrt.transforms.custom_arguments import (
     CustomFunction,
     MappableRule,
     SplitArguments,
     SymbolicZero,
+    batched_call,
     instantiate_zero,
     leaf_aval,
     nondiff_positions,
@@ -389,26 +390,13 @@ def _linear_transpose(cts, *operands, backward, num_residuals, nonzeros, out_ava
     return [None] * num_residuals + [ct if is_undefined(t) else None for ct, t in zip(pulled, tangents)]
 
 
-def _batch(axis, args, dims, params):
-    args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
-    batched = tuple(d is not None for d in dims)
-    closed, _ = batch_jaxpr(params["jaxpr"], axis, batched, True)
-    num_consts, rule = params["num_consts"], params["rule"]
-    flags = batched[num_consts:]
-    mapped = rule.mapped(axis, flags)
-    outs = custom_vjp_call_p.bind(
-        *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
-    )
-    return outs, [0] * len(outs)
-
-
 custom_vjp_known_p = known_call("custom_vjp_known", jvp=_no_forward_mode, linearize=_linearize)
 
 custom_vjp_call_p = Primitive(
     "custom_vjp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
-    jvp=_no_forward_mode, linearize=_linearize, batch=_batch, batch_axis=True,
+    jvp=_no_forward_mode, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,
     multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
     absent={"transpose": "reverse mode goes by its linearize rule"},
