@@ -185,11 +185,13 @@ def tree_map_with_path(
 
 def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
     """`full_tree`'s structure with the leaves of `prefix_tree` repeated where it stops earlier."""
-    return tree_structure(full_tree, is_leaf).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
+    return tree_structure(full_tree).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
 
 
 def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     """One leaf of `prefix_tree` per leaf of `full_tree`: each prefix leaf covers the whole subtree under it.
+
+    `is_leaf` is asked of nodes of `prefix_tree` only.
 
     Raises:
       TreeError: `prefix_tree` is not a prefix of `full_tree`; the message gives the path and both types.
@@ -200,7 +202,7 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
     except (ValueError, TypeError) as e:
         found = next(iter(prefix_errors(prefix_tree, full_tree, is_leaf)), None)
         raise (found("prefix") if found else errors.TreeError(str(e))) from None
-    return [leaf for leaf, sub in zip(leaves, subtrees) for _ in range(tree_structure(sub, is_leaf).num_leaves)]
+    return [leaf for leaf, sub in zip(leaves, subtrees) for _ in range(tree_structure(sub).num_leaves)]
 
 
 # ----------------------------------------------------------------------------------------------------------

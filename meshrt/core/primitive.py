@@ -244,6 +244,11 @@ class Primitive:
     def __repr__(self) -> str:
         return self.name
 
+    def get_bind_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        """What `bind` takes for an equation with these parameters: they themselves. (Programs that evaluate Jaxprs of
+        JAX's ask each primitive.)"""
+        return params
+
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the primitive in the current trace: evaluates, stages, differentiates or batches it."""
         for name in self.optional:

@@ -49,6 +49,11 @@ class Trace:
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         raise NotImplementedError
 
+    @property
+    def main(self) -> Trace:
+        """The trace itself, by which libraries tell the tracers of one trace from those of another."""
+        return self
+
 
 class Tracer(ArrayOperators):
     """A stand-in for an array while a function is being traced."""

@@ -241,20 +241,24 @@ def _type_name(source: _Source, kind: type) -> str:
     return kind.__name__ if kind in (tuple, list, dict) else source.constant(kind)
 
 
-@functools.lru_cache(maxsize=512)
 def builder(tree: Any) -> Builder:
     """`build(leaves) -> value` of structure `tree`; the registry's own where no code can be made."""
     if tree_util.treedef_is_leaf(tree) and tree.num_leaves == 1:
         return only
-    general: Builder = tree.unflatten
-    if tree.num_leaves > CODED_LEAVES:
-        return general
+    # (Equal structures may hold what is equal and not the same, True and 1.0: as keys, which their text tells apart,
+    # and in nodes of other classes, of which no code is made.)
+    coded = _coded(tree, str(tree)) if tree.num_leaves <= CODED_LEAVES else None
+    return tree.unflatten if coded is None else coded
+
+
+@functools.lru_cache(maxsize=512)
+def _coded(tree: Any, text: str) -> Builder | None:
     source = _Source()
     leaves: list[str] = []
     try:
         value = _expression(source, tree, leaves)
     except _Unsupported:
-        return general
+        return None
     source.lines.append(f"{''.join(f'{v}, ' for v in leaves)}= leaves" if leaves else "pass")
     source.lines.append(f"return {value}")
     return source.function("build(leaves)", source.lines)

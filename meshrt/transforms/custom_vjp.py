@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from meshrt import dtypes, errors, tree_util
@@ -43,8 +44,12 @@ from meshrt.transforms.tools import WeakCache
 __all__ = ["CustomVJPPrimal", "custom_vjp", "custom_vjp_call_p"]
 
 
-class CustomVJPPrimal(NamedTuple):
-    """An argument of `fwd` in rules with `symbolic_zeros`: its value, and whether it is being differentiated."""
+@dataclass(frozen=True, slots=True)
+class CustomVJPPrimal:
+    """An argument of `fwd` in rules with `symbolic_zeros`: its value, and whether it is being differentiated.
+
+    A leaf of pytrees.
+    """
 
     value: Any
     perturbed: bool
@@ -65,7 +70,7 @@ def custom_vjp_primal_tree_values(tree: Any) -> Any:
             )
         return leaf.value
 
-    return tree_util.tree_map(value, tree, is_leaf=lambda leaf: type(leaf) is CustomVJPPrimal)
+    return tree_util.tree_map(value, tree)
 
 
 class custom_vjp(CustomFunction):
@@ -261,7 +266,7 @@ def _match(part: Any, tree: Any, title: str) -> list[Any]:
     if part is None:
         return [None] * tree.num_leaves
     is_leaf = lambda x: isinstance(x, SymbolicZero)
-    if tree_util.treedef_is_leaf(tree):
+    if tree_util.treedef_is_leaf(tree) and tree.num_leaves == 1:  # (not a container without children)
         leaves, found = tree_util.tree_flatten(part, is_leaf=is_leaf)
         if len(leaves) == 1 and tree_util.treedef_is_leaf(found):
             return leaves

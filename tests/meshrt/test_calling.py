@@ -273,3 +273,15 @@ def test_calls_that_are_ready_to_run_are_counted():
         return [*sizes, f._cache_size()]
 
     assert counted(meshrt) == counted(jax) == [0, 1, 1, 2, 0]
+
+
+def test_equal_parts_of_structures_that_are_not_the_same():
+    class Fixed:
+        def __init__(self, value):
+            self.value = value
+
+    tree_util.register_pytree_node(Fixed, lambda f: ((), f.value), lambda value, _: Fixed(value))
+    of = lambda value: meshrt.jit(lambda x: (x, Fixed(value)))(1.0)[1].value
+    assert [repr(of(value)) for value in (1.0, True, 1)] == ["1.0", "True", "1"]
+    keys = lambda key: next(iter(meshrt.jit(lambda x: {key: x})(1.0)))
+    assert [repr(keys(key)) for key in (1.0, True, 1)] == ["1.0", "True", "1"]

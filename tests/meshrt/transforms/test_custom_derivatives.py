@@ -347,3 +347,19 @@ def test_calls_are_staged_once():
     for _ in range(3):
         f(X)
     assert len(calls) == 4
+
+
+def test_primals_with_their_flags_are_leaves():
+    # As a library sees them that maps over the arguments of its rule, beside arguments that have no leaves.
+    flags = []
+
+    def forward(x, nothing, pair):
+        flags.append(meshrt.tree.map(lambda p: p.perturbed, (x, nothing, pair)))
+        return x.value * pair[0].value, (pair[0].value,)
+
+    f = meshrt.custom_vjp(lambda x, nothing, pair: x * pair[0])
+    f.defvjp(forward, lambda res, ct: (ct * res[0], [], (None, None)), symbolic_zeros=True)
+    g = lambda x: f(x, [], (mnp.float32(3.0), mnp.int32(1)))
+    assert meshrt.grad(g)(2.0) == 3.0 and flags == [(True, [], (False, False))]
+    batched = meshrt.vmap(lambda a: f(a[1], a[0], (a[1], 1)), in_axes=((None, 0),))
+    np.testing.assert_array_equal(batched((None, mnp.arange(3.0))), [0.0, 1.0, 4.0])

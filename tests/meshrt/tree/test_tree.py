@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import meshrt
 from meshrt import errors, tree, tree_util
 
 Point = collections.namedtuple("Point", "x y")
@@ -195,3 +196,12 @@ def test_errors_do_not_look_into_leaves(takes_path):
         tree_util.tree_map_with_path(
             max, {"a": (1, 2), "b": [3]}, {"a": (1,), "b": [3, 4]}, is_leaf=pair, is_leaf_takes_path=takes_path
         )
+
+
+def test_leaves_of_a_prefix_are_asked_for_in_the_prefix_only():
+    is_none = lambda x: x is None
+    for prefix, full in [((None, 0), (None, 1.0)), ({"a": None, "b": 3}, {"a": None, "b": (1, 2)}), (None, (None, 1))]:
+        theirs = jax.tree.leaves(jax.tree.broadcast(prefix, full, is_leaf=is_none), is_leaf=is_none)
+        assert tree.leaves(tree.broadcast(prefix, full, is_leaf=is_none), is_leaf=is_none) == theirs
+    ours, theirs = (m.tree.broadcast(0, (None, 1), is_leaf=is_none) for m in (meshrt, jax))
+    assert ours == theirs

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
 
 from meshrt.core.source import exclude as _exclude
 from meshrt.core.source import include as _include
+from meshrt.core.source import is_internal as _is_internal
 from meshrt.numpy.names import missing as _missing
 
-__all__ = ["api_boundary", "register_exclusion"]
+__all__ = ["api_boundary", "include_frame", "register_exclusion"]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -34,6 +36,11 @@ class _Paths(list[str]):
 
 
 _exclude_paths = _Paths()
+
+
+def include_frame(frame: FrameType) -> bool:
+    """Whether a frame is the user's, neither meshrt's nor of a folder that is left out."""
+    return not _is_internal(frame.f_code)
 
 
 def register_exclusion(path: str) -> None:
