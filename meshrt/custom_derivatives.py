@@ -1,5 +1,6 @@
 """Functions with derivatives of their own."""
 
+from meshrt.primitives.linear_call import linear_call
 from meshrt.transforms.custom_arguments import zero_from_primal
 from meshrt.transforms.custom_derivatives import (
     CustomVJPPrimal,
@@ -22,5 +23,6 @@ __all__ = [
     "custom_vjp",
     "custom_vjp_call_p",
     "custom_vjp_primal_tree_values",
+    "linear_call",
     "zero_from_primal",
 ]

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from meshrt.tree_files import register_namedtuple_serialization, register_pytree_node_serialization
 
 __all__ = [
-    "ArgInfo", "Compiled", "Lowered", "Partitioned", "Propagated", "Traced", "Wrapped", "load",
+    "ArgInfo", "Compiled", "CompilerOptions", "Lowered", "Partitioned", "Propagated", "Traced", "Wrapped", "load",
     "register_namedtuple_serialization", "register_pytree_node_serialization",
 ]  # fmt: skip
 
+
+# Options of XLA's compiler by name, as `.compile(compiler_options=...)` takes them.
+CompilerOptions = dict[str, str | bool]
 
 # Start-up time: programs in files are for few.
 _LATE = {

@@ -16,6 +16,7 @@ import meshrt.primitives as _primitives
 from meshrt import errors as _errors
 from meshrt.core.primitive import Primitive as _Primitive
 from meshrt.lax.filled import broadcast_like, empty, full, full_like
+from meshrt.lax.scaled import scaled_dot
 from meshrt.lax.solves import custom_linear_solve, custom_root
 
 
@@ -28,6 +29,7 @@ def _collect() -> dict[str, Any]:
             if package is _primitives:
                 found |= {n: getattr(module, n) for n in getattr(module, "__all__", ()) if not n.startswith("_")}
     found |= {"broadcast_like": broadcast_like, "empty": empty, "full": full, "full_like": full_like}
+    found |= {"scaled_dot": scaled_dot}
     found |= {"custom_linear_solve": custom_linear_solve, "custom_root": custom_root}
     return dict(sorted(found.items()))
 

@@ -29,7 +29,7 @@ from meshrt.primitives.reduce import reduce_max_p
 from meshrt.primitives.reshape import iota_p
 from meshrt.transforms.custom_jvp import fused_custom_jvp
 
-__all__ = ["log1mexp", "log_softmax", "logmeanexp", "logsumexp", "one_hot", "softmax", "standardize"]
+__all__ = ["log1mexp", "log_softmax", "logmeanexp", "logsumexp", "one_hot", "scaled_matmul", "softmax", "standardize"]
 
 
 def _array(name: str, x: Any) -> Any:
@@ -206,3 +206,38 @@ def _log1mexp(x: Any) -> Any:
 def _log1mexp_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
     return _log1mexp(x), t / uf.expm1(x)  # of either form, whose own derivative can be 0 * inf
+
+
+def scaled_matmul(
+    lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferred_element_type: Any = np.float32
+) -> Any:
+    """The products [b, m, n] of two batches of matrices [b, m, k] and [b, n, k], whose elements share scales.
+
+    Scales [b, m, k / s] and [b, n, k / s] are each shared by s neighbours along the last dimension. Sums are kept in
+    float32 and given as `preferred_element_type`.
+
+    Raises:
+      ArgumentValueError: an operand has not three dimensions, or sizes do not fit each other.
+    """
+    a, b, a_scales, b_scales = (_array("scaled_matmul", x) for x in (lhs, rhs, lhs_scales, rhs_scales))
+    shapes = [x.shape for x in (a, b, a_scales, b_scales)]
+    if any(len(s) != 3 for s in shapes):
+        raise errors.ArgumentValueError(f"scaled_matmul requires all inputs to be 3-dimensional arrays, got {shapes}")
+    (batch, rows, width), others = shapes[0], [shapes[1][0::2], shapes[2][:2], shapes[3][:2]]
+    if others != [(batch, width), (batch, rows), shapes[1][:2]] or shapes[2][2] != shapes[3][2]:
+        raise errors.ArgumentValueError(
+            "scaled_matmul requires inputs a and b to have matching batch (B) and contract (K) dimensions, and scales "
+            f"to match both each other and the non-contract dimensions of inputs, but got shapes {shapes}"
+        )
+    if not shapes[2][2] or width % shapes[2][2]:
+        raise errors.ArgumentValueError(
+            f"scaled_matmul cannot share {shapes[2][2]} scales evenly among {width} elements: shapes are {shapes}"
+        )
+    dtype = dtypes.check_user_dtype(preferred_element_type, "scaled_matmul")
+    scaled = []
+    for x, scales in ((a, a_scales), (b, b_scales)):
+        blocks = el.convert_element_type(x, np.float32).reshape(*scales.shape, -1)
+        shared = el.convert_element_type(scales, np.float32)[..., None]
+        scaled.append((blocks * shared).reshape(x.shape))
+    out = lax.dot_general(*scaled, (((2,), (2,)), ((0,), (0,))), preferred_element_type=np.float32)
+    return el.convert_element_type(out, dtype)

@@ -171,8 +171,13 @@ def _dual_jvp(
 def _extremum_weights(better: Primitive) -> Callable[..., Any]:
     def weights(a: Any, b: Any, out: Any) -> tuple[Any, Any]:
         dtype = aval_of(a).dtype
-        wins = ew.convert_element_type(better.bind(a, b), dtype)
-        ties = ew.mul(ew.convert_element_type(ew.eq_p.bind(a, b), dtype), 0.5)
+        equal = ew.eq_p.bind(a, b)
+        if dtype.kind == "c":  # the order of complex numbers is that of max and min
+            larger = ew.and_p.bind(ew.eq_p.bind(a, out), ew.not_p.bind(equal))
+        else:
+            larger = better.bind(a, b)
+        wins = ew.convert_element_type(larger, dtype)
+        ties = ew.mul(ew.convert_element_type(equal, dtype), 0.5)
         mine = ew.add_p.bind(wins, ties)
         return mine, ew.sub(1, mine)
 

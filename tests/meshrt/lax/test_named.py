@@ -156,3 +156,25 @@ def test_axes_count_from_zero(axes) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
 def test_pads_are_of_the_operands_dtype(value, dtype) -> None:
     assert_alike(lambda jax: jax.lax.pad(X.astype(dtype), value, [(1, 1, 0), (0, 0, 0)]))
+
+
+def test_scaled_products() -> None:
+    wide = X.repeat(2, 1)
+    assert_alike(lambda jax: jax.lax.scaled_dot(wide, wide.T, lhs_scale=X[:, :1], rhs_scale=X[:, :3].T), rtol=2e-2)
+    assert_alike(lambda jax: jax.lax.scaled_dot(X, X.T, preferred_element_type=np.float32), rtol=2e-2)
+    assert_alike(lambda jax: jax.vmap(lambda x: jax.lax.scaled_dot(x, X.T))(np.stack([X, X])), rtol=2e-2)
+    assert_alike(lambda jax: jax.lax.scaled_dot(X, X.T, lhs_scale=X))
+    assert_alike(lambda jax: jax.lax.scaled_dot(X[0], X.T))
+    a, scales = X[None], np.float32([[[0.5], [2]]])
+    np.testing.assert_allclose(
+        meshrt.nn.scaled_matmul(a, a, scales, scales)[0], (X * scales[0]) @ (X * scales[0]).T, rtol=1e-6
+    )
+    assert_alike(lambda jax: jax.nn.scaled_matmul(a, a[:, :, :2], scales, scales))
+    assert_alike(lambda jax: jax.nn.scaled_matmul(X, X, X, X))
+
+
+def test_running_extremes_of_complex_numbers() -> None:
+    z = (X + 1j * X[::-1]).astype(np.complex64)
+    for name in ("cummin", "cummax"):
+        run = lambda jax, name=name: lambda x: getattr(jax.lax, name)(x, axis=1)
+        assert_alike(lambda jax, run=run: jax.jvp(run(jax), (z,), (z * 2,)))
