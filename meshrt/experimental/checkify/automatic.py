@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes
+from meshrt import dtypes, lax
 from meshrt import numpy as jnp
 from meshrt.core.types import aval_of
 from meshrt.experimental.checkify.failures import DivisionByZeroError, ErrorCategory, JaxException, NaNError, OOBError
@@ -21,22 +21,22 @@ Failure = tuple[Any, JaxException]
 _NAMES = """
 acos acosh add asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt conv_general_dilated cos cosh cumlogsumexp
 cummax cummin cumprod cumsum digamma div dot_general erf erf_inv erfc exp exp2 expm1 fft igamma igamma_grad_a
-igammac integer_pow lgamma linear_solve log log1p logistic mul pad pow psum reduce_prod reduce_sum reduce_window
-reduce_window_sum regularized_incomplete_beta rem rsqrt scatter scatter_add scatter_max scatter_min scatter_mul
-scatter_sub sin sinh sqrt sub tan tanh
+igammac integer_pow lgamma linear_solve log log1p logistic mul pad pow psum reduce reduce_prod reduce_sum
+reduce_window reduce_window_sum regularized_incomplete_beta rem rsqrt scatter scatter_add scatter_max scatter_min
+scatter_mul scatter_sub sin sinh sqrt square sub tan tanh
 """
-_CAN_GIVE_NAN = frozenset(_NAMES.split())
+_CAN_GIVE_NAN = frozenset(getattr(lax, f"{name}_p") for name in _NAMES.split())
 
 
 def failures_of(
     primitive: Any, args: Sequence[Any], outs: Sequence[Any], params: dict[str, Any], enabled: frozenset[ErrorCategory]
 ) -> Iterator[Failure]:
     """The errors that an application may have of those asked for, in the order in which they are reported."""
-    if primitive.name == "div" and DivisionByZeroError in enabled:
+    if primitive is lax.div_p and DivisionByZeroError in enabled:
         yield jnp.any(jnp.equal(args[1], 0)), DivisionByZeroError()
-    if primitive.name in _BOUNDS and OOBError in enabled:
-        yield from _BOUNDS[primitive.name](primitive.name, args, params)
-    if primitive.name in _CAN_GIVE_NAN and NaNError in enabled:
+    if primitive in _BOUNDS and OOBError in enabled:
+        yield from _BOUNDS[primitive](primitive.name, args, params)
+    if primitive in _CAN_GIVE_NAN and NaNError in enabled:
         inexact = [x for x in outs if dtypes.issubdtype(aval_of(x).dtype, np.inexact)]
         if inexact:
             bad = [jnp.any(jnp.isnan(x)) for x in inexact]
@@ -85,7 +85,8 @@ def _scatter(name: str, args: Sequence[Any], params: dict[str, Any]) -> Iterator
         yield _outside(name, args[1], np.array([shape[a] - sizes[a] for a in axes]), axes, shape)
 
 
-_BOUNDS: dict[str, Callable[[str, Sequence[Any], dict[str, Any]], Iterator[Failure]]] = {
-    "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice, "gather": _gather,
-    **dict.fromkeys(("scatter", "scatter_add", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub"), _scatter),
+_BOUNDS: dict[Any, Callable[[str, Sequence[Any], dict[str, Any]], Iterator[Failure]]] = {
+    lax.dynamic_slice_p: _dynamic_slice, lax.dynamic_update_slice_p: _dynamic_update_slice, lax.gather_p: _gather,
+    lax.scatter_p: _scatter, lax.scatter_add_p: _scatter, lax.scatter_sub_p: _scatter, lax.scatter_mul_p: _scatter,
+    lax.scatter_min_p: _scatter, lax.scatter_max_p: _scatter, lax.scatter_apply_p: _scatter,
 }  # fmt: skip

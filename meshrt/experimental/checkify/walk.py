@@ -23,6 +23,9 @@ from meshrt.primitives.shard_map import shard_map_p
 from meshrt.shard_map import shard_map
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.checkpoint import checkpoint_p
+from meshrt.transforms.custom_jvp import custom_jvp_call_p
+from meshrt.transforms.custom_vjp import custom_vjp_call_p
 from meshrt.transforms.high import flatten
 
 __all__ = ["checkify"]
@@ -132,7 +135,7 @@ class _Walk:
     def _beside(self, eqn: Eqn, state: list[Any], args: list[Any]) -> tuple[list[Any], Sequence[Any]]:
         """Functions with derivatives of their own, or whose values are computed again in the backward pass, stay as
         they are; their checks are computed beside them, of the same values, and have no derivatives."""
-        if eqn.primitive.name not in _CALLS:
+        if eqn.primitive not in _CALLS:
             raise errors.UnsupportedError(
                 f"checkify cannot look into '{eqn.primitive.name}' at {eqn.source}, in which something may fail; "
                 "transform the function inside of it by checkify instead"
@@ -208,7 +211,7 @@ def _unchecked(jaxpr: Jaxpr) -> Jaxpr:
     return trace_to_jaxpr(lambda *xs: unseeing.run(jaxpr, (), (), xs)[1], jaxpr.in_avals, jaxpr.name).jaxpr
 
 
-_CALLS = frozenset(["checkpoint", "custom_jvp_call", "custom_vjp_call"])
+_CALLS = frozenset({checkpoint_p, custom_jvp_call_p, custom_vjp_call_p})
 _RULES: dict[Any, Callable[..., tuple[list[Any], Sequence[Any]]]] = {
     cond_p: _Walk.cond, while_p: _Walk.loop, scan_p: _Walk.scan, jit_p: _Walk.call,
     shard_map_p: _Walk.per_device,

@@ -53,13 +53,10 @@ REASONS = {
         ),
         COLLECTIVES,
     ),
-<<<<<<< HEAD
     **dict.fromkeys(
         ("rng_bit_generator", "rng_uniform"), "the compiler's numbers; tests/meshrt/random/test_generators.py judges it"
     ),
-=======
     "linear_call": "a function of the user's; tests/meshrt/transforms/test_linear_call.py judges it",
->>>>>>> 48fa264 (experimental.jet; linear_call, scaled_dot, scaled_matmul; derivatives of running extremes of complex numbers)
     "dce_sink": "it has no results; tests/meshrt/lax/test_named.py judges it",
     "copy": "the identity; no public function of lax makes one",
     "custom_partitioning": "a function of the user's; tests/meshrt/experimental judges it",
