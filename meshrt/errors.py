@@ -236,6 +236,10 @@ class TreeError(MeshrtError, ValueError):
     path: str = ""
 
 
+class TransposeError(TreeError, TypeError):
+    """A pytree that is not one structure inside of another."""
+
+
 class DeletedArrayError(MeshrtError, RuntimeError):
     """An array is used after it was donated or deleted."""
 

@@ -112,7 +112,7 @@ def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, py
         inner_treedef = tree_structure(children[0])
     inner, outer = inner_treedef.num_leaves, outer_treedef.num_leaves
     if treedef.num_leaves != inner * outer or treedef != outer_treedef.compose(inner_treedef):
-        raise errors.TreeError(
+        raise errors.TransposeError(
             f"cannot transpose a tree of structure {treedef}: it is not {outer_treedef} with {inner_treedef} at "
             "each of its leaves"
         )
@@ -262,7 +262,9 @@ def _register(cls: type, flatten: Callable, unflatten: Callable, with_keys: Call
             default_registry.register_node(cls, flatten, unflatten, with_keys)
         except ValueError:
             name = f"{cls.__module__}.{cls.__qualname__}"
-            raise errors.TreeError(f"{name} is registered as a pytree container already") from None
+            raise errors.TreeError(
+                f"Duplicate custom PyTreeDef type registration for {name}: it is a container already"
+            ) from None
         if _is_namedtuple(cls):
             _registered_namedtuples.add(cls)
 
@@ -345,7 +347,9 @@ def register_dataclass(
         _check_dataclass_fields(nodetype, data_fields, meta_fields, drop_fields)
     with _registration_lock:
         if default_registry.is_node(nodetype):
-            raise errors.TreeError(f"{nodetype.__qualname__} is registered as a pytree container already")
+            raise errors.TreeError(
+                f"Duplicate custom PyTreeDef type registration for {nodetype.__qualname__}: it is a container already"
+            )
         default_registry.register_dataclass_node(nodetype, list(data_fields), list(meta_fields))
         _dataclass_fields[nodetype] = (data_fields, meta_fields)
     return nodetype

@@ -205,3 +205,18 @@ def test_leaves_of_a_prefix_are_asked_for_in_the_prefix_only():
         assert tree.leaves(tree.broadcast(prefix, full, is_leaf=is_none), is_leaf=is_none) == theirs
     ours, theirs = (m.tree.broadcast(0, (None, 1), is_leaf=is_none) for m in (meshrt, jax))
     assert ours == theirs
+
+
+def test_refusals_are_of_the_class_that_jax_raises():
+    for library in (jax, meshrt):
+        t, inner = library.tree, library.tree.structure({"a": 0})
+        with pytest.raises(TypeError):
+            t.transpose(t.structure([0, 0]), inner, [{"a": 1}])
+
+        class Twice:
+            pass
+
+        register = library.tree_util.register_pytree_node
+        register(Twice, lambda x: ((), None), lambda _, c: Twice())
+        with pytest.raises(ValueError, match="Duplicate custom PyTreeDef type registration"):
+            register(Twice, lambda x: ((), None), lambda _, c: Twice())
