@@ -256,6 +256,10 @@ _registration_lock = threading.Lock()
 _registered_namedtuples: set[type] = set()
 
 
+def _registered(name: str) -> errors.TreeError:
+    return errors.TreeError(f"Duplicate custom PyTreeDef type registration for {name}: it is a container already")
+
+
 def _register(cls: type, flatten: Callable, unflatten: Callable, with_keys: Callable | None) -> None:
     with _registration_lock:
         try:
