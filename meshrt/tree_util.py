@@ -266,9 +266,7 @@ def _register(cls: type, flatten: Callable, unflatten: Callable, with_keys: Call
             default_registry.register_node(cls, flatten, unflatten, with_keys)
         except ValueError:
             name = f"{cls.__module__}.{cls.__qualname__}"
-            raise errors.TreeError(
-                f"Duplicate custom PyTreeDef type registration for {name}: it is a container already"
-            ) from None
+            raise _registered(name) from None
         if _is_namedtuple(cls):
             _registered_namedtuples.add(cls)
 
@@ -351,9 +349,7 @@ def register_dataclass(
         _check_dataclass_fields(nodetype, data_fields, meta_fields, drop_fields)
     with _registration_lock:
         if default_registry.is_node(nodetype):
-            raise errors.TreeError(
-                f"Duplicate custom PyTreeDef type registration for {nodetype.__qualname__}: it is a container already"
-            )
+            raise _registered(nodetype.__qualname__)
         default_registry.register_dataclass_node(nodetype, list(data_fields), list(meta_fields))
         _dataclass_fields[nodetype] = (data_fields, meta_fields)
     return nodetype
