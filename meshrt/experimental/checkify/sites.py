@@ -12,6 +12,7 @@ from meshrt.core.basic.shapes import zeros
 from meshrt.core.types import aval_of
 from meshrt.experimental.checkify.failures import Error, ErrorCategory, JaxException, Site
 from meshrt.numpy import broadcast_to, expand_dims, logical_and, shape, where
+from meshrt.primitives.random import random_wrap
 
 __all__ = ["Sites"]
 
@@ -39,7 +40,7 @@ class Sites:
     def initial(self) -> list[Any]:
         """No error."""
         types = [t for _, site in self._found.values() for t in site.types]
-        return [np.int32(-1), *map(zeros, types)]
+        return [np.int32(-1), *map(_zeros, types)]
 
     def note(self, state: Sequence[Any], key: Hashable, bad: Any, exception: JaxException) -> list[Any]:
         """The error `exception` where `bad`, if there was none before."""
@@ -72,3 +73,7 @@ def _chosen(now: Any, new: Any, old: Any) -> Any:
         return where(now, new, old)
     now = expand_dims(now, range(rank, rank + len(inner)))
     return where(now, new, broadcast_to(old, (*shape(now)[:rank], *inner)))
+
+
+def _zeros(aval: Any) -> Any:
+    return random_wrap(zeros(aval.physical()), aval.dtype.impl) if aval.is_key else zeros(aval)

@@ -60,6 +60,14 @@ def again(lib, c):
     return f
 
 
+def telling_keys(lib, c):
+    def f(x):
+        c.check(x > 3, "with a key", key=lib.random.key(0))
+        return x
+
+    return f
+
+
 def debugging(lib, c):
     return lambda x: c.debug_check(x > 5, "small")
 
@@ -94,6 +102,7 @@ PROGRAMS = {
     "derivative of one's own": (lambda lib, c: lambda x: lib.nn.relu(lib.numpy.log(x)), (-X,), "nan_checks"),
     "checkpoint": (lambda lib, c: lib.checkpoint(lib.numpy.log), (-X,), "nan_checks"),
     "error made a check": (again, (-X,), "user_checks"),
+    "key among what is told": (telling_keys, (X,), "user_checks"),
     "debug check": (debugging, (X,), "user_checks"),
 }  # fmt: skip
 
