@@ -74,7 +74,7 @@ def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     vectors = ShapedArray(aval.shape, outs[0].dtype)
     is_complex = aval.dtype.kind == "c"
     found = [*([values] if is_complex else [values, values]), vectors, vectors, ShapedArray(batch, INFO)]
-    *w, vl, vr, info = call_kernel(ctx, "eig", [x], [aval], found, **_kernels(aval.dtype, left, right, asked))
+    *w, vl, vr, info = call_kernel(ctx, "eig", [x], [aval], found, _kernels(aval.dtype, left, right, asked))
     eigenvalues = w[0] if is_complex else ctx.op("stablehlo.complex", w, outs[0])
     results = [eigenvalues, *([vl] if left else []), *([vr] if right else [])]
     return nan_unless_ok(ctx, info, batch, results, outs)

@@ -66,7 +66,7 @@ def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
             "cusolver_syevd_ffi", lower=p["lower"], algorithm=np.uint8(_CUDA_ALGORITHMS.get(p["algorithm"], 0))
         ),
     }
-    *results, info = call_kernel(ctx, "eigh", [x], [aval], [*outs, ShapedArray(batch, INFO)], **kernels)
+    *results, info = call_kernel(ctx, "eigh", [x], [aval], [*outs, ShapedArray(batch, INFO)], kernels)
     return nan_unless_ok(ctx, info, batch, results, outs)
 
 

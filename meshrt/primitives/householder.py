@@ -41,7 +41,7 @@ def _geqrf_lower(ctx: LoweringContext, eqn: Eqn, a: Any) -> Any:
     if not aval.size:
         return [a, ctx.full(0, taus)]
     kernels = {"cpu": Kernel("geqrf"), "cuda": Kernel("cusolver_geqrf_ffi")}
-    return list(call_kernel(ctx, "geqrf", [a], [aval], [aval, taus], **kernels))
+    return list(call_kernel(ctx, "geqrf", [a], [aval], [aval, taus], kernels))
 
 
 geqrf_p: Primitive = Primitive(
@@ -85,7 +85,7 @@ def _geqp3_lower(ctx: LoweringContext, eqn: Eqn, a: Any, order: Any) -> Any:
     asked = eqn.params["use_magma"]
     magma = "auto" if asked is None else "on" if asked else "off"
     kernels = {"cpu": Kernel("geqp3"), "cuda": Kernel("cuhybrid_geqp3", magma=magma)}
-    return list(call_kernel(ctx, "geqp3", [a, order], avals, outs, **kernels))
+    return list(call_kernel(ctx, "geqp3", [a, order], avals, outs, kernels))
 
 
 geqp3_p: Primitive = Primitive(
@@ -132,7 +132,7 @@ def _product_lower(ctx: LoweringContext, eqn: Eqn, a: Any, taus: Any) -> Any:
     if not out.size:
         return a
     kernels = {"cpu": Kernel(_unitary(out.dtype, "gqr")), "cuda": Kernel("cusolver_orgqr_ffi")}
-    return call_kernel(ctx, "householder_product", [a, taus], avals, [out], **kernels)[0]
+    return call_kernel(ctx, "householder_product", [a, taus], avals, [out], kernels)[0]
 
 
 householder_product_p: Primitive = Primitive(
@@ -183,7 +183,7 @@ def _ormqr_lower(ctx: LoweringContext, eqn: Eqn, a: Any, taus: Any, c: Any) -> A
     kernels = {
         "cpu": Kernel(_unitary(out.dtype, "mqr"), **settings), "cuda": Kernel("cusolver_ormqr_ffi", **settings)
     }  # fmt: skip
-    return call_kernel(ctx, "ormqr", [a, taus, c], avals, [out], **kernels)[0]
+    return call_kernel(ctx, "ormqr", [a, taus, c], avals, [out], kernels)[0]
 
 
 ormqr_p: Primitive = Primitive(

@@ -5,7 +5,7 @@ On CPUs they are LAPACK's, on CUDA devices those of cuSOLVER and its kin.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,11 +74,10 @@ def call_kernel(
     operands: Sequence[Any],
     avals: Sequence[ShapedArray],
     outs: Sequence[ShapedArray],
-    cpu: Kernel | None = None,
-    cuda: Kernel | None = None,
+    kernels: Mapping[str, Kernel],
     columns: bool = True,
 ) -> tuple[Any, ...]:
-    """Calls the kernel for the platform that is lowered for, of the operation `name`.
+    """Calls the one of `kernels`, by platform, for what is lowered for; `name` is that of the operation.
 
     Arrays of the largest rank among the operands are matrices, in column-major order if `columns`.
 
@@ -86,11 +85,10 @@ def call_kernel(
       UnsupportedError: the platform has no such kernel, or not for this dtype.
     """
     platform, dtype = ctx.module.platform, avals[0].dtype
-    kernel = {"cpu": cpu, "cuda": cuda}.get(platform)
+    kernel = kernels.get(platform)
     if kernel is None:
-        there = " and ".join(p for p, k in (("cpu", cpu), ("cuda", cuda)) if k is not None)
         raise errors.UnsupportedError(
-            f"{name} is not implemented for platform {platform}: its kernels are for {there or 'no platform yet'}; "
+            f"{name} is not implemented for platform {platform}: its kernels are for {' and '.join(kernels)}; "
             "compute it under meshrt.default_device(meshrt.devices('cpu')[0])"
         )
     if dtype not in _DTYPES and dtypes.issubdtype(dtype, np.inexact):

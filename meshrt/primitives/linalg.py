@@ -107,7 +107,7 @@ def _solve_lower(ctx: LoweringContext, eqn: Eqn, a: Any, b: Any) -> Any:
         side, uplo, diag = "LR"[not p["left_side"]], "UL"[p["lower"]], "NU"[p["unit_diagonal"]]
         kernel = Kernel("trsm", side=side, uplo=uplo, trans_x=how, diag=diag)
         avals = [aval.strong(), out.strong()]
-        return call_kernel(ctx, "triangular_solve", [a, b], avals, avals[1:], cpu=kernel)[0]
+        return call_kernel(ctx, "triangular_solve", [a, b], avals, avals[1:], {"cpu": kernel})[0]
     how = "NO_TRANSPOSE" if not transposed else "ADJOINT" if conjugated else "TRANSPOSE"
     flags = ", ".join(f"{k} = {str(p[k]).lower()}" for k in ("left_side", "lower"))
     attrs = f"{flags}, transpose_a = #stablehlo<transpose {how}>, unit_diagonal = {str(p['unit_diagonal']).lower()}"
@@ -211,7 +211,7 @@ def _cholesky_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     if has_kernels(ctx, aval) and aval.size:
         batch = aval.shape[:-2]
         kernels = {"cpu": Kernel("potrf", uplo="L"), "cuda": Kernel("cusolver_potrf_ffi", lower=True)}
-        out, info = call_kernel(ctx, "cholesky", [x], [aval], [aval, ShapedArray(batch, INFO)], **kernels)
+        out, info = call_kernel(ctx, "cholesky", [x], [aval], [aval, ShapedArray(batch, INFO)], kernels)
         (out,) = nan_unless_ok(ctx, info, batch, [out], [aval])
     else:
         out = ctx.op("stablehlo.cholesky", [x], aval, "lower = true")

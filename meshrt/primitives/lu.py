@@ -45,7 +45,7 @@ def _lu_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
         return [x, ctx.full(0, pivots_aval), order]
     info = ShapedArray(batch, INFO)
     kernels = {"cpu": Kernel("getrf"), "cuda": Kernel("cusolver_getrf_ffi")}
-    packed, pivots, failed = call_kernel(ctx, "lu", [x], [aval], [aval, pivots_aval, info], **kernels)
+    packed, pivots, failed = call_kernel(ctx, "lu", [x], [aval], [aval, pivots_aval, info], kernels)
     pivots = ctx.op("stablehlo.subtract", [pivots, ctx.full(1, pivots_aval)], pivots_aval)
     # A positive `info` says that the matrix is singular, which its factors show.
     (packed,) = nan_unless_ok(ctx, failed, batch, [packed], [aval], "GE")
@@ -69,7 +69,7 @@ def _order_lower(ctx: LoweringContext, eqn: Eqn, pivots: Any) -> Any:
     if ctx.module.platform == "cuda" and aval.size:
         outs = [eqn.outvars[0].aval.strong()]
         kernel = Kernel("cu_lu_pivots_to_permutation")
-        return call_kernel(ctx, "lu_pivots_to_permutation", [pivots], [aval], outs, cuda=kernel, columns=False)[0]
+        return call_kernel(ctx, "lu_pivots_to_permutation", [pivots], [aval], outs, {"cuda": kernel}, columns=False)[0]
     return write_composed(ctx, eqn, [pivots], [aval], lambda p: [_exchanged(p, rows)])[0]
 
 

@@ -49,11 +49,11 @@ def check_square(name: str, x: ShapedArray) -> tuple[int, ...]:
     """The batch dimensions of square matrices.
 
     Raises:
-      ArgumentTypeError: not matrices of floats or complex numbers. ArgumentValueError: not square.
+      ArgumentTypeError: not matrices of floats or complex numbers. ArgumentShapeError: not square.
     """
     batch = check_matrices(name, [x], [2])
     if x.shape[-1] != x.shape[-2]:
-        raise errors.ArgumentValueError(
+        raise errors.ArgumentShapeError(
             f"The input to {name} must be a square matrix, or a batch of them [..., n, n]. Got shape {x.shape}."
         )
     return batch

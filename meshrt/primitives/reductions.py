@@ -36,7 +36,7 @@ def _hessenberg_lower(ctx: LoweringContext, eqn: Eqn, a: Any) -> Any:
         return [ctx.full(0, o) for o in outs]
     batch = aval.shape[:-2]
     kernel = Kernel("gehrd", low=np.int32(1), high=np.int32(aval.shape[-1]))
-    *found, info = call_kernel(ctx, "hessenberg", [a], [aval], [*outs, ShapedArray(batch, INFO)], cpu=kernel)
+    *found, info = call_kernel(ctx, "hessenberg", [a], [aval], [*outs, ShapedArray(batch, INFO)], {"cpu": kernel})
     return nan_unless_ok(ctx, info, batch, found, outs)
 
 
@@ -86,7 +86,7 @@ def _tridiagonal_lower(ctx: LoweringContext, eqn: Eqn, a: Any) -> Any:
         "cpu": Kernel("hetrd" if aval.dtype.kind == "c" else "sytrd", uplo="L" if lower else "U"),
         "cuda": Kernel("cusolver_sytrd_ffi", lower=lower),
     }
-    *found, info = call_kernel(ctx, "tridiagonal", [a], [aval], [*outs, ShapedArray(batch, INFO)], **kernels)
+    *found, info = call_kernel(ctx, "tridiagonal", [a], [aval], [*outs, ShapedArray(batch, INFO)], kernels)
     return nan_unless_ok(ctx, info, batch, found, outs)
 
 
@@ -140,7 +140,9 @@ def _schur_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     # Real eigenvalues come as two arrays; behind them the number of selected ones.
     parts = [values] if aval.dtype.kind == "c" else [values, values]
     kernel = Kernel("gees", mode="NV"[p["compute_schur_vectors"]], sort="N")
-    form, vectors, *_, info = call_kernel(ctx, "schur", [x], [aval], [aval, aval, *parts, number, number], cpu=kernel)
+    form, vectors, *_, info = call_kernel(
+        ctx, "schur", [x], [aval], [aval, aval, *parts, number, number], {"cpu": kernel}
+    )
     return nan_unless_ok(ctx, info, batch, [form, vectors][: len(outs)], outs)
 
 

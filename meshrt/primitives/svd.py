@@ -94,7 +94,7 @@ def _on_cpu(ctx: LoweringContext, eqn: Eqn, x: Any, aval: ShapedArray, outs: Seq
     mode = "N" if not p["compute_uv"] else "A" if p["full_matrices"] else "S"
     kernel = Kernel("gesvd" if algorithm == SvdAlgorithm.QR else "gesdd", mode=mode)
     info = ShapedArray(aval.shape[:-2], INFO)
-    return call_kernel(ctx, "svd", [x], [aval], [aval, *outs, info], cpu=kernel)[1:]
+    return call_kernel(ctx, "svd", [x], [aval], [aval, *outs, info], {"cpu": kernel})[1:]
 
 
 _LARGEST_JACOBI = 1024  # rows or columns, as cuSOLVER's authors advise
@@ -115,7 +115,7 @@ def _on_cuda(ctx: LoweringContext, eqn: Eqn, x: Any, aval: ShapedArray, outs: Se
     s, first, second = outs
     bases = [second, first] if m < n else [first, second]
     info = ShapedArray(aval.shape[:-2], INFO)
-    found = call_kernel(ctx, "svd", [x], [aval], [aval, s, *bases, info], cuda=kernel, columns=m >= n)
+    found = call_kernel(ctx, "svd", [x], [aval], [aval, s, *bases, info], {"cuda": kernel}, columns=m >= n)
     _, values, u, vt, failed = found
     return [values, *((vt, u) if m < n else (u, vt)), failed]
 
@@ -134,7 +134,7 @@ def _by_rotations(
         "cusolver_gesvdj_ffi" if jacobi else "cusolver_gesvdp_ffi", full_matrices=not thin, compute_uv=p["compute_uv"]
     )
     info = ShapedArray(tuple(batch), INFO)
-    found = call_kernel(ctx, "svd", [x], [aval], [aval, outs[0], u_aval, v_aval, info], cuda=kernel)
+    found = call_kernel(ctx, "svd", [x], [aval], [aval, outs[0], u_aval, v_aval, info], {"cuda": kernel})
     _, s, u, v, failed = found
     (vt,) = write_composed(ctx, eqn, [v], [v_aval], lambda v: [adjoint(v)])
     vt_aval = ShapedArray((*batch, *reversed(v_aval.shape[-2:])), aval.dtype)

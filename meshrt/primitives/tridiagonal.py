@@ -43,12 +43,12 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     name = "tridiagonal_solve"
     if eqn.params["perturb_singular"]:
         kernels = {"cpu": Kernel("tridiagonal_solve_perturbed_ffi"), "cuda": Kernel("cu_tridiagonal_solve_perturbed")}
-        return call_kernel(ctx, name, operands, avals, [out], **kernels)[0]
+        return call_kernel(ctx, name, operands, avals, [out], kernels)[0]
     if ctx.module.platform == "cuda":
-        return call_kernel(ctx, name, operands, avals, [out], cuda=Kernel("cusparse_gtsv2_ffi"))[0]
+        return call_kernel(ctx, name, operands, avals, [out], {"cuda": Kernel("cusparse_gtsv2_ffi")})[0]
     info = ShapedArray(out.shape[:-2], INFO)
     # The kernel works in place, so that factors of the diagonals are results, too.
-    *_, x, failed = call_kernel(ctx, name, operands, avals, [*avals, info], cpu=Kernel("gtsv"))
+    *_, x, failed = call_kernel(ctx, name, operands, avals, [*avals, info], {"cpu": Kernel("gtsv")})
     return nan_unless_ok(ctx, failed, out.shape[:-2], [x], [out])[0]
 
 
@@ -77,7 +77,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, perturb_singular: b
     *diagonals, _ = primals
     out = tridiagonal_solve_p.bind(*primals, perturb_singular=perturb_singular)
     change = tangents[3]
-    product = _product(*tangents[:3], out)
+    dl, d, du, _ = tangents
+    product = _product(dl, d, du, out)
     if product is not None:
         change = add_tangents(change, ew.neg_p.bind(product))
     if change is None:

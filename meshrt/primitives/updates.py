@@ -42,7 +42,7 @@ def _update_lower(ctx: LoweringContext, eqn: Eqn, r: Any, w: Any) -> Any:
         return r
     if ctx.module.platform == "cuda":
         kernel = Kernel("cu_cholesky_update_ffi")
-        return call_kernel(ctx, "cholesky_update", [r, w], avals, avals, cuda=kernel, columns=False)[0]
+        return call_kernel(ctx, "cholesky_update", [r, w], avals, avals, {"cuda": kernel}, columns=False)[0]
     return write_composed(ctx, eqn, [r, w], avals, lambda r, w: [_rotated(r, w)])[0]
 
 
@@ -126,7 +126,7 @@ def _product_lower(ctx: LoweringContext, eqn: Eqn, a: Any, c: Any) -> Any:
         operands = [a, c, *(ctx.full(p[name], factor) for name in ("alpha", "beta"))]
         kernel = Kernel("cusolver_syrk_ffi", transpose=False)
         avals = [*avals, factor, factor]
-        return call_kernel(ctx, "symmetric_product", operands, avals, avals[1:2], cuda=kernel, columns=False)[0]
+        return call_kernel(ctx, "symmetric_product", operands, avals, avals[1:2], {"cuda": kernel}, columns=False)[0]
 
     def product(a: Any, c: Any) -> list[Any]:
         return [ew.add_p.bind(ew.mul(matmul(a, matrix_transpose(a)), p["alpha"]), ew.mul(c, p["beta"]))]

@@ -29,12 +29,12 @@ class Kernel(NamedTuple):
 
     rank    of the largest operand without its batch: 2 for matrices, 1 for vectors
     sides   the operand that holds right-hand sides; what becomes of it is the result of that place, or the only one
-    side    whether they are columns (True) or rows, of a call
+    side    whether they are columns (True) or rows, of a call; None if that is not known
     """
 
     rank: int = 2
     sides: int | None = None
-    side: Callable[[Op], bool] | None = None
+    side: Callable[[Op], bool | None] | None = None
 
 
 def solves_from_left(op: Op) -> bool | None:

@@ -77,7 +77,9 @@ def _expm(a: Any, upper_triangular: bool, max_squarings: int) -> Any:
     if np.dtype(a.dtype).name not in ("float32", "float64", "complex64", "complex128"):
         raise errors.ArgumentTypeError(f"A.dtype={a.dtype} is not supported by expm; convert it to float32")
     one = functools.partial(_exponential, upper_triangular=upper_triangular, max_squarings=max_squarings)
-    return vmap(one)(a.reshape(-1, *a.shape[-2:])).reshape(a.shape) if a.ndim > 2 else one(a)
+    if a.ndim == 2 or not a.size:
+        return one(a) if a.ndim == 2 else a
+    return vmap(one)(a.reshape(-1, *a.shape[-2:])).reshape(a.shape)
 
 
 def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Any:

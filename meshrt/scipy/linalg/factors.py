@@ -22,9 +22,9 @@ __all__ = [
 
 
 def _matrix(name: str, a: Any) -> Any:
-    (a,) = separate(name, a)
+    (a,) = separate(name, jnp.asarray(a))
     if a.ndim < 2:
-        raise errors.ArgumentValueError(f"{name} needs matrices [..., m, n], got shape {a.shape}")
+        raise errors.ArgumentShapeError(f"{name} needs matrices [..., m, n], got shape {a.shape}")
     return a
 
 
@@ -56,7 +56,7 @@ def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_fin
 
 def _columns(name: str, a: Any, b: Any) -> tuple[Any, Any, bool]:
     """Matrices and right-hand sides with common leading dimensions; whether b had been vectors."""
-    a, b = separate(name, a, b)
+    a, b = separate(name, jnp.asarray(a), jnp.asarray(b))
     if a.shape[-1] != a.shape[-2]:
         raise errors.ArgumentValueError(f"{name} needs square matrices, got shape {a.shape}")
     is_vector = b.ndim == 1 or (a.ndim == b.ndim + 1 and a.shape[-1] == b.shape[-1])
@@ -100,12 +100,12 @@ def svd(
 
 def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """The determinant."""
-    return jnp.linalg.det(_matrix("det", a))
+    return jnp.linalg.det(a)
 
 
 def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """The inverse."""
-    return jnp.linalg.inv(_matrix("inv", a))
+    return jnp.linalg.inv(a)
 
 
 @jit(static_argnames=("lower", "eigvals_only"))

@@ -53,7 +53,10 @@ CASES = {
     "pascal lower": lambda m: m.pascal(4, "lower"), "invpascal": lambda m: m.invpascal(4),
     "invpascal upper": lambda m: m.invpascal(4, "upper"), "helmert": lambda m: m.helmert(4),
     "helmert full": lambda m: m.helmert(4, full=True), "hadamard": lambda m: m.hadamard(8),
-    "hadamard 1": lambda m: m.hadamard(1, np.float32), "dft": lambda m: m.dft(5), "dft root": lambda m: m.dft(4,
+    "hadamard 1": lambda m: m.hadamard(1, np.float32),
+    "expm empty": lambda m: m.expm(STACK[:, :0, :0]), "lu list": lambda m: m.lu(A.tolist()),
+    "eigh list": lambda m: m.eigh(POSITIVE.tolist())[0],
+    "dft": lambda m: m.dft(5), "dft root": lambda m: m.dft(4,
     "sqrtn"),
 }  # fmt: skip
 
@@ -109,7 +112,8 @@ def test_derivatives():
         (lambda m: m.pascal(3, "middle"), ValueError), (lambda m: m.helmert(0), ValueError),
         (lambda m: m.hadamard(3), ValueError),
         (lambda m: m.dft(3, "half"), ValueError), (lambda m: m.dft(3, dtype=np.float32), ValueError),
-        (lambda m: m.fiedler([1.0]), TypeError),
+        (lambda m: m.fiedler([1.0]), TypeError), (lambda m: m.eigh(WIDE), TypeError), (lambda m: m.lu(V), TypeError),
+        (lambda m: m.det(A.tolist()), TypeError), (lambda m: m.inv(WIDE), ValueError),
     ],
 )  # fmt: skip
 def test_what_jax_refuses_is_refused_alike(call, kind):
