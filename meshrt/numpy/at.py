@@ -105,20 +105,23 @@ class IndexUpdateRef:
         return update(self.array, self.index, values, lax.scatter_max, el.max_p.bind, **options)
 
     def apply(self, func: Callable[[Any], Any], **options: Any) -> Any:
-        """``x[index] = func(x[index])``.
+        """``x[index] = func(x[index])``, for elementwise ``func``.
 
-        Raises:
-          UnsupportedError: index arrays that are not said to be unique, since a repeated index would apply
-            ``func`` more than once.
+        What index arrays name several times ``func`` is applied to as often; only where they are said to be unique
+        (``unique_indices=True``) is there a derivative.
         """
         tokens, _ = tokenize(self.index)
         if any(t[0] == "a" and len(t) == 4 and t[1] for t in tokens) and not options.get("unique_indices"):
-            raise errors.UnsupportedError(
-                "x.at[index].apply(func) with index arrays needs unique_indices=True: applying func several times to "
-                "one element is not supported"
-            )
+            return self._apply_often(func, **options)
         wrap = options.get("wrap_negative_indices", True)
         return self.set(func(self.get(mode=options.get("mode"), wrap_negative_indices=wrap)), **options)
+
+    def _apply_often(self, func: Callable[[Any], Any], **options: Any) -> Any:
+        def scatter(x: Any, indices: Any, values: Any, numbers: Any, **how: Any) -> Any:
+            return lax.scatter_apply(x, indices, func, numbers, update_shape=values.shape, **how)
+
+        nothing = np.zeros((), self.array.dtype)[()]  # has the shape of updates, is not looked at
+        return update(self.array, self.index, nothing, scatter, lambda old, new: func(old), **options)
 
 
 def _second(old: Any, new: Any) -> Any:

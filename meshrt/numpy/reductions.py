@@ -328,7 +328,7 @@ def _correction(ddof: int, correction: float | None) -> float:
     if correction is None:
         return ddof
     if ddof:
-        raise errors.ArgumentTypeError("give either ddof or correction, not both")
+        raise errors.ArgumentValueError("give either ddof or correction, not both")
     return correction
 
 

@@ -112,6 +112,11 @@ ROWS = {
         l, l.numpy.quantile, F34, np.ones(2, "f") / 3, weights=F34 + 1, method="inverted_cdf", keepdims=True
     ),
     "path": lambda l: l.numpy.einsum_path("ij,jk,kl", F34, F34.T, F34)[0],
+    "either correction": lambda l: l.numpy.std(F34, ddof=1.5, correction=1),
+    "apply to rows": lambda l: l.numpy.asarray(F34).at[np.array([0, 2, 0])].apply(lambda x: x * 2 + 1),
+    "apply to elements": lambda l: l.jit(lambda x, i: x.at[i, i + 1].apply(l.numpy.square))(F34, np.array([1, 0, 1])),
+    "apply, clipped": lambda l: l.numpy.arange(3).at[np.array([7, 1])].apply(l.numpy.negative, mode="clip"),
+    "apply, dropped": lambda l: l.numpy.arange(3).at[np.array([7, 1])].apply(l.numpy.negative),
     "clip": lambda l: [l.numpy.clip(l.numpy.arange(3), 1, 1.5), l.numpy.clip(F34, np.float16(1), 4)],
     "clip a scalar": lambda l: l.numpy.clip(2, 0, 1),
     "clip by arrays": lambda l: l.numpy.clip(l.numpy.asarray(F34), l.numpy.arange(4), l.numpy.arange(3)[:, None] + 3),
