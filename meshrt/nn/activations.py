@@ -13,7 +13,7 @@ from meshrt.numpy import ufuncs as uf
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.operands import ShapeError, canonical_axis, operand, promote_inexact, scalar_like
 from meshrt.numpy.selection import clip, where
-from meshrt.numpy.shapes import split
+from meshrt.numpy.splitting import split
 from meshrt.numpy.transcendental import logaddexp
 
 __all__ = [

@@ -26,7 +26,7 @@ from meshrt.numpy.namespace import ArrayNamespaceInfo as __array_namespace_info_
 from meshrt.numpy.scalar_types import SCALAR_TYPES
 
 _ROOMS = (
-    "arrays", "filled", "pointwise", "ufuncs", "indexing", "shapes", "creation", "reductions", "positions",
+    "arrays", "filled", "pointwise", "ufuncs", "indexing", "shapes", "splitting", "creation", "reductions", "positions",
     "selection", "transcendental", "nan_reductions", "padding", "contractions", "sorting", "borders",
     "divisors", "representation", "windows", "grids", "quantiles", "editing", "calculus", "histograms", "correlations",
     "sets", "mapping", "polynomials", "universal", "files",

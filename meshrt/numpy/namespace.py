@@ -53,7 +53,7 @@ class ArrayNamespaceInfo:
         """
         kinds = kind if isinstance(kind, tuple) else ("numeric", "bool") if kind is None else (kind,)
         names = [*_OF_THE_STANDARD, *(_OF_64_BITS if dtypes.x64_enabled() else ())]
-        found = {}
+        found: dict[str, Any] = {}
         for k in kinds:
             of_kind = dtypes.KINDS[k]
             found |= {t.name: t for t in sorted(of_kind, key=str) if t.name in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -28,17 +27,16 @@ from meshrt.numpy.operands import (
     common_shape,
     operand,
     shape_tuple,
-    static_int,
     unsupported_argument,
 )
 from meshrt.primitives.axis_types import constrained
 
 __all__ = [
-    "append", "array_split", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_shapes",
-    "broadcast_to", "column_stack", "concat", "concatenate", "delete", "dsplit", "dstack", "expand_dims", "flip",
-    "fliplr", "flipud", "hsplit", "hstack", "matrix_transpose", "moveaxis", "ndim", "permute_dims", "ravel",
-    "reshape", "roll", "rollaxis", "rot90", "shape", "size", "split", "squeeze", "stack",
-    "swapaxes", "transpose", "unstack", "vsplit", "vstack",
+    "append", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_shapes",
+    "broadcast_to", "column_stack", "concat", "concatenate", "delete", "dstack", "expand_dims", "flip",
+    "fliplr", "flipud", "hstack", "matrix_transpose", "moveaxis", "ndim", "permute_dims", "ravel",
+    "reshape", "roll", "rollaxis", "rot90", "shape", "size", "squeeze", "stack",
+    "swapaxes", "transpose", "unstack", "vstack",
 ]  # fmt: skip
 
 
@@ -328,7 +326,7 @@ def _roll_dynamic(x: Any, shift: Any, axes: list[int]) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Join and split.
+# Join and leave out.
 
 
 def _same_dtype(name: str, arrays: Sequence[Any], dtype: Any) -> list[Any]:
@@ -422,61 +420,6 @@ def _items(tup: Any) -> Sequence[Any]:
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     """``values`` joined to the end of ``arr``."""
     return concatenate([arr, values], axis)
-
-
-def _sections(name: str, n: int, parts: Any) -> list[int]:
-    """Where the pieces of a dimension of size n begin and end."""
-    if isinstance(parts, (tuple, list)) or getattr(parts, "ndim", 0) > 0:
-        bounds = [0, *(static_int(p, f"{name}: positions") for p in parts), n]
-        sizes = [b - a for a, b in itertools.pairwise(bounds)]
-        if any(s < 0 for s in sizes):
-            raise ShapeError(
-                f"{name}: Sizes passed to split must be nonnegative, got {sizes} of positions {bounds[1:-1]}"
-            )
-        return bounds
-    known = int(parts) if isinstance(parts, (float, np.floating)) else parts
-    count = static_int(known, f"{name}: the number of parts")
-    if count <= 0:
-        raise ShapeError(f"{name}: the number of parts must be positive, got {count}")
-    each, rest = divmod(n, count)
-    if rest and name != "array_split":
-        raise ShapeError(f"{name}: a dimension of size {n} does not split into {count} equal parts; use array_split")
-    bounds = [0]
-    for i in range(count):
-        bounds.append(bounds[-1] + each + (i < rest))
-    return bounds
-
-
-def _split(name: str, ary: Any, parts: Any, axis: int) -> list[Any]:
-    x = _array(name, ary)
-    axis = canonical_axis(axis, x.ndim, name)
-    bounds = _sections(name, x.shape[axis], parts)
-    return [lax.slice_in_dim(x, a, b, axis=axis) for a, b in itertools.pairwise(bounds)]
-
-
-def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """Equal parts of ``ary`` along ``axis``, or the parts between given positions."""
-    return _split("split", ary, indices_or_sections, axis)
-
-
-def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """As :func:`split`; the first parts are larger by one where the size does not divide."""
-    return _split("array_split", ary, indices_or_sections, axis)
-
-
-def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """:func:`split` along the first dimension."""
-    return _split("vsplit", ary, indices_or_sections, 0)
-
-
-def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """:func:`split` along the second dimension, of vectors along the first."""
-    return _split("hsplit", ary, indices_or_sections, 0 if ndim(ary) == 1 else 1)
-
-
-def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """:func:`split` along the third dimension."""
-    return _split("dsplit", ary, indices_or_sections, 2)
 
 
 def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Any:

@@ -1,0 +1,70 @@
+"""Arrays in parts along a dimension."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from meshrt import lax
+from meshrt.numpy.arrays import operand_array
+from meshrt.numpy.operands import ShapeError, canonical_axis, static_int
+from meshrt.numpy.shapes import ndim
+
+__all__ = ["array_split", "dsplit", "hsplit", "split", "vsplit"]
+
+
+def _sections(name: str, n: int, parts: Any) -> list[int]:
+    """Where the pieces of a dimension of size n begin and end."""
+    if isinstance(parts, (tuple, list)) or getattr(parts, "ndim", 0) > 0:
+        bounds = [0, *(static_int(p, f"{name}: positions") for p in parts), n]
+        sizes = [b - a for a, b in itertools.pairwise(bounds)]
+        if any(s < 0 for s in sizes):
+            raise ShapeError(
+                f"{name}: Sizes passed to split must be nonnegative, got {sizes} of positions {bounds[1:-1]}"
+            )
+        return bounds
+    known = int(parts) if isinstance(parts, (float, np.floating)) else parts
+    count = static_int(known, f"{name}: the number of parts")
+    if count <= 0:
+        raise ShapeError(f"{name}: the number of parts must be positive, got {count}")
+    each, rest = divmod(n, count)
+    if rest and name != "array_split":
+        raise ShapeError(f"{name}: a dimension of size {n} does not split into {count} equal parts; use array_split")
+    bounds = [0]
+    for i in range(count):
+        bounds.append(bounds[-1] + each + (i < rest))
+    return bounds
+
+
+def _split(name: str, ary: Any, parts: Any, axis: int) -> list[Any]:
+    x = operand_array(name, ary)
+    axis = canonical_axis(axis, x.ndim, name)
+    bounds = _sections(name, x.shape[axis], parts)
+    return [lax.slice_in_dim(x, a, b, axis=axis) for a, b in itertools.pairwise(bounds)]
+
+
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """Equal parts of ``ary`` along ``axis``, or the parts between given positions."""
+    return _split("split", ary, indices_or_sections, axis)
+
+
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """As :func:`split`; the first parts are larger by one where the size does not divide."""
+    return _split("array_split", ary, indices_or_sections, axis)
+
+
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """:func:`split` along the first dimension."""
+    return _split("vsplit", ary, indices_or_sections, 0)
+
+
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """:func:`split` along the second dimension, of vectors along the first."""
+    return _split("hsplit", ary, indices_or_sections, 0 if ndim(ary) == 1 else 1)
+
+
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """:func:`split` along the third dimension."""
+    return _split("dsplit", ary, indices_or_sections, 2)
