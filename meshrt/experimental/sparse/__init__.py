@@ -1,0 +1,36 @@
+"""Sparse arrays: names and signatures are those of ``jax.experimental.sparse``.
+
+`BCOO` is computed with; `BCSR`, `COO`, `CSR` and `CSC` store matrices. All are pytrees of arrays, so that jit, vmap
+over batch dimensions and derivatives take them.
+"""
+
+from meshrt.experimental.sparse import compressed, derivatives, making, shapes
+from meshrt.experimental.sparse import methods as _methods  # noqa: F401  gives BCOO its methods
+from meshrt.experimental.sparse.arrays import BCOO, JAXSparse, SparseEfficiencyError, SparseEfficiencyWarning
+from meshrt.experimental.sparse.compressed import *  # noqa: F403
+from meshrt.experimental.sparse.coordinates import (
+    bcoo_extract,
+    bcoo_fromdense,
+    bcoo_sort_indices,
+    bcoo_sum_duplicates,
+    bcoo_todense,
+    bcoo_update_layout,
+)
+from meshrt.experimental.sparse.derivatives import *  # noqa: F403
+from meshrt.experimental.sparse.making import *  # noqa: F403
+from meshrt.experimental.sparse.products import (
+    bcoo_dot_general,
+    bcoo_dot_general_sampled,
+    bcoo_multiply_dense,
+    bcoo_multiply_sparse,
+)
+from meshrt.experimental.sparse.shapes import *  # noqa: F403
+from meshrt.numpy.names import missing as _missing
+
+__all__ = [  # noqa: PLE0604
+    "BCOO", "JAXSparse", "SparseEfficiencyError", "SparseEfficiencyWarning", "bcoo_dot_general",
+    "bcoo_dot_general_sampled", "bcoo_extract", "bcoo_fromdense", "bcoo_multiply_dense", "bcoo_multiply_sparse",
+    "bcoo_sort_indices", "bcoo_sum_duplicates", "bcoo_todense", "bcoo_update_layout", *compressed.__all__,
+    *derivatives.__all__, *making.__all__, *shapes.__all__,
+]  # fmt: skip
+__getattr__ = _missing(__name__, __all__)
