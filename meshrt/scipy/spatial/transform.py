@@ -90,7 +90,7 @@ class Rotation(NamedTuple):
         """A rotation drawn uniformly, or `num` of them."""
         return cls(_normalised(random.normal(random_key, (4,) if num is None else (num, 4))))
 
-    def __getitem__(self, indexer: Any) -> Rotation:  # type: ignore[override]
+    def __getitem__(self, indexer: Any) -> Rotation:
         """Some of a stack. ArgumentTypeError if this is one rotation."""
         if self.single:
             raise errors.ArgumentTypeError("Single rotation is not subscriptable.")
@@ -102,7 +102,7 @@ class Rotation(NamedTuple):
             raise errors.ArgumentTypeError("Single rotation has no len().")
         return int(self.quat.shape[0])
 
-    def __mul__(self, other: Any) -> Rotation:  # type: ignore[override]
+    def __mul__(self, other: Any) -> Rotation:
         """The rotation `other` and then this one."""
         return Rotation(_normalised(_product(self.quat, other.quat)))
 
