@@ -45,7 +45,7 @@ def cg(
       ArgumentTypeError: A or M is something else.
 
     >>> import meshrt.numpy as mnp, meshrt.scipy as msp
-    >>> msp.sparse.linalg.cg(mnp.array([[4.0, 1.0], [1.0, 3.0]]), mnp.array([5.0, 4.0]))[0]
+    >>> mnp.round(msp.sparse.linalg.cg(mnp.array([[4.0, 1.0], [1.0, 3.0]]), mnp.array([5.0, 4.0]))[0], 3)
     Array([1., 1.], dtype=float32)
     """
     return _iterated(_conjugate_gradients, A, b, x0, tol, atol, maxiter, M, symmetric=True)

@@ -56,8 +56,8 @@ def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
       ArgumentValueError: z is complex.
 
     >>> import meshrt.scipy as msp
-    >>> msp.special.bessel_jn(1.0, v=2)
-    Array([0.7651977 , 0.44005057, 0.1149035 ], dtype=float32)
+    >>> print([round(float(j), 5) for j in msp.special.bessel_jn(1.0, v=2)])
+    [0.7652, 0.44005, 0.1149]
     """
     (z,) = floating("bessel_jn", z)
     order, start = static_int(v, "bessel_jn: v"), static_int(n_iter, "bessel_jn: n_iter")
