@@ -85,3 +85,18 @@ def test_right_hand_sides_stay_split():
     assert not function.trace(b).lower().propagate().partition().plan.bytes
     assert function(b).sharding.spec == P(None, "x")
     np.testing.assert_allclose(function(b), jax.scipy.linalg.solve_triangular(H[0], sides, lower=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("library", [jax, meshrt], ids=["jax", "meshrt"])
+def test_types_of_right_hand_sides(library):
+    """Split columns of b stay so in the type of x; what the solve sums over must not be split."""
+    names, kind = library.sharding, library.sharding.AxisType.Explicit
+    mesh = library.make_mesh((8,), ("x",), axis_types=(kind,))
+    with library.set_mesh(mesh):
+        put = lambda x, *spec: library.device_put(x, names.NamedSharding(mesh, names.PartitionSpec(*spec)))
+        a, b = put(H[0]), put(np.ones((3, 16), np.float32), None, "x")
+        solve = lambda a, b, left: library.lax.linalg.triangular_solve(a, b, left_side=left)
+        assert str(library.typeof(solve(a, b, True))) == "float32[3,16@x]"
+        refused = library.errors.ShardingTypeError if library is meshrt else jax._src.core.ShardingTypeError
+        with pytest.raises(refused, match="triangular solve input `b` must be unsharded on the contracting axis"):
+            solve(put(np.eye(16, dtype=np.float32)), put(np.ones((8, 16), np.float32), None, "x"), False)
