@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from meshrt import config, heuristics
@@ -104,12 +104,15 @@ class _Untried:
         short = staticmethod(unknown)
 
 
-def at_once(operands: int) -> Callable[[F], F]:
+def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False) -> Callable[[F], F]:
     """Decorates a function of the library that takes so many arrays first, and does not look at their values.
 
     An eager call on arrays of one device, with nothing beside them but choices such as an axis, runs one program. Any
-    other call calls the function.
+    other call calls the function. `choices` are further parameters, of this function, that are choices: a program is
+    made for each value of theirs. With `numbers` the operands may also be Python numbers.
     """
+    choices = frozenset(choices)
+    fits = _is_operand if numbers else _is_simple_array
 
     def decorate(function: F) -> F:
         plain: Any = _Untried
@@ -133,7 +136,7 @@ def at_once(operands: int) -> Callable[[F], F]:
         def begin(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
             """A call that is not ready to run: the first two of their kind, and all that take no program."""
             nonlocal plain
-            if not _is_whole(function, operands, args, options):
+            if not _is_whole(function, operands, choices, fits, args, options):
                 return function(*args, **options)
             arrays, rest = args[:operands], args[operands:]
             if rest or options:
@@ -169,23 +172,30 @@ def _choice(rest: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
     return (*options, values, kinds)
 
 
-def _is_whole(function: Any, operands: int, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+def _is_whole(
+    function: Any, operands: int, choices: Collection[str], fits: Callable[[Any], bool], args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> bool:  # fmt: skip
     names = function.__code__.co_varnames[operands : function.__code__.co_argcount]
     arrays, rest = args[:operands], args[operands:]
     chosen = [*zip(names, rest), *options.items()]
     return (
         len(arrays) == operands
         and len(rest) <= len(names)
-        and all(type(x) is Array and _is_simple(x._sig.sharding) for x in arrays)
-        and all(name in _CHOICES and not isinstance(value, _VALUES) for name, value in chosen)
+        and all(map(fits, arrays))
+        and all(name in choices or (name in _CHOICES and not isinstance(value, _VALUES)) for name, value in chosen)
         # Each operation is looked at, or run, by itself.
         and not (settings.debug_nans or settings.debug_infs or settings.disable_jit)
     )
 
 
-def _is_simple(sharding: Any) -> bool:
+def _is_simple_array(x: Any) -> bool:
     """On one device, in its usual memory. Elsewhere operations lay out and place their results one by one."""
-    return sharding.num_devices == 1 and sharding.is_in_default_memory
+    return type(x) is Array and x._sig.sharding.num_devices == 1 and x._sig.sharding.is_in_default_memory
+
+
+def _is_operand(x: Any) -> bool:
+    return _is_simple_array(x) or type(x) is float or (type(x) is int and x.bit_length() <= 31)
 
 
 def _with(function: Callable[..., Any], rest: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any]:

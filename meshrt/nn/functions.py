@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy import reductions as rd
 from meshrt.numpy import ufuncs as uf
@@ -168,6 +169,7 @@ def standardize(
 
 
 @in_auto_mode
+@at_once(1, ["num_classes"])
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1, out_sharding: Any = None) -> Any:
     """For each integer a vector along ``axis`` that is 1 at that position and 0 elsewhere (all 0 out of range).
 

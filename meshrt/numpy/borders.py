@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import errors, lax
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy import reductions
 from meshrt.numpy.arrays import asarray
@@ -31,6 +32,7 @@ _ARGUMENTS = {
 }  # fmt: skip
 
 
+@at_once(1, ["pad_width", "mode"])
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
     """``array`` with borders of ``pad_width`` ((before, after) per dimension, or one pair or number for all).
 

@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.trace import NOT_CONCRETE
+from meshrt.dispatch import at_once
 from meshrt.lax.filled import full as lax_full
 from meshrt.lax.filled import full_like as lax_full_like
 from meshrt.numpy import prims as el
@@ -100,6 +101,14 @@ def linspace(
 
     ``start`` and ``stop`` may be arrays that broadcast together; ``axis`` is where the new dimension goes.
     """
+    out = _linspace(start, stop, num, endpoint, retstep, dtype, axis)
+    if device is None:
+        return out
+    return (placed(out[0], device, None), out[1]) if retstep else placed(out, device, None)
+
+
+@at_once(2, ["num", "endpoint", "retstep"], numbers=True)
+def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dtype: Any, axis: int) -> Any:
     num = static_int(num, "linspace: num")
     if num < 0:
         raise ShapeError(f"linspace: the number of values must not be negative, got {num}")
@@ -115,7 +124,7 @@ def linspace(
     out, delta = _interpolated(start, stop, num, endpoint, work, shape, axis)
     if dtypes.issubdtype(dtype, np.integer):
         out = el.floor_p.bind(out)
-    out = placed(el.convert_element_type(out, dtype), device, None)
+    out = el.convert_element_type(out, dtype)
     return (out, delta) if retstep else out
 
 

@@ -12,6 +12,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.filled import full_like, zeros_like
@@ -182,6 +183,7 @@ def _empty_keys(x: Any, shape: tuple[int, ...]) -> Any:
 # take
 
 
+@at_once(2, ["mode", "unique_indices", "indices_are_sorted"])
 def take(
     a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None,
     unique_indices: bool = False, indices_are_sorted: bool = False, fill_value: Any = None,
@@ -232,6 +234,7 @@ def _taken(indices: Any, n: int, mode: str | None) -> Any:
     return normalized(indices, n if mode in (None, "fill") and not unsigned else 0, index_dtype((n,)))
 
 
+@at_once(2, ["mode"])
 def take_along_axis(
     arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None, *,
     wrap_negative_indices: bool | None = None,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.dispatch import at_once
 from meshrt.numpy import contractions, reductions
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array
@@ -66,6 +67,7 @@ def outer(x1: Any, x2: Any, /) -> Any:
     return contractions.outer(x1, x2)
 
 
+@at_once(1, ["ord"])
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """The norm of a vector or matrix along one or two dimensions; of all elements (2-norm) by default.
 

@@ -14,6 +14,7 @@ from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.explicit import refusal
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.filled import zeros
 from meshrt.numpy.indexing import take
@@ -38,6 +39,7 @@ def _operand(name: str, x: Any) -> Any:
     return x if isinstance(x, ArrayOperators) else asarray(operand(name, x))
 
 
+@at_once(1, ["reps"])
 def tile(A: Any, reps: Any) -> Any:
     """``A`` laid out ``reps`` times along each dimension."""
     x = _operand("tile", A)

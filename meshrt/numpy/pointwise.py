@@ -143,7 +143,7 @@ arctan2 = atan2 = _numeric_binary("arctan2", el.atan2_p, "Angle of the point (y,
 nextafter = _numeric_binary("nextafter", el.nextafter_p, "Next number after x towards y", True)
 
 
-@at_once(2)
+@pairwise
 def right_shift(x: Any, y: Any, /) -> Any:
     """x >> y, elementwise; keeps the sign of signed integers."""
     x, y = promote_numeric("right_shift", x, y)

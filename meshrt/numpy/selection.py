@@ -104,6 +104,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return el.convert_element_type(out, dtype, weak)
 
 
+@at_once(1)
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """NaN becomes ``nan``; infinities become ``posinf`` and ``neginf`` (by default the largest finite values)."""
 
@@ -155,6 +156,7 @@ def _round(x: Any, decimals: int) -> Any:
 # Whole arrays.
 
 
+@at_once(2, ["equal_nan"])
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether |a - b| <= atol + rtol * |b|, elementwise; infinities are close to themselves."""
 
@@ -171,11 +173,13 @@ def _all(x: Any) -> Any:
     return reduce_and_p.bind(x, axes=tuple(range(x.ndim)))
 
 
+@at_once(2, ["equal_nan"])
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether :func:`isclose` holds everywhere; a boolean scalar array."""
     return _all(isclose(a, b, rtol, atol, equal_nan))
 
 
+@at_once(2, ["equal_nan"])
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     """Whether two arrays have one shape and equal elements; a boolean scalar array."""
 
@@ -188,6 +192,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     return _all(same)
 
 
+@at_once(2)
 def array_equiv(a1: Any, a2: Any) -> Any:
     """Whether two arrays broadcast together and have equal elements; a boolean scalar array."""
 

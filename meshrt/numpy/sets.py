@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted
 from meshrt.numpy.choose import choose
@@ -127,20 +128,26 @@ def _unique(x: Any, axis: int, equal_nan: bool, size: int | None, fill_value: An
         at = asarray(np.flatnonzero(concrete("unique", "ar", first, _FIX)).astype(integer))
     else:
         (at,) = nonzero(first, size=size) if first.shape[0] else (zeros(size, integer),)
-    count = first.sum()
-    values = ordered[at] if ordered.size else ordered
-    if size is not None and fill_value is not None:
-        values = _filled(values, count, size, asarray(fill_value).astype(values.dtype))
+    found = _described(ordered, first, order, at, size)
+    values = found.values
     if not ordered.size:
-        indices, inverse = order, zeros(n, integer)
         counts = full((1,), n, integer) if n else zeros(0, integer)
-    else:
-        indices = order[at]
-        inverse = zeros(n, integer).at[order].set(cumsum(first) - 1)
-        counts = _counts(at, first, size)
-    return _Found(moveaxis(values, 0, axis), indices, inverse, counts, count)
+        found = found._replace(inverse=zeros(n, integer), counts=counts)
+    if size is not None and fill_value is not None:
+        values = _filled(values, found.count, size, asarray(fill_value).astype(values.dtype))
+    return found._replace(values=moveaxis(values, 0, axis))
 
 
+@at_once(4, ["size"])
+def _described(ordered: Any, first: Any, order: Any, at: Any, size: int | None) -> _Found:
+    """What is found where `first` is true, which is at the positions `at`."""
+    if not ordered.size:
+        return _Found(ordered, order, None, None, first.sum())
+    inverse = zeros(first.shape, dtypes.default_int_dtype()).at[order].set(cumsum(first) - 1)
+    return _Found(ordered[at], order[at], inverse, _counts(at, first, size), first.sum())
+
+
+@at_once(1, ["equal_nan"])
 def _in_order(x: Any, equal_nan: bool) -> tuple[Any, Any, Any]:
     """The slices of ``x`` in order, which of them differ from the one before, and where they come from."""
     n, *rest = x.shape
@@ -193,6 +200,7 @@ def isin(
     return reshape(_is_in(x, operand_array("isin", test_elements, 1), assume_unique, invert, method), x.shape)
 
 
+@at_once(2, ["assume_unique", "invert", "method"])
 def _is_in(x: Any, among: Any, assume_unique: bool, invert: bool, method: str) -> Any:
     x, among = (ravel(v) for v in promoted("isin", x, among))
     if method not in ("auto", "compare_all", "binary_search", "sort"):

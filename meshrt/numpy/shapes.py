@@ -13,6 +13,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p, transpose_p
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -111,6 +112,7 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
     return tuple(x.size // known if n == -1 else n for n in sizes)
 
 
+@at_once(1, ["order"])
 def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
     """``a`` as a vector."""
     if order == "K":
@@ -254,22 +256,26 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     return moveaxis(x, axis, start - 1 if axis < start else start)
 
 
+@at_once(1)
 def flip(m: Any, axis: Any = None) -> Any:
     """``m`` with the order of elements reversed along ``axis`` (all by default)."""
     x = _array("flip", m)
     return lax.rev(x, canonical_axes(axis, x.ndim, "flip"))
 
 
+@at_once(1)
 def flipud(m: Any) -> Any:
     """``m`` reversed along the first dimension."""
     return flip(m, 0)
 
 
+@at_once(1)
 def fliplr(m: Any) -> Any:
     """``m`` reversed along the second dimension."""
     return flip(m, 1)
 
 
+@at_once(1, ["k"])
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     """``m`` turned by ``k`` quarters in the plane of ``axes``, from the first towards the second."""
     x = _array("rot90", m)
@@ -286,6 +292,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     return swapaxes(flip(x, b), a, b) if k == 1 else flip(swapaxes(x, a, b), b)
 
 
+@at_once(1, ["shift"])
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     """``a`` with elements moved on by ``shift`` along ``axis``, those past the end coming in at the start."""
     x = _array("roll", a)

@@ -11,6 +11,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.completion import declared
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -34,6 +35,7 @@ def _prepared(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tup
     return x, canonical_axis(axis, x.ndim, name)
 
 
+@at_once(1, ["stable", "descending"])
 def sort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
     descending: bool = False,
@@ -44,6 +46,7 @@ def sort(
     return lax.rev(out, (axis,)) if descending else out
 
 
+@at_once(1, ["stable", "descending"])
 def argsort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
     descending: bool = False, dtype: Any = None,
@@ -81,6 +84,7 @@ def _at_kth(name: str, a: Any, kth: int, axis: int) -> tuple[Any, int, int]:
     return x, canonical_axis(kth, x.shape[axis], f"{name}: kth") + 1, axis
 
 
+@at_once(1, ["kth"])
 def partition(a: Any, kth: int, axis: int = -1) -> Any:
     """``a`` rearranged so that position ``kth`` along ``axis`` holds what sorting puts there, no larger elements
     before it and no smaller ones behind it."""
@@ -91,6 +95,7 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
     return lax.concatenate([below, above], axis)
 
 
+@at_once(1, ["kth"])
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
     """Positions whose elements are those of :func:`partition` up to ``kth``, and behind it in the order of ``a``."""
     x, cut, axis = _at_kth("argpartition", a, kth, axis)

@@ -20,6 +20,7 @@ from meshrt.numpy.filled import full_like
 from meshrt.numpy.operands import (
     fit_shapes,
     operand,
+    pairwise,
     promote,
     promote_inexact,
     promote_numeric,
@@ -156,7 +157,7 @@ def signbit(x: Any, /) -> Any:
     return el.lt_p.bind(el.bitcast_convert_type_p.bind(x, new_dtype=bits), np.zeros((), bits)[()])
 
 
-@at_once(2)
+@pairwise
 def copysign(x: Any, y: Any, /) -> Any:
     """|x| with the sign of y, elementwise."""
     x, y = promote_inexact("copysign", x, y)
@@ -216,7 +217,7 @@ def modf(x: Any, /, out: None = None) -> Any:
 # Division and powers.
 
 
-@at_once(2)
+@pairwise
 def floor_divide(x: Any, y: Any, /) -> Any:
     """x // y, elementwise: the quotient rounded down."""
     x, y = promote_numeric("floor_divide", x, y)
@@ -254,7 +255,7 @@ def divmod(x: Any, y: Any, /) -> Any:
     return _float_divmod(x, y)
 
 
-@at_once(2)
+@pairwise
 def remainder(x: Any, y: Any, /) -> Any:
     """x % y, elementwise, with the sign of y; x for integer y == 0."""
     x, y = promote_numeric("remainder", x, y)
@@ -283,7 +284,7 @@ def _nonzero_divisor(y: Any) -> Any:
     return choose(el.eq_p.bind(y, scalar_like(y, 0)), scalar_like(y, 1), y)
 
 
-@at_once(2)
+@pairwise
 def fmod(x: Any, y: Any, /) -> Any:
     """Remainder of x / y with the sign of x, elementwise; 0 for integer y == 0."""
     x, y = operand("fmod", x), operand("fmod", y, 1)

@@ -46,6 +46,37 @@ def counted(call):
         lambda np, x, n: x / 0.0,
         lambda np, x, n: (x > 0) + 1,
         lambda np, x, n: x + math.nan,
+        lambda np, x, n: x % 2,
+        lambda np, x, n: -2 % (n + 1),
+        lambda np, x, n: n % -2.5,
+        lambda np, x, n: n.astype("int8") // 3,
+        lambda np, x, n: n.astype("uint8") % 3,
+        lambda np, x, n: np.fmod(x, -0.7),
+        lambda np, x, n: np.copysign(n, -1),
+        lambda np, x, n: np.copysign(x, -0.0),
+        lambda np, x, n: np.arctan2(n, 2),
+        lambda np, x, n: n << 2,
+        lambda np, x, n: n >> 1,
+        lambda np, x, n: np.clip(x, -1, 2),
+        lambda np, x, n: np.clip(n, 2.5, 7),
+        lambda np, x, n: np.clip(x, None, 0),
+        lambda np, x, n: np.clip(x, min=-0.0, max=0.0),
+        lambda np, x, n: np.take(x, n % 3, axis=1),
+        lambda np, x, n: np.roll(x, 2, axis=0),
+        lambda np, x, n: np.roll(x, n[0, 1]),
+        lambda np, x, n: np.linspace(0, 1, 5),
+        lambda np, x, n: np.linspace(2, -1.5, 4, endpoint=False, dtype=int),
+        lambda np, x, n: np.linspace(x[0], 1, 3, axis=-1),
+        lambda np, x, n: np.allclose(x, x + 1e-9),
+        lambda np, x, n: np.isclose(x, 1.0, 0.5),
+        lambda np, x, n: np.unique(n % 5),
+        lambda np, x, n: np.unique(n % 5, return_inverse=True)[1],
+        lambda np, x, n: np.unique(n % 5, size=7, fill_value=-1, return_counts=True)[1],
+        lambda np, x, n: np.isin(n, np.array([3, 5]), invert=True),
+        lambda np, x, n: np.pad(x, ((1, 0), (0, 2)), mode="edge"),
+        lambda np, x, n: np.tile(x, (2, 1)),
+        lambda np, x, n: np.argsort(x, descending=True),
+        lambda np, x, n: np.linalg.norm(x, ord=math.inf, axis=1),
     ],
 )
 def test_as_in_jax(call):
@@ -71,6 +102,10 @@ def test_one_program_for_a_function_and_its_choices():
         lambda: jnp.mean(x, 0, keepdims=True),
         lambda: jnp.std(x),
         lambda: jnp.where(x, x, x),
+        lambda: jnp.roll(x, 3),
+        lambda: jnp.allclose(x, x),
+        lambda: jnp.linspace(0, 2.0, 9),
+        lambda: jnp.pad(x, 2),
     ):
         assert counted(call)[1] == 1
         assert counted(call)[1] == counted(call)[1] == 0
@@ -81,7 +116,8 @@ def test_one_program_for_a_function_and_its_choices():
 def test_values_are_no_choices():
     """A program is not made for each value of an argument."""
     x = meshrt.device_put(np.arange(3, dtype=np.float32))
-    for call in (lambda i: jnp.sum(x, initial=i), lambda i: x + i, lambda i: jnp.where(x > 0, x, i)):
+    for call in (lambda i: jnp.sum(x, initial=i), lambda i: x + i, lambda i: jnp.where(x > 0, x, i),
+                 lambda i: x % i, lambda i: jnp.clip(x, 0, i), lambda i: jnp.linspace(i, 5.0, 4)):  # fmt: skip
         call(1), call(2)
         assert counted(lambda call=call: call(3))[1] == 0
 
