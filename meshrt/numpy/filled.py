@@ -31,8 +31,11 @@ def _full(name: str, shape: Any, fill_value: Any, dtype: Any, device: Any, out_s
             f"{name}: dtype={dtype} is not a dtype. Did you accidentally write `meshrt.numpy.{name}({shape}, {dtype})` "
             f"when you meant `meshrt.numpy.{name}({(*shape_tuple(shape), dtype)})`, with one tuple for the shape?"
         )
-    dtype = None if dtype is None else dtypes.check_user_dtype(dtype, name)
     shape = shape_tuple(shape, name)
+    if isinstance(dtype, KeyType) and isinstance(fill_value, int):  # keys whose words are all alike
+        words = _full(name, dtype.physical_shape(shape), fill_value, np.uint32, None, None)
+        return placed(random_wrap(words, dtype.impl), device, out_sharding)
+    dtype = None if dtype is None else dtypes.check_user_dtype(dtype, name)
     if isinstance(fill_value, PYTHON_SCALARS):
         return _fill(shape, fill_value, dtype, device, out_sharding)
     fill_value = operand(name, fill_value, 1)
@@ -89,8 +92,8 @@ def _filled_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, dev
     if dtype is None:
         dtype, weak = dtypes.dtype_and_weak_type(a)
     shape = own_shape if shape is None else shape
-    if isinstance(dtype, KeyType) and fill_value == 0:
-        return random_wrap(_full(name, (*shape, *dtype.physical_suffix), 0, np.uint32, None, None), dtype.impl)
+    if isinstance(dtype, KeyType) and isinstance(fill_value, int):
+        return _full(name, shape, fill_value, dtype, None, None)
     if device is None and out_sharding is None:
         device = sharding_like(a, canonical_shape(shape))
     if weak and isinstance(fill_value, PYTHON_SCALARS):

@@ -89,9 +89,10 @@ def _equality(name: str, p: Primitive, joined: Primitive, doc: str) -> Callable[
     def function(x: Any, y: Any, /) -> Any:
         if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators):
             if x.aval.is_key and x.aval.dtype == y.aval.dtype:
+                last = x.aval.dtype.physical_suffix
                 x, y, _ = promote_pair(name, random_unwrap(x), random_unwrap(y))
                 words = p.bind(x, y)
-                return reduce(joined.bind, [words[..., i] for i in range(words.shape[-1])])
+                return reduce(joined.bind, [words[(..., *i)] for i in np.ndindex(last)])
         x, y, _ = promote_pair(name, x, y)
         return p.bind(x, y)
 

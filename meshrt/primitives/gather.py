@@ -93,7 +93,8 @@ def _lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any) -> Any:
 def _lower_gather(ctx: LoweringContext, p: Any, operand: Any, indices: Any, indices_aval: Any, out: Any) -> Any:
     d, sizes, offset = p["dimension_numbers"], p["slice_sizes"], p["dimension_numbers"].offset_dims
     if out.is_key:
-        sizes, offset = (*sizes, *out.dtype.physical_suffix), (*offset, out.ndim)
+        sizes = (*sizes, *out.dtype.physical_suffix)
+        offset = (*offset, *range(out.ndim, out.physical().ndim))
     numbers = (
         f"#stablehlo.gather<offset_dims = {list(offset)}, collapsed_slice_dims = {list(d.collapsed_slice_dims)}, "
         f"operand_batching_dims = {list(d.operand_batching_dims)}, "

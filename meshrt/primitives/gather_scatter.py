@@ -253,7 +253,8 @@ def _lower(combine: str | None) -> Callable[..., Any]:
             indices = _clamped(ctx, p, eqn.invars[0].aval, index_aval, eqn.invars[2].aval, indices)
         window = list(d.update_window_dims)
         if out.is_key:
-            window.append(eqn.invars[2].aval.ndim)
+            updated = eqn.invars[2].aval
+            window += range(updated.ndim, updated.physical().ndim)
         numbers = (
             f"#stablehlo.scatter<update_window_dims = {window}, inserted_window_dims = {list(d.inserted_window_dims)}, "
             f"input_batching_dims = {list(d.operand_batching_dims)}, "

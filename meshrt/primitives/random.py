@@ -200,7 +200,7 @@ random_unwrap_p: Primitive = Primitive(
 
 def random_seed(seeds: Any, impl: dtypes.KeyImpl) -> Any:
     """Keys from integer seeds, elementwise. Python ints may have 64 bits; with x64 off the low 32 bits count."""
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
+    if isinstance(seeds, int):
         seeds = np.asarray(np.int64(seeds)).astype(dtypes.default_int_dtype())[()]
     if config.settings.random_seed_offset:
         seeds = seeds + config.settings.random_seed_offset

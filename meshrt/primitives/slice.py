@@ -58,7 +58,8 @@ def _slice_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     start, limit = p["start_indices"], p["limit_indices"]
     strides = p["strides"] or (1,) * out.ndim
     if out.is_key:
-        start, limit, strides = (*start, 0), (*limit, *out.dtype.physical_suffix), (*strides, 1)
+        whole = out.dtype.physical_suffix
+        start, limit, strides = (*start, *(0 for _ in whole)), (*limit, *whole), (*strides, *(1 for _ in whole))
     attrs = f"start_indices = {i64_array(start)}, limit_indices = {i64_array(limit)}, strides = {i64_array(strides)}"
     return ctx.op("stablehlo.slice", [x], out, attrs)
 

@@ -34,6 +34,11 @@ def resolve_impl(spec: Any) -> dtypes.KeyImpl:
     if isinstance(spec, str) and spec in dtypes.KEY_IMPLS:
         return dtypes.KEY_IMPLS[spec]
     known = ", ".join(map(repr, dtypes.KEY_IMPLS))
+    if not isinstance(spec, str):
+        raise errors.ArgumentTypeError(
+            f"unrecognized type {type(spec)} for specifying a random number generator; give one of {known}, a key "
+            "dtype, or what extend.random.define_prng_impl gave"
+        )
     raise errors.ArgumentValueError(f"{spec!r} is not a random number generator; known: {known}")
 
 
@@ -139,14 +144,19 @@ def split(key: Any, num: Any = 2) -> Any:
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """A new key from a key and an integer (its low 32 bits)."""
+    """A new key from a key and an integer of 32 bits; arrays and NumPy's integers count by their lowest ones."""
     keys, raw = typed("fold_in", key)
+    if isinstance(data, int) and not 0 <= data < 1 << 32:
+        raise errors.IntegerOverflowError(
+            f"Python integer {data} out of bounds for uint32: fold_in takes 32 bits; pass {data & 0xFFFFFFFF} for the "
+            "lowest ones"
+        )
     aval = aval_of(data)
-    if aval.ndim or not dtypes.issubdtype(aval.dtype, np.integer):
+    if aval.ndim or aval.is_key:
         raise errors.ArgumentTypeError(f"fold_in takes one integer, got {aval.str_short()}; use vmap for arrays")
-    if isinstance(data, (int, np.integer)):
+    if isinstance(data, np.integer):
         data = np.uint32(int(data) & 0xFFFFFFFF)
-    return _like_given(rn.random_fold_in(keys, asarray(data, np.uint32)), raw)
+    return _like_given(rn.random_fold_in(keys, asarray(data).astype(np.uint32)), raw)
 
 
 def key_data(keys: Any) -> Any:

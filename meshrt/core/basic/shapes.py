@@ -124,7 +124,7 @@ def _broadcast_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
         return ctx.full(x.val, out)
     dims = list(eqn.params["broadcast_dimensions"])
     if out.is_key:
-        dims.append(out.ndim)
+        dims += range(out.ndim, out.physical().ndim)
     return ctx.op("stablehlo.broadcast_in_dim", [x], out, f"broadcast_dimensions = {i64_array(dims)}")
 
 
@@ -277,9 +277,9 @@ def _transpose_infer(x: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedA
 
 def _transpose_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
     permutation = list(eqn.params["permutation"])
-    if eqn.outvars[0].aval.is_key:
-        permutation.append(len(permutation))
-    return ctx.op("stablehlo.transpose", [x], eqn.outvars[0].aval, f"permutation = {i64_array(permutation)}")
+    if (out := eqn.outvars[0].aval).is_key:
+        permutation += range(out.ndim, out.physical().ndim)
+    return ctx.op("stablehlo.transpose", [x], out, f"permutation = {i64_array(permutation)}")
 
 
 def _transpose_transpose(ct: Any, x: Any, *, permutation: tuple[int, ...]) -> list[Any]:

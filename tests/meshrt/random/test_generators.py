@@ -74,6 +74,38 @@ def test_raw_keys_of_the_default_implementation(impl):
     _same(program)
 
 
+WITH_NUMBERS = {
+    "a seed that is a bool": lambda j, n: j.random.key(True),
+    "zeros": lambda j, n: (n.zeros(3, j.random.key(0).dtype), n.empty((2,), j.random.key_dtype("rbg"))),
+    "ones like keys": lambda j, n: n.ones_like(j.random.split(j.random.key(0))),
+    "a float folded in": lambda j, n: j.random.fold_in(j.random.key(0), 1.5),
+    "equal keys": lambda j, n: j.random.key(0) == n.stack([j.random.key(0), j.random.key(1)]),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_keys_and_numbers(name):
+    _same(WITH_NUMBERS[name])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda j: j.random.fold_in(j.random.key(0), -1),
+        lambda j: j.random.fold_in(j.random.key(0), 2**40),
+        lambda j: j.random.fold_in(j.random.key(0), j.numpy.arange(2)),
+        lambda j: j.random.key(0, impl=3),
+        lambda j: j.random.key(0, impl="nope"),
+        lambda j: j.random.key("a"),
+        lambda j: j.random.key(1.0),
+        lambda j: j.random.wrap_key_data(j.numpy.zeros(3, "uint32")),
+        lambda j: j.random.split(j.random.split(j.random.key(0))),
+    ],
+)
+def test_refusals_of_keys(program):
+    assert_alike(program)
+
+
 def test_poisson_needs_threefry():
     assert_alike(lambda j: j.random.poisson(j.random.key(0, impl="rbg"), 3.0))
 
@@ -114,6 +146,9 @@ def test_a_generator_that_a_program_defines():
         ks = j.random.split(k, 3)
         drawn = [j.random.bits(k, (3,)), j.random.uniform(k, (2,)), j.vmap(lambda k: j.random.bits(k, (2,)))(ks)]
         made = [k, ks, j.random.fold_in(k, 3), j.vmap(j.random.fold_in)(ks, n.arange(3)), j.jit(j.random.split)(k)]
+        drawn += [ks == ks, ks[:2] == ks[1:], j.lax.dynamic_index_in_dim(ks, 1), ks[n.array([2, 0])], ks.at[0].set(k)]
+        drawn += [ks.reshape(3, 1).T, n.stack([ks, ks]).T, n.broadcast_to(ks, (2, 3)), n.where(n.arange(3) > 1, ks, k)]
+        drawn += [ks[::-1], n.concatenate([ks, ks]), j.lax.scan(lambda c, k: (c, k), 0, ks)[1]]
         return *drawn, *made, j.random.wrap_key_data(n.zeros((4, 2, 3), n.uint32), impl=impl)
 
     _same(program)
