@@ -126,3 +126,6 @@ def check_error(error: Error) -> None:
     if not isinstance(error, Error):
         raise errors.ArgumentTypeError(f"check_error takes an Error as argument, got type {type(error)} instead.")
     _bind(error, False)
+
+
+Error.throws = staticmethod(check_error)

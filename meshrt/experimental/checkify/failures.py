@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -133,6 +133,8 @@ class Error:
     """
 
     __slots__ = ("code", "payloads", "sites")
+    # `check_error`, handed in by `checks`, which stands above.
+    throws: ClassVar[Callable[[Error], None]]
 
     def __init__(self, code: Any, payloads: Mapping[int, Sequence[Any]], sites: Mapping[int, Site]):
         self.code, self.payloads, self.sites = code, dict(payloads), dict(sites)
@@ -157,9 +159,7 @@ class Error:
 
     def throw(self) -> None:
         """Raises JaxRuntimeError if something went wrong. Inside of a function to be checked, it is a check of it."""
-        from meshrt.experimental.checkify.checks import check_error  # they use this class
-
-        check_error(self)
+        Error.throws(self)
 
     def __repr__(self) -> str:
         return f"Error({self.get()})"
