@@ -154,7 +154,7 @@ def fold_in(key: Any, data: Any) -> Any:
     aval = aval_of(data)
     if aval.ndim or aval.is_key:
         raise errors.ArgumentTypeError(f"fold_in takes one integer, got {aval.str_short()}; use vmap for arrays")
-    if isinstance(data, np.integer):
+    if isinstance(data, (int, np.integer)):
         data = np.uint32(int(data) & 0xFFFFFFFF)
     return _like_given(rn.random_fold_in(keys, asarray(data).astype(np.uint32)), raw)
 
