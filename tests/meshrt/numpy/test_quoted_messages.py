@@ -44,7 +44,7 @@ ROWS = {
     "only valid string value of `left` is 'extra": lambda l, n: n.interp(0.0, n.ones(3), n.ones(3), left="inter"),
     "jnp.interp: complex x values not supported.": lambda l, n: n.interp(1j, 1j * np.arange(3.0), np.arange(3.0)),
     "period must be a scalar; got": lambda l, n: n.interp(0.0, n.ones(3), n.ones(3), period=np.array([1.0])),
-    "Python int 2147483648 too large to convert to int32": lambda l, n: n.array(2**31),
+    "Python int 9223372036854775808 too large to convert to int": lambda l, n: n.array(2**63),
     "None is not a valid value for jnp.array": lambda l, n: n.array([0.0, None]),
     # indices
     "a* ?non-empty jnp.take": lambda l, n: n.take(n.ones((2, 0)), n.array([0]), axis=1),
