@@ -47,11 +47,13 @@ def _fixed(apply: Callable[..., Any], shape_of: Callable[[Any], Any] = lambda sh
     return lambda rng, input_shape: (shape_of(input_shape), ()), apply
 
 
-def _result_shape(apply: Callable[[Any], Any], input_shape: Sequence[int], batch: int) -> tuple[int, ...]:
-    """The shape that `apply` gives, of inputs whose size along dimension `batch` may be unknown (-1)."""
+def _result_shape(
+    apply: Callable[[Any], Any], input_shape: Sequence[int], batch: int, dtype: Any = np.float32
+) -> tuple[int, ...]:
+    """The shape that `apply` gives, of inputs of this dtype whose size along dimension `batch` may be unknown (-1)."""
     known = list(input_shape)
     known[batch] = 1
-    shape = list(eval_shape(apply, ShapeDtypeStruct(tuple(known), np.float32)).shape)
+    shape = list(eval_shape(apply, ShapeDtypeStruct(tuple(known), dtype)).shape)
     shape[batch] = input_shape[batch]
     return tuple(shape)
 
@@ -89,7 +91,7 @@ def _convolution(
         for_w, for_b = random.split(rng)
         w = W_init(for_w, shape)
         params = w, b_init(for_b, [out_chan if c == "C" else 1 for c in given])
-        return _result_shape(lambda x: convolve(x, w), input_shape, taken.index("N")), params
+        return _result_shape(lambda x: convolve(x, w), input_shape, taken.index("N"), w.dtype), params
 
     def apply(params: Any, inputs: Any, **_: Any) -> Any:
         return convolve(inputs, params[0]) + params[1]

@@ -261,7 +261,7 @@ def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
 
 custom_jvp_known_p = known_call("custom_jvp_known", jvp=lambda primals, tangents, call, rule: rule(primals, tangents))
 
-custom_jvp_call_p = Primitive(
+custom_jvp_call_p: Primitive = Primitive(
     "custom_jvp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),

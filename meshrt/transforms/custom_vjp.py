@@ -397,7 +397,7 @@ def _linear_transpose(cts, *operands, backward, num_residuals, nonzeros, out_ava
 
 custom_vjp_known_p = known_call("custom_vjp_known", jvp=_no_forward_mode, linearize=_linearize)
 
-custom_vjp_call_p = Primitive(
+custom_vjp_call_p: Primitive = Primitive(
     "custom_vjp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),

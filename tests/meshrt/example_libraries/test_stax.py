@@ -39,7 +39,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer(name):
     make, shape = LAYERS[name]
-    x = np.linspace(-1, 2, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    x = np.linspace(-1, 2, int(np.prod(shape)), dtype=jax.dtypes.canonicalize_dtype(float)).reshape(shape)
     results = []
     for library, layers in ((jax, jax_stax), (meshrt, stax)):
         init, apply = make(layers)
