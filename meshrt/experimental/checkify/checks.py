@@ -51,7 +51,7 @@ def _batch(size: int, leaves: Sequence[Any], dims: Sequence[Any], params: dict[s
     return [], []
 
 
-check_p = Primitive(
+check_p: Primitive = Primitive(
     "check", lambda *avals, structure, debug: [], impl=_impl, lower=_lower, batch=_batch,
     jvp=lambda primals, tangents, **params: (check_p.bind(*primals, **params), []),
     effects=lambda *avals, structure, debug: frozenset([CHECK]), multiple_results=True, cache_types=False,

@@ -72,7 +72,8 @@ class OOBError(JaxException):
 
     @classmethod
     def tree_unflatten(cls, static: Any, arrays: Sequence[Any]) -> JaxException:
-        return cls(*static, arrays[0])
+        name, shape = static
+        return cls(name, shape, arrays[0])
 
     def __str__(self) -> str:
         index, axis, size = (int(n) for n in self.found)
