@@ -64,7 +64,7 @@ def scaled_dot(
     def decomposition(lhs: Any, rhs: Any, lhs_scale: Any, rhs_scale: Any) -> Any:
         pairs = (lhs, lhs_scale), (rhs, rhs_scale)
         scaled = [mul_p.bind(convert_element_type(v, _BFLOAT16), _spread(s, aval_of(v).shape)) for v, s in pairs]
-        return dot_general(*scaled, dimension_numbers, preferred_element_type=preferred)
+        return dot_general(scaled[0], scaled[1], dimension_numbers, preferred_element_type=preferred)
 
     return composite(decomposition, "xla.scaled_dot")(lhs, rhs, *scales)
 

@@ -70,7 +70,7 @@ def _approx_top_k(
     return function(operand, k, reduction_dimension, recall_target, reduction_input_size_override, aggregate_to_topk)
 
 
-def _conj(x: Any, *, input_dtype: Any = None) -> Any:
+def _conj(x: Any, *, input_dtype: Any = None, _input_dtype: Any = None) -> Any:
     return functions.conj(x)
 
 
