@@ -70,6 +70,12 @@ class Sharding:
         return {d for d in self.device_assignment if d.process_index == d.client.process_index()}
 
     @property
+    def _addressable_device_assignment(self) -> tuple[Any, ...]:
+        # (Checkpointing libraries ask for it under this name of JAX's.)
+        mine = self.addressable_devices
+        return tuple(d for d in self.device_assignment if d in mine)
+
+    @property
     def has_addressable_devices(self) -> bool:
         """Whether this process has one of the devices."""
         return bool(self.addressable_devices)

@@ -39,5 +39,10 @@ LIBRARIES = (
     Library("chex", "0.1.92", ("chex",)),
     Library("einops", "0.8.2", ("einops/tests",), environ=(("EINOPS_TEST_BACKENDS", "numpy,jax"),)),
     Library("distrax", "0.1.9", ("distrax",), needs=("chex",)),
+    Library(
+        "flax", "0.12.8", ("tests/linen", "tests/core"),
+        needs=("optax", "chex", "msgpack", "PyYAML", "treescope", "orbax-checkpoint", "tensorstore", "protobuf"),
+    ),
+    Library("dm-haiku", "0.0.17", ("haiku/_src",), needs=("jmp", "tabulate", "dill")),
     Library("blackjax", "1.7.1", ("tests",), needs=("optax",)),
 )  # fmt: skip

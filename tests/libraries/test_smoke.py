@@ -83,6 +83,66 @@ PROGRAMS = {
         jax.jit(lambda v: seen.append(isinstance(v, Float[Array, "3 4"])) or v)(x)
         assert seen == [True]
         """,
+    # A small GPT, its weights split over "model" and its batch over "data"; the losses are JAX's for the same program.
+    "flax": """
+        import flax.linen as nn, numpy as np, optax
+        from jax.sharding import NamedSharding, PartitionSpec as P
+
+        jax.config.update("jax_num_cpu_devices", 8)
+        mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+        split = lambda x: jax.device_put(x, NamedSharding(mesh, P(*[None] * (x.ndim - 1), "model")))
+
+        class Block(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                h = nn.LayerNorm()(x)
+                x += nn.MultiHeadDotProductAttention(num_heads=2)(h, h, mask=nn.make_causal_mask(x[..., 0]))
+                return x + nn.Dense(16)(nn.gelu(nn.Dense(32)(nn.LayerNorm()(x))))
+
+        class GPT(nn.Module):
+            @nn.compact
+            def __call__(self, tokens):
+                x = nn.Embed(16, 16)(tokens) + self.param("pos", nn.initializers.normal(0.02), (8, 16))
+                for _ in range(2):
+                    x = Block()(x)
+                return nn.Dense(16)(nn.LayerNorm()(x))
+
+        model, optimizer = GPT(), optax.adam(1e-2)
+        tokens = jax.device_put(np.arange(64).reshape(8, 8) * 7 % 16, NamedSharding(mesh, P("data")))
+        params = jax.tree.map(split, model.init(jax.random.key(0), jnp.zeros((1, 8), int)))
+        cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+        loss = lambda p, t: cross_entropy(model.apply(p, t)[:, :-1], t[:, 1:]).mean()
+
+        @jax.jit
+        def step(params, state, tokens):
+            value, gradients = jax.value_and_grad(loss)(params, tokens)
+            updates, state = optimizer.update(gradients, state, params)
+            return optax.apply_updates(params, updates), state, value
+
+        state, values = jax.jit(optimizer.init)(params), []
+        for _ in range(3):
+            params, state, value = step(params, state, tokens)
+            values.append(float(value))
+        np.testing.assert_allclose(values, [3.3427117, 2.5753231, 2.1624010], rtol=1e-4)
+        """,
+    "equinox": """
+        import equinox as eqx, equinox.internal as eqxi, numpy as np
+
+        x, model = jnp.arange(3.0), eqx.nn.MLP(3, 2, 8, 2, key=jax.random.PRNGKey(0))
+        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4)
+        close(eqx.filter_jit(model)(x), [-0.13609532, -0.2464535])
+        value, gradients = eqx.filter_value_and_grad(lambda m: m(x).sum())(model)
+        close([value, jax.tree.leaves(gradients)[0].sum()], [-0.3825488, -0.6381823])
+        square = lambda c: (c[0] + 1, c[1] * 2 * c[1])
+        power = lambda x: eqxi.while_loop(lambda c: c[0] < 5, square, (0, x), max_steps=16, kind="bounded")[1].sum()
+        close(jax.grad(power)(x * 0.1), [0.0, 6.8719540e-21, 1.4757409e-11])
+        try:
+            eqx.filter_jit(lambda x: eqx.error_if(x, x > 1, "oh no"))(2.0)
+        except RuntimeError as e:
+            assert "oh no" in str(e)
+        else:
+            raise AssertionError("not raised")
+        """,
 }
 
 

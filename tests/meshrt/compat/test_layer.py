@@ -23,6 +23,10 @@ def test_what_libraries_ask_of_internal_modules():
         assert eqn.primitive is stop_gradient_p and not isinstance(eqn.outvars[0], jax.core.DropVar)
         assert not isinstance(jnp.ones(3), (jax.Ref, AbstractRef)) and serialization.DeviceList
 
+        from jax._src import distributed
+        assert distributed.global_state.client is None and distributed.global_state.process_id == 0
+        assert jnp.ones(3).sharding._addressable_device_assignment == (jax.devices()[0],)
+
         class Write(hijax.HiPrimitive):
             pass
 
