@@ -246,6 +246,9 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
     """An N by M matrix with ones on and below diagonal ``k``."""
     dtype = np.dtype("float32") if dtype is None else dtypes.check_user_dtype(dtype, "tri")
     n, m = shape_tuple((N, N if M is None else M), "tri")
+    if isinstance(k, int):  # one that no integer of ours can hold is refused; beyond the edges all diagonals are alike
+        asarray(k)
+        k = max(-n, min(k, m))
     return el.convert_element_type(_diagonal_mask(n, m, k, el.ge_p), dtype)
 
 
