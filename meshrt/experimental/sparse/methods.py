@@ -153,7 +153,10 @@ def _getitem(self: BCOO, index: Any) -> BCOO:
 
 
 def _sliced(mat: BCOO, entries: list[Any]) -> BCOO:
-    begin, end, by, turned, dropped, places = [], [], [], [], [], []
+    begin: list[int] = []
+    end: list[int] = []
+    by: list[int] = []
+    turned, dropped, places = [], [], []
     out = axis = 0
     for e in entries:
         if e is None:
