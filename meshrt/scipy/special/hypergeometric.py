@@ -129,8 +129,8 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
     constant = ((x == 0) | (a == 0) | (b == 0)) & ~pole
     inside = ~pole & ~constant & ((x < 1) | finite)
     at_one = ~pole & ~constant & ~finite & (x == 1) & (c - a - b > 0)
-    usual = [in_range(v, inside, other) for v, other in ((a, 0.5), (b, 0.5), (c, 2.0), (x, 0.25))]
-    value = _inside(*usual, finite=finite)
+    p, q, r, y = (in_range(v, inside, other) for v, other in ((a, 0.5), (b, 0.5), (c, 2.0), (x, 0.25)))
+    value = _inside(p, q, r, y, finite)
     limit = _gauss_sum(*(in_range(v, at_one, other) for v, other in ((a, 0.5), (b, 0.5), (c, 2.0))))
     value = jnp.where(inside, value, jnp.where(at_one, limit, np.inf))
     nan = jnp.isnan(a) | jnp.isnan(b) | jnp.isnan(c) | jnp.isnan(x)
