@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import bring_to_front, reduce_sum_p
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.primitive import Primitive, is_undefined
@@ -209,15 +210,22 @@ class VjpRule(MappableRule):
                 )
         for r in residuals:
             leaf_aval(r, f"{title}: residuals must be arrays")
-        return outs, residuals, Backward(self, residual_tree, in_avals)
+        numbers = tuple((i, type(r), r) for i, r in enumerate(residuals) if type(r) in PYTHON_SCALARS)
+        traced = [r for r in residuals if type(r) not in PYTHON_SCALARS]
+        return outs, traced, Backward(self, residual_tree, in_avals, numbers)
 
 
 class Backward(NamedTuple):
-    """The second half of a VjpRule, for residuals of one structure. Equal for equal parts."""
+    """The second half of a VjpRule, for residuals of one structure. Equal for equal parts.
+
+    `numbers` are the residuals that are Python's own numbers, (position, type, number): `bwd` gets them as they are, so
+    that it may branch on them. The type stands beside the number because True equals 1 and 1.0.
+    """
 
     rule: VjpRule
     residual_tree: Any
     in_avals: tuple[ShapedArray, ...]
+    numbers: tuple[tuple[int, type, Any], ...] = ()
 
     def __repr__(self) -> str:
         return fun_name(self.rule.bwd)
@@ -229,7 +237,10 @@ class Backward(NamedTuple):
             aval = out.to_tangent_aval()
             zero = SymbolicZero if rule.symbolic_zeros else instantiate_zero
             full.append(zero(aval) if ct is None else ct)
-        residuals = tree_util.tree_unflatten(self.residual_tree, residuals)
+        leaves = list(residuals)
+        for position, _, number in self.numbers:  # (in ascending order)
+            leaves.insert(position, number)
+        residuals = tree_util.tree_unflatten(self.residual_tree, leaves)
         pulled = rule.bwd(*rule.fixed, residuals, tree_util.tree_unflatten(rule.out_tree, full))
         return self._flatten(pulled)
 

@@ -363,3 +363,35 @@ def test_primals_with_their_flags_are_leaves():
     assert meshrt.grad(g)(2.0) == 3.0 and flags == [(True, [], (False, False))]
     batched = meshrt.vmap(lambda a: f(a[1], a[0], (a[1], 1)), in_axes=((None, 0),))
     np.testing.assert_array_equal(batched((None, mnp.arange(3.0))), [0.0, 1.0, 4.0])
+
+
+AROUND_RESIDUALS = {
+    "grad": lambda m, f, x: m.grad(f)(x),
+    "grad of jit": lambda m, f, x: m.grad(m.jit(f))(x),
+    "jit of grad": lambda m, f, x: m.jit(m.grad(f))(x),
+    "vmap of grad": lambda m, f, x: m.vmap(m.grad(f))(x),
+    "grad of vmap": lambda m, f, x: m.grad(lambda x: m.vmap(f)(x).sum())(x),
+    "checkpoint": lambda m, f, x: m.grad(m.checkpoint(f))(x),
+    "across jit": lambda m, f, x: m.jit(lambda x: m.vjp(f, x)[1])(x)(m.numpy.float32(1))[0],
+    "scan": lambda m, f, x: m.grad(lambda x: m.lax.scan(lambda c, _: (c + f(x), None), 0.0, length=2)[0])(x),
+}
+
+
+@pytest.mark.parametrize("name", list(AROUND_RESIDUALS))
+def test_residuals_that_are_numbers_stay_numbers(name):
+    def outcome(m):
+        seen = []
+
+        def backward(residuals, ct):
+            seen.append([type(r) for r in residuals if isinstance(r, bool)])
+            seen.append([next(t for t in (int, float, complex) if isinstance(r, t)) for r in residuals[2:5]])
+            x, double, n, scale, _, flag = residuals
+            return (ct * m.numpy.cos(x) * (2 if double else 1) * n * scale if flag else None,)
+
+        f = m.custom_vjp(lambda x: m.numpy.sin(x).sum())
+        f.defvjp(lambda x: (m.numpy.sin(x).sum(), (x, True, 3, 0.5, 1j, True)), backward)
+        return AROUND_RESIDUALS[name](m, f, m.numpy.arange(3, dtype="float32")), seen
+
+    (ours, seen), (theirs, expected) = outcome(meshrt), outcome(jax)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert ours.dtype == theirs.dtype and seen == expected == [[bool, bool], [int, float, complex]]
