@@ -101,7 +101,12 @@ def _up_to(treedef: PyTreeDef, tree: Any, other: Any, i: int, is_leaf: IsLeaf) -
 
 
 def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:
-    """Turns a tree of structure outer-of-inner inside out. `inner_treedef=None` infers it from the first child."""
+    """Turns a tree of structure outer-of-inner inside out. `inner_treedef=None` infers it from the first child.
+
+    Raises:
+      TransposeError: the tree has not as many leaves as both structures together. Only that is asked of it: a node
+        that is deeper may be of another type, as a mapping that says nothing of the trees inside it.
+    """
     leaves, treedef = tree_flatten(pytree_to_transpose)
     if inner_treedef is None:
         children = outer_treedef.flatten_up_to(pytree_to_transpose)
@@ -111,7 +116,7 @@ def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, py
             )
         inner_treedef = tree_structure(children[0])
     inner, outer = inner_treedef.num_leaves, outer_treedef.num_leaves
-    if treedef.num_leaves != inner * outer or treedef != outer_treedef.compose(inner_treedef):
+    if treedef.num_leaves != inner * outer:
         raise errors.TransposeError(
             f"cannot transpose a tree of structure {treedef}: it is not {outer_treedef} with {inner_treedef} at "
             "each of its leaves"

@@ -84,6 +84,11 @@ class Eqn:
         self.primitive, self.invars, self.outvars = primitive, invars, outvars
         self.params, self.source, self.effects = params, source, effects
 
+    @property
+    def source_info(self) -> Source:
+        """The source under the name that programs which walk over JAX's Jaxprs know."""
+        return self.source
+
     def replace(self, invars: Sequence[Atom], outvars: Sequence[Var], params: dict[str, Any] | None = None) -> Eqn:
         return Eqn(
             self.primitive, invars, outvars, self.params if params is None else params, self.source, self.effects

@@ -47,6 +47,11 @@ class Source(NamedTuple):
     marks: tuple[tuple[str, str], ...] = ()
 
     @property
+    def name_stack(self) -> str:
+        """`scope`, under JAX's name."""
+        return self.scope
+
+    @property
     def file(self) -> str:
         return self.code.co_filename if self.code is not None else "<unknown>"
 

@@ -50,4 +50,31 @@ def test_primitives_have_the_names_of_jax():
         if judge is not None and name != "remat_p":  # JAX numbers the versions of its own
             assert getattr(ours, name).name.replace("_", "-") == judge.name.replace("_", "-"), name
     with pytest.raises(errors.MissingFunctionError, match="no program of meshrt"):
-        ours.call_p
+        ours.xla_pmap_p
+
+
+def test_calls_of_functions_and_jaxprs_are_written_in_place():
+    core, linear_util = meshrt.extend.core, meshrt.extend.linear_util
+    x = jnp.arange(3.0)
+    double = linear_util.wrap_init(lambda x: [2 * x])
+    closed = meshrt.make_jaxpr(lambda x: [jnp.sin(x) * 3])(x)
+    call = lambda x: core.primitives.call_p.bind(double, x, name="f")[0]
+    closed_call = lambda x: core.primitives.closed_call_p.bind(x, call_jaxpr=closed)[0]
+    for f, wanted, slope in ((call, 2 * x, [2] * 3), (closed_call, 3 * jnp.sin(x), 3 * jnp.cos(x))):
+        for g in (f, meshrt.jit(f), meshrt.vmap(f)):
+            np.testing.assert_allclose(np.asarray(g(x)), np.asarray(wanted), rtol=1e-6)
+        np.testing.assert_allclose(np.asarray(meshrt.grad(lambda x: f(x).sum())(x)), np.asarray(slope), rtol=1e-6)
+        named = [e.primitive.name for e in meshrt.make_jaxpr(f)(x).eqns]
+        assert not {"call", "closed_call"} & set(named), named
+
+
+def test_equations_say_in_which_scopes_they_were_written():
+    def scopes(m):
+        def f(x):
+            with m.named_scope("outer"), m.named_scope("inner"):
+                y = m.numpy.sin(x)
+            return y * 2
+
+        return [(e.primitive.name, str(e.source_info.name_stack)) for e in m.make_jaxpr(f)(1.0).eqns]
+
+    assert scopes(meshrt) == scopes(jax) == [("sin", "outer/inner"), ("mul", "")]

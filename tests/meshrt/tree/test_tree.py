@@ -67,8 +67,15 @@ def test_reductions_and_transpose():
     nested = [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
     assert tree.transpose(outer, inner, nested) == {"x": [1, 3], "y": [2, 4]}
     assert tree.transpose(outer, None, nested) == jax.tree.transpose(jax.tree.structure([0, 0]), None, nested)
-    with pytest.raises(errors.TreeError, match="cannot transpose"):
-        tree.transpose(inner, outer, nested)
+    with pytest.raises(errors.TransposeError, match="cannot transpose"):
+        tree.transpose(outer, inner, [{"x": 1, "y": 2}, {"x": 3}])
+
+
+@pytest.mark.parametrize("given", [{"a": (1, 2), "b": (3, 4)}, [1, 2, 3, 4]])
+def test_transpose_asks_for_the_number_of_leaves_alone(given):
+    structures = [(m.tree.structure({"a": 0, "b": 0}), m.tree.structure([0, 0])) for m in (meshrt, jax)]
+    ours, theirs = (m.tree.transpose(*s, given) for m, s in zip((meshrt, jax), structures))
+    assert ours == theirs
 
 
 def test_map_error_names_the_path():
