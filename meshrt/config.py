@@ -151,6 +151,7 @@ FIELDS: dict[str, Field] = {
         Field("disable_jit", bool, False, "trace", "run jitted functions operation by operation"),
         Field("debug_nans", bool, False, "compile", "raise when a program returns a NaN"),
         Field("debug_infs", bool, False, "compile", "raise when a program returns an infinity"),
+        Field("debug_key_reuse", bool, False, "trace", "raise when a random key is used twice"),
         Field("traceback_filtering", str, "remove_frames", "none", "leave our own frames out of tracebacks",
               ("remove_frames", "off")),
         Field("log_compiles", bool, False, "none", "log each compilation"),

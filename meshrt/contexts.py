@@ -17,8 +17,9 @@ from meshrt import errors
 from meshrt.config import FIELDS, GUARDED, settings
 
 __all__ = [
-    "check_tracer_leaks", "checking_leaks", "debug_infs", "debug_nans", "default_device", "default_matmul_precision",
-    "default_prng_impl", "disable_jit", "enable_checks", "enable_custom_prng", "enable_x64", "explain_cache_misses",
+    "check_tracer_leaks", "checking_leaks", "debug_infs", "debug_key_reuse", "debug_nans", "default_device",
+    "default_matmul_precision", "default_prng_impl", "disable_jit", "enable_checks", "enable_custom_prng",
+    "enable_x64", "explain_cache_misses",
     "legacy_prng_key", "log_compiles", "make_user_context", "no_execution", "no_tracing", "numpy_dtype_promotion",
     "numpy_rank_promotion", "remove_size_one_mesh_axis_from_type", "threefry_partitionable", "transfer_guard",
     "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device",
@@ -113,6 +114,7 @@ enable_x64 = SettingContext("enable_x64")
 disable_jit = _DisableJit("disable_jit")
 debug_nans = SettingContext("debug_nans")
 debug_infs = SettingContext("debug_infs")
+debug_key_reuse = SettingContext("debug_key_reuse")
 log_compiles = SettingContext("log_compiles")
 explain_cache_misses = SettingContext("explain_cache_misses")
 no_tracing = SettingContext("no_tracing")

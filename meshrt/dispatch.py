@@ -185,7 +185,7 @@ def _is_whole(
         and all(map(fits, arrays))
         and all(name in choices or (name in _CHOICES and not isinstance(value, _VALUES)) for name, value in chosen)
         # Each operation is looked at, or run, by itself.
-        and not (settings.debug_nans or settings.debug_infs or settings.disable_jit)
+        and not (settings.debug_nans or settings.debug_infs or settings.debug_key_reuse or settings.disable_jit)
     )
 
 

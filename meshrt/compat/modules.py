@@ -32,6 +32,7 @@ _WHOLE = ("scipy.stats.", "experimental.", "extend.mlir.")
 ELSEWHERE: dict[str, str] = {
     "experimental.colocated_python.serialization": "meshrt.compat.layer.colocated_serialization",
     "extend.ifrt_programs": "meshrt.compat.layer.ifrt_programs",
+    "experimental.key_reuse._core": "meshrt.experimental.key_reuse",
     "experimental.hijax": "meshrt.compat.layer.hijax",
     "_src.ad_checkpoint": "meshrt.ad_checkpoint",
     "_src.custom_batching": "meshrt.custom_batching",

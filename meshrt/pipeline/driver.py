@@ -413,8 +413,20 @@ class Driver:
         program = self.program(record, request, self.options.compiler_options, devices=placement.devices)
         loaded = self.load(program, placement.mesh, placement.devices)
         committed = placement.mesh is not None or placement.device is not None or any_committed(leaves)
-        entry = Entry(self.name, loaded, leaves, committed, written)
+        entry = self._entry(record, loaded, leaves, committed, written)
         self.remember_call(key, entry)
+        return entry
+
+    def _entry(
+        self, record: TraceRecord, loaded: Loaded, leaves: Sequence[Any], committed: bool, written: Written | None
+    ) -> Entry:
+        if not config.settings.debug_key_reuse:
+            return Entry(self.name, loaded, leaves, committed, written)
+        # Start-up time: programs that nobody debugs do without.
+        from meshrt.pipeline.key_reuse import KeyCheckedEntry
+
+        entry = KeyCheckedEntry(self.name, loaded, leaves, committed, written)
+        entry.watch(record.closed, getattr(self.fun, "operation", None))
         return entry
 
     def known_call(self, key: Any) -> Entry | None:

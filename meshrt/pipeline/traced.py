@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from meshrt import errors, tree_util
+from meshrt import config, errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.trace import JaxprTrace, checked, eval_jaxpr, must_check, set_trace
 from meshrt.core.types import ShapedArray, aval_of
@@ -157,8 +157,15 @@ def trace_nested(
 ) -> tuple[ClosedJaxpr, Any]:
     """As `trace`, within the trace of a caller and under its mesh; the Jaxpr and the structure of the results."""
     if must_check():
-        return checked(lambda t: _stage(t, fun, name, avals, tree, static), name)
-    return _stage(JaxprTrace(name), fun, name, avals, tree, static)
+        made = checked(lambda t: _stage(t, fun, name, avals, tree, static), name)
+    else:
+        made = _stage(JaxprTrace(name), fun, name, avals, tree, static)
+    if config.settings.debug_key_reuse:
+        # Start-up time: programs that nobody debugs do without.
+        from meshrt.primitives.key_uses import jaxpr_signature
+
+        jaxpr_signature(made[0].jaxpr)  # raises where a key is used twice
+    return made
 
 
 def _stage(

@@ -19,6 +19,7 @@ from meshrt.core.types import aval_of
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.operands import shape_tuple
 from meshrt.primitives import random as rn
+from meshrt.primitives.key_marks import random_clone_p
 
 __all__ = ["PRNGKey", "clone", "fold_in", "key", "key_data", "key_dtype", "key_impl", "split", "wrap_key_data"]
 
@@ -178,5 +179,9 @@ def key_impl(keys: Any) -> Any:
 
 
 def clone(key: Any) -> Any:
-    """The same key, marked as meant to be used again."""
-    return key
+    """The same keys, meant to be used again: the setting `debug_key_reuse` does not count what was done with `key`.
+
+    >>> key = meshrt.random.key(0)
+    >>> x, y = meshrt.random.uniform(key), meshrt.random.uniform(meshrt.random.clone(key))
+    """
+    return random_clone_p.bind(key)

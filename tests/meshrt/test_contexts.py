@@ -177,7 +177,7 @@ def test_misuse():
     assert "now None" in repr(meshrt.default_device)
 
 
-@pytest.mark.parametrize("name", ["thread_guard", "debug_key_reuse"])
+@pytest.mark.parametrize("name", ["thread_guard"])
 def test_settings_that_do_not_exist(name):
     with pytest.raises(AttributeError, match=f"meshrt.{name} is not implemented"):
         getattr(meshrt, name)
