@@ -38,11 +38,7 @@ from meshrt.primitives.selection import select_n_p
 from meshrt.primitives.shard_map import shard_map_p
 from meshrt.primitives.sharding import device_put_p, sharding_constraint_p
 from meshrt.primitives.slice import slice_p
-from meshrt.transforms.checkpoint import checkpoint_p
-from meshrt.transforms.checkpoint_policies import name_p
-from meshrt.transforms.custom_jvp import custom_jvp_call_p
-from meshrt.transforms.custom_vjp import custom_vjp_call_p
-from meshrt.transforms.custom_vmap import custom_vmap_call_p
+from meshrt.transforms import checkpoint, checkpoint_policies, custom_jvp, custom_vjp, custom_vmap
 from meshrt.transforms.tools import WeakCache
 
 __all__ = ["CONSUMES", "KEY_USES", "check_unused", "jaxpr_signature", "signature_of"]
@@ -283,8 +279,8 @@ KEY_USES: dict[Primitive, KeyReuseSignature | Callable[[Eqn], KeyReuseSignature]
     **dict.fromkeys(
         (
             broadcast_in_dim_p, convert_element_type_p, copy_p, device_put_p, dynamic_slice_p, gather_p,
-            layout_constraint_p, memory_put_p, name_p, pvary_p, reshape_p, reshard_p, sharding_constraint_p,
-            stop_gradient_p,
+            layout_constraint_p, memory_put_p, checkpoint_policies.name_p, pvary_p, reshape_p, reshard_p,
+            sharding_constraint_p, stop_gradient_p,
         ),
         _FORWARDS,
     ),
@@ -295,9 +291,13 @@ KEY_USES: dict[Primitive, KeyReuseSignature | Callable[[Eqn], KeyReuseSignature]
     concatenate_p: _concatenated,
     slice_p: _sliced,
     **dict.fromkeys(
-        (jit_p, shard_map_p, custom_jvp_call_p, custom_vjp_call_p, custom_vmap_call_p, composite_p), _body("jaxpr")
+        (
+            jit_p, shard_map_p, custom_jvp.custom_jvp_call_p, custom_vjp.custom_vjp_call_p,
+            custom_vmap.custom_vmap_call_p, composite_p,
+        ),
+        _body("jaxpr"),
     ),
-    checkpoint_p: _checkpointed,
+    checkpoint.checkpoint_p: _checkpointed,
     cond_p: _branched,
     scan_p: _scanned,
     while_p: _looped,

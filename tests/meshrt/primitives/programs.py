@@ -51,13 +51,13 @@ OURS_LAX = Namespace(
     meshrt.lax, wrap=lambda data: random.random_wrap(data, THREEFRY),
     random_seed=lambda s: random.random_seed(s, THREEFRY),
     random_split=random.random_split, random_fold_in=random.random_fold_in, random_bits=random.random_bits,
-    random_unwrap=random.random_unwrap, threefry_2x32=threefry.threefry_2x32,
+    random_unwrap=random.random_unwrap, threefry_2x32=threefry.threefry_2x32, random_clone=meshrt.random.clone,
 )  # fmt: skip
 THEIRS_LAX = Namespace(
     jax.lax, wrap=jax.random.wrap_key_data,
     random_seed=lambda s: prng.random_seed(s, threefry2x32.threefry_prng_impl),
     random_split=prng.random_split, random_fold_in=prng.random_fold_in, random_bits=prng.random_bits,
-    random_unwrap=prng.random_unwrap, threefry_2x32=threefry2x32.threefry_2x32,
+    random_unwrap=prng.random_unwrap, threefry_2x32=threefry2x32.threefry_2x32, random_clone=jax.random.clone,
 )  # fmt: skip
 
 OURS = SimpleNamespace(

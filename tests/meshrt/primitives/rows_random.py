@@ -51,6 +51,7 @@ row(
     vmap=False,
 )  # JAX's own loop refuses operands of which some are mapped
 row("wrap and unwrap", lambda lax, k: lax.random_unwrap(lax.wrap(k)), key_data(3))
+row("random_clone", lambda lax, k: lax.random_unwrap(lax.random_clone(lax.wrap(k))), key_data(3))
 
 # Structure: logical shapes without, buffers with the physical dimension.
 row("reshape", lambda lax, k: lax.reshape(lax.wrap(k), (3, 2)), key_data(6))
