@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import re
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -96,8 +97,11 @@ def _up_to(treedef: PyTreeDef, tree: Any, other: Any, i: int, is_leaf: IsLeaf) -
         return treedef.flatten_up_to(other)
     except (ValueError, TypeError) as e:
         found = next(iter(prefix_errors(tree, other, is_leaf)), None)
-        text = f"{found('tree')}, of tree 1 and tree {i + 2} of the map" if found is not None else str(e)
-        raise errors.TreeError(text) from None
+        if found is None:
+            raise errors.TreeError(str(e)) from None
+        # The first words of what jaxlib found, without the trees themselves: programs know them.
+        kind = re.split(r"[;\n]|\.(?:\s|$)", str(e), maxsplit=1)[0]
+        raise errors.TreeError(f"{kind}: {found('tree')}, of tree 1 and tree {i + 2} of the map") from None
 
 
 def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:

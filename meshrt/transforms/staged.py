@@ -12,7 +12,7 @@ from typing import Any
 from meshrt import config, errors, tree_util
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
-from meshrt.core.trace import JaxprTrace, Tracer, trace_to_jaxpr
+from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding._state import context as mesh_context
 from meshrt.transforms.arguments import fun_name
@@ -52,11 +52,12 @@ def stage(
     The result is kept for the next call with the same function object and types, unless the function has captured
     tracers, which live only as long as the enclosing trace. Where `fun` is a wrapper made on the fly, `owner` is the
     user's function that determines it together with `kind`. `entries` are an owner's own table. In a `trace` of the
-    caller's own the function is staged each time.
+    caller's own the function is staged each time, and where a program is traced with jit disabled: who asks for that
+    wants to see every call of a function.
     """
     owner = fun if owner is None else owner
     name = fun_name(owner)
-    if trace is not None:
+    if trace is not None or (config.settings.disable_jit and current_trace() is not EVAL):
         return _stage(fun, in_tree, in_avals, name, trace)
     key = (kind, in_tree, tuple(in_avals), config.trace_key(), mesh_context.abstract, axes_in_scope())
     if entries is None:

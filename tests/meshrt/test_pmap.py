@@ -147,3 +147,18 @@ def test_one_program_for_equal_calls():
     assert traced == [2, 3]
     g(V, 2.0), g(V[:2], 2)
     assert traced == [2, 3, 2.0, 2]
+
+
+def test_a_call_is_seen_again_where_a_program_is_traced_without_jit():
+    def counts(m):
+        calls, seen = [], []
+        f = m.pmap(lambda x: calls.append(1) or x * 2)
+        x = m.numpy.ones((1, 3))
+        f(x)
+        with m.disable_jit():
+            for _ in range(2):
+                m.eval_shape(lambda x: f(x), x)  # of a function that was not seen yet
+                seen.append(len(calls))
+        return seen
+
+    assert counts(meshrt) == counts(jax) == [2, 3]

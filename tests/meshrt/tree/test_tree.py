@@ -79,6 +79,8 @@ def test_transpose_asks_for_the_number_of_leaves_alone(given):
 
 
 def test_map_error_names_the_path():
+    with pytest.raises(errors.TreeError, match="Dict key mismatch: pytree structure error"):
+        tree.map(lambda a, b: a, {"a": 1, "b": 2}, {"a": 1})
     with pytest.raises(errors.TreeError, match=r"(?s)\['w'\]\['b'\].*list of 2 children, the second one of 1"):
         tree.map(max, {"w": {"b": [1, 2]}}, {"w": {"b": [3]}})
     with pytest.raises(errors.TreeError, match=r"only the first has 'b'; only the second has 'c'"):
