@@ -361,24 +361,25 @@ def short_dtype(dtype: Any) -> str:
     return name
 
 
-_HANDLERS: dict[type, Callable[[Any], ShapedArray]] = {}
+# Of which type values of a Python type are, by that type. It may be written to: `register_aval`.
+aval_rules: dict[type, Callable[[Any], ShapedArray]] = {}
 
 
 def register_aval(cls: type, handler: Callable[[Any], Any]) -> None:
     """Makes values of `cls` usable as operands: `handler(value)` is the type of one, a ShapedArray or a high type."""
-    _HANDLERS[cls] = handler
+    aval_rules[cls] = handler
 
 
 def aval_of(value: Any) -> ShapedArray:
     """The type of a tracer, array, NumPy value or Python scalar; TypeError for anything else."""
-    handler = _HANDLERS.get(type(value))
+    handler = aval_rules.get(type(value))
     if handler is not None:
         return handler(value)
     for cls in type(value).__mro__:
-        handler = _HANDLERS.get(cls)
+        handler = aval_rules.get(cls)
         if handler is not None:
             refuse_masked(value)
-            _HANDLERS[type(value)] = handler
+            aval_rules[type(value)] = handler
             return handler(value)
     if hasattr(type(value), "__jax_array__"):
         raise errors.ArgumentShapeError(

@@ -447,7 +447,7 @@ def canonical_axes(axis: Any, rank: int, name: str = "axis") -> tuple[int, ...]:
     """Axes counted from the start; None stands for all."""
     if axis is None:
         return tuple(range(rank))
-    if isinstance(axis, (tuple, list)) or (isinstance(axis, np.ndarray) and axis.ndim):
+    if isinstance(axis, (tuple, list, range)) or (isinstance(axis, np.ndarray) and axis.ndim):
         axes = tuple(canonical_axis(a, rank, name) for a in axis)
         if len(set(axes)) != len(axes):
             raise AxisError(f"{name}: repeated axis, duplicate value in 'axis': {axes}")

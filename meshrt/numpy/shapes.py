@@ -137,7 +137,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
 def expand_dims(a: Any, axis: Any) -> Any:
     """``a`` with new dimensions of size 1 at positions ``axis`` of the result."""
     x = _array("expand_dims", a)
-    axis = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axis = axis if isinstance(axis, (tuple, list, range)) else (axis,)
     rank = x.ndim + len(axis)
     new = set(canonical_axes(tuple(axis), rank, "expand_dims"))
     kept = tuple(i for i in range(rank) if i not in new)

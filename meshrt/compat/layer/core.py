@@ -10,11 +10,13 @@ from meshrt.core.trace import EVAL, Trace, Tracer
 from meshrt.core.trace import eval_jaxpr as _eval_jaxpr
 from meshrt.core.trace import set_trace as _set_trace
 from meshrt.core.types import AbstractValue, ShapedArray
+from meshrt.core.types import aval_rules as pytype_aval_mappings
 from meshrt.numpy.names import missing as _missing
 
 __all__ = [
     "AbstractValue", "Atom", "DropVar", "ParamDict", "ShapedArray", "Trace", "Tracer", "Value",
     "ensure_compile_time_eval", "eval_context", "eval_jaxpr", "max_dim", "min_dim",
+    "pytype_aval_mappings",
 ]  # fmt: skip
 
 

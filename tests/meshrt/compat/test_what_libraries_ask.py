@@ -41,3 +41,40 @@ def test_keys_are_compared(lib):
     keys = lib.random.split(lib.random.key(0), 3)
     assert lib.numpy.array_equal(keys, keys, equal_nan=True)
     assert not lib.numpy.array_equal(keys, keys[::-1], equal_nan=True)
+
+
+def test_a_class_of_a_library_is_made_a_type_of_arrays():
+    from meshrt import compat, errors
+
+    class Variable:
+        def __init__(self, value):
+            self.value = value
+            self.shape, self.dtype = value.shape, value.dtype
+
+        def __array__(self, dtype=None, copy=None):
+            return self.value.astype(dtype or self.dtype)
+
+    handlers, types = meshrt.interpreters.xla.canonicalize_dtype_handlers, compat.layer.core.pytype_aval_mappings
+    with pytest.raises(KeyError):
+        handlers[Variable]
+    with pytest.raises(TypeError, match="not a valid JAX type"):
+        meshrt.jit(lambda x: x * 2)(Variable(np.arange(3.0)))
+    types[Variable] = types[np.ndarray]
+    try:
+        handlers[Variable] = handlers[np.ndarray]
+        with pytest.raises(errors.UnsupportedError, match="NumPy makes arrays"):
+            handlers[Variable] = np.sin
+        value = Variable(np.arange(3.0))
+        for f in (lambda x: meshrt.lax.mul(x, meshrt.numpy.float32(2)), lambda x: meshrt.jit(lambda x: x * 2)(x)):
+            assert f(value).dtype == np.float32
+            np.testing.assert_array_equal(f(value), [0.0, 2.0, 4.0])
+        assert handlers[Variable](value).dtype == np.float32
+    finally:
+        del types[Variable]
+
+
+@BOTH
+def test_ranges_are_axes(lib):
+    x = lib.numpy.arange(6.0).reshape(2, 3)
+    assert lib.numpy.expand_dims(x, range(2)).shape == (1, 1, 2, 3)
+    assert lib.numpy.sum(x, axis=range(2)) == 15.0
