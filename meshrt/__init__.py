@@ -33,6 +33,8 @@ from meshrt import dispatch as _dispatch  # noqa: F401  (eager evaluation regist
 from meshrt.api import fwd_and_bwd, grad, jvp, linear_transpose, linearize, value_and_grad, vjp
 from meshrt.caches import clear_caches
 from meshrt.contexts import (
+    allow_f16_reductions,
+    array_garbage_collection_guard,
     check_tracer_leaks,
     checking_leaks,
     debug_infs,
@@ -54,6 +56,8 @@ from meshrt.contexts import (
     numpy_dtype_promotion,
     numpy_rank_promotion,
     remove_size_one_mesh_axis_from_type,
+    softmax_custom_jvp,
+    thread_guard,
     threefry_partitionable,
     transfer_guard,
     transfer_guard_device_to_device,
@@ -104,22 +108,23 @@ from meshrt.transforms.custom_derivatives import closure_convert, custom_gradien
 from meshrt.transforms.vmap import vmap
 
 __all__ = [
-    "Array", "Device", "NamedSharding", "P", "ShapeDtypeStruct", "Shard", "ad_checkpoint", "block_until_ready",
-    "check_tracer_leaks", "checking_leaks", "checkpoint", "checkpoint_policies", "clear_backends", "clear_caches",
-    "closure_convert", "config", "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp",
-    "custom_vjp", "debug", "debug_infs", "debug_key_reuse", "debug_nans", "default_backend", "default_device",
-    "default_matmul_precision", "default_prng_impl", "device_count", "device_get", "device_put", "devices",
-    "disable_jit", "distributed", "dlpack", "dtypes", "effects_barrier", "enable_checks", "enable_custom_prng",
-    "enable_x64", "ensure_compile_time_eval", "errors", "eval_shape", "explain_cache_miss", "explain_cache_misses",
-    "float0", "fwd_and_bwd", "get_mesh", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax",
-    "legacy_prng_key", "linear_transpose", "linearize", "live_arrays", "local_device_count", "local_devices",
-    "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
-    "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "make_user_context", "memory", "named_call",
-    "named_scope", "nn", "no_execution", "no_tracing", "numpy", "numpy_dtype_promotion", "numpy_rank_promotion", "pmap",
-    "process_count", "process_index", "process_indices", "pure_callback", "random", "remat",
-    "remove_size_one_mesh_axis_from_type", "reshard", "set_mesh", "shard_map", "sharding", "smap", "stages",
-    "threefry_partitionable", "transfer_guard", "transfer_guard_device_to_device", "transfer_guard_device_to_host",
-    "transfer_guard_host_to_device", "tree", "tree_util", "typeof", "value_and_grad", "version", "vjp", "vmap",
+    "Array", "Device", "NamedSharding", "P", "ShapeDtypeStruct", "Shard", "ad_checkpoint", "allow_f16_reductions",
+    "array_garbage_collection_guard", "block_until_ready", "check_tracer_leaks", "checking_leaks", "checkpoint",
+    "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert", "config", "copy_to_host_async",
+    "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug", "debug_infs", "debug_key_reuse",
+    "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl", "device_count",
+    "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack", "dtypes", "effects_barrier",
+    "enable_checks", "enable_custom_prng", "enable_x64", "ensure_compile_time_eval", "errors", "eval_shape",
+    "explain_cache_miss", "explain_cache_misses", "float0", "fwd_and_bwd", "get_mesh", "grad", "hessian", "jacfwd",
+    "jacobian", "jacrev", "jit", "jvp", "lax", "legacy_prng_key", "linear_transpose", "linearize", "live_arrays",
+    "local_device_count", "local_devices", "log_compiles", "make_array_from_callback",
+    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh",
+    "make_user_context", "memory", "named_call", "named_scope", "nn", "no_execution", "no_tracing", "numpy",
+    "numpy_dtype_promotion", "numpy_rank_promotion", "pmap", "process_count", "process_index", "process_indices",
+    "pure_callback", "random", "remat", "remove_size_one_mesh_axis_from_type", "reshard", "set_mesh", "shard_map",
+    "sharding", "smap", "softmax_custom_jvp", "stages", "thread_guard", "threefry_partitionable", "transfer_guard",
+    "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree",
+    "tree_util", "typeof", "value_and_grad", "version", "vjp", "vmap",
 ]  # fmt: skip
 
 # They stand in rooms above the one where users find them.

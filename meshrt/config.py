@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import _absl_flags, errors
+from meshrt._jax_settings import FIXED, WITHOUT_EFFECT
 
 __all__ = [
     "FIELDS",
@@ -177,11 +178,18 @@ FIELDS: dict[str, Field] = {
         Field("cpu_ynnpack", str, "auto", "compile", "who multiplies matrices on CPUs; auto: YNNPACK where narrow "
               "types are", ("auto", "always", "never")),
         Field("enable_recoverability", bool, False, "none", "processes of unlaunched jobs outlive their peers"),
+        Field("array_garbage_collection_guard", str, None, "none", "what is done where the garbage collector, not the "
+              "count of references, frees an array", ("allow", "log", "fatal"), True),
+        Field("thread_guard", bool, False, "none", "raise where another thread runs a program of several processes"),
         Field("transfer_guard", str, None, "none", "what is done about transfers, in all directions", _LEVELS, True),
         *(Field(f"transfer_guard_{d}", str, None, "none", f"what is done about {d} transfers", _LEVELS, True)
           for d in GUARDED),
         # XLA's CPU client admits 32 per device and deadlocks there; see meshrt.runtime.flight.
         Field("max_in_flight", int, 8, "none", "pending executions of a device set", minimum=2, maximum=24),
+        *(Field(name, type(default), default, "none", f"JAX's, without effect: {why}")
+          for name, (default, why) in WITHOUT_EFFECT.items()),
+        *(Field(name, object if default is None else type(default), default, "none", f"JAX's, as it is: {why}",
+                (default,)) for name, (default, why) in FIXED.items()),
     )
 }  # fmt: skip
 
@@ -201,8 +209,8 @@ class Settings:
     """All settings; see the module. Reading a field is attribute access."""
 
     __slots__ = (
-        "_checks", "_compile_key", "_frozen", "_hooks", "_lock", "_overrides", "_trace_key", "_values", "overrides",
-        "version",
+        "_checks", "_compile_key", "_frozen", "_hooks", "_local_hooks", "_lock", "_overrides", "_trace_key", "_values",
+        "overrides", "version",
     )  # fmt: skip
 
     def __init__(self, environ: Mapping[str, str] | None = None):
@@ -210,6 +218,7 @@ class Settings:
         self._values = {f.name: f.parse(environ[f.env]) if f.env in environ else f.default for f in FIELDS.values()}
         self._lock = threading.RLock()
         self._hooks: dict[str, list[Callable[[Any], None]]] = {}
+        self._local_hooks: dict[str, Callable[[Any], None]] = {}
         self._checks: dict[str, Callable[[Field, Any], Any]] = {}
         self._frozen: dict[str, str] = {}
         # Read on every call, where a context variable costs a fifth of a thread-local attribute.
@@ -303,10 +312,18 @@ class Settings:
                 raise errors.ConfigError(f"the setting {name!r} belongs to the process: use meshrt.config.update")
         saved = self.overrides()
         self._overrides.set(_Overrides(checked if saved is None else {**saved.values, **checked}))
+        told = [name for name in self._local_hooks if name in checked]
+        self._tell(told)
         try:
             yield
         finally:
             self._overrides.set(saved)
+            self._tell(told)
+
+    def _tell(self, names: list[str]) -> None:
+        for name in names:
+            local = self.overrides()
+            self._local_hooks[name](None if local is None else local.values.get(name))
 
     # --- for the runtime.
 
@@ -325,6 +342,11 @@ class Settings:
         """Calls `hook(value)` after each update of the setting `name`."""
         self._hooks.setdefault(_field_name(name), []).append(hook)
 
+    def on_local(self, name: str, hook: Callable[[Any], None]) -> None:
+        """Calls `hook(value)` in a thread that enters or leaves a block with its own value of the setting `name`; None
+        where it has no longer one."""
+        self._local_hooks[_field_name(name)] = hook
+
     def freeze(self, name: str, reason: str) -> None:
         """Makes later changes of a setting an error that gives `reason`."""
         self._frozen[_field_name(name)] = reason
@@ -334,11 +356,18 @@ class Settings:
         self._frozen.pop(_field_name(name), None)
 
     def __repr__(self) -> str:
-        return "Settings(" + ", ".join(f"{n}={self.read(n)!r}" for n in FIELDS) + ")"
+        return "Settings(" + ", ".join(f"{n}={self.read(n)!r}" for n in _OWN) + ")"
+
+
+_NAMES = {cache: [f.name for f in FIELDS.values() if f.cache == cache] for cache in ("trace", "compile")}
 
 
 def _key_of(values: dict[str, Any], cache: str) -> tuple:
-    return tuple(values[f.name] for f in FIELDS.values() if f.cache == cache)
+    return tuple([values[name] for name in _NAMES[cache]])
+
+
+# Those that do something.
+_OWN = [name for name in FIELDS if name not in WITHOUT_EFFECT and name not in FIXED]
 
 
 def _field_name(name: str) -> str:
@@ -349,7 +378,7 @@ def _field_name(name: str) -> str:
         return short
     if name in ("jax_platform_name", "jax_platforms"):
         return "platforms"
-    raise errors.ConfigError(f"there is no setting {name!r}; the settings are {', '.join(FIELDS)}")
+    raise errors.ConfigError(f"there is no setting {name!r}; the settings are {', '.join(_OWN)}")
 
 
 def _field_property(name: str) -> property:

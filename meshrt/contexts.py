@@ -17,12 +17,13 @@ from meshrt import errors
 from meshrt.config import FIELDS, GUARDED, settings
 
 __all__ = [
-    "check_tracer_leaks", "checking_leaks", "debug_infs", "debug_key_reuse", "debug_nans", "default_device",
-    "default_matmul_precision", "default_prng_impl", "disable_jit", "enable_checks", "enable_custom_prng",
-    "enable_x64", "explain_cache_misses",
-    "legacy_prng_key", "log_compiles", "make_user_context", "no_execution", "no_tracing", "numpy_dtype_promotion",
-    "numpy_rank_promotion", "remove_size_one_mesh_axis_from_type", "threefry_partitionable", "transfer_guard",
-    "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device",
+    "allow_f16_reductions", "array_garbage_collection_guard", "check_tracer_leaks", "checking_leaks", "debug_infs",
+    "debug_key_reuse", "debug_nans", "default_device", "default_matmul_precision", "default_prng_impl", "disable_jit",
+    "enable_checks", "enable_custom_prng", "enable_x64", "explain_cache_misses", "legacy_prng_key", "log_compiles",
+    "make_user_context", "no_execution", "no_tracing", "numpy_dtype_promotion", "numpy_rank_promotion",
+    "remove_size_one_mesh_axis_from_type", "softmax_custom_jvp", "thread_guard", "threefry_partitionable",
+    "transfer_guard", "transfer_guard_device_to_device", "transfer_guard_device_to_host",
+    "transfer_guard_host_to_device",
 ]  # fmt: skip
 
 
@@ -113,6 +114,10 @@ threefry_partitionable = SettingContext("threefry_partitionable")
 enable_x64 = SettingContext("enable_x64")
 disable_jit = _DisableJit("disable_jit")
 debug_nans = SettingContext("debug_nans")
+allow_f16_reductions = SettingContext("allow_f16_reductions")
+array_garbage_collection_guard = SettingContext("array_garbage_collection_guard")
+softmax_custom_jvp = SettingContext("softmax_custom_jvp")
+thread_guard = SettingContext("thread_guard")
 debug_infs = SettingContext("debug_infs")
 debug_key_reuse = SettingContext("debug_key_reuse")
 log_compiles = SettingContext("log_compiles")

@@ -24,6 +24,7 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.config import GUARDED, Field, settings
+from meshrt.runtime import jaxlib_api
 
 __all__ = ["check", "explicitly"]
 
@@ -93,3 +94,29 @@ for _name in ("transfer_guard", *(f"transfer_guard_{d}" for d in GUARDED)):
     settings.on_check(_name, _noticed)
     _noticed(None, settings.read(_name))  # what the environment says
 settings.on_update("transfer_guard", _spread)
+
+
+# --- guards that jaxlib itself watches
+
+
+def _collection_guard(state: Any) -> Any:
+    """Sets the level in a state of jaxlib's."""
+
+    def set_level(value: str | None) -> None:
+        levels = jaxlib_api.guard_lib.GarbageCollectionGuardLevel
+        state().garbage_collect_array = None if value is None else getattr(levels, value.upper())
+
+    return set_level
+
+
+def _thread_guard(value: bool | None) -> None:
+    jaxlib_api.guard_lib.update_thread_guard_global_state(bool(settings.thread_guard if value is None else value))
+
+
+settings.on_update("array_garbage_collection_guard", _collection_guard(jaxlib_api.guard_lib.global_state))
+settings.on_local("array_garbage_collection_guard", _collection_guard(jaxlib_api.guard_lib.thread_local_state))
+settings.on_update("thread_guard", _thread_guard)
+settings.on_local("thread_guard", _thread_guard)
+for _name in ("array_garbage_collection_guard", "thread_guard"):
+    if _given := settings.read(_name):  # what the environment says
+        settings.update(_name, _given)

@@ -36,6 +36,8 @@ Device: TypeAlias = _jax.Device
 Buffer: TypeAlias = _jax.ArrayImpl
 Client: TypeAlias = _jax.Client
 XlaError = _jax.JaxRuntimeError
+# What is done where arrays are collected, and where other threads run programs of several processes.
+guard_lib: Any = _jax.guard_lib
 
 # ----------------------------------------------------------------------------------------------------------
 # Pytrees: a registry of our own, so that registrations never meet JAX's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 
@@ -12,6 +13,7 @@ import pytest
 import meshrt
 import meshrt.numpy
 from meshrt import errors
+from meshrt._jax_settings import FIXED, WITHOUT_EFFECT
 
 LIBRARIES = [meshrt, jax]
 
@@ -177,12 +179,78 @@ def test_misuse():
     assert "now None" in repr(meshrt.default_device)
 
 
-@pytest.mark.parametrize("name", ["thread_guard"])
-def test_settings_that_do_not_exist(name):
-    with pytest.raises(AttributeError, match=f"meshrt.{name} is not implemented"):
-        getattr(meshrt, name)
-    with pytest.raises(errors.ConfigError, match=f"no setting 'jax_{name}'"):
-        meshrt.config.update(f"jax_{name}", True)
+def test_settings_that_do_not_exist():
+    with pytest.raises(AttributeError, match=r"meshrt.debug_key_misuse is not implemented"):
+        meshrt.debug_key_misuse
+    with pytest.raises(errors.ConfigError, match="no setting 'jax_debug_key_misuse'"):
+        meshrt.config.update("jax_debug_key_misuse", True)
+
+
+# Names that JAX's own functions use to talk to one another.
+_INTERNAL = {"check_vma", "eager_constant_folding", "mock_num_gpu_processes"}
+
+
+def test_every_setting_of_jax_is_known():
+    for name in jax.config.values.keys() - _INTERNAL:
+        value = getattr(meshrt.config, name, KeyError)
+        assert value is not KeyError, name
+        short = name.removeprefix("jax_")
+        theirs = jax.config.values[name]
+        if short in WITHOUT_EFFECT or short in FIXED:
+            assert str(value) == str(getattr(theirs, "name", theirs)).lower() or value == theirs, name
+            meshrt.config.update(name, value)
+    for name in FIXED:
+        with pytest.raises(errors.ConfigError, match="JAX's, as it is"):
+            meshrt.config.update(f"jax_{name}", object())
+    with meshrt.config.override(jax_remat3=True):
+        assert meshrt.config.jax_remat3
+    assert not meshrt.config.jax_remat3
+
+
+def test_array_garbage_collection_guard(capfd):
+    class Knot:
+        pass
+
+    def collect(lib):
+        knot = Knot()
+        knot.itself, knot.array = knot, lib.numpy.ones(2)
+        del knot
+        gc.collect()
+        return "was deleted by the Python garbage collector" in capfd.readouterr().err
+
+    def program(lib):
+        gc.collect()
+        seen = [collect(lib)]
+        with lib.array_garbage_collection_guard("log"):
+            seen.append(collect(lib))
+            with lib.array_garbage_collection_guard("allow"):
+                seen.append(collect(lib))
+            seen.append(collect(lib))
+        lib.config.update("jax_array_garbage_collection_guard", "log")
+        seen.append(collect(lib))
+        lib.config.update("jax_array_garbage_collection_guard", None)
+        return [*seen, collect(lib)]
+
+    ours, theirs = both(program)
+    assert ours == theirs == [False, True, False, True, True, False]
+    with pytest.raises(errors.ConfigError, match="'fatal'"), meshrt.array_garbage_collection_guard("never"):
+        pass
+
+
+def test_thread_guard():
+    def program(lib):
+        with lib.thread_guard(True):
+            seen = [lib.thread_guard.value]
+            with lib.thread_guard(False):
+                seen.append(lib.thread_guard.value)
+            lib.numpy.ones(2) + 1
+        thread = threading.Thread(target=lambda: seen.append(float(lib.numpy.ones(()) + 1)))
+        thread.start()
+        thread.join()
+        return [*seen, lib.thread_guard.value]
+
+    ours, theirs = both(program)
+    assert ours == theirs == [True, False, 2.0, False]
 
 
 @pytest.mark.parametrize(
