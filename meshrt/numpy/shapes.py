@@ -30,6 +30,7 @@ from meshrt.numpy.operands import (
     shape_tuple,
     unsupported_argument,
 )
+from meshrt.numpy.operands import broadcast_shapes as _broadcast_shapes
 from meshrt.primitives.axis_types import constrained
 
 __all__ = [
@@ -148,7 +149,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     """The shape that ``shapes`` (sequences of sizes, or numbers) broadcast to. Raises ShapeError if there is none."""
-    return common_shape("broadcast_shapes", *map(shape_tuple, shapes))
+    return _broadcast_shapes(*map(shape_tuple, shapes))
 
 
 def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:

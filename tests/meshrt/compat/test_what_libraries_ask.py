@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 import meshrt
+from meshrt import errors
+from meshrt.compat.layer import core
+from meshrt.interpreters import xla
 
 BOTH = pytest.mark.parametrize("lib", [jax, meshrt], ids=["jax", "meshrt"])
 
@@ -44,8 +47,6 @@ def test_keys_are_compared(lib):
 
 
 def test_a_class_of_a_library_is_made_a_type_of_arrays():
-    from meshrt import compat, errors
-
     class Variable:
         def __init__(self, value):
             self.value = value
@@ -54,7 +55,7 @@ def test_a_class_of_a_library_is_made_a_type_of_arrays():
         def __array__(self, dtype=None, copy=None):
             return self.value.astype(dtype or self.dtype)
 
-    handlers, types = meshrt.interpreters.xla.canonicalize_dtype_handlers, compat.layer.core.pytype_aval_mappings
+    handlers, types = xla.canonicalize_dtype_handlers, core.pytype_aval_mappings
     with pytest.raises(KeyError):
         handlers[Variable]
     with pytest.raises(TypeError, match="not a valid JAX type"):
