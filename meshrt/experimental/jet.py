@@ -75,9 +75,7 @@ def jet(
 
 def _check_array(what: str, x: Any) -> None:
     if not tree_util.treedef_is_leaf(tree_util.tree_structure(x)):
-        raise errors.ArgumentValueError(
-            f"{what} is not an array; pass each leaf as an argument"
-        )
+        raise errors.ArgumentValueError(f"{what} is not an array; pass each leaf as an argument")
 
 
 def _polynomial(x: Any, terms: Sequence[Any], t: Any, factorial_scaled: bool) -> Any:

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from meshrt import errors as _errors
 
-__all__ = ["core", "linear_util", "random", "source_info_util"]
+__all__ = ["backend", "core", "linear_util", "random", "source_info_util"]
 
 
 def __getattr__(name: str) -> ModuleType:
