@@ -31,7 +31,7 @@ class Setting(Protocol):
 
 def register(fields: Mapping[str, Setting], update: Callable[[str, Any], None]) -> None:
     """Defines a flag for each setting that can be written as text; `absl.app.run` hands those given to `update`."""
-    from absl import app
+    from absl import app  # an optional wheel
 
     _define(fields)
     app.call_after_init(lambda: _hand_over(fields, update))
@@ -39,7 +39,7 @@ def register(fields: Mapping[str, Setting], update: Callable[[str, Any], None]) 
 
 def parse(fields: Mapping[str, Setting], update: Callable[[str, Any], None]) -> None:
     """Defines the flags and hands over those in `sys.argv` now, for programs that `absl.app` does not run."""
-    from absl import flags
+    from absl import flags  # an optional wheel
 
     _define(fields)
     own = itertools.takewhile(lambda arg: arg != "--", sys.argv[1:])
@@ -48,7 +48,7 @@ def parse(fields: Mapping[str, Setting], update: Callable[[str, Any], None]) -> 
 
 
 def _define(fields: Mapping[str, Setting]) -> None:
-    from absl import flags
+    from absl import flags  # an optional wheel
 
     for name, field in fields.items():
         flag = _PREFIX + name
@@ -61,7 +61,7 @@ def _define(fields: Mapping[str, Setting]) -> None:
 
 
 def _hand_over(fields: Mapping[str, Setting], update: Callable[[str, Any], None]) -> None:
-    from absl import flags
+    from absl import flags  # an optional wheel
 
     for name, field in fields.items():
         flag = _PREFIX + name

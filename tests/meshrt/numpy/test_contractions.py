@@ -120,7 +120,7 @@ def test_gradients_of_weights_are_not_transposed():
 def test_each_operand_keeps_its_precision_in_gradients():
     loss = lambda a, b: mj.sum(meshrt.lax.dot(a, b, precision=("high", "highest")) ** 2)
     text = str(meshrt.make_jaxpr(meshrt.grad(loss, (0, 1)))(mj.ones((3, 4)), mj.ones((4, 5))))
-    assert text.count("(<Precision.HIGH: 1>, <Precision.HIGHEST: 2>)") == 3  # a @ b, aᵀ ct, ct bᵀ
+    assert text.count("(Precision.HIGH, Precision.HIGHEST)") == 3  # a @ b, aᵀ ct, ct bᵀ
 
 
 def test_the_order_of_contractions_is_the_cheapest():

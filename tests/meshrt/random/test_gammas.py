@@ -88,7 +88,7 @@ def test_of_one_sequence():
     "call, text",
     [
         (lambda r: r.gamma(r.key(0), 1.0, dtype="int32"), "gamma: dtype must be floating, got int32"),
-        (lambda r: r.gamma(r.key(0), A, (3,)), "do not broadcast|incompatible shapes"),
+        (lambda r: r.gamma(r.key(0), A, (3,)), "(?i)do not broadcast|incompatible shapes"),
         (lambda r: r.dirichlet(r.key(0), 1.0), "dirichlet: alpha is a scalar"),
         (
             lambda r: r.beta(r.key(0), A, 1.0, dtype="bfloat16"),
