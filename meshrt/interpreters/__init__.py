@@ -9,20 +9,11 @@ Each translates between JAX's form of a rule and the one that a record holds (`m
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
-
-from meshrt import errors as _errors
+from meshrt.numpy.names import submodules as _submodules
 
 __all__ = ["ad", "batching", "mlir", "partial_eval", "xla"]
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name.startswith("__"):
-        raise AttributeError(name)
-    raise _errors.MissingFunctionError(f"meshrt.interpreters.{name} is not implemented; there is {', '.join(__all__)}")
+__getattr__ = _submodules(__name__, __all__)
 
 
 def __dir__() -> list[str]:

@@ -1,14 +1,15 @@
-"""The error for names that JAX has and meshrt does not have (yet)."""
+"""Names that are looked up when they are asked for: modules of packages, and those that JAX has and meshrt has not."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from meshrt import errors
 
-__all__ = ["missing"]
+__all__ = ["missing", "submodules"]
 
 
 def missing(module: str, known: Iterable[str]) -> Callable[[str], Any]:
@@ -23,3 +24,10 @@ def missing(module: str, known: Iterable[str]) -> Callable[[str], Any]:
         raise errors.MissingFunctionError(f"module {module!r} has no attribute {name!r}: it is not implemented{hint}")
 
     return __getattr__
+
+
+def submodules(package: str, names: Iterable[str]) -> Callable[[str], Any]:
+    """A package's ``__getattr__`` that imports its modules `names` when they are first asked for."""
+    names = frozenset(names)
+    absent = missing(package, names)
+    return lambda name: importlib.import_module(f"{package}.{name}") if name in names else absent(name)
