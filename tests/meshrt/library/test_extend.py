@@ -1,5 +1,8 @@
 """meshrt.extend: programs are walked and run as those of JAX."""
 
+import subprocess
+import sys
+
 import jax.extend.core
 import numpy as np
 import pytest
@@ -78,3 +81,9 @@ def test_equations_say_in_which_scopes_they_were_written():
         return [(e.primitive.name, str(e.source_info.name_stack)) for e in m.make_jaxpr(f)(1.0).eqns]
 
     assert scopes(meshrt) == scopes(jax) == [("sin", "outer/inner"), ("mul", "")]
+
+
+def test_packages_are_there_without_an_import_of_their_own():
+    program = "import sys, {0} as jax; jax.interpreters.ad, jax.experimental.__name__, jax.scipy.__name__"
+    for library in ("meshrt", "jax"):
+        subprocess.run([sys.executable, "-c", program.format(library)], check=True, timeout=100)
