@@ -1,6 +1,9 @@
 """Settings of the whole suite: eight CPU devices for meshrt and for JAX, few threads, quiet runtimes."""
 
+import gc
 import os
+import resource
+import sys
 
 # Workers of pytest-xdist share two cores, so each XLA client gets as few threads as it can run with.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -17,6 +20,32 @@ import pytest
 # `make test` draws the same cases each time, so that it fails for what was changed; `make test-all` draws new ones.
 hypothesis.settings.register_profile("seeded", derandomize=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "seeded"))
+
+
+_MOST = 1 << 31  # bytes that a worker's programs may add before they are dropped
+_held = [0]
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds now; the most it ever held where the system doesn't say."""
+    try:
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_of_other_files_are_dropped():
+    """Both libraries keep every program of a process: over the whole suite that is gigabytes, and each collection of
+    garbage takes seconds."""
+    yield
+    if _resident() - _held[0] > _MOST:
+        for name in ("meshrt", "jax"):
+            if name in sys.modules:
+                sys.modules[name].clear_caches()
+        gc.collect()
+        _held[0] = _resident()
 
 
 @pytest.fixture
