@@ -58,7 +58,14 @@ ELSEWHERE: dict[str, str] = {
     "_src.scipy.special": "meshrt.scipy.special",
     "_src.shard_map": "meshrt.experimental.shard_map",
     "_src.stages": "meshrt.stages",
+    # MLIR's bindings are jaxlib's.
+    "_src.lib.mlir.dialects.hlo": "jaxlib.mlir.dialects.stablehlo",
+    "_src.lib.mlir.ir": "jaxlib.mlir.ir",
+    "extend.mlir.ir": "jaxlib.mlir.ir",
+    "extend.mlir.passmanager": "jaxlib.mlir.passmanager",
 }
+_DIALECTS = "arith builtin chlo func math memref mpmd scf sdy sparse_tensor stablehlo vector"
+ELSEWHERE.update({f"extend.mlir.dialects.{name}": f"jaxlib.mlir.dialects.{name}" for name in _DIALECTS.split()})
 
 
 def is_public(name: str) -> bool:

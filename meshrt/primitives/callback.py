@@ -96,15 +96,7 @@ class Callback:
 
 def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> Sequence[Ref]:
     """The custom call, placed on device 0 of a mesh; on each device of a manual computation."""
-    p, platform = eqn.params, ctx.module.platform
-    device = _TARGETS.get(platform)
-    partitioned = p.get("partitioned", False)
-    if device is None or ctx.module.is_export:
-        what = "an exported program" if ctx.module.is_export else f"a program for {platform}"
-        raise errors.UnsupportedError(
-            f"{p['callback'].api} of {p['callback'].__name__} at {eqn.source}: {what} cannot call Python functions of "
-            "this process; programs for CPUs and GPUs can. Take the callback out of it"
-        )
+    p = eqn.params
     takes_token = p.get("threaded", False)
     count = 1 if takes_token else 0
     in_avals, out_avals = [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
@@ -113,12 +105,40 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> Sequence[Ref]:
         f"the callback {p['callback'].__name__} of {p['callback'].api} at {eqn.source}",
         in_avals[count:], out_avals[count:], takes_token,
     )  # fmt: skip
+    return _write(ctx, host, operands, in_avals, out_avals, bool(eqn.effects), p.get("partitioned", False), eqn)
+
+
+def write_call(
+    ctx: LoweringContext, function: Callable[..., Sequence[Any]], name: str, operands: Sequence[Ref],
+    in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], has_side_effect: bool, partitioned: bool = False,
+) -> Sequence[Ref]:  # fmt: skip
+    """Writes a call of a function of Arrays that returns a sequence of them, for lowering rules of other primitives.
+
+    Args:
+      name: what is called and where, for messages.
+      partitioned: each device calls with its part, rather than the first one with the whole.
+    """
+    host = HostCallback(function, name, in_avals, out_avals, False)
+    return _write(ctx, host, operands, in_avals, out_avals, has_side_effect, partitioned, None)
+
+
+def _write(
+    ctx: LoweringContext, host: HostCallback, operands: Sequence[Ref], in_avals: Sequence[ShapedArray],
+    out_avals: Sequence[ShapedArray], has_side_effect: bool, partitioned: bool, eqn: Eqn | None,
+) -> Sequence[Ref]:  # fmt: skip
+    device = _TARGETS.get(ctx.module.platform)
+    if device is None or ctx.module.is_export:
+        what = "an exported program" if ctx.module.is_export else f"a program for {ctx.module.platform}"
+        raise errors.UnsupportedError(
+            f"{host.name}: {what} cannot call Python functions of this process; programs for CPUs and GPUs can. Take "
+            "the callback out of it"
+        )
     index = len(ctx.module.callbacks)
     ctx.module.callbacks.append(host)
     target = f"xla_ffi_{'partitioned_' if partitioned else ''}python_{device}_callback"
     attrs = (
         f'call_target_name = "{target}", api_version = 4 : i32, backend_config = {{index = {index} : ui64}}, '
-        f"has_side_effect = {'true' if eqn.effects else 'false'}, operand_layouts = {_layouts(in_avals)}, "
+        f"has_side_effect = {'true' if has_side_effect else 'false'}, operand_layouts = {_layouts(in_avals)}, "
         f"result_layouts = {_layouts(out_avals)}"
     )
     placed = _placed(ctx, eqn, len(out_avals))
@@ -140,10 +160,10 @@ def _layouts(avals: Sequence[ShapedArray]) -> str:
     return f"[{', '.join(['dense<> : tensor<0xindex>' if n == 0 else one(n) for n in ranks])}]"
 
 
-def _placed(ctx: LoweringContext, eqn: Eqn, num_results: int) -> str:
+def _placed(ctx: LoweringContext, eqn: Eqn | None, num_results: int) -> str:
     """The sharding of a call that stands on one device: one entry for each result, or one for a call without any."""
-    device = eqn.params.get("device")
-    if ctx.manual is not None and device is not None:
+    device = None if eqn is None else eqn.params.get("device")
+    if eqn is not None and ctx.manual is not None and device is not None:
         raise errors.UnsupportedError(
             f"callbacks do not support specifying sharding inside spmd computations: {eqn.params['callback'].api} of "
             f"{eqn.params['callback'].__name__} at {eqn.source} stands in a shard_map, where each device calls for "

@@ -77,3 +77,16 @@ def test_settings_as_flags():
         jax.config.parse_flags_with_absl()
         assert jnp.ones(1).dtype == "float64" and jax.config.jax_debug_nans and not jax.config.jax_disable_jit
     """)
+
+
+def test_mlirs_bindings_are_jaxlibs():
+    passes("""
+        import jax.extend.mlir.dialects.stablehlo as one
+        from jax._src.lib.mlir import ir
+        from jax._src.lib.mlir.dialects import hlo
+        from jax.extend.mlir import ir as public, passmanager
+        from jax.interpreters import mlir
+        import jaxlib.mlir.ir
+
+        assert one is hlo and ir is public is mlir.ir is jaxlib.mlir.ir and passmanager.PassManager
+    """)
