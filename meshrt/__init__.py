@@ -14,7 +14,6 @@ from meshrt import (
     config,
     custom_derivatives,
     debug,
-    distributed,
     dlpack,
     dtypes,
     errors,
@@ -113,7 +112,7 @@ __all__ = [
     "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert", "config", "copy_to_host_async",
     "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug", "debug_infs", "debug_key_reuse",
     "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl", "device_count",
-    "device_get", "device_put", "devices", "disable_jit", "distributed", "dlpack", "dtypes", "effects_barrier",
+    "device_get", "device_put", "devices", "disable_jit", "dlpack", "dtypes", "effects_barrier",
     "enable_checks", "enable_custom_prng", "enable_x64", "ensure_compile_time_eval", "errors", "eval_shape",
     "explain_cache_miss", "explain_cache_misses", "float0", "fwd_and_bwd", "get_mesh", "grad", "hessian", "jacfwd",
     "jacobian", "jacrev", "jit", "jvp", "lax", "legacy_prng_key", "linear_transpose", "linearize", "live_arrays",
@@ -134,7 +133,7 @@ __version__, __version_info__ = version.__version__, version.__version_info__
 
 # Public modules that few programs use: imported when they are asked for, which keeps the start short.
 _LATER = frozenset([
-    "custom_batching", "example_libraries", "experimental", "extend", "ffi", "flatten_util", "image", "interpreters",
+    "custom_batching", "distributed", "example_libraries", "experimental", "extend", "ffi", "flatten_util", "image", "interpreters",
     "monitoring", "ops", "profiler", "scipy", "test_util", "typing",
 ])  # fmt: skip
 _IN_ENVIRONMENT = frozenset(["host_count", "host_id", "host_ids", "print_environment_info"])
