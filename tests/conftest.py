@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 import sys
+import zlib
 
 # Workers of pytest-xdist share two cores, so each XLA client gets as few threads as it can run with.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -20,6 +21,15 @@ import pytest
 # `make test` draws the same cases each time, so that it fails for what was changed; `make test-all` draws new ones.
 hypothesis.settings.register_profile("seeded", derandomize=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "seeded"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a table marked `sweep(n)` every n-th case, the same ones each time, runs in `make test`; the others are slow."""
+    for item in items:
+        mark = item.get_closest_marker("sweep")
+        if mark and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
 
 
 _MOST = 1 << 31  # bytes that a worker's programs may add before they are dropped
