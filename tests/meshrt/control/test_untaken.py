@@ -92,6 +92,7 @@ MODES = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", SCALAR)
 @pytest.mark.parametrize("mode", MODES)
 def test_of_each_member(mode, name):

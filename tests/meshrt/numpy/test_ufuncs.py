@@ -32,6 +32,7 @@ def in_groups(names, n=9):
     return [names[i : i + n] for i in range(0, len(names), n)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("names", in_groups(UNARY_FLOAT), ids=lambda n: n[0])
 def test_floating_functions(names):
     cases = Cases()
@@ -52,6 +53,7 @@ def floating_cases(cases, name):
     cases.add(f, g, 1, tol=1e-6)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("names", in_groups(UNARY_ANY), ids=lambda n: n[0])
 def test_any_type_functions(names):
     cases = Cases()
@@ -68,6 +70,7 @@ def any_type_cases(cases, name):
         cases.add(f, g, x)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("names", in_groups(BINARY, 6), ids=lambda n: n[0])
 def test_two_operands(names):
     cases = Cases()

@@ -27,6 +27,7 @@ def float0_free(results: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [(label, x) for label, x in results if getattr(x, "dtype", None) != jax.dtypes.float0]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_against_jax(case: Case) -> None:
     args, batched = case.draw(), case.draw(programs.BATCH, salt=1)
@@ -82,6 +83,7 @@ def _difference(case: Case, label: str, actual: np.ndarray, expected: np.ndarray
     return ""
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_types(case: Case) -> None:
     """Shapes, dtypes and weak types of results, for strong, weak and mixed operands."""

@@ -36,6 +36,7 @@ def alike(got, want, name):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", CASES)
 def test_samples(name):
     alike(CASES[name](mr, mr.key(3)), CASES[name](jr, jr.key(3)), name)
@@ -48,6 +49,7 @@ DERIVATIVES = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_derivatives(name):
     """By implicit reparameterisation."""

@@ -58,6 +58,7 @@ def test_refused_cosine_transforms(call):
 SHAPES = [((7,), (3,)), ((6,), (4,)), ((3,), (6,)), ((4, 5), (2, 3)), ((4, 5), (6, 5)), ((4, 5), (5, 3))]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_convolutions(shapes):
     x, y = (RNG.integers(-4, 4, s).astype(np.float32) for s in shapes)
@@ -67,6 +68,7 @@ def test_convolutions(shapes):
         assert_alike(lambda lib, m=mode: lib.scipy.signal.correlate(x + 1j, y - 2j * y, m), 2e-5)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "call",
     [
@@ -102,6 +104,7 @@ def test_trends(kind):
         np.testing.assert_allclose(np.asarray(got), scipy.signal.detrend(wide, axis=1, type=kind, bp=[2]), 1e-9, 1e-10)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -117,6 +120,7 @@ def test_spectra_of_segments(options):
     assert_alike(lambda lib: lib.scipy.signal.stft(WAVE.T, axis=0, **options), 2e-4)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -171,6 +175,7 @@ def test_refused_images(arguments):
 GRID = (np.array([0, 1, 2.5], np.float32), np.arange(5, dtype=np.float32))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "options", [{}, {"method": "nearest"}, {"fill_value": None}, {"fill_value": 2.0}, {"fill_value": 1j},
                 {"bounds_error": True}, {"method": "cubic"}]

@@ -29,6 +29,7 @@ def himmelblau(p):
     return (p[0] ** 2 + p[1] - 11) ** 2 + (p[0] + p[1] ** 2 - 7) ** 2
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_minima_are_those_of_scipy(method):
     with meshrt.enable_x64(True):
@@ -40,6 +41,7 @@ def test_minima_are_those_of_scipy(method):
             assert int(found.nfev) == int(found.njev) >= int(found.nit) > 0
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_minimisation_is_a_program(method):
     shifted = shifted_of(meshrt)
@@ -68,6 +70,7 @@ def test_refused_minima():
 SOLVERS = [("cg", {}), ("bicgstab", {}), ("gmres", {}), ("gmres", {"solve_method": "incremental"})]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("name", "options"), SOLVERS)
 def test_systems(name, options):
     def program(lib):

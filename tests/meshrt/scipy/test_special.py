@@ -45,6 +45,7 @@ def drawn(name, dtype, count=40):
     return [np.concatenate([args[0], np.array(beside, dtype)]), *args[1:]] if beside else args
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ROWS)
 def test_values_are_those_of_scipy(name):
     args = drawn(name, np.float64)
@@ -132,6 +133,7 @@ def test_arguments_are_jaxs(call):
     assert_alike(lambda lib: call(lib.scipy.special, lib), 1e-4)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", [n for n in ROWS if n not in BY_SCIPY_ONLY])
 def test_types_and_derivatives_are_those_of_jax(name):
     args = [a[:12] for a in drawn(name, np.float32)]

@@ -39,6 +39,7 @@ def arguments(name, function, dtype):
     return [x.astype(dtype), *(np.asarray(s, dtype) for s in shapes)], options
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("name", "function"), CASES)
 def test_values_are_those_of_scipy(name, function):
     args, options = arguments(name, function, np.float64)
@@ -54,6 +55,7 @@ DIFFERENT = ("logpdf", "cdf", "ppf", "logpmf")
 REFUSED = [("gumbel_l", "ppf"), ("gumbel_r", "ppf")]  # by JAX, which multiplies a tangent of an integer
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("name", "function"),
     [
@@ -106,6 +108,7 @@ def test_vectors():
 SAMPLES = [np.array([3, 1, 2, 2, 3.0]), np.array([[1, 1, 2], [3, 2, 2], [1, 2, 3]]), np.array([1.0, np.nan, 1.0])]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("x", SAMPLES, ids=["vector", "matrix", "nan"])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_samples(x, axis):
@@ -121,6 +124,7 @@ def test_samples(x, axis):
         np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("shape", [(9,), (2, 9)])
 @pytest.mark.parametrize("method", [None, "silverman", 0.4])
 def test_density_estimates(shape, method):
