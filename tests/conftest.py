@@ -25,7 +25,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "seeded"))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of a table marked `sweep(n)` every n-th case runs in `make test`, the same ones each time; the others are slow."""
+    """Of a table marked `sweep(n)` every n-th case runs in `make test`, always the same; the others are slow."""
     for item in items:
         mark = item.get_closest_marker("sweep")
         if mark and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
