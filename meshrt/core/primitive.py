@@ -35,6 +35,7 @@ and its traits:
     literals           the lowering rule takes Literals as they are, and writes constants in the shape it needs
     cheap              results cost no more to compute than to read from memory: views, conversions, simple arithmetic
     fuses              computed element by element, inside the operation that uses the result (cheap ones do as well)
+    pulls_zeros        `transpose` runs for cotangents that are all zero, too (a user's rule may say other things)
     finite             its derivative is finite where its operands are, if nothing overflows (not that of log at 0)
     calls              the parameter that holds the Jaxpr of which an application is nothing but a call
     contraction        a matrix product or convolution
@@ -143,6 +144,7 @@ class Primitive:
         "names",
         "optional",
         "place",
+        "pulls_zeros",
         "recompute",
         "space",
         "sums",
@@ -175,6 +177,7 @@ class Primitive:
     literals: Final[bool]
     cheap: Final[bool]
     fuses: Final[bool]
+    pulls_zeros: Final[bool]
     finite: Final[bool]
     calls: Final[str | None]
     contraction: Final[bool]
@@ -213,6 +216,7 @@ class Primitive:
         literals: bool = False,
         cheap: bool = False,
         fuses: bool = False,
+        pulls_zeros: bool = False,
         finite: bool = False,
         calls: str | None = None,
         contraction: bool = False,
@@ -236,6 +240,7 @@ class Primitive:
         self.explicit, self.sums, self.space = explicit, sums, space
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
+        self.pulls_zeros = pulls_zeros
         self.names, self.to_lojax, self.optional = names, to_lojax, optional
         self.place, self.varies = place, varies
         self.absent = absent

@@ -181,17 +181,39 @@ def _divisor(mode: str, fan_in: float, fan_out: float) -> float:
 _TRUNCATED_DEVIATION = 0.87962566103423978
 
 
+# The same of a complex number that is known to lie in a disk of radius 2.
+_TRUNCATED_COMPLEX_DEVIATION = 0.95311164380491208
+
+
 def _draw(distribution: str, key: Any, shape: tuple, dtype: Any, variance: np.ndarray, out_sharding: Any) -> Any:
-    if not dtypes.issubdtype(dtype, np.floating):
-        raise errors.UnsupportedError(f"variance_scaling: complex dtype {dtype} is not supported yet")
     deviation = np.sqrt(variance)
-    if distribution == "truncated_normal":
-        x = random.truncated_normal(key, -2, 2, shape, dtype, out_sharding=out_sharding)
-        return x * (deviation / np.asarray(_TRUNCATED_DEVIATION, dtype)).astype(dtype)[()]
     if distribution == "normal":
         return random.normal(key, shape, dtype, out_sharding=out_sharding) * deviation.astype(dtype)[()]
+    is_truncated = distribution == "truncated_normal"
+    if not dtypes.issubdtype(dtype, np.floating):
+        known = np.asarray(_TRUNCATED_COMPLEX_DEVIATION if is_truncated else 1, dtype)
+        x = _in_disk(key, shape, dtype, 2 if is_truncated else None)
+        x = x if out_sharding is None else reshard(x, out_sharding)
+        return x * (deviation / known).astype(dtype)[()]
+    if is_truncated:
+        x = random.truncated_normal(key, -2, 2, shape, dtype, out_sharding=out_sharding)
+        return x * (deviation / np.asarray(_TRUNCATED_DEVIATION, dtype)).astype(dtype)[()]
     x = random.uniform(key, shape, dtype, -1, out_sharding=out_sharding)
     return x * np.sqrt(np.asarray(3, dtype) * variance).astype(dtype)[()]
+
+
+def _in_disk(key: Any, shape: tuple, dtype: Any, radius: float | None) -> Any:
+    """Complex numbers of any direction: standard normal ones within `radius`; None: uniform ones of variance one."""
+    key_of_radius, key_of_angle = random.split(key)
+    real = np.zeros((), dtype).real.dtype
+    share = random.uniform(key_of_radius, shape, real)
+    if radius is None:
+        r = lax.sqrt(2 * share).astype(dtype)
+    else:
+        inside = lax.convert_element_type(1 - lax.exp(lax.convert_element_type(-(radius**2), dtype)), dtype)
+        r = lax.sqrt(-lax.log(1 - inside * share.astype(dtype)))
+    angle = 2 * np.pi * random.uniform(key_of_angle, shape, real).astype(dtype)
+    return r * lax.exp(1j * angle)
 
 
 def _preset(scale: float, mode: str, distribution: str, name: str, doc: str) -> Callable[..., Initializer]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes
+from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import nary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
@@ -130,5 +130,16 @@ def stage(x: Any, /) -> Any:
 
 
 def dtype(x: Any) -> Any:
-    """The dtype that an array, or a scalar as an operand of `lax`, has."""
+    """The dtype that an array, or a scalar as an operand of `lax`, has; that of arrays of a type or dtype.
+
+    >>> from meshrt import lax
+    >>> lax.dtype(2.0), lax.dtype(int), lax.dtype("bfloat16")
+    (dtype('float32'), dtype('int32'), dtype(bfloat16))
+
+    Raises ValueError for None.
+    """
+    if x is None:
+        raise errors.ArgumentValueError("Invalid argument to dtype: None. Pass an array, a scalar or a dtype")
+    if isinstance(x, str | type | np.dtype):
+        return dtypes.check_user_dtype(x, "dtype")
     return aval_of(x).dtype

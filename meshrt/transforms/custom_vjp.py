@@ -422,6 +422,6 @@ custom_vjp_linear_p = Primitive(
     "custom_vjp_linear",
     lambda *avals, out_avals, **_: out_avals,
     lower=_no_forward_mode, jvp=_no_forward_mode, impl=_no_forward_mode, transpose=_linear_transpose,
-    multiple_results=True, cache_types=False,
+    multiple_results=True, cache_types=False, pulls_zeros=True,
     absent={"batch": "it stands on tapes only, and the backward rule is mapped before it gets there"},
 )  # fmt: skip

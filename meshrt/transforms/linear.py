@@ -148,20 +148,36 @@ def backward(tape: Sequence[Step], outs: Sequence[Any], cts: Sequence[Any], inpu
     for var, ct in zip(outs, cts):
         if ct is not None and var is not None:
             env[var] = add_tangents(env.get(var), ct)
+    if not env:
+        return [None] * len(inputs)
+    reaching: set[Var] | None = None
     previous = source.set_replay(None)
     try:
         for step in reversed(tape):
+            if env.keys().isdisjoint(step.outvars):
+                if not step.primitive.pulls_zeros:
+                    continue
+                reaching = _reaching(tape, outs) if reaching is None else reaching
+                if reaching.isdisjoint(step.outvars):
+                    continue
             _pull(step.primitive, step.args, step.outvars, step.params, step.source, env)
     finally:
         source.set_replay(previous)
     return [env.get(v) for v in inputs]
 
 
+def _reaching(tape: Sequence[Step], outs: Sequence[Any]) -> set[Var]:
+    """The variables that results are computed from."""
+    found = {v for v in outs if v is not None}
+    for step in reversed(tape):
+        if not found.isdisjoint(step.outvars):
+            found.update([a for a in step.args if type(a) is Var])
+    return found
+
+
 def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
     """One step of the backward pass: from the cotangents of `outvars` to those of the linear `args` (Vars)."""
     step_cts = [env.pop(v, None) for v in outvars]
-    if all(c is None for c in step_cts):
-        return
     if primitive.transpose is None:
         raise missing_rule(primitive, "transpose", "cannot be differentiated in reverse mode")
     source.set_replay(where)

@@ -106,6 +106,9 @@ def test_small_functions() -> None:
     assert_alike(lambda jax: jax.lax.broadcast_like(X[:1], np.ones((4, 2, 3))))
     assert_alike(lambda jax: jax.lax.broadcast_like(X, np.ones((4, 2))))
     assert_alike(lambda jax: jax.lax.dtype(jax.numpy.ones(2, "int8")))
+    for what in (2, True, int, float, "int8", "bfloat16", np.dtype("uint32"), np.float32, np.float32(1)):
+        assert_alike(lambda jax, what=what: jax.lax.dtype(what))
+    assert_alike(lambda jax: jax.lax.dtype(None))
 
 
 def test_scalars_of_computations() -> None:

@@ -126,6 +126,18 @@ def test_attention():
     cases.run()
 
 
+@pytest.mark.parametrize("distribution", ["truncated_normal", "normal", "uniform"])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_initial_values_that_are_complex(distribution, dtype):
+    found = []
+    for lib in (jax, meshrt):
+        with lib.enable_x64(dtype == "complex128"):
+            init = lib.nn.initializers.variance_scaling(2.0, "fan_in", distribution)
+            found.append(init(lib.random.key(3), (4, 5), dtype))
+    assert found[0].dtype == found[1].dtype and found[0].weak_type == found[1].weak_type
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
 def test_initializers():
     names = [("zeros", None), ("ones", None), ("constant", (2.5,)), ("uniform", (0.1,)), ("normal", (0.2,)), ("truncated_normal", (0.2,)),
              ("glorot_uniform", ()), ("glorot_normal", ()), ("lecun_normal", ()), ("lecun_uniform", ()), ("he_normal", ()), ("he_uniform", ()),

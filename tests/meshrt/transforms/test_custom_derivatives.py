@@ -395,3 +395,35 @@ def test_residuals_that_are_numbers_stay_numbers(name):
     (ours, seen), (theirs, expected) = outcome(meshrt), outcome(jax)
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     assert ours.dtype == theirs.dtype and seen == expected == [[bool, bool], [int, float, complex]]
+
+
+def test_a_backward_rule_runs_where_the_function_after_it_answers_none():
+    """As for statistics that are handed back as the "gradient" of what they replace."""
+
+    def make(jx, np_):
+        @jx.custom_vjp
+        def scaled(x, history):
+            return x * history
+
+        scaled.defvjp(lambda x, h: (x * h, (x, h)), lambda r, ct: (None, np_.abs(r[0]) + r[1]))
+
+        @jx.custom_vjp
+        def straight(x, quantized):
+            return x * 3 + quantized
+
+        straight.defvjp(lambda x, q: (x * 3 + q, None), lambda _, ct: (ct * 3, None))
+
+        def f(x, history):
+            scaled(x, history)  # nobody reads it: its rule does not run
+            return straight(x, scaled(x, history)).sum()
+
+        def stopped(x, history):
+            return (x * jx.lax.stop_gradient(scaled(x, history))).sum()
+
+        def g(x, history):
+            both = jx.grad(f, (0, 1))(x, history), jx.jit(jx.grad(f, (0, 1)))(x, history)
+            return both, jx.grad(stopped, (0, 1))(x, history), jx.grad(lambda h: f(x, h) * 0.0)(history)
+
+        return g
+
+    agree(make, X, X + 1)
