@@ -34,6 +34,7 @@ __all__ = [
     "ExecutionError",
     "ForwardModeError",
     "IncompatibleProgramError",
+    "InconclusiveDimensionOperation",
     "IndivisibleError",
     "InspectError",
     "IntegerOverflowError",
@@ -72,6 +73,7 @@ __all__ = [
     "TreeError",
     "UnboundAxisError",
     "UnknownAxisError",
+    "UnsolvableDimensionError",
     "UnsupportedError",
 ]
 
@@ -224,6 +226,16 @@ class ForwardModeError(DifferentiationError, TypeError):
 
 class MissingRuleError(MeshrtError, AttributeError):
     """A function with custom derivatives was called before its rule was defined."""
+
+
+class InconclusiveDimensionOperation(MeshrtError, TypeError):
+    """What was asked of a symbolic size of a dimension depends on the values of its variables."""
+
+
+class UnsolvableDimensionError(MeshrtError, ValueError, KeyError):
+    """A dimension variable whose value does not follow from the shapes of a program's arguments."""
+
+    __str__ = Exception.__str__
 
 
 class IntegerOverflowError(MeshrtError, OverflowError):
