@@ -71,8 +71,6 @@ WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
     "send_traceback_to_runtime": ("off", _LINES),
     "pprint_use_color": (True, "programs are printed without colours"),
     "experimental_unsafe_xla_runtime_errors": (False, "errors of XLA always reach the caller"),
-    "export_calling_convention_version": (10, "there is one form of saved programs: docs/aot.md"),
-    "export_ignore_forward_compatibility": (False, "there is one form of saved programs: docs/aot.md"),
     "serialization_version": (0, "there is one form of saved programs: docs/aot.md"),
 }
 

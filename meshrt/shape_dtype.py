@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from meshrt import dtypes, errors
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.manual import ManualAxisType
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
@@ -141,7 +141,7 @@ class ShapeDtypeStruct:
 
 def _sizes(shape: Any) -> tuple[int, ...]:
     try:
-        return tuple(operator.index(n) for n in shape)
+        return tuple([as_size(n) for n in shape])
     except TypeError:
         why = "" if hasattr(shape, "__iter__") else f": {type(shape).__name__!r} object is not iterable"
         raise errors.ArgumentTypeError(

@@ -24,6 +24,7 @@ from meshrt.config import settings
 from meshrt.core import source
 from meshrt.core.axes import apart, axes_in_scope, manual_mesh
 from meshrt.core.completion import Completion
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var, check
 from meshrt.core.manual import ManualAxisType
 from meshrt.core.operators import ArrayOperators
@@ -337,6 +338,9 @@ class JaxprTrace(Trace):
                 raise leaked(value)
         elif isinstance(value, _SCALARS):
             return self.literal(value)
+        elif type(value) is DimExpr:
+            with set_trace(self):
+                return self.atom(value.__jax_array__())
         elif isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype != float0:
             return self.literal(value[()])
         entry = self.consts.get(id(value))

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.interning import sweep
 from meshrt.core.manual import NOWHERE, ManualAxisType
 from meshrt.core.spaces import DEVICE, Space
@@ -152,7 +153,7 @@ class ShapedArray(AbstractValue):
     ) -> ShapedArray:
         if not isinstance(dtype, dtypes.ExtendedDType):
             dtype = np.dtype(dtype)
-        shape = tuple(int(d) for d in shape)
+        shape = tuple([d if type(d) is DimExpr else int(d) for d in shape])
         weak_type = bool(weak_type)
         key: tuple[Any, ...] = (shape, dtype, weak_type)
         if sharding is not None or vma or memory_space is not DEVICE:
@@ -437,3 +438,5 @@ for _kind in (bool, int, float, complex):
     register_aval(_kind, _python_scalar(_kind))
 register_aval(np.ndarray, _numpy_aval)
 register_aval(np.generic, _numpy_aval)
+# The size of a dimension, where a value is asked for: a scalar like a Python int.
+register_aval(DimExpr, _python_scalar(int))

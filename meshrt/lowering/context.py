@@ -7,7 +7,8 @@ A lowering rule is `lower(ctx, eqn, *operands) -> Ref` (a sequence of Refs for p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
 from meshrt.lowering.marks import NOT_INLINED, with_marks
 from meshrt.lowering.processors import say_who_computes
+from meshrt.lowering.sizes import PLATFORM_INDEX
 from meshrt.lowering.types import dense, mlir_type, splat
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
@@ -47,9 +49,10 @@ class ModuleLowering:
     program's, `inspections` the values that somebody asks the sharding of.
     """
 
-    def __init__(self, name: str, platform: str = "cpu", is_export: bool = False):
+    def __init__(self, name: str, platforms: Sequence[str] = ("cpu",), is_export: bool = False):
         self.writer = ModuleWriter(name)
-        self.platform = platform
+        self._platforms = tuple(platforms)
+        self._asked = False  # whether somebody wanted to know the platform
         self.is_export = is_export
         self.mesh: AbstractMesh | None = None
         self.meshes: dict[AbstractMesh, str] = {}
@@ -58,6 +61,8 @@ class ModuleLowering:
         self.uses_memories = False
         self._groups = 0
         self._functions: dict[Any, str] = {}
+        # What exported functions became, by these and the types that they are called with (`meshrt.export`).
+        self.embedded: dict[Any, Any] = {}
         self._pins: dict[tuple[Any, ...], str] = {}
         self.callbacks: list[Any] = []
         self.inspections: list[Any] = []
@@ -65,6 +70,34 @@ class ModuleLowering:
         self._maximal: dict[int, str] = {}
         self._names: dict[str, int] = {}
         self._locations: dict[tuple[Source, str], str] = {}
+
+    @property
+    def platform(self) -> str:
+        """The platform that is written for; of several, the one that the rule being run writes for."""
+        self._asked = True
+        return self._platforms[0]
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """All platforms that what is being written has to run on."""
+        return self._platforms
+
+    @contextmanager
+    def writing_for(self, *platforms: str) -> Iterator[None]:
+        """Writes for these platforms for a while."""
+        previous, self._platforms = self._platforms, platforms
+        try:
+            yield
+        finally:
+            self._platforms = previous
+
+    def asks_for_platform(self, write: Callable[[], Any]) -> tuple[Any, bool]:
+        """What `write` gives, and whether it wanted to know the platform."""
+        previous, self._asked = self._asked, False
+        try:
+            return write(), self._asked
+        finally:
+            self._asked = previous
 
     def unique_name(self, base: str) -> str:
         """A fresh symbol like `base` (`<lambda>` becomes `_lambda_`)."""
@@ -138,10 +171,12 @@ class ModuleLowering:
         return sharding_text(self._maximal[place], ())
 
     def outlined(self, jaxpr: Jaxpr, name: str, manual: AbstractMesh | None = None) -> str:
-        """The symbol of a private function for `jaxpr` (one per Jaxpr object and manual region around its calls)."""
-        symbol = self._functions.get((jaxpr, manual))
+        """The symbol of a private function for `jaxpr`: one per Jaxpr object, manual region around its calls, and
+        platforms."""
+        key = (jaxpr, manual, self._platforms)
+        symbol = self._functions.get(key)
         if symbol is None:
-            symbol = self._functions[jaxpr, manual] = self.unique_name(name)
+            symbol = self._functions[key] = self.unique_name(name)
             function = self.writer.function(symbol, [mlir_type(v.aval) for v in jaxpr.invars])
             ctx = LoweringContext(self, function, manual=manual)
             region = ctx.pinned_region()
@@ -298,6 +333,7 @@ class LoweringContext:
         location = self.module.location
         saved = self.loc
         items, region = self.body.items, self.pinned_region()
+        several = len(self.module.platforms) > 1
         for eqn in jaxpr.eqns:
             primitive = eqn.primitive
             rule = primitive.lower
@@ -311,7 +347,9 @@ class LoweringContext:
             else:
                 operands = [self.literal(a) if type(a) is Literal else env[a] for a in eqn.invars]
             start = len(items)
-            if eqn.source.compute:
+            if several:
+                out = self._per_platform(rule, eqn, operands)
+            elif eqn.source.compute:
                 out = self._computed_elsewhere(rule, eqn, operands, eqn.source.compute)
             else:
                 out = rule(self, eqn, *operands)
@@ -337,15 +375,39 @@ class LoweringContext:
                 continue
             items[i] = (*before, with_marks(discardable, marks))  # type: ignore[assignment]  # of the same length
 
+    def _per_platform(self, rule: Callable[..., Any], eqn: Eqn, operands: Sequence[Any]) -> Any:
+        """What `rule` writes for an equation in a program for several platforms: once if it asks for none, else a
+        `case` over the platform's index. The platforms of the program are written in the order of that index."""
+        module, platforms = self.module, self.module.platforms
+
+        def write(*only: str) -> tuple[Body, Any]:
+            body = self.body.body([])
+            with module.writing_for(*only):
+                return body, rule(self.nested(body), eqn, *operands)
+
+        (body, out), asked = module.asks_for_platform(lambda: write(*platforms))
+        if not asked:
+            self.body.items += body.items
+            return out
+        written = [write(name) for name in platforms]
+        for body, outs in written:
+            body.ret(outs if eqn.primitive.multiple_results else [outs], loc=self.loc)
+        kinds = [mlir_type(v.aval) for v in eqn.outvars]
+        outs = self.body.ops(
+            "stablehlo.case", [self.platform_index()], kinds, "", [body for body, _ in written], self.loc
+        )
+        return outs if eqn.primitive.multiple_results else outs[0]
+
+    def platform_index(self) -> Ref:
+        """The place of the platform that the program runs on, among those of the program; `meshrt.lowering.sizes` puts
+        the argument of the function there."""
+        return self.op("meshrt.size", (), "tensor<i32>", f'size = "{PLATFORM_INDEX}"')
+
     def _computed_elsewhere(self, rule: Callable[..., Any], eqn: Eqn, operands: Sequence[Any], kind: str) -> Any:
         """What `rule` writes for an equation that `compute_on(kind)` is about: for the host as for a CPU."""
-        start, platform = len(self.body.items), self.module.platform
-        if kind == "device_host":
-            self.module.platform = "cpu"
-        try:
+        start = len(self.body.items)
+        with self.module.writing_for(*(["cpu"] if kind == "device_host" else self.module.platforms)):
             out = rule(self, eqn, *operands)
-        finally:
-            self.module.platform = platform
         say_who_computes(self.body.items, start, kind)
         return out
 

@@ -11,10 +11,12 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.memory import memory_put_p, placement_call
+from meshrt.core.dimensions.solving import Solution
 from meshrt.core.jaxpr import Jaxpr, Var, subjaxprs
 from meshrt.core.spaces import kind_of_space
 from meshrt.core.types import aval_of
 from meshrt.heuristics import EMBEDDED_CONSTANT_BYTES
+from meshrt.lowering.boundary import add_global_constants
 from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.mesh import AxisType
@@ -75,6 +77,8 @@ def lower_module(
     platform: str,
     keep_unused: bool = False,
     is_export: bool = False,
+    platforms: Sequence[str] = (),
+    solution: Solution | None = None,
     callers: Mapping[Any, int] | None = None,
     arg_memories: Sequence[str] = (),
     out_memories: Sequence[str | None] = (),
@@ -86,16 +90,20 @@ def lower_module(
     all shardings can be written (see `meshrt.sharding.common`); arguments that nothing uses
     are dropped unless `keep_unused`. `callers` has, of the devices that are named to make calls, the places among the
     program's devices; `arg_memories` and `out_memories` are those of a LoweringRequest.
+
+    For export (`is_export`) nothing is passed that the caller of the file would not know: captured arrays are written
+    into the text. `platforms` are those to write for if they are several, and `solution` says what the variables in
+    symbolic sizes of the arguments are; both make arguments and functions of their own (`meshrt.lowering.boundary`).
     """
     kept = [i for i, n in enumerate(needed) if n or keep_unused]
-    lowering = ModuleLowering(name, platform, is_export)
+    lowering = ModuleLowering(name, platforms or (platform,), is_export)
     lowering.mesh, lowering.callers = mesh, callers or {}
     symbol = lowering.mesh_symbol(mesh) if mesh is not None else None
     partitions = mesh.size if mesh is not None else 1
     lowering.writer.attributes = f"mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32"
     lowering.unique_name("main")
     hoisted = [(v, c) for v, c in zip(jaxpr.constvars, consts)]
-    passed = [(v, c) for v, c in hoisted if not _is_embedded(c)]
+    passed = [(v, c) for v, c in hoisted if not is_export and not _is_embedded(c)]
     memories = _Memories(jaxpr, [v for v, _ in passed], kept, arg_memories, out_memories)
     lowering.uses_memories = memories.are_several or _uses_memories(jaxpr, set())
     types = [mlir_type(v.aval) for v, _ in passed] + [mlir_type(jaxpr.invars[i].aval) for i in kept]
@@ -103,7 +111,7 @@ def lower_module(
     ctx = LoweringContext(lowering, function)
     env = {v: a for (v, _), a in zip(passed, function.args)}
     # Of the variable's dtype: a captured NumPy array may be wider than arrays are here.
-    env.update({v: ctx.array(np.asarray(c).astype(v.aval.dtype)) for v, c in hoisted if v not in env})
+    env.update({v: ctx.array(_data(c, v.aval)) for v, c in hoisted if v not in env})
     arguments = dict(zip(kept, function.args[len(passed) :]))
     program = Jaxpr((), (*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]), jaxpr.outvars, jaxpr.eqns, jaxpr.name)
     results = ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *[arguments[i] for i in kept]])
@@ -124,6 +132,8 @@ def lower_module(
         # What was asked of a result is a move, of which XLA wants to be told.
         results = [placement_call(ctx, x, kind) if asked else x for x, kind, asked in zip(results, *memories.asked)]
     function.ret(results)
+    if solution is not None or len(platforms) > 1:
+        add_global_constants(lowering.writer, solution, kept, several_platforms=len(platforms) > 1)
     for v, const in passed:
         if getattr(const, "is_deleted", bool)():
             raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
@@ -176,6 +186,11 @@ def _is_embedded(const: Any) -> bool:
     return isinstance(const, np.ndarray | np.generic | int | float | complex) and (
         aval_of(const).nbytes <= EMBEDDED_CONSTANT_BYTES
     )
+
+
+def _data(const: Any, aval: Any) -> np.ndarray:
+    """A captured value as it is written into the text: of the variable's dtype. Keys are given as their words."""
+    return np.asarray(const).astype(aval.physical().dtype)
 
 
 def _sharding_attr(sharding: NamedSharding | None, aval: Any, lowering: ModuleLowering) -> list[str]:

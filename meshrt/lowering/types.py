@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.types import ShapedArray
 
 __all__ = ["dense", "element_type", "mlir_type", "splat"]
@@ -41,7 +42,8 @@ def mlir_type(aval: ShapedArray) -> str:
     """`tensor<8x4xf32>`, of the physical buffer."""
     if aval.mlir is None:
         physical = aval.physical()
-        dims = "".join([f"{d}x" for d in physical.shape])
+        # A symbolic size stands in braces until `meshrt.lowering.sizes` computes it.
+        dims = "".join([f"{{{d}}}x" if type(d) is DimExpr else f"{d}x" for d in physical.shape])
         aval.mlir = f"tensor<{dims}{element_type(physical.dtype)}>"
     return aval.mlir
 

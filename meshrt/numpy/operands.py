@@ -17,6 +17,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt._lattice import COMPLEX, FLOAT, SIGNED, STRONG, UNSIGNED
 from meshrt.config import settings
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.operators import ArrayOperators
@@ -394,9 +395,9 @@ def shape_tuple(shape: Any, name: str | None = None) -> tuple[int, ...]:
 STATIC_SHAPES = "Shapes must be 1D sequences of concrete values of integer type"
 
 
-def _static_size(size: Any, at: str) -> int:
+def _static_size(size: Any, at: str) -> Any:
     try:
-        return operator.index(size)
+        return as_size(size)
     except TypeError:
         if not is_unknown(size):
             raise errors.ArgumentTypeError(f"{at}{STATIC_SHAPES}, got {size!r}") from None

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from meshrt.pipeline.partitioned import Partitioned
     from meshrt.pipeline.propagated import Propagated
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["Lowered", "lower", "module_name"]
 
 
-def _module_name(fun_name: str) -> str:
+def module_name(fun_name: str) -> str:
     return "jit_" + re.sub(r"[^\w.-]", "_", fun_name)
 
 
@@ -40,7 +40,7 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
     """The module of a trace, as a request has it."""
     with collector_paused():
         return lower_module(
-            in_order(record.live), record.needed, record.closed.consts, _module_name(record.fun_name),
+            in_order(record.live), record.needed, record.closed.consts, module_name(record.fun_name),
             mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
             donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
             keep_unused=request.keep_unused, callers=_callers(record, request),

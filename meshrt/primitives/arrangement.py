@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import broadcast_in_dim, canonical_axis, reshape
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.types import aval_of
 from meshrt.primitives.concatenate import concatenate, split
 from meshrt.primitives.elementwise import add_p, lt_p, rem_p
@@ -82,7 +82,7 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
       ArgumentTypeError: there is not one count per dimension.
       ArgumentValueError: a count is negative.
     """
-    shape, counts = aval_of(operand).shape, tuple(map(operator.index, reps))
+    shape, counts = aval_of(operand).shape, tuple(map(as_size, reps))
     if len(counts) != len(shape):
         raise errors.ArgumentTypeError(
             f"tile of {aval_of(operand).str_short()} needs {len(shape)} counts, one per dimension, but got {counts}"

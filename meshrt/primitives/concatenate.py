@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array, instantiate, linear_jvp, zeros
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.explicit import alike, each, joined, keeps, moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
@@ -151,7 +151,7 @@ split_p = Primitive(
 def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> Sequence[Any]:
     """Consecutive parts of `operand` along `axis`, of the given sizes."""
     axis = canonical_axis(axis, aval_of(operand).ndim)
-    return split_p.bind(operand, sizes=tuple(map(operator.index, sizes)), axis=axis)
+    return split_p.bind(operand, sizes=tuple(map(as_size, sizes)), axis=axis)
 
 
 # ----------------------------------------------------------------------------------------------------------

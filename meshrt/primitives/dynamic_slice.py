@@ -5,7 +5,6 @@ PRNG key arrays are `uint32[..., 2]` buffers: lowering takes the physical dimens
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from meshrt.core.basic.shapes import (
     reshape,
     zeros,
 )
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.explicit import Application, Spec, joined, keeps, moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
@@ -286,7 +286,7 @@ def dynamic_slice_in_dim(
     """`dynamic_slice` along one axis."""
     starts, allow, axis = _single_start(operand, start_index, axis, allow_negative_indices)
     sizes = list(aval_of(operand).shape)
-    sizes[axis] = operator.index(slice_size)
+    sizes[axis] = as_size(slice_size)
     return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow)
 
 

@@ -23,6 +23,7 @@ from meshrt.core.basic.shapes import (
     reduce_sum_p,
     reshape,
 )
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.explicit import keeps, moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
@@ -108,8 +109,8 @@ def slice(
         strides = None
     return slice_p.bind(
         operand,
-        start_indices=tuple(map(operator.index, start_indices)),
-        limit_indices=tuple(map(operator.index, limit_indices)),
+        start_indices=tuple(map(as_size, start_indices)),
+        limit_indices=tuple(map(as_size, limit_indices)),
         strides=None if strides is None else tuple(map(operator.index, strides)),
     )
 
@@ -119,8 +120,8 @@ def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None,
     shape = aval_of(operand).shape
     axis = canonical_axis(axis, len(shape))
     n = shape[axis]
-    start = 0 if start_index is None else operator.index(start_index)
-    limit = n if limit_index is None else operator.index(limit_index)
+    start = 0 if start_index is None else as_size(start_index)
+    limit = n if limit_index is None else as_size(limit_index)
     starts, limits, strides = [0] * len(shape), list(shape), [1] * len(shape)
     starts[axis] = start + n if start < 0 else start
     limits[axis] = limit + n if limit < 0 else limit
@@ -132,7 +133,7 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
     """The static position `index` along `axis`, which stays with size 1 unless `keepdims` is False."""
     shape = aval_of(operand).shape
     axis = canonical_axis(axis, len(shape))
-    n, given = shape[axis], operator.index(index)
+    n, given = shape[axis], as_size(index)
     at = given + n if given < 0 else given
     if not 0 <= at < n:
         raise errors.AxisError(
@@ -228,5 +229,5 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
 
     Negative `low` and `high` remove elements instead. Nothing is promoted: the scalar has the operand's dtype.
     """
-    config = tuple(tuple(map(operator.index, c)) for c in padding_config)
+    config = tuple(tuple(map(as_size, c)) for c in padding_config)
     return pad_p.bind(operand, padding_value, padding_config=config)

@@ -15,6 +15,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array
 from meshrt.core.completion import declared
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.explicit import alike, each, whole
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -230,7 +231,7 @@ top_k_p = Primitive(
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     """The `k` largest elements along `axis` in descending order, lower position first, and their int32 positions."""
     axis = canonical_axis(axis, aval_of(operand).ndim)
-    values, positions = top_k_p.bind(operand, k=operator.index(k), axis=axis)
+    values, positions = top_k_p.bind(operand, k=as_size(k), axis=axis)
     return values, positions
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
+from meshrt.core.dimensions.expression import as_size
 
 __all__ = ["padtype_to_pads", "reduce_window_shape_tuple"]
 
@@ -86,7 +86,7 @@ def reduce_window_shape_tuple(
 def canonical_pads(padding: Any, ndim: int) -> tuple[tuple[int, int], ...]:
     """Explicit padding as pairs of ints."""
     try:
-        pads = tuple([(operator.index(low), operator.index(high)) for low, high in padding])
+        pads = tuple([(as_size(low), as_size(high)) for low, high in padding])
     except (TypeError, ValueError):
         raise errors.ArgumentShapeError(
             f"padding must be a string or (low, high) pairs of ints, but is {padding!r}"

@@ -573,6 +573,20 @@ def cost_analysis(executable: Any) -> dict[str, float]:
     return dict(cost[0] if isinstance(cost, list) else cost)
 
 
+def portable_artifact(module: ir.Module, version: str) -> bytes:
+    """A module for consumers of a version of StableHLO. XlaError if that does not have one of its operations."""
+    artifact: bytes = _jax.mlir.serialize_portable_artifact(module, version, True)
+    return artifact
+
+
+def refined_shapes(module: str | bytes) -> bytes:
+    """The module with static shapes that follow from those of its `@main`, as bytecode. XlaError if a size stays
+    unknown or a shape assertion does not hold, with its message."""
+    data = module.encode() if isinstance(module, str) else module
+    refined: bytes = _jax.mlir.refine_polymorphic_shapes(data, True, True, True)
+    return refined
+
+
 def computation(module: str) -> Any:
     """A StableHLO module as XLA's unoptimised HLO. XlaError if XLA cannot translate it."""
     return _jax.mlir.mlir_module_to_xla_computation(bytecode(parse(module)), use_tuple_args=False)

@@ -17,6 +17,7 @@ from meshrt.core.basic.linear import linear_jvp
 from meshrt.core.basic.memory import in_space
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.completion import OUT_SHARDING, asked, declared, moved_as
+from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.explicit import Application, Policy, Spec, Sums, axes_of, moved, unreduced_of
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -58,10 +59,10 @@ def i64_array(values: Sequence[int]) -> str:
 
 def canonical_shape(shape: Any, what: str = "shape") -> tuple[int, ...]:
     """`shape` as a tuple of non-negative ints; ArgumentTypeError otherwise."""
-    if isinstance(shape, int | np.integer):
+    if isinstance(shape, int | np.integer | DimExpr):
         shape = (shape,)
     try:
-        result = tuple(operator.index(d) for d in shape)
+        result = tuple([as_size(d) for d in shape])
     except TypeError:
         raise errors.ArgumentTypeError(
             f"a {what} must be a sequence of integers known while tracing, but got {shape!r}; "

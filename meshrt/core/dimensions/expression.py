@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from meshrt.core.dimensions.scope import SymbolicScope
 
 __all__ = [
-    "ONE", "Dim", "DimExpr", "Factor", "Term", "build", "is_symbolic_dim", "is_symbolic_shape", "max_dim", "min_dim",
-    "non_negative_dim", "operation", "set_value_of", "variable", "variables_of",
+    "ONE", "Dim", "DimExpr", "Factor", "Term", "as_size", "build", "is_symbolic_dim", "is_symbolic_shape", "max_dim",
+    "min_dim", "non_negative_dim", "operation", "set_value_of", "variable", "variables_of",
 ]  # fmt: skip
 
 Dim: TypeAlias = "int | DimExpr"
@@ -444,6 +444,11 @@ def is_symbolic_dim(size: object) -> TypeGuard[DimExpr]:
     [True, False]
     """
     return isinstance(size, DimExpr)
+
+
+def as_size(size: Any) -> Any:
+    """A size as it stands in shapes: a symbolic one itself, all others as ints. TypeError for what is no integer."""
+    return size if isinstance(size, DimExpr) else operator.index(size)
 
 
 def is_symbolic_shape(shape: Sequence[Any]) -> bool:

@@ -1,0 +1,93 @@
+"""StableHLO as bytes that other versions read, and what is asked of such a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from meshrt import errors
+from meshrt.runtime import jaxlib_api
+from propagation.errors import PropagationError
+from propagation.parsing import parse
+
+__all__ = ["custom_calls", "operations", "read_artifact", "target_version", "write_artifact"]
+
+# Consumers of at most this age in weeks read what is written by default.
+_WEEKS = {4: "WEEK_4", 12: "WEEK_12"}
+
+
+def target_version(wanted: str | int | None = None) -> str:
+    """The version of StableHLO to write: a number such as "1.9.0", the one that consumers of 4 or 12 weeks of age
+    read, "current", or by default that for 4 weeks.
+
+    Raises:
+      ArgumentValueError: none of these, or a version that cannot be written.
+    """
+    requirement = stablehlo.StablehloCompatibilityRequirement
+    if wanted is None or wanted in _WEEKS:
+        name = _WEEKS[4 if wanted is None else int(wanted)]
+        return str(stablehlo.get_version_from_compatibility_requirement(getattr(requirement, name)))
+    if wanted == "current":
+        return str(stablehlo.get_current_version())
+    low, high = stablehlo.get_minimum_version(), stablehlo.get_current_version()
+    try:
+        number = tuple(map(int, str(wanted).split(".")))
+        bounds = [tuple(map(int, v.split("."))) for v in (low, high)]
+    except ValueError:
+        number, bounds = (), [(), ()]
+    if len(number) != 3 or not bounds[0] <= number <= bounds[1]:
+        raise errors.ArgumentValueError(
+            f"StableHLO version {wanted!r} cannot be written: give one between {low} and {high}, 4 or 12 (weeks of age "
+            "of what reads it), or 'current'"
+        )
+    return str(wanted)
+
+
+def write_artifact(text: str, version: str) -> bytes:
+    """A portable artifact of a module.
+
+    Raises:
+      CompileError: it is no module, or has an operation that the version does not have.
+    """
+    module = jaxlib_api.parse(text)
+    try:
+        return jaxlib_api.portable_artifact(module, version)
+    except jaxlib_api.XlaError as e:
+        raise errors.CompileError(f"the program cannot be written for StableHLO {version}: {e}") from None
+
+
+def read_artifact(data: bytes, *, trusted: bool) -> ir.Module:
+    """The module of a portable artifact or of bytecode. What this process has not written is read with limits.
+
+    Raises:
+      SavedProgramError: it is no module.
+    """
+    try:
+        return parse(data, trusted=trusted)
+    except (PropagationError, RuntimeError) as e:
+        raise errors.SavedProgramError(
+            f"the exported program holds no StableHLO that this version reads: {e}. Export it again"
+        ) from None
+
+
+def operations(module: ir.Module) -> Iterator[Any]:
+    """All operations of a module, in regions too."""
+    todo: list[Any] = [module.operation]
+    while todo:
+        op = todo.pop()
+        yield op
+        for region in op.regions:
+            for block in region:
+                todo.extend([inner.operation for inner in block])
+
+
+def custom_calls(module: ir.Module) -> list[tuple[str, str]]:
+    """The targets of custom calls, with where they come from."""
+    found = []
+    for op in operations(module):
+        if op.name == "stablehlo.custom_call":
+            found.append((ir.StringAttr(op.attributes["call_target_name"]).value, str(op.location)))
+    return found

@@ -1,0 +1,235 @@
+"""An exported module as functions of the program that calls it.
+
+Where all sizes and the platform are known, the module is specialised for them first, so that what is embedded is as
+static as the program around it; else it stays as it was exported, and the values at its boundary are converted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from meshrt import errors
+from meshrt.core.dimensions.expression import is_symbolic_shape
+from meshrt.core.types import ShapedArray
+from meshrt.export.record import Record
+from meshrt.export.shardings import ShardingTexts
+from meshrt.lowering.context import ModuleLowering
+from meshrt.lowering.types import mlir_type
+from meshrt.runtime import jaxlib_api
+from propagation.asm import Body, Ref
+
+__all__ = ["Embedded", "Embedding"]
+
+_INNER = "_exported_main"
+# What the boundary of a program says, and a function inside of one does not.
+_OF_BOUNDARIES = ("jax.", "tf.", "mhlo.")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A function of the program: its symbol and types. `index_of` are the platforms' places if it takes an index."""
+
+    name: str
+    arg_types: tuple[str, ...]
+    result_types: tuple[str, ...]
+    index_of: tuple[int, ...] | None
+
+
+class Embedding:
+    """Puts an exported function into a program; into one program once for equal types."""
+
+    def __init__(self, lowering: ModuleLowering, exported: Record):
+        self.lowering, self.exported = lowering, exported
+
+    def symbol(self, args: Sequence[ShapedArray], outs: Sequence[ShapedArray], places: Sequence[int]) -> Embedded:
+        """The function for arguments (those that the module takes) and results of these types, on the platforms that
+        have these places."""
+        key = (self.exported, tuple(args), tuple(places))
+        found: Embedded | None = self.lowering.embedded.get(key)
+        if found is None:
+            found = self.lowering.embedded[key] = self._embed(args, outs, places)
+        return found
+
+    def _embed(self, args: Sequence[ShapedArray], outs: Sequence[ShapedArray], places: Sequence[int]) -> Embedded:
+        exported = self.exported
+        module = exported.mlir_module(serialized=False)
+        has_index = len(exported.platforms) > 1
+        is_known = len(places) == 1 and not any(is_symbolic_shape(a.shape) for a in (*args, *outs))
+        if exported.uses_global_constants and is_known:
+            module = self._specialised(module, args, outs, places[0] if has_index else None)
+            has_index = False
+        copy = _Copy(self.lowering, module, ShardingTexts(self.lowering, exported.mesh))
+        name, arg_types, result_types = copy.run(f"call_exported_{exported.fun_name}")
+        return Embedded(name, arg_types, result_types, tuple(places) if has_index else None)
+
+    def _specialised(
+        self, module: ir.Module, args: Sequence[ShapedArray], outs: Sequence[ShapedArray], index: int | None
+    ) -> ir.Module:
+        """The module for these types and the platform of this index."""
+        with module.context, ir.Location.unknown():
+            main = _function(module, "main")
+            inner = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+            ir.SymbolTable(module.operation).set_symbol_name(main, _INNER)
+            main.attributes["sym_visibility"] = ir.StringAttr.get("private")
+            text = _caller(inner, [mlir_type(a) for a in args], [mlir_type(a) for a in outs], index)
+            wrapper = ir.Module.parse(text)
+            module.body.append(next(op for op in wrapper.body.operations if _name(op) == "main").detach_from_parent())
+            data = str(module.operation.get_asm(enable_debug_info=True))
+        try:
+            refined = jaxlib_api.refined_shapes(data)
+        except jaxlib_api.XlaError as e:
+            raise errors.ArgumentValueError(
+                f"the exported function {self.exported.fun_name} cannot be called with arguments of types "
+                f"{', '.join(a.str_short() for a in args)}: {e}"
+            ) from None
+        return jaxlib_api.parse(refined)
+
+
+def _caller(inner: ir.FunctionType, args: Sequence[str], outs: Sequence[str], index: int | None) -> str:
+    """A `@main` of known types that calls the exported one."""
+    ins, results = [str(t) for t in inner.inputs], [str(t) for t in inner.results]
+    lines, names = [], []
+    if index is not None:
+        lines.append(f"%index = stablehlo.constant dense<{index}> : {ins[0]}")
+        names.append("%index")
+    for k, (given, wanted) in enumerate(zip(args, ins[len(names) :], strict=True)):
+        name = f"%arg{k}"
+        if given != wanted:
+            lines.append(f"%in{k} = stablehlo.convert {name} : ({given}) -> {wanted}")
+            name = f"%in{k}"
+        names.append(name)
+    head = f"%out:{len(results)} = " if results else ""
+    lines.append(f"{head}func.call @{_INNER}({', '.join(names)}) : ({', '.join(ins)}) -> ({', '.join(results)})")
+    returned = []
+    for k, (made, wanted) in enumerate(zip(results, outs, strict=True)):
+        name = f"%out#{k}"
+        if made != wanted:
+            lines.append(f"%res{k} = stablehlo.convert {name} : ({made}) -> {wanted}")
+            name = f"%res{k}"
+        returned.append(name)
+    lines.append(f"func.return {', '.join(returned)}{' : ' if outs else ''}{', '.join(outs)}")
+    declared = ", ".join(f"%arg{k}: {t}" for k, t in enumerate(args))
+    private = f"func.func private @{_INNER}({', '.join(ins)}) -> ({', '.join(results)})"
+    body = "\n".join(lines)
+    return f"module {{\n{private}\nfunc.func public @main({declared}) -> ({', '.join(outs)}) {{\n{body}\n}}\n}}"
+
+
+def _name(op: Any) -> str | None:
+    attributes = op.operation.attributes
+    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else None
+
+
+def _function(module: ir.Module, name: str) -> Any:
+    return next(op.operation for op in module.body.operations if _name(op) == name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From MLIR's operations to recorded ones
+
+_SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
+_CALLS = frozenset(["callee", "decomposition", "called_computations", "body", "cond"])
+
+
+class _Copy:
+    """Copies the functions of a module into a program that is being written."""
+
+    def __init__(self, lowering: ModuleLowering, module: ir.Module, shardings: ShardingTexts):
+        self.lowering, self.module, self.shardings = lowering, module, shardings
+        self.names: dict[str, str] = {}
+
+    def run(self, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """The symbol and the types of the function that `@main` becomes."""
+        functions = [op.operation for op in self.module.body.operations if op.operation.name == "func.func"]
+        for op in functions:
+            own = str(_name(op))
+            self.names[own] = self.lowering.unique_name(name if own == "main" else own)
+        self.shardings.declare(op.operation for op in self.module.body.operations if op.operation.name == "sdy.mesh")
+        for op in functions:
+            self.function(op)
+        kind = ir.FunctionType(ir.TypeAttr(_function(self.module, "main").attributes["function_type"]).value)
+        return self.names["main"], tuple(map(str, kind.inputs)), tuple(map(str, kind.results))
+
+    def function(self, op: Any) -> None:
+        kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+        writer = self.lowering.writer.function(self.names[str(_name(op))], [str(t) for t in kind.inputs])
+        writer.arg_attrs = self.boundary(op, "arg_attrs", len(kind.inputs))
+        writer.result_attrs = self.boundary(op, "res_attrs", len(kind.results))
+        values: dict[Any, Ref] = {}
+        block = op.regions[0].blocks[0]
+        values.update(zip(block.arguments, writer.args))
+        self.block(writer, block, values)
+        writer.result_types = [str(t) for t in kind.results]
+
+    def boundary(self, op: Any, which: str, count: int) -> list[str]:
+        if which not in op.attributes:
+            return [""] * count
+        texts = []
+        for each in ir.ArrayAttr(op.attributes[which]):
+            found = ir.DictAttr(each)
+            named = [found[i] for i in range(len(found))]
+            kept = [n for n in named if not n.name.startswith(_OF_BOUNDARIES)]
+            texts.append(", ".join(filter(None, (self.attribute(n.name, n.attr) for n in kept))))
+        return texts
+
+    def block(self, body: Body, block: Any, values: dict[Any, Ref]) -> None:
+        for each in block.operations:
+            op = each.operation
+            operands = [values[v] for v in op.operands]
+            if op.name in ("sdy.sharding_constraint",) and not self.shardings.apply:
+                values[op.results[0]] = operands[0]
+                continue
+            regions = [self.region(body, r, values) for r in op.regions]
+            inherent, others = self.attributes(op)
+            kinds = [str(r.type) for r in op.results]
+            results = body.ops(op.name, operands, kinds, inherent, regions, self.location(op), others)
+            values.update(zip(op.results, results))
+
+    def region(self, body: Body, region: Any, values: dict[Any, Ref]) -> Body:
+        block = region.blocks[0]
+        inner = body.body([str(a.type) for a in block.arguments])
+        values.update(zip(block.arguments, inner.args))
+        self.block(inner, block, values)
+        return inner
+
+    def attributes(self, op: Any) -> tuple[str, str]:
+        """Inherent and other attributes, as text. What the dialects define has no dialect's name before it."""
+        inherent, others = [], []
+        for name in op.attributes:
+            text = self.attribute(name, op.attributes[name])
+            if text:
+                (others if "." in name or _is_discardable(op.name, name) else inherent).append(text)
+        return ", ".join(inherent), ", ".join(others)
+
+    def attribute(self, name: str, attr: Any) -> str:
+        if isinstance(attr, ir.UnitAttr):
+            return name
+        text = str(attr)
+        if "sdy" in text:
+            text = self.shardings.translated(name, text)
+            if not text:
+                return ""
+        if name in _CALLS:
+            text = _SYMBOL.sub(lambda m: f"@{self.names.get(m[1] or m[2], m[1] or m[2])}", text)
+        return f"{name} = {text}"
+
+    def location(self, op: Any) -> str:
+        text = str(op.location)
+        if not text.startswith("loc(") or "unknown" in text:
+            return ""
+        return self.lowering.writer.location(text[4:-1])
+
+
+_CUSTOM_CALL = frozenset([
+    "call_target_name", "has_side_effect", "backend_config", "api_version", "called_computations", "operand_layouts",
+    "result_layouts", "output_operand_aliases",
+])  # fmt: skip
+
+
+def _is_discardable(op: str, name: str) -> bool:
+    return op == "stablehlo.custom_call" and name not in _CUSTOM_CALL
+

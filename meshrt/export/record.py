@@ -1,0 +1,148 @@
+"""A function as StableHLO, with what has to be known to call it and to write it to a file."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.dimensions.solving import Solution, solve
+from meshrt.core.types import ShapedArray
+from meshrt.export.artifact import read_artifact
+from meshrt.export.checks import DisabledSafetyCheck
+from meshrt.sharding.mesh import AbstractMesh, BaseMesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import UNCONSTRAINED, axes_of
+from meshrt.transforms.high import leaf_paths
+
+__all__ = ["Record", "argument_names", "renamed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A function lowered to StableHLO.
+
+    fun_name                   the name of the function
+    in_tree, in_avals          structure `(args, kwargs)` and types of the arguments; sizes may be symbolic
+    out_tree, out_avals        likewise of the results
+    in_shardings, out_shardings   over the AbstractMesh of the program; None where nothing is said
+    nr_devices                 for how many devices it was exported; a program for one without shardings runs on any
+    platforms                  "cpu", "cuda", ...: where it runs
+    ordered_effects, unordered_effects   what running it does beside computing
+    disabled_safety_checks     checks that its user turned off
+    mlir_module_serialized     the program, a StableHLO portable artifact
+    calling_convention_version of the module's arguments, see docs/export.md
+    module_kept_var_idx        the arguments that the module takes; the others are not used
+    uses_global_constants      whether it takes a platform's index or has symbolic sizes
+    stablehlo_version          of which version the artifact is
+    """
+
+    fun_name: str
+    in_tree: Any
+    in_avals: tuple[ShapedArray, ...]
+    out_tree: Any
+    out_avals: tuple[ShapedArray, ...]
+    in_shardings: tuple[NamedSharding | None, ...]
+    out_shardings: tuple[NamedSharding | None, ...]
+    nr_devices: int
+    platforms: tuple[str, ...]
+    ordered_effects: tuple[Any, ...]
+    unordered_effects: tuple[Any, ...]
+    disabled_safety_checks: tuple[DisabledSafetyCheck, ...]
+    mlir_module_serialized: bytes
+    calling_convention_version: int
+    module_kept_var_idx: tuple[int, ...]
+    uses_global_constants: bool
+    stablehlo_version: str = ""
+    mesh: AbstractMesh | None = None
+    _get_vjp: Callable[[Any], Any] | None = field(default=None, repr=False)
+    # Whether this process wrote the module, or read it from bytes that anybody may have written.
+    _is_trusted: bool = field(default=True, repr=False)
+
+    # -- the module ----------------------------------------------------------------------------------------------------
+
+    def mlir_module(self, serialized: bool = True) -> Any:
+        """The module as text, or as an `ir.Module` if not `serialized`."""
+        module = read_artifact(self.mlir_module_serialized, trusted=self._is_trusted)
+        return module if not serialized else str(module)
+
+    @functools.cached_property
+    def solution(self) -> Solution:
+        """How the variables in symbolic sizes follow from the sizes of arguments."""
+        return solve([a.shape for a in self.in_avals], argument_names(self.in_tree))
+
+    # -- shardings -----------------------------------------------------------------------------------------------------
+
+    def in_shardings_jax(self, mesh: BaseMesh) -> tuple[NamedSharding | None, ...]:
+        """The shardings of the arguments over another mesh of the same sizes, whose axes may have other names.
+
+        Raises:
+          MeshMismatchError: the sizes differ.
+        """
+        return tuple(self._over(s, mesh) for s in self.in_shardings)
+
+    def out_shardings_jax(self, mesh: BaseMesh) -> tuple[NamedSharding | None, ...]:
+        """The shardings of the results over another mesh: see `in_shardings_jax`."""
+        return tuple(self._over(s, mesh) for s in self.out_shardings)
+
+    def _over(self, sharding: NamedSharding | None, mesh: BaseMesh) -> NamedSharding | None:
+        if sharding is None:
+            return None
+        own = sharding.mesh
+        if own.axis_sizes != mesh.axis_sizes:
+            raise errors.MeshMismatchError(
+                f"NamedSharding new mesh {mesh} does not match the mesh used for export {own}: give a mesh with the "
+                f"sizes {own.axis_sizes}, axes may have other names"
+            )
+        return renamed(sharding, mesh)
+
+    # Under JAX's names.
+    _has_named_shardings = property(lambda self: True)
+    _in_named_shardings = property(lambda self: self.in_shardings)
+    _out_named_shardings = property(lambda self: self.out_shardings)
+    in_shardings_hlo = property(lambda self: (None,) * len(self.in_avals))
+    out_shardings_hlo = property(lambda self: (None,) * len(self.out_avals))
+
+    # -- derivatives ---------------------------------------------------------------------------------------------------
+
+    def has_vjp(self) -> bool:
+        """Whether the derivative of the function is known, so that calls can be differentiated."""
+        return self._get_vjp is not None
+
+    def vjp(self) -> Any:
+        """The derivative, as an exported function of the arguments and of cotangents of the results.
+
+        Raises:
+          ArgumentValueError: it was not written with the function.
+        """
+        if self._get_vjp is None:
+            raise errors.ArgumentValueError(
+                f"No VJP is available for {self.fun_name}: serialize it with vjp_order=1 (or as many derivatives as are "
+                "taken)"
+            )
+        return self._get_vjp(self)
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}(fun_name={self.fun_name}, ...)"
+
+    __repr__ = __str__
+
+
+def renamed(sharding: NamedSharding, mesh: BaseMesh) -> NamedSharding:
+    """The sharding over a mesh of equal sizes, by the places of the axes."""
+    names = dict(zip(sharding.mesh.axis_names, mesh.axis_names))
+    spec = sharding.spec
+    entries = [e if e is UNCONSTRAINED else tuple(names[a] for a in axes_of(e)) or None for e in spec.partitions]
+    sums = {k: frozenset(names[a] for a in getattr(spec, k)) for k in ("unreduced", "reduced")}
+    return sharding.update(mesh=mesh, spec=spec.update(partitions=entries, **sums))
+
+
+def argument_names(in_tree: Any) -> list[str]:
+    """What messages call each argument: `args[0]`, `kwargs['b']`."""
+    names = []
+    for path in leaf_paths(in_tree):
+        which = "args" if path and getattr(path[0], "idx", None) == 0 else "kwargs"
+        names.append(which + tree_util.keystr(path[1:]))
+    return names

@@ -1,0 +1,1 @@
+def serialize(*a, **k): raise NotImplementedError

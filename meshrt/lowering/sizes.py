@@ -1,0 +1,380 @@
+"""Sizes that are known when a program is called: from the texts in which they stand to StableHLO's dynamic operations.
+
+Lowering rules write types and attributes with sizes as they find them, symbolic ones as text:
+
+    %3 = "stablehlo.broadcast_in_dim"(%2) <{broadcast_dimensions = array<i64: 0>}> : ... -> tensor<{2*a}x4xf32>
+
+Where a module has such sizes, this pass goes over what was recorded and computes them from the variables, which every
+function that needs some takes as arguments:
+
+    %3 = "stablehlo.dynamic_broadcast_in_dim"(%2, %sizes) <{...}> : ... -> tensor<?x4xf32>
+
+All other modules pass by it. The platform, of which a module may have several, is a variable like a size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from meshrt import errors
+from meshrt.core.basic import sizes as _sizes  # noqa: F401  (the primitive that writes `meshrt.size`)
+from meshrt.core.dimensions.expression import FLOORDIV, MAX, MIN, MOD, Dim, DimExpr, Factor, Term
+from meshrt.core.dimensions.grammar import parse_shape
+from meshrt.core.dimensions.scope import SymbolicScope
+from propagation.asm import Body, FunctionWriter, Item, ModuleWriter, Ref
+
+__all__ = ["PLATFORM_INDEX", "GlobalConstants", "SizeWriter", "with_global_constants"]
+
+PLATFORM_INDEX = "_platform_index"
+
+_SIZES = re.compile(r"tensor<((?:(?:\{[^}]*\}|\d+)x)*)")
+_SIZE = re.compile(r"(\{[^}]*\}|\d+)x")
+_SYMBOLIC = re.compile(r"\{[^}]*\}")
+_ARRAY = re.compile(r"(\w+) = array<i64(?:: ([^>]*))?>")
+_PAIRS = re.compile(r"(\w+) = dense<\[\[(.*?)\]\]> : tensor<\d+x2xi64>")
+_CALLEE = re.compile(r"(?:callee|decomposition) = @([\w.$-]+)")
+
+
+def plain(kind: str) -> str:
+    """A type with `?` for sizes that are not known."""
+    return _SYMBOLIC.sub("?", kind) if "{" in kind else kind
+
+
+class GlobalConstants:
+    """The variables of a module: the platform's index if it has several platforms, then dimension variables by name.
+
+    `scope` is that of the sizes, `integer` the element type (`i32` or `i64`) of sizes.
+    """
+
+    def __init__(self, variables: Sequence[str], scope: SymbolicScope | None, integer: str, several_platforms: bool):
+        self.names = (*((PLATFORM_INDEX,) if several_platforms else ()), *sorted(variables))
+        self.scope, self.integer = scope if scope is not None else SymbolicScope(), integer
+        self._read: dict[str, tuple[Any, ...]] = {}
+
+    def type_of(self, name: str) -> str:
+        return "tensor<i32>" if name == PLATFORM_INDEX else f"tensor<{self.integer}>"
+
+    def attributes(self) -> list[str]:
+        """The attributes of the arguments that hold them."""
+        return [f'jax.global_constant = "{name}"' for name in self.names]
+
+    def read(self, text: str) -> tuple[Any, ...]:
+        """The sizes in a text that `str` made of them."""
+        found = self._read.get(text)
+        if found is None:
+            found = self._read[text] = parse_shape(text, repr(text), self.scope, None)
+        return found
+
+    def sizes(self, kind: str) -> tuple[Any, ...]:
+        """The sizes of a tensor type."""
+        matched = _SIZES.match(kind)
+        if matched is None:
+            raise errors.InternalError(f"{kind} has no sizes")
+        return self.read(", ".join([s.strip("{}") for s in _SIZE.findall(matched[1])]))
+
+
+class SizeWriter:
+    """Writes operations that compute sizes, each size once, into a body where the variables are `values`."""
+
+    def __init__(self, body: Body, values: Mapping[str, Ref], integer: str):
+        self.body, self.values, self.kind, self.integer = body, values, f"tensor<{integer}>", integer
+        self._sizes: dict[Dim, Ref] = {}
+        self._vectors: dict[tuple[Any, ...], Ref] = {}
+
+    def size(self, dim: Dim) -> Ref:
+        """A scalar."""
+        found = self._sizes.get(dim)
+        if found is None:
+            found = self._sizes[dim] = self._expression(dim) if isinstance(dim, DimExpr) else self.constant(dim)
+        return found
+
+    def vector(self, dims: Sequence[Dim]) -> Ref:
+        """A vector of sizes."""
+        key = tuple(dims)
+        found = self._vectors.get(key)
+        if found is None:
+            one = f"tensor<1x{self.integer}>"
+            parts = [self.body.op("stablehlo.reshape", [self.size(d)], [one]) for d in dims]
+            whole = f"tensor<{len(dims)}x{self.integer}>"
+            found = parts[0] if len(parts) == 1 else (
+                self.body.op("stablehlo.concatenate", parts, [whole], "dimension = 0 : i64") if parts else
+                self.body.op("stablehlo.constant", (), [whole], f"value = dense<> : {whole}")
+            )  # fmt: skip
+            self._vectors[key] = found
+        return found
+
+    def constant(self, n: int) -> Ref:
+        return self.body.op("stablehlo.constant", (), [self.kind], f"value = dense<{n}> : {self.kind}")
+
+    def op(self, name: str, *operands: Ref) -> Ref:
+        return self.body.op(f"stablehlo.{name}", operands, [self.kind])
+
+    def compare(self, x: Ref, y: Ref, direction: str) -> Ref:
+        attrs = (
+            f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
+            "compare_type = #stablehlo<comparison_type SIGNED>"
+        )
+        return self.body.op("stablehlo.compare", [x, y], ["tensor<i1>"], attrs)
+
+    def _expression(self, dim: DimExpr) -> Ref:
+        total: Ref | None = None
+        for term, k in dim.terms:
+            value = self._term(term, k)
+            total = value if total is None else self.op("add", total, value)
+        assert total is not None  # an expression has terms
+        return total
+
+    def _term(self, term: Term, k: int) -> Ref:
+        product = None if k == 1 and term.factors else self.size(k)
+        for factor, n in term.factors:
+            value = self._factor(factor)
+            for _ in range(n):
+                product = value if product is None else self.op("multiply", product, value)
+        assert product is not None  # a factor, or the coefficient
+        return product
+
+    def _factor(self, factor: Factor) -> Ref:
+        if factor.is_variable:
+            try:
+                return self.values[factor.name]
+            except KeyError:
+                raise errors.UnsolvableDimensionError(
+                    f"Encountered dimension variable '{factor.name}' that is not appearing in the shapes of the "
+                    f"function arguments. Those that are: {sorted(self.values)}. Add an argument of which it is a "
+                    "dimension"
+                ) from None
+        x, y = (self.size(o) for o in factor.operands)
+        if factor.name in (MAX, MIN):
+            return self.op("maximum" if factor.name == MAX else "minimum", x, y)
+        return self._division(factor.name, x, y)
+
+    def _division(self, name: str, x: Ref, y: Ref) -> Ref:
+        """Rounds down, where StableHLO's operations round towards zero."""
+        rest, zero = self.op("remainder", x, y), self.size(0)
+        differs = self.compare(self.op("sign", rest), self.op("sign", y), "NE")
+        is_off = self.body.op("stablehlo.and", [self.compare(rest, zero, "NE"), differs], ["tensor<i1>"])
+        if name == FLOORDIV:
+            whole = self.op("divide", x, y)
+            return self.op("select", is_off, self.op("subtract", whole, self.size(1)), whole)
+        assert name == MOD
+        return self.op("select", is_off, self.op("add", rest, y), rest)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The pass
+
+
+def with_global_constants(writer: ModuleWriter, constants: GlobalConstants) -> None:
+    """Rewrites, in place, what lowering recorded: `@main` and the functions that need some get all `constants` as
+    leading arguments."""
+    needing = _needing(writer)
+    for function in writer.functions:
+        if function.public or function.name in needing:
+            _Rewriter(function, constants, needing).run()
+
+
+def _bodies(items: Sequence[Item]) -> list[Body]:
+    found = []
+    for item in items:
+        for body in item[4]:
+            found += [body, *_bodies(body.items)]
+    return found
+
+
+def _needing(writer: ModuleWriter) -> set[str]:
+    """The private functions in which a symbolic size stands, or that call such a function."""
+    found: set[str] = set()
+    calls: dict[str, set[str]] = {}
+    for function in writer.functions:
+        items = [i for body in (function, *_bodies(function.items)) for i in body.items]
+        kinds = [a.type for body in (function, *_bodies(function.items)) for a in body.args]
+        calls[function.name] = {m[1] for i in items for m in _CALLEE.finditer(i[3])}
+        if any("{" in k for k in kinds) or any(_is_symbolic(i) for i in items):
+            found.add(function.name)
+    while True:
+        more = {name for name, called in calls.items() if name not in found and called & found}
+        if not more:
+            return found
+        found |= more
+
+
+def _is_symbolic(item: Item) -> bool:
+    name, operands, results, attrs = item[:4]
+    return name == "meshrt.size" or any("{" in r.type for r in (*operands, *results)) or bool(_symbolic_arrays(attrs))
+
+
+def _symbolic_arrays(attrs: str) -> list[str]:
+    """The names of the attributes in which symbolic sizes stand."""
+    arrays = [m[1] for m in _ARRAY.finditer(attrs) if m[2] and _has_names(m[2])]
+    return arrays + [m[1] for m in _PAIRS.finditer(attrs) if _has_names(m[2])]
+
+
+def _has_names(text: str) -> bool:
+    return any(c.isalpha() for c in text)
+
+
+class _Rewriter:
+    """Rewrites one function."""
+
+    def __init__(self, function: FunctionWriter, constants: GlobalConstants, needing: set[str]):
+        self.function, self.constants, self.needing = function, constants, needing
+        self.globals = [Ref(function.fresh(), constants.type_of(name)) for name in constants.names]
+        self.head = function.body([])
+        self.sizes = SizeWriter(self.head, dict(zip(constants.names, self.globals)), constants.integer)
+        self.known: dict[str, Ref] = {}
+        self.at_hand: Body = function  # the body that is being rewritten
+
+    def run(self) -> None:
+        function = self.function
+        self.body(function)
+        function.items[:0] = self.head.items
+        function.args[:0] = self.globals
+        function.arg_attrs[:0] = self.constants.attributes()
+        function.result_types = [plain(t) for t in function.result_types]
+
+    def body(self, body: Body) -> None:
+        body.args = [self.plain_ref(a) for a in body.args]
+        items, body.items = body.items, []
+        for item in items:
+            for inner in item[4]:
+                self.body(inner)
+            self.at_hand = body
+            self.item(body, item)
+
+    def plain_ref(self, ref: Ref) -> Ref:
+        if "{" not in ref.type:
+            return self.known.get(ref.name, ref)
+        found = self.known.get(ref.name)
+        if found is None:
+            found = self.known[ref.name] = Ref(ref.name, plain(ref.type))
+        return found
+
+    def item(self, body: Body, item: Item) -> None:
+        name, old_operands, old_results, attrs, regions, loc, discardable = item
+        operands = [self.plain_ref(r) for r in old_operands]
+        results = tuple([self.plain_ref(r) for r in old_results])
+        if name == "meshrt.size":
+            body.items.append(self.global_value(attrs, results, loc))
+            return
+        if name == "func.call" and (m := _CALLEE.search(attrs)) is not None and m[1] in self.needing:
+            operands = [*self.globals, *operands]
+        arrays = _symbolic_arrays(attrs)
+        rule = _RULES.get(name)
+        if rule is not None and (arrays or any("{" in r.type for r in old_results)):
+            written = rule(self, operands, old_operands, old_results, attrs)
+            if written is not None:
+                name, operands, attrs = written
+                arrays = []
+        if arrays:
+            raise errors.UnsupportedError(
+                f"{name} cannot be exported with the symbolic sizes in {', '.join(arrays)} of ({attrs}), written at "
+                f"{loc or 'an unknown line'}: give these dimensions numbers"
+            )
+        body.items.append((name, operands, results, attrs, regions, loc, discardable))
+
+    def global_value(self, attrs: str, results: tuple[Ref, ...], loc: str) -> Item:
+        text = attrs.partition('"')[2].rpartition('"')[0]
+        value = self.sizes.values[text] if text == PLATFORM_INDEX else self.sizes.size(self.constants.read(text)[0])
+        return ("stablehlo.convert", [value], results, "", (), loc, "")
+
+    # -- what rules need -----------------------------------------------------------------------------------------------
+
+    def shape(self, ref: Ref) -> Ref:
+        """The sizes of a value, as a vector."""
+        return self.sizes.vector(self.constants.sizes(ref.type))
+
+    def array(self, attrs: str, name: str) -> tuple[Any, ...]:
+        """The sizes in an attribute."""
+        text = next((m[2] for m in _ARRAY.finditer(attrs) if m[1] == name), "")
+        return self.constants.read(text or "")
+
+
+Written = tuple[str, list[Ref], str] | None
+Rule = Callable[[_Rewriter, list[Ref], Sequence[Ref], Sequence[Ref], str], Written]
+
+
+def _constant(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str) -> Written:
+    kind = results[0].type
+    scalar = _SIZES.sub("tensor<", kind)
+    value = rw.head.op("stablehlo.constant", (), [scalar], attrs.replace(kind, scalar))
+    return "stablehlo.dynamic_broadcast_in_dim", [value, rw.shape(results[0])], "broadcast_dimensions = array<i64>"
+
+
+def _with_shape(name: str) -> Rule:
+    def rule(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str) -> Written:
+        return name, [*operands, rw.shape(results[0])], attrs
+
+    return rule
+
+
+def _slice(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str) -> Written:
+    if not _symbolic_arrays(attrs):
+        return None
+    vectors = [rw.sizes.vector(rw.array(attrs, n)) for n in ("start_indices", "limit_indices", "strides")]
+    return "stablehlo.real_dynamic_slice", [*operands, *vectors], ""
+
+
+def _pad(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str) -> Written:
+    if not _symbolic_arrays(attrs):
+        return None
+    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    return "stablehlo.dynamic_pad", [*operands, *[rw.sizes.vector(rw.array(attrs, n)) for n in names]], ""
+
+
+def _dynamic_slice(
+    rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str
+) -> Written:
+    """Starts are clamped, and the rest is a slice with computed bounds."""
+    if not _symbolic_arrays(attrs):
+        return None
+    body, integer = rw.at_hand, rw.constants.integer
+    sizes, whole = rw.array(attrs, "slice_sizes"), rw.constants.sizes(old[0].type)
+    one, vector = f"tensor<1x{integer}>", f"tensor<{len(sizes)}x{integer}>"
+    scalars = [body.op("stablehlo.convert", [s], [f"tensor<{integer}>"]) for s in operands[1:]]
+    parts = [body.op("stablehlo.reshape", [s], [one]) for s in scalars]
+    starts = parts[0] if len(parts) == 1 else body.op(
+        "stablehlo.concatenate", parts, [vector], "dimension = 0 : i64"
+    )  # fmt: skip
+    zeros, most = rw.sizes.vector([0] * len(sizes)), rw.sizes.vector([n - m for n, m in zip(whole, sizes)])
+    starts = body.op("stablehlo.clamp", [zeros, starts, most], [vector])
+    limits = body.op("stablehlo.add", [starts, rw.sizes.vector(sizes)], [vector])
+    strides = rw.sizes.vector([1] * len(sizes))
+    return "stablehlo.real_dynamic_slice", [operands[0], starts, limits, strides], ""
+
+
+def _gather(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str) -> Written:
+    if not _symbolic_arrays(attrs):
+        return None
+    sizes = rw.sizes.vector(rw.array(attrs, "slice_sizes"))
+    return "stablehlo.dynamic_gather", [*operands, sizes], _dropped(attrs, "slice_sizes")
+
+
+def _dropped(attrs: str, name: str) -> str:
+    """Attributes without one of integers."""
+    pattern = re.compile(rf"(?:, )?{name} = (?:array<i64(?:: [^>]*)?>|dense<\[\[.*?\]\]> : tensor<\d+x2xi64>)")
+    return pattern.sub("", attrs).removeprefix(", ")
+
+
+def _convolution(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str) -> Written:
+    found = next((m for m in _PAIRS.finditer(attrs) if m[1] == "padding" and _has_names(m[2])), None)
+    if found is None:
+        return None
+    rows = [rw.constants.read(row) for row in found[2].split("], [")]
+    flat = rw.sizes.vector([n for row in rows for n in row])
+    pairs = rw.head.op("stablehlo.reshape", [flat], [f"tensor<{len(rows)}x2x{rw.constants.integer}>"])
+    return "stablehlo.dynamic_conv", [*operands, pairs], _dropped(attrs, "padding")
+
+
+_RULES: dict[str, Rule] = {
+    "stablehlo.constant": _constant,
+    "stablehlo.broadcast_in_dim": _with_shape("stablehlo.dynamic_broadcast_in_dim"),
+    "stablehlo.reshape": _with_shape("stablehlo.dynamic_reshape"),
+    "stablehlo.iota": _with_shape("stablehlo.dynamic_iota"),
+    "stablehlo.slice": _slice,
+    "stablehlo.pad": _pad,
+    "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.gather": _gather,
+    "stablehlo.convolution": _convolution,
+}
