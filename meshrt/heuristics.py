@@ -59,6 +59,7 @@ REMEMBERED_FUNCTIONS = 1024
 
 # Interned types, and signatures of arrays of one sharding, from which those that nobody uses are dropped. Chosen: a
 # type takes half a kilobyte, a signature two; sweeping 8192 types takes 3 ms, once per as many new ones.
+SYMBOLIC_SIZE = 128  # what a symbolic size of a dimension is taken for where costs are compared
 KEPT_TYPES = 8192
 KEPT_SIGNATURES = 2048
 

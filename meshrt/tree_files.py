@@ -84,9 +84,17 @@ def _add(by_class: dict[Any, Any], by_name: dict[Any, Any], cls: type, name: str
         raise errors.TreeError(f"serialized_name must be a string with something in it. Got {name!r}")
     with _lock:
         if cls in by_class:
-            raise errors.TreeError(f"{cls} is registered for files already, as {by_class[cls]!r}")
+            known = by_class[cls] if isinstance(by_class[cls], str) else by_class[cls].name
+            raise errors.TreeError(
+                f"Duplicate serialization registration for type `{cls}`. Previous registration was with "
+                f"serialized_name `{known}`: it is registered for files already"
+            )
         if name in by_name:
-            raise errors.TreeError(f"the name {name!r} in files stands for {by_name[name]!r} already; choose another")
+            known = by_name[name].cls if isinstance(by_name[name], _Node) else by_name[name]
+            raise errors.TreeError(
+                f"Duplicate serialization registration for serialized_name `{name}`. Previous registration was for "
+                f"type `{known}`; choose another name"
+            )
         by_class[cls], by_name[name] = of_class, of_name
 
 

@@ -347,7 +347,7 @@ def present(sharding: Any) -> Any:
 
 def dtypes_name(dtype: Any) -> str:
     """The name of a NumPy or extended dtype."""
-    return str(getattr(dtype, "name", dtype))
+    return "float0" if dtype == dtypes.float0 else str(getattr(dtype, "name", dtype))
 
 
 _SHORT = {"float": "f", "bfloat": "bf", "complex": "c", "uint": "u", "int": "i"}

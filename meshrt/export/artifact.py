@@ -10,10 +10,11 @@ from jaxlib.mlir.dialects import stablehlo
 
 from meshrt import errors
 from meshrt.runtime import jaxlib_api
+from meshrt.runtime.mlir import bytecode
 from propagation.errors import PropagationError
 from propagation.parsing import parse
 
-__all__ = ["custom_calls", "operations", "read_artifact", "target_version", "write_artifact"]
+__all__ = ["bytecode_of", "custom_calls", "operations", "read_artifact", "target_version", "write_artifact"]
 
 # Consumers of at most this age in weeks read what is written by default.
 _WEEKS = {4: "WEEK_4", 12: "WEEK_12"}
@@ -82,6 +83,11 @@ def operations(module: ir.Module) -> Iterator[Any]:
         for region in op.regions:
             for block in region:
                 todo.extend([inner.operation for inner in block])
+
+
+def bytecode_of(module: ir.Module) -> bytes:
+    """A module as bytecode, which this version of jaxlib reads."""
+    return bytecode(module)
 
 
 def custom_calls(module: ir.Module) -> list[tuple[str, str]]:

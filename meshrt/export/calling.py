@@ -6,6 +6,7 @@ batched or differentiated forwards.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,11 +106,6 @@ def _effects(*avals: ShapedArray, exported: Record) -> Effects:
     return frozenset((*exported.ordered_effects, *exported.unordered_effects))
 
 
-def _place(params: dict[str, Any]) -> tuple[str, Any]:
-    exported: Record = params["exported"]
-    return f"the exported function {exported.fun_name}", exported.mesh
-
-
 def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> list[Ref]:
     exported: Record = eqn.params["exported"]
     _check_devices(ctx, exported)
@@ -133,7 +129,10 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> list[Ref]:
 
 
 def _check_devices(ctx: LoweringContext, exported: Record) -> None:
-    here = 1 if ctx.module.mesh is None else ctx.module.mesh.size
+    mesh = ctx.module.mesh
+    here = 1 if mesh is None else mesh.size
+    if ctx.manual is not None:  # each device calls it for itself, along Manual axes
+        here = math.prod(n for name, n in ctx.manual.shape_tuple if name not in ctx.manual.manual_axes)
     if here == exported.nr_devices:
         return
     said = f"Function {exported.fun_name} was exported for {exported.nr_devices} devices and is called in a context "
@@ -198,7 +197,7 @@ def _constrained(
 
 
 call_exported_p: Primitive = Primitive(
-    "call_exported", _infer, lower=_lower, effects=_effects, place=_place, multiple_results=True, cache_types=False,
+    "call_exported", _infer, lower=_lower, effects=_effects, multiple_results=True, cache_types=False,
     typed=False,
     absent={
         "jvp": "an exported function has a reverse-mode derivative only",

@@ -22,6 +22,7 @@ from meshrt.lowering.context import ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.runtime import jaxlib_api
 from propagation.asm import Body, Ref
+from propagation.graph import attribute_of
 
 __all__ = ["Embedded", "Embedding"]
 
@@ -57,6 +58,7 @@ class Embedding:
 
     def _embed(self, args: Sequence[ShapedArray], outs: Sequence[ShapedArray], places: Sequence[int]) -> Embedded:
         exported = self.exported
+        self.lowering.has_global_constants |= exported.uses_global_constants
         module = exported.mlir_module(serialized=False)
         has_index = len(exported.platforms) > 1
         is_known = len(places) == 1 and not any(is_symbolic_shape(a.shape) for a in (*args, *outs))
@@ -117,6 +119,11 @@ def _caller(inner: ir.FunctionType, args: Sequence[str], outs: Sequence[str], in
     private = f"func.func private @{_INNER}({', '.join(ins)}) -> ({', '.join(results)})"
     body = "\n".join(lines)
     return f"module {{\n{private}\nfunc.func public @main({declared}) -> ({', '.join(outs)}) {{\n{body}\n}}\n}}"
+
+
+def _named(attributes: Any) -> list[Any]:
+    """The named attributes of an operation: asked for by position, because some cannot be asked for by name."""
+    return [attributes[i] for i in range(len(attributes))]
 
 
 def _name(op: Any) -> str | None:
@@ -184,6 +191,8 @@ class _Copy:
                 values[op.results[0]] = operands[0]
                 continue
             regions = [self.region(body, r, values) for r in op.regions]
+            if op.name == "stablehlo.custom_call" and "lapack_" in str(op.attributes["call_target_name"]):
+                jaxlib_api.register_cpu_kernels()
             inherent, others = self.attributes(op)
             kinds = [str(r.type) for r in op.results]
             results = body.ops(op.name, operands, kinds, inherent, regions, self.location(op), others)
@@ -199,8 +208,8 @@ class _Copy:
     def attributes(self, op: Any) -> tuple[str, str]:
         """Inherent and other attributes, as text. What the dialects define has no dialect's name before it."""
         inherent, others = [], []
-        for name in op.attributes:
-            text = self.attribute(name, op.attributes[name])
+        for named in _named(op.attributes):
+            name, text = named.name, self.attribute(named.name, attribute_of(op.attributes, named))
             if text:
                 (others if "." in name or _is_discardable(op.name, name) else inherent).append(text)
         return ", ".join(inherent), ", ".join(others)
@@ -232,4 +241,3 @@ _CUSTOM_CALL = frozenset([
 
 def _is_discardable(op: str, name: str) -> bool:
     return op == "stablehlo.custom_call" and name not in _CUSTOM_CALL
-

@@ -1,1 +1,110 @@
-def deserialize(b): raise NotImplementedError
+"""Exported functions from bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshrt import errors, tree_files
+from meshrt.core import effects
+from meshrt.core.as_data import type_from_data
+from meshrt.core.dimensions.scope import SymbolicScope
+from meshrt.export.checks import DisabledSafetyCheck
+from meshrt.export.container import json_of, unpack
+from meshrt.export.exported import Exported
+from meshrt.runtime import jaxlib_api
+from meshrt.sharding.as_data import mesh_from_data, sharding_from_data
+from meshrt.sharding.named import NamedSharding
+
+__all__ = ["deserialize"]
+
+_MAX_DERIVATIVES = 32
+_EFFECTS = {e.name: e for e in (effects.DEBUG, effects.ORDERED_DEBUG, effects.IO, effects.ORDERED_IO, effects.NO_DCE)}
+
+
+def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
+    """The exported function that `Exported.serialize` wrote.
+
+    >>> import meshrt, numpy as np
+    >>> from meshrt import export
+    >>> exported = export.export(meshrt.jit(lambda x: x + 1))(np.float32(0))
+    >>> float(deserialize(exported.serialize()).call(np.float32(2)))
+    3.0
+
+    Raises:
+      SavedProgramError: damaged, cut off, or no such bytes. IncompatibleProgramError: bytecode or text of another
+        version of jaxlib. TreeError: a structure with classes that are not registered here.
+    """
+    if not isinstance(blob, bytes | bytearray | memoryview):
+        raise errors.ArgumentTypeError(f"an exported function is read from bytes. Got {type(blob).__name__}")
+    return _read(unpack(blob), 0)
+
+
+def _read(sections: Mapping[str, memoryview], depth: int) -> Exported:
+    manifest, trees, types, shard = (json_of(sections, name) for name in ("manifest", "trees", "types", "shard"))
+    try:
+        made = _exported(manifest, trees, types, shard, sections, depth)
+    except (errors.SavedProgramError, errors.TreeError, errors.UnsupportedError):
+        raise
+    except (errors.MeshrtError, KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as e:
+        raise errors.SavedProgramError(
+            f"the exported function has a description that this meshrt cannot read ({type(e).__name__}: {e}); write it "
+            "again with Exported.serialize()"
+        ) from None
+    return made
+
+
+def _exported(
+    manifest: Any, trees: Any, types: Any, shard: Any, sections: Mapping[str, memoryview], depth: int
+) -> Exported:
+    if manifest["tier"] != "stable" and manifest["jaxlib"] != jaxlib_api.RELEASE:
+        raise errors.IncompatibleProgramError(
+            f"the exported function {manifest['function']} is {manifest['tier']} of jaxlib {manifest['jaxlib']}, which "
+            f"jaxlib {jaxlib_api.RELEASE} may not read; serialize it with tier='stable'"
+        )
+    scope = None if types["constraints"] is None else SymbolicScope([str(c) for c in types["constraints"]])
+    in_avals, out_avals = (tuple(type_from_data(t, scope) for t in types[k]) for k in ("arguments", "results"))
+    meshes = [mesh_from_data(m) for m in shard["meshes"]]
+    in_shardings, out_shardings = (tuple(_sharding(r, meshes) for r in shard[k]) for k in ("arguments", "results"))
+    in_tree, out_tree = (tree_files.from_data(trees[k]) for k in ("arguments", "results"))
+    kept = tuple(manifest["kept"])
+    mesh = meshes[0] if shard["of program"] else None
+    fits = (
+        in_tree.num_leaves == len(in_avals) == len(in_shardings)
+        and out_tree.num_leaves == len(out_avals) == len(out_shardings)
+        and all(type(k) is int and 0 <= k < len(in_avals) for k in kept)
+        and manifest["devices"] == (1 if mesh is None else mesh.size)
+        and "module" in sections
+    )
+    if not fits:
+        raise ValueError("its structures, types, shardings and devices do not fit together")
+    derivative = None
+    if "vjp" in sections:
+        if depth >= _MAX_DERIVATIVES:
+            raise ValueError(f"more than {_MAX_DERIVATIVES} derivatives")
+        derivative = _read(unpack(sections["vjp"]), depth + 1)
+    return Exported(
+        fun_name=str(manifest["function"]),
+        in_tree=in_tree,
+        in_avals=in_avals,
+        out_tree=out_tree,
+        out_avals=out_avals,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        nr_devices=manifest["devices"],
+        platforms=tuple(str(p) for p in manifest["platforms"]),
+        ordered_effects=tuple(_EFFECTS[e] for e in manifest["ordered effects"]),
+        unordered_effects=tuple(_EFFECTS[e] for e in manifest["unordered effects"]),
+        disabled_safety_checks=tuple(DisabledSafetyCheck(str(c)) for c in manifest["disabled checks"]),
+        mlir_module_serialized=bytes(sections["module"]),
+        calling_convention_version=int(manifest["calling convention"]),
+        module_kept_var_idx=kept,
+        uses_global_constants=bool(manifest["global constants"]),
+        stablehlo_version=str(manifest["stablehlo"]),
+        mesh=mesh,
+        _get_vjp=None if derivative is None else lambda primal: derivative,
+    )
+
+
+def _sharding(row: Any, meshes: Sequence[Any]) -> NamedSharding | None:
+    return None if row is None else sharding_from_data(meshes[row["mesh"]], row)

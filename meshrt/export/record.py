@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,8 +119,8 @@ class Record:
         """
         if self._get_vjp is None:
             raise errors.ArgumentValueError(
-                f"No VJP is available for {self.fun_name}: serialize it with vjp_order=1 (or as many derivatives as are "
-                "taken)"
+                f"No VJP is available for {self.fun_name}: serialize it with vjp_order=1, or as many derivatives as "
+                "are taken"
             )
         return self._get_vjp(self)
 

@@ -70,8 +70,8 @@ class ShardingTexts:
             return [axis_text(str(n)) if k == sizes[n] else axis_text(str(n), pre, k) for n, pre, k in parts]
         if len(parts) != 1:
             raise errors.UnsupportedError(
-                f"the exported module splits a value over a part of axis {name!r}, and {self._here} has several axes in "
-                f"its place: call it with a mesh like {self.mesh}"
+                f"the exported module splits a value over a part of axis {name!r}, and {self._here} has several axes "
+                f"in its place: call it with a mesh like {self.mesh}"
             )
         (own, pre, _), (before, size) = parts[0], part
         return [axis_text(str(own), pre * before, size)]

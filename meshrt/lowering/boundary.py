@@ -18,7 +18,7 @@ from meshrt.lowering.sizes import PLATFORM_INDEX, GlobalConstants, SizeWriter, p
 from propagation.asm import FunctionWriter, ModuleWriter, Ref
 from propagation.quoting import quote
 
-__all__ = ["add_global_constants"]
+__all__ = ["WRAPPED", "add_global_constants"]
 
 WRAPPED = "_wrapped_jax_export_main"
 # Beyond this many, consumers of the custom call do not look at numbers for its message.
@@ -38,7 +38,6 @@ def add_global_constants(
     constants = GlobalConstants(tuple(values), scope, integer, several_platforms)
     main = next(f for f in writer.functions if f.public)
     with_global_constants(writer, constants)
-    writer.attributes += ", jax.uses_shape_polymorphism = true"
     if solution is not None:
         _wrap(writer, main, constants, solution, kept)
 

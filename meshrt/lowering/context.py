@@ -63,6 +63,8 @@ class ModuleLowering:
         self._functions: dict[Any, str] = {}
         # What exported functions became, by these and the types that they are called with (`meshrt.export`).
         self.embedded: dict[Any, Any] = {}
+        # Whether one of them has symbolic sizes or several platforms.
+        self.has_global_constants = False
         self._pins: dict[tuple[Any, ...], str] = {}
         self.callbacks: list[Any] = []
         self.inspections: list[Any] = []

@@ -16,7 +16,7 @@ from meshrt.core.jaxpr import Jaxpr, Var, subjaxprs
 from meshrt.core.spaces import kind_of_space
 from meshrt.core.types import aval_of
 from meshrt.heuristics import EMBEDDED_CONSTANT_BYTES
-from meshrt.lowering.boundary import add_global_constants
+from meshrt.lowering.boundary import WRAPPED, add_global_constants
 from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.mesh import AxisType
@@ -101,7 +101,8 @@ def lower_module(
     symbol = lowering.mesh_symbol(mesh) if mesh is not None else None
     partitions = mesh.size if mesh is not None else 1
     lowering.writer.attributes = f"mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32"
-    lowering.unique_name("main")
+    for taken in ("main", *([WRAPPED] if is_export else [])):
+        lowering.unique_name(taken)
     hoisted = [(v, c) for v, c in zip(jaxpr.constvars, consts)]
     passed = [(v, c) for v, c in hoisted if not is_export and not _is_embedded(c)]
     memories = _Memories(jaxpr, [v for v, _ in passed], kept, arg_memories, out_memories)
@@ -134,6 +135,8 @@ def lower_module(
     function.ret(results)
     if solution is not None or len(platforms) > 1:
         add_global_constants(lowering.writer, solution, kept, several_platforms=len(platforms) > 1)
+    if is_export and (solution is not None or len(platforms) > 1 or lowering.has_global_constants):
+        lowering.writer.attributes += ", jax.uses_shape_polymorphism = true"
     for v, const in passed:
         if getattr(const, "is_deleted", bool)():
             raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")

@@ -17,9 +17,9 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt._lattice import COMPLEX, FLOAT, SIGNED, STRONG, UNSIGNED
 from meshrt.config import settings
-from meshrt.core.dimensions.expression import as_size
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import broadcast_in_dim_p
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EVAL, NOT_CONCRETE, current_trace
 from meshrt.core.types import ShapedArray, aval_of

@@ -7,8 +7,6 @@ so loading binds the code to whatever devices it is given.
 
 from __future__ import annotations
 
-import math
-import re
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from meshrt import errors, tree_files
-from meshrt._keytypes import KEY_IMPLS, KeyType
-from meshrt.core.spaces import Space
+from meshrt.core.as_data import dtype_from_data, type_from_data, type_to_data
 from meshrt.core.types import ShapedArray
-from meshrt.dtypes import ExtendedDType, float0
+from meshrt.dtypes import ExtendedDType
 from meshrt.pipeline.container import Content, pack
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.program import CompiledProgram, mesh_over
@@ -69,11 +66,11 @@ def to_bytes(program: CompiledProgram, shown: Written | None, *, trees: bool = T
         },
         "arguments": {
             "tree": tree_files.to_data(record.in_tree) if trees else None,
-            "names": record.arg_paths(), "types": [_type(a) for a in program.in_avals],
+            "names": record.arg_paths(), "types": [type_to_data(a) for a in program.in_avals],
         },
         "results": {
             "tree": tree_files.to_data(record.out_tree) if trees else None,
-            "types": [_type(a) for a in program.out_avals],
+            "types": [type_to_data(a) for a in program.out_avals],
         },
         "captured": [{"shape": list(c.shape), "dtype": c.dtype.name} for c in consts],
         **_shardings(program, shown),
@@ -95,15 +92,6 @@ def _const(name: str, value: Any) -> np.ndarray:
             "key, or has parts on other processes. Pass it as an argument"
         )
     return np.ascontiguousarray(np.asarray(value)).reshape(value.shape)
-
-
-def _type(aval: ShapedArray) -> dict[str, Any]:
-    dtype = {"key": aval.dtype.impl.name} if isinstance(aval.dtype, KeyType) else _dtype_name(aval.dtype)
-    return {"shape": list(aval.shape), "dtype": dtype, "weak": aval.weak_type, "space": aval.memory_space.value}
-
-
-def _dtype_name(dtype: Any) -> str:
-    return "float0" if dtype == float0 else str(np.dtype(dtype).name)
 
 
 def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any]:
@@ -249,35 +237,16 @@ def _record(said: Mapping[str, Any], trees: tuple[Any, Any] | None) -> SavedReco
         str(said["function"]),
         in_tree,
         out_tree,
-        [_aval(t) for t in args["types"]],
-        [_aval(t) for t in results["types"]],
+        [type_from_data(t) for t in args["types"]],
+        [type_from_data(t) for t in results["types"]],
         names,
     )
-
-
-_MAX_SIZE = 1 << 48  # elements of an array
-_DTYPES = re.compile(r"bool|u?int\d+|float\d+\w*|bfloat16|complex\d+")
-
-
-def _aval(said: Mapping[str, Any]) -> ShapedArray:
-    name, shape = said["dtype"], tuple(said["shape"])
-    if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) >= _MAX_SIZE:
-        raise ValueError(f"the shape {shape}")
-    if isinstance(name, dict):
-        return ShapedArray(shape, KeyType(KEY_IMPLS[name["key"]]))
-    return ShapedArray(shape, _dtype(name), bool(said["weak"]), memory_space=Space(said["space"]))
 
 
 def _memory(name: Any) -> str:
     if name not in ("device", "pinned_host", "unpinned_host"):
         raise ValueError(f"the kind of memory {name!r}")
     return str(name)
-
-
-def _dtype(name: str) -> Any:
-    if not _DTYPES.fullmatch(name):
-        raise ValueError(f"the element type {name!r}")
-    return float0 if name == "float0" else np.dtype(name)
 
 
 def _request(said: Mapping[str, Any], mesh: AbstractMesh | None, platform: str) -> LoweringRequest:
@@ -312,7 +281,7 @@ def _layouts(said: Mapping[str, Any]) -> tuple[Layout | None, ...]:
 def _captured(rows: Sequence[Mapping[str, Any]], data: bytes) -> tuple[np.ndarray, ...]:
     out, start = [], 0
     for row in rows:
-        dtype = _dtype(row["dtype"])
+        dtype = dtype_from_data(row["dtype"])
         count = int(np.prod(row["shape"], dtype=np.int64))
         if count < 0 or start + count * dtype.itemsize > len(data):
             raise ValueError("captured values beyond the end of the data")

@@ -12,6 +12,7 @@ from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import batched_asked, transpose
 from meshrt.core.completion import OUT_SHARDING, asked, declared
+from meshrt.core.dimensions.expression import guessed
 from meshrt.core.explicit import Application, Spec, axes_of, unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
@@ -234,7 +235,7 @@ def _pull(
         _moved(a, contract) + (0 if order == sorted(order) else aval.size)
         for a, contract, order in zip((ct_aval, other_aval), (ct_contract, other_free), orders)
     ]
-    ct_first = moved[0] <= moved[1]
+    ct_first = guessed(moved[0]) <= guessed(moved[1])
     order = orders[0 if ct_first else 1]
     if type(precision) is tuple and ct_first != left:
         precision = (precision[1], precision[0])

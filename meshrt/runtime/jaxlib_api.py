@@ -31,6 +31,7 @@ from meshrt.runtime.mlir import pretty as pretty
 from meshrt.runtime.protobuf import without
 
 VERSION: tuple[int, ...] = tuple(int(p) for p in jaxlib.version.__version__.split(".")[:3])
+RELEASE = ".".join(map(str, VERSION))
 
 Device: TypeAlias = _jax.Device
 Buffer: TypeAlias = _jax.ArrayImpl

@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from meshrt import errors
+from meshrt.heuristics import SYMBOLIC_SIZE
 
 if TYPE_CHECKING:
     from meshrt.core.dimensions.scope import SymbolicScope
 
 __all__ = [
-    "ONE", "Dim", "DimExpr", "Factor", "Term", "as_size", "build", "is_symbolic_dim", "is_symbolic_shape", "max_dim",
-    "min_dim", "non_negative_dim", "operation", "set_value_of", "variable", "variables_of",
+    "ONE", "Dim", "DimExpr", "Factor", "Term", "as_size", "build", "guessed", "is_symbolic_dim", "is_symbolic_shape",
+    "max_dim", "min_dim", "non_negative_dim", "operation", "set_value_of", "variable", "variables_of",
 ]  # fmt: skip
 
 Dim: TypeAlias = "int | DimExpr"
@@ -449,6 +450,14 @@ def is_symbolic_dim(size: object) -> TypeGuard[DimExpr]:
 def as_size(size: Any) -> Any:
     """A size as it stands in shapes: a symbolic one itself, all others as ints. TypeError for what is no integer."""
     return size if isinstance(size, DimExpr) else operator.index(size)
+
+
+def guessed(size: Dim) -> int:
+    """A size for judging costs by: where it is symbolic, that of variables as they may be. No result depends on it."""
+    if not isinstance(size, DimExpr):
+        return size
+    found = size.evaluate(dict.fromkeys(size.variables(), SYMBOLIC_SIZE))
+    return int(found)
 
 
 def is_symbolic_shape(shape: Sequence[Any]) -> bool:

@@ -16,11 +16,13 @@ __all__ = ["Constraint", "SymbolicScope"]
 
 @dataclass(frozen=True)
 class Constraint:
-    """`difference >= 0`, or `== 0` for an equality; `text` is what the user wrote."""
+    """`difference >= 0`, or `== 0` for an equality; `text` is what the user wrote, if it `is_given` and does not follow
+    from another one."""
 
     text: str
     difference: Dim
     is_equality: bool
+    is_given: bool = True
 
     def __str__(self) -> str:
         return self.text
@@ -83,9 +85,9 @@ class SymbolicScope:
         self._known()  # raises where it contradicts the others
         return True
 
-    def _add_equality(self, text: str, left: Dim, right: Dim) -> None:
+    def _add_equality(self, text: str, left: Dim, right: Dim, is_given: bool = True) -> None:
         difference = left - right
-        constraint = Constraint(text, difference, is_equality=True)
+        constraint = Constraint(text, difference, True, is_given)
         if isinstance(difference, DimExpr):
             if not isinstance(left, DimExpr) or len(left.terms) != 1:
                 raise errors.ArgumentValueError(
@@ -108,8 +110,9 @@ class SymbolicScope:
         dividend, divisor = factor.operands
         quotient = Term({Factor(FLOORDIV, (dividend, divisor)): 1})
         self._add_equality(
-            f"{divisor}*floordiv({dividend}, {divisor}) == {dividend}", build({quotient: divisor}, self), dividend
-        )
+            f"{divisor}*floordiv({dividend}, {divisor}) == {dividend}", build({quotient: divisor}, self), dividend,
+            is_given=False,
+        )  # fmt: skip
 
     def rewritten(self, totals: Mapping[Term, int]) -> Mapping[Term, int]:
         """Terms with coefficients, where the first one that an equality speaks of is replaced by what it equals."""

@@ -157,14 +157,16 @@ def test_constraints_that_are_none(constraints, said):
 def test_comparisons_that_depend_on_variables():
     a, b = sizes("a, b", ("a >= 5",))
     size = 4 * a + b + 3
-    assert size >= 24 and not size < 24 and -24 >= -size
+    assert size >= 24 and not size < 24 and -size <= -24
     with pytest.raises(errors.InconclusiveDimensionOperation, match=re.escape("'b + 4*a + 3' >= '30' is inconclusive")):
         size >= 30  # noqa: B015
-    with pytest.raises(errors.InconclusiveDimensionOperation, match="(?s)constraints=..b >= a.*with constr.*a >= 5"):
+    with pytest.raises(errors.InconclusiveDimensionOperation, match=r"(?s)constraints=..b >= a.*with constr.*a >= 5"):
         b >= a  # noqa: B015
     with pytest.raises(errors.InconclusiveDimensionOperation, match="Possible division by 0"):
         bounds(a // (a - 8))
-    assert bool(a) and pytest.raises(errors.InconclusiveDimensionOperation, bool, a - b)
+    assert bool(a)
+    with pytest.raises(errors.InconclusiveDimensionOperation, match="!= '0'"):
+        bool(a - b)
 
 
 def test_a_proposed_constraint_decides():
