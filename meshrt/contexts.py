@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ContextDecorator
-from typing import Any
+from typing import Any, TypeVar
 
 from meshrt import errors
 from meshrt.config import FIELDS, GUARDED, settings
@@ -23,10 +25,11 @@ __all__ = [
     "make_user_context", "no_execution", "no_tracing", "numpy_dtype_promotion", "numpy_rank_promotion",
     "remove_size_one_mesh_axis_from_type", "softmax_custom_jvp", "thread_guard", "threefry_partitionable",
     "transfer_guard", "transfer_guard_device_to_device", "transfer_guard_device_to_host",
-    "transfer_guard_host_to_device",
+    "transfer_guard_host_to_device", "usual_promotion",
 ]  # fmt: skip
 
 
+T = TypeVar("T")
 _NOT_GIVEN: Any = object()
 
 
@@ -180,3 +183,19 @@ def make_user_context(default_value: Any = None) -> UserContext:
     'fancy'
     """
     return UserContext(default_value, next(_user_contexts))
+
+
+_USUAL = {"numpy_rank_promotion": "allow", "numpy_dtype_promotion": "standard"}
+
+
+def usual_promotion(fun: Callable[..., T]) -> Callable[..., T]:
+    """For functions of the library that let ranks and dtypes promote inside, whatever users ask for their own code."""
+
+    @functools.wraps(fun)
+    def inside(*args: Any, **kwargs: Any) -> T:
+        if settings.numpy_rank_promotion == "allow" and settings.numpy_dtype_promotion == "standard":
+            return fun(*args, **kwargs)
+        with settings.override(**_USUAL):
+            return fun(*args, **kwargs)
+
+    return inside

@@ -27,7 +27,7 @@ from meshrt.transforms.jvp import jvp_flat
 __all__ = ["dtype", "stage"]
 
 
-def _composition(name: str, program: Callable[..., Any], several: bool = False) -> Primitive:
+def composition(name: str, program: Callable[..., Any], several: bool = False) -> Primitive:
     """A primitive that computes `program(*operands, **params)`; `several` results are a sequence."""
 
     def flat(params: dict[str, Any]) -> Callable[..., Sequence[Any]]:
@@ -74,13 +74,13 @@ def _conj(x: Any, *, input_dtype: Any = None, _input_dtype: Any = None) -> Any:
     return functions.conj(x)
 
 
-tile_p = _composition("tile", lambda x, *, reps: arrangement.tile(x, reps))
-stack_p = _composition("stack", lambda *xs, axis: arrangement.stack(xs, axis))
-unstack_p = _composition("unstack", lambda x, *, axis: arrangement.unstack(x, axis), several=True)
-squeeze_p = _composition("squeeze", lambda x, *, dimensions: reshape.squeeze(x, dimensions))
-mulhi_p = _composition("mulhi", wide_products.mulhi)
-approx_top_k_p = _composition("approx_top_k", _approx_top_k, several=True)
-conj_p = _composition("conj", _conj)
+tile_p = composition("tile", lambda x, *, reps: arrangement.tile(x, reps))
+stack_p = composition("stack", lambda *xs, axis: arrangement.stack(xs, axis))
+unstack_p = composition("unstack", lambda x, *, axis: arrangement.unstack(x, axis), several=True)
+squeeze_p = composition("squeeze", lambda x, *, dimensions: reshape.squeeze(x, dimensions))
+mulhi_p = composition("mulhi", wide_products.mulhi)
+approx_top_k_p = composition("approx_top_k", _approx_top_k, several=True)
+conj_p = composition("conj", _conj)
 
 square_p: Primitive = nary(
     "square", "", 1, kinds="biufc", derivatives=[lambda t, o, x: ew.mul_p.bind(t, ew.mul(2, x))],

@@ -6,8 +6,15 @@ over batch dimensions and derivatives take them.
 
 from meshrt.experimental.sparse import compressed, derivatives, making, shapes
 from meshrt.experimental.sparse import methods as _methods  # noqa: F401  gives BCOO its methods
-from meshrt.experimental.sparse.arrays import BCOO, JAXSparse, SparseEfficiencyError, SparseEfficiencyWarning
+from meshrt.experimental.sparse.arrays import (
+    BCOO,
+    CuSparseEfficiencyWarning,
+    JAXSparse,
+    SparseEfficiencyError,
+    SparseEfficiencyWarning,
+)
 from meshrt.experimental.sparse.compressed import *  # noqa: F403
+from meshrt.experimental.sparse.convolution import bcoo_conv_general_dilated
 from meshrt.experimental.sparse.coordinates import (
     bcoo_extract,
     bcoo_fromdense,
@@ -16,7 +23,9 @@ from meshrt.experimental.sparse.coordinates import (
     bcoo_todense,
     bcoo_update_layout,
 )
+from meshrt.experimental.sparse.dense import todense, todense_p
 from meshrt.experimental.sparse.derivatives import *  # noqa: F403
+from meshrt.experimental.sparse.gathering import bcoo_gather
 from meshrt.experimental.sparse.making import *  # noqa: F403
 from meshrt.experimental.sparse.products import (
     bcoo_dot_general,
@@ -25,12 +34,16 @@ from meshrt.experimental.sparse.products import (
     bcoo_multiply_sparse,
 )
 from meshrt.experimental.sparse.shapes import *  # noqa: F403
+from meshrt.experimental.sparse.transform import SparseTracer, sparsify
 from meshrt.numpy.names import missing as _missing
 
 __all__ = [  # noqa: PLE0604
-    "BCOO", "JAXSparse", "SparseEfficiencyError", "SparseEfficiencyWarning", "bcoo_dot_general",
-    "bcoo_dot_general_sampled", "bcoo_extract", "bcoo_fromdense", "bcoo_multiply_dense", "bcoo_multiply_sparse",
-    "bcoo_sort_indices", "bcoo_sum_duplicates", "bcoo_todense", "bcoo_update_layout", *compressed.__all__,
+    "BCOO", "CuSparseEfficiencyWarning", "JAXSparse", "SparseEfficiencyError", "SparseEfficiencyWarning",
+    "SparseTracer",
+    "bcoo_conv_general_dilated", "bcoo_dot_general", "bcoo_dot_general_sampled", "bcoo_extract", "bcoo_fromdense",
+    "bcoo_gather", "bcoo_multiply_dense", "bcoo_multiply_sparse",
+    "bcoo_sort_indices", "bcoo_sum_duplicates", "bcoo_todense", "bcoo_update_layout", "sparsify",
+    "todense", "todense_p", *compressed.__all__,
     *derivatives.__all__, *making.__all__, *shapes.__all__,
 ]  # fmt: skip
 __getattr__ = _missing(__name__, __all__)

@@ -12,6 +12,7 @@ added.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,9 +20,19 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors
+from meshrt.core.trace import Tracer
 from meshrt.tree_util import register_pytree_node_class
 
-__all__ = ["BCOO", "JAXSparse", "SparseEfficiencyError", "SparseEfficiencyWarning", "SparseInfo", "checked_groups"]
+__all__ = [
+    "BCOO",
+    "CuSparseEfficiencyWarning",
+    "JAXSparse",
+    "SparseEfficiencyError",
+    "SparseEfficiencyWarning",
+    "SparseInfo",
+    "checked_groups",
+    "rebatched",
+]
 
 
 class SparseEfficiencyError(errors.MeshrtError, ValueError):
@@ -30,6 +41,10 @@ class SparseEfficiencyError(errors.MeshrtError, ValueError):
 
 class SparseEfficiencyWarning(UserWarning):
     """A layout that stores many more elements than the array has."""
+
+
+class CuSparseEfficiencyWarning(SparseEfficiencyWarning):
+    """A program that has no kernel of a GPU's library for sparse matrices. meshrt, which uses none, never warns."""
 
 
 class SparseInfo(NamedTuple):
@@ -92,7 +107,8 @@ class JAXSparse:
 
     def __repr__(self) -> str:
         try:
-            return f"{type(self).__name__}({self.dtype}{list(self.shape)}, nse={self.nse}{self._more()})"
+            text = f"{type(self).__name__}({self.dtype}{list(self.shape)}, nse={self.nse}{self._more()})"
+            return f"{type(self.data).__name__}[{text}]" if isinstance(self.data, Tracer) else text
         except (AttributeError, IndexError, TypeError):  # its parts are no arrays: a tree is being walked
             return f"{type(self).__name__}(<invalid>)"
 
@@ -179,17 +195,31 @@ class BCOO(JAXSparse):
         new.indices_sorted, new.unique_indices = indices_sorted, unique_indices
         now = getattr(new.indices, "ndim", None)
         if rank is not None and now is not None and now != rank:
-            inner = shape[max(0, rank - 2) :]
-            batch = shape[: rank - 2]
-            if now < rank:
-                batch = batch[rank - now :]
-            else:
-                count = now - rank
-                added = (max(a, b) for a, b in zip(new.data.shape[:count], new.indices.shape[:count]))
-                batch = (*added, *batch)
-            shape = (*batch, *inner)
+            batches = [getattr(part, "shape", ())[: now - 2] for part in parts]
+            shape = (*rebatched(shape[: rank - 2], batches, now - 2), *shape[rank - 2 :])
         new.shape = shape
         return new
+
+
+def rebatched(old: tuple[int, ...], parts: Sequence[tuple[int, ...]], count: int) -> tuple[int, ...]:
+    """The batch dimensions of an array whose parts have lost or got some, so that there are `count`.
+
+    `parts` are those of the parts, each as large as the array's or 1. Of several possibilities it is that with most
+    dimensions as large as they were, then that in which the first ones came or went.
+    """
+    now = tuple(max(sizes) for sizes in zip(*parts))
+    fewer, more = (now, old) if count < len(old) else (old, now)
+    best: tuple[int, ...] = ()
+    most = -1
+    for kept in reversed(list(itertools.combinations(range(len(more)), len(fewer)))):
+        pairs = [(more[k], n) for k, n in zip(kept, fewer)]
+        alike = sum(a == b for a, b in pairs)
+        if alike > most and all(a == b or 1 in (a, b) for a, b in pairs):
+            most, best = alike, kept
+    if count < len(old):
+        return tuple(old[k] for k in best)
+    sizes = dict(zip(best, old))
+    return tuple(sizes.get(i, n) for i, n in enumerate(now))
 
 
 def checked_groups(name: str, data: Any, indices: Any, shape: tuple[int, ...]) -> tuple[int, int, int]:

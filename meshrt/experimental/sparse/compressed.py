@@ -13,7 +13,8 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors
-from meshrt.experimental.sparse.arrays import BCOO, JAXSparse, checked_groups
+from meshrt.contexts import usual_promotion
+from meshrt.experimental.sparse.arrays import BCOO, JAXSparse, checked_groups, rebatched
 from meshrt.experimental.sparse.coordinates import (
     bcoo_fromdense,
     bcoo_sort_indices,
@@ -23,10 +24,12 @@ from meshrt.experimental.sparse.coordinates import (
     whole_batch,
 )
 from meshrt.experimental.sparse.products import bcoo_dot_general, matmul
+from meshrt.experimental.sparse.shapes import bcoo_broadcast_in_dim, bcoo_concatenate
 from meshrt.tree_util import register_pytree_node_class
 
 __all__ = [
-    "BCSR", "COO", "CSC", "CSR", "bcsr_dot_general", "bcsr_extract", "bcsr_fromdense", "bcsr_sum_duplicates",
+    "BCSR", "COO", "CSC", "CSR", "bcsr_broadcast_in_dim", "bcsr_concatenate",
+    "bcsr_dot_general", "bcsr_extract", "bcsr_fromdense", "bcsr_sum_duplicates",
     "bcsr_todense", "coo_fromdense", "coo_matmat", "coo_matvec", "coo_todense", "csr_fromdense", "csr_matmat",
     "csr_matvec", "csr_todense",
 ]  # fmt: skip
@@ -236,13 +239,20 @@ class BCSR(JAXSparse):
         return "".join(f", {name}={count}" for name, count in groups if count)
 
     def tree_flatten(self) -> tuple[Any, Any]:
-        return self._parts(), (self.shape, self.indices_sorted, self.unique_indices)
+        return self._parts(), (
+            self.shape, self.indices_sorted, self.unique_indices, getattr(self.indices, "ndim", None)
+        )  # fmt: skip
 
     @classmethod
     def tree_unflatten(cls, known: Any, parts: Any) -> BCSR:
         new = object.__new__(cls)
         new.data, new.indices, new.indptr = parts
-        new.shape, new.indices_sorted, new.unique_indices = known
+        shape, new.indices_sorted, new.unique_indices, rank = known
+        now = getattr(new.indices, "ndim", None)
+        if rank is not None and now is not None and now != rank:
+            batches = [getattr(part, "shape", ())[: now - 1] for part in parts]
+            shape = (*rebatched(shape[: rank - 1], batches, now - 1), *shape[rank - 1 :])
+        new.shape = shape
         return new
 
     def to_bcoo(self) -> BCOO:
@@ -307,6 +317,7 @@ class BCSR(JAXSparse):
         return BCSR.from_bcoo(out) if isinstance(out, BCOO) else out
 
 
+@usual_promotion
 def bcsr_fromdense(
     mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32
 ) -> BCSR:
@@ -319,6 +330,7 @@ def bcsr_todense(mat: BCSR) -> Any:
     return bcoo_todense(mat.to_bcoo())
 
 
+@usual_promotion
 def bcsr_extract(indices: Any, indptr: Any, mat: Any) -> Any:
     """The elements of a dense array at the coordinates of a sparse one, [*batch, nse, *dense]."""
     mat, indices = jnp.asarray(mat), jnp.asarray(indices)
@@ -329,11 +341,30 @@ def bcsr_extract(indices: Any, indptr: Any, mat: Any) -> Any:
     return over_batch(one, indices.ndim - 1)(indices, jnp.asarray(indptr), mat)
 
 
+@usual_promotion
 def bcsr_sum_duplicates(mat: BCSR, nse: int | None = None) -> BCSR:
     """The array with each element once, and those of equal coordinates added."""
     return BCSR.from_bcoo(bcoo_sum_duplicates(mat.to_bcoo(), nse))
 
 
+@usual_promotion
+def bcsr_broadcast_in_dim(
+    mat: BCSR, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any = None
+) -> BCSR:
+    """`bcoo_broadcast_in_dim` of an array by compressed rows; new dimensions must be batch or dense dimensions."""
+    wide = bcoo_broadcast_in_dim(
+        mat.to_bcoo(), shape=shape, broadcast_dimensions=broadcast_dimensions, sharding=sharding
+    )
+    return BCSR.from_bcoo(wide)
+
+
+@usual_promotion
+def bcsr_concatenate(operands: Sequence[BCSR], *, dimension: int) -> BCSR:
+    """Arrays by compressed rows behind one another along a dimension; see `bcoo_concatenate`."""
+    return BCSR.from_bcoo(bcoo_concatenate([mat.to_bcoo() for mat in operands], dimension=dimension))
+
+
+@usual_promotion
 def bcsr_dot_general(
     lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any = None, preferred_element_type: Any = None,
     out_sharding: Any = None,
@@ -346,6 +377,7 @@ def bcsr_dot_general(
     )  # fmt: skip
 
 
+@usual_promotion
 def coo_fromdense(mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> COO:
     """The matrix by rows and columns of the elements of a dense one that are not 0."""
     return COO.fromdense(mat, nse=nse, index_dtype=index_dtype)
@@ -363,16 +395,19 @@ def _product(mat: _Matrix, other: Any, transpose: bool, rank: int) -> Any:
     return (mat.T if transpose else mat) @ other
 
 
+@usual_promotion
 def coo_matvec(mat: COO, v: Any, transpose: bool = False) -> Any:
     """The product of a matrix, or of its transpose, and a vector."""
     return _product(mat, v, transpose, 1)
 
 
+@usual_promotion
 def coo_matmat(mat: COO, B: Any, *, transpose: bool = False) -> Any:
     """The product of a matrix, or of its transpose, and a dense matrix."""
     return _product(mat, B, transpose, 2)
 
 
+@usual_promotion
 def csr_fromdense(mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> CSR:
     """The matrix by compressed rows of the elements of a dense one that are not 0."""
     return CSR.fromdense(mat, nse=nse, index_dtype=index_dtype)
@@ -383,11 +418,13 @@ def csr_todense(mat: CSR) -> Any:
     return mat.todense()
 
 
+@usual_promotion
 def csr_matvec(mat: CSR, v: Any, transpose: bool = False) -> Any:
     """The product of a matrix, or of its transpose, and a vector."""
     return _product(mat, v, transpose, 1)
 
 
+@usual_promotion
 def csr_matmat(mat: CSR, B: Any, *, transpose: bool = False) -> Any:
     """The product of a matrix, or of its transpose, and a dense matrix."""
     return _product(mat, B, transpose, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.core.trace import Tracer
-from meshrt.experimental.sparse.arrays import BCOO, SparseEfficiencyError
+from meshrt.experimental.sparse.arrays import BCOO, SparseEfficiencyError, SparseEfficiencyWarning
 from meshrt.jit import jit
 from meshrt.numpy.operands import operand
 from meshrt.transforms.vmap import vmap
@@ -48,6 +50,7 @@ def _at(indices: Any) -> tuple[Any, ...]:
     return tuple(indices[:, i] for i in range(indices.shape[-1]))
 
 
+@usual_promotion
 def bcoo_todense(mat: BCOO) -> Any:
     """The array with all its elements."""
     data, indices = whole_batch(mat)
@@ -61,6 +64,7 @@ def bcoo_todense(mat: BCOO) -> Any:
     return over_batch(one, mat.n_batch)(data, indices)
 
 
+@usual_promotion
 def bcoo_fromdense(
     mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32
 ) -> BCOO:
@@ -87,8 +91,11 @@ def bcoo_fromdense(
     if nse is None:
         nse = _largest_count("bcoo_fromdense", mask.sum(tuple(range(n_batch, mask.ndim))))
     indices = _where_true(mask, n_batch, operator.index(nse), np.dtype(index_dtype))
-    out = BCOO((_elements(x, indices, n_batch), indices), shape=x.shape, indices_sorted=True, unique_indices=True)
-    return out
+    data = _elements(x, indices, n_batch)
+    if not n_sparse:  # all is stored as a whole: the first element is the array
+        rest = jnp.arange(data.shape[n_batch]) > 0
+        data = jnp.where(rest.reshape(-1, *[1] * n_dense), jnp.zeros((), data.dtype), data)
+    return BCOO((data, indices), shape=x.shape, indices_sorted=True, unique_indices=True)
 
 
 def _largest_count(name: str, counts: Any) -> int:
@@ -113,18 +120,18 @@ def _where_true(mask: Any, n_batch: int, nse: int, dtype: Any) -> Any:
 
 
 def _elements(x: Any, indices: Any, n_batch: int) -> Any:
-    """Elements of a dense array at coordinates, 0 outside."""
+    """Elements of a dense array at coordinates, 0 outside: [*batch, nse, *dense]."""
 
     def one(x: Any, indices: Any) -> Any:
         if not indices.shape[-1]:
             # All dimensions are stored as a whole: the first element is the array.
-            first = jnp.arange(indices.shape[0]) == 0
-            return jnp.where(first.reshape(-1, *[1] * x.ndim), x[None], jnp.zeros((), x.dtype))
+            return jnp.broadcast_to(x, (indices.shape[0], *x.shape))
         return x.at[_at(indices)].get(mode="fill", fill_value=0)
 
     return over_batch(one, n_batch)(x, indices)
 
 
+@usual_promotion
 def bcoo_extract(sparr: BCOO, arr: Any, *, assume_unique: bool | None = None) -> BCOO:
     """The elements of a dense array at the coordinates of a sparse one.
 
@@ -164,13 +171,14 @@ def _order(indices: Any) -> Any:
     return lax.sort((*_at(indices), places), dimension=0, num_keys=indices.shape[-1])[-1]
 
 
+@usual_promotion
 def bcoo_sort_indices(mat: BCOO) -> BCOO:
     """The array with its coordinates in lexicographic order."""
     if mat.indices_sorted:
         return mat
-    # Parts that are alike for all of a batch dimension stay so where both are.
-    data, indices = _together(mat)
-    data, indices = _sorted_program(data, indices, mat.n_batch)
+    # Coordinates that are alike for all of a batch dimension stay so.
+    data, _ = _together(mat)
+    data, indices = _sorted_program(data, mat.indices, mat.n_batch)
     return BCOO((data, indices), shape=mat.shape, indices_sorted=True, unique_indices=mat.unique_indices)
 
 
@@ -185,13 +193,13 @@ def _together(mat: BCOO) -> tuple[Any, Any]:
 
 @jit(static_argnums=2)
 def _sorted_program(data: Any, indices: Any, n_batch: int) -> Any:
-    def one(data: Any, indices: Any) -> Any:
-        order = _order(indices)
-        return data[order], indices[order]
+    order = over_batch(_order, n_batch)(indices)
+    indices = jnp.take_along_axis(indices, order[..., None], -2)
+    order = jnp.broadcast_to(order, data.shape[: n_batch + 1])
+    return jnp.take_along_axis(data, order.reshape(order.shape + (1,) * (data.ndim - order.ndim)), n_batch), indices
 
-    return over_batch(one, n_batch)(data, indices)
 
-
+@usual_promotion
 def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
     """The array with every coordinate once, in order, and elements of equal ones added.
 
@@ -239,6 +247,7 @@ def _merged(data: Any, indices: Any, sizes: tuple[int, ...], n_batch: int) -> An
     return over_batch(one, n_batch)(data, indices)
 
 
+@usual_promotion
 def bcoo_eliminate_zeros(mat: BCOO, nse: int | None = None) -> BCOO:
     """`bcoo_sum_duplicates` without elements that are 0."""
     data, indices = _together(mat)
@@ -247,6 +256,7 @@ def bcoo_eliminate_zeros(mat: BCOO, nse: int | None = None) -> BCOO:
     return bcoo_sum_duplicates(BCOO((data, indices), shape=mat.shape), nse)
 
 
+@usual_promotion
 def bcoo_update_layout(
     mat: BCOO, *, n_batch: int | None = None, n_dense: int | None = None, on_inefficient: str | None = "error"
 ) -> BCOO:
@@ -268,11 +278,16 @@ def bcoo_update_layout(
         )
     if (batch, dense) == (mat.n_batch, mat.n_dense):
         return mat
-    if on_inefficient == "error" and (batch > mat.n_batch or dense > mat.n_dense):
-        raise SparseEfficiencyError(
+    if on_inefficient not in ("error", "warn", None):
+        raise errors.ArgumentValueError(f"on_inefficent={on_inefficient!r}; expected one of ['error', 'warn', None].")
+    if on_inefficient is not None and (batch > mat.n_batch or dense > mat.n_dense):
+        what = (
             f"for shape {mat.shape}, update to n_batch={batch}, n_dense={dense} from n_batch={mat.n_batch}, "
-            f"n_dense={mat.n_dense} leads to inefficient storage; pass on_inefficient='warn' or None"
+            f"n_dense={mat.n_dense} leads to inefficient storage; pass on_inefficient=None if that is wanted"
         )
+        if on_inefficient == "error":
+            raise SparseEfficiencyError(what)
+        warnings.warn(what, SparseEfficiencyWarning, stacklevel=3)
     for_batch = batch if batch <= mat.n_batch else mat.n_batch
     out = _fewer_whole(mat, mat.n_batch - for_batch, max(0, mat.n_dense - dense))
     if (batch, dense) == (out.n_batch, out.n_dense):

@@ -11,12 +11,13 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, random
+from meshrt.contexts import usual_promotion
 from meshrt.experimental.sparse.arrays import BCOO, JAXSparse
 from meshrt.experimental.sparse.compressed import BCSR, COO, CSC, CSR
 from meshrt.experimental.sparse.coordinates import bcoo_sort_indices
 from meshrt.transforms.vmap import vmap
 
-__all__ = ["empty", "eye", "random_bcoo", "todense"]
+__all__ = ["empty", "eye", "random_bcoo"]
 
 _FORMATS: dict[str, Any] = {"bcoo": BCOO, "bcsr": BCSR, "coo": COO, "csc": CSC, "csr": CSR}
 
@@ -27,11 +28,7 @@ def _format(name: str) -> Any:
     return _FORMATS[name]
 
 
-def todense(arr: Any) -> Any:
-    """The array with all its elements; a dense one as it is."""
-    return arr.todense() if isinstance(arr, JAXSparse) else jnp.asarray(arr)
-
-
+@usual_promotion
 def empty(
     shape: Sequence[int], dtype: Any = None, index_dtype: Any = "int32", sparse_format: str = "bcoo", **kwds: Any
 ) -> JAXSparse:
@@ -48,6 +45,7 @@ def empty(
     return made
 
 
+@usual_promotion
 def eye(
     N: int, M: int | None = None, k: int = 0, dtype: Any = None, index_dtype: Any = "int32",
     sparse_format: str = "bcoo", n_batch: int = 0, n_dense: int = 0,
@@ -65,6 +63,7 @@ def eye(
     return mat if kind is BCOO else kind.from_bcoo(mat)
 
 
+@usual_promotion
 def random_bcoo(
     key: Any,
     shape: Sequence[int],

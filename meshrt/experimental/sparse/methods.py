@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.experimental.sparse import coordinates, products, shapes
 from meshrt.experimental.sparse.arrays import BCOO, JAXSparse
+from meshrt.experimental.sparse.transform import sparsify
 
 __all__: list[str] = []
 
@@ -23,9 +25,10 @@ def _transpose(self: BCOO, axes: Sequence[int] | None = None) -> BCOO:
 
 
 def _sum(self: BCOO, axis: Any = None) -> Any:
-    """The sum over some dimensions, sparse; by default over all."""
+    """The sum over some dimensions, sparse; over all, which is the default, a dense scalar."""
     axes = range(self.ndim) if axis is None else (axis,) if np.ndim(axis) == 0 else axis
-    return shapes.bcoo_reduce_sum(self, axes=tuple(a % self.ndim for a in axes))
+    total = shapes.bcoo_reduce_sum(self, axes=tuple(a % self.ndim for a in axes))
+    return total if total.shape else total.todense()
 
 
 def _reshape(self: BCOO, *args: Any) -> BCOO:
@@ -103,19 +106,31 @@ def _same_shape(f: Callable[..., BCOO], x: BCOO, y: BCOO) -> BCOO:
 def _total(self: BCOO, other: Any) -> Any:
     if isinstance(other, BCOO):
         return _same_shape(products.bcoo_add, self, other)
-    raise errors.UnsupportedError(
-        "addition between sparse and dense arrays is not implemented; the result would be dense: use todense()"
-    )
+    return NotImplemented if isinstance(other, JAXSparse) else products.add_dense(self, other)
 
 
 def _less(self: BCOO, other: Any) -> Any:
+    if not isinstance(other, BCOO):
+        raise errors.UnsupportedError("Subtraction between sparse and dense array: use todense() before.")
     return _total(self, -other)
+
+
+def _refused(operation: str) -> Callable[[BCOO, Any], Any]:
+    """Of an operator whose results would be dense."""
+
+    def refuse(self: BCOO, other: Any) -> Any:
+        raise errors.UnsupportedError(
+            f"sparse rule for {operation} is not implemented because it would result in dense output. If this is your "
+            "intent, use todense() to convert your arguments to dense matrices."
+        )
+
+    return refuse
 
 
 def _quotient(self: BCOO, other: Any) -> Any:
     if isinstance(other, JAXSparse):
         raise errors.UnsupportedError("division by a sparse array is not implemented; most quotients are infinite")
-    return products.bcoo_multiply_dense(self, 1 / jnp.asarray(other))
+    return products.divide_dense(self, other)
 
 
 def _power(self: BCOO, exponent: Any) -> BCOO:
@@ -132,24 +147,37 @@ def _rmatmul(self: BCOO, other: Any) -> Any:
     return products.matmul(jnp.asarray(other), self)
 
 
+_BASIC = (int, slice, np.integer, type(None), type(...))
+
+
+@usual_promotion
 def _getitem(self: BCOO, index: Any) -> BCOO:
-    """Part of the array: ints, slices, None and Ellipsis.
+    """Part of the array, as of NumPy's: ints, slices, None, Ellipsis, and arrays of ints or bools.
 
     Raises:
-      UnsupportedError: an index is an array.
+      UnsupportedError: an index is a sparse array.
       ArgumentValueError: more indices than dimensions.
     """
     entries = list(index) if isinstance(index, tuple) else [index]
-    if any(not isinstance(e, int | slice | np.integer | type(None) | type(...)) for e in entries):
-        raise errors.UnsupportedError("sparse arrays are indexed with ints, slices, None and Ellipsis only")
+    if any(isinstance(e, JAXSparse) for e in entries):
+        raise errors.UnsupportedError("sparse arrays are no indices; use todense()")
+    if any(
+        not isinstance(e, int | slice | np.integer | type(None) | type(...)) or isinstance(e, bool) for e in entries
+    ):
+        taken = sparsify(lambda x: x[index])(self)
+        return taken if isinstance(taken, BCOO) else coordinates.bcoo_fromdense(taken)
     used = sum(e is not None and e is not ... for e in entries)
     if used > self.ndim:
-        raise errors.ArgumentValueError(f"{used} indices for {self.ndim} dimensions")
+        raise errors.JAXIndexError(f"Too many indices for array: {used} indices for {self.ndim} dimensions")
     if ... not in entries:
         entries.append(...)
     at = entries.index(...)
     entries[at : at + 1] = [slice(None)] * (self.ndim - used)
     return _sliced(self, entries)
+
+
+def _iterated(self: BCOO) -> Iterator[BCOO]:
+    return iter([self[i] for i in range(self.shape[0])])
 
 
 def _sliced(mat: BCOO, entries: list[Any]) -> BCOO:
@@ -197,6 +225,8 @@ _METHODS: dict[str, Any] = {
     "__rmul__": _product, "__add__": _total, "__radd__": _total, "__sub__": _less, "__truediv__": _quotient,
     "__pow__": _power, "__matmul__": _matmul, "__rmatmul__": _rmatmul, "__getitem__": _getitem,
     "__neg__": lambda self: _mapped(self, operator.neg), "__pos__": lambda self: self,
+    "__iter__": _iterated, "__rsub__": _less, "__rtruediv__": _refused("div"), "__rpow__": _refused("pow"),
+    **{f"__{name}__": _refused(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "__abs__": lambda self: _mapped(coordinates.bcoo_sum_duplicates(self), lax.abs),
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.experimental.sparse.arrays import BCOO
 from meshrt.experimental.sparse.coordinates import (
     bcoo_extract,
@@ -28,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@usual_promotion
 def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:
     """The product with a dense array that broadcasts to the sparse one's shape, element by element.
 
@@ -60,6 +62,7 @@ def _like_layouts(lhs: BCOO, rhs: BCOO) -> tuple[BCOO, BCOO]:
     return one, two
 
 
+@usual_promotion
 def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
     """The product of two sparse arrays of one shape, element by element: at the coordinates of the first.
 
@@ -84,6 +87,7 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
     )  # fmt: skip
 
 
+@usual_promotion
 def bcoo_add(lhs: BCOO, rhs: BCOO) -> BCOO:
     """The sum of two sparse arrays of one shape.
 
@@ -104,9 +108,31 @@ def bcoo_add(lhs: BCOO, rhs: BCOO) -> BCOO:
     return joined
 
 
+def add_dense(mat: BCOO, other: Any) -> Any:
+    """The sum of a sparse and a dense array, which is dense.
+
+    Raises:
+      UnsupportedError: the dense array would have to grow to the sparse one's shape.
+    """
+    other = jnp.asarray(other)
+    if jnp.broadcast_shapes(mat.shape, other.shape) != other.shape:
+        raise errors.UnsupportedError(
+            f"Addition between a sparse array of shape {mat.shape} and a dense one of shape {other.shape} is not "
+            "implemented when the output shape is larger than that of the dense array: the result would be dense. Use "
+            "todense() if that is your intent"
+        )
+    return bcoo_todense(mat) + other
+
+
+def divide_dense(mat: BCOO, other: Any) -> BCOO:
+    """The quotient of a sparse array and a dense one that broadcasts to its shape."""
+    return bcoo_multiply_dense(mat, 1.0 / jnp.asarray(other))
+
+
 Numbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
 
+@usual_promotion
 def bcoo_dot_general(
     lhs: Any,
     rhs: Any,
@@ -152,6 +178,11 @@ def bcoo_dot_general(
                     f"bcoo_dot_general: batch dimensions {batch} of {mat} must be stored as batch dimensions"
                 )
     if isinstance(lhs, BCOO) and isinstance(rhs, BCOO):
+        if rhs.n_batch > len(rb) and lhs.n_sparse > len(lc):
+            raise errors.ArgumentValueError(
+                "bcoo_spdot_general: cannot have unused batch dims on rhs with unused sparse dims on lhs. Use "
+                f"update_layout(n_batch={len(rb)}) on rhs, {rhs}, before"
+            )
         out = _sparse_times_sparse(lhs, rhs, lc, rc, lb, rb)
         return out if preferred_element_type is None else _with_data(out, out.data.astype(preferred_element_type))
     if isinstance(lhs, BCOO):
@@ -227,7 +258,8 @@ def _sparse_times_sparse(lhs: BCOO, rhs: BCOO, lc: Any, rc: Any, lb: Any, rb: An
         columns += [jnp.broadcast_to(j[None, :, k], pairs) for k in right]
         places = jnp.stack(columns, -1) if columns else jnp.zeros((*pairs, 0), i.dtype)
         places = jnp.where(same[..., None], places, np.array(sizes, i.dtype))
-        return data.reshape(-1), places.reshape(-1, len(sizes))
+        count = math.prod(pairs)
+        return data.reshape(count), places.reshape(count, len(sizes))
 
     data, indices = over_batch(product, n)(*whole_batch(one), *whole_batch(two))
     out = BCOO((data, indices), shape=one.shape[:n] + sizes)
@@ -249,6 +281,7 @@ def _batch_first(mat: BCOO, batch: Sequence[int]) -> BCOO:
     return BCOO((data.transpose(*order, *range(n, data.ndim)), indices.transpose(*order, n, n + 1)), shape=shape)
 
 
+@usual_promotion
 def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers: Numbers) -> Any:
     """The elements at `indices` [*batch, nse, n_sparse] of a contraction of dense arrays.
 
@@ -264,6 +297,7 @@ def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers:
     return over_batch(one, n)(whole, indices)
 
 
+@usual_promotion
 def matmul(lhs: Any, rhs: Any) -> Any:
     """`lhs @ rhs` as of NumPy, where at least one is sparse.
 

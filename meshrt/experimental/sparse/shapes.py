@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.experimental.sparse.arrays import BCOO
-from meshrt.experimental.sparse.coordinates import sparse_shape, whole_batch
+from meshrt.experimental.sparse.coordinates import bcoo_sum_duplicates, sparse_shape, whole_batch
 from meshrt.numpy.operands import canonical_axes, canonical_axis
 
 __all__ = [
@@ -25,6 +27,7 @@ def _groups(mat: BCOO) -> tuple[int, int]:
     return mat.n_batch, mat.n_batch + mat.n_sparse
 
 
+@usual_promotion
 def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
     """The array with its dimensions permuted, each within its group.
 
@@ -64,6 +67,7 @@ def _masked(data: Any, mask: Any) -> Any:
     return jnp.where(mask.reshape(mask.shape + (1,) * (data.ndim - mask.ndim)), data, jnp.zeros((), data.dtype))
 
 
+@usual_promotion
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
     """The sum over some dimensions, sparse too."""
     axes = canonical_axes(tuple(axes), mat.ndim, "bcoo_reduce_sum")
@@ -80,18 +84,20 @@ def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
     # Elements of batches that are added stand behind one another.
     kept = [a for a in range(start) if a not in batch]
     rest = [mat.shape[a] for a in kept]
-    data = data.transpose(*kept, *batch, *range(start, data.ndim)).reshape(*rest, -1, *data.shape[start + 1 :])
+    count = mat.nse * math.prod(mat.shape[a] for a in batch)
+    data = data.transpose(*kept, *batch, *range(start, data.ndim)).reshape(*rest, count, *data.shape[start + 1 :])
     indices = indices.transpose(*kept, *batch, start, start + 1).reshape(*rest, data.shape[len(rest)], len(columns))
     shape = tuple(n for i, n in enumerate(mat.shape) if i not in axes)
     return BCOO((data, indices), shape=shape)
 
 
+@usual_promotion
 def bcoo_reshape(mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None) -> BCOO:
     """The array in another shape, in which each group of dimensions has as many elements as before.
 
     Raises:
-      ArgumentValueError: a shape of another number of elements.
-      UnsupportedError: groups do not stay apart; `dimensions` reorders.
+      ArgumentValueError: a shape of another number of elements, or one in which groups do not stay apart.
+      UnsupportedError: batch dimensions along which a part is the same.
     """
     sizes = tuple(operator.index(n) for n in new_sizes)
     if np.prod(mat.shape) != np.prod(sizes):
@@ -100,14 +106,16 @@ def bcoo_reshape(mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[in
         mat = bcoo_transpose(mat, permutation=dimensions)
     start, stop = _groups(mat)
     old_batch, old_sparse, old_dense = mat.shape[:start], mat.shape[start:stop], mat.shape[stop:]
-    products = np.cumprod([1, *sizes], dtype=np.int64).tolist()
-    try:
-        first = products.index(int(np.prod(old_batch)))
-        last = first + products[first:].index(int(np.prod(old_batch) * np.prod(old_sparse)))
-    except ValueError:
-        raise errors.UnsupportedError(
-            f"reshape: {mat} to {sizes} mixes batch, sparse and dense dimensions; use update_layout before"
-        ) from None
+    if mat.indices.shape[:start] != old_batch or mat.data.shape[:start] != old_batch:
+        raise errors.UnsupportedError("reshape of arrays with broadcasted batch dimensions.")
+    first = _boundary(sizes, old_batch, 0)
+    last = None if first is None else _boundary(sizes, old_sparse, first)
+    if first is None or last is None:
+        kinds = ("batch and sparse", "n_batch") if first is None else ("sparse and dense", "n_dense")
+        raise errors.ArgumentValueError(
+            f"bcoo_reshape: new shape cannot mix {kinds[0]} dimensions; got shape={mat.shape} new_shape={sizes} with "
+            f"{kinds[1]}={getattr(mat, kinds[1])}; use update_layout before"
+        )
     if not old_dense:
         last = len(sizes)
     data, indices = whole_batch(mat)
@@ -125,16 +133,24 @@ def bcoo_reshape(mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[in
     return BCOO((data, new), shape=sizes, indices_sorted=mat.indices_sorted, unique_indices=mat.unique_indices)
 
 
+def _boundary(sizes: tuple[int, ...], group: tuple[int, ...], start: int) -> int | None:
+    """Where a group of dimensions ends among new ones that it begins at `start`; None if it does so nowhere."""
+    wanted = math.prod(group)
+    return next((i for i in range(start, len(sizes) + 1) if math.prod(sizes[start:i]) == wanted), None)
+
+
 def _broadcast_inside(mat: BCOO, indices: Any) -> Any:
     return (indices < np.array(sparse_shape(mat), indices.dtype)).all(-1)
 
 
+@usual_promotion
 def bcoo_broadcast_in_dim(
     mat: BCOO, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any = None
 ) -> BCOO:
     """The array with its dimensions at given places of a larger shape; those of size 1 may grow.
 
-    New dimensions before the first sparse one are batch dimensions, behind the last one dense, the others sparse.
+    New dimensions before the first sparse one are batch dimensions, from the first dense one on dense, the others
+    sparse.
 
     Raises:
       ArgumentValueError: sizes that do not fit.
@@ -146,10 +162,8 @@ def bcoo_broadcast_in_dim(
     if len(places) != mat.ndim or any(n not in (1, sizes[p]) for n, p in zip(mat.shape, places)):
         raise errors.ArgumentValueError(f"bcoo_broadcast_in_dim: {mat.shape} does not go to {places} of {sizes}")
     start, stop = _groups(mat)
-    n_batch = places[start] if mat.n_sparse else (places[start - 1] + 1 if start else 0)
-    n_batch = min([n_batch, *places[start:]]) if places[start:] else n_batch
-    n_dense = len(sizes) - (max(places[:stop], default=-1) + 1) if mat.n_dense == 0 else len(sizes) - places[stop]
-    n_dense = n_dense if mat.n_dense else 0
+    n_batch = min(places[start:], default=len(sizes))
+    n_dense = len(sizes) - min(places[stop:]) if mat.n_dense else 0
     n_sparse = len(sizes) - n_batch - n_dense
     data, indices = mat.data, mat.indices
     batch_places = places[:start]
@@ -185,6 +199,7 @@ def bcoo_broadcast_in_dim(
     return BCOO((spread(data), new), shape=sizes, unique_indices=mat.unique_indices)
 
 
+@usual_promotion
 def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
     """Sparse arrays behind one another along a dimension.
 
@@ -230,6 +245,7 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
     return BCOO((data, indices), shape=sizes)
 
 
+@usual_promotion
 def bcoo_slice(
     mat: BCOO, *, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> BCOO:
@@ -266,16 +282,10 @@ def bcoo_slice(
 def _no_more_than_whole(mat: BCOO) -> BCOO:
     """With at most as many elements as there are coordinates."""
     most = int(np.prod(sparse_shape(mat)))
-    if mat.nse <= most or not mat.unique_indices:
-        return mat
-    from_all, indices = whole_batch(mat)
-    inside = _broadcast_inside(mat, indices)
-    order = jnp.argsort(~inside, axis=-1, stable=True)[..., :most]
-    indices = jnp.take_along_axis(indices, order[..., None], -2)
-    data = jnp.take_along_axis(from_all, order.reshape(order.shape + (1,) * mat.n_dense), mat.n_batch)
-    return BCOO((data, indices), shape=mat.shape, indices_sorted=mat.indices_sorted, unique_indices=True)
+    return mat if mat.nse <= most else bcoo_sum_duplicates(mat, nse=most)
 
 
+@usual_promotion
 def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Sequence[int]) -> BCOO:
     """A part of the array at places that may be traced, as of `lax.dynamic_slice`."""
     sizes = tuple(map(operator.index, slice_sizes))
@@ -296,6 +306,7 @@ def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Seq
     return _no_more_than_whole(BCOO((_masked(data, kept), indices), shape=sizes, unique_indices=mat.unique_indices))
 
 
+@usual_promotion
 def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
     """The array without some dimensions of size 1. ArgumentValueError if one is larger."""
     axes = canonical_axes(tuple(dimensions), arr.ndim, "bcoo_squeeze")
@@ -318,6 +329,7 @@ def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
     return BCOO((data, indices), shape=shape, indices_sorted=arr.indices_sorted, unique_indices=arr.unique_indices)
 
 
+@usual_promotion
 def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
     """The array with some dimensions reversed."""
     axes = canonical_axes(tuple(dimensions), operand.ndim, "bcoo_rev")

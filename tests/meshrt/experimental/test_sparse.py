@@ -149,11 +149,11 @@ def test_systems_of_sparse_matrices():
     [
         (lambda: sparse.BCOO((jnp.ones(3), jnp.zeros((2, 1), int)), shape=(4,)), ValueError),
         (lambda: meshrt.jit(sparse.bcoo_fromdense)(A), errors.ConcretizationError),
-        (lambda: made(A, 0, 0) + A, NotImplementedError),
+        (lambda: made(A, 0, 0) + A[0], NotImplementedError),
         (lambda: made(X, 1, 0).T, NotImplementedError),
         (lambda: made(A, 0, 0) @ A, TypeError),
         (lambda: made(A, 0, 0).update_layout(n_batch=1), sparse.SparseEfficiencyError),
-        (lambda: made(A, 0, 0)[jnp.arange(2)], NotImplementedError),
+        (lambda: made(A, 0, 0)[made(A, 0, 0)], NotImplementedError),
         (lambda: made(A, 0, 0)[9], IndexError),
     ],
 )
