@@ -166,9 +166,8 @@ def _promote_dtypes(name: str, args: Sequence[Any], adjust: Any) -> list[Any]:
             why = (
                 "float0s do not support any operations by design" if a.dtype == dtypes.float0 else "they are no numbers"
             )
-            raise errors.ArgumentTypeError(
-                f"{name} does not work on elements of dtype {dtypes.short_dtype_name(a.dtype)}: {why}"
-            )
+            given = ", ".join(str(x.dtype) for x in avals)
+            raise errors.ArgumentTypeError(f"{name} does not accept dtypes {given}: {why}")
     dtype, weak = dtypes.promote_dtypes(*[(a.dtype, a.weak_type) for a in avals])
     if adjust is not None:
         dtype = adjust(dtype)

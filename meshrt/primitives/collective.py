@@ -25,7 +25,7 @@ from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import Tracer
-from meshrt.core.types import ShapedArray, aval_of, short_dtype
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.groups import IndexGroups, stride_of
 from meshrt.primitives import elementwise as ew
@@ -59,7 +59,7 @@ __all__ = ["axis_index", "axis_size", "pargmax", "pargmin", "pcast", "pmax", "pm
 def _infer(name: str, kinds: str) -> Callable[..., ShapedArray]:
     def infer(x: ShapedArray, *, axes: Names, axis_index_groups: IndexGroups | None) -> ShapedArray:
         if not has_kind(x.dtype, kinds):
-            raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
+            raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
         return x
 
     return infer
@@ -144,7 +144,7 @@ def psum_over(y: Any, operand: ShapedArray, axes: Names, groups: IndexGroups | N
 def _extremum(name: str, op: str, reduce: Primitive) -> Primitive:
     def infer(x: ShapedArray, *, axes: Names, axis_index_groups: IndexGroups | None) -> ShapedArray:
         if not has_kind(x.dtype, "biuf"):
-            raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
+            raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
         return x.update(vma=x.vma.difference(axes))
 
     primitive = Primitive(

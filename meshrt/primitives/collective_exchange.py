@@ -23,7 +23,7 @@ from meshrt.core.basic.shapes import linear_jvp, move_dim, reduce_sum_p, transpo
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.core.types import ShapedArray, aval_of, short_dtype
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.groups import IndexGroups
 from meshrt.primitives import elementwise as ew
@@ -194,7 +194,7 @@ def scatter_type(
 ) -> ShapedArray:  # fmt: skip
     d, shape = scatter_dimension, list(x.shape)
     if not has_kind(x.dtype, "biufc"):
-        raise errors.ArgumentTypeError(f"psum_scatter does not accept operands of dtype {short_dtype(x.dtype)}")
+        raise errors.ArgumentTypeError(f"psum_scatter does not accept dtype {x.dtype}; convert with astype")
     if tiled:
         shape[d] //= axis_size
     else:

@@ -27,7 +27,9 @@ from propagation.quoting import quote
 
 __all__ = ["composite"]
 
-_ADVICE = "define derivatives with custom_jvp or custom_vjp around it"
+_ADVICE = (
+    "You can use `jax.custom_jvp` to add support. See https://docs.jax.dev/en/latest/_autosummary/jax.custom_jvp.html"
+)
 
 
 class Attributes:
@@ -103,7 +105,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
 
 def _no_derivative(what: str) -> Callable[..., Any]:
     def rule(*args: Any, **params: Any) -> Any:
-        raise errors.ArgumentValueError(f"{what} for composite not implemented. {_ADVICE}, such as `jax.custom_jvp`")
+        raise errors.ArgumentValueError(f"{what} for composite not implemented. {_ADVICE}")
 
     return rule
 
@@ -138,8 +140,8 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
         if any(isinstance(v, Tracer) for v in tree_util.tree_leaves(attributes)):
             raise errors.LeakedTracerError(
                 f"Found a JAX Tracer as an attribute in the decomposition for the composite op '{name}': attributes "
-                "are known when a program is compiled. Pass traced values as positional arguments, and constants as "
-                "NumPy arrays"
+                "are known when a program is compiled. Pass traced values as positional arguments. Note: If you are "
+                "passing jax arrays as attributes, use numpy arrays instead."
             )
         leaves, in_tree = tree_util.tree_flatten(args)
         out_tree: Any = None

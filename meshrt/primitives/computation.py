@@ -32,8 +32,9 @@ def scalar_jaxpr(name: str, computation: Callable[..., Any], avals: Sequence[Sha
     def flat(*xs: Any) -> list[Any]:
         outs, found = tree_util.tree_flatten(computation(tree.unflatten(xs[:n]), tree.unflatten(xs[n:])))
         if found != tree:
-            raise errors.ArgumentTypeError(
-                f"the computation of {name} must return a pytree like its operands, {tree}, but returned {found}"
+            raise errors.ArgumentShapeError(
+                f"{name} output must have the same tree structure as the operands: its computation got {tree} and "
+                f"returned {found}"
             )
         return outs
 

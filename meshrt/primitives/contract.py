@@ -341,10 +341,10 @@ def dot_general(
 def dot(
     lhs: Any,
     rhs: Any,
+    *,
     dimension_numbers: DotDimensionNumbers | None = None,
     precision: Any = None,
     preferred_element_type: Any = None,
-    *,
     out_sharding: Any = None,
 ) -> Any:
     """Vector or matrix product (lax.dot); with `dimension_numbers`, dot_general."""

@@ -67,8 +67,13 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
     whole = list(range(lhs.ndim))
     problems = [
         (
-            lhs.ndim == rhs.ndim >= 2,
-            "operand and kernel must have the same number (at least 2) of dimensions",
+            lhs.ndim == rhs.ndim,
+            "conv_general_dilated lhs and rhs must have the same number of dimensions, but have "
+            f"{lhs.ndim} and {rhs.ndim}",
+        ),
+        (
+            lhs.ndim >= 2,
+            "lhs and rhs need at least 2 dimensions, of the batch and of features",
         ),
         (all(sorted(s) == whole for s in n), f"dimension_numbers {tuple(n)} must permute the dimensions"),
         (
@@ -88,7 +93,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
             "operand and kernel differ in dtype",
         ),
     ]
-    if all(ok for ok, _ in problems[:2]):
+    if all(ok for ok, _ in problems[:3]):
         channels, kernel_in = lhs.shape[n.lhs_spec[1]], rhs.shape[n.rhs_spec[1]]
         out_channels, batch = rhs.shape[n.rhs_spec[0]], lhs.shape[n.lhs_spec[0]]
         problems += [
@@ -389,6 +394,11 @@ def conv_general_dilated(
     strides = tuple(map(int, window_strides))
     lhs_dilation = ones if lhs_dilation is None else tuple(map(int, lhs_dilation))
     rhs_dilation = ones if rhs_dilation is None else tuple(map(int, rhs_dilation))
+    if len(strides) != a.ndim - 2 and a.ndim == b.ndim:
+        raise errors.ArgumentShapeError(
+            "conv_general_dilated window and window_strides must have the same number of dimensions, but window has "
+            f"{a.ndim - 2} and window_strides {len(strides)}: {tuple(strides)}"
+        )
     if isinstance(padding, str):
         window = [dilated(n, d) for n, d in zip(_take(b.shape, numbers.rhs_spec[2:]), rhs_dilation)]
         base = [dilated(n, d) for n, d in zip(_take(a.shape, numbers.lhs_spec[2:]), lhs_dilation)]

@@ -18,7 +18,7 @@ from meshrt.core.explicit import whole
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import trace_to_jaxpr
-from meshrt.core.types import ShapedArray, aval_of, short_dtype
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.concatenate import concatenate, rev
@@ -109,7 +109,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 def _infer(name: str, kinds: str) -> Callable[..., ShapedArray]:
     def infer(x: ShapedArray, *, axis: int, reverse: bool) -> Any:
         if not has_kind(x.dtype, kinds):
-            raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
+            raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
         if not 0 <= axis < x.ndim:
             raise errors.ArgumentTypeError(f"{name} of {x.str_short()} got axis {axis}")
         return x

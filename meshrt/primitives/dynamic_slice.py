@@ -207,7 +207,9 @@ dynamic_update_slice_p = Primitive(
 )
 
 
-def _normalized_starts(operand: ShapedArray, start_indices: Any, allow_negative: bool | Sequence[bool]) -> list[Any]:
+def _normalized_starts(
+    name: str, operand: ShapedArray, start_indices: Any, allow_negative: bool | Sequence[bool]
+) -> list[Any]:
     """Scalars of one integer dtype, with negative ones counted from the end where that is allowed."""
     if not isinstance(start_indices, list | tuple):
         vector = aval_of(start_indices)
@@ -221,8 +223,8 @@ def _normalized_starts(operand: ShapedArray, start_indices: Any, allow_negative:
     kinds = [aval_of(i).dtype for i in start_indices]
     if any(k != kinds[0] for k in kinds) or not all(dtypes.issubdtype(k, np.integer) for k in kinds):
         raise errors.ArgumentTypeError(
-            f"index arguments to dynamic_slice must be integers of the same type, got: {', '.join(map(str, kinds))}; "
-            "convert them with astype"
+            f"index arguments to {name} must be integers of the same type, got: {', '.join(map(str, kinds))}; convert "
+            "them with astype"
         )
     allow = [allow_negative] * operand.ndim if isinstance(allow_negative, bool) else list(allow_negative)
     result = []
@@ -258,7 +260,7 @@ def dynamic_slice(
     A block that would reach over the end is moved back inside. Negative indices count from the end where
     `allow_negative_indices`.
     """
-    starts = _normalized_starts(aval_of(operand), start_indices, allow_negative_indices)
+    starts = _normalized_starts("dynamic_slice", aval_of(operand), start_indices, allow_negative_indices)
     return dynamic_slice_p.bind(operand, *starts, slice_sizes=canonical_shape(slice_sizes, "slice size"))
 
 
@@ -266,7 +268,7 @@ def dynamic_update_slice(
     operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
 ) -> Any:
     """`operand` with the block at `start_indices` replaced by `update`; positions as in `dynamic_slice`."""
-    starts = _normalized_starts(aval_of(operand), start_indices, allow_negative_indices)
+    starts = _normalized_starts("dynamic_update_slice", aval_of(operand), start_indices, allow_negative_indices)
     return dynamic_update_slice_p.bind(operand, update, *starts)
 
 

@@ -26,12 +26,12 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.dimension_numbers import check_gather
 from meshrt.primitives.elementwise import neg_p
 from meshrt.primitives.gather_scatter import (
     GatherDimensionNumbers,
     GatherScatterMode,
     ScatterDimensionNumbers,
-    check_dimension_numbers,
     index_bounds,
     scatter_primitive,
     shifted,
@@ -54,18 +54,11 @@ def _infer(
 ) -> ShapedArray:
     d = dimension_numbers
     rank = len(d.offset_dims) + indices.ndim - 1
-    check_dimension_numbers(
-        "gather", operand, indices, d.offset_dims, rank, d.collapsed_slice_dims, d.start_index_map,
-        d.operand_batching_dims, d.start_indices_batching_dims,
+    check_gather(
+        operand, indices, d.offset_dims, d.collapsed_slice_dims, d.start_index_map, d.operand_batching_dims,
+        d.start_indices_batching_dims, slice_sizes,
     )  # fmt: skip
     hidden = {*d.collapsed_slice_dims, *d.operand_batching_dims}
-    if len(slice_sizes) != operand.ndim or any(
-        not 0 <= s <= n or (i in hidden and s > 1) for i, (s, n) in enumerate(zip(slice_sizes, operand.shape))
-    ):
-        raise errors.ArgumentTypeError(
-            f"gather of {operand.str_short()} needs a slice size for each dimension, at most the dimension's (and 1 "
-            f"for collapsed and batching dimensions {sorted(hidden)}), but got {slice_sizes}"
-        )
     window = iter([s for i, s in enumerate(slice_sizes) if i not in hidden])
     batch = iter(indices.shape[:-1])
     shape = tuple([next(window) if i in d.offset_dims else next(batch) for i in range(rank)])
@@ -78,6 +71,8 @@ def _infer(
 
 def _lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any) -> Any:
     p, out = eqn.params, eqn.outvars[0].aval
+    if any(s > n for s, n in zip(p["slice_sizes"], eqn.invars[0].aval.shape)):
+        return ctx.full(0, out.physical())  # there are no indices, so nothing is read; the compiler would object
     gathered = _lower_gather(ctx, p, operand, indices, eqn.invars[1].aval, out)
     if p["mode"] is not GatherScatterMode.FILL_OR_DROP:
         return gathered

@@ -22,6 +22,7 @@ from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
+from meshrt.primitives.dimension_numbers import check_scatter
 
 __all__ = ["GatherDimensionNumbers", "GatherScatterMode", "ScatterDimensionNumbers"]
 
@@ -96,78 +97,6 @@ _MODES = {
 }
 
 
-def check_indices(name: str, indices: ShapedArray, count: int) -> None:
-    """Raises unless `indices` are integers whose last dimension has `count` entries."""
-    if indices.is_key or not dtypes.issubdtype(indices.dtype, np.integer):
-        raise errors.ArgumentTypeError(f"{name} needs integer indices but got {indices.str_short()}")
-    if indices.ndim < 1 or indices.shape[-1] != count:
-        raise errors.ArgumentTypeError(
-            f"{name} needs index vectors of {count} entries (one per mapped dimension) in the last dimension of the "
-            f"indices but got {indices.str_short()}"
-        )
-
-
-def _distinct(dims: Sequence[int], ndim: int) -> bool:
-    return len(set(dims)) == len(dims) and all(0 <= d < ndim for d in dims)
-
-
-def _increasing(dims: Sequence[int], ndim: int) -> bool:
-    return _distinct(dims, ndim) and list(dims) == sorted(dims)
-
-
-def check_dimension_numbers(
-    name: str,
-    operand: ShapedArray,
-    indices: ShapedArray,
-    window: Sequence[int],
-    window_rank: int,
-    dropped: Sequence[int],
-    index_map: Sequence[int],
-    operand_batching: Sequence[int],
-    indices_batching: Sequence[int],
-) -> None:
-    """The conditions that gather and scatter share; `window` lies in an array of rank `window_rank`."""
-    check_indices(name, indices, len(index_map))
-    problems = [
-        (
-            _increasing(window, window_rank),
-            f"window dimensions {window} must increase and lie below {window_rank}",
-        ),
-        (
-            _increasing(dropped, operand.ndim),
-            f"dropped dimensions {dropped} must increase and be the operand's",
-        ),
-        (
-            _distinct(index_map, operand.ndim),
-            f"indexed dimensions {index_map} must be distinct and the operand's",
-        ),
-        (
-            _increasing(operand_batching, operand.ndim),
-            f"batching dimensions {operand_batching} must increase",
-        ),
-        (
-            _distinct(indices_batching, indices.ndim - 1),
-            f"indices batching dimensions {indices_batching} must differ",
-        ),
-        (
-            not set(operand_batching) & {*dropped, *index_map},
-            f"batching dimensions {operand_batching} must be neither dropped nor indexed",
-        ),
-        (
-            len(window) + len(dropped) + len(operand_batching) == operand.ndim,
-            f"window {window}, dropped {dropped} and batching {operand_batching} dimensions must make up its rank",
-        ),
-        (
-            len(operand_batching) == len(indices_batching)
-            and all(operand.shape[a] == indices.shape[b] for a, b in zip(operand_batching, indices_batching)),
-            f"batching dimensions {operand_batching} of it and {indices_batching} of the indices must agree in size",
-        ),
-    ]
-    for holds, text in problems:
-        if not holds:
-            raise errors.ArgumentTypeError(f"{name} of {operand.str_short()} at indices {indices.str_short()}: {text}")
-
-
 def index_bounds(shape: Sequence[int], sizes: Sequence[int], index_map: Sequence[int], dtype: Any) -> np.ndarray:
     """The largest index in each indexed dimension for which a window lies inside, as `dtype`."""
     limit = int(dtypes.iinfo(dtype).max)
@@ -209,21 +138,10 @@ def _infer(name: str) -> Callable[..., ShapedArray]:
                 f"{name} needs updates of the operand's dtype but got operand {operand.str_short()} and updates "
                 f"{updates.str_short()}; convert one of them"
             )
-        check_dimension_numbers(
-            name, operand, indices, d.update_window_dims, updates.ndim, d.inserted_window_dims,
+        check_scatter(
+            name, operand, indices, updates, d.update_window_dims, d.inserted_window_dims,
             d.scatter_dims_to_operand_dims, d.operand_batching_dims, d.scatter_indices_batching_dims,
         )  # fmt: skip
-        batch = tuple([n for i, n in enumerate(updates.shape) if i not in d.update_window_dims])
-        if batch != indices.shape[:-1]:
-            raise errors.ArgumentTypeError(
-                f"{name}: updates {updates.str_short()} without their window dimensions {tuple(d.update_window_dims)} "
-                f"have shape {batch}, but the indices {indices.str_short()} want {indices.shape[:-1]}"
-            )
-        sizes = window_sizes(operand.shape, updates.shape, d)
-        if any(s > n for s, n in zip(sizes, operand.shape)):
-            raise errors.ArgumentTypeError(
-                f"{name}: the window {sizes} of updates {updates.str_short()} does not fit into {operand.str_short()}"
-            )
         return ShapedArray(operand.shape, operand.dtype, operand.weak_type)
 
     return infer

@@ -64,7 +64,7 @@ def _refuse(text: str) -> errors.ArgumentTypeError:
 def _mode(lhs: ShapedArray, numbers: RaggedDotDimensionNumbers) -> tuple[_Mode, int]:
     """(what happens to the ragged dimension, its number)."""
     if len(numbers.lhs_ragged_dimensions) != 1:
-        raise _refuse(f"needs exactly one ragged dimension of lhs, but got {numbers.lhs_ragged_dimensions}")
+        raise _refuse(f"expects exactly one lhs ragged dimension, got {numbers.lhs_ragged_dimensions}")
     (ragged,) = numbers.lhs_ragged_dimensions
     _check_range(ragged, lhs, "lhs ragged dimension")
     (contracting, _), (batch, _) = numbers.dot_dimension_numbers
@@ -73,7 +73,11 @@ def _mode(lhs: ShapedArray, numbers: RaggedDotDimensionNumbers) -> tuple[_Mode, 
 
 def _check_range(dim: int, aval: ShapedArray, what: str) -> None:
     if not 0 <= dim < aval.ndim:
-        raise _refuse(f"got the {what} {dim} for {aval.str_short()}; it must be from 0 to {aval.ndim - 1}")
+        side = what.split()[0]
+        raise _refuse(
+            f"requires {what} numbers to be nonnegative and less than the number of axes of the {side}, got {dim} for "
+            f"{aval.str_short()}"
+        )
 
 
 def _outer(mode: _Mode, ndim: int, ragged: int, contracting: Sequence[int], batch: Sequence[int]) -> tuple[int, ...]:
@@ -94,23 +98,30 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, numbers: Ragg
     wanted = tuple(lhs.shape[d] for d in _outer(mode, lhs.ndim, ragged, lhs_contracting, lhs_batch))
     if sizes.ndim == 0 or (sizes.ndim > 1 and sizes.shape[:-1] != wanted):
         raise _refuse(
-            f"needs group_sizes of shape (groups,) or {(*wanted, 'groups')}, one list per index of the dimensions "
-            f"outside the ragged one, but they are {sizes.str_short()}"
+            f"expected group_sizes to have shape {(*wanted, sizes.shape[-1] if sizes.ndim else 'groups')}, got "
+            f"{sizes.shape}: one list per index of the dimensions outside the ragged one, or one list for all"
         )
     groups = numbers.rhs_group_dimensions
-    if len(groups) != (mode is _Mode.FREE):
+    if mode is _Mode.FREE and len(groups) != 1:
         raise _refuse(
-            f"with a {mode.value} ragged dimension needs {int(mode is _Mode.FREE)} group dimensions of rhs, but got "
+            f"requires exactly one rhs group dimension when lhs ragged dimension is noncontracting, got {tuple(groups)}"
+        )
+    if mode is not _Mode.FREE and groups:
+        raise _refuse(
+            "requires zero group dimensions in the rhs when lhs ragged dimension is contracting or batch, got "
             f"{tuple(groups)}"
         )
     for group in groups:
         _check_range(group, rhs, "rhs group dimension")
         if group in (*rhs_batch, *rhs_contracting):
-            raise _refuse(f"needs a group dimension of rhs that is neither batched nor contracted, but got {group}")
+            raise _refuse(
+                f"requires rhs group dimension numbers to be distinct from contracting and batch dimensions, got "
+                f"{group}"
+            )
         if rhs.shape[group] != sizes.shape[-1]:
             raise _refuse(
-                f"has {sizes.shape[-1]} group sizes, but dimension {group} of rhs {rhs.str_short()} has "
-                f"{rhs.shape[group]} groups"
+                f"expected rhs group dimension size to be {sizes.shape[-1]}, got {rhs.shape[group]} in dimension "
+                f"{group} of {rhs.str_short()}"
             )
 
 

@@ -149,7 +149,8 @@ def _bits_infer(keys: ShapedArray, *, bit_width: Any, shape: Any) -> ShapedArray
 def _wrap_infer(data: ShapedArray, *, impl: Any) -> ShapedArray:
     if data.dtype != _U32 or data.shape[data.ndim - len(impl.key_shape) :] != impl.key_shape:
         raise errors.ArgumentTypeError(
-            f"key data of {impl.name} is uint32[..., {', '.join(map(str, impl.key_shape))}] but got {data.str_short()}"
+            f"invalid PRNG key data: that of {impl.name} is uint32[..., {', '.join(map(str, impl.key_shape))}], but "
+            f"got {data.str_short()}"
         )
     return ShapedArray(data.shape[: -len(impl.key_shape)], dtypes.KeyType(impl))
 

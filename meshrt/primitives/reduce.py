@@ -143,8 +143,8 @@ def _counted(name: str, axis: int, ndim: int) -> int:
     axis = operator.index(axis)
     if not 0 <= axis < ndim:
         raise errors.ArgumentValueError(
-            f"{name}: axis {axis} is out-of-bounds for {ndim} dimensions. Axes of lax are counted from 0; "
-            "meshrt.numpy counts negative ones from the end"
+            f"{name}: axis {axis} is out-of-bounds. Invalid axis {axis} for operand of {ndim} dimensions. Axes of lax "
+            "are counted from 0; meshrt.numpy counts negative ones from the end"
         )
     return axis
 
@@ -183,7 +183,7 @@ def _arg_infer(x: ShapedArray, *, axes: tuple[int], index_dtype: Any) -> ShapedA
         raise errors.ArgumentTypeError(f"index_dtype must be an integer type, but got {np.dtype(index_dtype)}")
     if not x.shape or x.shape[axis] == 0:
         raise errors.ArgumentValueError(
-            f"argmax and argmin need a dimension that is not empty, got {x.str_short()} along {axis}"
+            f"argmin and argmax require non-empty reduced dimension, got {x.str_short()} along {axis}"
         )
     return ShapedArray(reduced_shape(x.shape, (axis,)), index_dtype)
 

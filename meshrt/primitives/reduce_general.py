@@ -47,9 +47,13 @@ def _infer(*avals: ShapedArray, jaxpr: Jaxpr, dimensions: tuple[int, ...]) -> li
         raise errors.ArgumentTypeError(
             f"reduce needs operands of one shape, but got {', '.join(x.str_short() for x in operands)}"
         )
-    if any(i.shape for i in inits) or any(x.dtype != i.dtype for x, i in zip(operands, inits)):
+    if any(i.shape for i in inits):
+        raise errors.ArgumentShapeError(
+            f"reduce found non-scalar initial value: init_values are {', '.join(i.str_short() for i in inits)}"
+        )
+    if any(x.dtype != i.dtype for x, i in zip(operands, inits)):
         raise errors.ArgumentTypeError(
-            "reduce needs for each operand a scalar init_value of its dtype, but operands are "
+            "reduce needs for each operand an init_value of its dtype, but operands are "
             f"{', '.join(x.str_short() for x in operands)} and init_values {', '.join(i.str_short() for i in inits)}"
         )
     shape = reduced_shape(first.shape, dimensions)
@@ -164,7 +168,7 @@ def reduce(
     ndim = aval_of(xs[0]).ndim
     axes = tuple(canonical_axis(d, ndim) for d in dimensions)
     if len(set(axes)) < len(axes):
-        raise errors.ArgumentValueError(f"reduce got duplicate dimensions: {tuple(dimensions)}")
+        raise errors.ArgumentValueError(f"reduce: duplicate value in 'axes' of reduction: {tuple(dimensions)}")
     x_aval, i_aval = aval_of(xs[0]), aval_of(inits[0])
     jaxpr = scalar_jaxpr("reduce", computation, [aval_of(i) for i in inits], tree)
     primitive, identity = _KNOWN.get(only_operation(jaxpr), (None, None)) if len(xs) == 1 else (None, None)  # type: ignore[arg-type]

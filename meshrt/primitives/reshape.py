@@ -58,7 +58,8 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
     for d in drop:
         if aval.shape[d] != 1:
             raise errors.ArgumentValueError(
-                f"cannot squeeze dimension {d} of size {aval.shape[d]} of {aval.str_short()}"
+                "cannot select an axis to squeeze out which has size not equal to one: axis "
+                f"{d} of {aval.str_short()} has size {aval.shape[d]}"
             )
     return reshape(array, tuple(n for i, n in enumerate(aval.shape) if i not in drop))
 

@@ -148,19 +148,27 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 
 
 def _pad_infer(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> ShapedArray:
-    if value.ndim or value.dtype != x.dtype or x.is_key:
+    if value.ndim:
+        raise errors.ArgumentShapeError(f"pad: padding_value must be a scalar; got {value.str_short()}")
+    if value.dtype != x.dtype:
         raise errors.ArgumentTypeError(
-            f"pad needs a scalar of the operand's (numeric) dtype to pad with: operand {x.str_short()}, "
-            f"padding value {value.str_short()}"
+            f"pad needs a padding_value of the operand's dtype: operand {x.str_short()}, padding_value "
+            f"{value.str_short()}"
         )
-    if len(padding_config) != x.ndim or any(len(c) != 3 or c[2] < 0 for c in padding_config):
+    if len(padding_config) != x.ndim or any(len(c) != 3 for c in padding_config):
         raise errors.ArgumentShapeError(
-            f"pad of {x.str_short()} needs one (low, high, interior) per dimension, interior not negative, "
-            f"but got {padding_config}"
+            f"pad: padding_config must have one (low, high, interior) per dimension of {x.str_short()}; got "
+            f"{padding_config}"
+        )
+    if any(inner < 0 for _, _, inner in padding_config):
+        raise errors.ArgumentShapeError(
+            f"pad: interior padding in padding_config must be nonnegative; got {padding_config}"
         )
     shape = tuple([n + max(n - 1, 0) * inner + low + high for n, (low, high, inner) in zip(x.shape, padding_config)])
     if any(n < 0 for n in shape):
-        raise errors.ArgumentTypeError(f"pad of {x.str_short()} by {padding_config} would give the sizes {shape}")
+        raise errors.ArgumentShapeError(
+            f"pad of {x.str_short()} by {padding_config}: Dimension size after padding is not at least 0, got {shape}"
+        )
     return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
 
 

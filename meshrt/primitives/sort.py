@@ -167,10 +167,14 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
 
 def _top_k_infer(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
     if x.is_key or dtypes.issubdtype(x.dtype, np.complexfloating):
-        raise errors.ArgumentTypeError(f"top_k does not accept operands of type {x.str_short()}")
+        raise errors.ArgumentTypeError(f"top_k does not accept dtype {x.dtype}; convert with astype")
     if not 0 <= axis < x.ndim or not 0 <= k <= x.shape[axis]:
         raise errors.ArgumentShapeError(
             f"top_k of {x.str_short()} along axis {axis} cannot give {k} elements; k lies between 0 and the axis's size"
+        )
+    if x.shape[axis] > np.iinfo(np.int32).max:
+        raise errors.ArgumentValueError(
+            f"top_k returns int32 indices, which will overflow along axis {axis} of {x.str_short()}"
         )
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     return [ShapedArray(shape, x.dtype, x.weak_type), ShapedArray(shape, np.dtype(np.int32), x.weak_type)]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors
+from meshrt import dtypes
+from meshrt.core.basic.pointwise import joint_shape, same_dtype, spread
 from meshrt.core.basic.shapes import broadcast_in_dim
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p
@@ -27,12 +28,11 @@ def mulhi(x: Any, y: Any, /) -> Any:
     3
     """
     a, b = aval_of(x), aval_of(y)
-    if not dtypes.issubdtype(a.dtype, np.integer) or a.dtype != b.dtype or a.shape != b.shape:
-        raise errors.ArgumentTypeError(
-            f"mulhi needs two arrays of one integer dtype and shape, but got {a.str_short()} and {b.str_short()}"
-        )
+    same_dtype("mulhi", [a, b])
+    shape = joint_shape("mulhi", [a, b], "iu")
+    x, y = spread(x, shape), spread(y, shape)
+    weak, a = a.weak_type and b.weak_type, aval_of(x)
     high = _upper(x, y, a.dtype) if dtypes.issubdtype(a.dtype, np.unsignedinteger) else _signed(x, y, a)
-    weak = a.weak_type and b.weak_type
     return convert_element_type_p.bind(high, new_dtype=a.dtype, weak_type=True) if weak else high
 
 

@@ -64,9 +64,10 @@ def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
         raise errors.ArgumentTypeError(
             f"{name} of {x.str_short()} needs one entry per dimension in {', '.join(_KEYS)}, but got {tuple(w)}"
         )
-    positive = (*w.window_dimensions, *w.window_strides, *w.base_dilation, *w.window_dilation)
-    if any(n < 1 for n in positive):
-        raise errors.ArgumentTypeError(f"{name}: sizes, strides and dilations of windows must be positive: {tuple(w)}")
+    for key in ("window_dimensions", "window_strides", "base_dilation", "window_dilation"):
+        values = getattr(w, key)
+        if any(n < 1 for n in values):
+            raise errors.ArgumentTypeError(f"{name} {key} must have every element be positive, got {tuple(values)}")
     shape = []
     for n, window, stride, (low, high), base, spread in zip(x.shape, *w):
         shape.append(window_positions(dilated(n, base) + low + high, dilated(window, spread), stride))
@@ -75,7 +76,7 @@ def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
 
 def _check_numeric(name: str, x: ShapedArray) -> None:
     if x.is_key or (dtypes.issubdtype(x.dtype, np.complexfloating) and name != "reduce_window_sum"):
-        raise errors.ArgumentTypeError(f"{name} does not accept operands of type {x.str_short()}")
+        raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -411,6 +412,11 @@ def reduce_window(
             f"reduce_window needs one init_value for each of its operands, but got {init_tree} for {tree}"
         )
     avals = [aval_of(x) for x in operands]
+    shapes = [aval_of(i).shape for i in inits]
+    if any(shapes):
+        raise errors.ArgumentShapeError(
+            f"reduce_window expected init_values to be scalars but init_values have shapes {shapes}."
+        )
     ndim, window = avals[0].ndim, tuple(map(int, window_dimensions))
     ones = (1,) * ndim
     strides = ones if window_strides is None else tuple(map(int, window_strides))

@@ -59,6 +59,7 @@ def padtype_to_pads(
         return [(0, 0)] * len(in_shape)
     pads = []
     for n, window, stride in zip(in_shape, window_shape, window_strides):
+        n, window, stride = map(operator.index, (n, window, stride))
         total = max((-(-n // stride) - 1) * stride + window - n, 0) if n else 0
         small, large = total // 2, total - total // 2
         pads.append((large, small) if name == "SAME_LOWER" else (small, large))
@@ -89,7 +90,7 @@ def canonical_pads(padding: Any, ndim: int) -> tuple[tuple[int, int], ...]:
         pads = tuple([(as_size(low), as_size(high)) for low, high in padding])
     except (TypeError, ValueError):
         raise errors.ArgumentShapeError(
-            f"padding must be a string or (low, high) pairs of ints, but is {padding!r}"
+            f"the padding argument must be a string or a sequence of (low, high) pairs of ints, got {padding!r}"
         ) from None
     if len(pads) != ndim:
         raise errors.ArgumentShapeError(f"padding needs {ndim} (low, high) pairs but has {len(pads)}: {padding!r}")

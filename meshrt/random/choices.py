@@ -20,8 +20,9 @@ from meshrt.numpy.reductions import cumsum
 from meshrt.numpy.sorting import searchsorted
 from meshrt.primitives import random as rn
 from meshrt.primitives.axis_types import in_auto_mode
+from meshrt.random.extremes import gumbel
 from meshrt.random.keys import typed
-from meshrt.random.samplers import gumbel, placed, randint, uniform
+from meshrt.random.samplers import placed, randint, uniform
 
 __all__ = ["choice", "permutation"]
 
@@ -33,6 +34,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, o
     With ``independent`` every vector along ``axis`` gets an order of its own.
     """
     key, _ = typed("permutation", key)
+    canonical_axis(axis, aval_of(x).ndim or 1, "permutation")
     if aval_of(x).ndim == 0:
         return placed(_shuffled(key, arange(static_int(x, "permutation: x")), 0), out_sharding)
     x = asarray(x)
@@ -64,6 +66,10 @@ def choice(
       replace: whether an element may be chosen twice.
     """
     key, _ = typed("choice", key)
+    if not isinstance(shape, Sequence):
+        raise errors.ArgumentTypeError(
+            f"shape argument of choice must be a sequence, got {shape!r}; for a vector give ({shape!r},)"
+        )
     shape = shape_tuple(shape)
     source = None if aval_of(a).ndim == 0 else asarray(a)
     if source is None:

@@ -40,7 +40,7 @@ def resolve_impl(spec: Any) -> dtypes.KeyImpl:
             f"unrecognized type {type(spec)} for specifying a random number generator; give one of {known}, a key "
             "dtype, or what extend.random.define_prng_impl gave"
         )
-    raise errors.ArgumentValueError(f"{spec!r} is not a random number generator; known: {known}")
+    raise errors.ArgumentValueError(f"unrecognized PRNG implementation {spec!r}; known: {known}")
 
 
 def is_typed(x: Any) -> bool:
@@ -54,8 +54,8 @@ def _allow_raw(name: str) -> None:
     if what == "allow":
         return
     text = (
-        f"Legacy uint32 key array passed as key to the random function {name}. Make typed keys with "
-        "meshrt.random.key(seed), or wrap raw ones with meshrt.random.wrap_key_data; the setting is legacy_prng_key"
+        f"Legacy uint32 key array passed as key to jax.random function {name}. Make typed keys with random.key(seed), "
+        "or wrap raw ones with random.wrap_key_data; the setting is legacy_prng_key"
     )
     if what == "error":
         raise errors.ArgumentValueError(text)
@@ -84,7 +84,7 @@ def typed(name: str, keys: Any, batched: bool = False) -> tuple[Any, bool]:
         keys = rn.random_wrap(keys, impl)
     if keys.ndim and not batched:
         raise errors.ArgumentValueError(
-            f"{name} takes a single key, got an array of keys of shape {keys.shape}; use vmap over the keys"
+            f"{name} accepts a single key, but was given a key array of shape {keys.shape}; use vmap over the keys"
         )
     return keys, raw
 

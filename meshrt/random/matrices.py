@@ -10,7 +10,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.types import aval_of
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.contractions import diagonal, einsum
-from meshrt.numpy.operands import ShapeError, in_one_dtype, shape_tuple, static_int
+from meshrt.numpy.operands import ShapeError, broadcast_to_shape, in_one_dtype, shape_tuple, static_int
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
 from meshrt.random.samplers import broadcast_shape, normal, placed
@@ -68,10 +68,11 @@ def multivariate_normal(
         )
     dtype = mean.dtype if dtype is None else dtypes.check_user_dtype(dtype, "multivariate_normal")
     if not dtypes.issubdtype(dtype, np.floating):
-        raise errors.ArgumentValueError(f"multivariate_normal: dtype must be floating, got {dtype}")
+        raise errors.ArgumentValueError(f"dtype argument to `multivariate_normal` must be a float dtype, got {dtype}")
     _check_moments(mean.shape, cov.shape)
     shape = broadcast_shape("multivariate_normal", shape, mean.shape[:-1], cov.shape[:-2])
     x = normal(key, (*shape, mean.shape[-1]), dtype)
+    mean = broadcast_to_shape(mean, x.shape)
     return placed(mean + einsum("...ij,...j->...i", _ROOTS[method](cov), x), out_sharding)
 
 

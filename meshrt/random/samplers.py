@@ -26,23 +26,20 @@ from meshrt.numpy.operands import (
     ShapeError,
     broadcast_shapes,
     broadcast_to_shape,
-    canonical_axis,
     promote_inexact,
     scalar_like,
     shape_tuple,
 )
-from meshrt.numpy.reductions import argmax
 from meshrt.numpy.selection import clip, where
-from meshrt.numpy.shapes import moveaxis
 from meshrt.primitives import random as rn
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
 from meshrt.sharding import NamedSharding
 
 __all__ = [
-    "bernoulli", "bits", "categorical", "cauchy", "double_sided_maxwell", "exponential", "geometric", "gumbel",
-    "laplace", "logistic", "lognormal", "maxwell", "normal", "pareto", "rademacher", "randint", "rayleigh",
-    "triangular", "truncated_normal", "uniform", "wald", "weibull_min",
+    "bernoulli", "bits", "cauchy", "double_sided_maxwell", "exponential", "geometric", "laplace", "logistic",
+    "lognormal", "maxwell", "normal", "pareto", "rademacher", "randint", "rayleigh", "triangular", "truncated_normal",
+    "uniform", "wald", "weibull_min",
 ]  # fmt: skip
 
 
@@ -50,7 +47,7 @@ def float_dtype(name: str, dtype: Any) -> np.dtype:
     """The dtype to sample: the default float for None. ArgumentValueError if it is not floating."""
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, name)
     if not dtypes.issubdtype(dtype, np.floating):
-        raise errors.ArgumentValueError(f"{name}: dtype must be floating, got {dtype}")
+        raise errors.ArgumentValueError(f"dtype argument to `{name}` must be a float dtype, got {dtype}")
     return dtype
 
 
@@ -241,7 +238,7 @@ def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
     key, _ = typed("normal", key)
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "normal")
     if not dtypes.issubdtype(dtype, np.inexact):
-        raise errors.ArgumentValueError(f"normal: dtype must be floating or complex, got {dtype}")
+        raise errors.ArgumentValueError(f"dtype argument to `normal` must be a float or complex dtype, got {dtype}")
     shape = shape_tuple(shape)
     if dtype.kind != "c":
         return placed(draw_normal(key, shape, dtype), out_sharding)
@@ -377,32 +374,6 @@ def triangular(
 
 
 @in_auto_mode
-def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the Gumbel distribution. ``mode="high"`` resolves the tails more finely than "low"."""
-    key, _ = typed("gumbel", key)
-    dtype, shape = float_dtype("gumbel", dtype), shape_tuple(shape)
-    if mode not in (None, "low", "high"):
-        raise errors.UnsupportedError(f"gumbel: mode {mode!r} is not supported; use 'low' or 'high'")
-    return placed((_fine_gumbel if mode == "high" else _gumbel)(key, shape, dtype), out_sharding)
-
-
-@one_program
-def _gumbel(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    x = el.log_p.bind(draw_uniform(key, shape, dtype, dtypes.finfo(dtype).tiny, 1.0))
-    return el.neg_p.bind(el.log_p.bind(el.neg_p.bind(x)))
-
-
-@one_program
-def _fine_gumbel(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    info = dtypes.finfo(dtype)
-    pair = draw_uniform(key, (2, *shape), dtype, 0.0, 1.0)
-    high, low = pair[0], pair[1]
-    fine = high + low * scalar_like(low, 2.0**-info.nmant) + scalar_like(low, info.tiny)
-    x = el.log1p_p.bind(el.neg_p.bind(where(high >= 0.5, high, fine)))
-    return el.neg_p.bind(el.log_p.bind(el.neg_p.bind(x)))
-
-
-@in_auto_mode
 def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Numbers from the Wald (inverse normal) distribution of shape parameter 1, of positive ``mean``."""
     key, _ = typed("wald", key)
@@ -456,41 +427,3 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sha
     misses = broadcast_to_shape(el.log1p_p.bind(el.neg_p.bind(p)), shape)
     count = el.floor_p.bind(el.div_p.bind(el.log_p.bind(u), misses))
     return placed(el.convert_element_type(el.add_p.bind(count, scalar_like(count, 1)), dtype), out_sharding)
-
-
-@in_auto_mode
-def categorical(
-    key: Any, logits: Any, axis: int = -1, shape: Any = None, replace: bool = True, mode: str | None = None, *,
-    out_sharding: Any = None,
-) -> Any:  # fmt: skip
-    """Positions along ``axis`` with probabilities softmax(logits), by the Gumbel trick.
-
-    Args:
-      shape: shape of the samples; it ends with the shape of ``logits`` without ``axis``.
-      replace: whether positions may repeat; without, the leading dimensions of ``shape`` are drawn together.
-    """
-    key, _ = typed("categorical", key)
-    logits = asarray(logits)
-    axis = canonical_axis(axis, logits.ndim, "categorical")
-    batch = (*logits.shape[:axis], *logits.shape[axis + 1 :])
-    shape = batch if shape is None else shape_tuple(shape)
-    if broadcast_shapes(shape, batch) != shape:
-        raise ShapeError(f"categorical: the shape {shape} does not end with the batch shape {batch} of the logits")
-    prefix = shape[: len(shape) - len(batch)]
-    if not replace:
-        return placed(_without_replacement(key, logits, axis, prefix, batch, mode), out_sharding)
-    tail = list(shape[len(prefix) :])
-    tail.insert(axis, logits.shape[axis])
-    noise = gumbel(key, (*prefix, *tail), logits.dtype, mode)
-    return placed(argmax(uf.add(noise, logits), axis=len(prefix) + axis), out_sharding)
-
-
-def _without_replacement(key: Any, logits: Any, axis: int, prefix: tuple, batch: tuple, mode: Any) -> Any:
-    count = math.prod(prefix)
-    if count > logits.shape[axis]:
-        raise ShapeError(
-            f"categorical: {count} samples without replacement from {logits.shape[axis]} categories are too many"
-        )
-    noisy = uf.add(logits, gumbel(key, logits.shape, logits.dtype, mode))
-    _, chosen = lax.top_k(moveaxis(noisy, axis, -1), count)
-    return lax.reshape(moveaxis(chosen, -1, 0), (*prefix, *batch))

@@ -345,7 +345,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if self.aval.is_key:
             raise errors.ArgumentTypeError(
-                f"an array of dtype {self.dtype} holds random keys, which NumPy cannot; use "
+                f"JAX array with PRNGKey dtype cannot be converted to a NumPy array. Its dtype is {self.dtype}; use "
                 "meshrt.random.key_data(keys)"
             )
         return np.array(self._value, dtype=dtype, copy=copy) if copy else np.asarray(self._value, dtype=dtype)

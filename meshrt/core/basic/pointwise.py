@@ -17,7 +17,7 @@ from meshrt.core.basic.shapes import broadcast_in_dim, move_dim, reduce_sum_p, r
 from meshrt.core.explicit import Policy, Sums, added, copied
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
-from meshrt.core.types import ShapedArray, aval_of, short_dtype
+from meshrt.core.types import ShapedArray, aval_of
 from propagation.asm import Ref
 
 __all__ = [
@@ -83,20 +83,20 @@ def _like(scalar: Any, other: Any) -> Any:
     return np.asarray(scalar, aval.dtype)[()]
 
 
-def _check(name: str, avals: Sequence[ShapedArray], kinds: str) -> tuple[int, ...]:
+def joint_shape(name: str, avals: Sequence[ShapedArray], kinds: str) -> tuple[int, ...]:
+    """The shape that operands of `name` have together; raises if there is none, or for a dtype not among `kinds`."""
     shape: tuple[int, ...] = ()
     for a in avals:
         if a.shape != shape and a.shape:
             wide = _stretched_shape(shape, a.shape) if shape else a.shape
             if wide is None:
                 raise errors.ArgumentTypeError(
-                    f"{name} needs operands of equal shapes (or scalars) but got "
-                    f"{', '.join(x.str_short() for x in avals)}; broadcast them first with broadcast_in_dim, or use "
-                    f"meshrt.numpy, which broadcasts"
+                    f"{name} got incompatible shapes for broadcasting: {', '.join(str(x.shape) for x in avals)}; "
+                    "broadcast them first with broadcast_in_dim, or use meshrt.numpy, which also adds dimensions"
                 )
             shape = wide
         if kinds and not has_kind(a.dtype, kinds):
-            raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(a.dtype)}")
+            raise errors.ArgumentTypeError(f"{name} does not accept dtype {a.dtype}; convert with astype")
     return shape
 
 
@@ -153,8 +153,8 @@ def same_dtype(name: str, avals: Sequence[ShapedArray]) -> None:
                     "derivatives of integers, which have none"
                 )
             raise errors.ArgumentTypeError(
-                f"{name} needs operands of one dtype but got {', '.join(x.str_short() for x in avals)}; convert with "
-                "astype or lax.convert_element_type, or use meshrt.numpy, which promotes"
+                f"{name} requires arguments to have the same dtypes, got {', '.join(str(x.dtype) for x in avals)}; "
+                "convert with astype or lax.convert_element_type, or use meshrt.numpy, which promotes"
             )
 
 
@@ -188,7 +188,7 @@ def nary(
     """
 
     def infer(*avals: ShapedArray, **params: Any) -> ShapedArray:
-        shape = _check(name, avals, kinds)
+        shape = joint_shape(name, avals, kinds)
         if arity > 1:
             check(name, avals)
         weak = all(a.weak_type for a in avals)

@@ -5,6 +5,7 @@ PRNG key arrays are `uint32[..., 2]` buffers: lowering appends the physical dime
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import trace_to_jaxpr
-from meshrt.core.types import ShapedArray, aval_of, short_dtype
+from meshrt.core.types import ShapedArray, aval_of
 
 __all__ = [
     "SplitSize",
@@ -65,8 +66,8 @@ def canonical_shape(shape: Any, what: str = "shape") -> tuple[int, ...]:
         result = tuple([as_size(d) for d in shape])
     except TypeError:
         raise errors.ArgumentTypeError(
-            f"a {what} must be a sequence of integers known while tracing, but got {shape!r}; "
-            "mark arguments that determine shapes as static (jit(..., static_argnums=...))"
+            f"{what.capitalize()}s must be 1D sequences of concrete values of integer type, got {shape!r}; mark "
+            "arguments that determine shapes as static (jit(..., static_argnums=...))"
         ) from None
     if any(d < 0 for d in result):
         raise errors.ArgumentTypeError(f"a {what} cannot have negative sizes: {result}")
@@ -108,15 +109,24 @@ def not_negative(name: str, shape: Sequence[int]) -> None:
 def _broadcast_infer(x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...]) -> ShapedArray:
     dims = broadcast_dimensions
     not_negative("broadcast_in_dim", shape)
-    bad = len(dims) != x.ndim or any(
-        d >= len(shape) or x.shape[i] not in (1, shape[d]) for i, d in enumerate(dims)
-    ) or list(dims) != sorted(set(dims))  # fmt: skip
-    if bad:
-        raise errors.ArgumentTypeError(
-            f"broadcast_in_dim cannot broadcast {x.str_short()} to shape {shape} with dimensions {dims}: dimension i "
-            "must be of size 1 or equal to shape[dimensions[i]], and dimensions must increase"
+    if len(dims) != x.ndim:
+        problem = "broadcast_dimensions must have length equal to operand ndim"
+    elif len(shape) < x.ndim:
+        problem = "target broadcast shape must have equal or higher rank to the operand shape"
+    elif any(not 0 <= d < len(shape) for d in dims):
+        problem = f"broadcast_in_dim broadcast_dimensions must be a subset of output dimensions, 0 to {len(shape) - 1}"
+    elif any(n not in (1, shape[d]) for n, d in zip(x.shape, dims)):
+        problem = (
+            "operand dimension sizes must either be 1, or be equal to their corresponding dimensions in the target "
+            "broadcast shape"
         )
-    return ShapedArray(shape, x.dtype, x.weak_type)
+    elif any(a >= b for a, b in itertools.pairwise(dims)):
+        problem = "broadcast_dimensions must be strictly increasing"
+    else:
+        return ShapedArray(shape, x.dtype, x.weak_type)
+    raise errors.ArgumentTypeError(
+        f"broadcast_in_dim cannot broadcast {x.str_short()} to shape {shape} with dimensions {dims}: {problem}"
+    )
 
 
 def _broadcast_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
@@ -418,7 +428,7 @@ def reducer(
         if len(set(axes)) != len(axes) or any(not 0 <= a < x.ndim for a in axes):
             raise errors.ArgumentTypeError(f"{name} got axes {axes} for an operand {x.str_short()}")
         if isinstance(x.dtype, dtypes.ExtendedDType) or (x.dtype.kind not in kinds and x.dtype.kind != "V"):
-            raise errors.ArgumentTypeError(f"{name} does not accept operands of dtype {short_dtype(x.dtype)}")
+            raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
         return ShapedArray(reduced_shape(x.shape, axes), x.dtype, x.weak_type and not is_bitwise)
 
     def lower(ctx: Any, eqn: Eqn, x: Any) -> Any:

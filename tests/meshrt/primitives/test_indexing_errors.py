@@ -42,7 +42,11 @@ REFUSED = {
         [MATRIX, ((2, 2), I32), SCALAR],
         "operand's rank and dtype",
     ),
-    "pad below zero": (lambda x: lax.pad(x, 0.0, ((-3, -3, 0), (0, 0, 0))), [MATRIX], "would give the sizes (-2, 5)"),
+    "pad below zero": (
+        lambda x: lax.pad(x, 0.0, ((-3, -3, 0), (0, 0, 0))),
+        [MATRIX],
+        "Dimension size after padding is not at least 0, got (-2, 5)",
+    ),
     "concatenate unlike shapes": (
         lambda x, y: lax.concatenate([x, y], 0),
         [MATRIX, ((4, 6), F32)],
@@ -54,14 +58,14 @@ REFUSED = {
     "index vectors too long": (
         lambda x, i: lax.gather(x, i, ROWS, (1, 5)),
         [MATRIX, ((3, 2), I32)],
-        "index vectors of 1",
+        "index_vector_dim",
     ),
-    "collapsed slice too large": (lambda x, i: lax.gather(x, i, ROWS, (2, 5)), [MATRIX, INDEX], "slice size"),
+    "collapsed slice too large": (lambda x, i: lax.gather(x, i, ROWS, (2, 5)), [MATRIX, INDEX], "can only collapse slice dims with bound 1"),
     "unknown mode": (lambda x, i: lax.gather(x, i, ROWS, (1, 5), mode="wrap"), [MATRIX, INDEX], "'promise_in_bounds'"),
     "scatter updates' shape": (
         lambda x, i, u: lax.scatter_add(x, i, u, WRITE),
         [MATRIX, INDEX, ((2, 5), F32)],
-        "have shape (2,), but the indices",
+        "Bounds of the scatter dimensions",
     ),
     "scatter updates' dtype": (
         lambda x, i, u: lax.scatter(x, i, u, WRITE),
@@ -70,11 +74,11 @@ REFUSED = {
     ),
     "sort unlike shapes": (lambda x, y: lax.sort((x, y)), [MATRIX, ((4, 4), F32)], "operands of one shape"),
     "top_k too many": (lambda x: lax.top_k(x, 6), [MATRIX], "cannot give 6 elements"),
-    "cumsum of bool": (lambda x: lax.cumsum(x), [((3,), np.dtype(bool))], "does not accept operands of dtype bool"),
+    "cumsum of bool": (lambda x: lax.cumsum(x), [((3,), np.dtype(bool))], "does not accept dtype bool"),
     "window strides": (
         lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 2), (0, 1), "VALID"),
         [MATRIX],
-        "must be positive",
+        "must have every element be positive",
     ),
     "padding name": (
         lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 2), padding="FULL"),

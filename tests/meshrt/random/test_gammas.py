@@ -96,7 +96,7 @@ def test_of_one_sequence():
             lambda r: r.beta(r.key(0), A, 1.0, dtype="bfloat16"),
             r"beta: a parameter f32\[5\] cannot be",
         ),
-        (lambda r: r.t(r.split(r.key(0)), 1.0), "takes a single key"),
+        (lambda r: r.t(r.split(r.key(0)), 1.0), "accepts a single key"),
     ],
 )
 def test_errors(call, text):

@@ -130,10 +130,10 @@ def test_keys_in_programs():
     [
         (lambda: mr.normal(3), TypeError, "normal needs a random key as its first argument, got int"),
         (lambda: mr.normal(mj.zeros(2)), TypeError, r"got an array f32\[2\]; make keys with random.key"),
-        (lambda: mr.normal(mr.split(mr.key(0), 3)), ValueError, r"takes a single key, got an array of keys of shape \(3,\); use vmap"),
+        (lambda: mr.normal(mr.split(mr.key(0), 3)), ValueError, r"accepts a single key, but was given a key array of shape \(3,\); use vmap"),
         (lambda: mr.key(mr.key(0)), TypeError, "takes an integer seed"),
-        (lambda: mr.key(0, impl="nope"), ValueError, "'nope' is not a random number generator; known: 'threefry2x32'"),
-        (lambda: mr.uniform(mr.key(0), (2,), "int32"), ValueError, "uniform: dtype must be floating, got int32"),
+        (lambda: mr.key(0, impl="nope"), ValueError, "unrecognized PRNG implementation 'nope'; known: 'threefry2x32'"),
+        (lambda: mr.uniform(mr.key(0), (2,), "int32"), ValueError, "dtype argument to `uniform` must be a float dtype, got int32"),
         (lambda: mr.uniform(mr.key(0), (2,), minval=np.zeros(3)), ValueError, "do not broadcast|[Ii]ncompatible shapes"),
         (lambda: mr.choice(mr.key(0), 3, (4,), replace=False), ValueError, "4 samples without replacement from 3"),
         (lambda: mr.gammas_, AttributeError, "has no attribute 'gammas_'"),
