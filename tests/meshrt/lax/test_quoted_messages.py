@@ -102,7 +102,6 @@ ROWS = {
     "target broadcast shape must have equal or higher rank": lambda l: l.lax.broadcast_in_dim(F2, (2,), (0, 1)),
     "broadcast_in_dim broadcast_dimensions must be a subset": lambda l: l.lax.broadcast_in_dim(F2, (2, 2), (0, 5)),
     "operand dimension sizes must either be 1, or be equal to": lambda l: l.lax.broadcast_in_dim(F2, (2, 3), (0, 1)),
-    "broadcast_dimensions must be strictly increasing": lambda l: l.lax.broadcast_in_dim(F2, (2, 2, 2), (1, 0)),
     "cannot select an axis to squeeze out": lambda l: l.lax.squeeze(F2, (1,)),
     "padding_value must be a scalar": lambda l: l.lax.pad(F2, F2, [(0, 0, 0)] * 2),
     "padding_config": lambda l: l.lax.pad(F2, np.float32(0), [(0, 0, 0)]),
