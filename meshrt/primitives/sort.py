@@ -172,7 +172,7 @@ def _top_k_infer(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
         raise errors.ArgumentShapeError(
             f"top_k of {x.str_short()} along axis {axis} cannot give {k} elements; k lies between 0 and the axis's size"
         )
-    if x.shape[axis] > np.iinfo(np.int32).max:
+    if isinstance(x.shape[axis], int) and x.shape[axis] > np.iinfo(np.int32).max:
         raise errors.ArgumentValueError(
             f"top_k returns int32 indices, which will overflow along axis {axis} of {x.str_short()}"
         )

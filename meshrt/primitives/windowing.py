@@ -59,7 +59,7 @@ def padtype_to_pads(
         return [(0, 0)] * len(in_shape)
     pads = []
     for n, window, stride in zip(in_shape, window_shape, window_strides):
-        n, window, stride = map(operator.index, (n, window, stride))
+        n, window, stride = map(as_size, (n, window, stride))
         total = max((-(-n // stride) - 1) * stride + window - n, 0) if n else 0
         small, large = total // 2, total - total // 2
         pads.append((large, small) if name == "SAME_LOWER" else (small, large))

@@ -60,7 +60,11 @@ REFUSED = {
         [MATRIX, ((3, 2), I32)],
         "index_vector_dim",
     ),
-    "collapsed slice too large": (lambda x, i: lax.gather(x, i, ROWS, (2, 5)), [MATRIX, INDEX], "can only collapse slice dims with bound 1"),
+    "collapsed slice too large": (
+        lambda x, i: lax.gather(x, i, ROWS, (2, 5)),
+        [MATRIX, INDEX],
+        "can only collapse slice dims with bound 1",
+    ),
     "unknown mode": (lambda x, i: lax.gather(x, i, ROWS, (1, 5), mode="wrap"), [MATRIX, INDEX], "'promise_in_bounds'"),
     "scatter updates' shape": (
         lambda x, i, u: lax.scatter_add(x, i, u, WRITE),
