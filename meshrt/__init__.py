@@ -22,6 +22,7 @@ from meshrt import (
     nn,
     numpy,
     random,
+    ref,
     sharding,
     stages,
     tree,
@@ -72,7 +73,9 @@ from meshrt.pmap import pmap
 from meshrt.primitives.axis_types import auto_axes, explicit_axes
 from meshrt.primitives.callback import pure_callback
 from meshrt.primitives.device_put import device_put
+from meshrt.primitives.references import empty_ref, free_ref, freeze, new_ref
 from meshrt.primitives.reshard import reshard, typeof
+from meshrt.primitives.state_views import Slice, ds
 from meshrt.runtime import pickling as _pickling  # noqa: F401  (arrays register themselves)
 from meshrt.runtime.array import Array, Shard
 from meshrt.runtime.assembly import (
@@ -94,6 +97,7 @@ from meshrt.runtime.backend import (
 from meshrt.runtime.calls import effects_barrier
 from meshrt.runtime.jaxlib_api import Device
 from meshrt.runtime.live import live_arrays
+from meshrt.runtime.reference import Ref
 from meshrt.runtime.transfer import block_until_ready, copy_to_host_async, device_get
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.shard_map import shard_map, smap
@@ -107,21 +111,22 @@ from meshrt.transforms.custom_derivatives import closure_convert, custom_gradien
 from meshrt.transforms.vmap import vmap
 
 __all__ = [
-    "Array", "Device", "NamedSharding", "P", "ShapeDtypeStruct", "Shard", "ad_checkpoint", "allow_f16_reductions",
-    "array_garbage_collection_guard", "block_until_ready", "check_tracer_leaks", "checking_leaks", "checkpoint",
-    "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert", "config", "copy_to_host_async",
-    "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug", "debug_infs", "debug_key_reuse",
-    "debug_nans", "default_backend", "default_device", "default_matmul_precision", "default_prng_impl", "device_count",
-    "device_get", "device_put", "devices", "disable_jit", "dlpack", "dtypes", "effects_barrier",
-    "enable_checks", "enable_custom_prng", "enable_x64", "ensure_compile_time_eval", "errors", "eval_shape",
-    "explain_cache_miss", "explain_cache_misses", "float0", "fwd_and_bwd", "get_mesh", "grad", "hessian", "jacfwd",
-    "jacobian", "jacrev", "jit", "jvp", "lax", "legacy_prng_key", "linear_transpose", "linearize", "live_arrays",
-    "local_device_count", "local_devices", "log_compiles", "make_array_from_callback",
-    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh",
-    "make_user_context", "memory", "named_call", "named_scope", "nn", "no_execution", "no_tracing", "numpy",
-    "numpy_dtype_promotion", "numpy_rank_promotion", "pmap", "process_count", "process_index", "process_indices",
-    "pure_callback", "random", "remat", "remove_size_one_mesh_axis_from_type", "reshard", "set_mesh", "shard_map",
-    "sharding", "smap", "softmax_custom_jvp", "stages", "thread_guard", "threefry_partitionable", "transfer_guard",
+    "Array", "Device", "NamedSharding", "P", "Ref", "ShapeDtypeStruct", "Shard", "Slice", "ad_checkpoint",
+    "allow_f16_reductions", "array_garbage_collection_guard", "block_until_ready", "check_tracer_leaks",
+    "checking_leaks", "checkpoint", "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert",
+    "config", "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug",
+    "debug_infs", "debug_key_reuse", "debug_nans", "default_backend", "default_device", "default_matmul_precision",
+    "default_prng_impl", "device_count", "device_get", "device_put", "devices", "disable_jit", "dlpack",
+    "ds", "dtypes", "effects_barrier", "empty_ref", "enable_checks", "enable_custom_prng", "enable_x64",
+    "ensure_compile_time_eval", "errors", "eval_shape", "explain_cache_miss", "explain_cache_misses", "float0",
+    "free_ref", "freeze", "fwd_and_bwd", "get_mesh", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp",
+    "lax", "legacy_prng_key", "linear_transpose", "linearize", "live_arrays", "local_device_count", "local_devices",
+    "log_compiles", "make_array_from_callback", "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "make_user_context", "memory", "named_call",
+    "named_scope", "new_ref", "nn", "no_execution", "no_tracing", "numpy", "numpy_dtype_promotion",
+    "numpy_rank_promotion", "pmap", "process_count", "process_index", "process_indices", "pure_callback", "random",
+    "ref", "remat", "remove_size_one_mesh_axis_from_type", "reshard", "set_mesh", "shard_map", "sharding", "smap",
+    "softmax_custom_jvp", "stages", "thread_guard", "threefry_partitionable", "transfer_guard",
     "transfer_guard_device_to_device", "transfer_guard_device_to_host", "transfer_guard_host_to_device", "tree",
     "tree_util", "typeof", "value_and_grad", "version", "vjp", "vmap",
 ]  # fmt: skip

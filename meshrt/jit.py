@@ -37,6 +37,7 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums, signature_of
 from meshrt.transforms.high import flatten, opened
+from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import tree_leaves
 
 __all__ = ["JitFunction", "explain_cache_miss", "jit"]
@@ -192,6 +193,8 @@ class JitFunction:
                 f"{capture()}: one program is compiled with one set of options, so give them to the outermost jit"
             )
         jaxpr, consts, out_tree = self._driver.nested_jaxpr(avals, tree, static)
+        if jaxpr.effects:
+            check_distinct("jit", self.name, leaves, consts, lambda: argument_paths(bound(self.fun, static), tree))
         if self.options.inline:
             outs = eval_jaxpr(jaxpr, (), [*consts, *leaves])
         else:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from meshrt.core.references import ALLOC, settled_effects
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray, short_dtype
 from meshrt.errors import JaxprTypeError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Atom", "ClosedJaxpr", "Eqn", "Jaxpr", "JaxprTypeError", "Literal", "Var", "check", "subjaxprs"]
 
-# What running an equation does beside computing its results; none of our primitives has any yet.
+# What running an equation does beside computing its results: see `meshrt.core.effects`.
 Effects = frozenset[Any]
 NO_EFFECTS: Effects = frozenset()
 
@@ -133,6 +134,8 @@ class Jaxpr:
             for e in eqns:
                 if e.effects:
                     effects = effects | e.effects
+            if ALLOC in effects:
+                effects = settled_effects(effects, eqns)
         self.effects = effects
         self.is_high = is_high
 
@@ -212,6 +215,7 @@ def _name(index: int) -> str:
 class _Printer:
     def __init__(self) -> None:
         self.names: dict[Var, str] = {}
+        self.used: set[Any] | None = None
 
     def var(self, v: Var) -> str:
         if v not in self.names:
@@ -220,6 +224,14 @@ class _Printer:
 
     def typed(self, v: Var) -> str:
         return f"{self.var(v)}:{v.aval.str_short()}"
+
+    def is_used(self, v: Var) -> bool:
+        """Whether something in the program takes a result; of a single equation nobody knows."""
+        return self.used is None or v in self.used
+
+    def index(self, a: Atom) -> str:
+        """An operand among the indices of a reference."""
+        return str(a.val) if isinstance(a, Literal) else self.var(a)
 
     def atom(self, a: Atom) -> str:
         if isinstance(a, Literal):
@@ -241,13 +253,17 @@ class _Printer:
         return str(value)
 
     def eqn(self, e: Eqn, indent: str) -> str:
+        if e.primitive.printed is not None:
+            shown: str = e.primitive.printed(self, e)
+            return shown
         outs = " ".join(self.typed(v) for v in e.outvars) or "_"
-        shown = [f"{k}={self.param(v, indent)}" for k, v in sorted(e.params.items()) if v is not None]
-        params = f"[{' '.join(shown)}]" if shown else ""
+        given = [f"{k}={self.param(v, indent)}" for k, v in sorted(e.params.items()) if v is not None]
+        params = f"[{' '.join(given)}]" if given else ""
         args = " ".join(self.atom(a) for a in e.invars)
         return f"{outs} = {e.primitive.name}{params} {args}".rstrip()
 
     def jaxpr(self, j: Jaxpr, indent: str = "") -> str:
+        self.used = {a for e in j.eqns for a in e.invars} | set(j.outvars)
         consts = " ".join(self.typed(v) for v in j.constvars)
         ins = " ".join(self.typed(v) for v in j.invars)
         head = f"{{ lambda {consts + ' ' if consts else ''}; {ins}. let"

@@ -66,6 +66,7 @@ from meshrt import errors
 from meshrt.core.completion import OUT_SHARDING, complete, undeclared
 from meshrt.core.explicit import Policy, Sums
 from meshrt.core.jaxpr import NO_EFFECTS, Effects
+from meshrt.core.references import AbstractRef
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.trace import current_trace, record_high
 from meshrt.core.types import ShapedArray, aval_of
@@ -120,6 +121,7 @@ class Primitive:
     __slots__ = (
         "_types",
         "absent",
+        "allocates",
         "batch",
         "batch_axis",
         "batch_dimensions",
@@ -129,6 +131,7 @@ class Primitive:
         "constraint",
         "contraction",
         "dce",
+        "discharge",
         "effects_rule",
         "explicit",
         "finite",
@@ -142,10 +145,14 @@ class Primitive:
         "multiple_results",
         "name",
         "names",
+        "on_cells",
         "optional",
         "place",
+        "printed",
         "pulls_zeros",
         "recompute",
+        "repeats",
+        "selects",
         "space",
         "sums",
         "thread",
@@ -165,6 +172,12 @@ class Primitive:
     batch_axis: Final[bool]
     dce: Final[Rule | None]
     recompute: Final[Rule | None]
+    discharge: Final[Rule | None]
+    printed: Final[Rule | None]
+    allocates: Final[bool]
+    repeats: Final[bool]
+    selects: Final[bool]
+    on_cells: Final[bool]
     effects_rule: Final[Callable[..., Effects] | None]
     thread: Final[Rule | None]
     impl: Final[Rule | None]
@@ -204,6 +217,12 @@ class Primitive:
         batch_axis: bool = False,
         dce: Rule | None = None,
         recompute: Rule | None = None,
+        discharge: Rule | None = None,
+        printed: Rule | None = None,
+        allocates: bool = False,
+        repeats: bool = False,
+        selects: bool = False,
+        on_cells: bool = False,
         effects: Callable[..., Effects] | None = None,
         thread: Rule | None = None,
         impl: Rule | None = None,
@@ -234,7 +253,8 @@ class Primitive:
         self.lower, self.jvp, self.linearize = lower, jvp, linearize
         self.transpose, self.batch, self.batch_axis = transpose, batch, batch_axis
         self.dce, self.recompute, self.effects_rule, self.impl = dce, recompute, effects, impl
-        self.thread = thread
+        self.thread, self.discharge, self.printed = thread, discharge, printed
+        self.allocates, self.on_cells, self.repeats, self.selects = allocates, on_cells, repeats, selects
         self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals
         self.typed = not cache_types if typed is None else typed
         self.explicit, self.sums, self.space = explicit, sums, space
@@ -287,6 +307,12 @@ class Primitive:
     def _infer(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> tuple[ShapedArray, ...]:
         if self.infer_rule is None:
             raise errors.UnsupportedError(f"the primitive {self.name} has no type rule")
+        if self.discharge is None and self.cache_types and any(type(a) is AbstractRef for a in avals):
+            ref = next(a for a in avals if type(a) is AbstractRef)
+            raise errors.ArgumentTypeError(
+                f"Attempting to pass a Ref {ref} to a primitive: {self.name} -- did you forget to unpack ([...]) the "
+                "ref? ref[...] is the array that it holds"
+            )
         if not self.typed:
             if OUT_SHARDING in params:
                 return self._complete(avals, params)

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators, attach
+from meshrt.core.references import AbstractRef
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.core.types import ShapedArray
 from meshrt.jit import jit
@@ -36,6 +37,7 @@ from meshrt.numpy.at import IndexUpdateHelper
 from meshrt.numpy.operands import PYTHON_SCALARS, is_unknown
 from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.device_put import device_put
+from meshrt.primitives.references import METHODS, PROPERTIES, ref_get, ref_set
 from meshrt.runtime.array import Array
 
 __all__ = ["attach_all"]
@@ -289,10 +291,14 @@ def _compress(
 
 
 def _choose_getitem(self: ArrayOperators, index: Any) -> Any:
+    if type(self.aval) is AbstractRef:  # type: ignore[attr-defined]
+        return ref_get(self, index)
     return indexing.getitem(self, index)
 
 
-def _no_setitem(self: ArrayOperators, index: Any, value: Any) -> None:
+def _choose_setitem(self: ArrayOperators, index: Any, value: Any) -> None:
+    if type(self.aval) is AbstractRef:  # type: ignore[attr-defined]
+        return ref_set(self, index, value)
     raise errors.ArgumentTypeError(
         "arrays are immutable and do not support in-place item assignment; use x = x.at[index].set(value)"
     )
@@ -328,6 +334,37 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+def _of_references(methods: dict[str, Any]) -> dict[str, Any]:
+    """What tracers that stand for references do by names that arrays have too, and by names of their own."""
+
+    def method(name: str) -> Callable[..., Any]:
+        own, arrays = METHODS[name], methods[name]
+
+        def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return (own if type(self.aval) is AbstractRef else arrays)(self, *args, **kwargs)
+
+        return functools.update_wrapper(chosen, arrays)
+
+    def prop(name: str) -> property:
+        own, arrays = PROPERTIES[name], methods[name].fget
+
+        def chosen(self: Any) -> Any:
+            return own(self) if type(self.aval) is AbstractRef else arrays(self)
+
+        return property(functools.update_wrapper(chosen, arrays))
+
+    def only(name: str) -> property:
+        def bound(self: Any) -> Any:
+            if type(self.aval) is not AbstractRef:
+                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+            return functools.partial(METHODS[name], self)
+
+        return property(bound)
+
+    names = [n for n in METHODS if not n.startswith("__")]
+    return {n: method(n) if n in methods else only(n) for n in names} | {n: prop(n) for n in PROPERTIES}
+
+
 def attach_all() -> None:
     """Defines everything on arrays and tracers."""
     methods: dict[str, Any] = {}
@@ -339,7 +376,7 @@ def attach_all() -> None:
     methods |= {
         "__pow__": _power, "__neg__": ufuncs.negative, "__pos__": ufuncs.positive, "__abs__": ufuncs.absolute,
         "__invert__": ufuncs.invert, "__round__": _round,
-        "__getitem__": _choose_getitem, "__setitem__": _no_setitem, "__iter__": _iterate,
+        "__getitem__": _choose_getitem, "__setitem__": _choose_setitem, "__iter__": _iterate,
         "__len__": _contains_length,
     }  # fmt: skip
     methods |= {name: _function_method(f) for name, f in _PLAIN.items()}
@@ -353,3 +390,4 @@ def attach_all() -> None:
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
     }  # fmt: skip
     attach(methods)
+    attach(_of_references(methods))

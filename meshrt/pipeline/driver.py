@@ -46,6 +46,7 @@ from meshrt.pipeline.partitioned import Partitioned, partition
 from meshrt.pipeline.placement import Placement, Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
+from meshrt.pipeline.stateful import StatefulEntry, StatefulProgram, held
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.structures import Call as ShortCall
 from meshrt.pipeline.structures import Run, unknown
@@ -136,12 +137,17 @@ class Driver:
     """The caches of one jitted function: `fun`, called `name` in messages, with the options of `jit`."""
 
     __slots__ = (
-        "__weakref__", "_fun", "_unswept", "calls", "direct", "history", "loaded", "lowered", "name", "nested",
-        "options", "partitioned", "places", "programs", "propagated", "short", "traced_times", "traces",
+        "__weakref__", "_fun", "_unswept", "calls", "direct", "donated", "history", "loaded", "lowered", "name",
+        "nested", "options", "partitioned", "places", "programs", "propagated", "short", "stateful", "traced_times",
+        "traces",
     )  # fmt: skip
 
-    def __init__(self, fun: Callable[..., Any], name: str, options: JitOptions, *, weakly: bool = False):
-        self.name, self.options = name, options
+    def __init__(
+        self, fun: Callable[..., Any], name: str, options: JitOptions, *, weakly: bool = False,
+        donated: tuple[bool, ...] = (),
+    ):  # fmt: skip
+        """`donated` says of the flat arguments which are donated, beside what the options say (empty: those only)."""
+        self.name, self.options, self.donated = name, options, donated
         # Caches that outlive a jitted function must not keep its function (`meshrt.pipeline.sharing`).
         self._fun: Callable[[], Any] = weakref.ref(fun) if weakly else lambda: fun
         self.calls: dict[Any, Entry] = {}
@@ -153,6 +159,8 @@ class Driver:
         self.traces: OrderedDict[TraceKey, TraceRecord] = OrderedDict()
         self.nested: OrderedDict[TraceKey, tuple[Jaxpr, list[Any], Any]] = OrderedDict()
         self.places: dict[TraceRecord, Any] = {}
+        # Programs over references, by their traces.
+        self.stateful: dict[TraceRecord, StatefulProgram] = {}
         self.lowered: dict[tuple[TraceRecord, LoweringRequest], LoweredModule] = {}
         self.propagated: dict[tuple[TraceRecord, LoweringRequest, str], propagation.Propagated] = {}
         self.partitioned: dict[Any, collectives.PartitionedProgram] = {}
@@ -179,6 +187,8 @@ class Driver:
         """Drops what is bound to devices; traces and programs stay."""
         self.forget_calls()
         self.loaded.clear()
+        for program in self.stateful.values():
+            program.forget_calls()
 
     def clear(self) -> None:
         """Drops everything."""
@@ -186,6 +196,7 @@ class Driver:
         for cache in (self.traces, self.nested, self.places, self.lowered, self.propagated, self.partitioned):
             cache.clear()
         self.programs.clear()
+        self.stateful.clear()
         self.traced_times = 0
         self.history.forget_values(self)
 
@@ -207,6 +218,7 @@ class Driver:
             return
         for record in gone:
             self.places.pop(record, None)
+            self.stateful.pop(record, None)
         caches: tuple[dict[Any, Any], ...] = (self.lowered, self.propagated, self.partitioned, self.programs)
         for cache in caches:
             for key in [k for k in list(cache) if k[0] in gone]:
@@ -216,19 +228,24 @@ class Driver:
 
     # -- from a call to its trace --------------------------------------------------------------------------------------
 
-    def stage(self, leaves: Sequence[Any], tree: Any, static: Static, *, ahead: bool = False) -> StagedCall:
-        """Traces for these arguments (arrays or ShapeDtypeStructs) and finds out where the program runs; `ahead` of
-        time it may be a platform that is not here."""
+    def begin(self, leaves: Sequence[Any], tree: Any, static: Static) -> tuple[Wanted, TraceRecord]:
+        """Traces for these arguments (arrays, references or ShapeDtypeStructs)."""
         avals = tuple(abstract(x) for x in leaves)
-        wanted = resolve(self, leaves, avals, tree, static)
-        key = _trace_key(wanted)
-        record = self._traced(key, wanted.arg_shardings)
+        wanted = resolve(self, held(leaves), avals, tree, static)
+        return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
+
+    def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
+        """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
+        key, tree, static = _trace_key(wanted), wanted.tree, wanted.static
         places = self.places.get(record)
         if places is None:
             places = self.places[record] = placements_of(record.live)
-        placement, request, written = wanted.finish(record, places, donated_leaves(self.options, tree, static), ahead)
+        placement, request, written = wanted.finish(record, places, self._donated(tree, static), ahead)
         self._remember(key, wanted.arg_shardings, placement.devices, leaves)
         return StagedCall(record, request, placement, written)
+
+    def _donated(self, tree: Any, static: Static) -> tuple[bool, ...]:
+        return self.donated or donated_leaves(self.options, tree, static)
 
     def _traced(self, key: TraceKey, shardings: Sequence[Any]) -> TraceRecord:
         record = self.traces.get(key)
@@ -291,7 +308,7 @@ class Driver:
         record = self.traces.get(_trace_key(wanted))
         if record is None:
             return "trace", None
-        donated = donated_leaves(self.options, wanted.tree, wanted.static)
+        donated = self._donated(wanted.tree, wanted.static)
         placement, request, _ = wanted.finish(record, placements_of(record.live), donated, False)
         program = self.programs.get(
             ProgramKey(record, request, config.compile_key(), self.options.compiler_options, None)
@@ -404,7 +421,12 @@ class Driver:
         events.record("dispatch_miss")
         if config.settings.explain_cache_misses:
             _log.warning("%s", self.explain(key, leaves, tree, static))
-        record, request, placement, written = self.stage(leaves, tree, static)
+        wanted, record = self.begin(leaves, tree, static)
+        if record.takes_refs:
+            stateful: Any = StatefulEntry(self._stateful(record), key)
+            self.remember_call(key, stateful)
+            return stateful
+        record, request, placement, written = self.finish(wanted, record, leaves)
         if placement.devices is None:
             raise errors.MeshContextError(
                 f"the shardings of {self.name} name an AbstractMesh only, so it is not known where to run: pass an "
@@ -429,6 +451,13 @@ class Driver:
         entry.watch(record.closed, getattr(self.fun, "operation", None))
         return entry
 
+    def _stateful(self, record: TraceRecord) -> StatefulProgram:
+        found = self.stateful.get(record)
+        if found is None:
+            make = lambda fun, donated, options: Driver(fun, self.name, options, donated=donated)
+            found = self.stateful[record] = StatefulProgram(record, make, self.options, self.name)
+        return found
+
     def known_call(self, key: Any) -> Entry | None:
         return self.calls.get(key)
 
@@ -439,7 +468,10 @@ class Driver:
 
     def traced(self, leaves: Sequence[Any], tree: Any, static: Static) -> Traced:
         """The first station as a value that the user goes on from."""
-        record, request, placement, written = self.stage(leaves, tree, static, ahead=True)
+        wanted, record = self.begin(leaves, tree, static)
+        if record.takes_refs:
+            return self._stateful(record).traced(leaves)
+        record, request, placement, written = self.finish(wanted, record, leaves, ahead=True)
         return Traced(record, request, Road(self, placement.devices, written))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
+from meshrt.core.references import AbstractRef
 from meshrt.core.trace import JaxprTrace, checked, eval_jaxpr, must_check, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.static_arguments import Static, bound, join
@@ -20,7 +21,9 @@ from meshrt.sharding.context import tracing_mesh
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.transforms.arguments import argument_paths
+from meshrt.transforms.discharge import settled_program
 from meshrt.transforms.high import flatten, leaf_paths
+from meshrt.transforms.references import refuse_returned
 from meshrt.transforms.tools import dce
 from propagation.collector import collector_paused
 
@@ -39,12 +42,15 @@ class TraceRecord:
     fun               has the names of the arguments
     """
 
-    __slots__ = ("__weakref__", "closed", "fun", "fun_name", "in_tree", "live", "needed", "out_tree")
+    __slots__ = ("__weakref__", "closed", "fun", "fun_name", "in_tree", "live", "needed", "out_tree", "takes_refs")
 
     def __init__(self, fun: Callable[..., Any], fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any):
         self.fun, self.fun_name, self.closed = fun, fun_name, closed
         self.in_tree, self.out_tree = in_tree, out_tree
-        self.live, self.needed = dce(closed.jaxpr)
+        self.live, self.needed = dce(settled_program(closed.jaxpr) if closed.effects else closed.jaxpr)
+        # Whether references come from outside, as arguments or captured: `meshrt.pipeline.stateful` runs such programs.
+        inputs = (*closed.jaxpr.constvars, *closed.jaxpr.invars)
+        self.takes_refs = any(type(v.aval) is AbstractRef for v in inputs)
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -186,10 +192,12 @@ def _stage(
 def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:
     for i, o in enumerate(outs):
         try:
-            aval_of(o)
+            aval = aval_of(o)
         except TypeError:
             path = tree_util.keystr(leaf_paths(tree)[i])
             raise errors.ArgumentTypeError(
                 f"the jitted function {name} returned a value of type {type(o).__name__} at result{path}; results must "
                 "be arrays or pytrees of arrays"
             ) from None
+        if type(aval) is AbstractRef:
+            refuse_returned("jit", name, o, "result" + tree_util.keystr(leaf_paths(tree)[i]))

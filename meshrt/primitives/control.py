@@ -81,9 +81,12 @@ def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll
     carry, carry_tree = flatten(init)
     carry = into_branch(carry)
     in_tree = tree_util.treedef_tuple([carry_tree, x_tree])
+    given = [*carry, *x_leaves]
+    body.check_refs(in_tree, given)
 
     def stage_body() -> Staged:
         staged = body.stage(in_tree, [*[aval_of(c) for c in carry], *slices])
+        body.check_refs(in_tree, given, staged.consts)
         check_pair(staged, body.what)
         check_carry_tree(body, carry_tree, carry, tree_util.treedef_children(staged.out_tree)[0], staged.out_avals)
         return staged

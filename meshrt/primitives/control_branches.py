@@ -19,7 +19,9 @@ from meshrt.primitives.control_cond import PLATFORMS, cond_p, platform_index_p
 from meshrt.primitives.control_staging import converted, describe_difference, tree_difference, with_common_consts
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import clamp, ne_p
+from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten, leaf_paths
+from meshrt.transforms.references import check_distinct, paths_of
 from meshrt.transforms.staged import Staged, stage
 
 __all__ = ["cond", "platform_dependent", "switch"]
@@ -182,8 +184,11 @@ def _branch(
     chosen = aval_of(index).vma  # over these axes devices may choose different branches
     leaves = [vary(x, in_order(chosen)) for x in into_branch(leaves)]
     avals = [aval_of(x) for x in leaves]
+    given = lambda captured: check_distinct(what, fun_name(branches[0]), leaves, captured, paths_of(branches[0], tree))
+    given(())
     with branching(chosen):
-        staged = [stage(b, tree, avals) for b in branches]
+        staged = [stage(b, tree, avals, kind=what) for b in branches]
+    given([c for s in staged for c in s.consts])
     for s, name in zip(staged[1:], names[1:]):
         if s.out_tree != staged[0].out_tree:
             raise errors.ArgumentTypeError(

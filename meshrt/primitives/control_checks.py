@@ -15,6 +15,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_staging import describe_difference
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import leaf_paths
+from meshrt.transforms.references import check_distinct, paths_of
 from meshrt.transforms.staged import Staged, stage
 
 __all__: list[str] = []
@@ -39,6 +40,10 @@ class Body:
 
     def stage(self, in_tree: Any, in_avals: Sequence[ShapedArray]) -> Staged:
         return stage(self.call, in_tree, in_avals, self.owner, self.what)
+
+    def check_refs(self, in_tree: Any, args: Sequence[Any], captured: Sequence[Any] = ()) -> None:
+        """ArgumentValueError if the function is given a reference twice, or one that it captured."""
+        check_distinct(self.what, fun_name(self.owner), args, captured, paths_of(self.owner, in_tree))
 
 
 def check_pair(staged: Staged, what: str) -> None:

@@ -22,6 +22,7 @@ from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import JaxprTrace, Tracer, eval_jaxpr, set_trace
 from meshrt.core.types import NOT_VARYING, ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.control_discharge import cond_rule
 from meshrt.primitives.control_staging import body_effects, weak_key, with_vars
 from meshrt.primitives.elementwise import eq_p
 from meshrt.primitives.identity import stop_gradient_p
@@ -394,9 +395,10 @@ def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None
     return Split([first], saved, [second])
 
 
-cond_p = Primitive(
+cond_p: Primitive = Primitive(
     "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, recompute=_recompute, thread=_thread, effects=lambda *avals, branches, **chosen: body_effects(*branches),
+    dce=_dce, recompute=_recompute, discharge=cond_rule(lambda: cond_p, _joined), selects=True, thread=_thread,
+    effects=lambda *avals, branches, **chosen: body_effects(*branches),
     multiple_results=True, cache_types=False,
     varies=lambda params: [NOT_VARYING, *[a.vma for a in params["branches"][0].in_avals]],
 )  # fmt: skip

@@ -50,9 +50,11 @@ def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
     carry, tree = flatten(init_val)
     carry = into_branch(carry)
     in_tree = tree_util.treedef_tuple([tree])
+    loop.check_refs(in_tree, carry)
 
     def stage_body() -> Staged:
         staged = loop.stage(in_tree, [aval_of(c) for c in carry])
+        loop.check_refs(in_tree, carry, staged.consts)
         check_carry_tree(loop, tree, carry, staged.out_tree, staged.out_avals)
         return staged
 

@@ -19,6 +19,7 @@ from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.call import jit_p
+from meshrt.primitives.control_discharge import while_rule
 from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, weak_key, with_vars
 from meshrt.primitives.reduce import reduce_or_p
 from meshrt.primitives.selection import select_n_p
@@ -326,8 +327,9 @@ def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
     return [a.vma for a in (*tested, *params["body_jaxpr"].in_avals)]
 
 
-while_p = Primitive(
+while_p: Primitive = Primitive(
     "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, thread=_thread, effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
+    dce=_dce, discharge=while_rule(lambda: while_p), repeats=True, selects=True, thread=_thread,
+    effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
     multiple_results=True, cache_types=False, varies=_varies,
 )  # fmt: skip

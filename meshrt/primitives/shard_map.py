@@ -38,6 +38,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.sharding.typed import entries_of
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr, names_in
+from meshrt.transforms.discharge import Cell, discharged
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
@@ -334,6 +335,23 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# References
+
+
+def _discharge(args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """What a device writes to its part of what a reference holds leaves the region as it came in."""
+    jaxpr, region, ins, outs = (params[k] for k in ("jaxpr", "region", "in_specs", "out_specs"))
+    with region.enter():
+        made = discharged(jaxpr, tuple([type(a) is Cell for a in args]))
+    operands = [a.value if type(a) is Cell else a for a in args]
+    specs = (*outs, *[ins[i] for i in made.written])
+    results = _bind(made.jaxpr, made.closed.consts, operands, region, ins, specs)
+    for i, value in zip(made.written, results[len(outs) :]):
+        args[i].value = value
+    return list(results[: len(outs)])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Checkpointing
 
 
@@ -375,7 +393,8 @@ def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
 
 shard_map_p: Primitive = Primitive(
     "shard_map", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
-    batch_axis=True, dce=_dce, recompute=_recompute, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
+    batch_axis=True, dce=_dce, recompute=_recompute, discharge=_discharge,
+    effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=_thread, multiple_results=True, cache_types=False, varies=_varies,
     place=lambda params: ("shard_map", params["region"].mesh),
 )  # fmt: skip

@@ -10,8 +10,10 @@ from meshrt.core.axes import UNNAMED, NamedAxis, bind_axes
 from meshrt.core.basic.shapes import SplitSize, bring_to_front
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.primitive import Primitive, missing_rule
+from meshrt.core.references import is_ref
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
+from meshrt.transforms.discharge import settled, through_values
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = [
@@ -81,8 +83,12 @@ class BatchTrace(Trace):
         saved = context.trace
         context.trace = self.parent
         try:
-            if not active and (axis.name is None or not _names(axis.name, primitive, params)):
+            named = axis.name is not None and _names(axis.name, primitive, params)
+            if not active and not named and not primitive.allocates:
                 return self.parent.process_primitive(primitive, values, params)
+            if primitive.selects and any(map(is_ref, args)):
+                context.trace = self
+                return through_values(primitive, args, params)
             if primitive.batch is None:
                 raise missing_rule(primitive, "batch", "cannot be used under vmap")
             out, out_dims = primitive.batch(axis if primitive.batch_axis else axis.extent, values, dims, params)
@@ -158,6 +164,7 @@ def batch_jaxpr(
 def _batch_jaxpr(jaxpr, axis, batched, force_out):
     if isinstance(force_out, bool):
         force_out = (force_out,) * len(jaxpr.outvars)
+    jaxpr = settled(jaxpr)
     trace = JaxprTrace(jaxpr.name)
     args = [trace.argument(a.batched(axis.size, axis.along) if b else a) for a, b in zip(jaxpr.in_avals, batched)]
     with set_trace(trace):

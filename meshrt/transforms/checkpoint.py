@@ -21,12 +21,14 @@ from meshrt.core.basic.varying import into_branch
 from meshrt.core.effects import is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.references import RefEffect
 from meshrt.core.trace import JaxprTrace, set_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums
 from meshrt.transforms.batching import batch_jaxpr
 from meshrt.transforms.custom_arguments import split_arguments
+from meshrt.transforms.discharge import call_rule
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import transpose_jaxpr
@@ -175,7 +177,7 @@ def _jvp(primals, tangents, *, jaxpr, **params):
 
 def _linearize(linear_trace, primals, tangents, params):
     jaxpr, policy = params["jaxpr"], params["policy"]
-    refused = [e for e in jaxpr.effects if not is_debug(e)]
+    refused = [e for e in jaxpr.effects if not is_debug(e) and not isinstance(e, RefEffect)]
     if refused:
         raise errors.UnsupportedError(
             f"Effects not supported in partial-eval of `checkpoint`/`remat`: {refused}, in {jaxpr.name}: functions "
@@ -227,9 +229,10 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {**eqn.params, "jaxpr": body})
 
 
-checkpoint_p = Primitive(
+checkpoint_p: Primitive = Primitive(
     "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
-    transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
+    transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, discharge=call_rule(lambda: checkpoint_p),
+    repeats=True, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
 )  # fmt: skip

@@ -33,9 +33,11 @@ from meshrt.transforms.custom_arguments import (
     type_mismatch,
 )
 from meshrt.transforms.custom_now import Call, closed_over, is_known, known_call
+from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten
 from meshrt.transforms.linear import LinearTrace, LinearTracer
 from meshrt.transforms.ordering import thread_call
+from meshrt.transforms.references import check_distinct, paths_of
 from meshrt.transforms.staged import stage
 from meshrt.transforms.tools import WeakCache
 
@@ -111,6 +113,7 @@ class custom_jvp(CustomFunction):
         split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
         leaves, tree = flatten(split.dynamic)
         call = lambda *dynamic: self.fun(*split.join(dynamic))
+        check_distinct("custom_jvp", f"custom_jvp function {name}", leaves, (), paths_of(self.fun, tree))
         call.__name__ = name
         if self.looks_at_values and is_known(leaves):
             known = Call(call, tree)
@@ -254,18 +257,22 @@ JvpRule.batched_class = BatchedJvpRule.batched_class = BatchedJvpRule
 
 
 def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
+    tangents = without_cells(tangents)
     if any(t is not None for t in tangents[:num_consts]):
         raise closed_over(f"the custom_jvp function with the rule {rule}")
     return rule(primals[num_consts:], tangents[num_consts:])
 
 
-custom_jvp_known_p = known_call("custom_jvp_known", jvp=lambda primals, tangents, call, rule: rule(primals, tangents))
+custom_jvp_known_p = known_call(
+    "custom_jvp_known", jvp=lambda primals, tangents, call, rule: rule(primals, without_cells(tangents))
+)
 
 custom_jvp_call_p: Primitive = Primitive(
     "custom_jvp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
     jvp=_jvp, batch=batched_call(lambda: custom_jvp_call_p), batch_axis=True,
+    discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],

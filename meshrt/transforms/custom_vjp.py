@@ -37,8 +37,10 @@ from meshrt.transforms.custom_arguments import (
     type_mismatch,
 )
 from meshrt.transforms.custom_now import Call, closed_over, is_known, known_call
+from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.ordering import thread_call
+from meshrt.transforms.references import check_distinct, paths_of, refuse_returned_by_rule
 from meshrt.transforms.staged import stage
 from meshrt.transforms.tools import WeakCache
 
@@ -134,10 +136,12 @@ class custom_vjp(CustomFunction):
         refuse_tracers(split.fixed, name, "custom_vjp")
         leaves, tree = flatten(split.dynamic)
         call = lambda *dynamic: self.fun(*split.join(dynamic))
+        check_distinct("custom_vjp", f"custom_vjp function {name}", leaves, (), paths_of(self.fun, tree))
         if is_known(leaves):
             known = Call(call, tree)
             rule = VjpRule(fwd, bwd, self.symbolic_zeros, name, split, tree)
             outs = custom_vjp_known_p.bind(*leaves, call=known, rule=rule)
+            refuse_returned_by_rule("primal", name, outs)
             return tree_util.tree_unflatten(known.out_tree or rule.out_tree, outs)
         leaves = into_branch(leaves)
         key = split.cache_key
@@ -192,6 +196,8 @@ class VjpRule(MappableRule):
             )
         outs, out_tree = flatten(pair[0])
         residuals, residual_tree = flatten(pair[1])
+        refuse_returned_by_rule("fwd", fun_name(self.fwd), outs)
+        refuse_returned_by_rule("fwd", fun_name(self.fwd), residuals, primals)
         if self.out_tree is None:
             self.out_tree, self.out_avals = out_tree, tuple(leaf_aval(out, title) for out in outs)
         if out_tree != self.out_tree:
@@ -381,6 +387,7 @@ def _no_forward_mode(*args: Any, **params: Any) -> Any:
 
 def _linearize(linear_trace, primals, tangents, params):
     num_consts, rule = params.get("num_consts", 0), params["rule"]
+    tangents = without_cells(tangents)
     if any(t is not None for t in tangents[:num_consts]):
         raise closed_over(f"the custom_vjp function with the rule {rule}")
     nonzeros = tuple(t is not None for t in tangents[num_consts:])
@@ -413,6 +420,7 @@ custom_vjp_call_p: Primitive = Primitive(
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
     jvp=_no_forward_mode, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
+    discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,
     multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
     absent={"transpose": "reverse mode goes by its linearize rule"},

@@ -11,6 +11,7 @@ from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
+from meshrt.transforms.discharge import Cell, differentiated_refs, settled, through_values
 from meshrt.transforms.linear import LinearTrace
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
@@ -64,8 +65,13 @@ class JVPTrace(Trace):
         saved = context.trace
         context.trace = parent
         try:
-            if not active:
+            if not active and not primitive.allocates:
                 return parent.process_primitive(primitive, primals, params)
+            if primitive.discharge is not None and not primitive.on_cells:
+                refs = differentiated_refs(primitive, primals, tangents, params)
+                if refs:
+                    context.trace = self
+                    return through_values(primitive, args, params, refs)
             if primitive.linearize is not None and type(parent) is LinearTrace:
                 out, tangent_out = primitive.linearize(parent, primals, tangents, params)
             elif primitive.jvp is not None:
@@ -81,6 +87,8 @@ class JVPTrace(Trace):
     def _pair(self, primal: Any, tangent: Any) -> JVPTracer:
         """A result with its tangent, which is split as it is."""
         tracer = JVPTracer(self, primal, tangent)
+        if type(tangent) is Cell:
+            return tracer
         own = tangent.aval if isinstance(tangent, Tracer) else aval_of(tangent)
         if own.sharding is not tracer.aval.sharding:
             with set_trace(self.parent):
@@ -112,6 +120,7 @@ def jvp_jaxpr(
 
 
 def _jvp_jaxpr(jaxpr, nonzeros, instantiate_out):
+    jaxpr = settled(jaxpr)
     trace = JaxprTrace(jaxpr.name)
     primals = [trace.argument(a) for a in jaxpr.in_avals]
     tangents = [trace.argument(a.to_tangent_aval()) if nz else None for a, nz in zip(jaxpr.in_avals, nonzeros)]

@@ -10,6 +10,7 @@ from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, JaxprTracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
+from meshrt.transforms.discharge import settled
 from meshrt.transforms.jvp import JVPTrace
 from meshrt.transforms.linear import LinearTrace, LinearTracer
 from meshrt.transforms.tools import WeakCache, hoist_consts
@@ -78,6 +79,7 @@ def linearize_jaxpr(
 def _linearize(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[bool, ...] | bool) -> Linearized:
     if isinstance(instantiate_out, bool):
         instantiate_out = (instantiate_out,) * len(jaxpr.outvars)
+    jaxpr = settled(jaxpr)
     trace = JaxprTrace(jaxpr.name)
     args = [trace.argument(a) for a in jaxpr.in_avals]
     with set_trace(trace):

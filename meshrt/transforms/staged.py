@@ -12,11 +12,13 @@ from typing import Any
 from meshrt import config, errors, tree_util
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.references import AbstractRef
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding._state import context as mesh_context
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import opened
+from meshrt.transforms.references import refuse_returned
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = ["Staged", "stage"]
@@ -58,7 +60,7 @@ def stage(
     owner = fun if owner is None else owner
     name = fun_name(owner)
     if trace is not None or (config.settings.disable_jit and current_trace() is not EVAL):
-        return _stage(fun, in_tree, in_avals, name, trace)
+        return _stage(fun, in_tree, in_avals, name, kind, trace)
     key = (kind, in_tree, tuple(in_avals), config.trace_key(), mesh_context.abstract, axes_in_scope())
     if entries is None:
         try:
@@ -67,15 +69,16 @@ def stage(
             entries = {}
     staged = entries.get(key)
     if staged is None:
-        staged = _stage(fun, in_tree, in_avals, name)
+        staged = _stage(fun, in_tree, in_avals, name, kind)
         if not any(isinstance(c, Tracer) for c in staged.consts):
             entries[key] = staged
     return staged
 
 
 def _stage(
-    fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray], name: str, trace: JaxprTrace | None = None
-) -> Staged:
+    fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray], name: str, kind: Any,
+    trace: JaxprTrace | None = None,
+) -> Staged:  # fmt: skip
     out_tree = None
 
     def flat(*leaves: Any) -> list[Any]:
@@ -83,19 +86,23 @@ def _stage(
         out = opened(fun(*tree_util.tree_unflatten(in_tree, leaves)))
         values, out_tree = tree_util.tree_flatten(out)
         for i, value in enumerate(values):
-            _require_array(value, out, i, name)
+            _require_array(value, out, i, name, kind)
         return values
 
     closed = hoist_consts(trace_to_jaxpr(flat, in_avals, name, trace=trace))
     return Staged(closed.jaxpr, closed.consts, out_tree)
 
 
-def _require_array(leaf: Any, tree: Any, i: int, name: str) -> None:
+def _require_array(leaf: Any, tree: Any, i: int, name: str, kind: Any) -> None:
     try:
-        aval_of(leaf)
+        aval = aval_of(leaf)
     except errors.ArgumentTypeError:
         where = tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])
         raise errors.ArgumentTypeError(
             f"{name} returned a value of type {type(leaf).__name__}{f' at {where}' if where else ''}, which is not an "
             "array; return arrays or scalars (in pytrees) only"
         ) from None
+    if type(aval) is AbstractRef:
+        what = kind if isinstance(kind, str) else f"{kind[0]} primal function"
+        path = tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])
+        refuse_returned(what or "staging", name, leaf, "result" + path)

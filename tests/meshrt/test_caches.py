@@ -152,7 +152,7 @@ def test_every_cache_of_the_driver_is_walked():
     """A new cache has to be said to be keyed by devices, or to be walked in the test above."""
     caches = {name for name in Driver.__slots__ if isinstance(getattr(meshrt.jit(step)._driver, name, None), dict)}
     walked = {"traces", "lowered", "propagated", "partitioned", "programs"}
-    assert caches == walked | {"nested", "places"} | {"calls", "direct", "loaded"}  # the last three know devices
+    assert caches == walked | {"nested", "places", "stateful"} | {"calls", "direct", "loaded"}  # the last three know devices
 
 
 def test_clear_cache_forgets():

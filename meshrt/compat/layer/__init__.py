@@ -7,7 +7,7 @@ from typing import Any
 
 import meshrt as _meshrt
 from meshrt.compat import modules as _modules
-from meshrt.compat.layer import core, refs, version  # noqa: F401  (JAX's modules of these names are not meshrt's)
+from meshrt.compat.layer import core, version  # noqa: F401  (JAX's modules of these names are not meshrt's)
 
 __version__ = _modules.VERSION
 __version_info__ = _modules.VERSION_INFO
@@ -22,8 +22,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'jax' has no attribute {name!r}")
     if name == "_src" or (_modules.is_public(name) and not hasattr(_meshrt, name)):
         return importlib.import_module(f"jax.{name}")
-    if name in refs.__all__ and not hasattr(_meshrt, name):
-        return getattr(refs, name)
     return getattr(_meshrt, name)
 
 

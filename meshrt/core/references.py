@@ -1,0 +1,248 @@
+"""References: arrays that programs write to, as types and effects.
+
+A reference is a value of type `Ref{f32[3]}` (`AbstractRef`). Programs read and write what it refers to by the
+operations of `meshrt.primitives.state`; each says by an effect what it does. References end before lowering:
+`meshrt.transforms.discharge` makes of a program over references one that takes and gives what they hold.
+
+    read    ReadEffect     a <- r[i]
+    write   WriteEffect    r[i] <- a
+    accum   AccumEffect    r[i] += a
+    alloc   AllocEffect    r = new_ref a: the program has references of its own
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshrt.core.effects import Effect
+from meshrt.core.spaces import DEVICE
+from meshrt.core.types import AbstractValue, ShapedArray, aval_of
+
+if TYPE_CHECKING:
+    from meshrt.core.jaxpr import Effects, Eqn, Jaxpr
+    from meshrt.core.manual import ManualAxisType
+
+__all__ = [
+    "ACCUM", "ALLOC", "READ", "WRITE", "AbstractRef", "AccumEffect", "AllocEffect", "ReadEffect", "RefEffect",
+    "WriteEffect", "allocates", "effects_by_position", "is_ref", "is_ref_type", "ref_type", "settled_effects",
+    "touches_refs",
+]  # fmt: skip
+
+
+class RefEffect(Effect):
+    """That a reference is read, written or added to: `input_index` is its position among the arguments of a program.
+
+    None stands for some reference: equations say so, and `effects_by_position` tells which.
+    """
+
+    __slots__ = ("input_index",)
+
+    def __init__(self, input_index: int | None = None):
+        super().__init__(type(self).__name__.removesuffix("Effect"))
+        object.__setattr__(self, "input_index", input_index)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.input_index == self.input_index  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.input_index))
+
+    def __repr__(self) -> str:
+        return f"{self.name}<{'' if self.input_index is None else self.input_index}>"
+
+
+class ReadEffect(RefEffect):
+    """That a reference is read."""
+
+    __slots__ = ()
+
+
+class WriteEffect(RefEffect):
+    """That a reference is written."""
+
+    __slots__ = ()
+
+
+class AccumEffect(RefEffect):
+    """That something is added to what a reference holds."""
+
+    __slots__ = ()
+
+
+class AllocEffect(RefEffect):
+    """That references are made which the program keeps to itself."""
+
+    __slots__ = ()
+
+
+READ, WRITE, ACCUM, ALLOC = ReadEffect(), WriteEffect(), AccumEffect(), AllocEffect()
+
+
+class AbstractRef(AbstractValue):
+    """The type of a reference to values of type `inner_aval`; interned.
+
+    `memory_space` is where a kernel keeps what it refers to (any object; Space.Device is the usual memory), `kind` how
+    transformations take it: "no_grad_no_remat" for one whose writes are neither differentiated nor repeated.
+
+    >>> import numpy as np
+    >>> AbstractRef(ShapedArray((3,), np.dtype("float32")))
+    Ref{float32[3]}
+    """
+
+    __slots__ = ("__weakref__", "inner_aval", "kind", "memory_space")
+
+    _interned: weakref.WeakValueDictionary[Any, AbstractRef] = weakref.WeakValueDictionary()
+
+    inner_aval: ShapedArray
+    kind: str | None
+
+    def __new__(cls, inner_aval: Any, memory_space: Any = None, kind: str | None = None) -> AbstractRef:
+        space = DEVICE if memory_space is None else memory_space
+        key = (inner_aval, space, kind)
+        found = cls._interned.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.inner_aval, found.memory_space, found.kind = inner_aval, space, kind
+            found = cls._interned.setdefault(key, found)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (AbstractRef, (self.inner_aval, self.memory_space, self.kind))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.inner_aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.inner_aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.inner_aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.inner_aval.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.inner_aval.nbytes
+
+    @property
+    def weak_type(self) -> bool:
+        return self.inner_aval.weak_type
+
+    @property
+    def sharding(self) -> Any:  # type: ignore[override]
+        return self.inner_aval.sharding
+
+    @property
+    def vma(self) -> frozenset[str]:  # type: ignore[override]
+        return self.inner_aval.vma
+
+    @property
+    def mat(self) -> ManualAxisType:  # type: ignore[override]
+        return self.inner_aval.mat
+
+    @property
+    def is_differentiable(self) -> bool:
+        return False  # not by itself: what is derived is what it holds (`meshrt.transforms.discharge`)
+
+    @property
+    def is_key(self) -> bool:
+        return self.inner_aval.is_key
+
+    def strong(self) -> AbstractRef:
+        return self
+
+    def _with(self, inner: Any) -> AbstractRef:
+        return AbstractRef(inner, self.memory_space, self.kind)
+
+    def update(self, **changes: Any) -> AbstractRef:
+        """The type with `inner_aval`, `memory_space`, `kind` or something of the inner type changed."""
+        own = {name: changes.pop(name, getattr(self, name)) for name in ("inner_aval", "memory_space", "kind")}
+        if changes:
+            own["inner_aval"] = own["inner_aval"].update(**changes)
+        return AbstractRef(**own)
+
+    def bare(self) -> AbstractRef:
+        return self._with(self.inner_aval.bare())
+
+    def batched(self, size: int, along: Any = None) -> AbstractRef:
+        """The type of a reference to a batch of such values."""
+        return self._with(self.inner_aval.batched(size, along))
+
+    def without(self, dim: int) -> AbstractRef:
+        """The type of a reference to one member of a batch."""
+        return self._with(self.inner_aval.without(dim))
+
+    def to_tangent_aval(self) -> AbstractRef:
+        return self._with(self.inner_aval.to_tangent_aval())
+
+    def _written(self, inner: str) -> str:
+        space = "" if self.memory_space is DEVICE else f"<{getattr(self.memory_space, 'name', self.memory_space)}>"
+        return f"Ref{space}{{{inner}}}"
+
+    def str_short(self) -> str:
+        return self._written(self.inner_aval.str_short())
+
+    def __repr__(self) -> str:
+        return self._written(str(self.inner_aval).lstrip("~"))
+
+    __str__ = __repr__
+
+
+def is_ref_type(aval: Any) -> bool:
+    """Whether a type is that of a reference."""
+    return type(aval) is AbstractRef
+
+
+def is_ref(value: Any) -> bool:
+    """Whether a value, traced or not, is a reference."""
+    aval = getattr(value, "aval", None)
+    return type(aval) is AbstractRef
+
+
+def touches_refs(effects: Effects) -> bool:
+    """Whether something with these effects has to do with references, its own included."""
+    return any(isinstance(e, RefEffect) for e in effects)
+
+
+def allocates(effects: Effects) -> bool:
+    """Whether something with these effects makes references of its own."""
+    return ALLOC in effects
+
+
+def settled_effects(effects: Effects, eqns: Sequence[Eqn]) -> Effects:
+    """The effects of a program of these equations, which have `effects` and make references: what they do to those
+    nobody else sees.
+    """
+    own = {id(v) for e in eqns if ALLOC in e.effects for v in e.outvars if is_ref_type(v.aval)}
+    seen = {e for e in effects if not isinstance(e, RefEffect)} | {ALLOC}
+    for eqn in eqns:
+        if eqn.effects and not all(id(a) in own for a in eqn.invars if is_ref_type(a.aval)):
+            seen |= eqn.effects
+    return frozenset(seen)
+
+
+def effects_by_position(jaxpr: Jaxpr) -> frozenset[RefEffect]:
+    """What a program does to each of its references, by their position among constants and arguments.
+
+    { lambda ; a:Ref{f32[3]} b:f32[3]. let a[...] <- b in () }     {Write<0>}
+    """
+    place = {id(v): i for i, v in enumerate((*jaxpr.constvars, *jaxpr.invars)) if is_ref_type(v.aval)}
+    found: set[RefEffect] = set()
+    for eqn in jaxpr.eqns:
+        refs = [place[id(a)] for a in eqn.invars if id(a) in place]
+        kinds = [type(e) for e in eqn.effects if isinstance(e, RefEffect) and type(e) is not AllocEffect]
+        found.update([kind(i) for kind in kinds for i in refs])
+    return frozenset(found)
+
+
+def ref_type(value: Any) -> AbstractRef | None:
+    """The type of a reference; None for other values."""
+    aval: Any = aval_of(value)
+    return aval if type(aval) is AbstractRef else None

@@ -1,0 +1,148 @@
+"""`Ref`: a reference to an array that programs write to."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from meshrt import errors
+from meshrt.core.references import AbstractRef, is_ref
+from meshrt.core.source import capture
+from meshrt.core.types import register_aval
+from meshrt.runtime.array import Array
+from meshrt.runtime.signature import Signature
+
+__all__ = ["Ref"]
+
+
+class _RefType(type):
+    """Traced references are instances of `Ref` too. (`type(x) is Ref` tells references that exist from those that stand
+    for one.)"""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return is_ref(instance)
+
+
+class RefSignature:
+    """What dispatch needs to know of a reference: that it is one, and the signature of what it holds; interned."""
+
+    __slots__ = ("__weakref__", "aval", "held")
+
+    _interned: weakref.WeakValueDictionary[Any, RefSignature] = weakref.WeakValueDictionary()
+    _lock = threading.Lock()
+
+    def __new__(cls, aval: AbstractRef, held: Signature) -> RefSignature:
+        with cls._lock:
+            found = cls._interned.get((aval, held))
+            if found is None:
+                found = object.__new__(cls)
+                found.aval, found.held = aval, held
+                cls._interned[aval, held] = found
+            return found
+
+
+class Ref(metaclass=_RefType):
+    """A reference to an array in memory that programs write to; made by `new_ref`.
+
+    `ref[...]` reads what it holds, `ref[index]` a part, `ref[index] = value` writes. A jitted function that is given a
+    reference, or closes over one, writes in place: it takes over the memory and gives it back.
+
+    >>> import meshrt, meshrt.numpy as jnp
+    >>> ref = meshrt.new_ref(jnp.zeros(3))
+    >>> ref[1] = 2.0
+    >>> ref
+    Ref([0., 2., 0.], dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "_array", "_seen", "aval", "source")
+
+    aval: AbstractRef
+
+    def __init__(self, aval: AbstractRef, array: Array):
+        self.aval, self._array, self._seen, self.source = aval, array, None, capture()
+
+    def _held(self) -> Array:
+        """The array that the reference holds now."""
+        if self._array is None:
+            raise errors.DeletedArrayError(
+                f"the reference of type {self.aval} made at {self.source} was freed: make a new one with new_ref"
+            )
+        return self._array
+
+    def _hold(self, array: Array | None) -> None:
+        self._array = array
+
+    @property
+    def _sig(self) -> RefSignature:
+        held = self._held()._sig
+        seen = self._seen
+        if seen is None or seen.held is not held:
+            seen = self._seen = RefSignature(self.aval, held)
+        return seen
+
+    @property
+    def _buf(self) -> Any:
+        return self._held()._buf
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.aval.nbytes
+
+    @property
+    def weak_type(self) -> bool:
+        return self.aval.weak_type
+
+    @property
+    def sharding(self) -> Any:
+        """Where the parts of what it holds lie; writing does not change it."""
+        return self._held().sharding
+
+    @property
+    def format(self) -> Any:
+        """Layout and sharding of what it holds."""
+        return self._held().format
+
+    @property
+    def committed(self) -> bool:
+        """A reference stays where it is."""
+        return True
+
+    _committed = committed
+
+    def unsafe_buffer_pointer(self) -> int:
+        """The address of what it holds, on its one device."""
+        pointer: int = self._held().unsafe_buffer_pointer()
+        return pointer
+
+    def block_until_ready(self) -> Ref:
+        """Waits until what was written is there."""
+        self._held().block_until_ready()
+        return self
+
+    def __len__(self) -> int:
+        if not self.aval.shape:
+            raise TypeError("len() of unsized object: what the reference holds has no dimensions")
+        return self.aval.shape[0]
+
+    def __repr__(self) -> str:
+        return "Ref(freed)" if self._array is None else "Ref" + repr(self._array)[5:]
+
+
+register_aval(Ref, lambda ref: ref.aval)

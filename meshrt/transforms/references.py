@@ -1,0 +1,80 @@
+"""What may not be done with references: to pass one twice, and to return one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from meshrt import errors, tree_util
+from meshrt.core.references import is_ref
+from meshrt.core.types import aval_of
+from meshrt.transforms.arguments import argument_paths
+
+__all__ = ["check_distinct", "paths_of", "refuse_returned", "refuse_returned_by_rule"]
+
+
+def made_at(ref: Any) -> str:
+    """` (made at line)`, where that is known."""
+    where = getattr(ref, "source", None)
+    return f" (made at {where})" if where is not None and not isinstance(where, str) else ""
+
+
+def paths_of(fun: Any, tree: Any) -> Callable[[], Sequence[str]]:
+    """Names what a function takes by position, where `tree` is the structure of these arguments, once it is asked."""
+    return lambda: argument_paths(fun, tree_util.treedef_tuple([tree, tree_util.tree_structure({})]))
+
+
+def check_distinct(
+    what: str, name: str, args: Sequence[Any], captured: Sequence[Any], paths: Callable[[], Sequence[str]]
+) -> None:
+    """ArgumentValueError if a reference is given twice, or given and captured, to the function `name` for `what` (jit,
+    scan): two names of one array would hide from each other what is written. `paths` names the arguments.
+    """
+    if not any(map(is_ref, args)):
+        return
+    seen: dict[int, int] = {}
+    held = {id(c) for c in captured if is_ref(c)}
+    for i, x in enumerate(args):
+        if not is_ref(x):
+            continue
+        first = seen.setdefault(id(x), i)
+        if first != i:
+            names = paths()
+            raise errors.ArgumentValueError(
+                "only one reference to a mutable array may be passed as an argument to a function, but when tracing "
+                f"{name} for {what} the mutable array reference of type {aval_of(x)}{made_at(x)} appeared at both "
+                f"{names[first]} and {names[i]}. Pass it once"
+            )
+        if id(x) in held:
+            raise errors.ArgumentValueError(
+                f"when tracing {name} for {what}, a mutable array reference of type {aval_of(x)}{made_at(x)} was both "
+                f"closed over and passed as the argument {paths()[i]}. Do one of both"
+            )
+
+
+def refuse_returned_by_rule(kind: str, name: str, values: Sequence[Any], arguments: Sequence[Any] = ()) -> None:
+    """ArgumentValueError if a function with custom derivatives, or a rule of one, as `kind` says, returns a reference
+    that is not among its `arguments`."""
+    known = {id(a) for a in arguments}
+    for value in values:
+        if is_ref(value) and id(value) not in known:
+            raise errors.ArgumentValueError(
+                f"custom_vjp {kind} function {name} returned a mutable array reference of type {aval_of(value)}"
+                f"{made_at(value)}, but mutable array references cannot be returned there. Return what it holds, "
+                "ref[...]"
+            )
+
+
+def refuse_returned(what: str, name: str, ref: Any, path: str = "") -> NoReturn:
+    """The error for a function that returns a reference."""
+    at = f" at output tree path {path}" if path else ""
+    origin = ref.origin() if hasattr(ref, "origin") else ""
+    if origin.startswith("is "):
+        origin = "was passed in as the " + origin.removeprefix("is ")
+    made = origin or made_at(ref).strip(" ()")
+    raise errors.ArgumentValueError(
+        f"function {name} traced for {what} returned a mutable array reference of type {aval_of(ref)}{at}, but mutable "
+        "array references cannot be returned."
+        + (f"\n\nThe returned mutable array {made}." if made else "")
+        + " Return what it holds, ref[...], instead"
+    )

@@ -1,0 +1,197 @@
+"""References beside JAX's: reading, writing, control flow, derivatives, mapping, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from tests.meshrt.beside import assert_alike
+from tests.meshrt.refs.programs import INDICES, PROGRAMS, REFUSED
+
+
+def name_of(value):
+    return getattr(value, "__name__", str(value))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=name_of)
+def test_as_jax(program):
+    assert_alike(program)
+
+
+def test_as_jax_in_64_bits():
+    with meshrt.enable_x64(True):
+        r = meshrt.new_ref(jnp.zeros(3))
+        r[1] = 2.0
+        assert r.dtype == np.float64
+        np.testing.assert_array_equal(r[...], [0.0, 2.0, 0.0])
+
+
+@pytest.mark.parametrize("program", REFUSED, ids=name_of)
+def test_refused_as_by_jax(program):
+    assert_alike(program)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_indices(index):
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+    def program(jax):
+        def touch(r):
+            part = r[index]
+            before = jax.ref.swap(r, index, -part - 1)
+            jax.ref.addupdate(r, index, part * 3)
+            return part, before, r[index]
+
+        def scalar(x):
+            r = jax.new_ref(x * x)
+            part = r[index]
+            r[index] = jax.numpy.sin(part)
+            jax.ref.addupdate(r, index, part)
+            return (r[...] ** 2).sum()
+
+        out = []
+        for wrap in (lambda f: f, jax.jit):
+            r = jax.new_ref(whole)
+            out.append((wrap(touch)(r), r[...]))
+        stacked = np.stack([whole, whole + 1])
+        both = jax.jit(lambda x: (jax.grad(scalar)(x[0]), jax.vmap(jax.grad(scalar))(x)))
+        return out, both(stacked)
+
+    assert_alike(program, rtol=1e-4)
+
+
+def test_second_derivatives():
+    """JAX differentiates once."""
+
+    def f(x):
+        r = meshrt.new_ref(x)
+        r[1] = r[0] ** 3
+        meshrt.ref.addupdate(r, 2, r[1] * r[3])
+        return (r[...] ** 2).sum()
+
+    def pure(x):
+        x = x.at[1].set(x[0] ** 3)
+        return (x.at[2].add(x[1] * x[3]) ** 2).sum()
+
+    x = jnp.linspace(0.1, 1.4, 5)
+    np.testing.assert_allclose(meshrt.hessian(f)(x), meshrt.hessian(pure)(x), rtol=1e-5)
+
+
+def test_an_index_given_twice():
+    """The last value wins in both directions; JAX's derivative pulls back to both."""
+    index = np.array([1, 1, 0])
+
+    def f(x):
+        r = meshrt.new_ref(jnp.zeros(3))
+        r[index] = x
+        return (r[...] * jnp.arange(1.0, 4.0)).sum()
+
+    x = jnp.array([1.0, 2.0, 3.0])
+    pure = meshrt.grad(lambda x: (jnp.zeros(3).at[index].set(x) * jnp.arange(1.0, 4.0)).sum())(x)
+    np.testing.assert_array_equal(meshrt.grad(f)(x), pure)
+
+
+def test_traced_slices_that_are_mapped():
+    """JAX maps no slices whose starts differ."""
+
+    def f(x, i, j):
+        r = meshrt.new_ref(x)
+        r[meshrt.ds(i, 2)] = r[meshrt.ds(j, 2)] * 2
+        return r[...]
+
+    x, i, j = jnp.arange(15.0).reshape(3, 5), jnp.array([0, 1, 2]), jnp.array([1, 2, 3])
+    expected = np.array(x)
+    for row, a, b in zip(expected, [0, 1, 2], [1, 2, 3]):
+        row[a : a + 2] = row[b : b + 2] * 2
+    np.testing.assert_array_equal(meshrt.vmap(f)(x, i, j), expected)
+
+
+def test_checkpoint_of_a_reference():
+    """JAX fails here; values and gradients are those without checkpoint."""
+
+    def f(x):
+        r = meshrt.new_ref(x)
+        meshrt.lax.fori_loop(0, 3, lambda i, _: r.__setitem__(i, r[i] * jnp.sin(r[i - 1])), None)
+        return r[...].sum()
+
+    x = jnp.linspace(0.1, 1.0, 4)
+    expected = meshrt.grad(f)(x)
+    np.testing.assert_allclose(meshrt.grad(meshrt.checkpoint(f))(x), expected, rtol=1e-5)
+    np.testing.assert_allclose(meshrt.jit(meshrt.grad(meshrt.checkpoint(f)))(x), expected, rtol=1e-5)
+
+
+def test_branches_chosen_by_each_member():
+    """JAX refuses: State effect not supported in vmap-of-cond."""
+
+    def f(x):
+        r = meshrt.new_ref(x)
+        meshrt.lax.cond(x > 0, lambda: r.__setitem__(..., x * 2), lambda: r.__setitem__(..., -x))
+        return r[...]
+
+    x = jnp.array([1.0, -2.0, 3.0])
+    np.testing.assert_array_equal(meshrt.vmap(f)(x), [2.0, 2.0, 6.0])
+    np.testing.assert_array_equal(meshrt.grad(lambda x: meshrt.vmap(f)(x).sum())(x), [2.0, -1.0, 2.0])
+
+
+def test_custom_jvp_that_writes_what_it_captured():
+    """JAX has no discharge rule for custom_jvp."""
+    calls = meshrt.new_ref(0)
+
+    @meshrt.custom_jvp
+    def f(x):
+        calls[...] += 1
+        return x * 2
+
+    f.defjvp(lambda p, t: (f(p[0]), t[0] * 2))
+    assert (f(1.0), meshrt.jit(f)(1.0), meshrt.grad(f)(1.0)) == (2.0, 2.0, 2.0)
+    assert calls[...] == 3
+
+
+def test_the_error_names_both_places():
+    r = meshrt.new_ref(0.0)
+    with pytest.raises(ValueError, match=r"made at .*test_refs\.py.*appeared at both x_ref and y_ref"):
+        meshrt.jit(lambda x_ref, y_ref: x_ref[...] + y_ref[...])(r, r)
+    with pytest.raises(ValueError, match="closed over and passed as the argument y_ref"):
+        meshrt.jit(lambda y_ref: r[...] + y_ref[...])(r)
+    with pytest.raises(ValueError, match="appeared at both y_ref and z_ref"):
+        meshrt.jit(lambda x: meshrt.jit(lambda y_ref, z_ref: y_ref[...] + z_ref[...])(x, x))(r)
+
+
+def test_a_freed_reference():
+    r = meshrt.new_ref(jnp.zeros(3))
+    assert meshrt.free_ref(r) == ()
+    with pytest.raises(meshrt.errors.DeletedArrayError, match=r"made at .*test_refs\.py"):
+        r[...]
+
+
+def test_written_in_place():
+    """The buffer of a reference is taken over by what it holds afterwards: the compiled program says so."""
+
+    def step(r, x):
+        r[...] = r[...] * 2 + x
+
+    r, x = meshrt.new_ref(jnp.zeros((8, 8))), jnp.ones((8, 8))
+    compiled = meshrt.jit(step).lower(r, x).compile()
+    assert "may-alias" in compiled.as_text() or "must-alias" in compiled.as_text()
+    before = r.unsafe_buffer_pointer()
+    meshrt.jit(step)(r, x)
+    assert r.unsafe_buffer_pointer() == before
+
+
+def test_the_array_it_was_made_from_stays():
+    x = jnp.arange(3.0)
+    r = meshrt.new_ref(x)
+    y = r[...]
+    meshrt.jit(lambda r: r.__setitem__(..., r[...] + 1))(r)
+    np.testing.assert_array_equal(x, [0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(y, [0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(r[...], [1.0, 2.0, 3.0])
+
+
+def test_an_instance_is_one_traced_or_not():
+    r = meshrt.new_ref(0.0)
+    assert isinstance(r, meshrt.Ref)
+    assert not isinstance(jnp.zeros(3), meshrt.Ref)
+    assert meshrt.jit(lambda r: jnp.asarray(isinstance(r, meshrt.Ref)))(r)
