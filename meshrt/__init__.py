@@ -75,7 +75,7 @@ from meshrt.primitives.callback import pure_callback
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.references import empty_ref, free_ref, freeze, new_ref
 from meshrt.primitives.reshard import reshard, typeof
-from meshrt.primitives.state_views import Slice, ds
+from meshrt.primitives.state_views import ds
 from meshrt.runtime import pickling as _pickling  # noqa: F401  (arrays register themselves)
 from meshrt.runtime.array import Array, Shard
 from meshrt.runtime.assembly import (
@@ -111,7 +111,7 @@ from meshrt.transforms.custom_derivatives import closure_convert, custom_gradien
 from meshrt.transforms.vmap import vmap
 
 __all__ = [
-    "Array", "Device", "NamedSharding", "P", "Ref", "ShapeDtypeStruct", "Shard", "Slice", "ad_checkpoint",
+    "Array", "Device", "NamedSharding", "P", "Ref", "ShapeDtypeStruct", "Shard", "ad_checkpoint",
     "allow_f16_reductions", "array_garbage_collection_guard", "block_until_ready", "check_tracer_leaks",
     "checking_leaks", "checkpoint", "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert",
     "config", "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug",

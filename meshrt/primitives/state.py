@@ -350,46 +350,59 @@ def _free_now(ref: Ref) -> list[Any]:
 # ----------------------------------------------------------------------------------------------------------------------
 # Records
 
-_NOT_ON_TAPES = {"transpose": "linear programs have no references: what one holds is a value in them"}
-_DISCHARGED = {**_NOT_ON_TAPES, "lower": "references are discharged before a program is lowered"}
+_DISCHARGED = {"transpose": "linear programs have no references: what one holds is a value in them"}
+
+
+def _not_lowered(ctx: Any, eqn: Eqn, *operands: Any) -> Any:
+    raise errors.InternalError(
+        f"the reference operation '{eqn.primitive}' at {eqn.source} was not discharged before its program was lowered"
+    )
+
 
 new_ref_p = Primitive(
     "new_ref", _new_infer, impl=_new_now, jvp=_new_jvp, batch=_new_batch, batch_axis=True, typed=True,
     on_cells=True, allocates=True, discharge=lambda args, params: Cell(args[0]),
     effects=lambda *avals, **params: frozenset([ALLOC]),
+    lower=_not_lowered,
     absent=_DISCHARGED,
 )  # fmt: skip
 empty_ref_p = Primitive(
     "empty_ref", lambda *, ty, memory_space: AbstractRef(ty, memory_space), impl=_empty_now,
     jvp=_empty_jvp, batch=_empty_batch, batch_axis=True, typed=True, on_cells=True, allocates=True,
     discharge=lambda args, params: Cell(zeros(params["ty"])),
-    effects=lambda *avals, **params: frozenset([ALLOC]), absent=_DISCHARGED,
+    effects=lambda *avals, **params: frozenset([ALLOC]), lower=_not_lowered,
+    absent=_DISCHARGED,
 )  # fmt: skip
 get_p = Primitive(
     "get", _get_infer, jvp=_get_jvp, batch=_get_batch, batch_axis=True, typed=True, on_cells=True,
     discharge=_get_discharge,
-    effects=lambda *avals, tree: frozenset([READ]), printed=_get_printed, absent=_DISCHARGED,
+    effects=lambda *avals, tree: frozenset([READ]), printed=_get_printed, lower=_not_lowered,
+    absent=_DISCHARGED,
 )  # fmt: skip
 swap_p = Primitive(
     "swap", _swap_infer, jvp=_swap_jvp, batch=_swap_batch, batch_axis=True, typed=True, on_cells=True,
     discharge=_swap_discharge,
-    effects=lambda *avals, tree: frozenset([WRITE]), printed=_swap_printed, absent=_DISCHARGED,
+    effects=lambda *avals, tree: frozenset([WRITE]), printed=_swap_printed, lower=_not_lowered,
+    absent=_DISCHARGED,
 )  # fmt: skip
 addupdate_p = Primitive(
     "addupdate", _addupdate_infer, jvp=_addupdate_jvp, batch=_addupdate_batch, batch_axis=True, typed=True,
     on_cells=True, multiple_results=True, discharge=_addupdate_discharge,
     effects=lambda *avals, tree: frozenset([ACCUM]),
-    printed=_addupdate_printed, absent=_DISCHARGED,
+    printed=_addupdate_printed, lower=_not_lowered,
+    absent=_DISCHARGED,
 )  # fmt: skip
 freeze_p = Primitive(
     "freeze", _freeze_infer, jvp=_freeze_jvp, batch=lambda axis, args, dims, params: (freeze_p.bind(*args), dims[0]),
     batch_axis=True, typed=True, on_cells=True, discharge=lambda args, params: args[0].value,
-    effects=lambda *avals: frozenset([READ]), absent=_DISCHARGED,
+    effects=lambda *avals: frozenset([READ]), lower=_not_lowered,
+    absent=_DISCHARGED,
 )  # fmt: skip
 free_ref_p = Primitive(
     "free_ref", lambda ref: _need_ref("free_ref", ref) or [], impl=_free_now, jvp=_free_jvp, multiple_results=True,
     batch=lambda axis, args, dims, params: (free_ref_p.bind(*args), []), batch_axis=True, typed=True, on_cells=True,
-    discharge=lambda args, params: [], effects=lambda *avals: frozenset([WRITE]), absent=_DISCHARGED,
+    discharge=lambda args, params: [], effects=lambda *avals: frozenset([WRITE]), lower=_not_lowered,
+    absent=_DISCHARGED,
 )  # fmt: skip
 
 
