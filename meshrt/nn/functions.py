@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -175,8 +176,12 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1, out_
 
     ``out_sharding`` says how Explicit axes split the result.
     """
-    x = _array("one_hot", x)
-    size = static_int(num_classes, "one_hot: num_classes")
+    x = asarray(x)
+    if not dtypes.isdtype(x.dtype, "integral"):
+        warnings.warn(
+            f"jax.nn.one_hot input should be integer-typed; got dtype={x.dtype}", DeprecationWarning, stacklevel=2
+        )
+    size = static_int(num_classes, "in jax.nn.one_hot argument `num_classes`")
     dtype = dtypes.default_float_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "one_hot")
     axis = canonical_axis(axis, x.ndim + 1, "one_hot")
     shape = (*x.shape[:axis], size, *x.shape[axis:])

@@ -136,8 +136,9 @@ def _fans(shape: tuple[int, ...], in_axis: Any, out_axis: Any, batch_axis: Any) 
     """How many inputs and outputs a unit is connected to; other dimensions are a receptive field."""
     if in_axis == -2 and len(shape) <= 1:
         raise ShapeError(
-            f"an initializer scaled by the number of inputs needs at least two dimensions, got shape {shape}; give "
-            f"in_axis and out_axis, or use normal or uniform"
+            f"Can't compute input and output sizes of a {len(shape)}-dimensional weights tensor with default in_axis. "
+            f"Must be at least 2D or specify in_axis explicitly. Initializers that draw {shape} without it are normal "
+            "and uniform"
         )
     inputs, outputs, batch = (_size(shape, a) for a in (in_axis, out_axis, batch_axis))
     field = math.prod(shape) / inputs / outputs / batch

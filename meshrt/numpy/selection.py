@@ -158,8 +158,9 @@ def _round(x: Any, decimals: int) -> Any:
 
 @at_once(2, ["equal_nan"])
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether |a - b| <= atol + rtol * |b|, elementwise; infinities are close to themselves."""
-
+    """Whether |a - b| <= atol + rtol * |b|, elementwise; infinities are close to themselves, keys to equal ones."""
+    if dtypes.issubdtype(getattr(a, "dtype", None), dtypes.prng_key):
+        return equal(a, b)
     a, b = map(asarray, promote_inexact("isclose", a, b))
     real = np.dtype(dtypes.finfo(a.dtype).dtype)
     rtol, atol = (el.convert_element_type(t, real) for t in (rtol, atol))

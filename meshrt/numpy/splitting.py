@@ -15,6 +15,10 @@ from meshrt.numpy.shapes import ndim
 __all__ = ["array_split", "dsplit", "hsplit", "split", "vsplit"]
 
 
+class NoPartsError(ShapeError, ZeroDivisionError):
+    """A dimension cannot be divided into no parts."""
+
+
 def _sections(name: str, n: int, parts: Any) -> list[int]:
     """Where the pieces of a dimension of size n begin and end."""
     if isinstance(parts, (tuple, list)) or getattr(parts, "ndim", 0) > 0:
@@ -28,7 +32,7 @@ def _sections(name: str, n: int, parts: Any) -> list[int]:
     known = int(parts) if isinstance(parts, (float, np.floating)) else parts
     count = static_int(known, f"{name}: the number of parts")
     if count <= 0:
-        raise ShapeError(f"{name}: the number of parts must be positive, got {count}")
+        raise NoPartsError(f"{name}: the number of parts must be positive, got {count}")
     each, rest = divmod(n, count)
     if rest and name != "array_split":
         raise ShapeError(f"{name}: a dimension of size {n} does not split into {count} equal parts; use array_split")

@@ -17,6 +17,8 @@ from meshrt.primitives import conversion, gamma
 from meshrt.primitives import elementwise as e
 from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p, reduce_precision_p
 from meshrt.primitives.identity import copy_p, optimization_barrier, stop_gradient
+from meshrt.primitives.random import random_unwrap
+from meshrt.primitives.reduce import reduce_and_p, reduce_or_p
 from meshrt.primitives.selection import select_n
 
 __all__ = [
@@ -66,6 +68,20 @@ def _binary(primitive: Primitive, doc: str) -> Callable[[Any, Any], Any]:
         if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators) and x.aval.shape == y.aval.shape:
             return primitive.bind(x, y)
         return primitive.bind(*stretched(primitive.name, x, y))
+
+    return _named(function, primitive.name, f"Elementwise {doc}. {_OPERANDS}")
+
+
+def _equality(primitive: Primitive, joined: Primitive, doc: str) -> Callable[[Any, Any], Any]:
+    """As `_binary`, of typed keys as well: `joined` reduces what `primitive` says of their words."""
+    numbers = _binary(primitive, doc)
+
+    def function(x: Any, y: Any) -> Any:
+        if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators) and x.aval.is_key:
+            if x.aval == y.aval:
+                words = primitive.bind(random_unwrap(x), random_unwrap(y))
+                return joined.bind(words, axes=tuple(range(x.aval.ndim, words.aval.ndim)))
+        return numbers(x, y)
 
     return _named(function, primitive.name, f"Elementwise {doc}. {_OPERANDS}")
 
@@ -122,8 +138,8 @@ bitwise_xor = _binary(e.xor_p, "exclusive or of bits")
 shift_left = _binary(e.shift_left_p, "left shift")
 shift_right_logical = _binary(e.shift_right_logical_p, "right shift filling with zeros")
 shift_right_arithmetic = _binary(e.shift_right_arithmetic_p, "right shift filling with the sign")
-eq = _binary(e.eq_p, "x == y")
-ne = _binary(e.ne_p, "x != y")
+eq = _equality(e.eq_p, reduce_and_p, "x == y, also of keys")
+ne = _equality(e.ne_p, reduce_or_p, "x != y, also of keys")
 lt = _binary(e.lt_p, "x < y")
 le = _binary(e.le_p, "x <= y")
 gt = _binary(e.gt_p, "x > y")

@@ -10,6 +10,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.numpy.names import missing as _missing
 from meshrt.numpy.operands import canonical_axes, operand
@@ -21,6 +22,7 @@ __getattr__ = _missing(__name__, __all__)
 Step = Callable[[Any, int, str | None], Any]
 
 
+@usual_promotion
 def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The cosine transform y[k] = 2 sum_j x[j] cos(pi k (2 j + 1) / 2 N) of the last axis, or of `axis`.
 
@@ -42,11 +44,13 @@ def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str |
     return _over_axes("dct", _forward, x, type, None if n is None else (n,), (axis,), norm)
 
 
+@usual_promotion
 def idct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of `dct`, with its arguments."""
     return _over_axes("idct", _backward, x, type, None if n is None else (n,), (axis,), norm)
 
 
+@usual_promotion
 def dctn(
     x: Any,
     type: int = 2,
@@ -63,6 +67,7 @@ def dctn(
     return _over_axes("dctn", _forward, x, type, s, axes, norm)
 
 
+@usual_promotion
 def idctn(
     x: Any,
     type: int = 2,

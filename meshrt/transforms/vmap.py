@@ -143,10 +143,15 @@ def _place(
                 "the members of the batch. Give it an axis at vmap out_axes"
             )
         return out
+    if dim is None and _type(out) is None:
+        raise errors.ArgumentTypeError(
+            f"Output from batched function {out!r} with type {type(out)} is not a valid JAX type: {fun_name(fun)}, "
+            "which is mapped, must return pytrees of arrays"
+        )
     ndim = aval_of(out).ndim + (dim is None)
     if not -ndim <= wanted < ndim:
         raise errors.ArgumentValueError(
-            f"vmap out_axes={wanted} is out of bounds for a result of rank {ndim} of {fun_name(fun)}"
+            f"axis {wanted} is out of bounds for array of dimension {ndim}: vmap out_axes of {fun_name(fun)}"
         )
     if dim is None:
         out, dim = bring_to_front(axis.extent, out, None), 0

@@ -57,6 +57,7 @@ MAPPED = {
         f"in_axes={axes!r}": lambda l, a=axes: l.vmap(lambda x: x, in_axes=a)(A)
         for axes in (False, True, (False,), 1.5, "a", 5, None)
     },
+    "no array from a mapped function": lambda l: l.vmap(lambda x: object())(A),
     **{f"out_axes={axes!r}": lambda l, a=axes: l.vmap(lambda x: x, out_axes=a)(A) for axes in (False, 1.5, 5, None)},
 }
 MASKS = {
@@ -93,6 +94,8 @@ SHAPES = {
     "tensordot": lambda l: l.numpy.tensordot(A, A, 1),
     "concatenate": lambda l: l.numpy.concatenate([A, X]),
     "lax.concatenate nothing": lambda l: l.lax.concatenate([], 0),
+    "split into no parts": lambda l: l.numpy.split(A, 0),
+    "split unevenly": lambda l: l.numpy.split(A, 4),
     "lax.split": lambda l: l.lax.split(A, (1, 1), 1),
     "lax.pad": lambda l: l.lax.pad(A, np.float32(0), ((0, 0, 0),)),
     "lax.pad within": lambda l: l.lax.pad(A, np.float32(0), ((0, 0, -1), (0, 0, 0))),

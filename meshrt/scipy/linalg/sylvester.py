@@ -9,6 +9,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.scipy.linalg.forms import schur
 from meshrt.scipy.operands import separate
@@ -59,6 +60,7 @@ def _solve_sylvester(a: Any, b: Any, c: Any, tol: Any, method: str) -> Any:
     return one(a, b, c, tol)
 
 
+@usual_promotion
 def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8) -> Any:
     """The x with A x + x B = C, for A [..., m, m], B [..., n, n] and C [..., m, n].
 

@@ -9,6 +9,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.operands import operand
@@ -85,6 +86,7 @@ def _eigh_tridiagonal(d: Any, e: Any, tol: Any, eigvals_only: bool, bounds: tupl
     return values[slice(*bounds)], vectors[:, slice(*bounds)]
 
 
+@usual_promotion
 def eigh_tridiagonal(
     d: Any,
     e: Any,

@@ -11,6 +11,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.numpy.operands import canonical_axis, static_int
 from meshrt.scipy.operands import separate
@@ -43,6 +44,7 @@ class _Plan(NamedTuple):
     axis: int
 
 
+@usual_promotion
 def stft(
     x: Any,
     fs: Any = 1.0,
@@ -85,6 +87,7 @@ def stft(
     )  # fmt: skip
 
 
+@usual_promotion
 def csd(
     x: Any,
     y: Any,
@@ -125,6 +128,7 @@ def csd(
     return frequencies, density
 
 
+@usual_promotion
 def welch(
     x: Any,
     fs: Any = 1.0,

@@ -8,6 +8,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.numpy.operands import canonical_axis, operand, static_int
 from meshrt.scipy.signal.windows import named_window
@@ -15,6 +16,7 @@ from meshrt.scipy.signal.windows import named_window
 __all__ = ["istft"]
 
 
+@usual_promotion
 def istft(
     Zxx: Any,
     fs: Any = 1.0,

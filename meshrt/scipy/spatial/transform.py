@@ -16,6 +16,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, random
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.numpy.names import missing as _missing
 from meshrt.scipy.operands import separate
@@ -189,6 +190,7 @@ class Slerp(NamedTuple):
     rotvecs: Any
 
     @classmethod
+    @usual_promotion
     def init(cls, times: Any, rotations: Rotation) -> Slerp:
         """From increasing times [n] and n rotations.
 
@@ -213,6 +215,7 @@ class Slerp(NamedTuple):
         first, second = Rotation(rotations.quat[:-1]), Rotation(rotations.quat[1:])
         return cls(times, jnp.diff(times), first, (first.inv() * second).as_rotvec())
 
+    @usual_promotion
     def __call__(self, times: Any) -> Rotation:
         """Rotations at times [m], or at one time. ArgumentValueError if `times` has more dimensions."""
         at = jnp.asarray(times, self.times.dtype)

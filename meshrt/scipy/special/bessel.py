@@ -10,6 +10,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.numpy.operands import operand, static_int
 from meshrt.scipy.operands import floating
@@ -42,6 +43,7 @@ def i1(x: Any) -> Any:
     return jnp.exp(jnp.abs(x)) * lax.bessel_i1e(x)
 
 
+@usual_promotion
 def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
     """The Bessel functions J_0(z), ..., J_v(z) of real z.
 
@@ -101,6 +103,7 @@ def _bessel_jn_jvp(v: int, start: int, primals: Any, tangents: Any) -> Any:
 _bessel_jn_program = jit(_bessel_jn, static_argnums=(1, 2))
 
 
+@usual_promotion
 def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, n_max: int | None = None) -> Any:
     """The spherical harmonics Y_n^m(theta, phi), with the phase of Condon and Shortley.
 

@@ -16,6 +16,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.scipy.operands import floating, inexact
 from meshrt.scipy.special.pieces import in_range, polynomial, wide
@@ -148,6 +149,7 @@ def _dawsn_jvp(primals: Any, tangents: Any) -> Any:
     return value, t * (1 - 2 * x * value)
 
 
+@usual_promotion
 @jit
 def fresnel(x: Any) -> tuple[Any, Any]:
     """Fresnel's integrals, of sin(pi t^2/2) and of cos(pi t^2/2) from 0 to x.

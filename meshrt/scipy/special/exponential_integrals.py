@@ -10,6 +10,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import lax
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.scipy.operands import floating
 from meshrt.scipy.special.pieces import in_range, polynomial, wide
@@ -33,6 +34,7 @@ def exp1(x: Any) -> Any:
     return expn(1, x)
 
 
+@usual_promotion
 def expn(n: Any, x: Any) -> Any:
     """The generalised exponential integral En, of exp(-x t)/t^n from 1 on, for whole n >= 0 and x >= 0; NaN elsewhere.
 

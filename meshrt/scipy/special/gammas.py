@@ -11,6 +11,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.core.types import aval_of
 from meshrt.jit import jit
 from meshrt.scipy.operands import floating, inexact
@@ -289,6 +290,7 @@ def poch(z: Any, m: Any) -> Any:
     return _poch(*floating("poch", z, m))
 
 
+@usual_promotion
 def multigammaln(a: Any, d: int) -> Any:
     """Logarithm of the multivariate gamma function of dimension `d`."""
     d = operator.index(d)

@@ -11,6 +11,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors, lax, random
+from meshrt.contexts import usual_promotion
 from meshrt.core.types import aval_of
 from meshrt.jit import jit
 from meshrt.numpy.operands import operand
@@ -47,6 +48,7 @@ class gaussian_kde:
     covariance: Any
     inv_cov: Any
 
+    @usual_promotion
     def __init__(self, dataset: Any, bw_method: Any = None, weights: Any = None):
         points = jnp.atleast_2d(jnp.asarray(operand("gaussian_kde", dataset)))
         if points.dtype.kind == "c":
@@ -109,6 +111,7 @@ class gaussian_kde:
         """The number of points."""
         return int(self.dataset.shape[1])
 
+    @usual_promotion
     def evaluate(self, points: Any) -> Any:
         """The density at points [d, m] (or [m] for d = 1, or one point [d]): [m]."""
         return jnp.exp(self.logpdf(points))
@@ -120,6 +123,7 @@ class gaussian_kde:
         """As `evaluate`."""
         return self.evaluate(x)
 
+    @usual_promotion
     def logpdf(self, x: Any) -> Any:
         """The logarithm of `evaluate`."""
         return _log_density(self.dataset, self.weights, self._points(x), self.inv_cov)
@@ -136,6 +140,7 @@ class gaussian_kde:
             found = found.reshape(self.d, 1)
         return found
 
+    @usual_promotion
     def integrate_gaussian(self, mean: Any, cov: Any) -> Any:
         """The integral of this density times a normal one of that mean [d] and covariance [d, d].
 
@@ -150,6 +155,7 @@ class gaussian_kde:
         log_values = _log_normal(self.dataset - mean[:, None], self.covariance + cov)
         return jnp.sum(jnp.exp(log_values) * self.weights)
 
+    @usual_promotion
     def integrate_box_1d(self, low: Any, high: Any) -> Any:
         """The probability of values between two scalars, where d = 1.
 
@@ -168,6 +174,7 @@ class gaussian_kde:
         """UnsupportedError: see `integrate_box_1d`."""
         raise errors.UnsupportedError("only 1D box integrations are supported; use `integrate_box_1d`")
 
+    @usual_promotion
     def integrate_kde(self, other: gaussian_kde) -> Any:
         """The integral of this density times another. ArgumentValueError: of another dimension."""
         if other.d != self.d:
@@ -176,6 +183,7 @@ class gaussian_kde:
         log_values = _log_normal(apart.reshape(self.d, -1), self.covariance + other.covariance)
         return self.weights @ jnp.exp(log_values).reshape(self.n, other.n) @ other.weights
 
+    @usual_promotion
     def resample(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
         """Values [d, *shape] drawn from this density."""
         pick, noise = random.split(key)

@@ -8,6 +8,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.jit import jit
 from meshrt.numpy.operands import canonical_axis, operand
 from meshrt.scipy.operands import inexact
@@ -34,6 +35,7 @@ def _check_nan_policy(name: str, policy: str) -> None:
         )
 
 
+@usual_promotion
 @jit(static_argnames=("axis", "nan_policy", "keepdims"))
 def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False) -> ModeResult:
     """The most frequent value along `axis` (None: of all), the least of several, and how often it occurs.
@@ -66,6 +68,7 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
 _METHODS = ("average", "min", "max", "dense", "ordinal")
 
 
+@usual_promotion
 @jit(static_argnames=("method", "axis", "nan_policy"))
 def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Any:
     """Ranks from 1 along `axis` (None: of all, as a vector), of equal values as `method` says.

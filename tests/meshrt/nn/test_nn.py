@@ -167,7 +167,7 @@ def test_initializers():
 def test_errors():
     with pytest.raises(ValueError, match="glu needs an even size"):
         mn.glu(mj.zeros(3))
-    with pytest.raises(ValueError, match="at least two dimensions"):
+    with pytest.raises(ValueError, match="Must be at least 2D"):
         mn.initializers.glorot_normal()(mr.key(0), (3,))
     with pytest.raises(AttributeError, match="has no attribute 'skewed'"):
         mn.initializers.skewed
@@ -177,3 +177,16 @@ def test_the_derivative_of_log1mexp_at_its_ends():
     x = np.float32([1e-3, 0.5, 1, 3, 100, np.inf, 0])
     ours, theirs = (np.asarray(l.vmap(l.grad(l.nn.log1mexp))(x)) for l in (meshrt, jax))
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_one_hot_of_lists_and_of_floats():
+    np.testing.assert_array_equal(np.asarray(mn.one_hot([0, 2], 3)), [[1, 0, 0], [0, 0, 1]])
+    with pytest.warns(DeprecationWarning, match="input should be integer-typed"):
+        mn.one_hot(mj.array([1.0]), 3)
+    with pytest.raises(meshrt.errors.ConcretizationError, match=r"in jax.nn.one_hot argument `num_classes`"):
+        meshrt.jit(mn.one_hot)(3, 5)
+
+
+def test_initializers_without_two_dimensions():
+    with pytest.raises(ValueError, match="input and output sizes of a 1-dimensional weights tensor"):
+        mn.initializers.he_normal()(meshrt.random.key(0), (5,))

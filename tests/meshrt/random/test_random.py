@@ -173,3 +173,15 @@ def test_64_bits_of_one_sequence():
             return np.asarray(l.random.bits(l.random.key(1), (5,), "uint64"))
 
     np.testing.assert_array_equal(drawn(meshrt), drawn(jax))
+
+
+def test_comparisons_of_keys():
+    a, b = mr.split(mr.key(0), 3), mr.split(mr.key(0), 3)[::-1]
+    same = [False, True, False]
+    for equal in (meshrt.lax.eq, mj.isclose, mj.equal):
+        assert equal(a, b).tolist() == same
+    assert meshrt.lax.ne(a, b).tolist() == [not x for x in same]
+    assert mj.allclose(a, a) and not mj.allclose(a, b)
+    assert meshrt.vmap(meshrt.lax.eq)(a, b).tolist() == same
+    with pytest.raises(TypeError):
+        meshrt.lax.eq(a, mj.arange(3))
