@@ -68,7 +68,7 @@ from meshrt.core.explicit import Policy, Sums
 from meshrt.core.jaxpr import NO_EFFECTS, Effects
 from meshrt.core.references import AbstractRef
 from meshrt.core.spaces import DEVICE, Space
-from meshrt.core.trace import current_trace, record_high
+from meshrt.core.trace import current_trace, record_high, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 
 __all__ = ["NOT_LINEAR", "Primitive", "Undefined", "as_list", "is_undefined", "missing_rule", "set_agreement"]
@@ -273,6 +273,14 @@ class Primitive:
         """What `bind` takes for an equation with these parameters: they themselves. (Programs that evaluate Jaxprs of
         JAX's ask each primitive.)"""
         return params
+
+    def bind_with_trace(self, trace: Any, args: Sequence[Any], avals: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Applies the primitive in `trace`, for traces of libraries' own that hand on what they have looked at.
+
+        `avals` are the types of `args`, which these know themselves.
+        """
+        with set_trace(trace):
+            return trace.process_primitive(self, args, params)
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the primitive in the current trace: evaluates, stages, differentiates or batches it."""

@@ -64,6 +64,9 @@ class Tracer(ArrayOperators):
     _trace: Trace
     aval: ShapedArray
 
+    def __init__(self, trace: Trace, aval: ShapedArray):
+        self._trace, self.aval = trace, aval
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.aval.shape

@@ -261,15 +261,20 @@ class Driver:
     def nested_jaxpr(self, avals: tuple[ShapedArray, ...], tree: Any, static: Static) -> tuple[Jaxpr, list[Any], Any]:
         """For a call within another trace: the Jaxpr without constvars, its constants, and the result structure.
 
-        Cached unless the function captures tracers, which belong to one trace of the caller.
+        That of a call outside of traces serves as well. Cached unless the function captures tracers, which belong to
+        one trace of the caller.
         """
         key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.abstract, axes_in_scope())
         found = self.nested.get(key)
         if found is None:
-            self._begin_trace(key)
-            self._remember(key)
-            closed, out_tree = trace_nested(self.fun, self.name, avals, tree, static)
-            self.traced_times += 1
+            known = self.traces.get(key)
+            if known is None:
+                self._begin_trace(key)
+                self._remember(key)
+                closed, out_tree = trace_nested(self.fun, self.name, avals, tree, static)
+                self.traced_times += 1
+            else:  # it was called, or lowered, by itself
+                closed, out_tree = known.closed, known.out_tree
             hoisted = hoist_consts(closed)
             found = (hoisted.jaxpr, hoisted.consts, out_tree)
             if not any(isinstance(c, Tracer) for c in hoisted.consts):

@@ -178,10 +178,10 @@ def _stage(
     jaxpr_trace: JaxprTrace, fun: Callable[..., Any], name: str, avals: Sequence[ShapedArray], tree: Any, static: Static
 ) -> tuple[ClosedJaxpr, Any]:
     tracers = [jaxpr_trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
-    args, kwargs = tree.unflatten(tracers)
-    args, kwargs = join(args, kwargs, static)
     try:
         with set_trace(jaxpr_trace):
+            # Here, as classes of nodes may note in which trace they are made.
+            args, kwargs = join(*tree.unflatten(tracers), static)
             outs, out_tree = flatten(fun(*args, **kwargs))
             _check_outputs(outs, out_tree, name)
             return jaxpr_trace.close(tracers, outs), out_tree

@@ -11,14 +11,17 @@ import numpy as np
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.axes import branching
 from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.compositions import stage as as_array
 from meshrt.primitives.control_checks import any_tracer, need_callable
 from meshrt.primitives.control_cond import PLATFORMS, cond_p, platform_index_p
 from meshrt.primitives.control_staging import converted, describe_difference, tree_difference, with_common_consts
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import clamp, ne_p
+from meshrt.runtime.array import Array
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.references import check_distinct, paths_of
@@ -203,8 +206,31 @@ def _branch(
             )
     staged = _same_types(staged, names, what, chosen)
     jaxprs, consts = with_common_consts(staged)
-    outs = cond_p.bind(index, *consts, *leaves, branches=jaxprs, **chosen_by)
-    return tree_util.tree_unflatten(staged[0].out_tree, outs)
+    operands = [*consts, *leaves]
+    jaxprs, handed_on = _without_operands(jaxprs)
+    outs = iter(cond_p.bind(index, *operands, branches=jaxprs, **chosen_by))
+    results = [next(outs) if place is None else operands[place] for place in handed_on]
+    results = [x if isinstance(x, Tracer | Array) else as_array(x) for x in results]
+    return tree_util.tree_unflatten(staged[0].out_tree, results)
+
+
+def _without_operands(branches: tuple[Jaxpr, ...]) -> tuple[tuple[Jaxpr, ...], list[int | None]]:
+    """The branches without the results that are one and the same operand in all of them; and for each result which
+    operand it is, None for those that stay. (So what no branch changes is not mapped because the choice is.)
+    """
+    columns = []
+    for branch in branches:
+        places = {v: i for i, v in enumerate(branch.invars)}
+        columns.append([places.get(v) if type(v) is Var else None for v in branch.outvars])
+    handed_on = [same[0] if len(set(same)) == 1 else None for same in zip(*columns)]
+    if all(place is None for place in handed_on):
+        return branches, handed_on
+    kept = [i for i, place in enumerate(handed_on) if place is None]
+    fewer = tuple(
+        Jaxpr(b.constvars, b.invars, [b.outvars[i] for i in kept], b.eqns, b.name, b.effects, b.is_high)
+        for b in branches
+    )
+    return fewer, handed_on
 
 
 def _same_types(staged: list[Staged], names: Sequence[str], what: str, chosen: frozenset[Any]) -> list[Staged]:

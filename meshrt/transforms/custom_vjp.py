@@ -279,15 +279,14 @@ class Backward(NamedTuple):
 
 
 def _match(part: Any, tree: Any, title: str) -> list[Any]:
-    """The leaves of `part`, a tree of structure `tree` in which any subtree may be None."""
+    """The leaves of `part`, a tree of structure `tree` in which one leaf, or None, may stand for any subtree."""
     if part is None:
         return [None] * tree.num_leaves
     is_leaf = lambda x: isinstance(x, SymbolicZero)
-    if tree_util.treedef_is_leaf(tree) and tree.num_leaves == 1:  # (not a container without children)
-        leaves, found = tree_util.tree_flatten(part, is_leaf=is_leaf)
-        if len(leaves) == 1 and tree_util.treedef_is_leaf(found):
-            return leaves
-    else:
+    leaves, found = tree_util.tree_flatten(part, is_leaf=is_leaf)
+    if len(leaves) == 1 and tree_util.treedef_is_leaf(found):
+        return leaves * tree.num_leaves
+    if not (tree_util.treedef_is_leaf(tree) and tree.num_leaves == 1):  # (not a container without children)
         skeleton = tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
         try:
             expected = [(k, tree_util.tree_structure(v)) for k, v in tree_util.flatten_one_level_with_keys(skeleton)[0]]

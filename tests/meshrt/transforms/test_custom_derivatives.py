@@ -274,7 +274,7 @@ REFUSED = {
     "fwd residual": (lambda: _vjp_with(lambda x, y: (x, "a"), NO_BWD), TypeError, "residuals must be arrays"),
     "bwd no tuple": (lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: g), TypeError, "a tuple of length 2"),
     "bwd length": (lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: (g,)), TypeError, "a tuple of length 2"),
-    "bwd tree": (lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: (g, g)), TypeError, "output[1]"),
+    "bwd tree": (lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: (g, (g,))), TypeError, "output[1]"),
     "bwd shape": (
         lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: (mnp.ones(2), {"a": g})),
         ValueError,
@@ -427,3 +427,16 @@ def test_a_backward_rule_runs_where_the_function_after_it_answers_none():
         return g
 
     agree(make, X, X + 1)
+
+
+@pytest.mark.parametrize("answer", [lambda g: (g, None), lambda g: ({"a": g, "b": None}, g), lambda g: (g, {"c": g})])
+def test_one_cotangent_may_stand_for_all_leaves_of_an_argument(answer):
+    def make(jx, np_):
+        @jx.custom_vjp
+        def f(d, e):
+            return d["a"] * d["b"] + e["c"]
+
+        f.defvjp(lambda d, e: (f(d, e), None), lambda _, g: answer(g))
+        return lambda x: jx.grad(lambda *a: f(*a).sum(), (0, 1))({"a": x, "b": x + 1}, {"c": x})
+
+    agree(make, X)
