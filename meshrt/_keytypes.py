@@ -66,6 +66,9 @@ KEY_IMPLS: dict[str, KeyImpl] = {
     "threefry2x32": KeyImpl("threefry2x32", "fry", (2,)),
     "rbg": KeyImpl("rbg", "rbg", (4,)),
     "unsafe_rbg": KeyImpl("unsafe_rbg", "urbg", (4,)),
+    "philox2x32": KeyImpl("philox2x32", "phx2", (1,)),
+    "philox4x32": KeyImpl("philox4x32", "phx4", (2,)),
+    "threefry4x32": KeyImpl("threefry4x32", "fry4", (4,)),
 }
 
 

@@ -151,7 +151,13 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
             outs, out_tree = tree_util.tree_flatten(decomposition(*in_tree.unflatten(xs), **attributes))
             return outs
 
-        closed = hoist_consts(trace_to_jaxpr(flat, [aval_of(x) for x in leaves], name))
+        traced = trace_to_jaxpr(flat, [aval_of(x) for x in leaves], name)
+        if any(isinstance(c, Tracer) for c in traced.consts):
+            raise errors.LeakedTracerError(
+                f"Found a JAX Tracer as a constant in the decomposition for the composite op '{name}'. It closes over "
+                "a value that is being traced; pass that as a positional argument"
+            )
+        closed = hoist_consts(traced)
         outs = composite_p.bind(
             *closed.consts, *leaves, jaxpr=closed.jaxpr, name=name, version=int(version),
             attributes=Attributes({k: _written(v) for k, v in attributes.items()}),

@@ -97,8 +97,13 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
 
 
 def _split_infer(x: ShapedArray, *, sizes: Sequence[int], axis: int) -> Any:
-    if not 0 <= axis < x.ndim or any(s < 0 for s in sizes) or sum(sizes) != x.shape[axis]:
+    if not 0 <= axis < x.ndim:
+        raise errors.ArgumentValueError(f"split: axis {axis} is out of bounds for {x.str_short()}")
+    if any(s < 0 for s in sizes):
+        raise errors.ArgumentShapeError(f"Sizes passed to split must be nonnegative, got {tuple(sizes)}")
+    if sum(sizes) != x.shape[axis]:
         raise errors.ArgumentShapeError(
+            f"Sum of sizes {sum(sizes)} must be equal to dimension {axis} of the operand: "
             f"split of {x.str_short()} along axis {axis} needs sizes that add up to that dimension, but got {sizes}"
         )
     return [x.with_shape((*x.shape[:axis], s, *x.shape[axis + 1 :])) for s in sizes]

@@ -197,9 +197,12 @@ def conj(x: Any) -> Any:
             f"conj does not accept operands such as {aval_of(x).str_short()}: it takes float32, float64 and complex "
             "numbers; use meshrt.numpy.conj"
         )
-    if aval_of(x).dtype in (np.float32, np.float64):
-        return e.complex(x, None)
-    return e.conj(x)
+    if aval_of(x).dtype not in (np.float32, np.float64):
+        return e.conj(x)
+    out = e.complex(x, None)
+    if not aval_of(x).weak_type:
+        return out
+    return convert_element_type_p.bind(out, new_dtype=aval_of(out).dtype, weak_type=True)
 
 
 def convert_element_type(operand: Any, new_dtype: Any) -> Any:

@@ -1,8 +1,9 @@
 """Generators: what seeds, keys and bits are to each implementation of random numbers.
 
 A generator's functions take arrays of keys as physical arrays `uint32[..., *key_shape]`. That of `threefry2x32` hashes
-counters; `rbg` and `unsafe_rbg` draw bits with the compiler's own generator, which of an array of keys looks at the
-first only, as JAX's do; one that a user defines maps the user's functions, which are of one key, over all.
+counters, as do `philox2x32`, `philox4x32` and `threefry4x32` (`counter_generators`); `rbg` and `unsafe_rbg` draw bits
+with the compiler's own generator, which of an array of keys looks at the first only, as JAX's do; one that a user
+defines maps the user's functions, which are of one key, over all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import broadcast_in_dim, move_dim, reshape
 from meshrt.core.types import aval_of
+from meshrt.primitives import counter_generators as counters
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.reshape import full
@@ -165,8 +167,21 @@ def _of_user(impl: dtypes.KeyImpl) -> Generator:
     return Generator(custom_seed, custom_split, custom_fold_in, custom_random_bits)
 
 
+def _of_counters(hashed: counters.Hash) -> Generator:
+    def bound(fun: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(fun)(lambda *args: fun(hashed, *args))
+
+    return Generator(
+        bound(counters.counter_seed), bound(counters.counter_split), bound(counters.counter_fold_in),
+        bound(counters.counter_random_bits),
+    )  # fmt: skip
+
+
 _BUILT_IN = {
     "threefry2x32": Generator(threefry_seed, threefry_split, threefry_fold_in, threefry_random_bits),
     "rbg": Generator(rbg_seed, rbg_split, rbg_fold_in, rbg_random_bits),
     "unsafe_rbg": Generator(rbg_seed, unsafe_rbg_split, unsafe_rbg_fold_in, rbg_random_bits),
+    "philox2x32": _of_counters(counters.PHILOX_2X32),
+    "philox4x32": _of_counters(counters.PHILOX_4X32),
+    "threefry4x32": _of_counters(counters.THREEFRY_4X32),
 }

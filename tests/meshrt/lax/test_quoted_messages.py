@@ -142,6 +142,11 @@ ROWS = {
         F2[None, None], (1, 1), (1, 1), padding=(3, 3)
     ),
     r"dot\(\) takes 2 positional arguments": lambda l: l.lax.dot(F2, F2, l.lax.Precision.DEFAULT),
+    "Sizes passed to split must be nonnegative": lambda l: l.lax.split(F2, (3, -1)),
+    "Sum of sizes 3 must be equal": lambda l: l.lax.split(F2, (1, 2)),
+    "Found a JAX Tracer as a constant in the decomposition for the composite op 'mine'": lambda l: l.jit(
+        lambda x, y: l.lax.composite(lambda x: x * y, "mine")(x)
+    )(1.0, 2.0),
     # random numbers
     "unrecognized PRNG implementation": lambda l: l.random.key(0, impl="nope"),
     "normal accepts a single key, but was given a key array of shape": lambda l: l.random.normal(
@@ -192,6 +197,20 @@ def test_draws_broadcast_where_ranks_may_not_be_promoted() -> None:
         key = meshrt.random.key(0)
         assert meshrt.random.categorical(key, F2, shape=(3, 2)).shape == (3, 2)
         assert meshrt.random.multivariate_normal(key, F2[0], I2.astype(np.float32), (5,)).shape == (5, 2)
+
+
+def test_conjugates_stay_weakly_typed() -> None:
+    for x in (1.0, 1j, np.float32(1)):
+        assert meshrt.lax.conj(x).weak_type == jax.lax.conj(x).weak_type
+
+
+def test_algorithms_are_settings() -> None:
+    assert set(meshrt.lax.DotAlgorithmPreset.__members__) == set(jax.lax.DotAlgorithmPreset.__members__)
+    for name in meshrt.lax.DotAlgorithmPreset.__members__:
+        with meshrt.default_matmul_precision(name):
+            assert meshrt.config.default_matmul_precision == name
+    with meshrt.default_matmul_precision("F32_F32_F32"):
+        assert "accumulation_type = f32" in meshrt.jit(meshrt.lax.dot).lower(F2, F2).as_text()
 
 
 def test_padding_of_a_window_is_of_python_integers() -> None:

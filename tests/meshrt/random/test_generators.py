@@ -35,6 +35,19 @@ def impl(request):
     return request.param
 
 
+@pytest.mark.parametrize("counted", ["philox2x32", "philox4x32", "threefry4x32"])
+def test_hashes_of_counters(counted):
+    def program(j, n):
+        key = j.random.key(-7, impl=counted)
+        keys = j.random.split(key, (2, 3))
+        drawn = [j.random.bits(key, (3, 5), d) for d in ("uint8", "uint16", "uint32")]
+        mapped = j.vmap(lambda k: j.random.bits(k, (2,)))(keys[0])
+        folded = j.vmap(j.random.fold_in, (None, 0))(key, n.arange(2))
+        return [key, keys, mapped, folded, *drawn]
+
+    _same(program)
+
+
 ON_KEYS = {
     "made": lambda j, n, k: (k, j.random.key_impl(k), j.random.PRNGKey(3, impl=j.random.key_impl(k))),
     "split": lambda j, n, k: (j.random.split(k, 3), j.random.split(k, (2, 3)), j.random.split(k, 0)),
