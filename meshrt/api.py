@@ -15,20 +15,24 @@ from meshrt.core.basic.reshard import as_split, cotangent_type
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.references import is_ref, is_ref_type
 from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of, present
 from meshrt.jit import jit
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.gradient_refs import deliver, state_cotangents, targets_of
+from meshrt.primitives.state import whole_read, whole_write
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy, put_leaf
 from meshrt.sharding.typed import abstract, without_sums
 from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, split_aux
+from meshrt.transforms.discharge import Cell
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_flat
 from meshrt.transforms.linear import LinearTracer, backward, transpose_jaxpr
-from meshrt.transforms.linear_maps import LinearMap
+from meshrt.transforms.linear_maps import LinearMap, Pullback
 from meshrt.transforms.linearize import LinearFunction, linearize_flat
 from meshrt.transforms.tools import hoist_consts
 from meshrt.tree_util import tree_unflatten
@@ -155,6 +159,11 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
             every = iter(argument_paths(fun, flatten((tuple(args), {}))[1]))
             of_argument = [list(itertools.islice(every, len(flatten(a)[0]))) for a in args]
             paths = [path for n in nums for path in of_argument[n]]
+        if is_ref_type(aval):
+            raise errors.ArgumentValueError(
+                f"grad of {fun_name(fun)} with respect to {paths[i]}, a reference of type {aval}: the gradient of what "
+                "it holds goes to a reference too, with meshrt.vjp(...)[1].with_refs(...)"
+            )
         if holomorphic:
             raise errors.ArgumentTypeError(
                 f"grad with holomorphic=True requires inputs with complex dtype, but got {aval.dtype} for {paths[i]} "
@@ -231,13 +240,17 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     leaves, tree = flatten(primals)
     leaves = into_branch(leaves)
     flat = _Flat(fun, tree, has_aux)
-    nonzeros = [aval_of(x).is_differentiable for x in leaves]
+    is_state = [is_ref(x) for x in leaves]
+    # Of a reference, what it holds is differentiated.
+    in_avals = [aval_of(x).inner_aval if s else aval_of(x) for x, s in zip(leaves, is_state)]  # type: ignore[attr-defined]
+    nonzeros = [a.is_differentiable for a in in_avals]
     outs, linear = linearize_flat(flat, leaves, nonzeros)
     outs, aux = flat.split(outs)
     out_tree, out_avals = flat.out_tree, [aval_of(o) for o in outs]
-    in_avals = [aval_of(x) for x in leaves]
 
     count, name = flat.count, fun_name(fun)
+    ends = linear.outs = [*linear.outs[:count], *linear.states]
+    live_states = [s and nz for s, nz in zip(is_state, nonzeros)]
 
     def cotangents(given: tuple[Any, ...]) -> list[Any]:
         if len(given) != 1:
@@ -248,27 +261,33 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
             )
         return _flat_cotangents(given[0], out_tree, out_avals, name)
 
-    def filled(pulled: Iterable[Any]) -> Any:
-        return tree_unflatten(
-            tree,
-            [
-                _cotangent(c, a) if nz else np.zeros(a.shape, dtypes.float0)
-                for c, a, nz in zip(pulled, in_avals, nonzeros)
-            ],
-        )
+    def ending(given: tuple[Any, ...], targets: Sequence[Any] | None) -> list[Any]:
+        return [*cotangents(given), *state_cotangents(live_states, targets)]
 
-    def pullback(*given: Any) -> Any:
-        return filled(_pull_back(linear, cotangents(given)))
+    def filled(pulled: Iterable[Any], targets: Sequence[Any] | None) -> Any:
+        values = [
+            _cotangent(c, a) if nz else np.zeros(a.shape, dtypes.float0) for c, a, nz in zip(pulled, in_avals, nonzeros)
+        ]
+        return tree_unflatten(tree, values if targets is None else deliver(values, is_state, targets))
+
+    def pullback(*given: Any, into: tuple[Any, ...] | None = None) -> Any:
+        targets = None if into is None else targets_of(name, into, tree)
+        return filled(_pull_back(linear, ending(given, targets)), targets)
 
     def parts() -> tuple[Any, Sequence[Any]]:
-        tangents = linear.outs[:count]
         inputs = [t for t in linear.inputs if t is not None]
-        jaxpr, residuals = linear.trace.to_jaxpr(inputs, [t for t in tangents if type(t) is LinearTracer])
-        depends = [type(t) is LinearTracer for t in tangents]
-        return _transposed(jaxpr, len(residuals), nonzeros, depends, cotangents, filled), residuals
+        jaxpr, residuals = linear.trace.to_jaxpr(inputs, [t for t in ends if type(t) is LinearTracer])
+        depends = [type(t) is LinearTracer for t in ends]
+        pull = _transposed(jaxpr, len(residuals), nonzeros, depends)
+
+        def run(held: Sequence[Any], *given: Any, into: tuple[Any, ...] | None = None) -> Any:
+            targets = None if into is None else targets_of(name, into, tree)
+            return filled(pull(held, ending(given, targets)), targets)
+
+        return run, residuals
 
     result = tree_unflatten(out_tree, outs)
-    back = LinearMap(pullback, parts)
+    back = Pullback(pullback, parts)
     return (result, back, aux) if has_aux else (result, back)
 
 
@@ -304,16 +323,16 @@ def fwd_and_bwd(
     return (jit(forward), jit(backward)) if jitted else (forward, backward)
 
 
-def _transposed(jaxpr: Jaxpr, count: int, nonzeros: Any, depends: Any, cotangents: Any, filled: Any) -> Any:
-    """The pullback as a function of the `count` residuals that the linear `jaxpr` takes first, and of a cotangent."""
+def _transposed(jaxpr: Jaxpr, count: int, nonzeros: Any, depends: Any) -> Any:
+    """The flat pullback as a function of the `count` residuals that the linear `jaxpr` takes first, and cotangents."""
     linear = (False,) * count + (True,) * sum(nonzeros)
 
-    def pull(residuals: Sequence[Any], *given: Any) -> Any:
-        cts = [c for c, d in zip(cotangents(given), depends) if d]
+    def pull(residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        cts = [c for c, d in zip(cotangents, depends) if d]
         back, found = transpose_jaxpr(jaxpr, linear, tuple(c is not None for c in cts))
         values = iter(eval_jaxpr(back.jaxpr, (), [*back.consts, *residuals, *[c for c in cts if c is not None]]))
         pulled = iter([next(values) if f else None for f in found])
-        return filled([next(pulled) if nz else None for nz in nonzeros])
+        return [next(pulled) if nz else None for nz in nonzeros]
 
     return pull
 
@@ -372,7 +391,13 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         )
     flat_tangents = _flat_tangents([aval_of(x) for x in leaves], tangent_leaves, tree, fun)
     flat = _Flat(fun, tree, has_aux)
-    outs, out_tangents = jvp_flat(flat, leaves, flat_tangents)
+    states = [(t, Cell(whole_read(t))) if is_ref(t) else None for t in flat_tangents]
+    given = [t if state is None else state[1] for t, state in zip(flat_tangents, states)]
+    outs, out_tangents = jvp_flat(flat, leaves, given)
+    for state in states:
+        if state is not None and state[1].written:
+            ref, cell = state
+            whole_write(ref, _typed(cell.value, aval_of(ref).inner_aval))  # type: ignore[attr-defined]
     outs, aux = flat.split(outs)
     filled = [_tangent_or_zero(t, aval_of(o)) for t, o in zip(out_tangents, outs)]
     result = tree_unflatten(flat.out_tree, outs), tree_unflatten(flat.out_tree, filled)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt.tree_util import register_pytree_node
 
-__all__ = ["LinearMap"]
+__all__ = ["LinearMap", "Pullback"]
 
 Run = Callable[..., Any]  # takes the residuals, then what the map is applied to
 
@@ -36,13 +37,35 @@ class LinearMap:
         return self._made
 
 
+class Pullback(LinearMap):
+    """What `vjp` returns: takes a cotangent of the results, gives those of the arguments."""
+
+    __slots__ = ()
+
+    def with_refs(self, *targets: Any) -> Callable[[Any], Any]:
+        """The pullback that delivers each cotangent to its target: adds it to a reference, and returns `GradRef()` in
+        its place; returns it for `GradValue()`; drops it for `DontWant()`.
+
+        `targets` has the structure of the arguments. For an argument that is a reference, the target is a reference
+        too: before, it holds the cotangent of what the argument holds in the end, afterwards that of what it held.
+
+        >>> import meshrt
+        >>> total = meshrt.new_ref(0.0)
+        >>> value, pull = meshrt.vjp(lambda x: x * x, 3.0)
+        >>> pull.with_refs(total)(1.0), total[...]
+        ((GradRef(),), Array(6., dtype=float32, weak_type=True))
+        """
+        return functools.partial(self._call, into=targets)
+
+
 def _flatten(linear_map: LinearMap) -> tuple[tuple[Any, ...], Run]:
     run, residuals = linear_map.parts()
     return tuple(residuals), run
 
 
-def _unflatten(run: Run, residuals: Sequence[Any]) -> LinearMap:
-    return LinearMap(lambda *args: run(residuals, *args), lambda: (run, residuals))
+def _unflatten(kind: type[LinearMap], run: Run, residuals: Sequence[Any]) -> LinearMap:
+    return kind(lambda *args, **options: run(residuals, *args, **options), lambda: (run, residuals))
 
 
-register_pytree_node(LinearMap, _flatten, _unflatten)
+for _kind in (LinearMap, Pullback):
+    register_pytree_node(_kind, _flatten, functools.partial(_unflatten, _kind))

@@ -8,9 +8,10 @@ from typing import Any
 
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.primitive import Primitive
+from meshrt.core.references import is_ref, is_ref_type
 from meshrt.core.trace import JaxprTrace, JaxprTracer, context, eval_jaxpr, set_trace
-from meshrt.core.types import aval_of
-from meshrt.transforms.discharge import settled
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.transforms.discharge import Cell, settled
 from meshrt.transforms.jvp import JVPTrace
 from meshrt.transforms.linear import LinearTrace, LinearTracer
 from meshrt.transforms.tools import WeakCache, hoist_consts
@@ -20,11 +21,14 @@ __all__ = ["LinearFunction", "Linearized", "linearize_flat", "linearize_jaxpr"]
 
 @dataclass(slots=True)
 class LinearFunction:
-    """What `linearize_flat` recorded: the trace with its tape, input tracers, output tangents (None for zero)."""
+    """What `linearize_flat` recorded: the trace with its tape, input tracers, output tangents (None for zero), and for
+    arguments that are references what they hold in the end, as tangents.
+    """
 
     trace: LinearTrace
     inputs: list[LinearTracer | None]
     outs: list[Any]
+    states: list[Any]
 
 
 def linearize_flat(
@@ -33,12 +37,20 @@ def linearize_flat(
     """Runs a flat function in the current trace, recording the linear program of its tangents."""
     linear = LinearTrace(context.trace)
     trace = JVPTrace(linear)
-    inputs = [linear.input(aval_of(p).to_tangent_aval()) if nz else None for p, nz in zip(primals, nonzeros)]
-    args = [trace.wrap(p, t) for p, t in zip(primals, inputs)]
+    inputs = [linear.input(_held(aval_of(p)).to_tangent_aval()) if nz else None for p, nz in zip(primals, nonzeros)]
+    cells = [Cell(t) if t is not None and is_ref(p) else None for p, t in zip(primals, inputs)]
+    args = [trace.wrap(p, t if cell is None else cell) for p, t, cell in zip(primals, inputs, cells)]
     with set_trace(trace):
         outs = fun(*args)
     pairs = [trace.unwrap(o) for o in outs]
-    return [p for p, _ in pairs], LinearFunction(linear, inputs, [t for _, t in pairs])
+    states = [cell.value for cell in cells if cell is not None]
+    return [p for p, _ in pairs], LinearFunction(linear, inputs, [t for _, t in pairs], states)
+
+
+def _held(aval: Any) -> ShapedArray:
+    """The type of what is differentiated in a value of type `aval`: of a reference what it holds."""
+    held: ShapedArray = aval.inner_aval if is_ref_type(aval) else aval
+    return held
 
 
 @dataclass(slots=True, eq=False)
