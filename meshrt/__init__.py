@@ -138,8 +138,8 @@ __version__, __version_info__ = version.__version__, version.__version_info__
 
 # Public modules that few programs use: imported when they are asked for, which keeps the start short.
 _LATER = frozenset([
-    "ad", "custom_batching", "distributed", "example_libraries", "experimental", "export", "extend", "ffi", "flatten_util",
-    "image", "interpreters", "monitoring", "ops", "profiler", "scipy", "test_util", "typing",
+    "ad", "custom_batching", "distributed", "example_libraries", "experimental", "export", "extend", "ffi",
+    "flatten_util", "image", "interpreters", "monitoring", "ops", "profiler", "scipy", "test_util", "typing",
 ])  # fmt: skip
 _IN_ENVIRONMENT = frozenset(["host_count", "host_id", "host_ids", "print_environment_info"])
 

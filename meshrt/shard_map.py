@@ -466,6 +466,11 @@ def _region(mapped: _Mapped) -> Region:
     return Region(mesh, new, bool(mapped.check_vma))
 
 
+def region_over(mesh: Mesh | AbstractMesh) -> Region:
+    """The region of a body that is written for one device of a mesh, all of whose axes are Manual in it."""
+    return _region(_Mapped(region_over, mesh, (), (), frozenset(), True, False, "core_map"))
+
+
 def _mesh(mapped: _Mapped) -> Mesh | AbstractMesh:
     around = get_abstract_mesh()
     mesh = mapped.mesh

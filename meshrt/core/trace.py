@@ -348,8 +348,12 @@ class JaxprTrace(Trace):
             return self.literal(value[()])
         entry = self.consts.get(id(value))
         if entry is None:
-            entry = self.consts[id(value)] = (Var(_captured_type(value)), value)
+            entry = self.consts[id(value)] = (Var(self.captured_type(value)), value)
         return entry[0]
+
+    def captured_type(self, value: Any) -> ShapedArray:
+        """The type that a value from outside has in the program."""
+        return _captured_type(value)
 
     def literal(self, value: Any) -> Literal:
         """The Literal of a Python or NumPy scalar, one per type and value.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from meshrt.core.axes import bind_axes, manual_axes
 from meshrt.core.basic.agreement import varying_types
 from meshrt.core.explicit import reduced_of, unreduced_of
+from meshrt.core.references import is_ref_type
 from meshrt.core.types import ShapedArray
 from meshrt.sharding.context import tracing_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
@@ -67,6 +68,8 @@ class Region(NamedTuple):
 
     def local(self, spec: PartitionSpec, aval: ShapedArray) -> ShapedArray:
         """The type inside of a value of type `aval` that enters with `spec`."""
+        if is_ref_type(aval):
+            return aval.update(inner_aval=self.local(spec, aval.inner_aval))  # type: ignore[attr-defined]
         shape = tuple(n // self.parts(e) for n, e in zip(aval.shape, spec.padded(aval.ndim)))
         vma = aval.vma
         if self.check_vma and spec.axes:

@@ -18,6 +18,7 @@ import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import bring_to_front, instantiate, zeros
+from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.references import ACCUM, ALLOC, READ, WRITE, AbstractRef, is_ref_type
@@ -80,6 +81,14 @@ def _written(name: str, ref: Any, value: ShapedArray, leaves: Sequence[Any], tre
         raise errors.ArgumentValueError(
             f"Invalid dtype for `{name}`. Ref dtype: {part.dtype}. Value dtype: {value.dtype}. Convert it with astype"
         )
+    more = value.vma.difference(part.vma)
+    if more:
+        axes = in_order(more)
+        raise errors.ArgumentValueError(
+            f"`{name}`: the value varies over {', '.join(map(repr, axes))}, and the reference of type {ref} holds one "
+            f"value along {'it' if len(axes) == 1 else 'them'}. Write meshrt.lax.psum(value, {axes}), or make the "
+            f"reference of a value that varies: new_ref(meshrt.lax.pcast(x, {axes}, to='varying'))"
+        )
     if part.sharding is not value.sharding:
         raise errors.ArgumentValueError(
             f"Invalid sharding for `{name}`. Ref sharding: {part.sharding}. Value sharding: {value.sharding}. Use "
@@ -127,8 +136,10 @@ def _addupdate_discharge(args: Sequence[Any], params: dict[str, Any]) -> list[An
 
 
 def _as_before(value: Any, old: Any) -> Any:
-    """`value` weakly typed if what a reference held before it is: its type does not change."""
+    """`value` of the type of what a reference held before, which does not change: weak, or varying over Manual axes."""
     kind, wanted = aval_of(value), aval_of(old)
+    if not kind.vma.issuperset(wanted.vma):
+        value = vary(value, in_order(wanted.vma.difference(kind.vma)))
     if kind.weak_type == wanted.weak_type:
         return value
     return convert_element_type(value, wanted.dtype, wanted.weak_type)

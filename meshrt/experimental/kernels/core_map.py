@@ -1,0 +1,127 @@
+"""`core_map`: a body that works by side effects on references, run on every device of a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.references import is_ref
+from meshrt.core.trace import JaxprTrace
+from meshrt.core.tracebacks import boundary
+from meshrt.core.types import aval_of
+from meshrt.experimental.kernels.scopes import run_scoped
+from meshrt.primitives.shard_map import shard_map_p
+from meshrt.primitives.shard_map_arguments import spec_in_type
+from meshrt.primitives.shard_map_region import Region
+from meshrt.runtime.reference import Ref
+from meshrt.shard_map import region_over
+from meshrt.sharding.mesh import AbstractMesh, Mesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.staged import stage
+
+__all__ = ["core_map"]
+
+
+def core_map(
+    mesh: Mesh | AbstractMesh,
+    *,
+    compiler_params: Any = None,
+    interpret: bool = False,
+    debug: bool = False,
+    cost_estimate: Any = None,
+    name: str | None = None,
+    metadata: dict[str, str] | None = None,
+    scratch_shapes: Any = (),
+) -> Callable[[Callable[..., None]], None]:
+    """Runs a function, which takes and returns nothing, on every device of `mesh`; it works on references that it
+    captured. Over a mesh of devices that is `shard_map` of such a function.
+
+    Each device has its part of what a reference holds, as the reference's sharding says; one that is not split is whole
+    on all devices, and what they write to it is to be the same (a `psum`, for one). Collectives may name the mesh's
+    axes. `scratch_shapes` are types of references that the function is given, each device its own.
+
+    Args:
+      compiler_params, interpret, debug, cost_estimate: for kernels; over a mesh of devices they say nothing.
+      name, metadata: what the program is called.
+
+    >>> import meshrt, meshrt.numpy as jnp
+    >>> mesh = meshrt.make_mesh((1,), ("x",))
+    >>> ref = meshrt.new_ref(meshrt.device_put(jnp.arange(4.0), meshrt.NamedSharding(mesh, meshrt.P("x"))))
+    >>> @core_map(mesh)
+    ... def _():
+    ...     ref[...] = 2 * ref[...] + meshrt.lax.axis_index("x")
+    >>> ref
+    Ref([0., 2., 4., 6.], dtype=float32)
+
+    Raises:
+      ArgumentTypeError: `mesh` is no mesh of devices.
+      ArgumentValueError: the function returns something.
+    """
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise errors.ArgumentTypeError(
+            f"core_map takes a meshrt.sharding.Mesh or AbstractMesh, got {mesh!r}: meshes of a chip's cores have no "
+            "backend here"
+        )
+
+    @boundary
+    def run(f: Callable[..., None]) -> None:
+        _run(f, mesh, name or fun_name(f), scratch_shapes)
+
+    return run
+
+
+class _BodyTrace(JaxprTrace):
+    """Records a body; references from outside are, in it, references to the device's parts."""
+
+    __slots__ = ("region",)
+
+    def __init__(self, name: str, region: Region):
+        super().__init__(name)
+        self.region = region
+
+    def captured_type(self, value: Any) -> Any:
+        if is_ref(value):
+            return self.region.local(_spec_of(value, self.region), aval_of(value))
+        return super().captured_type(value)
+
+
+def _run(f: Callable[..., None], mesh: Any, name: str, scratch: Any) -> None:
+    region = region_over(mesh)
+    positional, keywords = ((), scratch) if isinstance(scratch, dict) else (tuple(scratch), {})
+
+    def body() -> Any:
+        return run_scoped(f, *positional, **keywords) if positional or keywords else f()
+
+    with region.enter():
+        staged = stage(
+            body, tree_util.tree_structure(()), (), body, ("core_map", region), trace=_BodyTrace(name, region)
+        )
+    if staged.out_tree != tree_util.tree_structure(None):
+        raise errors.ArgumentValueError(
+            f"The body of core_map should not return anything, but {name} returned {staged.out_tree}: write to a "
+            "reference what is to be kept"
+        )
+    specs = tuple([_spec_of(c, region) if is_ref(c) else PartitionSpec() for c in staged.consts])
+    _check_kept(staged.jaxpr.in_avals, staged.consts, name)
+    shard_map_p.bind(*staged.consts, jaxpr=staged.jaxpr, region=region, in_specs=specs, out_specs=())
+
+
+def _check_kept(avals: Sequence[Any], consts: Sequence[Any], name: str) -> None:
+    if not any(map(is_ref, consts)):
+        raise errors.ArgumentValueError(
+            f"the body of core_map, {name}, captured no reference, so nothing of what it does would be seen"
+        )
+
+
+def _spec_of(ref: Any, region: Region) -> PartitionSpec:
+    """How a reference is split over the axes of a region: as its type says, or where it lies."""
+    kind = aval_of(ref)
+    if kind.sharding is not None:
+        return spec_in_type(region, kind)
+    own = ref.sharding if type(ref) is Ref else None
+    if isinstance(own, NamedSharding) and own.mesh.shape_tuple == region.outside.shape_tuple:
+        return own.spec
+    return PartitionSpec()

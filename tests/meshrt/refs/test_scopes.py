@@ -1,0 +1,234 @@
+"""run_state, run_scoped, core_map and the pass that discharges references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import P
+from meshrt.core.references import AccumEffect, ReadEffect, RefEffect, WriteEffect, effects_by_position
+from meshrt.experimental.kernels import core_map, discharge_state, run_scoped, run_state
+from meshrt.sharding import AxisType, NamedSharding
+
+TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
+
+
+def mesh_of(kind, count=4):
+    return meshrt.make_mesh((count,), ("x",), axis_types=(TYPES[kind],), devices=meshrt.devices()[:count])
+
+
+def placed(mesh, x, spec):
+    return meshrt.device_put(x, NamedSharding(mesh, spec))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# core_map
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_002_08_a_body_without_arguments_works_on_captured_references(kind):
+    mesh = mesh_of(kind)
+    r, total = (meshrt.new_ref(placed(mesh, x, s)) for x, s in ((jnp.arange(8.0), P("x")), (jnp.zeros(2), P())))
+
+    @core_map(mesh)
+    def _():
+        r[...] = r[...] * 2 + meshrt.lax.axis_index("x")
+        total[...] = meshrt.lax.psum(r[...], "x")
+
+    expected = np.arange(8.0) * 2 + np.repeat(np.arange(4), 2)
+    np.testing.assert_array_equal(r[...], expected)
+    np.testing.assert_array_equal(total[...], expected.reshape(4, 2).sum(0))
+    assert (r.sharding, total.sharding) == (NamedSharding(mesh, P("x")), NamedSharding(mesh, P()))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_002_09_core_map_over_a_device_mesh_is_shard_map_of_the_body(kind):
+    mesh = mesh_of(kind)
+
+    def body(r, scale):
+        r[...] = r[...] * scale[...] + meshrt.lax.psum(r[...].sum(), "x") + meshrt.lax.axis_index("x")
+
+    def mapped(r, scale):
+        meshrt.shard_map(body, mesh=mesh, in_specs=(P("x"), P()), out_specs=None)(r, scale)
+
+    def over_cores(r, scale):
+        core_map(mesh)(lambda: body(r, scale))
+
+    found = []
+    for program in (mapped, over_cores):
+        r = meshrt.new_ref(placed(mesh, jnp.arange(8.0), P("x")))
+        scale = meshrt.new_ref(placed(mesh, jnp.float32(3), P()))
+        with meshrt.set_mesh(mesh):
+            program(r, scale)
+        found.append(np.asarray(r[...]))
+        assert r.sharding == NamedSharding(mesh, P("x"))
+    np.testing.assert_array_equal(*found)
+
+
+def test_core_map_inside_of_jit():
+    """Of a traced reference the type says how it is split: along Explicit axes. It is written in place."""
+    mesh = mesh_of("explicit")
+
+    @meshrt.jit
+    def step(r):
+        core_map(mesh)(lambda: r.__setitem__(..., r[...] + meshrt.lax.axis_index("x")))
+        return r[...]
+
+    with meshrt.set_mesh(mesh):
+        r = meshrt.new_ref(placed(mesh, jnp.zeros(8), P("x")))
+        np.testing.assert_array_equal(step(r), np.repeat(np.arange(4.0), 2))
+        assert "alias" in step.lower(r).compile().as_text()
+    assert str(meshrt.typeof(r)) == "Ref{float32[8@x]}"
+
+
+def test_002_22_run_state_core_map_and_run_scoped_compose():
+    mesh = mesh_of("auto")
+
+    def program(refs):
+        x, y = refs
+
+        @core_map(mesh)
+        def _():
+            def with_scratch(scratch):
+                scratch[...] = x[...] * 2
+                y[...] = scratch[...] + meshrt.lax.axis_size("x")
+
+            run_scoped(with_scratch, meshrt.ShapeDtypeStruct((3,), np.float32))
+
+    x, y = run_state(program)((jnp.arange(3.0), jnp.zeros(3)))
+    np.testing.assert_array_equal(x, [0, 1, 2])
+    np.testing.assert_array_equal(y, [4, 6, 8])
+
+
+def test_core_map_gives_scratch():
+    mesh = mesh_of("auto", 2)
+    r = meshrt.new_ref(jnp.zeros(3))
+
+    @core_map(mesh, scratch_shapes=[meshrt.ShapeDtypeStruct((3,), np.float32)])
+    def _(scratch):
+        scratch[1] = 5.0
+        r[...] = scratch[...]
+
+    np.testing.assert_array_equal(r[...], [0, 5, 0])
+
+
+def test_what_core_map_refuses():
+    mesh = mesh_of("auto", 2)
+    r = meshrt.new_ref(jnp.zeros(3))
+    with pytest.raises(ValueError, match="should not return anything"):
+        core_map(mesh)(lambda: r[...])
+    with pytest.raises(ValueError, match="captured no reference"):
+        core_map(mesh)(lambda: None)
+    with pytest.raises(TypeError, match="takes a meshrt"):
+        core_map("cores")
+    with pytest.raises(ValueError, match="varies over 'x'.*psum"):
+        core_map(mesh)(lambda: r.__setitem__(0, meshrt.lax.axis_index("x").astype("float32")))
+
+
+def test_references_keep_their_sharding():
+    mesh = mesh_of("auto")
+    r = meshrt.new_ref(placed(mesh, jnp.arange(8.0), P("x")))
+    meshrt.jit(lambda r: r.__setitem__(..., r[...] + 1))(r)
+    r[0] = 100.0
+    meshrt.ref.addupdate(r, meshrt.ds(2, 2), jnp.ones(2))
+    np.testing.assert_array_equal(r[...], [100, 2, 4, 5, 5, 6, 7, 8])
+    assert r.sharding == r[...].sharding == NamedSharding(mesh, P("x"))
+
+
+def test_along_explicit_axes_whole_slices_only():
+    mesh = mesh_of("explicit")
+    with meshrt.set_mesh(mesh):
+        r = meshrt.new_ref(placed(mesh, jnp.zeros((8, 4)), P("x")))
+        np.testing.assert_array_equal(r[:, 1:3].shape, (8, 2))
+        with pytest.raises(TypeError, match="only be indexed by slices"):
+            r[0]
+        with pytest.raises(ValueError, match="sliced on axis 0, which is sharded like x"):
+            r[1:3]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scopes
+
+
+def test_run_state_is_differentiated_and_mapped():
+    def body(refs):
+        x, y = refs
+        meshrt.lax.fori_loop(0, 3, lambda i, _: y.__setitem__(i, x[i] * jnp.sin(y[i - 1] + x[i])), None)
+
+    f = lambda x: run_state(body)((x, jnp.zeros(3)))[1].sum()
+
+    def pure(x):
+        y = jnp.zeros(3)
+        for i in range(3):
+            y = y.at[i].set(x[i] * jnp.sin(y[i - 1] + x[i]))
+        return y.sum()
+
+    x = jnp.array([0.3, 0.7, 1.1])
+    np.testing.assert_allclose(meshrt.grad(f)(x), meshrt.grad(pure)(x), rtol=1e-5)
+    np.testing.assert_allclose(meshrt.vmap(f)(jnp.stack([x, 2 * x])), [pure(x), pure(2 * x)], rtol=1e-5)
+
+
+def test_what_scopes_refuse():
+    with pytest.raises(ValueError, match="must return None"):
+        run_state(lambda r: r[...])(jnp.zeros(3))
+    with pytest.raises(ValueError, match="returned a mutable array reference"):
+        run_scoped(lambda r: r, meshrt.ShapeDtypeStruct((3,), np.float32))
+    with pytest.raises(NotImplementedError, match="instances of a kernel"):
+        run_scoped(lambda: None, collective_axes="x")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Programs as they are printed, their effects, and the pass
+
+
+def program(r, i, x):
+    r[...] = r[...] * 2
+    meshrt.ref.addupdate(r, i, x)
+    old = meshrt.ref.swap(r, meshrt.ds(i, 2), r[1:3])
+    return old, r.at[0:2].reshape(2, 1)[...]
+
+
+def test_programs_print_as_jax_prints_them():
+    closed = meshrt.make_jaxpr(program)(meshrt.new_ref(jnp.zeros(4)), 1, 3.0)
+    text = str(closed)
+    for line in ("a:Ref{f32[4]}", "<- a[...]", "a[...] <- ", "a[b] += c", "<- a[1:3]", "<- a[0:2]{reshape([2, 1])}"):
+        assert line in text, text
+    assert ", a[b:b+2] <- a[b:b+2], " in text
+    assert effects_by_position(closed.jaxpr) == {ReadEffect(0), WriteEffect(0), AccumEffect(0)}
+    assert str(sorted(effects_by_position(closed.jaxpr), key=str)) == "[Accum<0>, Read<0>, Write<0>]"
+    assert any(isinstance(e, RefEffect) for e in closed.effects)
+
+
+def test_references_of_its_own_are_no_effect_of_a_program():
+    closed = meshrt.make_jaxpr(lambda x: (lambda r: (r.__setitem__(0, 1.0), r[...])[1])(meshrt.new_ref(x)))(
+        jnp.zeros(3)
+    )
+    assert effects_by_position(closed.jaxpr) == set()
+    assert not any(isinstance(e, ReadEffect | WriteEffect) for e in closed.effects)
+
+
+def test_the_pass_gives_a_program_over_values():
+    closed = meshrt.make_jaxpr(program)(meshrt.new_ref(jnp.zeros(4)), 1, 3.0)
+    pure = discharge_state(closed)
+    assert "Ref" not in str(pure) and not pure.effects
+    x = jnp.arange(4.0)
+    old, view, final = meshrt.core.trace.eval_jaxpr(pure.jaxpr, pure.consts, [x, 1, 3.0])
+    r = meshrt.new_ref(x)
+    expected = program(r, 1, 3.0)
+    for got, want in zip((old, view, final), (*expected, r[...])):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_the_pass_leaves_references_that_it_is_told_to_leave():
+    def copy(a, b):
+        b[...] = a[...]
+
+    refs = meshrt.new_ref(jnp.zeros(3)), meshrt.new_ref(jnp.zeros(3))
+    closed = meshrt.make_jaxpr(copy)(*refs)
+    assert str(discharge_state(closed, [True, False])) == (
+        "{ lambda ; a:f32[3] b:Ref{f32[3]}. let\n    b[...] <- a\n  in (a,) }"
+    )
+    with pytest.raises(ValueError, match="1 flags for the 2 arguments"):
+        discharge_state(closed, [True])
