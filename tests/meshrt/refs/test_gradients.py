@@ -105,7 +105,7 @@ def test_what_is_captured_takes_no_tangents(jit):
         write = jax.jit(write) if jit else write
         jax.grad(lambda x: (write(x), x)[1])(1.0)
 
-    with pytest.raises(ValueError, match="non-differentiated array reference .*Move the array reference"):
+    with pytest.raises(ValueError, match=r"non-differentiated array reference .*Move the array reference"):
         program(meshrt)
 
 
