@@ -24,7 +24,9 @@ from .collector import collector_paused
 from .edits import Edits, erase, replace_all_uses
 from .functions import check_calls
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Use, Value, attribute_items
+from .gspmd import import_gspmd
 from .locations import argument_names, location_text, source
+from .model import Mesh
 from .parsing import parse, utf8_errors
 
 __all__ = [
@@ -48,19 +50,20 @@ __all__ = [
 DYNAMIC = -(2**63)
 
 
-def read(module: str | bytes | ir.Module, file: str | None = None) -> Program:
+def read(module: str | bytes | ir.Module, file: str | None = None, gspmd_mesh: Mesh | None = None) -> Program:
     """Reads StableHLO text, bytecode or an `ir.Module` into a `Program`. The module itself is not changed. `file` is
     the file that a text was read from: operations without a location have their place in it rather than in "-".
+    Annotations of GSPMD are read as those of Shardy over `gspmd_mesh` (default: the mesh that is behind them).
 
     Raises `ModuleParseError` for input that is not a module, and `UnsupportedModuleError` for regions with
     several blocks or values used before they are defined.
     """
     module = parse(module, file=file)
     with collector_paused(), utf8_errors():
-        return _read(module)
+        return _read(module, gspmd_mesh)
 
 
-def _read(module: ir.Module) -> Program:
+def _read(module: ir.Module, gspmd_mesh: Mesh | None) -> Program:
     cache_for(module.context)
     attrs = dict(attribute_items(module.operation.attributes))
     program = Program(module.context, lambda: module, attrs, {}, {}, {}, [], set())
@@ -78,6 +81,7 @@ def _read(module: ir.Module) -> Program:
                 location_text(op.location),
             )
     check_calls(program)
+    import_gspmd(program, gspmd_mesh)
     return program
 
 
