@@ -23,6 +23,7 @@ from meshrt.extend.core.declared import declared
 from meshrt.interpreters.bindings import Scratch
 from meshrt.interpreters.building import *  # noqa: F403
 from meshrt.interpreters.building import __all__ as _building
+from meshrt.lowering.composed import with_constants
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.callback import write_call
 from propagation.asm import Ref
@@ -115,7 +116,7 @@ class _OfArrays:
                 f"{captured[0].aval.str_short()}; pass it as an operand"
             )
         constants = [context.array(np.asarray(c)) for c in closed.consts]
-        return context.jaxpr(_with_constants(closed.jaxpr), [*constants, *refs])
+        return context.jaxpr(with_constants(closed.jaxpr), [*constants, *refs])
 
 
 def register_lowering(
@@ -194,11 +195,6 @@ def emit_python_callback(
         context, callback, name, refs, operand_avals, result_avals, has_side_effect, partitioned
     )
     return ctx.scratch.defer(operands, result_avals, write), token, None
-
-
-def _with_constants(jaxpr: Any) -> Any:
-    """The same program with its captured values as leading arguments."""
-    return type(jaxpr)((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects)
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,9 @@
 over batch dimensions and derivatives take them.
 """
 
-from meshrt.experimental.sparse import compressed, derivatives, making, shapes
+from meshrt.experimental.sparse import bcoo, bcsr, compressed, coo, csr, derivatives, making, shapes
 from meshrt.experimental.sparse import methods as _methods  # noqa: F401  gives BCOO its methods
+from meshrt.experimental.sparse import util as util
 from meshrt.experimental.sparse.arrays import (
     BCOO,
     CuSparseEfficiencyWarning,
@@ -13,8 +14,11 @@ from meshrt.experimental.sparse.arrays import (
     SparseEfficiencyError,
     SparseEfficiencyWarning,
 )
+from meshrt.experimental.sparse.bcoo import *  # noqa: F403
+from meshrt.experimental.sparse.bcsr import *  # noqa: F403
 from meshrt.experimental.sparse.compressed import *  # noqa: F403
 from meshrt.experimental.sparse.convolution import bcoo_conv_general_dilated
+from meshrt.experimental.sparse.coo import *  # noqa: F403
 from meshrt.experimental.sparse.coordinates import (
     bcoo_extract,
     bcoo_fromdense,
@@ -23,6 +27,7 @@ from meshrt.experimental.sparse.coordinates import (
     bcoo_todense,
     bcoo_update_layout,
 )
+from meshrt.experimental.sparse.csr import *  # noqa: F403
 from meshrt.experimental.sparse.dense import todense, todense_p
 from meshrt.experimental.sparse.derivatives import *  # noqa: F403
 from meshrt.experimental.sparse.gathering import bcoo_gather
@@ -43,7 +48,7 @@ __all__ = [  # noqa: PLE0604
     "bcoo_conv_general_dilated", "bcoo_dot_general", "bcoo_dot_general_sampled", "bcoo_extract", "bcoo_fromdense",
     "bcoo_gather", "bcoo_multiply_dense", "bcoo_multiply_sparse",
     "bcoo_sort_indices", "bcoo_sum_duplicates", "bcoo_todense", "bcoo_update_layout", "sparsify",
-    "todense", "todense_p", *compressed.__all__,
+    "todense", "todense_p", *bcoo.__all__, *bcsr.__all__, *compressed.__all__, *coo.__all__, *csr.__all__,
     *derivatives.__all__, *making.__all__, *shapes.__all__,
 ]  # fmt: skip
 __getattr__ = _missing(__name__, __all__)

@@ -35,7 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _rows_of(pointers: Any, count: int) -> Any:
+def row_numbers(pointers: Any, count: int) -> Any:
     """The row of each of `count` elements, from where rows begin [m + 1]; m behind the last."""
     return jnp.cumsum(jnp.zeros(count, pointers.dtype).at[pointers[1:]].add(1, mode="drop"))
 
@@ -132,6 +132,10 @@ class COO(_Matrix):
     def from_bcoo(cls, mat: BCOO) -> COO:
         return cls((mat.data, mat.indices[:, 0], mat.indices[:, 1]), shape=mat.shape)
 
+    def _sort_indices(self) -> COO:
+        """The matrix with its elements in the order of rows, those of a row in that of columns."""
+        return COO.from_bcoo(bcoo_sort_indices(self.to_bcoo()))
+
     def transpose(self, axes: Sequence[int] | None = None) -> COO:
         if axes is not None:
             raise errors.UnsupportedError("axes argument to transpose()")
@@ -148,7 +152,7 @@ class CSR(_Matrix):
     indptr: Any
 
     def to_bcoo(self) -> BCOO:
-        rows = _rows_of(self.indptr, self.nse).astype(self.indices.dtype)
+        rows = row_numbers(self.indptr, self.nse).astype(self.indices.dtype)
         return BCOO((self.data, jnp.stack([rows, self.indices], -1)), shape=self.shape)
 
     @classmethod
@@ -171,7 +175,7 @@ class CSC(_Matrix):
     indptr: Any
 
     def to_bcoo(self) -> BCOO:
-        columns = _rows_of(self.indptr, self.nse).astype(self.indices.dtype)
+        columns = row_numbers(self.indptr, self.nse).astype(self.indices.dtype)
         return BCOO((self.data, jnp.stack([self.indices, columns], -1)), shape=self.shape)
 
     @classmethod
@@ -257,7 +261,7 @@ class BCSR(JAXSparse):
 
     def to_bcoo(self) -> BCOO:
         """The array by coordinates."""
-        rows = over_batch(lambda p: _rows_of(p, self.nse), self.n_batch)(self.indptr).astype(self.indices.dtype)
+        rows = over_batch(lambda p: row_numbers(p, self.nse), self.n_batch)(self.indptr).astype(self.indices.dtype)
         indices = jnp.stack([jnp.broadcast_to(rows, self.indices.shape), self.indices], -1)
         return BCOO(
             (self.data, indices), shape=self.shape, indices_sorted=self.indices_sorted,
@@ -336,7 +340,7 @@ def bcsr_extract(indices: Any, indptr: Any, mat: Any) -> Any:
     mat, indices = jnp.asarray(mat), jnp.asarray(indices)
 
     def one(indices: Any, pointers: Any, mat: Any) -> Any:
-        return mat.at[_rows_of(pointers, indices.shape[0]), indices].get(mode="fill", fill_value=0)
+        return mat.at[row_numbers(pointers, indices.shape[0]), indices].get(mode="fill", fill_value=0)
 
     return over_batch(one, indices.ndim - 1)(indices, jnp.asarray(indptr), mat)
 

@@ -160,3 +160,71 @@ def test_systems_of_sparse_matrices():
 def test_refusals(call, kind):
     with pytest.raises(kind):
         call()
+
+
+COUNT = int((A != 0).sum())
+INFO = sparse.util.SparseInfo(A.shape)
+ROWS_SORTED = sparse.coo.COOInfo(A.shape, rows_sorted=True)
+DIMENSIONS = (((1,), (0,)), ((), ()))
+# Of each format: what parts are of a dense matrix, the matrix of parts, products of parts with a vector or a matrix.
+PARTS = {
+    "bcoo": (
+        lambda a: sparse.bcoo._bcoo_fromdense(a, nse=COUNT),
+        lambda *parts: sparse.bcoo._bcoo_todense(*parts, spinfo=INFO),
+        lambda *parts: sparse.bcoo._bcoo_dot_general(
+            *parts, dimension_numbers=DIMENSIONS, preferred_element_type=None, lhs_spinfo=INFO
+        ),
+    ),
+    "bcsr": (
+        lambda a: sparse.bcsr._bcsr_fromdense(a, nse=COUNT),
+        lambda *parts: sparse.bcsr._bcsr_todense(*parts, spinfo=INFO),
+        lambda *parts: sparse.bcsr_dot_general_p.bind(
+            *parts, dimension_numbers=DIMENSIONS, preferred_element_type=None, lhs_spinfo=INFO
+        ),
+    ),
+    "coo": (
+        lambda a: sparse.coo._coo_fromdense(a, nse=COUNT),
+        lambda *parts: sparse.coo._coo_todense(*parts, spinfo=ROWS_SORTED),
+        lambda *parts: (sparse.coo._coo_matvec if parts[-1].ndim == 1 else sparse.coo._coo_matmat)(
+            *parts, spinfo=ROWS_SORTED
+        ),
+    ),
+    "csr": (
+        lambda a: sparse.csr._csr_fromdense(a, nse=COUNT),
+        lambda *parts: sparse.csr._csr_todense(*parts, shape=A.shape),
+        lambda *parts: (sparse.csr._csr_matvec if parts[-1].ndim == 1 else sparse.csr._csr_matmat)(
+            *parts, shape=A.shape
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_primitives_of_parts(name):
+    """Each is one equation, has derivatives, and is mapped."""
+    from_dense, to_dense, product = PARTS[name]
+    parts = from_dense(A)
+    assert [e.primitive.name for e in meshrt.make_jaxpr(from_dense)(A).eqns] == [f"{name}_fromdense"]
+    assert [e.primitive.name for e in meshrt.make_jaxpr(to_dense)(*parts).eqns] == [f"{name}_todense"]
+    same(to_dense(*parts), A)
+    same(meshrt.jit(to_dense)(*parts), A)
+    for v in (V, V[:, 0]):
+        same(product(*parts, v), A @ v)
+        slopes = meshrt.grad(lambda data, v: product(data, *parts[1:], v).sum(), (0, 1))(parts[0], v)
+        dense = meshrt.grad(lambda data, v: (to_dense(data, *parts[1:]) @ v).sum(), (0, 1))(parts[0], v)
+        for got, wanted in zip(slopes, dense):
+            same(got, wanted)
+    twice = meshrt.vmap(to_dense, in_axes=(0, *[None] * (len(parts) - 1)))(
+        jnp.stack([parts[0], 2 * parts[0]]), *parts[1:]
+    )
+    same(twice, np.stack([A, 2 * A]))
+    _, pull = meshrt.vjp(from_dense, jnp.asarray(A))
+    same(pull(parts)[0], A)
+
+
+def test_numbers_of_elements():
+    assert sparse.util._count_stored_elements(X, n_batch=1, n_dense=1) == (X != 0).any(-1).sum(-1).max()
+    rows, columns = sparse.util._csr_to_coo(*sparse.csr._csr_fromdense(A)[1:])
+    np.testing.assert_array_equal(np.stack([rows, columns]), np.nonzero(A))
+    shuffled = sparse.COO((jnp.array([3.0, 1.0]), jnp.array([1, 0]), jnp.array([0, 2])), shape=(2, 3))
+    np.testing.assert_array_equal(shuffled._sort_indices().row, [0, 1])
