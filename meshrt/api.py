@@ -30,8 +30,9 @@ from meshrt.sharding.typed import abstract, without_sums
 from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, split_aux
 from meshrt.transforms.discharge import Cell
 from meshrt.transforms.high import flatten
+from meshrt.transforms.high_derivatives import check_derivative, no_derivative
 from meshrt.transforms.jvp import jvp_flat
-from meshrt.transforms.linear import LinearTracer, backward, transpose_jaxpr
+from meshrt.transforms.linear import LinearTracer, Purpose, backward, linearizing_for, transpose_jaxpr
 from meshrt.transforms.linear_maps import LinearMap, Pullback
 from meshrt.transforms.linearize import LinearFunction, linearize_flat
 from meshrt.transforms.tools import hoist_consts
@@ -151,6 +152,13 @@ def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: b
     paths = None
     for i, leaf in enumerate(leaves):
         aval = aval_of(leaf)
+        if aval.is_high:
+            if aval.is_differentiable:
+                continue
+            raise errors.ArgumentTypeError(
+                f"grad requires inputs with derivatives, and {aval.str_short()} of {fun_name(fun)} has none: "
+                "differentiate with respect to another argument (argnums=...)"
+            )
         if aval.is_differentiable and (aval.dtype.kind == "c" or not holomorphic):
             continue
         if not aval.is_differentiable and allow_int:
@@ -225,13 +233,15 @@ def _typed(value: Any, aval: ShapedArray) -> Any:
 def _cotangent(value: Any, aval: ShapedArray) -> Any:
     """The cotangent (None for zero) of something of type `aval`: partial sums where that is reduced."""
     wanted = cotangent_type(aval)
+    if aval.is_high:
+        return zeros(wanted) if value is None else value
     if value is None and wanted is not aval:
         value = as_split(zeros(aval.update(sharding=present(without_sums(aval.sharding)))), wanted.sharding)
     return _typed(value, wanted)
 
 
 def _float0(x: Any) -> np.ndarray:
-    return np.zeros(aval_of(x).shape, dtypes.float0)
+    return no_derivative(aval_of(x))
 
 
 @boundary
@@ -265,9 +275,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
         return [*cotangents(given), *state_cotangents(live_states, targets)]
 
     def filled(pulled: Iterable[Any], targets: Sequence[Any] | None) -> Any:
-        values = [
-            _cotangent(c, a) if nz else np.zeros(a.shape, dtypes.float0) for c, a, nz in zip(pulled, in_avals, nonzeros)
-        ]
+        values = [_cotangent(c, a) if nz else no_derivative(a) for c, a, nz in zip(pulled, in_avals, nonzeros)]
         return tree_unflatten(tree, values if targets is None else deliver(values, is_state, targets))
 
     def pullback(*given: Any, into: tuple[Any, ...] | None = None) -> Any:
@@ -287,7 +295,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
         return run, residuals
 
     result = tree_unflatten(out_tree, outs)
-    back = Pullback(pullback, parts)
+    back = Pullback(pullback, parts, (out_avals, in_avals))
     return (result, back, aux) if has_aux else (result, back)
 
 
@@ -353,6 +361,10 @@ def _flat_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str
             out.append(None)
             continue
         got = aval_of(c)
+        if a.is_high or got.is_high:
+            check_derivative(got, a.to_ct_aval(), f"unexpected JAX type: the cotangent of {name}")
+            out.append(c)
+            continue
         if got.shape != a.shape or not _converts(got, a):
             raise errors.ArgumentValueError(
                 f"unexpected JAX type: the cotangent of {name} has type {got} where its output has type {a}"
@@ -406,7 +418,9 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 
 def _tangent_or_zero(t: Any, aval: ShapedArray) -> Any:
     if not aval.is_differentiable:
-        return np.zeros(aval.shape, dtypes.float0)
+        return no_derivative(aval)
+    if aval.is_high:
+        return zeros(aval.to_tangent_aval()) if t is None else t
     return _typed(t, aval)
 
 
@@ -427,6 +441,10 @@ def _flat_tangents(avals, tangents, tree, fun, of_push: str = "") -> list[Any]:
             got = ShapedArray(t.shape, dtypes.float0)
         else:
             got = aval_of(t)
+        if want.is_high or got.is_high:
+            check_derivative(got, want, f"the tangent of {a.str_short()}, an argument of {fun_name(fun)},")
+            out.append(t)
+            continue
         fits = _converts(got, want)
         if got.shape != want.shape or not fits:
             path = argument_paths(fun, flatten((tree_unflatten(tree, avals), {}))[1])[i]
@@ -446,7 +464,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     leaves = into_branch(leaves)
     flat = _Flat(fun, tree, has_aux)
     nonzeros = [aval_of(x).is_differentiable for x in leaves]
-    outs, linear = linearize_flat(flat, leaves, nonzeros)
+    with linearizing_for(Purpose.PUSH):
+        outs, linear = linearize_flat(flat, leaves, nonzeros)
     outs, aux = flat.split(outs)
     inputs = [t for t in linear.inputs if t is not None]
     live = [t for t in linear.outs[: flat.count] if t is not None]

@@ -19,6 +19,7 @@ from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.tracebacks import boundary, strip
 from meshrt.core.types import aval_of
+from meshrt.pipeline.cells import CLOSED_OVER, ClosesOver, check_aliases, finished
 from meshrt.pipeline.entry import Entry
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.misses import CacheMiss
@@ -36,7 +37,7 @@ from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums, signature_of
-from meshrt.transforms.high import flatten, opened
+from meshrt.transforms.high import flatten, taken_apart
 from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import tree_leaves
 
@@ -91,8 +92,10 @@ class JitFunction:
         static, given = NO_STATIC, (args, kwargs)
         if self._has_static:
             args, kwargs, static = split(self.name, self.options, args, kwargs)
-        arguments = (args, kwargs)
-        values = opened(arguments)
+        arguments = (args, self._with_captured(kwargs))
+        values = taken_apart(arguments)
+        if values is not arguments:
+            check_aliases(arguments, self.name)
         leaves, tree = _flatten(values)
         key = (static, tree, settings.dispatch_key(), mesh_context.key, *_signatures(leaves, tree, self, static))
         entry = self._lookup(key)
@@ -103,12 +106,22 @@ class JitFunction:
             return self.fun(*given[0], **given[1])
         else:
             self._drop_stale()
-            entry = self._driver.new_call(key, leaves, tree, static)
+            try:
+                entry = self._driver.new_call(key, leaves, tree, static)
+            except ClosesOver as found:
+                self._driver.captured += found.values
+                return self._call_general(*given)
         if settings.no_execution:
             raise errors.ForbiddenExecutionError(
                 f"{self.name} would run, but 'no_execution' is set: leave the block, or lower and compile only"
             )
-        return entry.result(leaves)
+        result = entry.result(leaves)
+        return result if values is arguments else finished(result, arguments)
+
+    def _with_captured(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Keyword arguments with the mutable values that the function closes over as one of them."""
+        captured = self._driver.captured
+        return {**kwargs, CLOSED_OVER: list(captured)} if captured else kwargs
 
     def _drop_stale(self) -> None:
         """Drops the calls known under settings that were changed since: no key says the same again."""
@@ -144,8 +157,13 @@ class JitFunction:
         static = NO_STATIC
         if self._has_static:
             args, kwargs, static = split(self.name, self.options, args, kwargs)
-        leaves, tree = flatten((args, kwargs))
-        return self._driver.traced(leaves, tree, static)
+        leaves, tree = _flatten(taken_apart((args, self._with_captured(kwargs))))
+        try:
+            return self._driver.traced(leaves, tree, static)
+        except ClosesOver as found:
+            self._driver.captured += found.values
+            leaves, tree = _flatten(taken_apart((args, self._with_captured(kwargs))))
+            return self._driver.traced(leaves, tree, static)
 
     @boundary
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -161,7 +179,7 @@ class JitFunction:
         static = NO_STATIC
         if self._has_static:
             args, kwargs, static = split(self.name, self.options, args, kwargs)
-        leaves, tree = flatten((args, kwargs))
+        leaves, tree = _flatten(taken_apart((args, self._with_captured(kwargs))))
         signatures = [getattr(x, "_sig", None) or aval_of(x) for x in leaves]
         key = (static, tree, settings.dispatch_key(), mesh_context.key, *signatures)
         return self._driver.explain(key, leaves, tree, static)

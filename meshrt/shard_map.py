@@ -8,19 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import errors, tree_util
-from meshrt.core.axes import manual_mesh
-from meshrt.core.basic.sums import vary_unreduced_p
-from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.basic.varying import into_branch
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.jit import JitFunction, jit
-from meshrt.primitives.shard_map import shard_map_p
+from meshrt.primitives.shard_map import shard_map_p, spread
 from meshrt.primitives.shard_map_arguments import as_specified, check_sums_named, spec_in_type
 from meshrt.primitives.shard_map_chain import chain_of
 from meshrt.primitives.shard_map_region import Region
-from meshrt.primitives.shard_map_specs import check_divisible, check_ranks, check_replicated, check_specs, check_sums
+from meshrt.primitives.shard_map_specs import (
+    check_divisible,
+    check_ranks,
+    check_replicated,
+    check_specs,
+    check_sums,
+    resolved,
+)
 from meshrt.primitives.shard_map_values import ReadableTrace
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
@@ -29,7 +34,7 @@ from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import Infer, PartitionSpec
 from meshrt.transforms.arguments import StaticValue, fun_name
-from meshrt.transforms.high import numbered, opened
+from meshrt.transforms.high import kept_apart, numbered, taken_apart
 from meshrt.transforms.staged import Staged, stage
 
 __all__ = ["shard_map", "smap"]
@@ -200,6 +205,8 @@ def _results(mapped: _Mapped) -> Any:
     mesh = mesh_context.concrete if mapped.mesh is None else mapped.mesh
     if not isinstance(mesh, Mesh) or mesh.empty or (mapped.axis_names and set(mapped.axis_names) != {*mesh.axis_names}):
         return None
+    if not all(isinstance(spec, PartitionSpec) for spec in tree_util.tree_leaves(mapped.out_specs)):
+        return None
     return tree_util.tree_map(lambda spec: NamedSharding(mesh, spec), mapped.out_specs)
 
 
@@ -293,7 +300,7 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...], is_readable: bool = False) ->
     `is_readable`: the arguments are values, and so are those in the function that are the same on all devices.
     """
     region = _region(mapped)
-    args = opened(args)
+    args = taken_apart(args)
     leaves, tree = tree_util.tree_flatten(args)
     if mapped.in_specs is Infer:
         specs: list[Any] = [spec_in_type(region, aval_of(x)) for x in leaves]
@@ -340,7 +347,8 @@ def _flat_specs(mapped: _Mapped, args: Any) -> list[Any]:
     given = tuple(mapped.in_specs) if isinstance(mapped.in_specs, list) else mapped.in_specs
     given = tree_util.tree_map(lambda s: _STATIC if s is None else s, given, is_leaf=lambda s: s is None)
     try:
-        return [None if s is _STATIC else s for s in tree_util.broadcast_prefix(given, args)]
+        specs = resolved(tree_util.broadcast_prefix(given, args), args)
+        return [None if s is _STATIC else s for s in specs]
     except errors.TreeError as e:
         raise errors.TreeError(
             f"{mapped.called} in_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: {e}"
@@ -356,13 +364,12 @@ def _stage(
     def call(*arrays: Any) -> Any:
         mine, fixed = iter(arrays), iter(static)
         args = tree_util.tree_unflatten(tree, [next(mine if a else fixed) for a in is_array])
-        out = opened(mapped.fun(*args))
+        out = taken_apart(mapped.fun(*args))
         specs = _broadcast_out(mapped, out)
         if not region.check_vma:
             return out
         flat, structure = tree_util.tree_flatten(out)
-        flat = [_spread(x, s) for x, s in zip(flat, specs)]
-        return tree_util.tree_unflatten(structure, flat)
+        return kept_apart(structure, [spread(x, s) for x, s in zip(flat, specs)])
 
     kind: tuple[Any, ...]
     owner, kind = mapped.fun, ("shard_map", region, _key(mapped.out_specs), tree, tuple(is_array))
@@ -383,21 +390,11 @@ def _key(specs: Any) -> Any:
 
 def _broadcast_out(mapped: _Mapped, out: Any) -> list[Any]:
     try:
-        return tree_util.broadcast_prefix(mapped.out_specs, out)
+        return resolved(tree_util.broadcast_prefix(mapped.out_specs, out), out)
     except errors.TreeError as e:
         raise errors.TreeError(
             f"{mapped.called} out_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its result: {e}"
         ) from None
-
-
-def _spread(x: Any, spec: PartitionSpec) -> Any:
-    """A result that is the same on all devices as each one's own, where devices' results are put together, and one that
-    varies as an addend where they are added up.
-    """
-    addends = in_order(aval_of(x).vma & spec.unreduced)
-    if addends:
-        x = vary_unreduced_p.bind(x, axes=addends, mesh=manual_mesh())
-    return vary(x, in_order(set(spec.axes) - aval_of(x).vma)) if spec.axes else x
 
 
 def _argument(args: Any, is_array: Sequence[bool], specs: Sequence[PartitionSpec], i: int) -> str:

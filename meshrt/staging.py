@@ -67,7 +67,8 @@ def _stage(
         out_tree.append(structure)
         return out
 
-    return trace_to_jaxpr(flat, [abstract(x) for x in leaves], fun_name(fun)), out_tree[-1]
+    avals = [abstract(x) for x in leaves]
+    return trace_to_jaxpr(flat, avals, fun_name(fun), requires_low=False), out_tree[-1]
 
 
 @boundary
@@ -83,12 +84,15 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return tree_unflatten(out_tree, _structs(closed, (args, kwargs)))
 
 
-def _structs(closed: ClosedJaxpr, arguments: Any) -> list[ShapeDtypeStruct]:
-    """The results' types. Those without a sharding of their own are over the mesh of the arguments, or in context."""
+def _structs(closed: ClosedJaxpr, arguments: Any) -> list[Any]:
+    """The results' types: ShapeDtypeStructs, and high types as they are. Structs without a sharding of their own are
+    over the mesh of the arguments, or in context."""
     shardings = [getattr(x, "sharding", None) for x in tree_leaves(arguments) if not isinstance(x, Tracer)]
     mesh = next((s.mesh for s in shardings if isinstance(s, NamedSharding)), get_abstract_mesh())
     return [
-        ShapeDtypeStruct(
+        a
+        if a.is_high
+        else ShapeDtypeStruct(
             a.shape, a.dtype, sharding=told_sharding(a, mesh), weak_type=a.weak_type,
             manual_axis_type=None if a.mat.empty else a.mat,
         )

@@ -26,7 +26,7 @@ class EagerTrace(Trace):
         named = primitive.names is not None and primitive.names(params)
         trace = self.parent if named or any(isinstance(a, Tracer) for a in args) else EVAL
         with set_trace(trace):
-            return trace.process_primitive(primitive, args, params)
+            return primitive.bind_in(trace, args, params)
 
 
 @contextmanager

@@ -11,7 +11,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DEBUG", "IO", "NO_DCE", "ORDERED_DEBUG", "ORDERED_IO", "Effect", "has_io", "has_ordered", "is_debug"]
+__all__ = [
+    "CELLS",
+    "DEBUG",
+    "IO",
+    "NO_DCE",
+    "ORDERED_DEBUG",
+    "ORDERED_IO",
+    "Effect",
+    "has_io",
+    "has_ordered",
+    "is_debug",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,8 @@ IO = Effect("IO")
 # Of what is kept though nothing uses it.
 NO_DCE = Effect("NoDCE", is_debug=True)
 ORDERED_IO = Effect("OrderedIO", is_ordered=True)
+# Of reading and writing mutable values of high types; none is left in a lowered program.
+CELLS = Effect("Cells")
 
 
 def has_ordered(effects: Iterable[Any]) -> bool:

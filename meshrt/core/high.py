@@ -1,58 +1,316 @@
 """High (hijax) types: types of values that consist of several arrays, such as a quantized matrix with its scales.
 
-A class of values gets a high type with `register_hitype`; a primitive takes such values if it has a `to_lojax` rule,
-which computes an application from the arrays inside. Below, everything works on arrays: compiled programs,
-derivatives, batching. High types therefore end at the boundary of the traces that require low ones, in two ways that
-both lead through this file:
+A class of values gets a high type with `register_hitype`. Compiled programs work on arrays, so high types end at some
+point, in one of two ways:
 
-    values that enter or leave a staged or transformed function     `meshrt.transforms.high.flatten` replaces them by
-                                                                     their arrays, in a structure that knows how to put
-                                                                     them together again
-    applications of primitives in such a trace                       `Primitive.bind` calls `to_lojax`
+    open types      those that do not say what their derivatives are (no `to_tangent_aval`). Their values are taken
+                    apart at the boundary of every function that is staged or transformed (`meshrt.transforms.high`):
+                    inside, a value is an object that holds tracers. Its derivative is a value like it.
+    closed types    those that do. Inside functions their values are tracers of the high type, on which only primitives
+                    with a `to_lojax` rule work; transformations apply these primitives' rules, programs record them.
 
-All traces require low types but a `JaxprTrace(requires_low=False)`, which records a program over high types as it is
-(`is_high`); `lower_jaxpr` turns that into the program over arrays. Where no high type is registered, nothing here
-costs more than a look at an empty set.
+A Jaxpr with high types or primitives in it `is_high`. `meshrt.core.lojax` makes of it the program over the arrays that
+its arguments and results consist of, which is what is compiled; an application whose Jaxprs are high is lowered in the
+same way. Traces say what they take: those with `requires_low` have applications of high
+primitives lowered (`Trace.process_high`), all others process them as they are.
+
+Where no high type is registered, nothing here costs more than a look at an empty set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
-from meshrt.core.jaxpr import ClosedJaxpr, Literal, Var
-from meshrt.core.trace import JaxprTrace, set_trace
+from meshrt import errors
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
 
-__all__ = ["HiType", "has_high_types", "is_high_value", "lower_jaxpr", "register_hitype"]
+__all__ = [
+    "HiType", "MutableHiType", "TypeInState", "aval_method", "aval_property", "has_high_types", "is_high_value",
+    "is_open_value", "register_hitype", "unlike",
+]  # fmt: skip
 
 
 class HiType(AbstractValue):
-    """A type whose values consist of arrays. Subclasses are hashable, and equal where they mean the same type."""
+    """A type whose values consist of arrays. Subclasses are hashable, and equal where they mean the same type.
+
+    Which methods a type needs depends on what is done with its values:
+
+        all                             lo_ty, lower_val, raise_val
+        derivatives                     to_tangent_aval; of tangent types vspace_zero, vspace_add
+        vmap                            dec_rank, inc_rank
+        arguments and results of scan   these two, leading_axis_spec
+        shard_map                       shard, unshard (from a HiPspec, whose to_lo gives the arrays' specs)
+
+    One that is missing is named where it is asked for (UnsupportedError).
+
+    >>> @dataclass(frozen=True)
+    ... class PairType(HiType):
+    ...     part: ShapedArray
+    ...     def lo_ty(self): return [self.part, self.part]
+    ...     def lower_val(self, pair): return [pair.first, pair.second]
+    ...     def raise_val(self, first, second): return Pair(first, second)
+    >>> register_hitype(Pair, lambda pair: PairType(typeof(pair.first)))
+    """
 
     __slots__ = ()
     is_high = True
+    has_qdd = False
+    weak_type = False
+
+    # -- what a value consists of --------------------------------------------------------------------------------------
 
     def lo_ty(self) -> list[ShapedArray]:
         """The types of the arrays that a value consists of."""
-        raise NotImplementedError(f"{type(self).__name__} requires a method lo_ty, the types of the arrays of a value")
+        _missing(self, "lo_ty", "a high type")
 
     def lower_val(self, value: Any) -> list[Any]:
         """The arrays of a value, of the types `lo_ty()`."""
-        raise NotImplementedError(f"{type(self).__name__} requires a method lower_val, the arrays of a value")
+        _missing(self, "lower_val", "a high type")
 
     def raise_val(self, *arrays: Any) -> Any:
         """The value that consists of these arrays (or tracers of them)."""
-        raise NotImplementedError(f"{type(self).__name__} requires a method raise_val, the value made of arrays")
+        _missing(self, "raise_val", "a high type")
+
+    # -- derivatives ---------------------------------------------------------------------------------------------------
+
+    def to_tangent_aval(self) -> Any:
+        """The type of derivatives of values, which may be one of arrays. A type without it is open (see above)."""
+        _missing(self, "to_tangent_aval", "differentiation")
+
+    def to_ct_aval(self) -> Any:
+        """The type of cotangents."""
+        return self.to_tangent_aval()
+
+    def vspace_zero(self) -> Any:
+        """Zero, of a type that is the tangent type of another."""
+        _missing(self, "vspace_zero", "differentiation")
+
+    def vspace_add(self, x: Any, y: Any) -> Any:
+        """The sum of two values, of a type that is the tangent type of another."""
+        _missing(self, "vspace_add", "differentiation")
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether values have derivatives."""
+        tangent = self.to_tangent_aval()
+        return bool(tangent.is_high or tangent.is_differentiable)
+
+    # -- dimensions ----------------------------------------------------------------------------------------------------
+
+    def dec_rank(self, size: int | None, spec: Any) -> Any:
+        """The type of one member of a batch of `size` values; `spec` (a MappingSpec) says how the batch is laid out."""
+        _missing(self, "dec_rank", "vmap")
+
+    def inc_rank(self, size: int | None, spec: Any) -> Any:
+        """The type of a batch of `size` values of this type."""
+        _missing(self, "inc_rank", "vmap")
+
+    def leading_axis_spec(self) -> Any:
+        """How a batch is laid out that loops run over: along the leading dimensions of its arrays."""
+        _missing(self, "leading_axis_spec", "scan")
+
+    def batched(self, size: int, along: Any = None) -> Any:
+        """The type of `size` values side by side, as loops and mapped programs lay them out."""
+        return self.inc_rank(size, self.leading_axis_spec())
+
+    def without(self, dim: Any) -> Any:
+        """The type of one member of a batch that is laid out as `dim` says, 0 as loops do."""
+        return self.dec_rank(None, self.leading_axis_spec() if isinstance(dim, int) else dim)
+
+    # -- devices -------------------------------------------------------------------------------------------------------
+
+    def shard(self, mesh: Any, manual_axes: frozenset[Any], check_vma: bool, spec: Any) -> Any:
+        """The type of one device's part of a value in a manual region, by a HiPspec."""
+        _missing(self, "shard", "shard_map")
+
+    def unshard(self, mesh: Any, check_vma: bool, spec: Any) -> Any:
+        """The type of the whole whose parts have this type."""
+        _missing(self, "unshard", "shard_map")
+
+    def nospec(self, mesh: Any, check_vma: bool, all_names: tuple[Any, ...]) -> Any:
+        """The HiPspec of a value that leaves a manual region only as a residual."""
+        _missing(self, "nospec", "shard_map")
+
+    # -- comparison ----------------------------------------------------------------------------------------------------
+
+    def normalize(self) -> Any:
+        """The type as it is compared, without the weakness of its arrays."""
+        return self
+
+    def strong(self) -> Any:
+        """The same type without weakness."""
+        return self.normalize()
+
+    def update(self, **changes: Any) -> Any:
+        """The type itself: what shardings and varying axes say concerns types of arrays."""
+        return self
+
+    def declared(self, name: str) -> Any:
+        """What the type declares under a name for its values (`aval_method`, `aval_property`)."""
+        return getattr(type(self), name, None)
+
+    @property
+    def opens(self) -> bool:
+        """Whether values are taken apart where they enter a function."""
+        return type(self).to_tangent_aval is HiType.to_tangent_aval
+
+
+class MutableHiType(HiType):
+    """The type of values that programs write to, and whose contents may change their type by that.
+
+    What is known of a value at some point beside its type is its type state (JAX: quasi-dynamic data): hashable, and
+    equal where contents have equal types. Subclasses say what a value consists of in each state: `lo_ty_qdd(state)`,
+    `new_from_loval(state, *arrays)`, `read_loval(state, value)`, `update_from_loval(state, value, *arrays)`.
+    """
+
+    __slots__ = ()
+    has_qdd = True
+    mutable = True
+
+    def lo_ty(self) -> list[ShapedArray]:
+        _missing(self, "lo_ty_qdd, as it is mutable: lo_ty says nothing of a state", "a high type")
+
+    def lo_ty_qdd(self, state: Any) -> list[ShapedArray]:
+        """The types of the arrays that the contents of a value consist of in a type state."""
+        _missing(self, "lo_ty_qdd", "a mutable type")
+
+    def new_from_loval(self, state: Any, *arrays: Any) -> Any:
+        """A new value with these contents."""
+        _missing(self, "new_from_loval", "a mutable type")
+
+    def read_loval(self, state: Any, value: Any) -> list[Any]:
+        """The arrays that the contents of a value consist of."""
+        _missing(self, "read_loval", "a mutable type")
+
+    def update_from_loval(self, state: Any, value: Any, *arrays: Any) -> None:
+        """Writes contents that consist of these arrays."""
+        _missing(self, "update_from_loval", "a mutable type")
+
+    def to_tangent_aval(self) -> Any:
+        return self
+
+    @property
+    def is_differentiable(self) -> bool:
+        """No: what is in a value may be, and has its derivative in a value of its own."""
+        return False
+
+    @property
+    def opens(self) -> bool:
+        return False
+
+
+class TypeInState(HiType):
+    """The type of a mutable value and its type state at some point: what traces know of one (JAX: AvalQDD)."""
+
+    __slots__ = ("aval", "state")
+
+    has_qdd = True
+    mutable = True
+
+    def __init__(self, aval: Any, state: Any):
+        self.aval, self.state = aval, state
+
+    @property
+    def qdd(self) -> Any:
+        """The type state under JAX's name."""
+        return self.state
+
+    def in_state(self, state: Any) -> TypeInState:
+        """The same type in another state."""
+        return self if state is self.state else TypeInState(self.aval, state)
+
+    def __hash__(self) -> int:
+        return hash((self.aval, self.state))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is TypeInState and self.aval == other.aval and self.state == other.state
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("aval", "state") or name[:2] == "__":
+            raise AttributeError(name)
+        return getattr(self.aval, name)
+
+    def declared(self, name: str) -> Any:
+        return self.aval.declared(name)
+
+    def lo_ty(self) -> list[ShapedArray]:
+        found: list[ShapedArray] = self.aval.lo_ty_qdd(self.state)
+        return found
+
+    def lower_val(self, value: Any) -> list[Any]:
+        found: list[Any] = self.aval.read_loval(self.state, value)
+        return found
+
+    def raise_val(self, *arrays: Any) -> Any:
+        return self.aval.new_from_loval(self.state, *arrays)
+
+    def to_tangent_aval(self) -> Any:
+        """That of a value of its own, whose state follows from what is written to it."""
+        return TypeInState(self.aval.to_tangent_aval(), self.state.to_tangent_qdd())
+
+    @property
+    def is_differentiable(self) -> bool:
+        return False
+
+    @property
+    def opens(self) -> bool:
+        return False
+
+    def normalize(self) -> Any:
+        return TypeInState(self.aval, self.state.normalize()) if hasattr(self.state, "normalize") else self
+
+    def __str__(self) -> str:
+        return f"{self.aval.str_short()}{{{self.state}}}"
+
+    __repr__ = __str__
+
+
+def _missing(kind: HiType, method: str, asker: str) -> NoReturn:
+    raise errors.UnsupportedError(
+        f"{asker} requires the type {type(kind).__name__} ({kind!r}) to implement the `{method}` method: "
+        f"{type(kind).__name__} requires a method {method}, see meshrt.experimental.hijax.HiType"
+    )
+
+
+def unlike(got: Any, wanted: Any) -> bool:
+    """Whether values of type `got` are no operands of a Jaxpr that takes `wanted`. Weak types, and shardings, are."""
+    if got.mutable and wanted.mutable:  # a variable has the state in which its value came, not that in which it is
+        return bool(got.aval != wanted.aval)
+    if got.is_high or wanted.is_high:
+        return bool(got.normalize() != wanted.normalize())
+    return bool(got.shape != wanted.shape or got.dtype != wanted.dtype)
+
+
+class aval_method:
+    """A method that tracers of a type have, as an attribute of the type: `get = aval_method(box_get)`."""
+
+    def __init__(self, fun: Callable[..., Any]):
+        self.fun = fun
+
+
+class aval_property:
+    """A property that tracers of a type have, as an attribute of the type: `size = aval_property(size_of)`."""
+
+    def __init__(self, fget: Callable[..., Any]):
+        self.fget = fget
 
 
 _classes: set[type] = set()
 
 
 def register_hitype(cls: type, typeof: Callable[[Any], HiType]) -> None:
-    """Makes instances of `cls` usable as operands and arguments: `typeof(value)` is the high type of one."""
+    """Makes instances of `cls` usable as operands and arguments: `typeof(value)` is the high type of one.
+
+    Values of mutable types have a method `cur_qdd()`, which gives the type state of what they hold.
+    """
     _classes.add(cls)
-    register_aval(cls, typeof)
+
+    def handler(value: Any) -> Any:
+        kind: Any = typeof(value)
+        return TypeInState(kind, value.cur_qdd()) if kind.mutable else kind
+
+    register_aval(cls, handler)
 
 
 def has_high_types() -> bool:
@@ -65,30 +323,9 @@ def is_high_value(value: Any) -> bool:
     return type(value) in _classes
 
 
-def lower_jaxpr(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program over the arrays that the high arguments and results of `closed` consist of, in their order."""
-    if not closed.is_high:
-        return closed
-    trace = JaxprTrace(closed.jaxpr.name)
-    args: list[Any] = []
-    env: dict[Var, Any] = dict(zip(closed.jaxpr.constvars, closed.consts))
-    for var in closed.jaxpr.invars:
-        kind: Any = var.aval
-        mine = [trace.argument(a) for a in (kind.lo_ty() if kind.is_high else [kind])]
-        env[var] = kind.raise_val(*mine) if kind.is_high else mine[0]
-        args += mine
-    with set_trace(trace):
-        for eqn in closed.eqns:
-            ins = [a.val if type(a) is Literal else env[a] for a in eqn.invars]
-            out = eqn.primitive.bind(*ins, **eqn.params)
-            env.update(zip(eqn.outvars, out if eqn.primitive.multiple_results else [out]))
-        outs = [a.val if type(a) is Literal else env[a] for a in closed.jaxpr.outvars]
-        return trace.close(args, _arrays(outs))
-
-
-def _arrays(values: Sequence[Any]) -> list[Any]:
-    out: list[Any] = []
-    for value in values:
-        kind: Any = aval_of(value)
-        out += kind.lower_val(value) if kind.is_high else [value]
-    return out
+def is_open_value(value: Any) -> bool:
+    """Whether a value is of a class registered with an open type: it is taken apart where it enters a function."""
+    if type(value) not in _classes:
+        return False
+    kind: Any = aval_of(value)
+    return bool(kind.opens)

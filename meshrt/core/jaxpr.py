@@ -20,7 +20,18 @@ from meshrt.errors import JaxprTypeError
 if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
 
-__all__ = ["Atom", "ClosedJaxpr", "Eqn", "Jaxpr", "JaxprTypeError", "Literal", "Var", "check", "subjaxprs"]
+__all__ = [
+    "Atom",
+    "ClosedJaxpr",
+    "Eqn",
+    "Jaxpr",
+    "JaxprTypeError",
+    "Literal",
+    "Var",
+    "check",
+    "final_states",
+    "subjaxprs",
+]
 
 # What running an equation does beside computing its results: see `meshrt.core.effects`.
 Effects = frozenset[Any]
@@ -137,7 +148,7 @@ class Jaxpr:
             if ALLOC in effects:
                 effects = settled_effects(effects, eqns)
         self.effects = effects
-        self.is_high = is_high
+        self.is_high = is_high or _any_high(eqns)
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -147,8 +158,34 @@ class Jaxpr:
     def out_avals(self) -> list[ShapedArray]:
         return [v.aval for v in self.outvars]
 
+    @property
+    def mut_types(self) -> dict[Var, Any]:
+        """Of the arguments and captured values that are written to: the type that each one has in the end."""
+        found = final_states(self)
+        return {v: v.aval.in_state(found[v]) for v in (*self.constvars, *self.invars) if v in found}  # type: ignore[attr-defined]
+
     def __repr__(self) -> str:
         return _Printer().jaxpr(self)
+
+
+def _any_high(eqns: Sequence[Eqn]) -> bool:
+    for e in eqns:
+        if e.primitive.to_lojax is not None and e.primitive.is_high(*[a.aval for a in e.invars], **e.params):
+            return True
+    return False
+
+
+def final_states(jaxpr: Jaxpr) -> dict[Var, Any]:
+    """The type states in which the mutable values of a program are when it ends, of those that it writes to."""
+    states: dict[Var, Any] = {}
+    if jaxpr.is_high:
+        for e in jaxpr.eqns:
+            if any(a.aval.mutable for a in e.invars):
+                for i, state in e.primitive.final_states([a.aval for a in e.invars], e.params).items():
+                    v = e.invars[i]
+                    if type(v) is Var:
+                        states[v] = state
+    return states
 
 
 class ClosedJaxpr:
@@ -266,12 +303,14 @@ class _Printer:
         self.used = {a for e in j.eqns for a in e.invars} | set(j.outvars)
         consts = " ".join(self.typed(v) for v in j.constvars)
         ins = " ".join(self.typed(v) for v in j.invars)
-        head = f"{{ lambda {consts + ' ' if consts else ''}; {ins}. let"
+        head = f"{{ {'high ' if j.is_high else ''}lambda {consts + ' ' if consts else ''}; {ins}. let"
         lines = [f"{indent}    {self.eqn(e, indent)}" for e in j.eqns]
-        outs = ", ".join(self.atom(a) for a in j.outvars) + ("," if len(j.outvars) == 1 else "")
+        outs = "(" + ", ".join(self.atom(a) for a in j.outvars) + ("," if len(j.outvars) == 1 else "") + ")"
+        written = [f"{self.var(v)}:{t.str_short()}" for v, t in j.mut_types.items()]
+        outs += f" leaving {', '.join(written)}" if written else ""
         if not lines:
-            return f"{head} in ({outs}) }}"
-        return "\n".join([head, *lines, f"{indent}  in ({outs}) }}"])
+            return f"{head} in {outs} }}"
+        return "\n".join([head, *lines, f"{indent}  in {outs} }}"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -282,6 +321,8 @@ def check(jaxpr: Jaxpr | ClosedJaxpr) -> None:
     """Raises JaxprTypeError unless every variable is defined once, before its use, with the type its equation gives."""
     if isinstance(jaxpr, ClosedJaxpr):
         jaxpr = jaxpr.jaxpr
+    if not jaxpr.is_high and (_any_high(jaxpr.eqns) or any(v.aval.is_high for v in (*jaxpr.constvars, *jaxpr.invars))):
+        raise JaxprTypeError(f"high types stand in a program that is not marked as high:\n{jaxpr}")
     defined: set[Var] = set()
 
     def define(v: Var, where: str) -> None:
@@ -310,5 +351,9 @@ def _check_eqn(e: Eqn, defined: set[Var], jaxpr: Jaxpr) -> None:
     if len(outs) != len(e.outvars):
         raise JaxprTypeError(f"{e} at {e.source} should have {len(outs)} results")
     for v, aval in zip(e.outvars, outs):
+        if v.aval.is_high or aval.is_high:
+            if v.aval.normalize() != aval.normalize():  # type: ignore[attr-defined]
+                raise JaxprTypeError(f"{e} at {e.source} gives {aval.str_short()}, not {v.aval.str_short()}")
+            continue
         if v.aval.shape != aval.shape or v.aval.dtype != aval.dtype:
             raise JaxprTypeError(f"{e} at {e.source} gives {aval.str_short()}, not {v.aval.str_short()}")

@@ -49,8 +49,17 @@ and its traits:
     varies             from parameters: over which Manual axes each operand is made to vary, for primitives with Jaxprs
     absent             rule -> why there is none, for rules that are missing on purpose
 
-`to_lojax(*args, **params)` computes an application on high values by operations on the arrays that they consist of
-(see `meshrt.core.high`); primitives that have it are the only ones that take high types.
+Those that take high types (see `meshrt.core.high`) have `to_lojax(*args, **params)`, which computes an application on
+high values by operations on the arrays that they consist of, and more where they concern them:
+
+    applies            from parameters: the Jaxprs inside, each with the positions of the operands that are its
+                       arguments. An application is high where one of them is
+    unbox              as `to_lojax`, for primitives with Jaxprs: takes apart mutable operands only, so that what is
+                       written to them becomes results
+    mutates            from operand types and parameters: operand position -> type state that the operand has then; by
+                       default what follows from `applies`
+    boxes              how an application on a mutable value passes through a trace that transforms: an object with
+                       methods jvp and batch of (trace, args, params)
 
 How it is sharded follows from the StableHLO it lowers to: `propagation.rules` and `collectives.partition` hold that
 for its family under the same stem.
@@ -65,10 +74,10 @@ from typing import Any, Final
 from meshrt import errors
 from meshrt.core.completion import OUT_SHARDING, complete, undeclared
 from meshrt.core.explicit import Policy, Sums
-from meshrt.core.jaxpr import NO_EFFECTS, Effects
+from meshrt.core.jaxpr import NO_EFFECTS, Effects, Jaxpr, final_states
 from meshrt.core.references import AbstractRef
 from meshrt.core.spaces import DEVICE, Space
-from meshrt.core.trace import current_trace, record_high, set_trace
+from meshrt.core.trace import Trace, current_trace, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 
 __all__ = ["NOT_LINEAR", "Primitive", "Undefined", "as_list", "is_undefined", "missing_rule", "set_agreement"]
@@ -122,9 +131,11 @@ class Primitive:
         "_types",
         "absent",
         "allocates",
+        "applies",
         "batch",
         "batch_axis",
         "batch_dimensions",
+        "boxes",
         "cache_types",
         "calls",
         "cheap",
@@ -143,6 +154,7 @@ class Primitive:
         "literals",
         "lower",
         "multiple_results",
+        "mutates",
         "name",
         "names",
         "on_cells",
@@ -159,6 +171,7 @@ class Primitive:
         "to_lojax",
         "transpose",
         "typed",
+        "unbox",
         "varies",
     )
 
@@ -201,6 +214,10 @@ class Primitive:
     place: Final[Callable[[dict[str, Any]], tuple[str, Any]] | None]
     varies: Final[Callable[[dict[str, Any]], Sequence[frozenset[Any]]] | None]
     to_lojax: Final[Rule | None]
+    applies: Final[Callable[[dict[str, Any]], Sequence[tuple[Jaxpr, Sequence[int]]]] | None]
+    unbox: Final[Rule | None]
+    mutates: Final[Callable[[Sequence[Any], dict[str, Any]], dict[int, Any]] | None]
+    boxes: Final[Any]
     absent: Final[Mapping[str, str]]
     _types: Final[dict[Any, tuple[ShapedArray, ...]]]
 
@@ -246,6 +263,10 @@ class Primitive:
         place: Callable[[dict[str, Any]], tuple[str, Any]] | None = None,
         varies: Callable[[dict[str, Any]], Sequence[frozenset[Any]]] | None = None,
         to_lojax: Rule | None = None,
+        applies: Callable[[dict[str, Any]], Sequence[tuple[Jaxpr, Sequence[int]]]] | None = None,
+        unbox: Rule | None = None,
+        mutates: Callable[[Sequence[Any], dict[str, Any]], dict[int, Any]] | None = None,
+        boxes: Any = None,
         absent: Mapping[str, str] = _NOTHING,
     ):
         self.name = name
@@ -263,6 +284,7 @@ class Primitive:
         self.pulls_zeros = pulls_zeros
         self.names, self.to_lojax, self.optional = names, to_lojax, optional
         self.place, self.varies = place, varies
+        self.applies, self.unbox, self.mutates, self.boxes = applies, unbox, mutates, boxes
         self.absent = absent
         self._types = {}
 
@@ -280,7 +302,7 @@ class Primitive:
         `avals` are the types of `args`, which these know themselves.
         """
         with set_trace(trace):
-            return trace.process_primitive(self, args, params)
+            return self.bind_in(trace, args, params)
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the primitive in the current trace: evaluates, stages, differentiates or batches it."""
@@ -290,14 +312,31 @@ class Primitive:
         operands: Sequence[Any] = args if _agreement is None else _agreement(self, args, params)
         trace = current_trace()
         if self.to_lojax is not None and self.is_high(*map(aval_of, operands), **params):
-            if trace.requires_low:
-                return self.to_lojax(*operands, **params)
-            record_high(trace)
+            return trace.process_high(self, operands, params)
+        return trace.process_primitive(self, operands, params)
+
+    def bind_in(self, trace: Trace, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+        """The application in `trace`, which is the current one and to which another passes it on."""
+        if self.to_lojax is not None and self.is_high(*map(aval_of, operands), **params):
+            return trace.process_high(self, operands, params)
         return trace.process_primitive(self, operands, params)
 
     def is_high(self, *avals: Any, **params: Any) -> bool:
         """Whether an application with these operand types and parameters takes or makes values of high types."""
-        return any(a.is_high for a in (*avals, *self.infer(avals, params)))
+        if self.applies is not None:
+            return any(jaxpr.is_high for jaxpr, _ in self.applies(params)) or any(a.is_high for a in avals)
+        return any(a.is_high for a in avals) or any(a.is_high for a in self.infer(avals, params))
+
+    def final_states(self, avals: Sequence[Any], params: dict[str, Any]) -> dict[int, Any]:
+        """The type states in which an application leaves mutable operands, of those that it writes to, by position."""
+        if self.mutates is not None:
+            return self.mutates(avals, params)
+        found: dict[int, Any] = {}
+        for jaxpr, positions in () if self.applies is None else self.applies(params):
+            for v, state in final_states(jaxpr).items():
+                if v in jaxpr.invars:
+                    found[positions[jaxpr.invars.index(v)]] = state
+        return found
 
     def infer(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> tuple[ShapedArray, ...]:
         """Types of the results (always a tuple), memoised by operand types and parameters."""

@@ -11,7 +11,6 @@ are its own tracers and passes the operation on to its parent when there are non
 from __future__ import annotations
 
 import gc
-import operator
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -25,18 +24,18 @@ from meshrt.core import source
 from meshrt.core.axes import apart, axes_in_scope, manual_mesh
 from meshrt.core.completion import Completion
 from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.high import has_high_types, is_open_value
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var, check
-from meshrt.core.manual import ManualAxisType
-from meshrt.core.operators import ArrayOperators
-from meshrt.core.types import ShapedArray, aval_of, no_truth_value, register_aval
+from meshrt.core.tracer import NOT_CONCRETE, Tracer, concretization_message
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dtypes import float0
 
 if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
 
 __all__ = [
-    "EvalTrace", "JaxprTrace", "JaxprTracer", "Trace", "Tracer", "context", "current_trace", "set_trace",
-    "trace_to_jaxpr",
+    "NOT_CONCRETE", "EvalTrace", "JaxprTrace", "JaxprTracer", "Trace", "Tracer", "concretization_message", "context",
+    "current_trace", "eval_jaxpr", "set_trace", "trace_to_jaxpr", "type_state",
 ]  # fmt: skip
 
 
@@ -45,152 +44,21 @@ class Trace:
 
     __slots__ = ("__weakref__",)
 
-    requires_low: bool
+    requires_low: bool = False
 
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         raise NotImplementedError
+
+    def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """An application with high types: it is lowered where low ones are required."""
+        if self.requires_low:
+            return primitive.to_lojax(*args, **params)
+        return self.process_primitive(primitive, args, params)
 
     @property
     def main(self) -> Trace:
         """The trace itself, by which libraries tell the tracers of one trace from those of another."""
         return self
-
-
-class Tracer(ArrayOperators):
-    """A stand-in for an array while a function is being traced."""
-
-    __slots__ = ("_trace", "aval")
-
-    _trace: Trace
-    aval: ShapedArray
-
-    def __init__(self, trace: Trace, aval: ShapedArray):
-        self._trace, self.aval = trace, aval
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self.aval.ndim
-
-    @property
-    def size(self) -> int:
-        return self.aval.size
-
-    @property
-    def nbytes(self) -> int:
-        return self.aval.nbytes
-
-    @property
-    def itemsize(self) -> int:
-        return int(self.aval.dtype.itemsize)
-
-    @property
-    def weak_type(self) -> bool:
-        return self.aval.weak_type
-
-    @property
-    def mat(self) -> ManualAxisType:
-        return self.aval.mat
-
-    @property
-    def sharding(self) -> Any:
-        raise AttributeError(
-            f"{type(self).__name__} has no attribute 'sharding': where a traced value lies is decided later. What its "
-            "type says of it is meshrt.typeof(x).sharding"
-        )
-
-    def concrete(self) -> Any:
-        """The array behind the tracer if there is one, else None (a JVP tracer over concrete values has one)."""
-        return None
-
-    def origin(self) -> str:
-        """Where the tracer was made, for error messages."""
-        return ""
-
-    def _need(self, what: str, error: type[errors.ConcretizationError] = errors.ConcretizationError) -> Any:
-        value = self.concrete()
-        if value is None:
-            raise error(concretization_message(self, what))
-        return value
-
-    def __bool__(self) -> bool:
-        if self.aval.size != 1:
-            raise no_truth_value(self.aval)
-        return bool(self._need(_BRANCH, errors.TracerBoolConversionError))
-
-    def __int__(self) -> int:
-        return int(self._scalar("int"))
-
-    def __float__(self) -> float:
-        return float(self._scalar("float"))
-
-    def __complex__(self) -> complex:
-        return complex(self._scalar("complex"))
-
-    def __index__(self) -> int:
-        if self.aval.shape or self.aval.dtype.kind not in "iu":
-            raise errors.ArgumentTypeError(
-                f"Only integer scalar arrays can be converted to a scalar index. Got {self.aval}"
-            )
-        return operator.index(self._need(_INDEX, errors.TracerIntegerConversionError))
-
-    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
-        # Never the known value of a tracer that has one: what NumPy computes with it would have no derivative.
-        raise errors.TracerArrayConversionError(concretization_message(self, _NUMPY))
-
-    def item(self, *args: int) -> Any:
-        """One element as a Python scalar, of a tracer whose value is known."""
-        return np.asarray(self._need(f"{NOT_CONCRETE}: item() was applied to a traced array")).item(*args)
-
-    def _scalar(self, kind: str) -> Any:
-        if self.aval.shape:
-            raise errors.ArgumentTypeError(f"Only scalar arrays can be converted to Python scalars. Got {self.aval}")
-        what = f"{NOT_CONCRETE}: {kind}() was applied (try using `x.astype({kind})`) to a traced array"
-        return self._need(what)
-
-    def __copy__(self) -> Tracer:
-        return self  # tracers are never written to
-
-    def __deepcopy__(self, memo: Any) -> Tracer:
-        return self
-
-    def __len__(self) -> int:
-        if not self.aval.shape:
-            raise TypeError("len() of unsized object: the array has no dimensions")
-        return self.aval.shape[0]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}<{self.aval.str_short()}>"
-
-    def block_until_ready(self) -> Tracer:
-        return self
-
-
-register_aval(Tracer, lambda t: t.aval)
-
-
-# What everybody who looks for such an error looks for.
-NOT_CONCRETE = "Abstract tracer value encountered where concrete value is expected"
-_BRANCH = "Attempted boolean conversion (by if, while, assert, and, or, not) of traced array"
-_INDEX = "The __index__() method was called on traced array (by range(), a list index or a static argument)"
-_NUMPY = "The numpy.ndarray conversion method __array__() was called (by a NumPy function) on traced array"
-
-
-def concretization_message(tracer: Tracer, what: str) -> str:
-    made = tracer.origin()
-    return (
-        f"{what} with shape {str(tracer.aval).lstrip('~')}. {'It ' + made + '. ' if made else ''}A traced function is "
-        "run once, without data, "
-        "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, "
-        "meshrt.lax.while_loop or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"
-    )
 
 
 class EvalTrace(Trace):
@@ -308,10 +176,15 @@ class JaxprTrace(Trace):
     Programs over high types are recorded only where `requires_low` is False.
     """
 
-    __slots__ = ("closed", "consts", "eqns", "is_high", "literals", "name", "requires_low")
+    __slots__ = ("cells", "closed", "consts", "eqns", "is_high", "literals", "name", "outer", "requires_low", "states")
 
     def __init__(self, name: str = "", requires_low: bool = True):
         self.name = name
+        self.outer = _current.get()
+        # Of mutable values: the type states of those that are operands, and those that are Python objects of this
+        # trace, which hold its tracers.
+        self.states: dict[Var, Any] | None = None
+        self.cells: dict[int, Any] | None = None
         self.eqns: list[Eqn] = []
         self.consts: dict[int, tuple[Var, Any]] = {}
         self.literals: dict[tuple[type, Any], Literal] = {}
@@ -348,7 +221,12 @@ class JaxprTrace(Trace):
             return self.literal(value[()])
         entry = self.consts.get(id(value))
         if entry is None:
-            entry = self.consts[id(value)] = (Var(self.captured_type(value)), value)
+            aval = self.captured_type(value)
+            if aval.is_high:
+                self.is_high = True
+                if aval.mutable:
+                    aval = aval.in_state(type_state(value, self.outer))  # type: ignore[attr-defined]
+            entry = self.consts[id(value)] = (Var(aval), value)
         return entry[0]
 
     def captured_type(self, value: Any) -> ShapedArray:
@@ -385,13 +263,72 @@ class JaxprTrace(Trace):
             return [JaxprTracer(self, v, where) for v in outvars]
         return JaxprTracer(self, outvars[0], where)
 
+    def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        if self.requires_low or any(map(is_open_value, args)):
+            return primitive.to_lojax(*args, **params)
+        args = [self.packed(a) for a in args]
+        if self.cells is not None and any(id(a) in self.cells for a in args):
+            return (primitive.unbox or primitive.to_lojax)(*args, **params)
+        self.is_high = True
+        avals = [self.atom(a).aval for a in args]
+        out = self.process_primitive(primitive, args, params)
+        if any(a.mutable for a in avals):
+            for i, state in primitive.final_states(avals, params).items():
+                self.set_state(args[i], state)
+        return out
+
+    # A value of a high type that was made of tracers as a tracer of that type (`meshrt.core.basic.parts`).
+    packed: ClassVar[Callable[[Any], Any]] = staticmethod(lambda value: value)
+
+    def set_state(self, value: Any, state: Any) -> None:
+        """Notes the type state of a mutable value that the program has written to."""
+        if self.states is None:
+            self.states = {}
+        var: Any = self.atom(value)
+        self.states[var] = state
+        if isinstance(value, JaxprTracer):
+            value.aval = value.aval.in_state(state)  # type: ignore[attr-defined]
+
     def close(self, args: Sequence[JaxprTracer], outs: Sequence[Any]) -> ClosedJaxpr:
         """Ends the trace: the program from `args` to `outs` with its captured constants."""
+        if self.is_high or has_high_types():
+            outs = [self.packed(o) for o in outs]
         atoms = [self.atom(o) for o in outs]
         self.closed = True
         entries = list(self.consts.values())
         jaxpr = Jaxpr([v for v, _ in entries], [t._var for t in args], atoms, self.eqns, self.name, None, self.is_high)
         return ClosedJaxpr(jaxpr, [value for _, value in entries])
+
+
+def type_state(value: Any, trace: Trace | None = None) -> Any:
+    """The type state of a mutable value as a trace (by default the current one) sees it."""
+    while isinstance(value, Tracer) and not isinstance(value, JaxprTracer):
+        value = getattr(value, "primal", None) or getattr(value, "value")  # noqa: B009  (of a trace that transforms)
+    if isinstance(value, Tracer):
+        return value.aval.state  # type: ignore[attr-defined]
+    below = _current.get() if trace is None else trace
+    passed: list[Any] = []
+    state = _state_below(value, below, passed)
+    for transforming in reversed(passed):
+        state = transforming.seen_state(value, state)
+    return state
+
+
+def _state_below(value: Any, below: Trace, passed: list[Any]) -> Any:
+    while below is not EVAL:
+        if isinstance(below, JaxprTrace):
+            if below.cells is not None and id(value) in below.cells:
+                break
+            entry = below.consts.get(id(value))
+            if entry is not None:
+                known = below.states and below.states.get(entry[0])
+                return known or entry[0].aval.state  # type: ignore[attr-defined]
+            below = below.outer
+        else:
+            if hasattr(below, "seen_state"):
+                passed.append(below)
+            below = below.parent  # type: ignore[attr-defined]
+    return aval_of(value).state  # type: ignore[attr-defined]
 
 
 def _captured_type(value: Any) -> ShapedArray:
@@ -483,7 +420,7 @@ def _refuse_leaks(kept: weakref.ref[JaxprTrace], name: str) -> None:
 def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Runs `jaxpr` in the current trace, attributing each equation to its own source line."""
     if jaxpr.is_high:
-        raise errors.InternalError(f"{jaxpr.name} has high types; meshrt.core.high.lower_jaxpr makes it one of arrays")
+        return eval_high(jaxpr, consts, args)
     env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))
     env.update(zip(jaxpr.invars, args))
     process = _current.get().process_primitive
@@ -497,6 +434,24 @@ def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list
                 env.update(zip(eqn.outvars, out))
             else:
                 env[eqn.outvars[0]] = out
+    finally:
+        source.set_replay(previous)
+    return [a.val if type(a) is Literal else env[a] for a in jaxpr.outvars]
+
+
+def eval_high(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """As `eval_jaxpr`, for programs over high types: the current trace is asked what it takes of each equation."""
+    env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))
+    env.update(zip(jaxpr.invars, args))
+    trace = _current.get()
+    previous = source.set_replay(None)
+    try:
+        for eqn in jaxpr.eqns:
+            source.set_replay(eqn.source)
+            out = eqn.primitive.bind_in(
+                trace, [a.val if type(a) is Literal else env[a] for a in eqn.invars], eqn.params
+            )
+            env.update(zip(eqn.outvars, out if eqn.primitive.multiple_results else [out]))
     finally:
         source.set_replay(previous)
     return [a.val if type(a) is Literal else env[a] for a in jaxpr.outvars]

@@ -17,23 +17,27 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.interning import sweep
+from meshrt.core.low import LowType
 from meshrt.core.manual import NOWHERE, ManualAxisType
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.heuristics import KEPT_TYPES
 
 __all__ = [
-    "AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "present", "refuse_masked", "register_aval",
-    "without_mask",
+    "AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "in_program", "present", "refuse_masked",
+    "register_aval", "without_mask",
 ]  # fmt: skip
 
 NOT_VARYING: frozenset[str] = frozenset()
 
 
 class AbstractValue:
-    """What a trace knows of a value before it exists. `is_high` marks types that lower to several array types."""
+    """What a trace knows of a value before it exists. `is_high` marks types that lower to several array types, and
+    `mutable` those of values that programs write to (see `meshrt.core.high`).
+    """
 
     __slots__ = ()
     is_high = False
+    mutable = False
     # Only types of arrays have them: see ShapedArray.
     sharding: Any = None
     vma: frozenset[str] = NOT_VARYING
@@ -71,7 +75,7 @@ class TypeSharding(Protocol):
         """The sharding over the same mesh that splits none of `ndim` dimensions."""
 
 
-class ShapedArray(AbstractValue):
+class ShapedArray(LowType, AbstractValue):
     """The type of an array: `shape` (ints), `dtype` (NumPy or extended) and `weak_type`.
 
     >>> ShapedArray((4, 2), np.dtype("float32")) is ShapedArray((4, 2), np.dtype("float32"))
@@ -343,6 +347,16 @@ def present(sharding: Any) -> Any:
     """The sharding of a type as types have it: None where it splits nothing and nothing is summed up over it."""
     spec = sharding.spec
     return sharding if any(spec.partitions) or spec.unreduced or spec.reduced else None
+
+
+def in_program(aval: Any) -> Any:
+    """The type as programs have it: what users are told of a type (`typeof`) has a sharding even where it splits
+    nothing, and so have the types that they make high types of.
+    """
+    if aval.is_high or aval.sharding is None:
+        return aval
+    sharding = present(aval.sharding)
+    return aval if sharding is aval.sharding else aval.update(sharding=sharding)
 
 
 def dtypes_name(dtype: Any) -> str:

@@ -19,12 +19,14 @@ from meshrt.core.primitive import is_undefined as is_undefined_primal
 from meshrt.core.types import aval_of
 from meshrt.dtypes import float0
 from meshrt.extend.core.declared import give
+from meshrt.interpreters.accumulators import GradAccum, NullAccum, RefAccum, ValAccum
 from meshrt.transforms.jvp import JVPTrace, JVPTracer
 
 __all__ = [
-    "JVPTrace", "JVPTracer", "UndefinedPrimal", "Zero", "add_jaxvals", "add_tangents", "defbilinear", "defjvp",
-    "defjvp2", "deflinear", "deflinear2", "get_primitive_transpose", "instantiate_zeros", "is_undefined_primal",
-    "primitive_jvps", "primitive_transposes", "zeros_like_aval",
+    "GradAccum", "JVPTrace", "JVPTracer", "NullAccum", "RefAccum", "UndefinedPrimal", "ValAccum", "Zero",
+    "add_jaxvals", "add_tangents", "defbilinear", "defjvp", "defjvp2", "deflinear", "deflinear2",
+    "get_primitive_transpose", "instantiate_zeros", "is_undefined_primal", "primitive_jvps", "primitive_transposes",
+    "zeros_like_aval",
 ]  # fmt: skip
 
 Rule = Callable[..., Any]

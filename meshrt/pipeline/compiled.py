@@ -10,6 +10,7 @@ from meshrt import errors, tree_util
 from meshrt.config import settings
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.pipeline.cells import CLOSED_OVER, finished
 from meshrt.pipeline.entry import Entry, any_committed, in_place
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered
@@ -23,7 +24,7 @@ from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.layout import Format
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import Sharding
-from meshrt.transforms.high import flatten
+from meshrt.transforms.high import taken_apart
 
 if TYPE_CHECKING:
     from meshrt.runtime.executable import LoadedExecutable
@@ -219,7 +220,9 @@ class Compiled(Station):
         return self._loads.load(self.program, self.mesh, self.devices)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, tree = flatten((args, kwargs))
+        captured = getattr(self._loads, "captured", ())
+        arguments = (args, {**kwargs, CLOSED_OVER: list(captured)} if captured else kwargs)
+        leaves, tree = tree_util.tree_flatten(taken_apart(arguments))
         for x in leaves:
             if isinstance(x, Tracer):
                 raise errors.ArgumentTypeError(
@@ -238,7 +241,7 @@ class Compiled(Station):
             committed = self.mesh is not None or any_committed(leaves)
             entry = Entry(self.fun_name, self._loaded(), leaves, committed, self._written)
             self._loads.remember_call(key, entry)
-        return entry.result(leaves)
+        return finished(entry.result(leaves), arguments)
 
     call = __call__
 

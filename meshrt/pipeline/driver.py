@@ -31,7 +31,7 @@ from meshrt.core.axes import NamedAxis, axes_in_scope
 from meshrt.core.explicit import unreduced_of
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import Tracer
-from meshrt.core.types import ShapedArray
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.heuristics import CALLS_PER_TRACE
 from meshrt.lowering.module import LoweredModule
 from meshrt.pipeline.compiled import Compiled, check_devices, not_here
@@ -137,9 +137,9 @@ class Driver:
     """The caches of one jitted function: `fun`, called `name` in messages, with the options of `jit`."""
 
     __slots__ = (
-        "__weakref__", "_fun", "_unswept", "calls", "direct", "donated", "history", "loaded", "lowered", "name",
-        "nested", "options", "partitioned", "places", "programs", "propagated", "short", "stateful", "traced_times",
-        "traces",
+        "__weakref__", "_fun", "_unswept", "calls", "captured", "direct", "donated", "history", "loaded", "lowered",
+        "name", "nested", "options", "partitioned", "places", "programs", "propagated", "short", "stateful",
+        "traced_times", "traces",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +166,7 @@ class Driver:
         self.partitioned: dict[Any, collectives.PartitionedProgram] = {}
         self.programs: dict[ProgramKey, CompiledProgram] = {}
         self.loaded: dict[tuple[CompiledProgram, Any], Loaded] = {}
+        self.captured: tuple[Any, ...] = ()  # the mutable values that the function closes over
         self.history, self.traced_times, self._unswept = History.of(fun), 0, 0
         with _alive_lock:
             _alive.add(self)
@@ -251,7 +252,8 @@ class Driver:
         record = self.traces.get(key)
         if record is None:
             self._begin_trace(key, shardings)
-            record = self.traces[key] = trace(self.fun, self.name, key.avals, key.in_tree, key.static, key.mesh)
+            record = trace(self.fun, self.name, key.avals, key.in_tree, key.static, key.mesh, self.captured)
+            self.traces[key] = record
             self.traced_times += 1
             self._keep_bounded()
         else:
@@ -277,7 +279,7 @@ class Driver:
                 closed, out_tree = known.closed, known.out_tree
             hoisted = hoist_consts(closed)
             found = (hoisted.jaxpr, hoisted.consts, out_tree)
-            if not any(isinstance(c, Tracer) for c in hoisted.consts):
+            if not any(isinstance(c, Tracer) or aval_of(c).mutable for c in hoisted.consts):
                 self.nested[key] = found
                 _keep_latest(self.nested, config.settings.cached_traces)
         else:

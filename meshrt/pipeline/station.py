@@ -164,6 +164,8 @@ class UnboundStation(Station):
             ShapeDtypeStruct(a.shape, a.dtype, sharding=self._told(a) if s is None else s, weak_type=a.weak_type)
             for a, s in zip(avals, asked)
         ]
+        if self.record.high is not None:
+            return self.record.high_out_info(outs)
         return tree_util.tree_unflatten(self.out_tree, outs)
 
     def _told(self, aval: ShapedArray) -> NamedSharding | None:

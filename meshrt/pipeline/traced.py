@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
+from meshrt.core.lojax import lower_to_lojax
 from meshrt.core.references import AbstractRef
 from meshrt.core.trace import JaxprTrace, checked, eval_jaxpr, must_check, set_trace
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.pipeline.cells import CLOSED_OVER, ClosesOver, Writes, finished
 from meshrt.pipeline.static_arguments import Static, bound, join
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.sharding.common import as_seen_on
@@ -22,7 +24,7 @@ from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.discharge import settled_program
-from meshrt.transforms.high import flatten, leaf_paths
+from meshrt.transforms.high import closed_leaves, flatten, leaf_paths, numbered, reopened, taken_apart
 from meshrt.transforms.references import refuse_returned
 from meshrt.transforms.tools import dce
 from propagation.collector import collector_paused
@@ -36,17 +38,23 @@ __all__ = ["LoweringRequest", "TraceRecord", "Traced", "trace", "trace_nested"]
 class TraceRecord:
     """What tracing a function once gave: shared by all calls with arguments of these types.
 
-    closed            the Jaxpr and the values that the function captured
+    closed            the Jaxpr and the values that the function captured, without high types
+    high              the same as it was traced, if there are high types in it, else None
     live, needed      the Jaxpr without dead code, which is what is lowered, and the arguments that it needs
     in_tree, out_tree structures of the arguments `(args, kwargs)` and of the results
     fun               has the names of the arguments
     """
 
-    __slots__ = ("__weakref__", "closed", "fun", "fun_name", "in_tree", "live", "needed", "out_tree", "takes_refs")
+    __slots__ = (
+        "__weakref__", "closed", "fun", "fun_name", "high", "high_out_tree", "in_tree", "live", "needed", "out_tree",
+        "takes_refs",
+    )  # fmt: skip
 
     def __init__(self, fun: Callable[..., Any], fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any):
-        self.fun, self.fun_name, self.closed = fun, fun_name, closed
-        self.in_tree, self.out_tree = in_tree, out_tree
+        self.fun, self.fun_name = fun, fun_name
+        self.high, self.high_out_tree = (closed, out_tree) if closed.is_high else (None, None)
+        closed, self.out_tree = _lowered(closed, out_tree) if closed.is_high else (closed, out_tree)
+        self.closed, self.in_tree = closed, in_tree
         self.live, self.needed = dce(settled_program(closed.jaxpr) if closed.effects else closed.jaxpr)
         # Whether references come from outside, as arguments or captured: `meshrt.pipeline.stateful` runs such programs.
         inputs = (*closed.jaxpr.constvars, *closed.jaxpr.invars)
@@ -59,6 +67,15 @@ class TraceRecord:
     @property
     def out_avals(self) -> list[ShapedArray]:
         return self.closed.out_avals
+
+    def high_out_info(self, infos: Sequence[Any]) -> Any:
+        """What is known of the results, with high types as they are in the places of what is known of their arrays."""
+        assert self.high is not None and self.high_out_tree is not None
+        found, outs = iter(infos), []
+        for a in self.high.out_avals:
+            mine = [next(found) for _ in range(len(a.lo_ty()) if a.is_high else 1)]
+            outs.append(a if a.is_high else mine[0])
+        return tree_util.tree_unflatten(self.high_out_tree, outs)
 
     def out_paths(self) -> list[str]:
         """Where each result stands in the function's result: `result`, `result[0]`, `result['loss']`."""
@@ -114,23 +131,25 @@ class Traced(UnboundStation):
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
-        return self.record.closed
+        """The program as it was traced, with the high types in it."""
+        return self.record.closed if self.record.high is None else self.record.high
 
     @property
     def lojax(self) -> Traced:
-        """The same with a Jaxpr of low types only: itself, as high types are opened before a function is traced."""
-        return self
+        """The same with a Jaxpr of low types only, as it is lowered."""
+        return self if self.record.high is None else _LowTraced(self.record, self.request, self._onward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the Jaxpr operation by operation, also on tracers. TreeError for other structures than were traced."""
-        leaves, tree = flatten((args, kwargs))
+        arguments = (args, kwargs)
+        leaves, tree = tree_util.tree_flatten(taken_apart(arguments))
         if tree != self.in_tree:
             raise errors.TreeError(f"{self.fun_name} was traced for arguments {self.in_tree} and called with {tree}")
         outs = eval_jaxpr(self.record.closed.jaxpr, self.record.closed.consts, leaves)
-        return tree_util.tree_unflatten(self.out_tree, outs)
+        return finished(tree_util.tree_unflatten(self.out_tree, outs), arguments)
 
     def as_text(self) -> str:
-        return str(self.record.closed)
+        return str(self.jaxpr)
 
     def lower(self, *, lowering_platforms: Sequence[str] | None = None) -> Lowered:
         """Lowers to global StableHLO with `sdy` annotations, for the given platforms (default: the one at hand)."""
@@ -145,27 +164,53 @@ class Traced(UnboundStation):
         return self._onward.lower(self.record, request)
 
 
+class _LowTraced(Traced):
+    """A traced function whose program over high types has been lowered to one over arrays."""
+
+    __slots__ = ()
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        return self.record.closed
+
+    @property
+    def lojax(self) -> Traced:
+        return self
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Tracing
 
 
 def trace(
-    fun: Callable[..., Any], name: str, avals: Sequence[ShapedArray], tree: Any, static: Static, mesh: Any
-) -> TraceRecord:
-    """Runs `fun` once on tracers of these types, for a mesh (an AbstractMesh, or None)."""
+    fun: Callable[..., Any], name: str, avals: Sequence[ShapedArray], tree: Any, static: Static, mesh: Any,
+    captured: Sequence[Any] = (),
+) -> TraceRecord:  # fmt: skip
+    """Runs `fun` once on tracers of these types, for a mesh (an AbstractMesh, or None).
+
+    `captured` are the mutable values that it closes over and that are among its arguments.
+
+    Raises:
+      ClosesOver: it closes over others.
+    """
     with tracing_mesh(mesh), collector_paused():
-        closed, out_tree = trace_nested(fun, name, avals, tree, static)
+        seen_tree, seen = closed_leaves(tree, avals) or (tree, avals)
+        closed, out_tree = trace_nested(fun, name, seen, seen_tree, static, captured)
+        new = [c for v, c in zip(closed.jaxpr.constvars, closed.consts) if v.aval.mutable]
+        if new:
+            raise ClosesOver(new)
     return TraceRecord(bound(fun, static, held=False), name, closed, tree, out_tree)
 
 
 def trace_nested(
-    fun: Callable[..., Any], name: str, avals: Sequence[ShapedArray], tree: Any, static: Static
-) -> tuple[ClosedJaxpr, Any]:
+    fun: Callable[..., Any], name: str, avals: Sequence[ShapedArray], tree: Any, static: Static,
+    captured: Sequence[Any] = (),
+) -> tuple[ClosedJaxpr, Any]:  # fmt: skip
     """As `trace`, within the trace of a caller and under its mesh; the Jaxpr and the structure of the results."""
     if must_check():
-        made = checked(lambda t: _stage(t, fun, name, avals, tree, static), name)
+        made = checked(lambda t: _stage(t, fun, name, avals, tree, static, captured), name, requires_low=False)
     else:
-        made = _stage(JaxprTrace(name), fun, name, avals, tree, static)
+        made = _stage(JaxprTrace(name, requires_low=False), fun, name, avals, tree, static, captured)
     if config.settings.debug_key_reuse:
         # Start-up time: programs that nobody debugs do without.
         from meshrt.primitives.key_uses import jaxpr_signature
@@ -175,18 +220,41 @@ def trace_nested(
 
 
 def _stage(
-    jaxpr_trace: JaxprTrace, fun: Callable[..., Any], name: str, avals: Sequence[ShapedArray], tree: Any, static: Static
+    jaxpr_trace: JaxprTrace,
+    fun: Callable[..., Any],
+    name: str,
+    avals: Sequence[ShapedArray],
+    tree: Any,
+    static: Static,
+    captured: Sequence[Any],
 ) -> tuple[ClosedJaxpr, Any]:
     tracers = [jaxpr_trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
     try:
         with set_trace(jaxpr_trace):
             # Here, as classes of nodes may note in which trace they are made.
-            args, kwargs = join(*tree.unflatten(tracers), static)
+            args, kwargs = tree.unflatten(tracers)
+            if captured:
+                jaxpr_trace.consts.update({id(x): (t._var, x) for x, t in zip(captured, kwargs.pop(CLOSED_OVER))})
+            args, kwargs = join(args, kwargs, static)
             outs, out_tree = flatten(fun(*args, **kwargs))
             _check_outputs(outs, out_tree, name)
+            for x in captured:
+                del jaxpr_trace.consts[id(x)]
             return jaxpr_trace.close(tracers, outs), out_tree
     finally:
         jaxpr_trace.closed = True
+
+
+def _lowered(high: ClosedJaxpr, out_tree: Any) -> tuple[ClosedJaxpr, Any]:
+    """A program without high types, and the structure of its results."""
+    structure = reopened(out_tree, high.out_avals)
+    states, mutable = high.jaxpr.mut_types, [v for v in high.jaxpr.invars if v.aval.mutable]
+    finals = tuple((i, states[v]) for i, v in enumerate(mutable) if v in states)
+    if finals:
+        contents = [[0] * len(final.lo_ty()) for _, final in finals]
+        whole = Writes(numbered(structure), contents, finals)
+        structure = tree_util.tree_structure(whole)
+    return lower_to_lojax(high), structure
 
 
 def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:

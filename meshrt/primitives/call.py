@@ -7,6 +7,7 @@ from typing import Any
 
 from meshrt.core.basic.shapes import move_dim
 from meshrt.core.jaxpr import Eqn, Jaxpr
+from meshrt.core.lojax import opened_call
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
@@ -84,9 +85,15 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {**eqn.params, "jaxpr": body})
 
 
+def _bind(*args: Any, **params: Any) -> Any:
+    return jit_p.bind(*args, **params)
+
+
 jit_p: Primitive = Primitive(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, discharge=call_rule(lambda: jit_p),
     effects=lambda *avals, jaxpr, name: jaxpr.effects, calls="jaxpr", thread=thread_call,
     multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
+    to_lojax=opened_call(_bind, True), unbox=opened_call(_bind, False),
 )  # fmt: skip

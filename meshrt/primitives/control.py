@@ -130,8 +130,12 @@ def _bind_scan(staged: Staged, carry: list[Any], xs: list[Any], length: int, rev
 def _scan_length(xs: Any, length: int | None, what: str = "scan") -> int:
     """The common size of the leaves' first dimensions, which must be `length` if that is given."""
     sizes = []
+    high = False
     for i, x in enumerate(tree_util.tree_leaves(xs)):
         aval = aval_of(x)
+        if aval.is_high:
+            high = True
+            continue
         if not aval.shape:
             raise errors.ArgumentValueError(
                 f"{what} got value with no leading axis to scan over: {x!r} at {_leaf_paths(xs)[i]}; give arrays of "
@@ -154,6 +158,11 @@ def _scan_length(xs: Any, length: int | None, what: str = "scan") -> int:
             raise errors.ArgumentValueError(f"{what} got a negative length, {length}")
         return length
     if not sizes:
+        if high:
+            raise errors.ArgumentValueError(
+                f"{what} over values of high types must provide `length`: how many slices they have stands in none of "
+                "their types"
+            )
         hint = " and `length` not provided; give one of them" if what == "scan" else "; give at least one array"
         raise errors.ArgumentValueError(f"{what} got no values to scan over{hint}")
     if len(set(sizes)) > 1:

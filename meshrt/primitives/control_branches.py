@@ -18,7 +18,13 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.compositions import stage as as_array
 from meshrt.primitives.control_checks import any_tracer, need_callable
 from meshrt.primitives.control_cond import PLATFORMS, cond_p, platform_index_p
-from meshrt.primitives.control_staging import converted, describe_difference, tree_difference, with_common_consts
+from meshrt.primitives.control_staging import (
+    converted,
+    describe_difference,
+    tree_difference,
+    wanted_of,
+    with_common_consts,
+)
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import clamp, ne_p
 from meshrt.runtime.array import Array
@@ -240,7 +246,7 @@ def _same_types(staged: list[Staged], names: Sequence[str], what: str, chosen: f
     """
     _check_branch_types(staged, names, what)
     columns = list(zip(*[s.out_avals for s in staged]))
-    wanted = [(c[0].dtype, c[0].weak_type, chosen.union(*[a.vma for a in c])) for c in columns]
+    wanted = [wanted_of(c[0], chosen.union(*[a.vma for a in c])) for c in columns]
     return [converted(s, tuple(wanted)) for s in staged]
 
 

@@ -17,12 +17,14 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, zeros
 from meshrt.core.effects import is_debug
+from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import JaxprTrace, Tracer, eval_jaxpr, set_trace
 from meshrt.core.types import NOT_VARYING, ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.control_discharge import cond_rule
+from meshrt.primitives.control_high import cond_opened
 from meshrt.primitives.control_staging import body_effects, weak_key, with_vars
 from meshrt.primitives.elementwise import eq_p
 from meshrt.primitives.identity import stop_gradient_p
@@ -72,7 +74,7 @@ def _infer(index: ShapedArray, *avals: ShapedArray, branches: tuple[Jaxpr, ...],
     if index.shape or index.dtype != np.int32:
         raise errors.ArgumentTypeError(f"cond takes an int32 index, not {index.str_short()}")
     for got, want in zip(avals, branches[0].in_avals, strict=True):
-        if got.shape != want.shape or got.dtype != want.dtype:
+        if unlike(got, want):
             raise errors.ArgumentTypeError(
                 f"cond: an operand of type {got.str_short()} where the branches take {want.str_short()}"
             )
@@ -395,10 +397,16 @@ def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None
     return Split([first], saved, [second])
 
 
+def _bind(*args: Any, **params: Any) -> Any:
+    return cond_p.bind(*args, **params)
+
+
 cond_p: Primitive = Primitive(
     "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, recompute=_recompute, discharge=cond_rule(lambda: cond_p, _joined), selects=True, thread=_thread,
     effects=lambda *avals, branches, **chosen: body_effects(*branches),
     multiple_results=True, cache_types=False,
     varies=lambda params: [NOT_VARYING, *[a.vma for a in params["branches"][0].in_avals]],
+    applies=lambda params: [(b, range(1, len(b.invars) + 1)) for b in params["branches"]],
+    to_lojax=cond_opened(_bind, _joined, True), unbox=cond_opened(_bind, _joined, False),
 )  # fmt: skip

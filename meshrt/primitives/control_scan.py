@@ -17,6 +17,7 @@ from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import eval_jaxpr
 from meshrt.core.types import aval_of
 from meshrt.primitives.control_discharge import scan_rule
+from meshrt.primitives.control_high import scan_opened
 from meshrt.primitives.control_scan_lowering import infer, lower
 from meshrt.primitives.control_scan_reverse import plan_of, recompute, transposed
 from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, with_vars
@@ -249,9 +250,15 @@ def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[
     return [eqn.replace(invars, [new, *eqn.outvars], {**p, "jaxpr": body, "num_carry": p["num_carry"] + 1})], new
 
 
+def _bind(*args: Any, **params: Any) -> Any:
+    return scan_p.bind(*args, **params)
+
+
 scan_p: Primitive = Primitive(
     "scan", infer, lower=lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, recompute=recompute, discharge=scan_rule(lambda: scan_p), thread=_thread,
     effects=lambda *avals, jaxpr, **_: body_effects(jaxpr),
     multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
+    to_lojax=scan_opened(_bind, True), unbox=scan_opened(_bind, False),
 )  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
 from meshrt.core.explicit import refusal
+from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
@@ -28,12 +29,12 @@ def infer(
     consts, carry, xs = split3(avals, num_consts, num_carry)
     expected = split3(jaxpr.in_avals, num_consts, num_carry)
     for x in xs:
-        if not x.shape or x.shape[0] != length:
+        if not x.is_high and (not x.shape or x.shape[0] != length):
             raise errors.ArgumentTypeError(f"scan of length {length} over an array of type {x.str_short()}")
     check_xs(xs)
     slices = [x.without(0) for x in xs]
     for got, want in zip((*consts, *carry, *slices), (a for part in expected for a in part), strict=True):
-        if got.shape != want.shape or got.dtype != want.dtype:
+        if unlike(got, want):
             raise errors.ArgumentTypeError(
                 f"scan: an operand of type {got.str_short()} where the body takes {want.str_short()}"
             )
@@ -43,7 +44,7 @@ def infer(
 
 def check_xs(xs: Sequence[ShapedArray]) -> None:
     """ShardingTypeError if Explicit axes split the dimension that a scan walks over."""
-    if any(x.sharding is not None and x.sharding.spec.partitions[0] is not None for x in xs):
+    if any(not x.is_high and x.sharding is not None and x.sharding.spec.partitions[0] is not None for x in xs):
         specs = ", ".join([str(x.sharding.spec) if x.sharding is not None else "P()" for x in xs])
         raise refusal(
             "scan", xs, f"0th dimension of all xs should be replicated. Got {specs}.",

@@ -10,6 +10,7 @@ from meshrt import dtypes, tree_util
 from meshrt._tree_paths import TypedLeaf
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.basic.varying import in_order, pvary_p, vary
+from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
@@ -81,8 +82,8 @@ def varying_as(staged: Staged, avals: Sequence[ShapedArray]) -> Staged:
     outs = staged.out_avals
     if all(a.vma is b.vma for a, b in zip(outs, avals)):
         return staged
-    kept = [(b.dtype, b.weak_type, b.vma) for b in outs[len(avals) :]]
-    wanted = tuple([(b.dtype, b.weak_type, a.vma) for a, b in zip(avals, outs)] + kept)
+    kept = [wanted_of(b, b.vma) for b in outs[len(avals) :]]
+    wanted = tuple([wanted_of(b, a.vma) for a, b in zip(avals, outs)] + kept)
     return converted(staged, wanted)
 
 
@@ -170,7 +171,7 @@ def promote_weak(values: list[Any], in_avals: Sequence[ShapedArray], out_avals: 
     """
     changed = False
     for i, (a, b) in enumerate(zip(in_avals, out_avals)):
-        if a.weak_type and a.dtype != b.dtype and not isinstance(b.dtype, dtypes.ExtendedDType):
+        if a.weak_type and not b.is_high and a.dtype != b.dtype and not isinstance(b.dtype, dtypes.ExtendedDType):
             dtype, weak = dtypes.promote_dtypes((a.dtype, a.weak_type), (b.dtype, b.weak_type))
             if dtype != a.dtype:
                 values[i] = convert_element_type(values[i], dtype, weak)
@@ -181,10 +182,15 @@ def promote_weak(values: list[Any], in_avals: Sequence[ShapedArray], out_avals: 
 Wanted = tuple[Any, bool, frozenset[Any]]
 
 
+def wanted_of(aval: ShapedArray, axes: frozenset[Any]) -> Wanted:
+    """What `converted` is to make of a result of this type: the same, varying over `axes`."""
+    return (None if aval.is_high else aval.dtype), aval.weak_type, axes
+
+
 def converted(staged: Staged, wanted: tuple[Wanted, ...]) -> Staged:
     """`staged` with its results as wanted: weakly typed ones of (dtype, weak_type), all varying over some axes."""
     change = [
-        (a.weak_type and (a.dtype, a.weak_type) != w[:2]) or not a.vma.issuperset(w[2])
+        (a.weak_type and not a.is_high and (a.dtype, a.weak_type) != w[:2]) or not a.vma.issuperset(w[2])
         for a, w in zip(staged.out_avals, wanted)
     ]
     if not any(change):
@@ -206,11 +212,13 @@ def _convert(jaxpr: Jaxpr, wanted: Sequence[Wanted], change: Sequence[bool]) -> 
         outs = eval_jaxpr(jaxpr, (), args)
         return [one(o, *w) if c else o for o, w, c in zip(outs, wanted, change)]
 
-    return trace_to_jaxpr(flat, jaxpr.in_avals, jaxpr.name).jaxpr
+    return trace_to_jaxpr(flat, jaxpr.in_avals, jaxpr.name, requires_low=False).jaxpr
 
 
 def describe_difference(a: ShapedArray, b: ShapedArray) -> str | None:
     """Why two types are not interchangeable (weak types are), or None."""
+    if a.is_high or b.is_high:
+        return "the types do not match" if unlike(a, b) else None
     parts = []
     if a.dtype != b.dtype:
         parts.append("the dtypes do not match")

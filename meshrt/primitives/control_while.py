@@ -13,6 +13,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, move_dim
 from meshrt.core.effects import IO, ORDERED_IO, has_ordered
+from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace, trace_to_jaxpr
@@ -20,6 +21,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.call import jit_p
 from meshrt.primitives.control_discharge import while_rule
+from meshrt.primitives.control_high import loop_arguments, while_opened
 from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, weak_key, with_vars
 from meshrt.primitives.reduce import reduce_or_p
 from meshrt.primitives.selection import select_n_p
@@ -34,7 +36,7 @@ __all__ = ["while_p"]
 def _infer(*avals: ShapedArray, cond_jaxpr: Jaxpr, cond_nconsts: int, body_jaxpr: Jaxpr, body_nconsts: int) -> Any:
     carry = avals[cond_nconsts + body_nconsts :]
     for got, want in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
-        if got.shape != want.shape or got.dtype != want.dtype:
+        if unlike(got, want):
             raise errors.ArgumentTypeError(
                 f"while: a carry of type {got.str_short()} where the body takes {want.str_short()}"
             )
@@ -327,9 +329,14 @@ def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
     return [a.vma for a in (*tested, *params["body_jaxpr"].in_avals)]
 
 
+def _bind(*args: Any, **params: Any) -> Any:
+    return while_p.bind(*args, **params)
+
+
 while_p: Primitive = Primitive(
     "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, discharge=while_rule(lambda: while_p), repeats=True, selects=True, thread=_thread,
     effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
-    multiple_results=True, cache_types=False, varies=_varies,
+    multiple_results=True, cache_types=False, varies=_varies, applies=loop_arguments,
+    to_lojax=while_opened(_bind, True), unbox=while_opened(_bind, False),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.memory import Space, kind_of
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.transforms.high import opened
+from meshrt.transforms.high import taken_apart
 
 __all__: list[str] = []  # `meshrt.device_put` is no function of `meshrt.lax`
 
@@ -46,7 +46,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
       IndivisibleError: a dimension cannot be split so; names the path of the leaf, the sizes and the nearest that fit.
     """
     staged = context.trace is not EVAL
-    x = opened(x)
+    x = taken_apart(x)
     leaves, treedef = tree_util.tree_flatten(x)
     targets = _targets(device, x, len(leaves))
     donated, aliases = _flags("donate", donate, x, len(leaves)), _flags("may_alias", may_alias, x, len(leaves))

@@ -22,6 +22,7 @@ from meshrt.core.basic.sums import vary_unreduced_p
 from meshrt.core.basic.varying import in_order, psum_invariant, vary
 from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.lojax import arrays_of, open_jaxpr
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.source import UNKNOWN
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
@@ -41,7 +42,7 @@ from meshrt.transforms.batching import MappedAxis, batch_jaxpr, names_in
 from meshrt.transforms.discharge import Cell, discharged
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
-from meshrt.transforms.linearize import linearize_jaxpr
+from meshrt.transforms.linearize import linearize_jaxpr, opened_residuals
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.recompute import Policy, Split, inlined, split
 from meshrt.transforms.tools import WeakCache, dce, hoist_consts
@@ -56,6 +57,16 @@ _WHOLE = PartitionSpec()
 
 def _infer(*avals: ShapedArray, jaxpr: Jaxpr, region: Region, in_specs: Specs, out_specs: Specs) -> list[ShapedArray]:
     return [region.whole(s, a) for s, a in zip(out_specs, jaxpr.out_avals, strict=True)]
+
+
+def spread(x: Any, spec: PartitionSpec) -> Any:
+    """A result that is the same on all devices as each one's own, where devices' results are put together, and one that
+    varies as an addend where they are added up.
+    """
+    addends = in_order(aval_of(x).vma & spec.unreduced)
+    if addends:
+        x = vary_unreduced_p.bind(x, axes=addends, mesh=manual_mesh())
+    return vary(x, in_order(set(spec.axes) - aval_of(x).vma)) if spec.axes else x
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -145,7 +156,7 @@ def _linearize(linear: LinearTrace, primals: Sequence[Any], tangents: Sequence[A
     jaxpr, region, in_specs, out_specs = (params[k] for k in ("jaxpr", "region", "in_specs", "out_specs"))
     nonzeros = tuple(t is not None for t in tangents)
     with region.enter():
-        done = linearize_jaxpr(jaxpr, nonzeros)
+        done = opened_residuals(linearize_jaxpr(jaxpr, nonzeros))
     n, is_new = len(out_specs), [kind == "res" for kind, _ in done.sources]
     body, spare = done.forward.jaxpr, _spare(jaxpr, in_specs, out_specs)
     specs = tuple(region.spread(v.aval, spare) for v in body.outvars[n:])
@@ -391,10 +402,39 @@ def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
     return [a.vma.difference(params["region"].manual_axes) for a in params["jaxpr"].in_avals]
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# High types inside
+
+
+def _opened(every: bool) -> Callable[..., Any]:
+    """The lowering where high types stand in the body. Contents of mutable values are whole on every device."""
+
+    def lowered(*args: Any, jaxpr: Jaxpr, region: Region, in_specs: Specs, out_specs: Specs) -> list[Any]:
+        with region.enter():
+            opened = open_jaxpr(jaxpr, every)
+        for final in opened.finals:
+            differing = frozenset[str]().union(*[a.vma for a in final.lo_ty()]) & set(region.manual_axes)
+            if differing:
+                raise errors.ReplicationError(
+                    "a mutable value from outside of a shard_map is set to one that differs between devices along "
+                    f"{', '.join(map(repr, in_order(differing)))}: {final.str_short()}. Make it the same on all, "
+                    "with meshrt.lax.psum or pmean, or return it from the function"
+                )
+        ins = tuple(s for s, types in zip(in_specs, opened.ins) for _ in types)
+        outs = [s for s, types in zip(out_specs, opened.outs) for _ in types]
+        outs += [_WHOLE] * sum(len(final.lo_ty()) for final in opened.finals)
+        flat = arrays_of(args, every)
+        return opened.finish(args, _bind(opened.closed.jaxpr, opened.closed.consts, flat, region, ins, tuple(outs)))
+
+    return lowered
+
+
 shard_map_p: Primitive = Primitive(
     "shard_map", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch,
     batch_axis=True, dce=_dce, recompute=_recompute, discharge=_discharge,
     effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=_thread, multiple_results=True, cache_types=False, varies=_varies,
     place=lambda params: ("shard_map", params["region"].mesh),
+    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
+    to_lojax=_opened(True), unbox=_opened(False),
 )  # fmt: skip

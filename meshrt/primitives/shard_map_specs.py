@@ -10,10 +10,11 @@ from meshrt import errors, tree_util
 from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.types import ShapedArray
 from meshrt.primitives.shard_map_region import Region
+from meshrt.sharding.high_spec import HiPspec
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, UnreducedKind, axes_of
 from meshrt.transforms.arguments import fun_name, signature_of
-from meshrt.transforms.high import numbered
+from meshrt.transforms.high import numbered, part_counts
 
 # Nothing for `meshrt.lax`.
 __all__: list[str] = []
@@ -21,7 +22,8 @@ __all__: list[str] = []
 
 def check_specs(which: str, specs: Any, mesh: Mesh | AbstractMesh, axis_names: frozenset[Any]) -> None:
     """Raises unless the leaves of `specs`, called `which`, are PartitionSpecs of Manual axes, each used once."""
-    places = tree_util.tree_leaves_with_path(specs, is_leaf=lambda s: isinstance(s, PartitionSpec))
+    leaves = tree_util.tree_leaves_with_path(specs, is_leaf=lambda s: isinstance(s, PartitionSpec))
+    places = [(path, s) for path, spec in leaves for s in (spec.to_lo() if isinstance(spec, HiPspec) else (spec,))]
     wrong = [
         f"  {which}{tree_util.keystr(path)} is {s!r} of type {type(s).__name__}"
         for path, s in places
@@ -48,6 +50,26 @@ def check_specs(which: str, specs: Any, mesh: Mesh | AbstractMesh, axis_names: f
         )
     for path, s in places:
         _check_spec(f"{which}{tree_util.keystr(path)}", s, mesh, axis_names)
+
+
+def resolved(specs: Sequence[Any], tree: Any) -> list[Any]:
+    """A spec for each array in `tree`, in which values of high types are taken apart, from one for each that may be
+    the HiPspec of the value that the array belongs to.
+    """
+    out: list[Any] = []
+    for count in part_counts(tree):
+        mine = specs[len(out) : len(out) + (1 if count is None else count)]
+        if mine and isinstance(mine[0], HiPspec):
+            lo = mine[0].to_lo()
+            if len(lo) != count:
+                parts = "an array" if count is None else f"{count} arrays"
+                raise errors.ArgumentValueError(
+                    f"{mine[0]!r} gives {len(lo)} PartitionSpecs for a value that consists of {parts}: its to_lo must "
+                    "give one for each type in lo_ty of the value's type"
+                )
+            mine = lo
+        out += mine
+    return out
 
 
 def _check_spec(where: str, spec: PartitionSpec, mesh: Mesh | AbstractMesh, axis_names: frozenset[Any]) -> None:

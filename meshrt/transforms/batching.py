@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from meshrt.core.axes import UNNAMED, NamedAxis, bind_axes
 from meshrt.core.basic.shapes import SplitSize, bring_to_front
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
+from meshrt.core.lojax import inlined_call, may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.references import is_ref
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
@@ -49,16 +50,36 @@ class BatchTracer(Tracer):
 
     def __init__(self, trace: BatchTrace, value: Any, dim: int):
         self._trace, self.value, self.dim = trace, value, dim
-        self.aval = aval_of(value).without(dim)
+        self.aval = self.member(aval_of(value), dim, trace)
+
+    @staticmethod
+    def member(whole: Any, dim: Any, trace: BatchTrace) -> Any:
+        """The type of one member of a batch of type `whole`."""
+        return whole.dec_rank(trace.axis.size, dim) if whole.is_high else whole.without(dim)
 
 
 class BatchTrace(Trace):
     """Applies batching rules in `parent`. `dims` has None for unbatched operands."""
 
-    __slots__ = ("axis", "parent", "requires_low")
+    __slots__ = ("_contents", "axis", "parent")
+    requires_low = False
 
     def __init__(self, parent: Trace, axis: MappedAxis):
-        self.parent, self.axis, self.requires_low = parent, axis, parent.requires_low
+        self.parent, self.axis = parent, axis
+        self._contents: dict[int, Any] | None = None
+
+    @property
+    def contents(self) -> dict[int, Any]:
+        """Of mutable values that were made here, by identity: the value, and where what it holds is mapped."""
+        if self._contents is None:
+            self._contents = {}
+        return self._contents
+
+    def seen_state(self, value: Any, state: Any) -> Any:
+        """The type state of a mutable value within the mapped function."""
+        dims = (self._contents or {}).get(id(value), (value, ()))[1]
+        types = [a if d is None else BatchTracer.member(a, d, self) for a, d in zip(state.leaf_avals, dims)]
+        return state.with_avals(types) if types else state
 
     def wrap(self, value: Any, dim: int | None) -> Any:
         return value if dim is None else BatchTracer(self, value, dim)
@@ -85,7 +106,7 @@ class BatchTrace(Trace):
         try:
             named = axis.name is not None and _names(axis.name, primitive, params)
             if not active and not named and not primitive.allocates:
-                return self.parent.process_primitive(primitive, values, params)
+                return primitive.bind_in(self.parent, values, params)
             if primitive.selects and any(map(is_ref, args)):
                 context.trace = self
                 return through_values(primitive, args, params)
@@ -97,6 +118,21 @@ class BatchTrace(Trace):
         if not primitive.multiple_results:
             return self.wrap(out, out_dims)
         return [self.wrap(o, d) for o, d in zip(out, out_dims)]
+
+    def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """By the batching rule of the primitive; one that has none is lowered, and what it then does is mapped.
+
+        Calls on high values that are not laid out along leading dimensions are written out.
+        """
+        if primitive.boxes is not None:
+            return primitive.boxes.batch(self, args, params)
+        if may_unbox(primitive, args, params):
+            return primitive.unbox(*args, **params)  # type: ignore[misc]
+        if primitive.batch is None:
+            return primitive.to_lojax(*args, **params)  # type: ignore[misc]
+        if primitive.applies is not None and not all(isinstance(self.unwrap(a)[1], int | None) for a in args):
+            return inlined_call(*args, jaxpr=primitive.applies(params)[0][0])
+        return self.process_primitive(primitive, args, params)
 
 
 def _names(name: Hashable, primitive: Primitive, params: dict[str, Any]) -> bool:
@@ -165,7 +201,7 @@ def _batch_jaxpr(jaxpr, axis, batched, force_out):
     if isinstance(force_out, bool):
         force_out = (force_out,) * len(jaxpr.outvars)
     jaxpr = settled(jaxpr)
-    trace = JaxprTrace(jaxpr.name)
+    trace = JaxprTrace(jaxpr.name, requires_low=False)
     args = [trace.argument(a.batched(axis.size, axis.along) if b else a) for a, b in zip(jaxpr.in_avals, batched)]
     with set_trace(trace):
         dims = [0 if b else None for b in batched]

@@ -18,8 +18,9 @@ from typing import Any
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import move_dim
 from meshrt.core.basic.varying import into_branch
-from meshrt.core.effects import is_debug
+from meshrt.core.effects import CELLS, is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from meshrt.core.lojax import opened_call
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.references import RefEffect
 from meshrt.core.trace import JaxprTrace, set_trace
@@ -31,7 +32,7 @@ from meshrt.transforms.custom_arguments import split_arguments
 from meshrt.transforms.discharge import call_rule
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_jaxpr
-from meshrt.transforms.linear import transpose_jaxpr
+from meshrt.transforms.linear import Purpose, linearizing_for, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_flat, linearize_jaxpr
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.recompute import Policy, inlined, split
@@ -131,7 +132,8 @@ _plans: WeakCache = WeakCache()
 
 
 def _plan(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], policy: Policy | None) -> _Plan:
-    lin = linearize_jaxpr(jaxpr, nonzeros)
+    with linearizing_for(Purpose.RECOMPUTE):
+        lin = linearize_jaxpr(jaxpr, nonzeros)
     body = lin.forward.jaxpr if policy is None else inlined(lin.forward.jaxpr)
     num_outs = len(jaxpr.outvars)
     residuals = residual_vars(lin, body)
@@ -177,7 +179,7 @@ def _jvp(primals, tangents, *, jaxpr, **params):
 
 def _linearize(linear_trace, primals, tangents, params):
     jaxpr, policy = params["jaxpr"], params["policy"]
-    refused = [e for e in jaxpr.effects if not is_debug(e) and not isinstance(e, RefEffect)]
+    refused = [e for e in jaxpr.effects if not is_debug(e) and not isinstance(e, RefEffect) and e is not CELLS]
     if refused:
         raise errors.UnsupportedError(
             f"Effects not supported in partial-eval of `checkpoint`/`remat`: {refused}, in {jaxpr.name}: functions "
@@ -229,12 +231,18 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {**eqn.params, "jaxpr": body})
 
 
+def _bind(*args: Any, **params: Any) -> Any:
+    return checkpoint_p.bind(*args, **params)
+
+
 checkpoint_p: Primitive = Primitive(
     "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
     transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, discharge=call_rule(lambda: checkpoint_p),
     repeats=True, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
+    to_lojax=opened_call(_bind, True), unbox=opened_call(_bind, False),
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.lojax import inlined_call
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import context
 from meshrt.core.types import ShapedArray, aval_of
@@ -276,5 +277,6 @@ custom_jvp_call_p: Primitive = Primitive(
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))], to_lojax=inlined_call,
     absent={"transpose": "its rule gives a tangent that is made of other operations"},
 )  # fmt: skip

@@ -18,6 +18,7 @@ from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import bring_to_front, reduce_sum_p
 from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.lojax import inlined_call
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
@@ -422,6 +423,7 @@ custom_vjp_call_p: Primitive = Primitive(
     discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,
     multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))], to_lojax=inlined_call,
     absent={"transpose": "reverse mode goes by its linearize rule"},
 )  # fmt: skip
 

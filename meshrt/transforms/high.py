@@ -1,6 +1,7 @@
 """Where high values enter and leave functions: pytrees in which the arrays inside them are leaves like all others.
 
-`opened(tree)` puts a node in the place of each high value (see `meshrt.core.high`). Its children are the value's
+`opened(tree)` puts a node in the place of each value of an open type (see `meshrt.core.high`); `taken_apart(tree)`, for
+compiled programs and for what moves arrays, of each value of any high type. The node's children are the value's
 arrays, and unflattening its structure gives the high value again, made of whatever leaves there are then: tracers in
 the function, cotangents in a gradient. So every transformation that flattens its arguments and results by `flatten`
 takes high values without further ado:
@@ -10,14 +11,27 @@ takes high values without further ado:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from meshrt import tree_util
-from meshrt.core.high import HiType, has_high_types, is_high_value
+from meshrt.core.basic.parts import parts_of
+from meshrt.core.high import HiType, has_high_types, is_high_value, is_open_value
+from meshrt.core.tracer import Tracer
 from meshrt.core.types import aval_of
 
-__all__ = ["flatten", "leaf_paths", "numbered", "opened"]
+__all__ = [
+    "closed_leaves",
+    "flatten",
+    "kept_apart",
+    "leaf_paths",
+    "numbered",
+    "opened",
+    "part_counts",
+    "reopened",
+    "taken_apart",
+]
 
 
 class _Opened:
@@ -38,27 +52,69 @@ class _Place:
         self.index = index
 
 
+# Whether nodes stay when structures are filled (`kept_apart`).
+_numbering: ContextVar[bool] = ContextVar("meshrt_numbering", default=False)
+
+
 def _close(kind: HiType, arrays: Iterable[Any]) -> Any:
-    arrays = tuple(arrays)
-    return _Opened(kind, arrays) if any(type(a) is _Place for a in arrays) else kind.raise_val(*arrays)
+    return _Opened(kind, arrays) if _numbering.get() else kind.raise_val(*arrays)
 
 
 def _open(value: Any) -> _Opened:
-    kind: Any = aval_of(value)
-    return _Opened(kind, kind.lower_val(value))
+    return _Opened(aval_of(value), parts_of(value))
 
 
 tree_util.register_pytree_node(_Opened, lambda node: (node.arrays, node.kind), _close)
 
 
 def opened(tree: Any) -> Any:
-    """`tree` with the high values among its leaves taken apart; `tree` itself where there are none."""
-    if not has_high_types():
-        return tree
+    """`tree` with the values of open types among its leaves taken apart; `tree` itself where there are none."""
+    return _with_nodes(tree, is_open_value) if has_high_types() else tree
+
+
+def taken_apart(tree: Any) -> Any:
+    """`tree` with all high values among its leaves taken apart, traced ones too; `tree` itself where there are none."""
+    return _with_nodes(tree, _is_high) if has_high_types() else tree
+
+
+def _is_high(value: Any) -> bool:
+    return value.aval.is_high if isinstance(value, Tracer) else is_high_value(value)
+
+
+def part_counts(tree: Any) -> list[int | None]:
+    """For each leaf of a tree, or value of a closed type in it that was taken apart, in order: how many arrays this
+    consists of, None for an array."""
+    leaves = tree_util.tree_leaves(tree, is_leaf=lambda x: type(x) is _Opened)
+    return [len(x.arrays) if type(x) is _Opened else None for x in leaves]
+
+
+def _with_nodes(tree: Any, chosen: Callable[[Any], bool]) -> Any:
     leaves, structure = tree_util.tree_flatten(tree)
-    if not any(map(is_high_value, leaves)):
+    if not any(map(chosen, leaves)):
         return tree
-    return tree_util.tree_unflatten(structure, [_open(x) if is_high_value(x) else x for x in leaves])
+    return tree_util.tree_unflatten(structure, [_open(x) if chosen(x) else x for x in leaves])
+
+
+def closed_leaves(structure: Any, avals: Sequence[Any]) -> tuple[Any, list[Any]] | None:
+    """What a traced function sees of arguments that were taken apart: the structure in which values of closed types
+    are leaves, and the types of its leaves. `structure` and `avals` are those of the arrays. None where they are alike.
+    """
+    if not has_high_types():
+        return None
+    is_node = lambda x: type(x) is _Opened and not x.kind.opens
+    leaves, outer = tree_util.tree_flatten(numbered(structure), is_leaf=is_node)
+    if not any(map(is_node, leaves)):
+        return None
+    return outer, [x.kind if type(x) is _Opened else avals[x.index] for x in leaves]
+
+
+def reopened(structure: Any, kinds: Sequence[Any]) -> Any:
+    """The structure of results whose leaves have the types `kinds`, with the values of high types taken apart."""
+    if not any(k.is_high for k in kinds):
+        return structure
+    place = _Place(0)
+    nodes = [_Opened(k, [place] * len(k.lo_ty())) if k.is_high else place for k in kinds]
+    return tree_util.tree_structure(tree_util.tree_unflatten(structure, nodes))
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -73,4 +129,13 @@ def leaf_paths(structure: Any) -> list[Any]:
 
 def numbered(structure: Any) -> Any:
     """A pytree of a structure that `flatten` gave, whose leaves know their position (`index`)."""
-    return tree_util.tree_unflatten(structure, map(_Place, range(structure.num_leaves)))
+    return kept_apart(structure, map(_Place, range(structure.num_leaves)))
+
+
+def kept_apart(structure: Any, leaves: Iterable[Any]) -> Any:
+    """A pytree of a structure that `flatten` or `taken_apart` gave, whose nodes are left as they are."""
+    token = _numbering.set(True)
+    try:
+        return tree_util.tree_unflatten(structure, leaves)
+    finally:
+        _numbering.reset(token)

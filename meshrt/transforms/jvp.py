@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt.core.basic.parts import packed
 from meshrt.core.basic.reshard import as_split
 from meshrt.core.basic.shapes import instantiate
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.lojax import may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
@@ -38,10 +40,19 @@ class JVPTracer(Tracer):
 class JVPTrace(Trace):
     """Applies jvp rules in `parent`. When the parent is a LinearTrace, this is linearization."""
 
-    __slots__ = ("parent", "requires_low")
+    __slots__ = ("_contents", "parent")
+    requires_low = False
 
     def __init__(self, parent: Trace):
-        self.parent, self.requires_low = parent, parent.requires_low
+        self.parent = parent
+        self._contents: dict[int, Any] | None = None
+
+    @property
+    def contents(self) -> dict[int, Any]:
+        """Of mutable values by identity: the value, and the tangents of what it holds."""
+        if self._contents is None:
+            self._contents = {}
+        return self._contents
 
     def wrap(self, primal: Any, tangent: Any) -> Any:
         return primal if tangent is None else JVPTracer(self, primal, tangent)
@@ -66,7 +77,7 @@ class JVPTrace(Trace):
         context.trace = parent
         try:
             if not active and not primitive.allocates:
-                return parent.process_primitive(primitive, primals, params)
+                return primitive.bind_in(parent, primals, params)
             if primitive.discharge is not None and not primitive.on_cells:
                 refs = differentiated_refs(primitive, primals, tangents, params)
                 if refs:
@@ -84,13 +95,24 @@ class JVPTrace(Trace):
             return out if tangent_out is None else self._pair(out, tangent_out)
         return [p if t is None else self._pair(p, t) for p, t in zip(out, tangent_out)]
 
+    def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """By the rules of the primitive; one that has none is lowered, and what it then does is differentiated."""
+        if primitive.boxes is not None:
+            return primitive.boxes.jvp(self, args, params)
+        args = [packed(a) for a in args]
+        if may_unbox(primitive, args, params):
+            return primitive.unbox(*args, **params)  # type: ignore[misc]
+        if primitive.jvp is None and primitive.linearize is None:
+            return primitive.to_lojax(*args, **params)  # type: ignore[misc]
+        return self.process_primitive(primitive, args, params)
+
     def _pair(self, primal: Any, tangent: Any) -> JVPTracer:
         """A result with its tangent, which is split as it is."""
         tracer = JVPTracer(self, primal, tangent)
         if type(tangent) is Cell:
             return tracer
         own = tangent.aval if isinstance(tangent, Tracer) else aval_of(tangent)
-        if own.sharding is not tracer.aval.sharding:
+        if own.sharding is not tracer.aval.sharding and not (own.is_high or tracer.aval.is_high):
             with set_trace(self.parent):
                 tracer.tangent = as_split(tangent, tracer.aval.sharding)
         return tracer
@@ -121,7 +143,7 @@ def jvp_jaxpr(
 
 def _jvp_jaxpr(jaxpr, nonzeros, instantiate_out):
     jaxpr = settled(jaxpr)
-    trace = JaxprTrace(jaxpr.name)
+    trace = JaxprTrace(jaxpr.name, requires_low=False)
     primals = [trace.argument(a) for a in jaxpr.in_avals]
     tangents = [trace.argument(a.to_tangent_aval()) if nz else None for a, nz in zip(jaxpr.in_avals, nonzeros)]
     if isinstance(instantiate_out, bool):

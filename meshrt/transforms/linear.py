@@ -9,7 +9,10 @@ POPL 2023.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from meshrt.core import source
@@ -22,7 +25,31 @@ from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.tools import WeakCache, as_literal, hoist_consts
 
-__all__ = ["LinearTrace", "LinearTracer", "backward", "backward_jaxpr", "transpose_jaxpr"]
+__all__ = [
+    "LinearTrace", "LinearTracer", "Purpose", "backward", "backward_jaxpr", "linearizing_for", "purpose",
+    "transpose_jaxpr",
+]  # fmt: skip
+
+
+class Purpose(enum.Enum):
+    """What a derivative is linearized for: operations over high types may have a rule for each (`HiPrimitive`s')."""
+
+    PULL = enum.auto()  # to be transposed
+    PUSH = enum.auto()  # to be applied to tangents
+    RECOMPUTE = enum.auto()  # to be computed again in the backward pass, and then transposed
+
+
+purpose: ContextVar[Purpose] = ContextVar("meshrt_purpose", default=Purpose.PULL)
+
+
+@contextmanager
+def linearizing_for(why: Purpose) -> Iterator[None]:
+    """Says what derivatives that are linearized inside the block are for."""
+    token = purpose.set(why)
+    try:
+        yield
+    finally:
+        purpose.reset(token)
 
 
 class LinearTracer(Tracer):
@@ -50,10 +77,11 @@ class Step:
 class LinearTrace(Trace):
     """Records operations on its tracers, passes all others to `parent`."""
 
-    __slots__ = ("parent", "requires_low", "tape")
+    __slots__ = ("parent", "tape")
+    requires_low = False
 
     def __init__(self, parent: Trace):
-        self.parent, self.requires_low = parent, parent.requires_low
+        self.parent = parent
         self.tape: list[Step] = []
 
     def input(self, aval: ShapedArray) -> LinearTracer:
@@ -68,9 +96,16 @@ class LinearTrace(Trace):
         saved = context.trace
         context.trace = self.parent
         try:
-            return self.parent.process_primitive(primitive, args, params)
+            return primitive.bind_in(self.parent, args, params)
         finally:
             context.trace = saved
+
+    def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Operations over tangents are linear, so they are recorded as they are."""
+        if primitive.applies is None:
+            if any(type(a) is LinearTracer and a._trace is self for a in args):
+                return self.record(primitive, args, params)
+        return self.process_primitive(primitive, args, params)
 
     def _apply_with_jaxprs(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """A loop, branch or call over tangents may have known results beside linear ones (a counter beside a sum).
@@ -201,7 +236,7 @@ def backward_jaxpr(jaxpr: Jaxpr, args: Sequence[Any], cts: Sequence[Any]) -> lis
         else:
             known[v] = a
     steps = []
-    process = context.trace.process_primitive
+    trace = context.trace
     previous = source.set_replay(None)
     try:
         for eqn in jaxpr.eqns:
@@ -211,7 +246,9 @@ def backward_jaxpr(jaxpr: Jaxpr, args: Sequence[Any], cts: Sequence[Any]) -> lis
                 steps.append(Step(eqn.primitive, operands, eqn.params, eqn.outvars, eqn.source))
                 continue
             source.set_replay(eqn.source)
-            out = process(eqn.primitive, [a.val if type(a) is Literal else known[a] for a in eqn.invars], eqn.params)
+            out = eqn.primitive.bind_in(
+                trace, [a.val if type(a) is Literal else known[a] for a in eqn.invars], eqn.params
+            )
             known.update(zip(eqn.outvars, out if eqn.primitive.multiple_results else [out]))
     finally:
         source.set_replay(previous)
@@ -232,7 +269,7 @@ def transpose_jaxpr(
 
 
 def _transpose_jaxpr(jaxpr, linear, nonzero_cts):
-    trace = JaxprTrace(jaxpr.name)
+    trace = JaxprTrace(jaxpr.name, requires_low=False)
     known = [None if lin else trace.argument(a) for a, lin in zip(jaxpr.in_avals, linear)]
     cts = [trace.argument(cotangent_type(a)) if nz else None for a, nz in zip(jaxpr.out_avals, nonzero_cts)]
     with set_trace(trace):

@@ -21,14 +21,24 @@ class LinearMap:
     equal structures.
     """
 
-    __slots__ = ("__weakref__", "_call", "_made", "_parts")
+    __slots__ = ("__weakref__", "_call", "_made", "_parts", "_types")
 
-    def __init__(self, call: Callable[..., Any], parts: Callable[[], tuple[Run, Sequence[Any]]]):
-        self._call, self._parts = call, parts
+    def __init__(
+        self, call: Callable[..., Any], parts: Callable[[], tuple[Run, Sequence[Any]]],
+        types: tuple[Sequence[Any], Sequence[Any]] | None = None,
+    ):  # fmt: skip
+        """`types` are those that it takes and gives, for people to read."""
+        self._call, self._parts, self._types = call, parts, types
         self._made: tuple[Run, Sequence[Any]] | None = None
 
     def __call__(self, *args: Any) -> Any:
         return self._call(*args)
+
+    def __repr__(self) -> str:
+        if self._types is None:
+            return object.__repr__(self)
+        takes, gives = (", ".join(a.str_short() for a in types) for types in self._types)
+        return f"{type(self).__name__}(({takes}) -> ({gives}))"
 
     def parts(self) -> tuple[Run, Sequence[Any]]:
         """The function of residuals and arguments, and the residuals."""

@@ -6,17 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.basic.parts import from_parts_p, to_parts_p
+from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive
 from meshrt.core.references import is_ref, is_ref_type
+from meshrt.core.source import UNKNOWN
 from meshrt.core.trace import JaxprTrace, JaxprTracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.discharge import Cell, settled
 from meshrt.transforms.jvp import JVPTrace
-from meshrt.transforms.linear import LinearTrace, LinearTracer
+from meshrt.transforms.linear import LinearTrace, LinearTracer, purpose
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
-__all__ = ["LinearFunction", "Linearized", "linearize_flat", "linearize_jaxpr"]
+__all__ = ["LinearFunction", "Linearized", "linearize_flat", "linearize_jaxpr", "opened_residuals"]
 
 
 @dataclass(slots=True)
@@ -85,14 +87,15 @@ def linearize_jaxpr(
 
     Results flagged by `instantiate_out` get a tangent even when it is zero. Cached by `jaxpr`.
     """
-    return _cache.get(jaxpr, (nonzeros, instantiate_out), lambda: _linearize(jaxpr, nonzeros, instantiate_out))
+    why = purpose.get() if jaxpr.is_high else None
+    return _cache.get(jaxpr, (nonzeros, instantiate_out, why), lambda: _linearize(jaxpr, nonzeros, instantiate_out))
 
 
 def _linearize(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[bool, ...] | bool) -> Linearized:
     if isinstance(instantiate_out, bool):
         instantiate_out = (instantiate_out,) * len(jaxpr.outvars)
     jaxpr = settled(jaxpr)
-    trace = JaxprTrace(jaxpr.name)
+    trace = JaxprTrace(jaxpr.name, requires_low=False)
     args = [trace.argument(a) for a in jaxpr.in_avals]
     with set_trace(trace):
         outs, recorded = linearize_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), args, nonzeros)
@@ -118,6 +121,38 @@ def _linearize(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[
             sources.append(place)
         forward = hoist_consts(trace.close(args, [*outs, *new]))
     return Linearized(forward, linear, tuple(t is not None for t in tangents), tuple(sources), len(new))
+
+
+def opened_residuals(done: Linearized) -> Linearized:
+    """The same with the arrays of new residuals of high types in their places, for loops and regions to keep."""
+    body, linear = done.forward.jaxpr, done.linear
+    count = len(body.outvars) - done.num_residuals
+    if not any(v.aval.is_high for v in body.outvars[count:]):
+        return done
+    leaving, outs, places = list(body.eqns), list(body.outvars[:count]), []
+    for v in body.outvars[count:]:
+        parts: list[Any] = [v]
+        if v.aval.is_high:
+            parts = [Var(a) for a in to_parts_p.infer((v.aval,), {})]
+            leaving.append(Eqn(to_parts_p, [v], parts, {}, UNKNOWN))
+        places.append(range(len(outs) - count, len(outs) - count + len(parts)))
+        outs += parts
+    returning, ins, sources = [], [], []
+    for v, (kind, k) in zip(linear.invars, done.sources):
+        if kind == "res" and v.aval.is_high:
+            parts = [Var(outs[count + i].aval) for i in places[k]]
+            returning.append(Eqn(from_parts_p, parts, [v], {"kind": v.aval}, UNKNOWN))
+            ins += parts
+            sources += [("res", i) for i in places[k]]
+        else:
+            ins.append(v)
+            sources.append(("res", places[k].start) if kind == "res" else (kind, k))
+    ins += linear.invars[len(done.sources) :]
+    forward = Jaxpr((), body.invars, outs, leaving, body.name, body.effects, body.is_high)
+    back = Jaxpr((), ins, linear.outvars, [*returning, *linear.eqns], linear.name, linear.effects, linear.is_high)
+    return Linearized(
+        type(done.forward)(forward, done.forward.consts), back, done.nonzeros_out, tuple(sources), len(outs) - count
+    )
 
 
 linear_zero_p = Primitive(

@@ -8,12 +8,22 @@ from typing import Any
 from meshrt import errors, tree_util
 from meshrt.transforms.arguments import argument_paths, fun_name
 
-__all__ = ["check_in_axes", "mapped_dims", "mapped_size", "result_dims"]
+__all__ = ["MappingSpec", "check_in_axes", "mapped_dims", "mapped_size", "result_dims"]
+
+
+class MappingSpec:
+    """How a batch of values of a high type is laid out, in `in_axes` and `out_axes` of vmap: what `dec_rank` and
+    `inc_rank` of the type take. Subclasses are hashable, and equal where they mean the same.
+    """
 
 
 def check_in_axes(called: str, in_axes: Any) -> None:
     """ArgumentTypeError for what says of no arguments which of their dimensions are mapped."""
-    if in_axes is None or isinstance(in_axes, tuple | list) or (isinstance(in_axes, int) and type(in_axes) is not bool):
+    if (
+        in_axes is None
+        or isinstance(in_axes, tuple | list | MappingSpec)
+        or (isinstance(in_axes, int) and type(in_axes) is not bool)
+    ):
         return
     raise errors.ArgumentTypeError(
         f"{called} in_axes must be an int, None, or a tuple of entries corresponding to the positional arguments "
@@ -58,8 +68,14 @@ def mapped_size(
     """The one size that all mapped dimensions have, of arguments of these types."""
     sizes: dict[int, int] = {}  # size -> the first leaf that has it (-1: axis_size)
     for i, (x, d) in enumerate(zip(avals, dims)):
-        if d is None:
+        if d is None or isinstance(d, MappingSpec):
             continue
+        if x.is_high:
+            raise errors.ArgumentValueError(
+                f"{called} over a value of the non-array type {x.str_short()}, argument {argument_paths(fun, tree)[i]} "
+                f"of {fun_name(fun)}, needs to be told how it is laid out: give a MappingSpec of that type in in_axes, "
+                f"and axis_size. Got the dimension {d}"
+            )
         shape = x.shape
         if not -len(shape) <= d < len(shape):
             path = argument_paths(fun, tree)[i]
@@ -120,7 +136,7 @@ def result_dims(called: str, fun: Callable[..., Any], out_axes: Any, out_tree: A
 
 
 def _check_axis(called: str, what: str, axis: Any, fun: Callable[..., Any]) -> None:
-    if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
+    if axis is not None and (not isinstance(axis, int | MappingSpec) or isinstance(axis, bool)):
         raise errors.ArgumentTypeError(
             f"{called} {what} must be an int, None, or (nested) container with those types as leaves, but got {axis!r} "
             f"for {fun_name(fun)}"

@@ -70,7 +70,7 @@ def stage(
     staged = entries.get(key)
     if staged is None:
         staged = _stage(fun, in_tree, in_avals, name, kind)
-        if not any(isinstance(c, Tracer) for c in staged.consts):
+        if not any(isinstance(c, Tracer) or aval_of(c).mutable for c in staged.consts):
             entries[key] = staged
     return staged
 
@@ -89,7 +89,7 @@ def _stage(
             _require_array(value, out, i, name, kind)
         return values
 
-    closed = hoist_consts(trace_to_jaxpr(flat, in_avals, name, trace=trace))
+    closed = hoist_consts(trace_to_jaxpr(flat, in_avals, name, requires_low=False, trace=trace))
     return Staged(closed.jaxpr, closed.consts, out_tree)
 
 

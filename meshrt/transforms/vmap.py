@@ -14,8 +14,8 @@ from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.high import flatten, opened
-from meshrt.transforms.mapped import check_in_axes, mapped_dims, mapped_size, result_dims
-from meshrt.tree_util import tree_flatten, tree_unflatten
+from meshrt.transforms.mapped import MappingSpec, check_in_axes, mapped_dims, mapped_size, result_dims
+from meshrt.tree_util import tree_flatten, tree_leaves, tree_unflatten
 
 __all__ = ["vmap"]
 
@@ -48,6 +48,7 @@ def vmap(
       ShardingError: `spmd_axis_name`, and a mapped dimension that is split over other, Explicit, axes.
     """
     mesh_axes = as_tuple(spmd_axis_name)
+    by_specs = any(isinstance(d, MappingSpec) for d in tree_leaves((in_axes, out_axes)))
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
     check_in_axes("vmap", in_axes)
@@ -55,12 +56,13 @@ def vmap(
     @boundary
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = opened((args, kwargs))
+        if not by_specs:
+            args, kwargs = opened((args, kwargs))
         leaves, tree = tree_flatten((args, kwargs))
         dims = mapped_dims("vmap", fun, in_axes, args, kwargs)
         avals = [_type(x) if d is None else aval_of(x) for x, d in zip(leaves, dims)]
         size = mapped_size("vmap", fun, avals, dims, axis_size, tree)
-        dims = [None if d is None or a is None else d % a.ndim for d, a in zip(dims, avals)]
+        dims = [None if d is None or a is None else d if a.is_high else d % a.ndim for d, a in zip(dims, avals)]
         along = _along(avals, dims, fun, tree)
         if mesh_axes and along is not None and axes_of(along.spec.partitions[0]) != mesh_axes:
             raise errors.ShardingError(
@@ -101,7 +103,7 @@ def _type(x: Any) -> ShapedArray | None:
 
 def _along(avals: Any, dims: Any, fun: Callable[..., Any], tree: Any) -> Any:
     """The sharding of the mapped dimension over Explicit axes, the same for all mapped arguments; None if not split."""
-    known = [None if a is None else a.sharding for a in avals]
+    known = [None if a is None or a.is_high else a.sharding for a in avals]
     if all(s is None for s in known):
         return None
     entries = [None if s is None else s.spec.partitions[d] for s, d in zip(known, dims) if d is not None]
@@ -148,6 +150,8 @@ def _place(
             f"Output from batched function {out!r} with type {type(out)} is not a valid JAX type: {fun_name(fun)}, "
             "which is mapped, must return pytrees of arrays"
         )
+    if aval_of(out).is_high or isinstance(wanted, MappingSpec):
+        return _place_high(out, dim, wanted, fun)
     ndim = aval_of(out).ndim + (dim is None)
     if not -ndim <= wanted < ndim:
         raise errors.ArgumentValueError(
@@ -156,3 +160,13 @@ def _place(
     if dim is None:
         out, dim = bring_to_front(axis.extent, out, None), 0
     return move_dim(out, dim, wanted % ndim)
+
+
+def _place_high(out: Any, dim: Any, wanted: Any, fun: Callable[..., Any]) -> Any:
+    """A result of a high type, which has to be laid out as is asked: how is a matter of operations on its type."""
+    if dim == wanted:
+        return out
+    raise errors.ArgumentValueError(
+        f"vmap: a result of the non-array type {aval_of(out).str_short()} of {fun_name(fun)} is laid out as {dim}, and "
+        f"out_axes asks for {wanted}: give out_axes={dim}, or lay it out in another way with operations on its type"
+    )

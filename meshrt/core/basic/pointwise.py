@@ -301,4 +301,7 @@ def add_tangents(a: Any, b: Any) -> Any:
     """The sum of two tangents or cotangents, either of which may be None."""
     if a is None:
         return b
-    return a if b is None else add_p.bind(a, b)
+    if b is None:
+        return a
+    kind = aval_of(a)
+    return kind.vspace_add(a, b) if kind.is_high else add_p.bind(a, b)

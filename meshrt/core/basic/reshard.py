@@ -64,6 +64,8 @@ def as_split(x: Any, sharding: Any) -> Any:
 
 def cotangent_type(aval: ShapedArray) -> ShapedArray:
     """The type of cotangents of values of this type: split as they are, partial sums where they are copies."""
+    if aval.is_high:
+        return aval.to_ct_aval()
     wanted: Any = aval.sharding
     if wanted is None or not (wanted.spec.unreduced or wanted.spec.reduced):
         return aval
@@ -73,6 +75,8 @@ def cotangent_type(aval: ShapedArray) -> ShapedArray:
 
 def cotangent_of(aval: ShapedArray, ct: Any) -> Any:
     """`ct`, split as the cotangents of values of type `aval` are, and in the memory where these lie."""
+    if aval.is_high:
+        return ct
     wanted, have = cotangent_type(aval).sharding, aval_of(ct)
     if have.memory_space is not aval.memory_space:
         ct = in_space(ct, aval.memory_space)

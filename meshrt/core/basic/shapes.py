@@ -24,7 +24,7 @@ from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import trace_to_jaxpr
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray, aval_of, in_program
 
 __all__ = [
     "SplitSize",
@@ -183,6 +183,9 @@ def broadcast_in_dim(
 
 def zeros(aval: ShapedArray) -> Any:
     """An array of zeros of a type, its sharding, varying axes and memory included, in the current trace."""
+    if aval.is_high:
+        return aval.vspace_zero()  # type: ignore[attr-defined]
+    aval = in_program(aval)
     dtype = dtypes.canonicalize_dtype(dtypes.dtype(aval.dtype))
     zero = np.asarray(0).astype(dtype)[()]
     out = broadcast_in_dim_p.bind(zero, shape=aval.shape, broadcast_dimensions=(), **declared(aval, ()))

@@ -1,0 +1,89 @@
+"""Between a value of a high type and the arrays that it consists of, inside of programs.
+
+    to_parts[] value  ->  arrays...        from_parts[kind] arrays...  ->  value
+
+Both are linear, and each is the transpose of the other, for types whose derivatives consist of the derivatives of their
+arrays. The derivatives of others (a quantized matrix, whose tangents are floating) do not pass here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt import errors
+from meshrt.core.basic.shapes import instantiate, zeros
+from meshrt.core.high import is_high_value
+from meshrt.core.primitive import Primitive
+from meshrt.core.trace import JaxprTrace, Tracer
+from meshrt.core.types import aval_of, in_program
+
+__all__ = ["from_parts_p", "packed", "parts_of", "to_parts_p"]
+
+
+def parts_of(value: Any) -> list[Any]:
+    """The arrays that a value of a high type consists of, also of one that is traced."""
+    if isinstance(value, Tracer):
+        found: list[Any] = to_parts_p.bind(value)
+        return found
+    kind: Any = aval_of(value)
+    return list(kind.lower_val(value))
+
+
+def packed(value: Any) -> Any:
+    """A value of a high type that was made of tracers, as a tracer of that type; anything else as it is."""
+    if not is_high_value(value):
+        return value
+    kind: Any = aval_of(value)
+    if kind.mutable or kind.opens:
+        return value
+    arrays = kind.lower_val(value)
+    return from_parts_p.bind(*arrays, kind=kind) if any(isinstance(a, Tracer) for a in arrays) else value
+
+
+def _types(kind: Any) -> list[Any]:
+    return [in_program(a) for a in kind.lo_ty()]
+
+
+def _tangent_kind(kind: Any) -> Any:
+    tangent = kind.to_tangent_aval()
+    own = [a.to_tangent_aval() for a in _types(kind)]
+    if not tangent.is_high or [a.strong() for a in _types(tangent)] != [a.strong() for a in own]:
+        raise errors.UnsupportedError(
+            f"the derivatives of {kind.str_short()}, of type {tangent.str_short()}, do not consist of those of its "
+            "arrays, so they cannot be taken apart or put together here (at the boundary of a shard_map, or where a "
+            "value is made of traced arrays): do that in an operation with a rule of its own (VJPHiPrimitive)"
+        )
+    return tangent
+
+
+def _to_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    kind = aval_of(primals[0])
+    _tangent_kind(kind)
+    return to_parts_p.bind(*primals), to_parts_p.bind(*tangents)
+
+
+def _to_transpose(cts: Sequence[Any], value: Any) -> list[Any]:
+    kind: Any = value.aval.to_ct_aval()
+    return [from_parts_p.bind(*[zeros(a) if c is None else c for c, a in zip(cts, _types(kind))], kind=kind)]
+
+
+def _from_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, kind: Any) -> tuple[Any, Any]:
+    made = from_parts_p.bind(*primals, kind=kind)
+    filled = [instantiate(t, p) for t, p in zip(tangents, primals)]
+    return made, from_parts_p.bind(*filled, kind=_tangent_kind(kind))
+
+
+_ONE_LAYOUT = {"batch": "how a batch of values of a high type is laid out is said by a MappingSpec"}
+
+to_parts_p = Primitive(
+    "to_parts", _types, jvp=_to_jvp, transpose=_to_transpose,
+    to_lojax=lambda value: aval_of(value).lower_val(value), multiple_results=True, cache_types=False,
+    absent=_ONE_LAYOUT,
+)  # fmt: skip
+from_parts_p = Primitive(
+    "from_parts", lambda *avals, kind: kind, jvp=_from_jvp,
+    transpose=lambda ct, *arrays, kind: to_parts_p.bind(ct), to_lojax=lambda *arrays, kind: kind.raise_val(*arrays),
+    cache_types=False, absent=_ONE_LAYOUT,
+)  # fmt: skip
+JaxprTrace.packed = staticmethod(packed)  # type: ignore[method-assign]

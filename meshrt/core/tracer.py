@@ -1,0 +1,170 @@
+"""Tracers: the stand-ins for values while a function is traced.
+
+What processes the operations on them, a `Trace`, is in `meshrt.core.trace`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.high import aval_method, aval_property
+from meshrt.core.manual import ManualAxisType
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.types import ShapedArray, no_truth_value, register_aval
+
+if TYPE_CHECKING:
+    from meshrt.core.trace import Trace
+
+__all__ = ["NOT_CONCRETE", "Tracer", "concretization_message"]
+
+
+class Tracer(ArrayOperators):
+    """A stand-in for an array while a function is being traced."""
+
+    __slots__ = ("_trace", "aval")
+
+    _trace: Trace
+    aval: ShapedArray
+
+    def __init__(self, trace: Trace, aval: ShapedArray):
+        self._trace, self.aval = trace, aval
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.aval.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        return int(self.aval.dtype.itemsize)
+
+    @property
+    def weak_type(self) -> bool:
+        return self.aval.weak_type
+
+    @property
+    def mat(self) -> ManualAxisType:
+        return self.aval.mat
+
+    @property
+    def sharding(self) -> Any:
+        raise AttributeError(
+            f"{type(self).__name__} has no attribute 'sharding': where a traced value lies is decided later. What its "
+            "type says of it is meshrt.typeof(x).sharding"
+        )
+
+    def concrete(self) -> Any:
+        """The array behind the tracer if there is one, else None (a JVP tracer over concrete values has one)."""
+        return None
+
+    def origin(self) -> str:
+        """Where the tracer was made, for error messages."""
+        return ""
+
+    def _need(self, what: str, error: type[errors.ConcretizationError] = errors.ConcretizationError) -> Any:
+        value = self.concrete()
+        if value is None:
+            raise error(concretization_message(self, what))
+        return value
+
+    def __bool__(self) -> bool:
+        if self.aval.size != 1:
+            raise no_truth_value(self.aval)
+        return bool(self._need(_BRANCH, errors.TracerBoolConversionError))
+
+    def __int__(self) -> int:
+        return int(self._scalar("int"))
+
+    def __float__(self) -> float:
+        return float(self._scalar("float"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex"))
+
+    def __index__(self) -> int:
+        if self.aval.shape or self.aval.dtype.kind not in "iu":
+            raise errors.ArgumentTypeError(
+                f"Only integer scalar arrays can be converted to a scalar index. Got {self.aval}"
+            )
+        return operator.index(self._need(_INDEX, errors.TracerIntegerConversionError))
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        # Never the known value of a tracer that has one: what NumPy computes with it would have no derivative.
+        raise errors.TracerArrayConversionError(concretization_message(self, _NUMPY))
+
+    def item(self, *args: int) -> Any:
+        """One element as a Python scalar, of a tracer whose value is known."""
+        return np.asarray(self._need(f"{NOT_CONCRETE}: item() was applied to a traced array")).item(*args)
+
+    def _scalar(self, kind: str) -> Any:
+        if self.aval.shape:
+            raise errors.ArgumentTypeError(f"Only scalar arrays can be converted to Python scalars. Got {self.aval}")
+        what = f"{NOT_CONCRETE}: {kind}() was applied (try using `x.astype({kind})`) to a traced array"
+        return self._need(what)
+
+    def __copy__(self) -> Tracer:
+        return self  # tracers are never written to
+
+    def __deepcopy__(self, memo: Any) -> Tracer:
+        return self
+
+    def __len__(self) -> int:
+        if not self.aval.shape:
+            raise TypeError("len() of unsized object: the array has no dimensions")
+        return self.aval.shape[0]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}<{self.aval.str_short()}>"
+
+    def block_until_ready(self) -> Tracer:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """What a high type declares for its values (`aval_method`, `aval_property`). Asked where all else fails."""
+        if name[:2] != "__" and name not in ("aval", "_trace"):
+            declared = self.aval.declared(name) if self.aval.is_high else None
+            if type(declared) is aval_method:
+                return functools.partial(declared.fun, self)
+            if type(declared) is aval_property:
+                return declared.fget(self)
+        return object.__getattribute__(self, name)  # which raises, with the words of a property if it was one
+
+
+register_aval(Tracer, lambda t: t.aval)
+
+
+# What everybody who looks for such an error looks for.
+NOT_CONCRETE = "Abstract tracer value encountered where concrete value is expected"
+_BRANCH = "Attempted boolean conversion (by if, while, assert, and, or, not) of traced array"
+_INDEX = "The __index__() method was called on traced array (by range(), a list index or a static argument)"
+_NUMPY = "The numpy.ndarray conversion method __array__() was called (by a NumPy function) on traced array"
+
+
+def concretization_message(tracer: Tracer, what: str) -> str:
+    made = tracer.origin()
+    return (
+        f"{what} with shape {str(tracer.aval).lstrip('~')}. {'It ' + made + '. ' if made else ''}A traced function is "
+        "run once, without data, "
+        "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, "
+        "meshrt.lax.while_loop or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"
+    )

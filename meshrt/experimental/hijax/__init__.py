@@ -1,0 +1,66 @@
+"""High types (hijax): values that consist of several arrays, operations on them with rules of their own, mutable boxes.
+
+See docs/hijax.md. Names are those of `jax.experimental.hijax`, of several versions of JAX; those of high types that
+meshrt ships are in the modules of this package.
+"""
+
+from __future__ import annotations
+
+from meshrt.core.effects import CELLS
+from meshrt.core.high import HiType, MutableHiType, TypeInState, aval_method, aval_property, register_hitype
+from meshrt.core.lojax import lower_to_lojax
+from meshrt.core.types import AbstractValue, ShapedArray
+from meshrt.experimental.hijax.box import Box, BoxTy, BoxTypeState, box_effect, box_get, box_set, new_box
+from meshrt.experimental.hijax.derived import (
+    apply_derived_linearization,
+    jvp_from_lin,
+    linearize_from_jvp,
+    transpose_jvp,
+    transpose_linearized,
+    vjp_from_jvp,
+    vjp_from_lin,
+    vjp_fwd_from_jvp,
+    vjp_fwd_from_lin,
+)
+from meshrt.experimental.hijax.operations import HiPrimitive
+from meshrt.experimental.hijax.vjp_operations import Static, VJPHiPrimitive
+from meshrt.interpreters.accumulators import GradAccum, NullAccum, RefAccum, ValAccum
+from meshrt.interpreters.ad import Zero, instantiate_zeros, is_undefined_primal
+from meshrt.numpy.names import missing as _missing
+from meshrt.sharding.high_spec import HiPspec
+from meshrt.transforms.mapped import MappingSpec
+
+__all__ = [
+    "AbstractValue", "AvalMutableQDD", "AvalQDD", "Box", "BoxTy", "BoxTypeState", "GradAccum", "HiPrimitive",
+    "HiPspec", "HiType", "MappingSpec", "MutableHiType", "NullAccum", "RefAccum", "ShapedArray", "Static", "Ty",
+    "VJPHiPrimitive", "ValAccum", "Zero", "apply_derived_linearization", "aval_method", "aval_property", "box_effect",
+    "box_get", "box_set", "control_flow_allowed_effects", "hijax_method", "instantiate_zeros", "is_undefined_primal",
+    "jvp_from_lin", "linearize_from_jvp", "lower_to_lojax", "new_box", "register_hitype", "transpose_jvp",
+    "transpose_linearized", "vjp_from_jvp", "vjp_from_lin", "vjp_fwd_from_jvp", "vjp_fwd_from_lin",
+]  # fmt: skip
+
+Ty = AbstractValue
+AvalQDD = AvalMutableQDD = TypeInState
+hijax_method = aval_method
+
+
+class EffectTypes:
+    """Classes of effects, for libraries that declare which effects their operations may have in loops and branches.
+
+    meshrt asks nobody: what cannot be done inside a loop is refused where that is found out.
+    """
+
+    def __init__(self) -> None:
+        self._types: set[type] = {type(CELLS)}
+
+    def add_type(self, effect: type) -> None:
+        """Adds a class."""
+        self._types.add(effect)
+
+    def contains(self, effect: object) -> bool:
+        """Whether an effect is of one of the classes."""
+        return isinstance(effect, tuple(self._types))
+
+
+control_flow_allowed_effects = EffectTypes()
+__getattr__ = _missing("jax.experimental.hijax", __all__)
