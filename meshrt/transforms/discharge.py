@@ -81,7 +81,7 @@ def discharged(jaxpr: Jaxpr, refs: tuple[bool, ...], keep: tuple[bool, ...] | No
 
 
 def _discharge(jaxpr: Jaxpr, refs: tuple[bool, ...], keep: tuple[bool, ...] | None) -> Discharged:
-    trace = JaxprTrace(jaxpr.name)
+    trace = JaxprTrace(jaxpr.name, requires_low=False)
     tracers = [
         trace.argument(a.inner_aval if r else a, f"argument {i}")  # type: ignore[attr-defined]
         for i, (a, r) in enumerate(zip(jaxpr.in_avals, refs))
@@ -117,7 +117,7 @@ def settled_program(jaxpr: Jaxpr) -> Jaxpr:
 def run_discharged(jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
     """Runs `jaxpr`, without constvars, in the current trace; references are given as cells, which it changes."""
     env: dict[Var, Any] = dict(zip(jaxpr.invars, args))
-    process = context.trace.process_primitive
+    trace = context.trace
     previous = source.set_replay(None)
     try:
         for eqn in jaxpr.eqns:
@@ -126,7 +126,7 @@ def run_discharged(jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
             if ALLOC in eqn.effects or any(type(x) is Cell for x in ins):
                 out = apply_rule(eqn.primitive, ins, eqn.params)
             else:
-                out = process(eqn.primitive, ins, eqn.params)
+                out = eqn.primitive.bind_in(trace, ins, eqn.params)
             env.update(zip(eqn.outvars, out if eqn.primitive.multiple_results else [out]))
     finally:
         source.set_replay(previous)
