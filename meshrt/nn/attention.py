@@ -39,7 +39,11 @@ def dot_product_attention(
       implementation: None or "xla".
       return_residual: also return the log of the normaliser, (batch, T, heads).
     """
-    if implementation not in (None, "xla"):
+    if implementation not in (None, "xla", "cudnn"):
+        raise errors.ArgumentValueError(
+            f"dot_product_attention: Unsupported implementation option: {implementation!r}; leave it None"
+        )
+    if implementation == "cudnn":
         raise errors.UnsupportedError(f"dot_product_attention: implementation {implementation!r} is not available")
     shape = tuple(np.shape(query)) if not hasattr(query, "shape") else query.shape
     q, k, v = (_four(x) for x in (query, key, value))

@@ -84,10 +84,13 @@ def matmul(
     a, b = _operands("matmul", a, b)
     for i, x in enumerate((a, b)):
         if x.ndim == 0:
-            raise ShapeError(f"matmul: operand {i} is a scalar; use multiply")
+            raise ShapeError(f"matmul input operand {i} must have ndim at least 1, but it has ndim 0; use multiply")
     n, m = a.shape[-1], b.shape[-2 if b.ndim > 1 else 0]
     if n != m:
-        raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit: {n} columns against {m} rows")
+        raise ShapeError(
+            f"matmul: dot_general requires contracting dimensions to have the same shape, got ({n},) and ({m},). The "
+            f"operands have shapes {a.shape} and {b.shape}"
+        )
     dtype, weak = result_dtype("matmul", (a, b), preferred_element_type)
     out = _matmul(a, b, dtype, precision, out_sharding)
     return _finish(out, dtype, weak)
@@ -405,7 +408,7 @@ def diag(v: Any, k: int = 0) -> Any:
     if x.ndim == 2:
         return diagonal(x, k)
     if x.ndim != 1:
-        raise ShapeError(f"diag needs a vector or a matrix, got shape {x.shape}")
+        raise ShapeError(f"diag input must be 1d or 2d, got shape {x.shape}")
     n = x.size + abs(k)
     padded = lax.pad(x, np.zeros((), x.dtype)[()], [(max(0, -k), max(0, k), 0)])
     return choose(eye(n, k=k, dtype=bool), reshape_p.bind(padded, new_sizes=(n, 1)), np.zeros((), x.dtype)[()])

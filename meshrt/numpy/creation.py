@@ -183,7 +183,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
     """Coordinate arrays of the grid spanned by vectors; see ``numpy.meshgrid``."""
     if indexing not in ("xy", "ij"):
-        raise errors.ArgumentValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+        raise errors.ArgumentValueError(f"meshgrid: Valid values for indexing are 'xy' and 'ij', got {indexing!r}")
     args = [asarray(operand("meshgrid", x, i)) for i, x in enumerate(xi)]
     if any(a.ndim != 1 for a in args):
         raise ShapeError(f"meshgrid: arguments must be vectors, got shapes {[a.shape for a in args]}")
@@ -255,7 +255,7 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
 def _triangle(name: str, m: Any, k: int, lower: bool) -> Any:
     m = asarray(operand(name, m))
     if m.ndim < 2:
-        raise ShapeError(f"{name} needs an array of at least two dimensions, got shape {m.shape}")
+        raise ShapeError(f"Argument to jax.numpy.{name} must be at least 2D, got shape {m.shape}")
     rows, columns = m.shape[-2:]
     mask = _diagonal_mask(rows, columns, k if lower else k - 1, el.ge_p)
     mask = broadcast_to_shape(mask, m.shape)
@@ -287,7 +287,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """The matrix of powers of a vector."""
     x = asarray(operand("vander", x))
     if x.ndim != 1:
-        raise ShapeError(f"vander needs a vector, got shape {x.shape}")
+        raise ShapeError(f"vander: x must be a one-dimensional array, got shape {x.shape}")
     n = x.size if N is None else static_int(N, "vander: N")
     dtype = x.dtype if dtypes.issubdtype(x.dtype, np.integer) else np.dtype("int32")
     exponents = iota_p.bind(dtype=dtype, shape=(n,), dimension=0)

@@ -20,7 +20,7 @@ __all__ = ["gcd", "lcm"]
 def _integers(name: str, x: Any, y: Any) -> tuple[Any, Any]:
     x, y = promote(name, x, y)
     if not dtypes.issubdtype(aval_of(x).dtype, np.integer):
-        raise errors.ArgumentValueError(f"{name} needs integers, got dtype {aval_of(x).dtype}")
+        raise errors.ArgumentValueError(f"Arguments to jax.numpy.{name} must be integers, got dtype {aval_of(x).dtype}")
     shape = max(aval_of(x).shape, aval_of(y).shape, key=len)
     return broadcast_to_shape(absolute(x), shape), broadcast_to_shape(absolute(y), shape)
 

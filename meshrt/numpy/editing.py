@@ -56,7 +56,8 @@ def concrete(name: str, argument: str, x: Any, fix: str) -> np.ndarray:
     value = x if get is None else get()
     if value is None:
         raise errors.ConcretizationError(
-            f"the size of the result of {name} depends on the values of {argument}, which are not known while "
+            f"Abstract tracer value encountered where concrete value is expected: the size of the result of "
+            f"jnp.{name} depends on the values of argument '{argument}' of jnp.{name}, which are not known while "
             f"tracing; {fix}"
         )
     return np.asarray(value)
@@ -227,7 +228,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     unsupported_argument("choose", "out", out)
     index, given = operand_array("choose", a), [operand_array("choose", c, i + 1) for i, c in enumerate(choices)]
     if not dtypes.issubdtype(index.dtype, np.integer):
-        raise errors.ArgumentValueError(f"choose needs integer positions, got dtype {index.dtype}")
+        raise errors.ArgumentValueError(f"choose: `a` array must be integer typed, got dtype {index.dtype}")
     match mode:
         case "raise":
             refuse_traced("jnp.choose", index)

@@ -34,7 +34,7 @@ def _transform(name: str, kind: FftType, a: Any, s: Any, axes: Any, norm: str | 
     if s is not None:
         s = tuple(map(operator.index, s))
         if any(n <= 0 for n in s):
-            raise ShapeError(f"fft.{name}: lengths must be positive, got s={s}")
+            raise ShapeError(f"fft.{name}: Shape should be positive, got s={s}")
     if s is not None and axes is not None and len(s) != len(axes):
         raise ShapeError(f"fft.{name}: {len(s)} lengths {s} for {len(axes)} axes {tuple(axes)}")
     given, rank = axes, x.ndim

@@ -127,7 +127,7 @@ def ix_(*args: Any) -> tuple[Any, ...]:
     for i, a in enumerate(args):
         x = operand_array("ix_", a, i)
         if x.ndim != 1:
-            raise ShapeError(f"ix_ needs vectors, but argument {i} has shape {x.shape}")
+            raise ShapeError(f"Arguments to jax.numpy.ix_ must be 1-dimensional, but argument {i} has shape {x.shape}")
         if x.dtype == np.bool_:
             raise errors.UnsupportedError("ix_ of booleans is not supported; pass jnp.nonzero(x)[0]")
         shape = [1] * len(args)

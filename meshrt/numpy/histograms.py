@@ -42,9 +42,9 @@ def bincount(
     if x.dtype == np.bool_:
         x = el.convert_element_type(x, np.int32)
     if not dtypes.issubdtype(x.dtype, np.integer):
-        raise errors.ArgumentTypeError(f"bincount needs integers, got dtype {x.dtype}")
+        raise errors.ArgumentTypeError(f"x argument to bincount must have an integer type; got {x.dtype}")
     if x.ndim != 1:
-        raise ShapeError(f"bincount needs a vector, got shape {x.shape}")
+        raise ShapeError(f"bincount: only 1-dimensional input supported, got shape {x.shape}")
     minlength = static_int(minlength, "bincount: minlength")
     if length is None:
         known = concrete("bincount", "x", x, "give length=...")

@@ -79,6 +79,8 @@ def _token(entry: Any, operands: list[Any]) -> list[Token]:
         return [("i", operator.index(entry))]
     if isinstance(entry, (list, tuple)):
         entry = _array_from_sequence(entry)
+    if isinstance(entry, str):
+        raise IndexTypeError(f"JAX does not support string indexing; got idx={entry!r}")
     dtype = getattr(entry, "dtype", None)
     if dtype is None or not hasattr(entry, "shape") or isinstance(entry, (np.floating, np.complexfloating)):
         raise IndexTypeError(

@@ -85,7 +85,9 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         return vector_norm(x, axis=axes[0], keepdims=keepdims, ord=2 if ord is None else ord)
     if len(axes) == 2:
         return _matrix_norm(x, axes, "fro" if ord is None else ord, keepdims)
-    raise ShapeError(f"norm of order {ord!r} is over one or two dimensions, not {len(axes)}")
+    raise ShapeError(
+        f"Improper number of axes for norm: it is over one (of vectors) or two (of matrices), got {len(axes)}"
+    )
 
 
 def _euclidean(x: Any, axis: Any, keepdims: bool) -> Any:
@@ -162,7 +164,7 @@ def cond(x: Any, p: Any = None) -> Any:
         out = s[..., -1] / s[..., 0]
     else:
         if x.shape[-1] != x.shape[-2]:
-            raise ShapeError(f"cond of order {p!r} needs square matrices, got shape {x.shape}")
+            raise ShapeError(f"cond: for {p=}, array must be square; got shape {x.shape}")
         out = norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
     unknown = logical_and(isnan(out), logical_not(reductions.any(isnan(x), (-2, -1))))
     return choose(unknown, np.inf, out)
@@ -172,7 +174,9 @@ def matrix_power(a: Any, n: int) -> Any:
     """The n-th power of square matrices by squaring; a negative one is a power of the inverse."""
     x = operand_array("matrix_power", a)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise errors.ArgumentTypeError(f"matrix_power needs square matrices of two dimensions, got shape {x.shape}")
+        raise errors.ArgumentTypeError(
+            f"matrix_power: Last 2 dimensions of the array must be square, got shape {x.shape}"
+        )
     n = static_int(n, "matrix_power: n")
     if n == 0:
         return broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape)

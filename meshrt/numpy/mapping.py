@@ -66,7 +66,8 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
         functions = [functions[-1], *functions[:-1]]
     else:
         raise errors.ArgumentValueError(
-            f"piecewise: {count} conditions need as many functions, or one more, got {len(functions)}"
+            f"piecewise: with {count} condition(s), either {count} or {count + 1} functions are expected; got "
+            f"{len(functions)}"
         )
     conditions = asarray(condlist, bool)
     # The running count of true conditions is largest, for the first time, at the last true one.

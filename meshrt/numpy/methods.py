@@ -165,7 +165,10 @@ def _view(self: ArrayOperators, dtype: Any = None) -> Any:
         return _view(shapes.reshape(parts, (*self.shape[:-1], 2 * self.shape[-1])), new)
     ratio = new_size // old_size
     if ratio and self.shape[-1] % ratio:
-        raise errors.ArgumentValueError(f"view as {new}: the last dimension of {self.shape} is no multiple of {ratio}")
+        raise errors.ArgumentValueError(
+            f"view as {new}: When changing to a larger dtype, its size must be a divisor of the total size in bytes of "
+            f"the last axis of the array; {self.shape} is no multiple of {ratio} there"
+        )
     if new.kind == "c":
         parts = _view(self, dtypes.finfo(new).dtype)
         return el.complex(parts[..., ::2], parts[..., 1::2])

@@ -81,14 +81,13 @@ def aval_for(name: str, x: Any, position: int = 0) -> ShapedArray:
         return x.aval
     if isinstance(x, (bool, int, float, complex, np.ndarray, np.generic)):
         return aval_of(x)
-    kind = type(x).__name__
     fix = (
-        f"make an array of it first: jnp.{name}(jnp.asarray(x))"
+        f"Make an array of it first: jnp.{name}(jnp.asarray(x))"
         if isinstance(x, (list, tuple))
-        else "pass an array or a number"
+        else "Pass an array or a number"
     )
     raise errors.ArgumentTypeError(
-        f"{name} needs an array or a scalar as argument {position}, got a value of type {kind}; {fix}"
+        f"{name} requires ndarray or scalar arguments, got {type(x)} at position {position}. {fix}"
     )
 
 

@@ -126,7 +126,7 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Any:
     (p,) = promoted_inexact("roots", operand_array("roots", p))
     p = atleast_1d(p)
     if p.ndim != 1:
-        raise ShapeError(f"roots needs a vector of coefficients, got shape {p.shape}")
+        raise ShapeError(f"roots: Input must be a rank-1 array, got shape {p.shape}")
     if p.shape[0] < 2:
         return _companion_eigenvalues(p)
     if strip_zeros:
@@ -187,10 +187,15 @@ def polyfit(
 def _check_points(x: Any, y: Any, order: int) -> None:
     if order < 1:
         raise errors.ArgumentValueError(f"polyfit: deg must not be negative, got {order - 1}")
-    if x.ndim != 1 or not x.size or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
-        raise errors.ArgumentTypeError(
-            f"polyfit needs a vector of positions that is not empty and as many values, got {x.shape} and {y.shape}"
-        )
+    shapes = f"got {x.shape} and {y.shape}"
+    if x.ndim != 1:
+        raise errors.ArgumentTypeError(f"polyfit: expected 1D vector for x, {shapes}")
+    if not x.size:
+        raise errors.ArgumentTypeError(f"polyfit: expected non-empty vector for x, {shapes}")
+    if y.ndim not in (1, 2):
+        raise errors.ArgumentTypeError(f"polyfit: expected 1D or 2D array for y, {shapes}")
+    if x.shape[0] != y.shape[0]:
+        raise errors.ArgumentTypeError(f"polyfit: expected x and y to have same length, {shapes}")
 
 
 def _covariance(base: Any, residuals: Any, freedom: int, cov: bool | str, rank: int) -> Any:

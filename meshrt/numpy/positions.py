@@ -36,8 +36,9 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
         value = concrete() if concrete is not None else a
         if value is None:
             raise errors.ConcretizationError(
-                "the size of nonzero's result depends on values that are not known while tracing; give size=..., "
-                "or use where with three arguments"
+                "Abstract tracer value encountered where concrete value is expected. The size argument of jnp.nonzero "
+                "must be statically specified while tracing, as the size of its result depends on values; or use "
+                "where with three arguments"
             )
         where = sharding_like(a, a.shape)
         where = where if where is not None and where.num_devices == 1 else None

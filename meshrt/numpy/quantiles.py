@@ -100,7 +100,9 @@ def _checked(
     else:
         x, weights = _weighted(name, a, operand_array(name, weights), method, axis, axes)
     if dtypes.issubdtype(x.dtype, np.complexfloating):
-        raise errors.ArgumentValueError(f"{name}: complex numbers have no order, got dtype {x.dtype}")
+        raise errors.ArgumentValueError(
+            f"{name} does not support complex input, as the operation is poorly defined; got dtype {x.dtype}"
+        )
     result = _of_rows(_merged(x, axes), q, method, None if weights is None else _merged(weights, axes), skip_nan)
     if keepdims:
         kept = tuple(1 if i in axes else n for i, n in enumerate(a.shape))

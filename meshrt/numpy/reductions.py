@@ -177,7 +177,10 @@ def _extreme(
                 raise errors.ArgumentValueError(f"{name} has no identity: with where, give initial as well")
             empty = [i for i in canonical_axes(axis, x.ndim, name) if x.shape[i] == 0]
             if empty:
-                raise ShapeError(f"{name} of an array of shape {x.shape} has nothing to reduce along {empty}")
+                raise ShapeError(
+                    f"zero-size array to reduction operation {name} which has no identity: shape {x.shape} along "
+                    f"{empty}; give initial="
+                )
         x = to_dtype(x, x.dtype)
         return reduce_with(name, p, x, axis, keepdims, initial, where, combine, identity)
 
@@ -288,7 +291,12 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
         w = operand_array("average", weights)
         if w.shape != x.shape:
             if axis is None or w.shape != tuple(x.shape[i] for i in axes):
-                raise ShapeError(f"average: weights of shape {w.shape} do not fit {x.shape} along {axis}")
+                problem = (
+                    "Axis must be specified when shapes of a and weights differ."
+                    if axis is None
+                    else "Shape of weights must be consistent with shape of a along specified axis."
+                )
+                raise ShapeError(f"average: {problem} Weights have shape {w.shape}, a {x.shape}, axis={axis}")
             order = sorted(range(len(axes)), key=lambda i: axes[i])
             w = lax.transpose(w, order)
             w = reshape_p.bind(w, new_sizes=tuple(n if i in axes else 1 for i, n in enumerate(x.shape)))
@@ -328,7 +336,7 @@ def _correction(ddof: int, correction: float | None) -> float:
     if correction is None:
         return ddof
     if ddof:
-        raise errors.ArgumentValueError("give either ddof or correction, not both")
+        raise errors.ArgumentValueError("ddof and correction can't be provided simultaneously; give one of them")
     return correction
 
 
@@ -341,7 +349,8 @@ def _variance(a: Any, axis: Any, dtype: Any, correction: float, keepdims: bool, 
         work = result = dtypes.check_user_dtype(dtype, "var")
         if x.dtype.kind == "c" and result.kind != "c":
             raise errors.ArgumentValueError(
-                f"var of {x.dtype} values cannot be given the real dtype {result}; take abs first"
+                f"var does not yet support real dtype parameters when computing the variance of an array of complex "
+                f"values; got {x.dtype} and dtype={result}; take abs first"
             )
     work = computation_dtype(work)
     x = el.convert_element_type(x, work)

@@ -64,7 +64,9 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     """``x1 * 2**x2``, elementwise, for integers ``x2``."""
     x, n = operand_array("ldexp", x1), operand_array("ldexp", x2, 1)
     if dtypes.issubdtype(x.dtype, np.complexfloating) or dtypes.issubdtype(n.dtype, np.inexact):
-        raise errors.ArgumentValueError(f"ldexp needs a real and an integer operand, got {x.dtype} and {n.dtype}")
+        raise errors.ArgumentValueError(
+            f"ldexp not supported for input types ({x.dtype}, {n.dtype}); it takes a real and an integer"
+        )
     (x,) = promoted_inexact("ldexp", x)
     shape = ranked_shape("ldexp", x.shape, n.shape)
     x, n = broadcast_to_shape(x, shape), broadcast_to_shape(n, shape)
@@ -115,7 +117,9 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     """
     x = operand_array("packbits", a)
     if not (x.dtype == np.bool_ or dtypes.issubdtype(x.dtype, np.integer)):
-        raise errors.ArgumentTypeError(f"packbits needs integers or booleans, got dtype {x.dtype}")
+        raise errors.ArgumentTypeError(
+            f"packbits: Expected an input array of integer or boolean data type, got {x.dtype}"
+        )
     positions = _bit_positions(bitorder)
     x, axis = _axis_last(x, axis, "packbits")
     bits = el.convert_element_type(not_equal(x, np.zeros((), x.dtype)[()]), np.uint8)
@@ -134,7 +138,7 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
     """
     x = operand_array("unpackbits", a)
     if x.dtype != np.uint8:
-        raise errors.ArgumentTypeError(f"unpackbits needs uint8, got dtype {x.dtype}")
+        raise errors.ArgumentTypeError(f"unpackbits: Expected an input array of unsigned byte data type, got {x.dtype}")
     positions = _bit_positions(bitorder)
     x, axis = _axis_last(x, axis, "unpackbits")
     shape = (*x.shape, 8)

@@ -93,10 +93,12 @@ def _between(arr: Any, low: Any, high: Any) -> Any:
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     """For each element the choice that belongs to the first true condition, else ``default``."""
-    if len(condlist) != len(choicelist) or not condlist:
-        raise errors.ArgumentTypeError(
-            f"select needs as many choices as conditions, got {len(condlist)} and {len(choicelist)}"
+    if len(condlist) != len(choicelist):
+        raise ShapeError(
+            f"select: condlist must have length equal to choicelist ({len(condlist)} vs {len(choicelist)})"
         )
+    if not condlist:
+        raise ShapeError("select: condlist must be non-empty")
     dtype, weak = dtypes.promote_dtypes(*map(dtypes.dtype_and_weak_type, (default, *choicelist)))
     out = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist)):

@@ -129,7 +129,10 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     else:
         drop = canonical_axes(axis, x.ndim, "squeeze")
         if any(x.shape[i] != 1 for i in drop):
-            raise ShapeError(f"squeeze: dimensions {drop} of an array of shape {x.shape} are not all of size 1")
+            raise ShapeError(
+                f"cannot select an axis to squeeze out which has size not equal to one, got shape={x.shape} and "
+                f"dimensions={drop}"
+            )
     if not drop:
         return x
     return reshape_p.bind(x, new_sizes=tuple(n for i, n in enumerate(x.shape) if i not in drop))
@@ -209,9 +212,12 @@ def transpose(a: Any, axes: Any = None) -> Any:
     if axes is None:
         order = tuple(range(x.ndim))[::-1]
     else:
-        order = canonical_axes(tuple(axes), x.ndim, "transpose")
-        if len(order) != x.ndim:
-            raise AxisError(f"transpose: axes {tuple(axes)} do not match an array of {x.ndim} dimensions")
+        order = tuple(canonical_axis(a, x.ndim, "transpose") for a in axes)
+        if sorted(order) != list(range(x.ndim)):
+            raise ShapeError(
+                f"transpose permutation isn't a permutation of operand dimensions, got permutation {tuple(axes)} for "
+                f"operand shape {x.shape}"
+            )
     return x if order == tuple(range(x.ndim)) else transpose_p.bind(x, permutation=order)
 
 

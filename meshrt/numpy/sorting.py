@@ -65,7 +65,7 @@ def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
     """The positions that sort by several keys, the last one first in importance."""
     arrays = [asarray(operand("lexsort", k, i)) for i, k in enumerate(keys)]
     if not arrays:
-        raise errors.ArgumentTypeError("lexsort needs at least one key")
+        raise errors.ArgumentTypeError("need sequence of keys with len > 0 in lexsort")
     if len({k.shape for k in arrays}) > 1:
         raise ShapeError(f"lexsort: all keys must have one shape, got {', '.join(str(k.shape) for k in arrays)}")
     if arrays[0].ndim == 0:
@@ -122,12 +122,12 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     ``method`` is accepted for compatibility: the search is always binary, with one gather per level.
     """
     if side not in ("left", "right"):
-        raise errors.ArgumentTypeError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
+        raise errors.ArgumentValueError(f"searchsorted: invalid argument {side=}, expected 'left' or 'right'")
     if method not in ("scan", "scan_unrolled", "sort", "compare_all"):
-        raise errors.ArgumentShapeError(f"searchsorted: unknown method {method!r}")
+        raise errors.ArgumentShapeError(f"searchsorted: invalid argument {method=}")
     a = asarray(operand("searchsorted", a))
     if a.ndim != 1:
-        raise ShapeError(f"searchsorted needs a sorted vector, got shape {a.shape}")
+        raise ShapeError(f"searchsorted: a should be 1-dimensional, got shape {a.shape}")
     if sorter is not None:
         a = a[asarray(sorter)]
     v = asarray(operand("searchsorted", v, 1))

@@ -53,7 +53,9 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     """
     (x,) = promoted_inexact("qr", a)
     if mode not in ("reduced", "complete", "r", "full", "raw"):
-        raise errors.ArgumentValueError(f"qr: mode must be 'reduced', 'complete', 'r' or 'raw', got {mode!r}")
+        raise errors.ArgumentValueError(
+            f"Unsupported QR decomposition mode {mode!r}; it must be 'reduced', 'complete', 'r' or 'raw'"
+        )
     if mode == "raw":
         packed, taus = geqrf(x)
         return QRResult(matrix_transpose(packed), taus)

@@ -33,7 +33,7 @@ __all__ = ["det", "inv", "slogdet", "solve", "tensorinv", "tensorsolve"]
 def check_square(name: str, x: Any) -> None:
     """Raises unless ``x`` is a batch of square matrices."""
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise ShapeError(f"{name} needs square matrices of shape [..., n, n], got shape {x.shape}")
+        raise ShapeError(f"Argument to {name}() must have shape [..., n, n], got {x.shape}")
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -151,7 +151,8 @@ class ufunc:
         """A copy of ``a`` with the function applied at ``indices``, once for each; needs ``inplace=False``."""
         if inplace:
             raise errors.UnsupportedError(
-                f"arrays cannot be written in place; use {self.__name__}.at(..., inplace=False) and its result"
+                f"Because JAX arrays are immutable, jnp.ufunc.at() cannot operate inplace; use {self.__name__}.at(..., "
+                "inplace=False) and its result"
             )
         name = f"{self.__name__}.at"
         x = operand_array(name, a)

@@ -70,7 +70,9 @@ def canonical_shape(shape: Any, what: str = "shape") -> tuple[int, ...]:
             "arguments that determine shapes as static (jit(..., static_argnums=...))"
         ) from None
     if any(d < 0 for d in result):
-        raise errors.ArgumentTypeError(f"a {what} cannot have negative sizes: {result}")
+        raise errors.ArgumentTypeError(
+            f"a {what} must have every element be nonnegative, got {result}; negative dimensions are not allowed"
+        )
     return result
 
 
