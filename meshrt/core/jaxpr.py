@@ -145,7 +145,7 @@ class Jaxpr:
             for e in eqns:
                 if e.effects:
                     effects = effects | e.effects
-            if ALLOC in effects:
+            if effects and ALLOC in effects:
                 effects = settled_effects(effects, eqns)
         self.effects = effects
         self.is_high = is_high or _any_high(eqns)

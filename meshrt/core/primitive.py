@@ -75,7 +75,7 @@ from meshrt import errors
 from meshrt.core.completion import OUT_SHARDING, complete, undeclared
 from meshrt.core.explicit import Policy, Sums
 from meshrt.core.jaxpr import NO_EFFECTS, Effects, Jaxpr, final_states
-from meshrt.core.references import AbstractRef
+from meshrt.core.references import is_ref_type
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.trace import Trace, current_trace, set_trace
 from meshrt.core.types import ShapedArray, aval_of
@@ -354,8 +354,8 @@ class Primitive:
     def _infer(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> tuple[ShapedArray, ...]:
         if self.infer_rule is None:
             raise errors.UnsupportedError(f"the primitive {self.name} has no type rule")
-        if self.discharge is None and self.cache_types and any(type(a) is AbstractRef for a in avals):
-            ref = next(a for a in avals if type(a) is AbstractRef)
+        if self.discharge is None and self.cache_types and any(map(is_ref_type, avals)):
+            ref = next(filter(is_ref_type, avals))
             raise errors.ArgumentTypeError(
                 f"Attempting to pass a Ref {ref} to a primitive: {self.name} -- did you forget to unpack ([...]) the "
                 "ref? ref[...] is the array that it holds"

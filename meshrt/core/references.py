@@ -39,12 +39,14 @@ class RefEffect(Effect):
 
     __slots__ = ("input_index",)
 
+    input_index: int | None
+
     def __init__(self, input_index: int | None = None):
         super().__init__(type(self).__name__.removesuffix("Effect"))
         object.__setattr__(self, "input_index", input_index)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.input_index == self.input_index  # type: ignore[attr-defined]
+        return type(other) is type(self) and other.input_index == self.input_index
 
     def __hash__(self) -> int:
         return hash((type(self), self.input_index))
@@ -136,7 +138,7 @@ class AbstractRef(AbstractValue):
         return self.inner_aval.weak_type
 
     @property
-    def sharding(self) -> Any:  # type: ignore[override]
+    def sharding(self) -> Any:
         return self.inner_aval.sharding
 
     @property

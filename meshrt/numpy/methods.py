@@ -294,13 +294,13 @@ def _compress(
 
 
 def _choose_getitem(self: ArrayOperators, index: Any) -> Any:
-    if type(self.aval) is AbstractRef:  # type: ignore[attr-defined]
+    if type(self.aval) is AbstractRef:
         return ref_get(self, index)
     return indexing.getitem(self, index)
 
 
 def _choose_setitem(self: ArrayOperators, index: Any, value: Any) -> None:
-    if type(self.aval) is AbstractRef:  # type: ignore[attr-defined]
+    if type(self.aval) is AbstractRef:
         return ref_set(self, index, value)
     raise errors.ArgumentTypeError(
         "arrays are immutable and do not support in-place item assignment; use x = x.at[index].set(value)"

@@ -430,7 +430,7 @@ class Driver:
             _log.warning("%s", self.explain(key, leaves, tree, static))
         wanted, record = self.begin(leaves, tree, static)
         if record.takes_refs:
-            stateful: Any = StatefulEntry(self._stateful(record), key)
+            stateful: Entry = StatefulEntry(self._stateful(record), key)  # type: ignore[assignment]  # it does as one
             self.remember_call(key, stateful)
             return stateful
         record, request, placement, written = self.finish(wanted, record, leaves)

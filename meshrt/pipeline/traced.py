@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshrt import config, errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.lojax import lower_to_lojax
-from meshrt.core.references import AbstractRef
+from meshrt.core.references import is_ref_type
 from meshrt.core.trace import JaxprTrace, checked, eval_jaxpr, must_check, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.cells import CLOSED_OVER, ClosesOver, Writes, finished
@@ -58,7 +58,7 @@ class TraceRecord:
         self.live, self.needed = dce(settled_program(closed.jaxpr) if closed.effects else closed.jaxpr)
         # Whether references come from outside, as arguments or captured: `meshrt.pipeline.stateful` runs such programs.
         inputs = (*closed.jaxpr.constvars, *closed.jaxpr.invars)
-        self.takes_refs = any(type(v.aval) is AbstractRef for v in inputs)
+        self.takes_refs = any(is_ref_type(v.aval) for v in inputs)
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -267,5 +267,5 @@ def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:
                 f"the jitted function {name} returned a value of type {type(o).__name__} at result{path}; results must "
                 "be arrays or pytrees of arrays"
             ) from None
-        if type(aval) is AbstractRef:
+        if is_ref_type(aval):
             refuse_returned("jit", name, o, "result" + tree_util.keystr(leaf_paths(tree)[i]))

@@ -31,7 +31,7 @@ from meshrt.primitives.state_views import Indexer, View, accumulate, read, view_
 from meshrt.runtime.array import copy_array
 from meshrt.runtime.reference import Ref
 from meshrt.transforms.batching import MappedAxis, batch_flat
-from meshrt.transforms.discharge import Cell, set_access
+from meshrt.transforms.discharge import Cell, apply_rule, set_access
 from meshrt.transforms.jvp import jvp_flat
 
 __all__: list[str] = []
@@ -103,6 +103,11 @@ def _swap_infer(ref: Any, value: ShapedArray, *leaves: Any, tree: Any) -> Shaped
 
 def _addupdate_infer(ref: Any, value: ShapedArray, *leaves: Any, tree: Any) -> list[Any]:
     _written("addupdate", ref, value, leaves, tree)
+    return []
+
+
+def _free_infer(ref: Any) -> list[Any]:
+    _need_ref("free_ref", ref)
     return []
 
 
@@ -260,7 +265,7 @@ def _on_values(primitive: Primitive, axis: MappedAxis, args: Sequence[Any], dims
 
     def flat(held: Any, *mapped: Any) -> list[Any]:
         inner = Cell(held)
-        out = primitive.discharge([inner, *mapped], params)
+        out = apply_rule(primitive, [inner, *mapped], params)
         results.append(inner.written)
         return [inner.value, *(out if primitive.multiple_results else [out])]
 
@@ -403,14 +408,14 @@ addupdate_p = Primitive(
     printed=_addupdate_printed, lower=_not_lowered,
     absent=_DISCHARGED,
 )  # fmt: skip
-freeze_p = Primitive(
+freeze_p: Primitive = Primitive(
     "freeze", _freeze_infer, jvp=_freeze_jvp, batch=lambda axis, args, dims, params: (freeze_p.bind(*args), dims[0]),
     batch_axis=True, typed=True, on_cells=True, discharge=lambda args, params: args[0].value,
     effects=lambda *avals: frozenset([READ]), lower=_not_lowered,
     absent=_DISCHARGED,
 )  # fmt: skip
-free_ref_p = Primitive(
-    "free_ref", lambda ref: _need_ref("free_ref", ref) or [], impl=_free_now, jvp=_free_jvp, multiple_results=True,
+free_ref_p: Primitive = Primitive(
+    "free_ref", _free_infer, impl=_free_now, jvp=_free_jvp, multiple_results=True,
     batch=lambda axis, args, dims, params: (free_ref_p.bind(*args), []), batch_axis=True, typed=True, on_cells=True,
     discharge=lambda args, params: [], effects=lambda *avals: frozenset([WRITE]), lower=_not_lowered,
     absent=_DISCHARGED,

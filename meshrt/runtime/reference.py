@@ -32,6 +32,9 @@ class RefSignature:
     _interned: weakref.WeakValueDictionary[Any, RefSignature] = weakref.WeakValueDictionary()
     _lock = threading.Lock()
 
+    aval: AbstractRef
+    held: Signature
+
     def __new__(cls, aval: AbstractRef, held: Signature) -> RefSignature:
         with cls._lock:
             found = cls._interned.get((aval, held))
@@ -58,6 +61,8 @@ class Ref(metaclass=_RefType):
     __slots__ = ("__weakref__", "_array", "_seen", "aval", "source")
 
     aval: AbstractRef
+    _array: Array | None
+    _seen: RefSignature | None
 
     def __init__(self, aval: AbstractRef, array: Array):
         self.aval, self._array, self._seen, self.source = aval, array, None, capture()

@@ -28,8 +28,8 @@ from meshrt.core.types import aval_of
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = [
-    "Cell", "Discharged", "call_rule", "differentiated_refs", "discharge_state", "discharged", "run_discharged",
-    "set_access", "settled", "settled_program", "through_values", "with_cells", "without_cells",
+    "Cell", "Discharged", "apply_rule", "call_rule", "differentiated_refs", "discharge_state", "discharged",
+    "run_discharged", "set_access", "settled", "settled_program", "through_values", "with_cells", "without_cells",
 ]  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def _discharge(jaxpr: Jaxpr, refs: tuple[bool, ...], keep: tuple[bool, ...] | No
         trace.argument(a.inner_aval if r else a, f"argument {i}")  # type: ignore[attr-defined]
         for i, (a, r) in enumerate(zip(jaxpr.in_avals, refs))
     ]
-    args = [Cell(t) if r else t for t, r in zip(tracers, refs)]
+    args: list[Any] = [Cell(t) if r else t for t, r in zip(tracers, refs)]
     with set_trace(trace):
         outs = run_discharged(jaxpr, args)
         final = [i for i, a in enumerate(args) if type(a) is Cell and (a.written or (keep is not None and keep[i]))]
@@ -96,7 +96,7 @@ def _discharge(jaxpr: Jaxpr, refs: tuple[bool, ...], keep: tuple[bool, ...] | No
 
 def settled(jaxpr: Jaxpr) -> Jaxpr:
     """`jaxpr` without references of its own; those that it takes stay."""
-    if ALLOC not in jaxpr.effects:
+    if not jaxpr.effects or ALLOC not in jaxpr.effects:
         return jaxpr
     made = discharged(jaxpr, (False,) * len(jaxpr.invars)).closed
     if made.consts:

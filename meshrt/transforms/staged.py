@@ -12,7 +12,7 @@ from typing import Any
 from meshrt import config, errors, tree_util
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
-from meshrt.core.references import AbstractRef
+from meshrt.core.references import is_ref_type
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding._state import context as mesh_context
@@ -102,7 +102,7 @@ def _require_array(leaf: Any, tree: Any, i: int, name: str, kind: Any) -> None:
             f"{name} returned a value of type {type(leaf).__name__}{f' at {where}' if where else ''}, which is not an "
             "array; return arrays or scalars (in pytrees) only"
         ) from None
-    if type(aval) is AbstractRef:
+    if is_ref_type(aval):
         what = kind if isinstance(kind, str) else f"{kind[0]} primal function"
         path = tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])
         refuse_returned(what or "staging", name, leaf, "result" + path)

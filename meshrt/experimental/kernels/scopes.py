@@ -21,7 +21,7 @@ from meshrt.tree_util import tree_leaves, tree_map
 __all__ = ["run_scoped", "run_state"]
 
 
-def run_state(f: Callable[[Any], None]) -> Callable[[Any], Any]:
+def run_state(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The function of a pytree of arrays that makes references of them, runs `f` on these, and returns what they hold.
 
     >>> import meshrt.numpy as jnp
