@@ -150,6 +150,20 @@ class Jaxpr:
         self.effects = effects
         self.is_high = is_high or _any_high(eqns)
 
+    # Where parameters of JAX's primitives hold a ClosedJaxpr, those of meshrt's hold a Jaxpr that captures nothing.
+    # Programs that walk over either ask for these two.
+    @property
+    def jaxpr(self) -> Jaxpr:
+        """The program itself."""
+        return self
+
+    @property
+    def consts(self) -> list[Any]:
+        """What a program without `constvars` captures: nothing."""
+        if self.constvars:
+            raise AttributeError("the values of a Jaxpr's constvars stand in the ClosedJaxpr around it")
+        return []
+
     @property
     def in_avals(self) -> list[ShapedArray]:
         return [v.aval for v in self.invars]
@@ -200,6 +214,27 @@ class ClosedJaxpr:
         if len(jaxpr.constvars) != len(consts):
             raise ValueError(f"{len(consts)} constants given for {len(jaxpr.constvars)} constvars")
         self.jaxpr, self.consts = jaxpr, list(consts)
+
+    @property
+    def constvars(self) -> tuple[Var, ...]:
+        return self.jaxpr.constvars
+
+    @property
+    def invars(self) -> tuple[Var, ...]:
+        return self.jaxpr.invars
+
+    @property
+    def outvars(self) -> tuple[Atom, ...]:
+        return self.jaxpr.outvars
+
+    @property
+    def name(self) -> str:
+        return self.jaxpr.name
+
+    @property
+    def literals(self) -> list[Any]:
+        """The captured values, by their older name."""
+        return self.consts
 
     @property
     def in_avals(self) -> list[ShapedArray]:

@@ -175,6 +175,9 @@ class Primitive:
         "varies",
     )
 
+    # JAX's traits of primitives that call functions, for programs that walk over Jaxprs: none here says so.
+    call_primitive = map_primitive = False
+
     name: Final[str]
     infer_rule: Final[Rule | None]
     lower: Final[Rule | None]

@@ -26,7 +26,7 @@ __all__ = ["NOT_CONCRETE", "Tracer", "concretization_message"]
 class Tracer(ArrayOperators):
     """A stand-in for an array while a function is being traced."""
 
-    __slots__ = ("_trace", "aval")
+    __slots__ = ("__weakref__", "_trace", "aval")
 
     _trace: Trace
     aval: ShapedArray

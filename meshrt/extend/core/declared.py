@@ -46,9 +46,6 @@ class Primitive(Record, metaclass=_AnyPrimitive):
 
     __slots__ = ("given",)
 
-    # JAX's traits of primitives that call functions; those are other primitives here.
-    call_primitive = map_primitive = False
-
     def __init__(self, name: str):
         super().__init__(name, cache_types=False, typed=False)
         # Rules as they were given, in JAX's conventions, by kind.

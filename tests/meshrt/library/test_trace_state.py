@@ -1,5 +1,7 @@
 """What libraries that keep state of their own beside traces rely on."""
 
+import weakref
+
 import jax
 import jax.extend.core
 import numpy as np
@@ -117,3 +119,39 @@ def test_traces_of_a_librarys_own_look_at_operations(lib):
     np.testing.assert_allclose(lib.jit(lambda x: look(f, x)[0])(ROW), out, rtol=1e-6)
     slope = lib.grad(lambda x: look(f, x)[0].sum())(ROW)
     np.testing.assert_allclose(slope, np.sin(ROW) + ROW * np.cos(ROW), rtol=1e-6)
+
+
+@BOTH
+def test_traced_values_can_be_referred_to_weakly(lib):
+    seen = []
+
+    def f(x):
+        seen.append(weakref.ref(x)() is x)
+        return x * 2.0
+
+    lib.jit(f)(ROW), lib.vmap(f)(ROW), lib.jvp(f, (1.0,), (1.0,)), lib.grad(f)(1.0), lib.checkpoint(f)(1.0)
+    assert len(seen) == 5 and all(seen)
+
+
+@BOTH
+def test_programs_that_walk_over_jaxprs_find_what_they_ask_for(lib):
+    closed = lib.make_jaxpr(
+        lambda x: lib.lax.scan(lambda c, _: (lib.jit(lib.numpy.sin)(c), None), x * ROW, None, 2)[0]
+    )(1.0)
+    assert (closed.invars, closed.outvars, closed.constvars) == tuple(
+        getattr(closed.jaxpr, name) for name in ("invars", "outvars", "constvars")
+    )
+    assert closed.literals is closed.consts
+    names = []
+
+    def walk(jaxpr):
+        for eqn in jaxpr.eqns:
+            assert not eqn.primitive.call_primitive and not getattr(eqn.primitive, "map_primitive", False)
+            names.append(eqn.primitive.name)
+            inner = eqn.params.get("jaxpr")
+            if inner is not None:
+                assert list(inner.consts) == []
+                walk(inner.jaxpr)
+
+    walk(closed.jaxpr)
+    assert names[-3:] == ["scan", "jit", "sin"]
