@@ -142,6 +142,95 @@ PROGRAMS = {
             assert "oh no" in str(e)
         else:
             raise AssertionError("not raised")
+        aside = eqxi.noinline(lambda x: jnp.sin(x) * 2)  # its lowering rule calls Python
+        close(jax.jit(aside)(1.0), 2 * np.sin(1.0))
+        close(jax.jit(jax.grad(lambda x: aside(x)))(1.0), 2 * np.cos(1.0))
+        """,
+    "diffrax": """
+        import diffrax, numpy as np
+
+        decay, control = diffrax.ODETerm(lambda t, y, k: -k * y), diffrax.PIDController(rtol=1e-5, atol=1e-6)
+
+        def end(k):
+            solved = diffrax.diffeqsolve(
+                decay, diffrax.Tsit5(), 0.0, 1.0, 0.1, jnp.array(2.0), args=k, stepsize_controller=control
+            )
+            return solved.ys[0]
+
+        value, slope = jax.jit(jax.value_and_grad(end))(0.7)
+        np.testing.assert_allclose([value, slope], [2 * np.exp(-0.7), -2 * np.exp(-0.7)], rtol=1e-4)
+        """,
+    "numpyro": """
+        import numpy as np, numpyro, numpyro.distributions as dist
+        from numpyro.infer import MCMC, NUTS
+
+        def model(data):
+            mean, deviation = numpyro.sample("mean", dist.Normal(0, 10)), numpyro.sample("dev", dist.HalfNormal(5))
+            numpyro.sample("data", dist.Normal(mean, deviation), obs=data)
+
+        data = np.random.RandomState(0).normal(3, 1, 100)
+        chain = MCMC(NUTS(model), num_warmup=100, num_samples=100, progress_bar=False)
+        chain.run(jax.random.PRNGKey(0), data)
+        assert abs(chain.get_samples()["mean"].mean() - data.mean()) < 0.1
+        """,
+    "blackjax": """
+        import blackjax, numpy as np
+
+        log_density = lambda x: -0.5 * jnp.sum((x - 1.0) ** 2)
+        hmc = blackjax.hmc(log_density, step_size=0.5, inverse_mass_matrix=jnp.ones(2), num_integration_steps=5)
+
+        def step(state, key):
+            state, _ = hmc.step(key, state)
+            return state, state.position
+
+        keys = jax.random.split(jax.random.key(0), 400)
+        positions = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys)[1])(hmc.init(jnp.zeros(2)), keys)
+        np.testing.assert_allclose(positions.mean(0), 1, atol=0.2)
+        """,
+    "orbax-checkpoint": """
+        import numpy as np, orbax.checkpoint, tempfile
+        from jax.sharding import NamedSharding, PartitionSpec as P
+
+        jax.config.update("jax_num_cpu_devices", 8)
+        mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
+        tree = {"w": jax.device_put(np.arange(64.0, dtype="f4").reshape(8, 8), NamedSharding(mesh, P("a", "b")))}
+        tree["step"] = jnp.int32(3)
+        with tempfile.TemporaryDirectory() as folder, orbax.checkpoint.StandardCheckpointer() as checkpointer:
+            checkpointer.save(folder + "/saved", tree)
+            checkpointer.wait_until_finished()
+            other = lambda x: NamedSharding(mesh, P("b") if x.ndim else P())
+            wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=other(x)), tree)
+            found = checkpointer.restore(folder + "/saved", wanted)
+        np.testing.assert_array_equal(found["w"], tree["w"])
+        assert found["w"].sharding.spec == P("b") and found["step"] == 3
+        """,
+    "penzai": """
+        from penzai import pz
+        import treescope
+
+        x = pz.nx.wrap(jnp.arange(6.0).reshape(2, 3)).tag("a", "b")
+        doubled = jax.jit(lambda x: (x.untag("b") * 2).tag("b"))(x)
+        assert doubled.named_shape == {"a": 2, "b": 3}
+        key = jax.random.key(0)
+        layer = pz.nn.Affine.from_config(name="l", init_base_rng=key, input_axes={"b": 3}, output_axes={"o": 4})
+        assert layer(x).named_shape == {"a": 2, "o": 4}
+        assert "Array" in treescope.render_to_text(jnp.ones(3))
+        """,
+    "dm-haiku": """
+        import haiku as hk
+
+        net = hk.transform(lambda x: hk.nets.MLP([8, 2])(x))
+        params = net.init(jax.random.PRNGKey(0), jnp.ones((1, 3)))
+        gradients = jax.jit(jax.grad(lambda p: net.apply(p, None, jnp.ones((4, 3))).sum()))(params)
+        assert jax.tree.structure(gradients) == jax.tree.structure(params)
+        """,
+    "distrax": """
+        import distrax, numpy as np
+
+        normal = distrax.MultivariateNormalDiag(jnp.zeros(2), jnp.ones(2))
+        assert normal.log_prob(normal.sample(seed=jax.random.PRNGKey(0), sample_shape=(5,))).shape == (5,)
+        bijector = distrax.as_bijector(jnp.tanh)  # it inverts the Jaxpr
+        np.testing.assert_allclose(bijector.inverse(jnp.tanh(0.3)), 0.3, rtol=1e-5)
         """,
 }
 
