@@ -17,6 +17,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors
+from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.jit import jit
 from meshrt.lax import Precision
 from meshrt.numpy.operands import operand, promote_inexact, shape_tuple
@@ -285,7 +286,10 @@ def _resize(image: Any, shape: tuple[int, ...], method: ResizeMethod, antialias:
     return _resampled(image, shape, dims, scale, [0.0] * len(dims), kernel, antialias, precision)
 
 
-def _nearest(size: int, out_size: int) -> np.ndarray:
+def _nearest(size: int, out_size: int) -> Any:
     """The pixel in which the centre of each output pixel lies. In 32 bits, which decides where it is on a border."""
+    if is_symbolic_shape((size, out_size)):
+        wide, narrow = (jnp.asarray(n, np.float32) for n in (size, out_size))
+        return jnp.floor((jnp.arange(out_size, dtype=np.float32) + 0.5) * wide / narrow).astype(np.int32)
     centres = (np.arange(out_size, dtype=np.float32) + np.float32(0.5)) * np.float32(size) / np.float32(out_size or 1)
     return np.floor(centres).astype(np.int32)

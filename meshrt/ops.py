@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.trace import Tracer
 from meshrt.numpy.operands import operand
 
@@ -55,7 +55,7 @@ def _count(name: str, segment_ids: Any, num_segments: Any) -> int:
             f"the argument num_segments of {name} must be concrete, since the shape of the result depends on it; "
             "mark it as static with static_argnames"
         )
-    count = operator.index(num_segments)
+    count = as_size(num_segments)
     if count < 0:
         raise errors.ArgumentValueError(f"{name}: num_segments must be non-negative, got {count}")
     return count

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.source import Source
 from meshrt.core.types import ShapedArray
@@ -234,6 +235,19 @@ class LoweringContext:
     def scalar(self, value: Any, dtype: Any) -> Ref:
         """A rank-0 constant."""
         return self.full(value, ShapedArray((), dtype))
+
+    def size(self, value: Any, dtype: Any) -> Ref:
+        """A number that may be the symbolic size of a dimension, as a rank-0 value."""
+        if isinstance(value, DimExpr):
+            return self.op("meshrt.size", (), ShapedArray((), dtype), f'size = "{value}"')
+        return self.scalar(value, dtype)
+
+    def sizes(self, values: Sequence[Any], dtype: Any) -> Ref:
+        """Numbers, symbolic sizes among them, as a vector."""
+        if any(isinstance(v, DimExpr) for v in values):
+            text = ", ".join(map(str, values))
+            return self.op("meshrt.size", (), ShapedArray((len(values),), dtype), f'size = "{text}"')
+        return self.array(np.asarray(values, dtype))
 
     def full(self, value: Any, aval: ShapedArray) -> Ref:
         """A constant of type `aval` with all elements equal to `value` (shared within the body)."""

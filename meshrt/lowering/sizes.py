@@ -14,6 +14,7 @@ All other modules pass by it. The platform, of which a module may have several, 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,6 +35,8 @@ _SIZE = re.compile(r"(\{[^}]*\}|\d+)x")
 _SYMBOLIC = re.compile(r"\{[^}]*\}")
 _ARRAY = re.compile(r"(\w+) = array<i64(?:: ([^>]*))?>")
 _PAIRS = re.compile(r"(\w+) = dense<\[\[(.*?)\]\]> : tensor<\d+x2xi64>")
+_COUNT = re.compile(r"k = ([^:]+) : i64")
+_LAYOUTS = re.compile(r"(operand_layouts = \[(?:[^\]]|\](?=>))*)(\])")
 _CALLEE = re.compile(r"(?:callee|decomposition) = @([\w.$-]+)")
 
 
@@ -170,9 +173,9 @@ def with_global_constants(writer: ModuleWriter, constants: GlobalConstants) -> N
     """Rewrites, in place, what lowering recorded: `@main` and the functions that need some get all `constants` as
     leading arguments."""
     needing = _needing(writer)
-    for function in writer.functions:
+    for function in list(writer.functions):
         if function.public or function.name in needing:
-            _Rewriter(function, constants, needing).run()
+            _Rewriter(writer, function, constants, needing).run()
 
 
 def _bodies(items: Sequence[Item]) -> list[Body]:
@@ -202,6 +205,8 @@ def _needing(writer: ModuleWriter) -> set[str]:
 
 def _is_symbolic(item: Item) -> bool:
     name, operands, results, attrs = item[:4]
+    if name == "chlo.top_k":
+        attrs = attrs.replace("k = ", "k = array<i64: ").replace(" :", "> :")
     return name == "meshrt.size" or any("{" in r.type for r in (*operands, *results)) or bool(_symbolic_arrays(attrs))
 
 
@@ -218,13 +223,16 @@ def _has_names(text: str) -> bool:
 class _Rewriter:
     """Rewrites one function."""
 
-    def __init__(self, function: FunctionWriter, constants: GlobalConstants, needing: set[str]):
-        self.function, self.constants, self.needing = function, constants, needing
+    def __init__(self, writer: ModuleWriter, function: FunctionWriter, constants: GlobalConstants, needing: set[str]):
+        self.writer, self.function, self.constants, self.needing = writer, function, constants, needing
         self.globals = [Ref(function.fresh(), constants.type_of(name)) for name in constants.names]
         self.head = function.body([])
         self.sizes = SizeWriter(self.head, dict(zip(constants.names, self.globals)), constants.integer)
         self.known: dict[str, Ref] = {}
-        self.at_hand: Body = function  # the body that is being rewritten
+        # The body and, of the operation that is being rewritten, the regions and what is to be said beside.
+        self.at_hand: Body = function
+        self.regions: Sequence[Body] = ()
+        self.discardable = ""
 
     def run(self) -> None:
         function = self.function
@@ -262,11 +270,13 @@ class _Rewriter:
             operands = [*self.globals, *operands]
         arrays = _symbolic_arrays(attrs)
         rule = _RULES.get(name)
+        self.regions, self.discardable = regions, ""
         if rule is not None and (arrays or any("{" in r.type for r in old_results)):
             written = rule(self, operands, old_operands, old_results, attrs)
             if written is not None:
                 name, operands, attrs = written
-                arrays = []
+                arrays, regions = [], self.regions
+                discardable = ", ".join(filter(None, (discardable, self.discardable)))
         if arrays:
             raise errors.UnsupportedError(
                 f"{name} cannot be exported with the symbolic sizes in {', '.join(arrays)} of ({attrs}), written at "
@@ -276,7 +286,12 @@ class _Rewriter:
 
     def global_value(self, attrs: str, results: tuple[Ref, ...], loc: str) -> Item:
         text = attrs.partition('"')[2].rpartition('"')[0]
-        value = self.sizes.values[text] if text == PLATFORM_INDEX else self.sizes.size(self.constants.read(text)[0])
+        if text == PLATFORM_INDEX:
+            value = self.sizes.values[text]
+        else:
+            dims = self.constants.read(text)
+            is_scalar = _SIZE.search(results[0].type) is None
+            value = self.sizes.size(dims[0]) if is_scalar else self.sizes.vector(dims)
         return ("stablehlo.convert", [value], results, "", (), loc, "")
 
     # -- what rules need -----------------------------------------------------------------------------------------------
@@ -284,6 +299,25 @@ class _Rewriter:
     def shape(self, ref: Ref) -> Ref:
         """The sizes of a value, as a vector."""
         return self.sizes.vector(self.constants.sizes(ref.type))
+
+    def vector64(self, dims: Sequence[Dim]) -> Ref:
+        """Sizes as a vector of 64-bit integers."""
+        found = self.sizes.vector(dims)
+        wide = f"tensor<{len(dims)}xi64>"
+        return found if found.type == wide else self.head.op("stablehlo.convert", [found], [wide])
+
+    def outlined(self, name: str) -> str:
+        """The symbol of a new function that is the region of the operation being written."""
+        taken = {f.name for f in self.writer.functions}
+        symbol = next(s for s in (f"{name}_{i}" for i in itertools.count()) if s not in taken)
+        (region,) = self.regions
+        made = self.writer.function(symbol, [])
+        made.args, made.arg_attrs = region.args, [""] * len(region.args)
+        *before, last = region.items
+        made.items = [*before, ("func.return", *last[1:])]
+        made.result_types, made.result_attrs = [r.type for r in last[1]], [""] * len(last[1])
+        self.regions = ()
+        return symbol
 
     def array(self, attrs: str, name: str) -> tuple[Any, ...]:
         """The sizes in an attribute."""
@@ -367,7 +401,50 @@ def _convolution(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results
     return "stablehlo.dynamic_conv", [*operands, pairs], _dropped(attrs, "padding")
 
 
+def _reduce_window(
+    rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str
+) -> Written:
+    """A custom call with the sizes as operands, and the computation in a function of its own."""
+    if not _symbolic_arrays(attrs):
+        return None
+    names = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+    vectors = [rw.vector64(rw.array(attrs, n)) for n in names]
+    rows = [rw.constants.read(row) for m in _PAIRS.finditer(attrs) for row in m[2].split("], [")]
+    flat = rw.vector64([n for row in rows for n in row])
+    pads = rw.head.op("stablehlo.reshape", [flat], [f"tensor<{len(rows)}x2xi64>"])
+    reducer = rw.outlined("reducer")
+    return "stablehlo.custom_call", [*operands, *vectors, pads], (
+        f'api_version = 1 : i32, backend_config = "", call_target_name = "stablehlo.dynamic_reduce_window", '
+        f"called_computations = [@{reducer}]"
+    )  # fmt: skip
+
+
+def _top_k(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str) -> Written:
+    found = _COUNT.search(attrs)
+    if found is None or not _has_names(found[1]):
+        return None
+    k = rw.sizes.size(rw.constants.read(found[1])[0])
+    return (
+        "stablehlo.custom_call",
+        [*operands, k],
+        ('api_version = 1 : i32, backend_config = "", call_target_name = "stablehlo.dynamic_top_k"'),
+    )
+
+
+def _custom_call(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str) -> Written:
+    """Shapes of results are operands behind the others, which go where they are known."""
+    shapes = [rw.shape(r) for r in results]
+    places = ", ".join(str(len(operands) + i) for i in range(len(shapes)))
+    more = ", ".join(["dense<0> : tensor<1xindex>"] * len(shapes))
+    attrs = _LAYOUTS.sub(lambda m: f"{m[1]}, {more}{m[2]}" if m[1][-1] != "[" else f"{m[1]}{more}{m[2]}", attrs)
+    rw.discardable = f"indices_of_shape_operands = dense<[{places}]> : tensor<{len(shapes)}xi64>"
+    return "stablehlo.custom_call", [*operands, *shapes], attrs
+
+
 _RULES: dict[str, Rule] = {
+    "chlo.top_k": _top_k,
+    "stablehlo.custom_call": _custom_call,
+    "stablehlo.reduce_window": _reduce_window,
     "stablehlo.constant": _constant,
     "stablehlo.broadcast_in_dim": _with_shape("stablehlo.dynamic_broadcast_in_dim"),
     "stablehlo.reshape": _with_shape("stablehlo.dynamic_reshape"),

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p
+from meshrt.core.dimensions.arithmetic import broadcast_shapes
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
@@ -23,7 +24,7 @@ from meshrt.numpy.operands import (
     operand,
     promote_inexact,
     scalar_like,
-    static_int,
+    static_size,
 )
 from meshrt.numpy.selection import where as select
 from meshrt.primitives.axis_types import constrained, in_auto_mode
@@ -113,7 +114,7 @@ def logsumexp(
         a = asarray(promote_inexact("logsumexp", a)[0])
     else:
         a, b = map(asarray, promote_inexact("logsumexp", a, b))
-        shape = np.broadcast_shapes(a.shape, b.shape)
+        shape = broadcast_shapes(a.shape, b.shape)
         a, b = broadcast_to_shape(a, shape), broadcast_to_shape(b, shape)
         a = select(uf.not_equal(b, 0), a, -np.inf)
     axes = canonical_axes(axis, a.ndim, "logsumexp")
@@ -181,7 +182,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1, out_
         warnings.warn(
             f"jax.nn.one_hot input should be integer-typed; got dtype={x.dtype}", DeprecationWarning, stacklevel=2
         )
-    size = static_int(num_classes, "in jax.nn.one_hot argument `num_classes`")
+    size = static_size(num_classes, "in jax.nn.one_hot argument `num_classes`")
     dtype = dtypes.default_float_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "one_hot")
     axis = canonical_axis(axis, x.ndim + 1, "one_hot")
     shape = (*x.shape[:axis], size, *x.shape[axis:])

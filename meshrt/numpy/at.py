@@ -10,13 +10,14 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
+from meshrt.core.dimensions.expression import guessed
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.filled import ones_like
 from meshrt.numpy.index_plan import GatherPlan, StaticSlicePlan, plan_update, tokenize
 from meshrt.numpy.indexing import gather_indices, getitem, index_dtype, static_slice
-from meshrt.numpy.operands import ShapeError, broadcast_to_shape
+from meshrt.numpy.operands import ShapeError, broadcast_to_shape, size_as
 from meshrt.primitives.axis_types import constrained, is_explicit, split_by
 from meshrt.primitives.dynamic_slice import dynamic_update_slice_p
 from meshrt.primitives.reshape import expand_dims
@@ -206,8 +207,8 @@ def _update_window(x: Any, values: Any, window: StaticSlicePlan, plan: GatherPla
     values = combine(static_slice(x, whole), values)
     if sizes == x.shape:
         return values
-    dtype = np.dtype("int32") if max(x.shape) <= np.iinfo(np.int32).max else np.dtype("int64")
-    return dynamic_update_slice_p.bind(x, values, *(dtype.type(s) for s in starts))
+    dtype = np.dtype("int32") if max(map(guessed, x.shape)) <= np.iinfo(np.int32).max else np.dtype("int64")
+    return dynamic_update_slice_p.bind(x, values, *(size_as(s, dtype) for s in starts))
 
 
 def _scatter(x: Any, values: Any, plan: GatherPlan, operands: Any, scatter: Callable[..., Any], options: dict) -> Any:

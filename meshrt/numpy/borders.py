@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors, lax
+from meshrt import errors, lax, tree_util
+from meshrt.core.dimensions.expression import DimExpr, as_size, max_dim
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy import reductions
 from meshrt.numpy.arrays import asarray
-from meshrt.numpy.creation import linspace
+from meshrt.numpy.creation import arange, linspace
+from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape, operand
 from meshrt.numpy.quantiles import median
 from meshrt.numpy.shapes import flip, moveaxis, reshape, squeeze
@@ -76,9 +78,24 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
 
 def pairs(value: Any, rank: int, name: str) -> Widths:
     """(before, after) of integers for each dimension, from what NumPy accepts as the argument `name`."""
+    if any(isinstance(n, DimExpr) for n in tree_util.tree_leaves(value)):
+        return _symbolic_pairs(value, rank, name)
     found = _pairs(value, rank, name)
     if not np.issubdtype(np.asarray(found).dtype, np.integer) and rank:
         raise errors.ArgumentTypeError(f"pad: `{name}` must be of integral type, got {value!r}")
+    return found
+
+
+def _symbolic_pairs(value: Any, rank: int, name: str) -> Widths:
+    """Pairs of sizes, some of them symbolic."""
+    rows = value if isinstance(value, list | tuple) else [value]
+    if not any(isinstance(row, list | tuple) for row in rows):
+        rows = [rows]
+    found = [tuple(as_size(n) for n in (row if isinstance(row, list | tuple) else [row])) for row in rows]
+    found = [row * 2 if len(row) == 1 else row for row in found]
+    found = found * rank if len(found) == 1 else found
+    if len(found) != rank or any(len(row) != 2 for row in found):
+        raise ShapeError(f"pad: `{name}` {value!r} does not fit {rank} dimensions; give (before, after) for each")
     return found
 
 
@@ -114,10 +131,10 @@ def _constant(x: Any, widths: Widths, values: Any) -> Any:
 
 # Position -a .. n + b - 1 of the padded array to a position of the original.
 _POSITIONS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "edge": lambda k, n: np.clip(k, 0, n - 1),
+    "edge": lambda k, n: k.clip(0, n - 1),
     "wrap": lambda k, n: k % n,
-    "reflect": lambda k, n: (n - 1) - np.abs(k % max(2 * n - 2, 1) - (n - 1)),
-    "symmetric": lambda k, n: np.minimum(k % (2 * n), 2 * n - 1 - k % (2 * n)),
+    "reflect": lambda k, n: (n - 1) - abs(k % max_dim(2 * n - 2, 1) - (n - 1)),
+    "symmetric": lambda k, n: (2 * n - 1 - abs(2 * (k % (2 * n)) - (2 * n - 1))) // 2,
 }
 
 
@@ -129,6 +146,9 @@ def _by_position(x: Any, widths: Widths, position: Callable[[np.ndarray, int], n
             continue
         if n == 0:
             raise ShapeError(f"pad: dimension {axis} is empty and has no elements to repeat")
+        if any(isinstance(size, DimExpr) for size in (a, b, n)):
+            x = take(x, position(arange(-a, n + b), n), axis)
+            continue
         before = _pieces(x, position(np.arange(-a, 0), n), axis)
         after = _pieces(x, position(np.arange(n, n + b), n), axis)
         x = lax.concatenate([*before, x, *after], axis)

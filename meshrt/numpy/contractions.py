@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reduce_sum_p, reshape_p, transpose_p
+from meshrt.core.dimensions.expression import min_dim, non_negative_dim
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.source import capture
 from meshrt.dispatch import at_once
@@ -394,10 +395,10 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
         raise ShapeError(f"diagonal: axis1 and axis2 can not be same, got {axis1} and {axis2}")
     x = moveaxis(x, axes, (-2, -1))
     *lead, n, m = x.shape
-    count = max(0, min(n + min(offset, 0), m - max(offset, 0)))
+    count = non_negative_dim(min_dim(n + min(offset, 0), m - max(offset, 0)))
     start = offset if offset >= 0 else -offset * m
     flat = reshape_p.bind(x, new_sizes=(*lead, n * m))
-    if not count:
+    if count == 0:
         return lax.slice_in_dim(flat, 0, 0, axis=-1)
     return lax.slice_in_dim(flat, start, start + (count - 1) * (m + 1) + 1, m + 1, axis=-1)
 

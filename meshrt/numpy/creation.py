@@ -9,6 +9,8 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
+from meshrt.core.dimensions.arithmetic import count_of_steps
+from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.dispatch import at_once
 from meshrt.lax.filled import full as lax_full
@@ -24,6 +26,7 @@ from meshrt.numpy.operands import (
     operand,
     ranked_shape,
     shape_tuple,
+    size_as,
     static_int,
 )
 from meshrt.numpy.shapes import stack
@@ -48,7 +51,7 @@ def arange(
     named = zip(("stop",) if stop is None else ("start", "stop", "step"), (start, stop, step))
     given = [_static_scalar("arange", v, which) for which, v in named if v is not None]
     if dtype is None:
-        dtype = dtypes.result_type(*given)
+        dtype = dtypes.result_type(*[0 if isinstance(v, DimExpr) else v for v in given])
     else:
         dtype = dtypes.check_user_dtype(dtype, "arange")
     values = iter(given)
@@ -59,11 +62,20 @@ def arange(
         begin, end = 0, begin
     if stride == 0:
         raise errors.ArgumentTypeError("arange: step must not be zero")
-    size = max(0, math.ceil((end - begin) / (1 if stride is None else stride)))
+    size = _length(begin, end, 1 if stride is None else stride)
     return placed(_ramp(begin, stride, size, dtype), device, out_sharding)
 
 
+def _length(begin: Any, end: Any, stride: Any) -> Any:
+    """How many numbers a range has."""
+    if any(isinstance(n, DimExpr) for n in (begin, end, stride)):
+        return count_of_steps(as_size(begin), as_size(end), as_size(stride))
+    return max(0, math.ceil((end - begin) / stride))
+
+
 def _static_scalar(name: str, value: Any, argument: str = "") -> Any:
+    if isinstance(value, DimExpr):
+        return value
     if isinstance(value, PYTHON_SCALARS):
         scalar: Any = value
     else:
@@ -87,9 +99,9 @@ def _ramp(begin: Any, stride: Any, size: int, dtype: Any) -> Any:
     work = np.dtype("float32") if small and stride is not None else dtype
     out = iota_p.bind(dtype=np.dtype("int32") if work == np.bool_ else work, shape=(size,), dimension=0)
     if stride is not None:
-        out = el.mul_p.bind(np.asarray(stride).astype(out.dtype)[()], out)
+        out = el.mul_p.bind(size_as(stride, out.dtype), out)
     if stride is not None or begin != 0:
-        out = el.add_p.bind(np.asarray(begin).astype(out.dtype)[()], out)
+        out = el.add_p.bind(size_as(begin, out.dtype), out)
     return el.convert_element_type(out, dtype)
 
 

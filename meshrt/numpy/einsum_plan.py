@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from meshrt.core.dimensions.expression import guessed
 from meshrt.errors import MeshrtError
 
 __all__ = ["EinsumError", "EinsumPlan", "Pair", "Reduce", "contraction_path", "parse", "plan_einsum"]
@@ -356,7 +357,7 @@ def plan_einsum(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: 
     sizes = _sizes(subscripts, inputs, shapes)
     terms: list[tuple[str, tuple]] = list(zip(inputs, map(tuple, shapes)))
     steps: list[Pair | Single] = []
-    path = contraction_path(inputs, out, sizes, optimize)
+    path = contraction_path(inputs, out, {c: guessed(n) for c, n in sizes.items()}, optimize)
     for number, step in enumerate(path):
         last = number == len(path) - 1
         outside = set(out).union(*(n for k, (n, _) in enumerate(terms) if k not in step))

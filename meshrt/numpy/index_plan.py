@@ -16,10 +16,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from meshrt.core.dimensions.arithmetic import broadcast_shapes, count_of_steps, is_surely, slice_bounds
+from meshrt.core.dimensions.expression import DimExpr, max_dim, min_dim
 from meshrt.numpy.index_tokens import FULL, IndexingError, IndexShapeError, IndexTypeError, Token, expand, tokenize
 
 __all__ = [
@@ -59,22 +59,17 @@ class StaticSlicePlan:
 
 def _slice_bounds(token: Token, size: int) -> tuple[int, int, int, bool]:
     """``(start, limit, stride, reversed)`` of the ascending slice that picks the same elements."""
-    positions = range(*slice(*token[1:]).indices(size))
-    if not positions:
-        return 0, 0, 1, False
-    if positions.step > 0:
-        return positions.start, positions[-1] + 1, positions.step, False
-    return positions[-1], positions.start + 1, -positions.step, True
+    return slice_bounds(*token[1:], size)
 
 
 def _clamped(n: int, axis: int, size: int, wrap: bool) -> int:
     if size == 0:
         raise IndexingError(f"index is out of bounds for axis {axis} with size 0: {n}")
-    return min(max(n + size if wrap and n < 0 else n, 0), size - 1)
+    return min_dim(max_dim(n + size if wrap and n < 0 else n, 0), size - 1)
 
 
 def _in_bounds(n: int, size: int, wrap: bool) -> bool:
-    return (-size if wrap else 0) <= n < size
+    return is_surely(lambda: (-size if wrap else 0) <= n < size)
 
 
 def _all_in_bounds(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -> bool:
@@ -109,7 +104,7 @@ def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) ->
             kept.append(-(-(limit - start) // stride))
             if back:
                 reverse.append(axis)
-    whole = not any(starts) and tuple(limits) == shape and all(s == 1 for s in strides)
+    whole = all(n == 0 for n in starts) and tuple(limits) == shape and all(s == 1 for s in strides)
     return StaticSlicePlan(
         None if whole else tuple(starts), tuple(limits), None if all(s == 1 for s in strides) else tuple(strides),
         tuple(reverse), tuple(squeeze), tuple(newaxis), tuple(kept),
@@ -166,12 +161,19 @@ def _dynamic_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -
 # Gathers.
 
 
+class Ramp(NamedTuple):
+    """The positions of a slice of which it is not known how many they are."""
+
+    start: Any
+    stride: Any
+
+
 @dataclass(frozen=True, slots=True)
 class IndexPart:
     """One component of the index vectors of a gather, placed at dimensions ``at``... of the batch shape.
 
-    ``value`` is a static integer, a ``range``, or ``("a", operand)``; ``wrap`` is the size to add to negative
-    entries of an operand, 0 for none.
+    ``value`` is a static integer, a ``range`` or a ``Ramp``, or ``("a", operand)``; ``wrap`` is the size to add to
+    negative entries of an operand, 0 for none.
     """
 
     value: Any
@@ -285,7 +287,7 @@ class _GatherBuilder:
 
     def slice(self, axis: int, t: Token) -> None:
         start, limit, stride, back = _slice_bounds(t, self.shape[axis])
-        length = len(range(start, limit, stride))
+        length = count_of_steps(start, limit, stride)
         if back:
             self.reverse.append(self.rank)
         if stride == 1:
@@ -295,7 +297,8 @@ class _GatherBuilder:
             self.sizes.append(length)
             self.offset.append(self.rank)
         else:
-            self.point(range(start, limit, stride), axis, len(self.batch), (length,), 0)
+            positions = Ramp(start, stride) if isinstance(length, DimExpr) else range(start, limit, stride)
+            self.point(positions, axis, len(self.batch), (length,), 0)
             self.batch.append(length)
             self.sizes.append(1)
         self.result.append(length)
@@ -307,7 +310,7 @@ def _token_shape(t: Token) -> tuple[int, ...]:
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*shapes)
+        return broadcast_shapes(*shapes)
     except ValueError as e:
         listed = ", ".join(map(str, shapes))
         raise IndexShapeError(f"index arrays of shapes {listed} cannot be broadcast together") from e

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.errors import MeshrtError, NonConcreteBooleanIndexError
 
 __all__ = ["FULL", "IndexTypeError", "IndexingError", "Token", "expand", "tokenize"]
@@ -64,7 +65,7 @@ def _instead_of_list(index: list[Any]) -> str:
 
 def _token(entry: Any, operands: list[Any]) -> list[Token]:
     typ = type(entry)
-    if typ is int:
+    if typ is int or typ is DimExpr:
         return [("i", entry)]
     if typ is slice:
         start, stop, step = entry.start, entry.stop, entry.step
@@ -98,8 +99,8 @@ def _token(entry: Any, operands: list[Any]) -> list[Token]:
     return [("a", tuple(entry.shape), dtypes.issubdtype(dtype, np.unsignedinteger), len(operands) - 1)]
 
 
-def _bound(value: Any, whole: slice) -> int | None:
-    if value is None or type(value) is int:
+def _bound(value: Any, whole: slice) -> Any:
+    if value is None or type(value) is int or type(value) is DimExpr:
         return value
     try:
         return operator.index(value)

@@ -10,6 +10,8 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
+from meshrt.core.dimensions.arithmetic import broadcast_shapes
+from meshrt.core.dimensions.expression import DimExpr, guessed
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
@@ -20,11 +22,12 @@ from meshrt.numpy.index_plan import (
     DynamicSlicePlan,
     GatherPlan,
     IndexingError,
+    Ramp,
     StaticSlicePlan,
     plan_take,
     tokenize,
 )
-from meshrt.numpy.operands import ShapeError, broadcast_to_shape, canonical_axis, operand, unsupported_argument
+from meshrt.numpy.operands import ShapeError, broadcast_to_shape, canonical_axis, operand, size_as, unsupported_argument
 from meshrt.numpy.ufuncs import remainder
 from meshrt.primitives.dynamic_slice import dynamic_slice_p
 from meshrt.primitives.reshape import expand_dims, iota_p
@@ -87,7 +90,7 @@ def static_slice(x: Any, plan: StaticSlicePlan) -> Any:
 
 def index_dtype(shape: Sequence[int]) -> np.dtype:
     """int32, or int64 where a dimension of ``shape`` has positions beyond it (and 64 bits are enabled)."""
-    large = any(n > np.iinfo(np.int32).max for n in shape)
+    large = any(guessed(n) > np.iinfo(np.int32).max for n in shape)
     return np.dtype("int64" if large and dtypes.x64_enabled() else "int32")
 
 
@@ -95,19 +98,24 @@ def normalized(index: Any, wrap: int, dtype: np.dtype) -> Any:
     """An index array as ``dtype``; negative entries get ``wrap`` added, if it is not 0."""
     if not isinstance(index, ArrayOperators):
         index = np.asarray(index)
+        if isinstance(wrap, DimExpr) and (index < 0).any():
+            return el.select_n_p.bind(index < 0, index.astype(dtype), el.add(index.astype(dtype), size_as(wrap, dtype)))
+        wrap = 0 if isinstance(wrap, DimExpr) else wrap
         return (np.where(index < 0, index + wrap, index) if wrap else index).astype(dtype)
     if index.dtype.itemsize < dtype.itemsize:
         index = el.convert_element_type(index, dtype)
-    if wrap:
+    if isinstance(wrap, DimExpr) or wrap:
         own = index.dtype
-        moved = el.add_p.bind(index, np.asarray(wrap, own)[()])
+        moved = el.add_p.bind(index, size_as(wrap, own))
         index = el.select_n_p.bind(el.lt_p.bind(index, np.zeros((), own)[()]), index, moved)
     return el.convert_element_type(index, dtype)
 
 
 def _dynamic_slice(x: Any, plan: DynamicSlicePlan, operands: Sequence[Any]) -> Any:
     dtype = index_dtype(x.shape)
-    starts = [dtype.type(s) if type(s) is int else normalized(operands[s[1]], s[2], dtype) for s in plan.starts]
+    starts = [
+        normalized(operands[s[1]], s[2], dtype) if isinstance(s, tuple) else size_as(s, dtype) for s in plan.starts
+    ]
     x = dynamic_slice_p.bind(x, *starts, slice_sizes=plan.sizes)
     if plan.reverse:
         x = lax.rev(x, plan.reverse)
@@ -146,6 +154,12 @@ def _part(part: Any, operands: Sequence[Any], dtype: np.dtype) -> Any:
     if isinstance(part.value, tuple):
         index = operands[part.value[1]]
         return normalized(index, part.wrap, dtype)
+    if isinstance(part.value, Ramp):
+        counted = iota_p.bind(dtype=dtype, shape=part.shape, dimension=0)
+        start, stride = (size_as(n, dtype) for n in (part.value.start, part.value.stride))
+        return el.add_p.bind(el.mul_p.bind(counted, stride), start)
+    if isinstance(part.value, DimExpr):
+        return size_as(part.value, dtype)
     return np.asarray(part.value if type(part.value) is int else list(part.value), dtype)
 
 
@@ -285,7 +299,7 @@ def _one_hot_along(a: Any, index: Any, axis: int, out: tuple[int, ...]) -> Any:
 def _broadcast_except(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> tuple[int, ...]:
     rest = (*a[:axis], 1, *a[axis + 1 :])
     try:
-        return np.broadcast_shapes(rest, b)
+        return broadcast_shapes(rest, b)
     except ValueError:
         raise ShapeError(f"take_along_axis: shapes {a} and {b} do not broadcast outside dimension {axis}") from None
 

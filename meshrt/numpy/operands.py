@@ -19,7 +19,8 @@ from meshrt._lattice import COMPLEX, FLOAT, SIGNED, STRONG, UNSIGNED
 from meshrt.config import settings
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import broadcast_in_dim_p
-from meshrt.core.dimensions.expression import as_size
+from meshrt.core.dimensions.arithmetic import broadcast_shapes as common_sizes
+from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EVAL, NOT_CONCRETE, current_trace
 from meshrt.core.types import ShapedArray, aval_of
@@ -313,7 +314,7 @@ def promote_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that all ``shapes`` broadcast to. Raises ShapeError if there is none."""
     try:
-        return np.broadcast_shapes(*shapes)
+        return common_sizes(*shapes)
     except ValueError:
         listed = ", ".join(map(str, shapes))
         raise ShapeError(
@@ -432,6 +433,18 @@ def static_int(x: Any, what: str) -> int:
             f"{NOT_CONCRETE}: {what} must be static integers, but it holds a traced value {x!r}; take sizes from "
             f".shape, or make the argument static with jit(..., static_argnums=...)"
         ) from None
+
+
+def static_size(x: Any, what: str) -> Any:
+    """As :func:`static_int`, of what may be the symbolic size of a dimension."""
+    return x if isinstance(x, DimExpr) else static_int(x, what)
+
+
+def size_as(size: Any, dtype: Any) -> Any:
+    """The size of a dimension, or a product of some, as a scalar of a dtype."""
+    if isinstance(size, DimExpr):
+        return convert_element_type_p.bind(size, new_dtype=np.dtype(dtype), weak_type=False)
+    return np.asarray(size, dtype)[()]
 
 
 def canonical_axis(axis: Any, rank: int, name: str = "axis") -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.explicit import refusal
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
@@ -80,7 +81,7 @@ def repeat(
     Repeats per position that are traced need ``total_repeat_length``, the static size of the result.
     """
     x = _operand("repeat", a)
-    if axis is None or (x.ndim == 0 and np.size(repeats) == 1):
+    if axis is None or (x.ndim == 0 and (isinstance(repeats, DimExpr) or np.size(repeats) == 1)):
         x, axis = ravel(x), 0
     axis = canonical_axis(axis, x.ndim, "repeat")
     n = x.shape[axis]
@@ -95,8 +96,10 @@ def repeat(
             x, broadcast_to(ravel(asarray(repeats)), (n,)), axis, static_int(total_repeat_length, "repeat")
         )
     else:
-        counts = np.asarray(repeats)
-        if counts.ndim == 0:
+        counts = np.zeros(()) if isinstance(repeats, DimExpr) else np.asarray(repeats)
+        if isinstance(repeats, DimExpr):
+            out = _repeat_evenly(x, repeats, axis)
+        elif counts.ndim == 0:
             out = _repeat_evenly(x, int(counts), axis)
         else:
             out = take_static(x, np.repeat(np.arange(n), np.broadcast_to(counts.ravel(), (n,))), axis)

@@ -13,6 +13,8 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
+from meshrt.core.dimensions.expression import min_dim, non_negative_dim
+from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
@@ -27,6 +29,7 @@ from meshrt.numpy.operands import (
     canonical_axes,
     canonical_axis,
     promote_inexact,
+    size_as,
     to_dtype,
     unsupported_argument,
 )
@@ -257,7 +260,7 @@ def _count(x: Any, axis: Any, keepdims: bool, where: Any, dtype: Any) -> Any:
     """How many elements are averaged: a static scalar, or an array where ``where`` decides."""
     axes = canonical_axes(axis, x.ndim, "mean")
     if where is None:
-        return np.asarray(math.prod(x.shape[i] for i in axes), dtype)[()]
+        return size_as(math.prod(x.shape[i] for i in axes), dtype)
     mask = broadcast_to_shape(boolean_mask("mean", where), x.shape)
     return sum(mask, axis, dtype, keepdims=keepdims)
 
@@ -286,7 +289,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     axes = canonical_axes(axis, x.ndim, "average")
     if weights is None:
         out = mean(x, axis, keepdims=keepdims)
-        total = full((), math.prod(x.shape[i] for i in axes), out.dtype)
+        total = full((), size_as(math.prod(x.shape[i] for i in axes), out.dtype), out.dtype)
     else:
         w = operand_array("average", weights)
         if w.shape != x.shape:
@@ -370,6 +373,8 @@ def _variance(a: Any, axis: Any, dtype: Any, correction: float, keepdims: bool, 
         out = el.convert_element_type(el.div_p.bind(total, divisor), result)
         if result.kind not in "fcV":  # of whole numbers, which have no NaN: as beside the scalar NaN
             return el.convert_element_type(out, dtypes.default_float_dtype(), True)
+        if isinstance(divisor, ArrayOperators):  # of symbolic sizes
+            return choose(el.gt_p.bind(divisor, np.zeros((), divisor.dtype)[()]), out, np.asarray(np.nan, result)[()])
         return out if divisor > 0 else full(out.shape, np.nan, result)
     divisor = el.sub(count, correction)
     out = el.convert_element_type(el.div_p.bind(total, divisor), result)
@@ -468,8 +473,8 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     for _ in range(n):
         size = x.shape[axis]
         x = subtract(
-            lax.slice_in_dim(x, min_int(1, size), size, axis=axis),
-            lax.slice_in_dim(x, 0, size - 1 if size else 0, axis=axis),
+            lax.slice_in_dim(x, min_dim(1, size), size, axis=axis),
+            lax.slice_in_dim(x, 0, non_negative_dim(size - 1), axis=axis),
         )
     return x
 

@@ -317,8 +317,8 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         return _roll_dynamic(x, broadcast_to(shift, (count,)), axes)
     for ax, by in zip(axes, np.broadcast_to(np.asarray(shift), count)):
         n = x.shape[ax]
-        at = -int(by) % n if n else 0
-        if at:
+        at = 0 if n == 0 else -int(by) % n
+        if at != 0:
             parts = [lax.slice_in_dim(x, at, n, axis=int(ax)), lax.slice_in_dim(x, 0, at, axis=int(ax))]
             x = lax.concatenate(parts, int(ax))
     return x

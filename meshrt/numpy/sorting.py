@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.completion import declared
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
@@ -151,10 +152,14 @@ def _goes_after(element: Any, v: Any, side: str) -> Any:
     return out
 
 
+# Of an array of which the size is not known: as many as positions of 32 bits need.
+_MOST_HALVINGS = 32
+
+
 def _binary_search(a: Any, v: Any, side: str) -> Any:
     count = index_dtype((a.size + 1,))
     low, high = lax.full(v.shape, 0, count), lax.full(v.shape, a.size, count)
-    for _ in range(int(a.size).bit_length()):
+    for _ in range(_MOST_HALVINGS if isinstance(a.size, DimExpr) else a.size.bit_length()):
         middle = el.shift_right_logical_p.bind(el.add_p.bind(low, high), count.type(1))
         open_ = el.lt_p.bind(low, high)
         element = take(a, middle, axis=0, mode="clip")

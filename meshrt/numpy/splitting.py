@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from meshrt import lax
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.numpy.arrays import operand_array
-from meshrt.numpy.operands import ShapeError, canonical_axis, static_int
+from meshrt.numpy.operands import ShapeError, canonical_axis, static_int, static_size
 from meshrt.numpy.shapes import ndim
 
 __all__ = ["array_split", "dsplit", "hsplit", "split", "vsplit"]
@@ -22,13 +23,18 @@ class NoPartsError(ShapeError, ZeroDivisionError):
 def _sections(name: str, n: int, parts: Any) -> list[int]:
     """Where the pieces of a dimension of size n begin and end."""
     if isinstance(parts, (tuple, list)) or getattr(parts, "ndim", 0) > 0:
-        bounds = [0, *(static_int(p, f"{name}: positions") for p in parts), n]
+        bounds = [0, *(static_size(p, f"{name}: positions") for p in parts), n]
         sizes = [b - a for a, b in itertools.pairwise(bounds)]
         if any(s < 0 for s in sizes):
             raise ShapeError(
                 f"{name}: Sizes passed to split must be nonnegative, got {sizes} of positions {bounds[1:-1]}"
             )
         return bounds
+    if isinstance(parts, DimExpr):
+        raise ShapeError(
+            f"{name}: jax.numpy.split with a symbolic number of sections is not supported, as it decides how many "
+            f"arrays there are; got {parts}"
+        )
     known = int(parts) if isinstance(parts, (float, np.floating)) else parts
     count = static_int(known, f"{name}: the number of parts")
     if count <= 0:

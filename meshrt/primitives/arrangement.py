@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import broadcast_in_dim, canonical_axis, reshape
+from meshrt.core.dimensions.arithmetic import broadcast_shapes as common_sizes
 from meshrt.core.dimensions.expression import as_size
 from meshrt.core.types import aval_of
 from meshrt.primitives.concatenate import concatenate, split
@@ -27,7 +28,7 @@ __all__ = [
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     """The shape that all `shapes` broadcast to by NumPy's rules. ArgumentValueError if there is none."""
     try:
-        return np.broadcast_shapes(*map(tuple, shapes))
+        return common_sizes(*shapes)
     except ValueError:
         listed = ", ".join(str(tuple(s)) for s in shapes)
         raise errors.ArgumentValueError(

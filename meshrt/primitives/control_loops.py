@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.axes import branching
 from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.dimensions.expression import DimExpr, non_negative_dim
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
@@ -107,7 +108,8 @@ def fori_loop(
     dtype = _bounds_dtype(lower, upper)
     start, stop = (b.concrete() if isinstance(b, Tracer) else b for b in (lower, upper))
     if start is not None and stop is not None:
-        return _counted_loop(int(start), int(stop), body_fun, init_val, unroll)
+        start, stop = (b if isinstance(b, DimExpr) else int(b) for b in (start, stop))
+        return _counted_loop(start, stop, body_fun, init_val, unroll)
     if unroll is not None and unroll is not False and unroll != 1:
         raise errors.ArgumentValueError(
             "Can only use `unroll` of fori_loop where the bounds are known while tracing; make them static arguments"
@@ -123,7 +125,7 @@ def _counted_loop(start: int, stop: int, body_fun: Callable[[Any, T], T], init_v
         for i in range(start, stop):
             value = body_fun(np.asarray(i, aval_of(start).dtype)[()], value)
         return value
-    length = max(stop - start, 0)
+    length = non_negative_dim(stop - start)
     unroll = unroll_factor(False if unroll is None else unroll, length)
     body = Body(_counted(body_fun), body_fun, "fori_loop")
     return scan_body(body, (start, init_val), None, length, False, unroll)[0][1]

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
+from meshrt.core.dimensions.expression import DimExpr, guessed
 from meshrt.core.explicit import refusal
 from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Eqn, Jaxpr
@@ -64,12 +65,14 @@ def lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> list[Ref]:
     """
     length, unroll = eqn.params["length"], eqn.params["unroll"]
     loop = _Loop(eqn, operands)
-    trips = length // unroll if length // unroll > 1 else 0
+    if isinstance(length, DimExpr):  # how many trips are left over is not known
+        unroll = 1
+    trips = length // unroll if guessed(length // unroll) > 1 else 0
     if trips == 0:
         return loop.straight(ctx)
     carry, ys = loop.carry, [ctx.full(0, aval) for aval in loop.y_avals]
     carry, ys = loop.repeat(ctx, trips, unroll, carry, ys)
-    for i in range(trips * unroll, length):
+    for i in () if isinstance(length, DimExpr) else range(trips * unroll, length):
         at = ctx.scalar(loop.position(i), INDEX.dtype)
         carry, slices = loop.step(ctx, carry, [loop.static_slice(ctx, k, i) for k in range(len(loop.xs))])
         ys = [loop.put(ctx, buffer, y, at, k) for k, (buffer, y) in enumerate(zip(ys, slices))]
@@ -121,7 +124,7 @@ class _Loop:
         kinds = [r.type for r in (start, *carry, *ys)]
         test, body = ctx.body.body(kinds), ctx.body.body(kinds)
         inner = ctx.nested(test)
-        test.ret([_less(inner, test.args[0], inner.scalar(trips, INDEX.dtype))])
+        test.ret([_less(inner, test.args[0], inner.size(trips, INDEX.dtype))])
         inner = ctx.nested(body)
         count, new_carry = body.args[0], body.args[1 : 1 + len(carry)]
         buffers = body.args[1 + len(carry) :]
@@ -142,7 +145,7 @@ class _Loop:
         if unroll > 1:
             at = ctx.op("stablehlo.multiply", [at, ctx.scalar(unroll, INDEX.dtype)], INDEX)
         if self.reverse:
-            return ctx.op("stablehlo.subtract", [ctx.scalar(self.length - 1 - j, INDEX.dtype), at], INDEX)
+            return ctx.op("stablehlo.subtract", [ctx.size(self.length - 1 - j, INDEX.dtype), at], INDEX)
         return ctx.op("stablehlo.add", [at, ctx.scalar(j, INDEX.dtype)], INDEX) if j else at
 
     def dynamic_slice(self, ctx: LoweringContext, k: int, at: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.dimensions.arithmetic import is_surely
 from meshrt.core.types import ShapedArray
 
 __all__: list[str] = []
@@ -189,7 +190,7 @@ def check_scatter(
     hidden = {*dropped, *batching}
     limits = [n for i, n in enumerate(operand.shape) if i not in hidden]
     bounds = [updates.shape[d] for d in window]
-    if any(b > limit for b, limit in zip(bounds, limits)):
+    if any(is_surely(lambda b=b, n=n: b > n) for b, n in zip(bounds, limits)):
         checks.refuse(
             f"Bounds of the window dimensions of updates {updates.str_short()}, {tuple(bounds)}, exceed those of the "
             f"operand, {tuple(limits)}"

@@ -21,13 +21,14 @@ from meshrt.core.basic.shapes import (
     reshape,
     zeros,
 )
-from meshrt.core.dimensions.expression import as_size
+from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.explicit import Application, Spec, joined, keeps, moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.concatenate import concatenate
+from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import add, lt_p
 from meshrt.primitives.gather import gather_p
 from meshrt.primitives.gather_scatter import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
@@ -229,12 +230,15 @@ def _normalized_starts(
     allow = [allow_negative] * operand.ndim if isinstance(allow_negative, bool) else list(allow_negative)
     result = []
     for i, n, negative in zip(start_indices, operand.shape, allow):
+        if isinstance(i, DimExpr):
+            result.append(convert_element_type(i, kinds[0]))
+            continue
         if isinstance(i, int | np.integer):
             result.append(int(i) + n if i < 0 and negative else _nonnegative(int(i), n))
             continue
         aval = aval_of(i)
         if negative and not dtypes.issubdtype(aval.dtype, np.unsignedinteger):
-            bound = np.asarray(n, aval.dtype)[()]
+            bound = convert_element_type(n, aval.dtype) if isinstance(n, DimExpr) else np.asarray(n, aval.dtype)[()]
             i = select_n(lt_p.bind(i, np.zeros((), aval.dtype)[()]), i, add(i, bound))
         result.append(i)
     return [np.asarray(i, kinds[0])[()] if type(i) is int else i for i in result]

@@ -21,6 +21,7 @@ from meshrt.core.basic.shapes import (
     zeros,
 )
 from meshrt.core.completion import OUT_SHARDING
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.explicit import Application
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
@@ -118,12 +119,12 @@ def _lower_in_bounds(ctx: LoweringContext, p: Any, operand: Any, aval: ShapedArr
         )
         return ctx.op("stablehlo.compare", [indices, bound], flags, attrs)
 
-    if not upper.size:
+    if not upper:
         return ctx.full(True, out)
-    if (upper == upper[0]).all():
+    if len(set(upper)) == 1 and not isinstance(upper[0], DimExpr):
         bound = ctx.full(upper[0], aval)
     else:
-        bound = ctx.broadcast(ctx.array(upper), ShapedArray(upper.shape, dtype), aval, [aval.ndim - 1])
+        bound = ctx.broadcast(ctx.sizes(upper, dtype), ShapedArray((len(upper),), dtype), aval, [aval.ndim - 1])
     inside = compare("LE", bound)
     if signed == "SIGNED":
         inside = ctx.op("stablehlo.and", [compare("GE", ctx.full(0, aval)), inside], flags)

@@ -11,11 +11,10 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.completion import OUT_SHARDING
+from meshrt.core.dimensions.expression import DimExpr, min_dim
 from meshrt.core.explicit import Application, Spec
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -97,10 +96,11 @@ _MODES = {
 }
 
 
-def index_bounds(shape: Sequence[int], sizes: Sequence[int], index_map: Sequence[int], dtype: Any) -> np.ndarray:
-    """The largest index in each indexed dimension for which a window lies inside, as `dtype`."""
+def index_bounds(shape: Sequence[int], sizes: Sequence[int], index_map: Sequence[int], dtype: Any) -> list[Any]:
+    """The largest index in each indexed dimension for which a window lies inside, and which `dtype` holds."""
     limit = int(dtypes.iinfo(dtype).max)
-    return np.asarray([min(shape[i] - sizes[i], limit) for i in index_map], dtype)
+    bounds = [shape[i] - sizes[i] for i in index_map]
+    return [b if isinstance(b, DimExpr) else min(b, limit) for b in bounds]
 
 
 def window_sizes(
@@ -109,7 +109,7 @@ def window_sizes(
     """The window's size in each dimension of the operand."""
     window = iter([updates_shape[i] for i in d.update_window_dims])
     hidden = {*d.inserted_window_dims, *d.operand_batching_dims}
-    return tuple([min(n, 1) if i in hidden else next(window) for i, n in enumerate(operand_shape)])
+    return tuple([min_dim(n, 1) if i in hidden else next(window) for i, n in enumerate(operand_shape)])
 
 
 def shifted(dims: Sequence[int]) -> tuple[int, ...]:
@@ -155,9 +155,11 @@ def _clamped(ctx: LoweringContext, p: Any, operand: Any, indices_aval: Any, upda
     d, dtype = p["dimension_numbers"], indices_aval.dtype
     sizes = window_sizes(operand.shape, updates.shape, d)
     upper = index_bounds(operand.shape, sizes, d.scatter_dims_to_operand_dims, dtype)
-    if not upper.size:
+    if not upper:
         return indices
-    high = ctx.broadcast(ctx.array(upper), ShapedArray(upper.shape, dtype), indices_aval, [indices_aval.ndim - 1])
+    high = ctx.broadcast(
+        ctx.sizes(upper, dtype), ShapedArray((len(upper),), dtype), indices_aval, [indices_aval.ndim - 1]
+    )
     return ctx.op("stablehlo.clamp", [ctx.scalar(0, dtype), indices, high], indices_aval)
 
 

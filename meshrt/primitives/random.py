@@ -18,6 +18,7 @@ import numpy as np
 from meshrt import config, dtypes, errors, heuristics
 from meshrt.core import source
 from meshrt.core.basic.shapes import batch_together, broadcast_in_dim, canonical_shape, move_dim
+from meshrt.core.dimensions.expression import guessed
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import trace_to_jaxpr
@@ -79,7 +80,7 @@ def _lower_by(part: str, static: Callable[[dict[str, Any]], tuple[Any, ...]]) ->
 def _is_apart(ctx: LoweringContext, eqn: Eqn) -> bool:
     """Whether XLA keeps the call. Other platforms' compilers expect to inline, and take less long over a fusion."""
     on_cpu = ctx.module.platform == "cpu" and not eqn.source.compute
-    return on_cpu and eqn.outvars[0].aval.physical().size <= heuristics.CALLED_RANDOM_ELEMENTS
+    return on_cpu and guessed(eqn.outvars[0].aval.physical().size) <= heuristics.CALLED_RANDOM_ELEMENTS
 
 
 def _by_position() -> bool:

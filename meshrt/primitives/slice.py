@@ -5,7 +5,6 @@ PRNG key arrays are `uint32[..., 2]` buffers: lowering takes the physical dimens
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,8 @@ from meshrt.core.basic.shapes import (
     reduce_sum_p,
     reshape,
 )
-from meshrt.core.dimensions.expression import as_size
+from meshrt.core.dimensions.arithmetic import is_surely
+from meshrt.core.dimensions.expression import as_size, non_negative_dim
 from meshrt.core.explicit import keeps, moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
@@ -111,7 +111,7 @@ def slice(
         operand,
         start_indices=tuple(map(as_size, start_indices)),
         limit_indices=tuple(map(as_size, limit_indices)),
-        strides=None if strides is None else tuple(map(operator.index, strides)),
+        strides=None if strides is None else tuple(map(as_size, strides)),
     )
 
 
@@ -125,7 +125,7 @@ def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None,
     starts, limits, strides = [0] * len(shape), list(shape), [1] * len(shape)
     starts[axis] = start + n if start < 0 else start
     limits[axis] = limit + n if limit < 0 else limit
-    strides[axis] = operator.index(stride)
+    strides[axis] = as_size(stride)
     return slice(operand, starts, limits, strides)
 
 
@@ -164,8 +164,9 @@ def _pad_infer(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> Sh
         raise errors.ArgumentShapeError(
             f"pad: interior padding in padding_config must be nonnegative; got {padding_config}"
         )
-    shape = tuple([n + max(n - 1, 0) * inner + low + high for n, (low, high, inner) in zip(x.shape, padding_config)])
-    if any(n < 0 for n in shape):
+    sizes = zip(x.shape, padding_config)
+    shape = tuple([n + non_negative_dim(n - 1) * inner + low + high for n, (low, high, inner) in sizes])
+    if any(is_surely(lambda n=n: n < 0) for n in shape):
         raise errors.ArgumentShapeError(
             f"pad of {x.str_short()} by {padding_config}: Dimension size after padding is not at least 0, got {shape}"
         )

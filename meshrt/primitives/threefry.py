@@ -17,6 +17,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import batch_together, broadcast_in_dim, canonical_shape, reshape
+from meshrt.core.dimensions.expression import DimExpr, guessed
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray, aval_of
@@ -115,9 +116,14 @@ def _linear_position(shape: Sequence[int], dtype: np.dtype) -> Any:
         if n == 1 and total is not None:
             continue
         part = broadcasted_iota(dtype, shape, i)
-        part = ew.mul(part, dtype.type(stride)) if stride != 1 else part
+        part = ew.mul(part, _scalar(stride, dtype)) if stride != 1 else part
         total = part if total is None else ew.add_p.bind(total, part)
     return total
+
+
+def _scalar(size: Any, dtype: Any) -> Any:
+    """A size as a scalar."""
+    return _convert(size, dtype) if isinstance(size, DimExpr) else dtype.type(size)
 
 
 def iota_2x32_shape(shape: Sequence[int]) -> tuple[Any, Any]:
@@ -125,7 +131,7 @@ def iota_2x32_shape(shape: Sequence[int]) -> tuple[Any, Any]:
     shape = canonical_shape(shape)
     if not shape:
         return full((), 0, _U32), full((), 0, _U32)
-    if math.prod(shape) <= 1 << 32:
+    if guessed(math.prod(shape)) <= 1 << 32:
         return full(shape, 0, _U32), _linear_position(shape, _U32)
     positions = _wide_position(shape)
     high = ew.shift_right_logical_p.bind(positions, _wide(32))
@@ -209,7 +215,7 @@ def threefry_fold_in(keys: Any, data: Any) -> Any:
 
 def _hash_sequence(keys: Any, count: int) -> Any:
     """uint32[..., count] for each key: the hash of 0, 1, 2, ..., whose halves are the two words of the blocks."""
-    if count > 1 << 32:
+    if guessed(count) > 1 << 32:
         raise errors.UnsupportedError(
             f"{count} words of random bits from one key: without threefry_partitionable at most 2**32 are drawn; draw "
             "in parts, each with a key of its own, or set threefry_partitionable"

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.shapes import batch_together, i64_array, insert, instantiate, linear_jvp, zeros
+from meshrt.core.dimensions.expression import as_size
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
@@ -417,7 +418,7 @@ def reduce_window(
         raise errors.ArgumentShapeError(
             f"reduce_window expected init_values to be scalars but init_values have shapes {shapes}."
         )
-    ndim, window = avals[0].ndim, tuple(map(int, window_dimensions))
+    ndim, window = avals[0].ndim, tuple(map(as_size, window_dimensions))
     ones = (1,) * ndim
     strides = ones if window_strides is None else tuple(map(int, window_strides))
     base = ones if base_dilation is None else tuple(map(int, base_dilation))

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
-from meshrt.core.dimensions.expression import as_size
+from meshrt.core.dimensions.expression import as_size, non_negative_dim
 
 __all__ = ["padtype_to_pads", "reduce_window_shape_tuple"]
 
@@ -38,12 +38,12 @@ def reduce_window_attributes(
 
 def dilated(size: int, dilation: int) -> int:
     """The extent of `size` elements with `dilation - 1` gaps between neighbours."""
-    return 0 if size == 0 else 1 + dilation * (size - 1)
+    return non_negative_dim(1 + dilation * (size - 1)) if size != 0 else 0
 
 
 def window_positions(size: int, window: int, stride: int) -> int:
     """How many windows fit into `size` elements."""
-    return 0 if size < window else (size - window) // stride + 1
+    return non_negative_dim((size - window) // stride + 1)
 
 
 def padtype_to_pads(
@@ -60,7 +60,7 @@ def padtype_to_pads(
     pads = []
     for n, window, stride in zip(in_shape, window_shape, window_strides):
         n, window, stride = map(as_size, (n, window, stride))
-        total = max((-(-n // stride) - 1) * stride + window - n, 0) if n else 0
+        total = non_negative_dim((-(-n // stride) - 1) * stride + window - n) if n != 0 else 0
         small, large = total // 2, total - total // 2
         pads.append((large, small) if name == "SAME_LOWER" else (small, large))
     return pads

@@ -354,8 +354,9 @@ def repeated(size: int, value: Any, position: int) -> Any:
         own = aval.sharding if aval.sharding is not None else size.along.replicated(aval.ndim)
         entries = insert(own.spec.partitions, position, size.along.spec.partitions[0])
         wanted = {OUT_SHARDING: own.update(spec=own.spec.update(partitions=entries))}
+    plain = size if isinstance(size, DimExpr) else int(size)  # a SplitSize says more than types do
     return broadcast_in_dim_p.bind(
-        value, shape=insert(aval.shape, position, int(size)), broadcast_dimensions=dims, **wanted
+        value, shape=insert(aval.shape, position, plain), broadcast_dimensions=dims, **wanted
     )
 
 

@@ -22,7 +22,7 @@ def _evaluate(*, dim: DimExpr) -> NoReturn:
 dim_as_value_p: Primitive = Primitive(
     "dim_as_value",
     lambda *, dim: aval_of(dim),
-    lower=lambda ctx, eqn: ctx.op("meshrt.size", (), eqn.outvars[0].aval, f'size = "{eqn.params["dim"]}"'),
+    lower=lambda ctx, eqn: ctx.size(eqn.params["dim"], eqn.outvars[0].aval.dtype),
     impl=_evaluate,
     absent=NOT_LINEAR,
 )

@@ -1,0 +1,70 @@
+"""What shapes are computed with, for sizes that may be symbolic: Python's and NumPy's functions where they are ints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.dimensions.expression import DimExpr, is_symbolic_shape, max_dim, min_dim, non_negative_dim
+
+__all__ = ["broadcast_shapes", "count_of_steps", "is_surely", "slice_bounds"]
+
+
+def broadcast_shapes(*shapes: Sequence[Any]) -> tuple[Any, ...]:
+    """The shape to which all broadcast. A symbolic size broadcasts with itself and with 1. ValueError if there is
+    none."""
+    if not any(map(is_symbolic_shape, shapes)):
+        return np.broadcast_shapes(*map(tuple, shapes))
+    rank = max(map(len, shapes))
+    aligned = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(_common(sizes) for sizes in zip(*aligned))
+
+
+def _common(sizes: Sequence[Any]) -> Any:
+    wide = [n for n in sizes if n != 1]
+    if any(n != wide[0] for n in wide):
+        listed = ", ".join(map(str, dict.fromkeys(wide)))
+        raise errors.ArgumentValueError(f"the sizes {listed} are not known to be equal")
+    return wide[0] if wide else 1
+
+
+def is_surely(decide: Any) -> bool:
+    """What a comparison gives, False where it depends on variables: for ways that are shorter if it holds."""
+    try:
+        return bool(decide())
+    except errors.InconclusiveDimensionOperation:
+        return False
+
+
+def count_of_steps(start: Any, stop: Any, step: Any) -> Any:
+    """How many numbers there are from `start` in steps of `step` before `stop`."""
+    if not any(isinstance(n, DimExpr) for n in (start, stop, step)):
+        return len(range(start, stop, step))
+    return non_negative_dim(-(-(stop - start) // step))
+
+
+def slice_bounds(start: Any, stop: Any, step: Any, size: Any) -> tuple[Any, Any, Any, bool]:
+    """``(first, end, stride, reversed)`` of the ascending slice of `size` elements that picks those of
+    ``start:stop:step``."""
+    if not any(isinstance(n, DimExpr) for n in (start, stop, step, size)):
+        positions = range(*slice(start, stop, step).indices(size))
+        if not positions:
+            return 0, 0, 1, False
+        if positions.step > 0:
+            return positions.start, positions[-1] + 1, positions.step, False
+        return positions[-1], positions.start + 1, -positions.step, True
+    step = 1 if step is None else step
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    first = (low if step > 0 else high) if start is None else _bound(start, size, low, high)
+    end = (high if step > 0 else low) if stop is None else _bound(stop, size, low, high)
+    if step > 0:
+        return first, max_dim(first, end), step, False
+    count = count_of_steps(first, end, step)
+    return first + (count - 1) * step, first + 1, -step, True
+
+
+def _bound(n: Any, size: Any, low: Any, high: Any) -> Any:
+    return max_dim(n + size, low) if n < 0 else min_dim(n, high)
