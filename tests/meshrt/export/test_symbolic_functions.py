@@ -1,4 +1,4 @@
-"""What works with symbolic sizes: exported with them and called with numbers, functions give what they give directly."""
+"""What works with symbolic sizes: exported with them and called with numbers, functions give what they give else."""
 
 from __future__ import annotations
 
