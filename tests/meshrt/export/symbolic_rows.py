@@ -148,7 +148,8 @@ ROWS = [
     ("lax.conv_general_dilated", conv(window_strides=(2, 3), padding=((0, 0), (0, 0)), rhs_dilation=(1, 2)),
      ("b, ...", None), ((7, 3, 9, 10), (3, 3, 4, 5))),
 
-        ("lax.conv_general_dilated, same", conv(window_strides=(2,), padding="SAME", dimension_numbers=("NWC", "WIO", "NWC")),
+
+            ("lax.conv_general_dilated, same", conv(window_strides=(2,), padding="SAME", dimension_numbers=("NWC", "WIO", "NWC")),  # noqa: E501
      ("_, b, _", None), ((1, 12, 16), (4, 16, 16))),
     ("lax.conv_transpose", lambda x, k: lax.conv_transpose(x, k, strides=(2,), padding="SAME"), ("_, b, _", None),
      ((5, 12, 16), (4, 16, 16))),
@@ -196,7 +197,8 @@ ROWS = [
     ("lax.top_k", lambda x: lax.top_k(x, 3), ("b, _",), ((4, 5),)),
     ("lax.top_k, by a size", lambda x: lax.top_k(x, x.shape[-1] - 1), ("b",), ((16,),)),
 
-        ("lax.while_loop", lambda x: lax.while_loop(lambda c: c[1] < 5, lambda c: (c[0] + jnp.arange(c[0].shape[0]), c[1] + 1),
+
+            ("lax.while_loop", lambda x: lax.while_loop(lambda c: c[1] < 5, lambda c: (c[0] + jnp.arange(c[0].shape[0]), c[1] + 1),  # noqa: E501
                                                 (x, 0)), ("b",), ((3,),)),
     ("lax.linalg.cholesky", lambda x: lax.linalg.cholesky(x @ x.mT + 5 * jnp.eye(4)), ("b, ...",), ((3, 4, 4),)),
     ("lax.linalg.triangular_solve", lambda a, b: lax.linalg.triangular_solve(jnp.tril(a) + 5 * jnp.eye(4), b,
