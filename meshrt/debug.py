@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from meshrt import errors, tree_util
+from meshrt.core.effects import DebugEffect, OrderedDebugEffect
 from meshrt.core.source import capture
 from meshrt.core.types import aval_of
 from meshrt.primitives.callback import bind_debug
@@ -29,8 +30,8 @@ from meshrt.sharding.drawing import visualize_sharding
 from meshrt.transforms.high import opened
 
 __all__ = [
-    "breakpoint", "callback", "inspect_array_sharding", "log", "print", "visualize_array_sharding",
-    "visualize_sharding",
+    "DebugEffect", "OrderedDebugEffect", "breakpoint", "callback", "inspect_array_sharding", "log", "print",
+    "visualize_array_sharding", "visualize_sharding",
 ]  # fmt: skip
 
 _logger = logging.getLogger("meshrt.debug")

@@ -12,17 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "CELLS",
-    "DEBUG",
-    "IO",
-    "NO_DCE",
-    "ORDERED_DEBUG",
-    "ORDERED_IO",
-    "Effect",
-    "has_io",
-    "has_ordered",
-    "is_debug",
-]
+    "CELLS", "DEBUG", "IO", "NO_DCE", "ORDERED_DEBUG", "ORDERED_IO", "DebugEffect", "Effect", "OrderedDebugEffect",
+    "has_io", "has_ordered", "is_debug",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +33,26 @@ class Effect:
         return self.name or type(self).__name__
 
 
-DEBUG = Effect("Debug", is_debug=True)
-ORDERED_DEBUG = Effect("OrderedDebug", is_ordered=True, is_debug=True)
+class DebugEffect(Effect):
+    """Of callbacks for people: they may be dropped, repeated or reordered."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("Debug", is_debug=True)
+
+
+class OrderedDebugEffect(Effect):
+    """Of callbacks for people that come in the order of the program."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("OrderedDebug", is_ordered=True, is_debug=True)
+
+
+DEBUG = DebugEffect()
+ORDERED_DEBUG = OrderedDebugEffect()
 IO = Effect("IO")
 # Of what is kept though nothing uses it.
 NO_DCE = Effect("NoDCE", is_debug=True)

@@ -633,6 +633,19 @@ def register_target(name: str, function: Any, platform: str, api_version: int, *
         raise errors.CompileError(f"XLA does not register {name!r} for {platform}: {e}") from None
 
 
+def register_type(name: str, registration: Any, platform: str) -> None:
+    """Makes a type of values known that foreign functions keep between their stages."""
+    try:
+        _xc.register_custom_type(name, registration, platform=platform)
+    except XlaError as e:
+        raise errors.CompileError(f"XLA does not register the type {name!r} for {platform}: {e}") from None
+
+
+def register_batch_partitionable(name: str) -> None:
+    """Tells XLA's partitioner that a custom call may be split along its leading dimensions."""
+    _xc.register_custom_call_as_batch_partitionable(name)
+
+
 def include_dir() -> str:
     """jaxlib's C++ headers."""
     return os.path.join(os.path.dirname(jaxlib.version.__file__), "include")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 
 import jax
@@ -11,7 +12,9 @@ import pytest
 
 import meshrt
 from meshrt import NamedSharding, P, config, errors
+from meshrt.core.types import ShapedArray
 from meshrt.runtime import jaxlib_api
+from meshrt.sharding.layout import Layout
 
 jax.ffi
 rng = np.random.RandomState(0)
@@ -156,3 +159,55 @@ def test_functions_are_registered_by_their_address():
     assert type(capsule).__name__ == "PyCapsule"
     meshrt.ffi.register_ffi_target("meshrt_test_abs", capsule, api_version=0)
     assert os.path.isdir(meshrt.ffi.include_dir()) and meshrt.ffi.include_dir() == jax.ffi.include_dir()
+
+
+def getrf(l, **options):
+    """A primitive that is one call of LAPACK: (matrix) -> (factors, pivots, info)."""
+    core, mlir = (importlib.import_module(f"{l.__name__}.{name}") for name in ("extend.core", "interpreters.mlir"))
+    called_p = core.Primitive("called")
+    called_p.multiple_results = True
+    integers = lambda *shape: {"jax": jax.core.ShapedArray, "meshrt": ShapedArray}[l.__name__](
+        shape, np.dtype(np.int32)
+    )
+    kinds = lambda x: (x, integers(4), integers())
+    called_p.def_abstract_eval(lambda x, **_: kinds(x))
+    layouts = {"operand_layouts": [(0, 1)], "result_layouts": [(0, 1), (0,), ()], "operand_output_aliases": {0: 0}}
+    mlir.register_lowering(called_p, l.ffi.ffi_lowering("lapack_sgetrf_ffi", **(layouts | options)), platform="cpu")
+    return called_p
+
+
+def test_calls_as_lowering_rules():
+    ours, theirs = (l.jit(getrf(l).bind)(A[0]) for l in (meshrt, jax))
+    for a, b in zip(ours, theirs):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize(
+    ("options", "attributes", "message"),
+    [
+        ({"api_version": 1}, {"a": 1}, "version of at least 4; got api_version=1"),
+        ({"backend_config": "text"}, {}, "backend_config must be a dictionary"),
+        ({"operand_layouts": [Layout((1, 0), ((2, 2),))]}, {}, "layouts with tiling"),
+    ],
+)
+def test_refusals_of_lowering_rules(options, attributes, message):
+    call = getrf(meshrt, **options).bind
+    with pytest.raises(ValueError, match=message):
+        meshrt.jit(lambda x: call(x, **attributes)).lower(A[0])
+
+
+def test_attributes_and_layouts_are_written():
+    bind = getrf(meshrt, operand_layouts=None, backend_config={"b": 2.0}, has_side_effect=True).bind
+    text = meshrt.jit(lambda x: bind(x, a=np.int32(3))).lower(A[0]).as_text()
+    assert "a = 3 : i32" in text and "b = 2.0" in text and "has_side_effect = true" in text
+    assert "operand_layouts = [dense<[1, 0]> : tensor<2xindex>]" in text
+
+
+def test_registrations():
+    number = ctypes.c_int64(0)
+    capsule = meshrt.ffi.pycapsule(ctypes.addressof(number))
+    meshrt.ffi.register_ffi_type("meshrt_test_type", {"type_id": capsule})
+    assert number.value != 0
+    meshrt.ffi.register_ffi_target_as_batch_partitionable("meshrt_test_abs")
+    with pytest.raises(ValueError, match="use register_ffi_type"):
+        meshrt.ffi.register_ffi_type_id("meshrt_test_type", capsule)

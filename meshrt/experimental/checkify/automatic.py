@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import dtypes, lax
 from meshrt import numpy as jnp
+from meshrt.contexts import usual_promotion
 from meshrt.core.types import aval_of
 from meshrt.experimental.checkify.failures import DivisionByZeroError, ErrorCategory, JaxException, NaNError, OOBError
 
@@ -43,6 +44,7 @@ def failures_of(
             yield bad[0] if len(bad) == 1 else jnp.any(jnp.stack(bad)), NaNError(primitive.name)
 
 
+@usual_promotion
 def _outside(name: str, indices: Any, largest: np.ndarray, axes: Sequence[int], shape: tuple[int, ...]) -> Failure:
     """The error that some of `indices` (..., coordinate) lies outside of [0, largest] of its axis."""
     wrong = (indices < 0) | (indices > jnp.asarray(largest, aval_of(indices).dtype))

@@ -422,3 +422,9 @@ def test_effects_that_cannot_be_repeated_are_refused_as_by_jax():
             j.vmap(lambda x: io(lambda v: None, None, x, ordered=True))(X)
         with pytest.raises(Exception, match="batched predicate"):
             j.vmap(lambda x: j.lax.while_loop(lambda c: c < 5, lambda c: look(c) + 1, x))(X)
+
+
+def test_effects_are_of_their_classes():
+    for ordered, kind in ((False, meshrt.debug.DebugEffect), (True, meshrt.debug.OrderedDebugEffect)):
+        (effect,) = meshrt.make_jaxpr(lambda x: meshrt.debug.print("{}", x, ordered=ordered))(1.0).effects
+        assert type(effect) is kind and effect == kind()

@@ -152,3 +152,10 @@ def test_refusals(which):
         c.check(True, "x", 3)
     with pytest.raises(TypeError, match="takes an Error as argument"):
         c.check_error(3)
+
+
+def test_indices_outside_where_ranks_must_agree():
+    f = meshrt.experimental.checkify.checkify(lambda x, i: x[i, i], errors=meshrt.experimental.checkify.index_checks)
+    with meshrt.numpy_rank_promotion("raise"):
+        error, _ = f(meshrt.numpy.ones((2, 3)), meshrt.numpy.array([0, 2]))
+    assert "index 2 is out of bounds for axis 0 with size 2" in error.get()
