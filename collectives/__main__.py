@@ -67,7 +67,8 @@ def main(argv: list[str] | None = None) -> int:
 def _output(result: PartitionedProgram, args: argparse.Namespace) -> str:
     if args.json:
         findings = [{"kind": f.kind, "message": f.message, "where": f.where, "bytes": f.bytes} for f in result.findings]
-        plan = {"bytes": result.plan.bytes, "seconds": result.plan.seconds, "exposed": result.plan.exposed}
+        sent = {"bytes": result.plan.bytes, "least_bytes": result.plan.least_bytes}
+        plan = {**sent, "seconds": result.plan.seconds, "exposed": result.plan.exposed}
         return json.dumps({**plan, "collectives": result.plan.as_json(), "findings": findings})
     if args.plan:
         return "\n".join([result.plan.as_text(), *map(str, result.findings)])

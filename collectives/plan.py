@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -76,13 +76,16 @@ class CommunicationPlan:
     """All collectives of a program, in program order.
 
     `bytes` are those that the busiest device sends per run of the program; it need not be the busiest of every
-    collective. Collectives in loops of unknown length count once. `exposed` is the predicted time that no computing
-    hides in the order of the program; None without a topology.
+    collective. A permute counts for those that send, a loop as often as it runs (once where that is not known), and of
+    branches the one for which a device sends most; `least_bytes` is what is sent if the others are taken (None: not
+    known). `exposed` is the predicted time that no computing hides in the order of the program; None without a
+    topology.
     """
 
     entries: tuple[PlanEntry, ...]
     bytes: float
     exposed: float | None = None
+    least_bytes: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -115,7 +118,13 @@ class CommunicationPlan:
         time = human_time(self.seconds)
         if self.exposed is not None:
             time += f", {human_time(self.exposed)} of it not hidden behind computing"
-        return "\n".join([*lines, f"{counts}; {human(self.bytes)} sent per device, {time}"])
+        return "\n".join([*lines, f"{counts}; {self.sent_text()} sent per device, {time}"])
+
+    def sent_text(self) -> str:
+        """`1.5 KiB`, or `0 B to 1.5 KiB` if that depends on the branches that are taken."""
+        most = human(self.bytes)
+        least = most if self.least_bytes is None else human(self.least_bytes)
+        return most if least == most else f"{least} to {most}"
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -125,7 +134,7 @@ class CommunicationPlan:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n} {k}" for k, n in sorted(self.counts.items())) or "nothing"
-        return f"<CommunicationPlan: {counts}, {human(self.bytes)} per device>"
+        return f"<CommunicationPlan: {counts}, {self.sent_text()} per device>"
 
 
 def human(n: float) -> str:
@@ -149,32 +158,61 @@ def plan_of(main: LocalFunction, functions: dict[str, LocalFunction], machine: M
     """The plan of a built program, read off its items: what is written is what is counted."""
     atoms, topology = machine.atoms, machine.topology
     entries: list[PlanEntry] = []
-    everyone, some = 0.0, np.zeros(atoms.count)
 
-    def visit(region: Region, times: int | None) -> None:
-        nonlocal everyone
+    def visit(region: Region, times: int | None) -> _Sent:
+        """Adds the entries of a region that runs so often, and gives what is sent each time."""
+        sent = _Sent.nothing(atoms.count)
         for items in (region.prologue, region.items):
             for item in items:
                 if item.collective is not None:
                     entries.append(_entry(item, times, atoms, topology))
-                    sent = item.collective.bytes * (times or 1)
-                    if item.collective.senders is None:
-                        everyone += sent
-                    else:
-                        some[item.collective.senders] += sent
+                    sent.add_collective(item.collective)
+                inside = []
                 for inner in item.regions:
                     if inner.kind != "body":
                         known = None if times is None or inner.trips is None else times * inner.trips
-                        visit(inner, known)
+                        inside.append((inner, visit(inner, known)))
+                if inside and inside[0][0].kind == "branch":
+                    sent.add(_Sent.of_branches([each for _, each in inside]))
+                else:
+                    for inner, each in inside:
+                        sent.add(each, 1 if inner.trips is None else inner.trips)
                 if item.name == "func.call":
-                    visit(functions[item.attrs.partition("@")[2]].region, times)
+                    sent.add(visit(functions[item.attrs.partition("@")[2]].region, times))
+        return sent
 
-    visit(main.region, 1)
+    sent = visit(main.region, 1)
     exposed = None
     if machine.chosen:
         total, computing = simulate(main.region.items, machine, functions)
         exposed = total - computing
-    return CommunicationPlan(tuple(entries), everyone + float(some.max()), exposed)
+    return CommunicationPlan(tuple(entries), float(sent.most.max()), exposed, float(sent.least.max()))
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Bytes that each device sends: f64[devices], the most and the least that branches make of them."""
+
+    most: np.ndarray
+    least: np.ndarray
+
+    @staticmethod
+    def nothing(devices: int) -> _Sent:
+        return _Sent(np.zeros(devices), np.zeros(devices))
+
+    @staticmethod
+    def of_branches(each: Sequence[_Sent]) -> _Sent:
+        most = np.max([sent.most for sent in each], axis=0)
+        return _Sent(most, np.min([sent.least for sent in each], axis=0))
+
+    def add_collective(self, collective: Collective) -> None:
+        senders = slice(None) if collective.senders is None else collective.senders
+        self.most[senders] += collective.bytes
+        self.least[senders] += collective.bytes
+
+    def add(self, other: _Sent, times: int = 1) -> None:
+        self.most += other.most * times
+        self.least += other.least * times
 
 
 def _entry(item: LocalOp, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:

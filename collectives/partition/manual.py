@@ -172,7 +172,8 @@ def _on_pieces(
         sent = sent_bytes(kind.name, group.shape[1], operand)
         item = outs[0].item
         assert item is not None
-        item.collective = Collective(kind.name, group.atoms, group.shape, sent, op, CAUSE)
+        senders = talking[talking[:, 0] != talking[:, 1], 0] if kind.pairs else None
+        item.collective = Collective(kind.name, group.atoms, group.shape, sent, op, CAUSE, senders)
     return outs
 
 

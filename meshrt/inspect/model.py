@@ -82,7 +82,9 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each."""
+    """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each. `bytes`
+    are sent by the busiest device per run of the program, `least_bytes` if it takes other branches (see
+    `collectives.CommunicationPlan`)."""
 
     name: str
     mesh: tuple[tuple[str, int], ...]
@@ -91,6 +93,8 @@ class Report:
     collectives: tuple[CollectiveRow, ...]
     findings: tuple[FindingRow, ...]
     explanations: tuple[str, ...] = ()
+    bytes: float = 0.0
+    least_bytes: float = 0.0
 
     @property
     def devices(self) -> int:
@@ -98,11 +102,6 @@ class Report:
         for _, size in self.mesh:
             count *= size
         return count
-
-    @property
-    def bytes(self) -> float:
-        """Sent by the busiest device per run of the program."""
-        return sum(c.total for c in self.collectives)
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON values, totals included."""
@@ -126,6 +125,8 @@ class Report:
             tuple(_collective(row) for row in data["collectives"]),
             rows(FindingRow, "findings"),
             tuple(data["explanations"]),
+            bytes=data["bytes"],
+            least_bytes=data["least_bytes"],
         )
 
 
@@ -156,6 +157,8 @@ def report_of(
         collective_rows(partitioned.plan, source),
         tuple(FindingRow(f.kind, f.message, _place(f.where, source), f.bytes) for f in partitioned.findings),
         tuple(explanations),
+        bytes=partitioned.plan.bytes,
+        least_bytes=partitioned.plan.bytes if partitioned.plan.least_bytes is None else partitioned.plan.least_bytes,
     )
 
 

@@ -187,7 +187,8 @@ def _groups(attrs: str, n: int):
 
 
 def hlo_bytes(text: str, n: int):
-    """(bytes sent by the busiest device, {kind: times}) of optimised HLO; loops count their known trip count."""
+    """(bytes sent by the busiest device, {kind: times}) of optimised HLO; loops count their known trip count, of
+    branches each device takes the one for which it sends most."""
     computations, entry, current = {}, None, None
     for line in text.splitlines():
         line = re.sub(r"/\*.*?\*/", "", line)
@@ -232,8 +233,12 @@ def hlo_bytes(text: str, n: int):
             elif op == "conditional":
                 m = re.search(r"branch_computations=\{([^}]*)\}", rest)
                 names = m[1] if m else " ".join(re.findall(r"(?:true|false)_computation=(%?[\w.\-]+)", rest))
+                before, most = sent.copy(), sent.copy()
                 for branch in re.findall(r"%?([\w.\-]+)", names):
+                    sent[:] = before
                     walk(branch, times)
+                    np.maximum(most, sent, out=most)
+                sent[:] = most
 
     walk(entry, 1)
     return float(sent.max()) if n else 0.0, counts

@@ -163,3 +163,46 @@ def test_sizes_for_people(n, text):
 )  # fmt: skip
 def test_times_for_people(seconds, text):
     assert human_time(seconds) == text
+
+
+BRANCHES = f"""  %one = stablehlo.constant dense<0.0> : tensor<f32>
+  %f = stablehlo.reduce(%x init: %one) applies stablehlo.maximum across dimensions = [0, 1]
+    : ({X}, tensor<f32>) -> tensor<f32>
+  %p = stablehlo.compare GT, %f, %one : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  %r = "stablehlo.if"(%p) ({{
+    %t = stablehlo.transpose %x, dims = [1, 0] : ({X}) -> tensor<8x16xf32>
+    %d = stablehlo.dot_general %t, %x, contracting_dims = [1] x [0] : (tensor<8x16xf32>, {X}) -> tensor<8x8xf32>
+    %e = stablehlo.cosine %d : tensor<8x8xf32>
+    %w = stablehlo.dot_general %x, %e, contracting_dims = [1] x [0] : ({X}, tensor<8x8xf32>) -> {X}
+    stablehlo.return %w : {X} }}, {{
+    %s = stablehlo.reduce(%x init: %one) applies stablehlo.add across dimensions = [0]
+      : ({X}, tensor<f32>) -> tensor<8xf32>
+    %b = stablehlo.broadcast_in_dim %s, dims = [1] : (tensor<8xf32>) -> {X}
+    stablehlo.return %b : {X} }}) : (tensor<i1>) -> {X}
+  return %r : {X}"""
+
+
+def test_of_branches_the_one_counts_for_which_most_is_sent():
+    found = partition(ROWS, ROWS, BRANCHES)
+    product, total = sorted((e.bytes for e in found.plan if e.bytes > 20), reverse=True)
+    once = sum(e.bytes for e in found.plan if e.bytes <= 20)
+    assert (found.plan.bytes, found.plan.least_bytes) == (once + product, once + total)
+    assert " to " in found.plan.sent_text() and found.plan.sent_text() in found.plan.as_text()
+    assert harness.hlo_bytes(harness.Compiled(found.as_text(), 8).hlo(), 8)[0] == found.plan.bytes
+
+
+@pytest.mark.parametrize(("back", "sent"), [("[[7, 0]]", 64), ("[[6, 0]]", 128)])
+def test_permutes_of_the_program_count_for_those_that_send(back, sent):
+    """All but the last device send onward, then one sends back: twice as much only if that one has sent before."""
+    onward = [[i, i + 1] for i in range(7)]
+    types = "(tensor<2x8xf32>) -> tensor<2x8xf32>"
+    layout = '[{"a", "b"}, {}]'
+    body = f"""  %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, {layout}>] out_shardings=[<@mesh, {layout}>]
+      manual_axes={{"a", "b"}} (%z: tensor<2x8xf32>) {{
+      %1 = "stablehlo.collective_permute"(%z) {{source_target_pairs = dense<{onward}> : tensor<7x2xi64>}} : {types}
+      %2 = "stablehlo.collective_permute"(%1) {{source_target_pairs = dense<{back}> : tensor<1x2xi64>}} : {types}
+      sdy.return %2 : tensor<2x8xf32> }} : ({X}) -> {X}
+  return %0 : {X}"""
+    found = partition(layout, layout, body)
+    assert [e.bytes for e in found.plan] == [64, 64] and found.plan.bytes == found.plan.least_bytes == sent
+    assert harness.hlo_bytes(harness.Compiled(found.as_text(), 8).hlo(), 8)[0] == sent
