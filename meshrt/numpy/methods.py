@@ -189,7 +189,9 @@ def _item(self: ArrayOperators, *args: Any) -> Any:
 def _iterate(self: ArrayOperators) -> Any:
     """The slices along the first dimension."""
     if self.ndim == 0:
-        raise errors.ArgumentTypeError("iteration over a 0-d array: it has no dimensions")
+        raise errors.ArgumentTypeError(
+            f"iteration over a 0-d {'key array' if self.aval.is_key else 'array'}: it has no dimensions"
+        )
     return _chunked(self) if type(self) is Array else iter(shapes.unstack(self))
 
 

@@ -147,12 +147,24 @@ def _bits_infer(keys: ShapedArray, *, bit_width: Any, shape: Any) -> ShapedArray
     return ShapedArray((*keys.shape, *shape), np.dtype(f"uint{bit_width}"))
 
 
+def check_key_data(impl: dtypes.KeyImpl, data: ShapedArray) -> None:
+    """Raises ArgumentTypeError unless `data` can be the data of keys of a generator."""
+    rank = len(impl.key_shape)
+    if data.ndim < rank:
+        problem = f"expected key_data.ndim >= {rank}; got ndim={data.ndim}"
+    elif data.shape[data.ndim - rank :] != impl.key_shape:
+        problem = f"expected key_data.shape to end with {impl.key_shape}; got shape={data.shape}"
+    elif data.dtype != _U32:
+        problem = f"expected key_data.dtype = uint32; got dtype={data.dtype}"
+    else:
+        return
+    raise errors.ArgumentTypeError(
+        f"JAX encountered invalid PRNG key data: {problem} for impl={impl.name}; make keys with random.key(seed)"
+    )
+
+
 def _wrap_infer(data: ShapedArray, *, impl: Any) -> ShapedArray:
-    if data.dtype != _U32 or data.shape[data.ndim - len(impl.key_shape) :] != impl.key_shape:
-        raise errors.ArgumentTypeError(
-            f"invalid PRNG key data: that of {impl.name} is uint32[..., {', '.join(map(str, impl.key_shape))}], but "
-            f"got {data.str_short()}"
-        )
+    check_key_data(impl, data)
     return ShapedArray(data.shape[: -len(impl.key_shape)], dtypes.KeyType(impl))
 
 

@@ -73,13 +73,11 @@ def typed(name: str, keys: Any, batched: bool = False) -> tuple[Any, bool]:
         if not isinstance(keys, (ArrayOperators, np.ndarray)):
             raise errors.ArgumentTypeError(
                 f"{name} needs a random key as its first argument, got {type(keys).__name__}; make one with "
-                f"random.key(seed)"
+                f"random.key(seed). JAX encountered invalid PRNG key data: expected key_data to have ndim, shape, and "
+                f"dtype attributes. Got {keys!r}"
             )
         impl = resolve_impl(None)
-        if keys.dtype != np.uint32 or keys.shape[-1:] != impl.key_shape:
-            raise errors.ArgumentTypeError(
-                f"{name} needs a random key, got an array {aval_of(keys).str_short()}; make keys with random.key(seed)"
-            )
+        rn.check_key_data(impl, aval_of(keys))
         _allow_raw(name)
         keys = rn.random_wrap(keys, impl)
     if keys.ndim and not batched:
@@ -95,19 +93,20 @@ def _like_given(keys: Any, raw: bool) -> Any:
 
 def _seeded(name: str, seed: Any, impl: Any) -> Any:
     if is_typed(seed):
-        raise errors.ArgumentTypeError(f"{name} takes an integer seed, got a random key")
+        raise errors.ArgumentTypeError(f"{name} accepts a scalar seed, but was given a PRNG key.")
     if not isinstance(seed, int):
         try:
             aval = aval_of(seed)
         except errors.ArgumentTypeError as e:
-            raise errors.ArgumentTypeError(f"random.{name}: the PRNG key seed must be an integer: {e}") from None
+            raise errors.ArgumentTypeError(f"random.{name}: PRNG key seed must be an integer: {e}") from None
         if aval.ndim:
             raise errors.ArgumentTypeError(
-                f"random.{name}: the PRNG key seed must be a scalar, got shape {aval.shape}; use vmap over the seeds"
+                f"{name} accepts a scalar seed, but was given an array of shape {aval.shape} != (). Use vmap for "
+                "batching"
             )
         if not dtypes.issubdtype(aval.dtype, np.integer):
             raise errors.ArgumentTypeError(
-                f"random.{name}: the PRNG key seed must be an integer, got {aval.str_short()}; use int(seed)"
+                f"random.{name}: PRNG key seed must be an integer; got {aval.str_short()}, use int(seed)"
             )
     return rn.random_seed(seed, resolve_impl(impl))
 
@@ -154,7 +153,11 @@ def fold_in(key: Any, data: Any) -> Any:
         )
     aval = aval_of(data)
     if aval.ndim or aval.is_key:
-        raise errors.ArgumentTypeError(f"fold_in takes one integer, got {aval.str_short()}; use vmap for arrays")
+        raise errors.ArgumentTypeError(
+            f"fold_in accepts a scalar, but was given an array of shape {aval.shape} != (), {aval.str_short()}. Use "
+            "vmap "
+            "for batching"
+        )
     if isinstance(data, (int, np.integer)):
         data = np.uint32(int(data) & 0xFFFFFFFF)
     return _like_given(rn.random_fold_in(keys, asarray(data).astype(np.uint32)), raw)

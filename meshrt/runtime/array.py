@@ -373,6 +373,8 @@ class Array(ArrayOperators, metaclass=_ArrayType):
     def __bool__(self) -> bool:
         if self.size != 1:
             raise no_truth_value(self.aval)
+        if self.aval.is_key:
+            raise errors.ArgumentTypeError("key array cannot be converted to boolean.")
         return bool(self.__array__())
 
     def __int__(self) -> int:

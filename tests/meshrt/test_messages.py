@@ -48,8 +48,8 @@ OTHERS = [
     (lambda: jnp.where(np.ones(3, bool), np.ones((8, 4)), 0), errors.ArgumentValueError, "where got incompatible"),
     (lambda: jnp.mean(jnp.ones((2, 2)), axis=3), errors.AxisError, "mean: axis 3 is out of bounds for an array of 2"),
     (lambda: jnp.mean(jnp.ones(2), axis="data"), errors.ArgumentTypeError, "mean: the axis must be made of integers"),
-    (lambda: meshrt.random.key("a"), errors.ArgumentTypeError, "random.key: the PRNG key seed must be an integer: "),
-    (lambda: meshrt.random.key(1.5), errors.ArgumentTypeError, "random.key: the PRNG key seed must be an integer, "),
+    (lambda: meshrt.random.key("a"), errors.ArgumentTypeError, "random.key: PRNG key seed must be an integer: "),
+    (lambda: meshrt.random.key(1.5), errors.ArgumentTypeError, "random.key: PRNG key seed must be an integer; "),
     (lambda: meshrt.ShapeDtypeStruct("ab", "float32"), errors.ArgumentTypeError, "such as (8, 4), got 'ab'"),
 ]  # fmt: skip
 

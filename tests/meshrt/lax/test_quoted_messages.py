@@ -158,7 +158,22 @@ ROWS = {
     ),
     "shape argument .*must be a sequence": lambda l: l.random.choice(l.random.key(0), 5, 2),
     "axis 3 is out of bounds": lambda l: l.random.permutation(l.random.key(0), 10, axis=3),
-    "invalid PRNG key data": lambda l: l.random.wrap_key_data(F2[0]),
+    "JAX encountered invalid PRNG key data: expected key_data.dtype = uint32": lambda l: l.random.wrap_key_data(F2[0]),
+    r"invalid PRNG key data: expected key_data.shape to end with \(2,\)": lambda l: l.random.wrap_key_data(
+        np.zeros(3, np.uint32)
+    ),
+    "invalid PRNG key data: expected key_data.ndim >= 1; got ndim=0": lambda l: l.random.split(l.numpy.float32(1)),
+    "invalid PRNG key data: expected key_data to have ndim": lambda l: l.random.uniform(1.0),
+    r"key accepts a scalar seed, but was given an array of shape \(2,\) != \(\)": lambda l: l.random.key(
+        l.numpy.arange(2)
+    ),
+    "key accepts a scalar seed, but was given a PRNG key": lambda l: l.random.key(l.random.key(0)),
+    "PRNG key seed must be an integer; got": lambda l: l.random.key(1.5),
+    "fold_in accepts a scalar, but was given an array of ?shape": lambda l: l.random.fold_in(
+        l.random.key(0), l.numpy.arange(2)
+    ),
+    "iteration over a 0-d key array": lambda l: iter(l.random.key(0)),
+    "key array cannot be converted to boolean": lambda l: bool(l.random.key(0)),
     "JAX array with PRNGKey dtype cannot be converted to a NumPy array": lambda l: np.asarray(l.random.key(0)),
     r"add does not accept dtypes key<fry>, int": lambda l: l.random.key(0) + 1,
 }
