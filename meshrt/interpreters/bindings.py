@@ -66,7 +66,8 @@ class Scratch:
             module = ir.Module.create()
             with ir.InsertionPoint(module.body):
                 kind = ir.FunctionType.get([ir.Type.parse(ref.type) for ref in operands], [])
-                block = func.FuncOp("rule", kind).add_entry_block()
+                rule_body: Any = func.FuncOp("rule", kind)
+            block = rule_body.add_entry_block()
             with ir.InsertionPoint(block):
                 results = _checked(rule(*block.arguments), outs, where)
             known = dict(zip(block.arguments, operands))
@@ -129,7 +130,8 @@ def _checked(results: Any, outs: Sequence[ShapedArray], where: str) -> list[ir.V
 
 def _attributes(op: ir.Operation) -> tuple[str, str]:
     """The text of an operation's inherent attributes, and of those of other dialects."""
-    inherent, others = [], []
+    inherent: list[str] = []
+    others: list[str] = []
     for name, value in attribute_items(op.attributes):
         key = name if _BARE.match(name) else quote(name)
         (others if "." in name else inherent).append(key if str(value) == "unit" else f"{key} = {value}")

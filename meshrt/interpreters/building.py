@@ -48,7 +48,8 @@ def token_type() -> ir.Type:
 
 def dense_int_elements(xs: Sequence[int]) -> ir.DenseIntElementsAttr:
     """64-bit integers as a tensor."""
-    return ir.DenseIntElementsAttr.get(np.asarray(xs, np.int64))
+    values: Any = np.asarray(xs, np.int64)
+    return ir.DenseIntElementsAttr.get(values)
 
 
 def dense_int_array(xs: Sequence[int]) -> ir.DenseI64ArrayAttr:

@@ -89,7 +89,7 @@ def _check(q: Any, k: Any, v: Any) -> None:
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[2] % k.shape[2]:
         raise ShapeError(
             f"dot_product_attention: query {q.shape} does not fit key {k.shape}: batch and dim must be equal, and the "
-            f"number of query heads a multiple of the number of key heads"
+            f"number of query heads must be a multiple of the number of key heads"
         )
 
 

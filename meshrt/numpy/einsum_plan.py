@@ -45,7 +45,8 @@ def from_sublists(args: Sequence[Any]) -> tuple[str, list[Any]]:
 
 
 def parse(subscripts: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
-    """``(input names, output names)`` with one character per dimension, ellipses filled in.
+    """``(input names, output names)`` with one character per dimension, ellipses filled in. Any character that is no
+    punctuation of subscripts is a label.
 
     Raises:
       EinsumError: the subscripts are malformed or do not fit ``shapes``.
@@ -58,10 +59,10 @@ def parse(subscripts: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str]
             f"einsum subscripts {subscripts!r} describe {len(inputs)} operands, but {len(shapes)} were given"
         )
     for part in [*inputs, right]:
-        bad = set(part.replace("...", "", 1)) - {c for c in part if c.isalpha()}
+        bad = set(part.replace("...", "", 1)) & set(".->")
         if bad:
             raise EinsumError(
-                f"einsum subscripts {subscripts!r}: {part!r} may hold letters and one '...', not {min(bad)!r}"
+                f"einsum subscripts {subscripts!r}: {part!r} may hold labels and one '...', not {min(bad)!r}"
             )
     widths = [len(s) - len(p.replace("...", "")) if "..." in p else 0 for p, s in zip(inputs, shapes)]
     for p, s, w in zip(inputs, shapes, widths):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
@@ -13,9 +13,9 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
 from meshrt.transforms.batching import MappedAxis, batch_flat
-from meshrt.transforms.high import flatten, opened
+from meshrt.transforms.high import flatten, leaf_paths, opened
 from meshrt.transforms.mapped import MappingSpec, check_in_axes, mapped_dims, mapped_size, result_dims
-from meshrt.tree_util import tree_flatten, tree_leaves, tree_unflatten
+from meshrt.tree_util import keystr, tree_flatten, tree_leaves, tree_unflatten
 
 __all__ = ["vmap"]
 
@@ -81,6 +81,7 @@ def vmap(
 
         outs, out_dims = batch_flat(flat, axis, leaves, dims)
         wanted = result_dims("vmap", fun, out_axes, out_tree[-1])
+        _refuse_mapped(axis, out_dims, wanted, fun, out_tree[-1], sum_match)
         placed = [_place(axis, o, d, w, fun, sum_match) for o, d, w in zip(outs, out_dims, wanted)]
         return tree_unflatten(out_tree[-1], placed)
 
@@ -132,19 +133,29 @@ def _types(avals: Any, fun: Callable[..., Any], tree: Any) -> str:
     return ", ".join(f"{p}: {a.str_short()}" for p, a in zip(argument_paths(fun, tree), avals) if a is not None)
 
 
+def _refuse_mapped(
+    axis: MappedAxis, dims: Sequence[int | None], wanted: Sequence[int | None], fun: Callable[..., Any], tree: Any,
+    sum_match: bool,
+) -> None:  # fmt: skip
+    """ArgumentValueError if a result that differs between the members of the batch is to have no axis."""
+    if sum_match or all(w is not None or d is None for d, w in zip(dims, wanted)):
+        return
+    at = next(i for i, (d, w) in enumerate(zip(dims, wanted)) if w is None and d is not None)
+    where = f"out_axes{keystr(leaf_paths(tree)[at])}"
+    said = f"at vmap {where}, got axis spec None but output was batched on axis {dims[at]}"
+    if axis.name is not None:
+        said = f"vmap has mapped output (axis_name={axis.name}) but out_axes is None, at {where}"
+    raise errors.ArgumentValueError(
+        f"{said}: this result of {fun_name(fun)} differs between the members of the batch. Give it an axis at vmap "
+        "out_axes"
+    )
+
+
 def _place(
     axis: MappedAxis, out: Any, dim: int | None, wanted: int | None, fun: Callable[..., Any], sum_match: bool
 ) -> Any:
     if wanted is None:
-        if dim is not None:
-            if sum_match:
-                return out.sum(dim)
-            named = "" if axis.name is None else f"axis_name={axis.name}, "
-            raise errors.ArgumentValueError(
-                f"vmap has mapped output ({named}but out_axes is None): a result of {fun_name(fun)} differs between "
-                "the members of the batch. Give it an axis at vmap out_axes"
-            )
-        return out
+        return out if dim is None else out.sum(dim)
     if dim is None and _type(out) is None:
         raise errors.ArgumentTypeError(
             f"Output from batched function {out!r} with type {type(out)} is not a valid JAX type: {fun_name(fun)}, "

@@ -41,7 +41,7 @@ class Environment:
 
     def add(self, library: Library) -> None:
         """Installs a library without what it depends on, which would bring JAX, and the packages that it needs."""
-        self.pip("--no-deps", f"{library.name}=={library.version}", *library.needs)
+        self.pip("--no-deps", f"{library.package}=={library.version}", *library.needs)
         if "scikit-learn" in library.needs:
             self.pip("scikit-learn")
 
@@ -65,13 +65,13 @@ def environment(with_jax: bool) -> Environment:
 
 def source(library: Library) -> Path:
     """The unpacked source distribution of a library."""
-    folder = FOLDER / "sources" / f"{library.name}-{library.version}"
+    folder = FOLDER / "sources" / f"{library.package}-{library.version}"
     if not folder.exists():
         place = FOLDER / "downloads"
         words = ("download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(place))
-        asked = f"{library.name}=={library.version}"
+        asked = f"{library.package}=={library.version}"
         subprocess.run([sys.executable, "-m", "pip", *words, asked], check=True)
-        (archive,) = place.glob(f"{library.name.replace('-', '_')}-{library.version}.tar.gz")
+        (archive,) = place.glob(f"{library.package.replace('-', '_')}-{library.version}.tar.gz")
         with tarfile.open(archive) as packed:
             packed.extractall(folder.parent, filter="data")
     return folder

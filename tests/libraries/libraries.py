@@ -12,7 +12,8 @@ class Library:
     """A library by its name on PyPI.
 
     `tests` are files and folders of its source distribution, `left_out` those among them that are not run, with the
-    reason; `needs` are packages beside those that every environment has; `environ` is set for both runs.
+    reason; `needs` are packages beside those that every environment has; `environ` is set for both runs. `distribution`
+    is the name on PyPI of one of which this is a part.
     """
 
     name: str
@@ -21,7 +22,20 @@ class Library:
     left_out: tuple[tuple[str, str], ...] = ()
     needs: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
+    distribution: str = ""
 
+    @property
+    def package(self) -> str:
+        """What pip installs."""
+        return self.distribution or self.name
+
+
+_FLAX = ("optax", "chex", "msgpack", "PyYAML", "treescope", "orbax-checkpoint", "tensorstore", "protobuf")
+_HAIKU_LONG = (
+    "checkpoint", "descriptors", "doctest", "float64", "half", "hk_transforms", "jax_transforms", "numpy_inputs",
+    "shim_hk",
+)  # fmt: skip
+_BLACKJAX = ("integrators", "metrics", "proposal", "trajectory", "uturn")
 
 LIBRARIES = (
     Library(
@@ -38,11 +52,34 @@ LIBRARIES = (
     ),
     Library("chex", "0.1.92", ("chex",)),
     Library("einops", "0.8.2", ("einops/tests",), environ=(("EINOPS_TEST_BACKENDS", "numpy,jax"),)),
-    Library("distrax", "0.1.9", ("distrax",), needs=("chex",)),
+    Library("flax.linen", "0.12.8", ("tests/linen", "tests/core"), needs=_FLAX, distribution="flax"),
+    Library("flax.nnx", "0.12.8", ("tests/nnx",), needs=_FLAX, distribution="flax"),
     Library(
-        "flax", "0.12.8", ("tests/linen", "tests/core"),
-        needs=("optax", "chex", "msgpack", "PyYAML", "treescope", "orbax-checkpoint", "tensorstore", "protobuf"),
+        "dm-haiku", "0.0.17", ("haiku/_src",),
+        left_out=(
+            ("haiku/_src/transform_test.py", "needs TensorFlow"),
+            ("haiku/_src/integration/jax2tf_test.py", "needs TensorFlow"),
+            *((f"haiku/_src/integration/{name}_test.py", "every module in turn, an hour") for name in _HAIKU_LONG),
+        ),
+        needs=("jmp", "tabulate", "dill"),
     ),
-    Library("dm-haiku", "0.0.17", ("haiku/_src",), needs=("jmp", "tabulate", "dill")),
-    Library("blackjax", "1.7.1", ("tests",), needs=("optax",)),
+    Library(
+        "distrax", "0.1.9",
+        ("distrax/_src/utils/transformations_test.py", "distrax/_src/bijectors/shift_test.py",
+         "distrax/_src/distributions/deterministic_test.py"),
+        left_out=(("the other files of distrax/_src", "4,000 tests, hours; these three are a sample"),),
+        needs=("chex", "tfp-nightly", "six", "decorator", "gast"),
+    ),
+    Library(
+        "blackjax", "1.7.1",
+        (*(f"tests/mcmc/test_{name}.py" for name in _BLACKJAX), "tests/test_diagnostics.py", "tests/test_util.py",
+         "tests/smc/test_resampling.py"),
+        left_out=(("the other files of tests", "long chains; these are a sample"),),
+        needs=("optax",),
+    ),
+    Library(
+        "numpyro", "0.22.0", ("test/test_distributions_util.py", "test/test_handlers.py"),
+        left_out=(("the other files of test", "hours; these two are a sample"),),
+        needs=("multipledispatch", "scikit-learn"),
+    ),
 )  # fmt: skip

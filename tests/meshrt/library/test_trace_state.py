@@ -155,3 +155,15 @@ def test_programs_that_walk_over_jaxprs_find_what_they_ask_for(lib):
 
     walk(closed.jaxpr)
     assert names[-3:] == ["scan", "jit", "sin"]
+
+
+@BOTH
+def test_results_that_have_no_axis_and_differ_are_named(lib):
+    f = lambda x: {"a": x, "b": (x,)}
+    with pytest.raises(
+        ValueError, match=r"at vmap out_axes\['b'\]\[0\], got axis spec None but output was batched on axis 0"
+    ):
+        lib.vmap(f, out_axes={"a": 0, "b": None})(ROW)
+    with pytest.raises(ValueError, match=r"vmap has mapped output \(axis_name=k\) but out_axes is None"):
+        lib.vmap(f, out_axes=None, axis_name="k")(ROW)
+    assert lib.vmap(f, out_axes=None, sum_match=True)(ROW)["b"][0] == 3.0

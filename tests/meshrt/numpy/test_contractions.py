@@ -130,6 +130,12 @@ def test_the_order_of_contractions_is_the_cheapest():
     assert path == [(1, 2), (0, 1)]
 
 
+@pytest.mark.parametrize("subscripts", ["...qhgd,...kh1d->...hgqk", "abh!d,ckh1d->hbdkc!1a"])
+def test_labels_are_any_characters(subscripts):
+    a, b = np.ones((1, 2, 3, 2, 4)), np.ones((1, 5, 3, 1, 4))
+    assert mj.einsum(subscripts, a, b).shape == jj.einsum(subscripts, a, b).shape
+
+
 @pytest.mark.parametrize(
     "call, text",
     [
@@ -138,7 +144,7 @@ def test_the_order_of_contractions_is_the_cheapest():
         (lambda a, b: mj.einsum("ij->ijk", a), "output index 'k' is in no operand"),
         (lambda a, b: mj.einsum("ijk->i", a), "'ijk' does not fit an operand of 2 dimensions"),
         (lambda a, b: mj.einsum("ij,jk->ik", a), "describe 2 operands, but 1 were given"),
-        (lambda a, b: mj.einsum("i!->i", a), "may hold letters and one '...', not '!'"),
+        (lambda a, b: mj.einsum("i.->i", a), "may hold labels and one '...', not '.'"),
     ],
 )
 def test_errors(call, text):
