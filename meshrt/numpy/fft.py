@@ -41,7 +41,7 @@ def _transform(name: str, kind: FftType, a: Any, s: Any, axes: Any, norm: str | 
     last = range(rank - len(s if s is not None else x.shape if axes is None else axes), rank)
     if given is not None:
         if len(given) != len(set(given)):
-            raise ShapeError(f"fft.{name} does not support repeated axes. Got axes {tuple(given)}")
+            raise ShapeError(f"jax.numpy.fft.{name} does not support repeated axes. Got axes {given!r}.")
         x = moveaxis(x, tuple(given), tuple(last))
     lengths = _own_lengths(x, kind, last) if s is None else s
     if s is not None:
@@ -109,7 +109,8 @@ def _scale(name: str, lengths: Sequence[int], norm: str, dtype: Any) -> Any:
 def _one_axis(name: str, axis: Any) -> list[int] | None:
     if isinstance(axis, list | tuple):
         raise errors.ArgumentValueError(
-            f"fft.{name} does not support multiple axes, got axis={axis!r}; use fft.{name}n"
+            f"jax.numpy.fft.{name} does not support multiple axes. Please use jax.numpy.fft.{name}n. Got axis = "
+            f"{axis!r}."
         )
     return None if axis is None else [axis]
 
@@ -124,7 +125,9 @@ def _along_one(name: str, kind: FftType, doc: str) -> Callable[..., Any]:
 def _over_two(name: str, kind: FftType, doc: str) -> Callable[..., Any]:
     def function(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
         if len(axes) != 2:
-            raise errors.ArgumentValueError(f"fft.{name} only supports 2 axes, got axes={axes!r}; use fft.{name[:-1]}n")
+            raise errors.ArgumentValueError(
+                f"jax.numpy.fft.{name} only supports 2 axes. Got axes = {axes!r}; use fft.{name[:-1]}n"
+            )
         return _transform(name, kind, a, s, axes, norm)
 
     return _documented(function, name, f"{doc} over two ``axes``, which are cut or padded to lengths ``s`` first")
@@ -185,10 +188,10 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 
 
 def _check_scalars(name: str, n: Any, d: Any) -> None:
-    for argument, value in (("n", n), ("d", d)):
+    for argument, value, takes in (("n", n, "an int"), ("d", d, "a single value")):
         if isinstance(value, list | tuple):
             raise errors.ArgumentValueError(
-                f"The {argument} argument of jnp.fft.{name} only takes an int or a single value, got {list(value)}"
+                f"The {argument} argument of jax.numpy.fft.{name} only takes {takes}. Got {argument} = {list(value)}."
             )
 
 

@@ -37,6 +37,11 @@ ROWS = {
     "tensordot requires axes lists to have equal length": lambda l, n: n.tensordot(I2, I2, axes=([0], [0, 1])),
     "axes lists to be either ints, tuples or lists": lambda l, n: n.tensordot(I2, I2, axes=("bad", "axes")),
     "tensordot axes argument must be an int, a pair of ints, or": lambda l, n: n.tensordot(I2, I2, axes="badaxes"),
+    # Fourier transforms
+    r"jax.numpy.fft.fft does not support multiple axes. .*Got axis = \(1, 1\)": lambda l, n: n.fft.fft(I2, axis=(1, 1)),
+    r"jax.numpy.fft.fft2 only supports 2 axes. Got axes = \[0\]": lambda l, n: n.fft.fft2(I2, axes=[0]),
+    r"fftfreq only takes an int. Got n = \[0, 1\]": lambda l, n: n.fft.fftfreq([0, 1]),
+    r"fftfreq only takes a single value. Got d = \[0, 1\]": lambda l, n: n.fft.fftfreq(4, d=[0, 1]),
     # elementwise functions and values
     "Complex values have no ordering and cannot be clipped": lambda l, n: n.clip(n.ones(2, "complex64")),
     "jnp.hypot is not well defined for complex-valued inputs": lambda l, n: n.hypot(n.ones(2, "complex64"), 1),
