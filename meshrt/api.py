@@ -503,7 +503,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     leaves, tree = flatten(primals)
     avals = [abstract(x) for x in leaves]
     flat = _Flat(fun, tree)
-    closed = trace_to_jaxpr(flat, avals, fun_name(fun))
+    closed = trace_to_jaxpr(flat, avals, fun_name(fun), requires_low=False)
     out_tree = flat.out_tree
     for one, other in ((avals, closed.out_avals), (closed.out_avals, avals)):
         if any(a.is_differentiable for a in one) and not all(a.is_differentiable for a in other):

@@ -236,7 +236,7 @@ def unsplit(fun: Callable[..., Any], like: ShapedArray, *args: Any) -> Any:
 
 def _staged(fun: Callable[..., Any], name: str, avals: Sequence[Any], inside: AbstractMesh) -> tuple[Any, Any]:
     """The Jaxpr of a function of flat arguments, traced within a region, and the structure of its result."""
-    trace = JaxprTrace(name)
+    trace = JaxprTrace(name, requires_low=False)
     tracers = [trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
     try:
         with tracing_mesh(inside), set_trace(trace):

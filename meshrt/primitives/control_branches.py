@@ -216,7 +216,7 @@ def _branch(
     jaxprs, handed_on = _without_operands(jaxprs)
     outs = iter(cond_p.bind(index, *operands, branches=jaxprs, **chosen_by))
     results = [next(outs) if place is None else operands[place] for place in handed_on]
-    results = [x if isinstance(x, Tracer | Array) else as_array(x) for x in results]
+    results = [x if isinstance(x, Tracer | Array) or aval_of(x).is_high else as_array(x) for x in results]
     return tree_util.tree_unflatten(staged[0].out_tree, results)
 
 

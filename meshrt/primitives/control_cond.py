@@ -192,7 +192,7 @@ def _filled(jaxpr: Jaxpr, num_outs: int, mine: Sequence[int], slots: Sequence[Sh
     """`jaxpr` with its residuals in their slots and zeros in the others."""
     if list(mine) == list(range(len(slots))):
         return jaxpr
-    trace = JaxprTrace(jaxpr.name)
+    trace = JaxprTrace(jaxpr.name, requires_low=False)
     args = [trace.argument(a) for a in jaxpr.in_avals]
     with set_trace(trace):
         outs = eval_jaxpr(jaxpr, (), args)
@@ -248,7 +248,7 @@ def _transposed(
 def _with_zeros(jaxpr: Jaxpr, have: Sequence[bool], want: Sequence[bool], avals: Sequence[ShapedArray]) -> Jaxpr:
     if tuple(have) == tuple(want):
         return jaxpr
-    trace = JaxprTrace(jaxpr.name)
+    trace = JaxprTrace(jaxpr.name, requires_low=False)
     args = [trace.argument(a) for a in jaxpr.in_avals]
     with set_trace(trace):
         outs = iter(eval_jaxpr(jaxpr, (), args))

@@ -124,7 +124,7 @@ def transposed(
     consts_nz, _, xs_nz = split3(nz, num_linear, num_carry)
     consts, carry, xs = split3(jaxpr.in_avals, num_consts, num_carry)
     lin_const_avals = [a for a, lin in zip(consts, lin_consts) if lin]
-    trace = JaxprTrace(jaxpr.name)
+    trace = JaxprTrace(jaxpr.name, requires_low=False)
 
     def arguments(avals: Sequence[ShapedArray], flags: Any) -> Any:
         return [trace.argument(a) for a, f in zip(avals, flags) if f]

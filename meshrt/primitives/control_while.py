@@ -213,12 +213,12 @@ def _make_masked(test: Any, test_n: Any, body: Any, body_n: Any) -> tuple[Any, A
         which = broadcast_in_dim(goes_on, shape, (0,)) if len(shape) > 1 else goes_on
         return select_n_p.bind(which, old, new)
 
-    trace = JaxprTrace(test.name)
+    trace = JaxprTrace(test.name, requires_low=False)
     args = [trace.argument(a) for a in test.in_avals]
     with set_trace(trace):
         (going,) = eval_jaxpr(test, (), args)
         any_jaxpr = _without_consts(trace.close(args, [reduce_or_p.bind(going, axes=(0,))]))
-    trace = JaxprTrace(body.name)
+    trace = JaxprTrace(body.name, requires_low=False)
     test_consts = [trace.argument(a) for a in test.in_avals[:test_n]]
     args = [trace.argument(a) for a in body.in_avals]
     with set_trace(trace):
@@ -321,7 +321,7 @@ def _tested(
     going = cond.outvars[0].aval
     avals = [*cond.in_avals[:cond_n], *body.in_avals[:body_n], TOKEN, going, *body.in_avals[body_n:]]
     args = [Var(a) for a in avals[cond_n + body_n :]]
-    return Jaxpr((), args, [args[1]], [], cond.name), trace_to_jaxpr(run, avals, body.name).jaxpr
+    return Jaxpr((), args, [args[1]], [], cond.name), trace_to_jaxpr(run, avals, body.name, requires_low=False).jaxpr
 
 
 def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:

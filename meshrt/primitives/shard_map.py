@@ -242,7 +242,7 @@ def _typed(back: ClosedJaxpr, jaxpr: Jaxpr, linear: Sequence[bool], flags: Seque
     if all(w.vma == h.vma and reduced_of(w) == unreduced_of(h) for w, h in zip(wanted, have)):
         return back
     flat = lambda *xs: [_as_varying(x, w) for x, w in zip(eval_jaxpr(back.jaxpr, (), xs), wanted)]
-    made = hoist_consts(trace_to_jaxpr(flat, back.jaxpr.in_avals, back.jaxpr.name))
+    made = hoist_consts(trace_to_jaxpr(flat, back.jaxpr.in_avals, back.jaxpr.name, requires_low=False))
     return type(made)(made.jaxpr, [*made.consts, *back.consts])
 
 
@@ -272,7 +272,7 @@ def _unchecked_transpose(
         outs = eval_jaxpr(back.jaxpr, (), [*xs[:known], *cts])
         return [psum(o, axes) if axes else o for o, axes in zip(outs, sums)]
 
-    made = hoist_consts(trace_to_jaxpr(flat, back.jaxpr.in_avals, jaxpr.name))
+    made = hoist_consts(trace_to_jaxpr(flat, back.jaxpr.in_avals, jaxpr.name, requires_low=False))
     return type(made)(made.jaxpr, [*made.consts, *back.consts]), flags
 
 

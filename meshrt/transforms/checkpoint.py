@@ -254,7 +254,7 @@ def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
     """What reverse mode of `fun` at these arguments saves between the passes: types and where each value comes from."""
     leaves, tree = flatten((args, kwargs))
     paths = [p for p, _ in tree_util.tree_flatten_with_path((args, kwargs))[0]]
-    trace = JaxprTrace(fun_name(fun))
+    trace = JaxprTrace(fun_name(fun), requires_low=False)
     inputs = [trace.argument(aval_of(x), f"argument {i}") for i, x in enumerate(leaves)]
 
     def flat(*values: Any) -> list[Any]:

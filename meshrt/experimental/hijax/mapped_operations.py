@@ -137,3 +137,6 @@ class VmapOf(VJPHiPrimitive):
 
 def _hashable(dims: Any) -> Any:
     return tuple(map(_hashable, dims)) if isinstance(dims, list | tuple) else dims
+
+
+VJPHiPrimitive.mapped = VmapOf

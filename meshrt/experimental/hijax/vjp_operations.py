@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn
@@ -74,6 +74,8 @@ class VJPHiPrimitive:
     out_aval: Any
     params: dict[str, Hashable]
     effects: Any = frozenset()
+    # The class of an operation mapped over a dimension, which derives from this one (`mapped_operations`).
+    mapped: ClassVar[Any]
 
     def __init__(self) -> None:
         for name in ("in_avals", "out_aval", "params"):
@@ -137,10 +139,8 @@ class VJPHiPrimitive:
 
     def batch(self, axis_data: Any, args: Any, dims: Any) -> Any:
         """(result, where its mapped dimension stands)."""
-        from meshrt.experimental.hijax.mapped_operations import VmapOf  # which derives from this class
-
         out_dim = self.batch_dim_rule(axis_data, dims)
-        return VmapOf(self, axis_data, dims, out_dim)(*args), out_dim
+        return self.mapped(self, axis_data, dims, out_dim)(*args), out_dim
 
     def batch_dim_rule(self, axis_data: Any, dims: Any, /) -> Any:
         """Where the mapped dimension of the result stands."""

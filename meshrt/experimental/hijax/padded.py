@@ -1,0 +1,160 @@
+"""`Padded`: rows of which only the first `length` count, as in batches of sequences of different lengths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors
+from meshrt.core.high import HiType, register_hitype
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.experimental.hijax.vjp_operations import VJPHiPrimitive
+from meshrt.interpreters.ad import instantiate_zeros
+from meshrt.numpy import arange, where
+from meshrt.transforms.mapped import MappingSpec
+
+__all__ = ["Padded", "PaddedMapping", "PaddedType", "filled", "padded", "padded_sum"]
+
+_LENGTH = ShapedArray((), np.dtype(np.int32))
+
+
+@dataclass(frozen=True, eq=False)
+class Padded:
+    """`rows`, of which the first `length` (int32[]) count; what the others hold is never seen."""
+
+    rows: Any
+    length: Any
+
+
+@dataclass(frozen=True)
+class PaddedMapping(MappingSpec):
+    """A batch of padded arrays: rows and lengths have it as their first dimension."""
+
+
+@dataclass(frozen=True)
+class PaddedType(HiType):
+    """The type of rows with a length. Derivatives are those of all rows, zero where they do not count."""
+
+    rows: ShapedArray
+    length: ShapedArray
+
+    def __str__(self) -> str:
+        return f"padded({self.rows.str_short()})"
+
+    def lo_ty(self) -> list[ShapedArray]:
+        return [self.rows, self.length]
+
+    def lower_val(self, value: Padded) -> list[Any]:
+        return [value.rows, value.length]
+
+    def raise_val(self, *arrays: Any) -> Padded:
+        return Padded(*arrays)
+
+    def normalize(self) -> PaddedType:
+        return PaddedType(self.rows.normalize(), self.length.normalize())
+
+    def to_tangent_aval(self) -> ShapedArray:
+        return self.rows.to_tangent_aval()
+
+    def dec_rank(self, size: int | None, spec: Any) -> PaddedType:
+        return PaddedType(self.rows.dec_rank(size, 0), self.length.dec_rank(size, 0))
+
+    def inc_rank(self, size: int | None, spec: Any) -> PaddedType:
+        return PaddedType(self.rows.inc_rank(size, 0), self.length.inc_rank(size, 0))
+
+    def leading_axis_spec(self) -> PaddedMapping:
+        return PaddedMapping()
+
+
+register_hitype(Padded, lambda p: PaddedType(aval_of(p.rows), aval_of(p.length)))
+
+
+def _counting(rows: Any, length: Any) -> Any:
+    """Which elements count."""
+    shape = aval_of(rows).shape
+    return (arange(shape[0]) < length).reshape(shape[0], *(1,) * (len(shape) - 1))
+
+
+class _Pad(VJPHiPrimitive):
+    def __init__(self, rows: ShapedArray):
+        if not rows.shape:
+            raise errors.ArgumentTypeError(f"padded takes an array with rows, not {rows.str_short()}")
+        self.in_avals, self.out_aval, self.params = (rows, _LENGTH), PaddedType(rows, _LENGTH), {}
+        super().__init__()
+
+    def expand(self, rows: Any, length: Any) -> Padded:
+        return Padded(rows, length)
+
+    def jvp(self, primals: Any, tangents: Any) -> Any:
+        rows, length = primals
+        return self(rows, length), where(_counting(rows, length), instantiate_zeros(tangents[0]), 0)
+
+    def vjp_fwd(self, nzs_in: Any, /, rows: Any, length: Any) -> Any:
+        return self(rows, length), (rows, length)
+
+    def vjp_bwd_retval(self, res: Any, outgrad: Any, /) -> Any:
+        return where(_counting(*res), outgrad, 0), None
+
+    def batch(self, axis_data: Any, args: Any, dims: Any) -> Any:
+        from meshrt.core.basic.shapes import bring_to_front
+
+        rows, length = (bring_to_front(axis_data.size, x, d) for x, d in zip(args, dims))
+        return _Pad._batched(self, axis_data.size)(rows, length), PaddedMapping()
+
+    @staticmethod
+    def _batched(prim: Any, size: int) -> Any:
+        rows, length = (a.inc_rank(size, 0) for a in prim.in_avals)
+        return _PadBatch(rows, length)
+
+
+class _PadBatch(VJPHiPrimitive):
+    """A batch of padded arrays, of which nothing but `filled` and loops are known."""
+
+    def __init__(self, rows: ShapedArray, length: ShapedArray):
+        self.in_avals, self.out_aval, self.params = (rows, length), PaddedType(rows, length), {}
+        super().__init__()
+
+    def expand(self, rows: Any, length: Any) -> Padded:
+        return Padded(rows, length)
+
+
+class _Filled(VJPHiPrimitive):
+    fill: Any
+
+    def __init__(self, kind: PaddedType, fill: Any):
+        self.in_avals, self.out_aval, self.params = (kind,), kind.rows, {"fill": fill}
+        super().__init__()
+
+    def expand(self, value: Padded) -> Any:
+        return where(_counting(value.rows, value.length), value.rows, np.asarray(self.fill, self.out_aval.dtype)[()])
+
+    def jvp(self, primals: Any, tangents: Any) -> Any:
+        return self(*primals), instantiate_zeros(tangents[0])
+
+    def vjp_fwd(self, nzs_in: Any, /, value: Any) -> Any:
+        return self(value), None
+
+    def vjp_bwd_retval(self, res: Any, outgrad: Any, /) -> Any:
+        return (outgrad,)
+
+
+def padded(rows: Any, length: Any) -> Any:
+    """An array of whose rows only the first `length` count.
+
+    >>> import meshrt.numpy as jnp
+    >>> padded_sum(padded(jnp.arange(4.0), 2))
+    Array(1., dtype=float32)
+    """
+    return _Pad(aval_of(rows))(rows, np.int32(length) if isinstance(length, int) else length)
+
+
+def filled(value: Any, fill: Any = 0) -> Any:
+    """All rows, with `fill` in those that do not count."""
+    return _Filled(aval_of(value), fill)(value)
+
+
+def padded_sum(value: Any) -> Any:
+    """The sum of the rows that count."""
+    return filled(value).sum(0)
