@@ -190,7 +190,8 @@ def may_unbox(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> bo
 def _keeps_mutable(jaxpr: Jaxpr) -> bool:
     for e in jaxpr.eqns:
         if e.primitive.boxes is None and any(a.aval.mutable for a in e.invars):
-            if e.primitive.unbox is None or any(_keeps_mutable(j) for j, _ in e.primitive.applies(e.params)):
+            inner = () if e.primitive.applies is None else e.primitive.applies(e.params)
+            if e.primitive.unbox is None or any(_keeps_mutable(j) for j, _ in inner):
                 return True
     return False
 

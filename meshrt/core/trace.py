@@ -52,7 +52,7 @@ class Trace:
     def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """An application with high types: it is lowered where low ones are required."""
         if self.requires_low:
-            return primitive.to_lojax(*args, **params)
+            return primitive.to_lojax(*args, **params)  # type: ignore[misc]
         return self.process_primitive(primitive, args, params)
 
     @property
@@ -265,10 +265,10 @@ class JaxprTrace(Trace):
 
     def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if self.requires_low or any(map(is_open_value, args)):
-            return primitive.to_lojax(*args, **params)
+            return primitive.to_lojax(*args, **params)  # type: ignore[misc]
         args = [self.packed(a) for a in args]
         if self.cells is not None and any(id(a) in self.cells for a in args):
-            return (primitive.unbox or primitive.to_lojax)(*args, **params)
+            return (primitive.unbox or primitive.to_lojax)(*args, **params)  # type: ignore[misc]
         self.is_high = True
         avals = [self.atom(a).aval for a in args]
         out = self.process_primitive(primitive, args, params)
@@ -278,7 +278,7 @@ class JaxprTrace(Trace):
         return out
 
     # A value of a high type that was made of tracers as a tracer of that type (`meshrt.core.basic.parts`).
-    packed: ClassVar[Callable[[Any], Any]] = staticmethod(lambda value: value)
+    packed: ClassVar[Any] = staticmethod(lambda value: value)
 
     def set_state(self, value: Any, state: Any) -> None:
         """Notes the type state of a mutable value that the program has written to."""

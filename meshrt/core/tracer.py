@@ -142,7 +142,8 @@ class Tracer(ArrayOperators):
     def __getattr__(self, name: str) -> Any:
         """What a high type declares for its values (`aval_method`, `aval_property`). Asked where all else fails."""
         if name[:2] != "__" and name not in ("aval", "_trace"):
-            declared = self.aval.declared(name) if self.aval.is_high else None
+            kind: Any = self.aval
+            declared = kind.declared(name) if kind.is_high else None
             if type(declared) is aval_method:
                 return functools.partial(declared.fun, self)
             if type(declared) is aval_property:

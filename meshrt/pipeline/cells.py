@@ -41,7 +41,7 @@ class Writes:
 
 
 tree_util.register_pytree_node(
-    Writes, lambda w: ((w.result, w.contents), w.finals), lambda finals, parts: Writes(*parts, finals)
+    Writes, lambda w: ((w.result, w.contents), w.finals), lambda finals, parts: Writes(parts[0], parts[1], finals)
 )
 
 

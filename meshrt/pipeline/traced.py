@@ -52,7 +52,8 @@ class TraceRecord:
 
     def __init__(self, fun: Callable[..., Any], fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any):
         self.fun, self.fun_name = fun, fun_name
-        self.high, self.high_out_tree = (closed, out_tree) if closed.is_high else (None, None)
+        self.high: ClosedJaxpr | None = closed if closed.is_high else None
+        self.high_out_tree: Any = out_tree if closed.is_high else None
         closed, self.out_tree = _lowered(closed, out_tree) if closed.is_high else (closed, out_tree)
         self.closed, self.in_tree = closed, in_tree
         self.live, self.needed = dce(settled_program(closed.jaxpr) if closed.effects else closed.jaxpr)
@@ -70,7 +71,7 @@ class TraceRecord:
 
     def high_out_info(self, infos: Sequence[Any]) -> Any:
         """What is known of the results, with high types as they are in the places of what is known of their arrays."""
-        assert self.high is not None and self.high_out_tree is not None
+        assert self.high is not None
         found, outs = iter(infos), []
         for a in self.high.out_avals:
             mine = [next(found) for _ in range(len(a.lo_ty()) if a.is_high else 1)]

@@ -61,7 +61,8 @@ def _close(kind: HiType, arrays: Iterable[Any]) -> Any:
 
 
 def _open(value: Any) -> _Opened:
-    return _Opened(aval_of(value), parts_of(value))
+    kind: Any = aval_of(value)
+    return _Opened(kind, parts_of(value))
 
 
 tree_util.register_pytree_node(_Opened, lambda node: (node.arrays, node.kind), _close)

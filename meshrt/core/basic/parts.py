@@ -76,14 +76,19 @@ def _from_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, kind: Any) -> 
 
 _ONE_LAYOUT = {"batch": "how a batch of values of a high type is laid out is said by a MappingSpec"}
 
+
+def _not_lowered(*_: Any) -> Any:
+    raise errors.InternalError("a value of a high type reached the lowering of a program, which is one over arrays")
+
+
 to_parts_p = Primitive(
-    "to_parts", _types, jvp=_to_jvp, transpose=_to_transpose,
+    "to_parts", _types, lower=_not_lowered, jvp=_to_jvp, transpose=_to_transpose,
     to_lojax=lambda value: aval_of(value).lower_val(value), multiple_results=True, cache_types=False,
     absent=_ONE_LAYOUT,
 )  # fmt: skip
 from_parts_p = Primitive(
-    "from_parts", lambda *avals, kind: kind, jvp=_from_jvp,
+    "from_parts", lambda *avals, kind: kind, lower=_not_lowered, jvp=_from_jvp,
     transpose=lambda ct, *arrays, kind: to_parts_p.bind(ct), to_lojax=lambda *arrays, kind: kind.raise_val(*arrays),
     cache_types=False, absent=_ONE_LAYOUT,
 )  # fmt: skip
-JaxprTrace.packed = staticmethod(packed)  # type: ignore[method-assign]
+JaxprTrace.packed = staticmethod(packed)

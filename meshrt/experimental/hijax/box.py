@@ -93,7 +93,7 @@ class BoxTy(MutableHiType):
     get = aval_method(box_get)
     set = aval_method(box_set)
     type_state = aval_method(box_state)
-    cur_qdd = aval_method(type_state)
+    cur_qdd = aval_method(box_state)
 
     def __hash__(self) -> int:
         return hash(BoxTy)

@@ -50,13 +50,14 @@ class HiPrimitive(Primitive):
 
     def __init__(self, name: str):
         kind: Any = type(self)
+        rules: Any = self
         given = lambda method: getattr(kind, method, None) is not getattr(HiPrimitive, method, None)
         super().__init__(
             name,
             self._result_types,
-            jvp=self._jvp_rule(self.jvp) if given("jvp") else self._lacking("jvp", "differentiation"),
-            transpose=self._transpose_rule(self.transpose) if given("transpose") else None,
-            batch=self._batch_rule(self.batch) if given("batch") else None,
+            jvp=self._jvp_rule(rules.jvp) if given("jvp") else self._lacking("jvp", "differentiation"),
+            transpose=self._transpose_rule(rules.transpose) if given("transpose") else None,
+            batch=self._batch_rule(rules.batch) if given("batch") else None,
             batch_axis=True,
             effects=self._stated_effects,
             to_lojax=self.to_lojax if given("to_lojax") else self._lacking("to_lojax", "running or compiling"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.high import HiType, register_hitype
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.experimental.hijax.vjp_operations import VJPHiPrimitive
@@ -98,15 +99,8 @@ class _Pad(VJPHiPrimitive):
         return where(_counting(*res), outgrad, 0), None
 
     def batch(self, axis_data: Any, args: Any, dims: Any) -> Any:
-        from meshrt.core.basic.shapes import bring_to_front
-
         rows, length = (bring_to_front(axis_data.size, x, d) for x, d in zip(args, dims))
-        return _Pad._batched(self, axis_data.size)(rows, length), PaddedMapping()
-
-    @staticmethod
-    def _batched(prim: Any, size: int) -> Any:
-        rows, length = (a.inc_rank(size, 0) for a in prim.in_avals)
-        return _PadBatch(rows, length)
+        return _PadBatch(aval_of(rows), aval_of(length))(rows, length), PaddedMapping()
 
 
 class _PadBatch(VJPHiPrimitive):
@@ -152,7 +146,8 @@ def padded(rows: Any, length: Any) -> Any:
 
 def filled(value: Any, fill: Any = 0) -> Any:
     """All rows, with `fill` in those that do not count."""
-    return _Filled(aval_of(value), fill)(value)
+    kind: Any = aval_of(value)
+    return _Filled(kind, fill)(value)
 
 
 def padded_sum(value: Any) -> Any:

@@ -55,7 +55,7 @@ class QSpec(HiPspec):
 
 @dataclass(frozen=True)
 class QType(HiType):
-    """The type of a quantized matrix, or of a batch of them; `rank_one` and others are refused by `quantize`."""
+    """The type of a quantized matrix, or of a batch of them."""
 
     values: ShapedArray
     scales: ShapedArray
@@ -192,7 +192,8 @@ def quantize(x: Any) -> Any:
 
 def dequantize(q: Any) -> Any:
     """The float32 matrix that a quantized one stands for."""
-    return _Dequantize(aval_of(q))(q)
+    kind: Any = aval_of(q)
+    return _Dequantize(kind)(q)
 
 
 def quantized_matmul(x: Any, q: Any) -> Any:
@@ -201,4 +202,5 @@ def quantized_matmul(x: Any, q: Any) -> Any:
     Raises:
       ArgumentTypeError: shapes that do not fit.
     """
-    return _Matmul(in_program(aval_of(x)), aval_of(q))(x, q)
+    kind: Any = aval_of(q)
+    return _Matmul(in_program(aval_of(x)), kind)(x, q)

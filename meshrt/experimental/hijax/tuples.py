@@ -195,7 +195,8 @@ def tuple_of(*elements: Any) -> Any:
 
 def element(value: Any, index: int) -> Any:
     """The element of a tuple at a position."""
-    return _Element(aval_of(value), index)(value)
+    kind: Any = aval_of(value)
+    return _Element(kind, index)(value)
 
 
 def box_of(tree: Any) -> Any:

@@ -174,7 +174,7 @@ class VJPHiPrimitive:
         return hash((type(self).__name__, tuple(self.params.items()), frozenset(self.effects)))
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.params == other.params and self.effects == other.effects  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.params == other.params and self.effects == other.effects
 
 
 def _taken(t: Any) -> Any:
@@ -188,7 +188,7 @@ def _flat_up_to(tree: Any, values: Any) -> list[Any]:
     is_none = lambda x: x is None
     skeleton = tree.unflatten(range(tree.num_leaves))
     if not any(map(is_none, tree_util.tree_leaves(values, is_leaf=is_none))):
-        return tree.flatten_up_to(values)  # type: ignore[no-any-return]
+        return tree.flatten_up_to(values)
     out: list[Any] = []
     tree_util.tree_map(
         lambda v, part: out.extend([None] * len(tree_util.tree_leaves(part)) if v is None else [v]),
