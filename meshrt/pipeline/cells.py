@@ -45,6 +45,11 @@ tree_util.register_pytree_node(
 )
 
 
+def result_of(whole: Any) -> Any:
+    """What a function returned, of what its program gives."""
+    return whole.result if type(whole) is Writes else whole
+
+
 def mutable_leaves(arguments: Any) -> list[Any]:
     """The mutable values among the leaves of `arguments`, in their order."""
     return [x for x in tree_util.tree_leaves(arguments) if is_high_value(x) and aval_of(x).mutable]

@@ -16,6 +16,7 @@ from meshrt import errors, tree_util
 from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.asked import check_layout, check_memory, layout_asked, memory_of
+from meshrt.pipeline.cells import result_of
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
 from meshrt.pipeline.static_arguments import Static, bound
@@ -431,7 +432,8 @@ class Wanted:
         if given is None:
             return (None,) * len(avals)
         try:
-            flat = tree_util.broadcast_prefix(given, numbered(record.out_tree), is_leaf=is_sharding)
+            flat = tree_util.broadcast_prefix(given, result_of(numbered(record.out_tree)), is_leaf=is_sharding)
+            flat += [None] * (len(avals) - len(flat))  # what the function writes to its arguments
         except ValueError as e:
             raise errors.TreeError(
                 f"out_shardings of {self.function.name} must be a pytree prefix of its result: {e}"

@@ -1,0 +1,162 @@
+"""Boxes: counters, statistics and lists of what functions do, inside of all that takes functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import lax
+from meshrt.experimental.hijax import Box, box_get, new_box
+
+plain_or_jitted = pytest.mark.parametrize("wrap", [lambda f: f, meshrt.jit], ids=["plain", "jit"])
+
+
+def test_a_jitted_function_is_traced_once_per_state():
+    box, traced = Box(None), []
+
+    @meshrt.jit
+    def grow():
+        traced.append(1)
+        held = box.get()
+        box.set(0 if held is None else held + 1)
+
+    for want in (0, 1, 2, 3):
+        grow()
+        assert box.get() == want
+    count = len(traced)
+    box.set(None)
+    grow()
+    grow()
+    assert box.get() == 1 and len(traced) == count
+    box.set(0.5)
+    grow()
+    assert box.get() == 1.5 and len(traced) == count + 1
+
+
+def test_lists_grow_while_a_function_is_traced():
+    log = Box([])
+
+    def layer(x):
+        x = jnp.tanh(x)
+        log.set([*log.get(), x])
+        return x
+
+    deep = meshrt.jit(lambda x: meshrt.jit(layer)(meshrt.jit(layer)(x)))
+    y = deep(0.5)
+    np.testing.assert_allclose(log.get(), [np.tanh(0.5), y], rtol=1e-6)
+
+
+@plain_or_jitted
+def test_loops_carry_what_boxes_hold(wrap):
+    total = Box(0.0)
+
+    def body(c, x):
+        total.set(total.get() + x * c)
+        return c * 2, x
+
+    last, _ = wrap(lambda xs: lax.scan(body, 1.0, xs))(jnp.arange(3.0))
+    assert last == 8.0 and total.get() == 10.0
+    wrap(lambda: lax.while_loop(lambda i: i < 2, lambda i: (total.set(total.get() / 2), i + 1)[1], 0))()
+    assert total.get() == 2.5
+    wrap(lambda: lax.fori_loop(0, 2, lambda i, c: (total.set(total.get() + i), c)[1], 0))()
+    assert total.get() == 3.5
+    seen = wrap(
+        lambda limit: lax.while_loop(lambda i: total.get() < limit, lambda i: (total.set(total.get() * 2), i + 1)[1], 0)
+    )
+    assert seen(20.0) == 3 and total.get() == 28.0
+
+
+def test_the_derivative_of_a_loop_goes_through_boxes():
+    def f(x):
+        state = Box(x)
+        lax.scan(lambda c, _: (state.set(state.get() * x), (c, None))[1], 0, None, length=2)
+        return state.get()
+
+    for run in (f, meshrt.jit(f), meshrt.checkpoint(f)):
+        assert meshrt.grad(run)(2.0) == 12.0  # of x**3
+        np.testing.assert_allclose(meshrt.vmap(run)(jnp.arange(3.0)), [0, 1, 8])
+        np.testing.assert_allclose(meshrt.vmap(meshrt.grad(run))(jnp.arange(3.0)), [0, 3, 12])
+
+
+@plain_or_jitted
+def test_branches(wrap):
+    box = Box(1.0)
+    f = wrap(lambda p: lax.cond(p, lambda: box.set(box.get() + 1), lambda: None))
+    f(True)
+    f(False)
+    assert box.get() == 2.0
+    different = wrap(lambda p: lax.cond(p, lambda: box.set(jnp.ones(3)), lambda: None))
+    with pytest.raises(TypeError, match=r"branches of a cond.*f32\[3\]"):
+        different(True)
+
+
+def test_loops_keep_the_types_of_what_boxes_hold():
+    box = Box([1.0])
+    with pytest.raises(TypeError, match="type-changing mutations not allowed in the body of while_loop"):
+        lax.while_loop(lambda i: i < 5, lambda i: (box.set(box.get() * 2), i + 1)[1], 0)
+    with pytest.raises(TypeError, match="type-changing mutations not allowed in the body of scan"):
+        lax.scan(lambda c, _: (box.set([*box.get(), 2.0]), (c, None))[1], 0, None, length=2)
+
+
+@plain_or_jitted
+def test_tangents_go_to_tangent_boxes(wrap):
+    box, tangent = Box(5.0), Box(1.0)
+    f = wrap(lambda box, x: (box.set(box.get() * x), x)[1])
+    assert meshrt.jvp(f, (box, 2.0), (tangent, 1.0)) == (2.0, 1.0)
+    assert box.get() == 10.0 and tangent.get() == 7.0
+
+
+def test_boxes_under_vmap():
+    shared = Box(0.0)
+    meshrt.vmap(lambda x: shared.set(1.0))(jnp.arange(3.0))
+    assert shared.get() == 1.0
+    with pytest.raises(ValueError, match="differs between the 3 members"):
+        meshrt.vmap(lambda x: shared.set(x))(jnp.arange(3.0))
+    nested = meshrt.vmap(meshrt.vmap(lambda x: Box({"a": x}).get()["a"] * 2))
+    np.testing.assert_allclose(nested(jnp.ones((2, 3))), 2 * np.ones((2, 3)))
+
+
+def test_boxes_in_manual_regions():
+    mesh = meshrt.make_mesh((2,), ("x",), (meshrt.sharding.AxisType.Auto,))
+    P, total = meshrt.P, Box(0.0)
+
+    def body(x):
+        total.set(total.get() + lax.psum(x.sum(), "x"))
+        return 2 * x
+
+    f = meshrt.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    for run, want in ((f, 6.0), (meshrt.jit(f), 12.0)):
+        np.testing.assert_allclose(run(jnp.arange(4.0)), [0, 2, 4, 6])
+        assert total.get() == want
+    with pytest.raises(ValueError, match="differs between devices along 'x'"):
+        meshrt.shard_map(lambda x: (total.set(x.sum()), x)[1], mesh=mesh, in_specs=P("x"), out_specs=P("x"))(
+            jnp.ones(2)
+        )
+
+
+def test_one_box_is_one_argument():
+    box = Box(1.0)
+    with pytest.raises(ValueError, match=r"twice, as args\[0\] and as args\[1\]\['b'\]"):
+        meshrt.jit(lambda a, d: a.set(d["b"].get()))(box, {"b": box})
+    with pytest.raises(ValueError, match="and as a value that the function closes over"):
+        meshrt.jit(lambda a: a.set(box.get()))(box)
+
+
+def test_stages_take_boxes():
+    box = Box(1.0)
+    f = meshrt.jit(lambda box, x: box.set(box.get() + x))
+    compiled = f.lower(box, 2.0).compile()
+    compiled(box, 2.0)
+    compiled(box, 3.0)
+    assert box.get() == 6.0 and "stablehlo.add" in f.lower(box, 2.0).as_text()
+    closed = meshrt.jit(lambda x: box.set(box.get() * x))
+    closed.lower(2.0).compile()(2.0)
+    assert box.get() == 12.0
+
+
+def test_a_box_is_one_wherever_it_is():
+    assert isinstance(Box(), Box) and not isinstance(1.0, Box)
+    meshrt.jit(lambda: None if isinstance(new_box(), Box) else 1 / 0)()
+    assert box_get(Box({"a": 1.0})) == {"a": 1.0} and repr(Box(1)) == "Box(1)"
