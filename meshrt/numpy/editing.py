@@ -66,7 +66,8 @@ def concrete(name: str, argument: str, x: Any, fix: str) -> np.ndarray:
 def not_in_place(name: str, inplace: bool) -> None:
     if inplace:
         raise errors.ArgumentValueError(
-            f"{name} cannot modify arrays in-place, as they are immutable; pass inplace=False and use the result"
+            f"jax.numpy.{name} cannot modify arrays in-place, because JAX arrays are immutable. Pass inplace=False and "
+            "use the result"
         )
 
 
@@ -205,7 +206,9 @@ def _ones_but(shape: Sequence[int], dim: int) -> tuple[int, ...]:
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
     """A copy of ``a`` with ``val``, again and again, on the main diagonal; needs ``inplace=False``."""
     if inplace:
-        raise errors.UnsupportedError("arrays cannot be written in place; use fill_diagonal(..., inplace=False)")
+        raise errors.UnsupportedError(
+            "fill_diagonal cannot modify arrays in-place, because JAX arrays are immutable; use inplace=False"
+        )
     if wrap:
         raise errors.UnsupportedError("fill_diagonal: wrap=True is not supported")
     x, value = operand_array("fill_diagonal", a), operand_array("fill_diagonal", val, 1)

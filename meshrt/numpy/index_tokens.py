@@ -106,7 +106,8 @@ def _bound(value: Any, whole: slice) -> Any:
         return operator.index(value)
     except TypeError as e:
         raise IndexTypeError(
-            f"the bounds of a slice must be static integers, got {whole}; for a start that is known only at run "
+            f"Slice entries must be static integers: Array slice indices must have static start/stop/step to be used "
+            f"with NumPy indexing syntax. Got {whole}; for a start that is known only at run "
             f"time use lax.dynamic_slice or lax.dynamic_slice_in_dim, whose size is static"
         ) from e
 

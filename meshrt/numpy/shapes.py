@@ -359,7 +359,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     if isinstance(arrays, (ArrayOperators, np.ndarray)):
         arrays = unstack(arrays)
     if not len(arrays):
-        raise ShapeError("concatenate needs at least one array")
+        raise ShapeError("Need at least one array to concatenate.")
     xs = _same_dtype("concatenate", arrays, dtype)
     if axis is None:
         return concatenate([ravel(x) for x in xs], 0)
@@ -383,7 +383,7 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
     """Arrays of one shape joined along a new dimension at position ``axis`` of the result."""
     unsupported_argument("stack", "out", out)
     if not len(arrays):
-        raise ShapeError("stack needs at least one array")
+        raise ShapeError("Need at least one array to stack.")
     if isinstance(arrays, (ArrayOperators, np.ndarray)):
         return moveaxis(asarray(arrays, dtype), 0, axis)
     xs = _same_dtype("stack", arrays, dtype)

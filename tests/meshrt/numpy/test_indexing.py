@@ -176,7 +176,7 @@ def test_gradients_of_indexing():
         ([0, 1], TypeError, "Using a non-tuple sequence"),
         (np.ones(3, bool), IndexError, "mask has size 3, the array of shape"),
         ("a", TypeError, "Indexer must have integer or boolean type"),
-        (np.s_[1.5:], TypeError, "bounds of a slice must be static integers"),
+        (np.s_[1.5:], TypeError, "Slice entries must be static integers"),
         ((np.zeros(2, int), np.zeros(3, int)), IndexError, "cannot be broadcast together"),
     ],
 )

@@ -37,6 +37,12 @@ ROWS = {
     "tensordot requires axes lists to have equal length": lambda l, n: n.tensordot(I2, I2, axes=([0], [0, 1])),
     "axes lists to be either ints, tuples or lists": lambda l, n: n.tensordot(I2, I2, axes=("bad", "axes")),
     "tensordot axes argument must be an int, a pair of ints, or": lambda l, n: n.tensordot(I2, I2, axes="badaxes"),
+    "Need at least one array to concatenate": lambda l, n: n.concatenate([]),
+    "Need at least one array to stack": lambda l, n: n.stack([]),
+    "cannot modify arrays in-place, because JAX arrays ?are immutable": lambda l, n: n.put_along_axis(
+        n.ones(2), n.array([0]), 1.0, 0
+    ),
+    "Slice entries must be static integers": lambda l, n: l.jit(lambda x, i: x[i : i + 1])(n.ones(3), 1),
     # Fourier transforms
     r"jax.numpy.fft.fft does not support multiple axes. .*Got axis = \(1, 1\)": lambda l, n: n.fft.fft(I2, axis=(1, 1)),
     r"jax.numpy.fft.fft2 only supports 2 axes. Got axes = \[0\]": lambda l, n: n.fft.fft2(I2, axes=[0]),
