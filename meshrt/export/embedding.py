@@ -207,7 +207,8 @@ class _Copy:
 
     def attributes(self, op: Any) -> tuple[str, str]:
         """Inherent and other attributes, as text. What the dialects define has no dialect's name before it."""
-        inherent, others = [], []
+        inherent: list[str] = []
+        others: list[str] = []
         for named in _named(op.attributes):
             name, text = named.name, self.attribute(named.name, attribute_of(op.attributes, named))
             if text:

@@ -207,9 +207,9 @@ class Facts:
                 low, high = _narrowed(low, high, -int(below), -scale)
         factor = term.factor
         if factor is not None and factor.name in (MAX, MIN) and factor.operands:
-            below, above = zip(*[self._range(_combined(rest, 1, _form(o), k)) for o in factor.operands])
+            lows, highs = zip(*[self._range(_combined(rest, 1, _form(o), k)) for o in factor.operands])
             pick = max if (k > 0) == (factor.name == MAX) else min
-            low, high = max(low, pick(below)), min(high, pick(above))
+            low, high = max(low, pick(lows)), min(high, pick(highs))
         return low, high
 
     def _known_of(self, term: Term) -> Iterator[tuple[Form, bool]]:

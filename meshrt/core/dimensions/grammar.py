@@ -184,7 +184,8 @@ class _Reader:
             raise self.error(f"an exponent is a number up to {_MAX_POWER}")
         power = int(self.token)
         self.advance()
-        return base**power
+        raised: Dim = base**power
+        return raised
 
     def read_factor(self) -> Dim:
         sign = 1

@@ -105,9 +105,11 @@ class SymbolicScope:
     def _add_divisibility(self, term: Term, k: int, right: Dim) -> None:
         """`mod(e, n) == 0` says that `n * floordiv(e, n) == e` as well."""
         factor = term.factor
-        if right != 0 or k != 1 or factor is None or factor.name != MOD or not isinstance(factor.operands[1], int):
+        if right != 0 or k != 1 or factor is None or factor.name != MOD:
             return
         dividend, divisor = factor.operands
+        if not isinstance(divisor, int):
+            return
         quotient = Term({Factor(FLOORDIV, (dividend, divisor)): 1})
         self._add_equality(
             f"{divisor}*floordiv({dividend}, {divisor}) == {dividend}", build({quotient: divisor}, self), dividend,

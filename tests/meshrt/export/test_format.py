@@ -116,11 +116,17 @@ def test_damaged_files():
 
 
 @pytest.mark.parametrize("change", [
-    lambda s: s.pop("types"), lambda s: s.pop("module"), lambda s: s.update(trees=b"{"), lambda s: s.update(shard=b"[]"),
-    lambda s: s.update(manifest=b"null"), lambda s: s.update(types=s["types"].replace(b'"b"', b'"b*b*b)"')),
-    lambda s: s.update(types=s["types"].replace(b"float32", b"object")), lambda s: s.update(vjp=b"MESHRTEX"),
+    lambda s: s.pop("types"),
+    lambda s: s.pop("module"),
+    lambda s: s.update(trees=b"{"),
+    lambda s: s.update(shard=b"[]"),
+    lambda s: s.update(manifest=b"null"),
+    lambda s: s.update(types=s["types"].replace(b'"b"', b'"b*b*b)"')),
+    lambda s: s.update(types=s["types"].replace(b"float32", b"object")),
+    lambda s: s.update(vjp=b"MESHRTEX"),
     lambda s: s.update(manifest=s["manifest"].replace(b'"kept":[0]', b'"kept":[7]')),
-    lambda s: s.update(trees=s["trees"].replace(b"tuple", b"class")), lambda s: s.update(trees=b"[" * 100000),
+    lambda s: s.update(trees=s["trees"].replace(b"tuple", b"class")),
+    lambda s: s.update(trees=b"[" * 100000),
 ])  # fmt: skip
 def test_wrong_descriptions(change):
     """With right checksums, so that what is read is looked at."""

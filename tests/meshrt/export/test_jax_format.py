@@ -1,0 +1,112 @@
+"""Exported functions of JAX's read here, and ours read by JAX."""
+
+from __future__ import annotations
+
+import random
+
+import jax
+import jax.export
+import jax.numpy
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors, export
+
+pytest.importorskip("flatbuffers")
+X = np.arange(4, dtype=np.float32)
+
+
+def functions(np_, lax):
+    return {
+        "plain": (lambda x: np_.sin(x) * 2, (X,)),
+        "trees": (lambda p: {"a": p["x"] + 1, "b": (p["y"][0], [None, p["x"]])}, ({"x": X, "y": (X,)},)),
+        "integers": (lambda x: (x // 2, x > 1), (np.arange(5, dtype=np.int32),)),
+        "sorted": (lambda x: np_.sort(-x), (X,)),
+        "loop": (lambda x: lax.fori_loop(0, 3, lambda i, c: c * x, x), (X,)),
+    }
+
+
+def same(found, expected):
+    assert len(meshrt.tree.leaves(found)) == len(jax.tree.leaves(expected))
+    for a, b in zip(meshrt.tree.leaves(found), jax.tree.leaves(expected)):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", functions(jnp, meshrt.lax))
+def test_from_jax(name):
+    fun, args = functions(jax.numpy, jax.lax)[name]
+    exported = export.from_jax(jax.export.export(jax.jit(fun))(*args).serialize())
+    same(exported.call(*args), fun(*args))
+    again = export.deserialize(exported.serialize())
+    same(again.call(*args), fun(*args))
+
+
+@pytest.mark.parametrize("name", functions(jnp, meshrt.lax))
+def test_to_jax(name):
+    fun, args = functions(jnp, meshrt.lax)[name]
+    exported = export.export(meshrt.jit(fun))(*args)
+    theirs = jax.export.deserialize(export.to_jax(exported))
+    same(fun(*args), theirs.call(*args))
+    assert [str(a) for a in theirs.in_avals] == [str(a) for a in exported.in_avals]
+    assert theirs.fun_name == exported.fun_name and theirs.platforms == exported.platforms
+
+
+def test_symbolic_sizes_and_derivatives():
+    ours = export.export(meshrt.jit(lambda x: jnp.sin(x) * x.shape[0]))(
+        meshrt.ShapeDtypeStruct(export.symbolic_shape("b, 2*n"), np.float32)
+    )
+    theirs = jax.export.export(jax.jit(lambda x: jax.numpy.sin(x) * x.shape[0]))(
+        jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 2*n"), np.float32)
+    )
+    x = np.ones((3, 4), np.float32)
+    read, written = export.from_jax(theirs.serialize(vjp_order=1)), jax.export.deserialize(export.to_jax(ours, 1))
+    np.testing.assert_allclose(read.call(x), 3 * np.sin(x), rtol=1e-6)
+    np.testing.assert_allclose(written.call(x), 3 * np.sin(x), rtol=1e-6)
+    np.testing.assert_allclose(meshrt.grad(lambda x: read.call(x).sum())(x), 3 * np.cos(x), rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(lambda x: written.call(x).sum())(x), 3 * np.cos(x), rtol=1e-6)
+    assert str(read.in_avals[0].shape) == str(written.in_avals[0].shape) == "(b, 2*n)"
+    with pytest.raises(ValueError, match="Division had remainder 1"):
+        read.call(np.ones((3, 3), np.float32))
+
+
+def test_several_platforms():
+    ours = export.export(meshrt.jit(jnp.sin), platforms=["tpu", "cpu"])(X)
+    theirs = jax.export.export(jax.jit(jax.numpy.sin), platforms=["tpu", "cpu"])(X)
+    np.testing.assert_allclose(export.from_jax(theirs.serialize()).call(X), np.sin(X), rtol=1e-6)
+    np.testing.assert_allclose(jax.export.deserialize(export.to_jax(ours)).call(X), np.sin(X), rtol=1e-6)
+
+
+def test_sharded():
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    sharded = NamedSharding(mesh, PartitionSpec("x"))
+    theirs = jax.export.export(jax.jit(lambda x: x * 2, in_shardings=sharded))(X)
+    read = export.from_jax(theirs.serialize())
+    assert read.nr_devices == 2 and read.in_shardings[0].spec == meshrt.P("x")
+    own = meshrt.sharding.Mesh(meshrt.devices()[2:4], ("y",))
+    np.testing.assert_array_equal(read.call(meshrt.device_put(X, read.in_shardings_jax(own)[0])), 2 * X)
+
+
+def test_what_jax_has_no_place_for():
+    tree = export.export(meshrt.jit(lambda x: x))({1: X})
+    with pytest.raises(errors.UnsupportedError, match="names as keys"):
+        export.to_jax(tree)
+
+
+def test_damaged_files_of_jax():
+    data, rng = bytes(jax.export.export(jax.jit(jax.numpy.sin))(X).serialize()), random.Random(1)
+    variants = [data[:n] for n in range(0, 400, 7)] + [b"", b"\xff" * 64]
+    for _ in range(500):
+        changed = bytearray(data)
+        for _ in range(3):
+            changed[rng.randrange(400)] = rng.randrange(256)
+        variants.append(bytes(changed))
+    for variant in variants:
+        try:
+            export.from_jax(variant)
+        except (errors.SavedProgramError, errors.UnsupportedError):
+            pass
