@@ -57,12 +57,13 @@ class StaticSlicePlan:
         return self.starts is None and not (self.reverse or self.squeeze or self.newaxis)
 
 
-def _slice_bounds(token: Token, size: int) -> tuple[int, int, int, bool]:
+def _slice_bounds(token: Token, size: Any) -> tuple[Any, Any, Any, bool]:
     """``(start, limit, stride, reversed)`` of the ascending slice that picks the same elements."""
-    return slice_bounds(*token[1:], size)
+    _, start, stop, step = token
+    return slice_bounds(start, stop, step, size)
 
 
-def _clamped(n: int, axis: int, size: int, wrap: bool) -> int:
+def _clamped(n: Any, axis: int, size: Any, wrap: bool) -> Any:
     if size == 0:
         raise IndexingError(f"index is out of bounds for axis {axis} with size 0: {n}")
     return min_dim(max_dim(n + size if wrap and n < 0 else n, 0), size - 1)

@@ -106,7 +106,7 @@ def repeat(
     return constrained(out, out_sharding, "repeat")
 
 
-def _repeat_evenly(x: Any, count: int, axis: int) -> Any:
+def _repeat_evenly(x: Any, count: Any, axis: int) -> Any:
     wide = (*x.shape[: axis + 1], count, *x.shape[axis + 1 :])
     kept = tuple(i for i in range(len(wide)) if i != axis + 1)
     x = broadcast_in_dim_p.bind(x, shape=wide, broadcast_dimensions=kept)
