@@ -9,6 +9,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.core.references import AbstractRef, is_ref
 from meshrt.core.source import capture
+from meshrt.core.tracer import Tracer
 from meshrt.core.types import register_aval
 from meshrt.runtime.array import Array
 from meshrt.runtime.signature import Signature
@@ -21,7 +22,8 @@ class _RefType(type):
     for one.)"""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return is_ref(instance)
+        # (What wraps a reference may hand on its attributes, the type among them, and is none.)
+        return type.__instancecheck__(cls, instance) or (isinstance(instance, Tracer) and is_ref(instance))
 
 
 class RefSignature:

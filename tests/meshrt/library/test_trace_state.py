@@ -167,3 +167,22 @@ def test_results_that_have_no_axis_and_differ_are_named(lib):
     with pytest.raises(ValueError, match=r"vmap has mapped output \(axis_name=k\) but out_axes is None"):
         lib.vmap(f, out_axes=None, axis_name="k")(ROW)
     assert lib.vmap(f, out_axes=None, sum_match=True)(ROW)["b"][0] == 3.0
+
+
+@BOTH
+def test_what_wraps_a_reference_is_none(lib):
+    class Box:
+        def __init__(self, value):
+            self.value = value
+
+        def __getattr__(self, name):
+            return getattr(object.__getattribute__(self, "value"), name)
+
+        def __jax_array__(self):
+            return self.value[...]
+
+    ref, seen = lib.new_ref(1.0), []
+    lib.jit(lambda r: seen.append([isinstance(x, lib.Ref) for x in (r, Box(r))]))(ref)
+    seen.append([isinstance(x, lib.Ref) for x in (ref, Box(ref))])
+    assert seen == [[True, False], [True, False]]
+    assert not isinstance(lib.typeof(1.0), lib.ref.AbstractRef) and isinstance(lib.typeof(ref), lib.ref.AbstractRef)
