@@ -151,13 +151,15 @@ def _layout(aval: ShapedArray, layout: Any) -> ir.Attribute:
         order = layout.major_to_minor[::-1]
     else:
         order = layout
-    return ir.DenseIntElementsAttr.get(np.asarray(order, np.int64), type=ir.IndexType.get(), shape=[len(order)])
+    indices: Any = np.asarray(order, np.int64)
+    return ir.DenseIntElementsAttr.get(indices, type=ir.IndexType.get(), shape=[len(order)])
 
 
 def _custom_call(
     name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], version: int, config: ir.Attribute, *,
     has_side_effect: bool = False, operand_output_aliases: Mapping[int, int] | None = None,
-    called_computations: Sequence[str] = (), **layouts: ir.Attribute,
+    called_computations: Sequence[str] = (), operand_layouts: ir.Attribute | None = None,
+    result_layouts: ir.Attribute | None = None,
 ) -> Any:  # fmt: skip
     several = len(types) > 1
     aliases = [
@@ -169,5 +171,6 @@ def _custom_call(
         has_side_effect=ir.BoolAttr.get(has_side_effect), backend_config=config,
         api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), version),
         called_computations=ir.ArrayAttr.get([ir.FlatSymbolRefAttr.get(c) for c in called_computations]),
-        output_operand_aliases=ir.ArrayAttr.get(aliases), **layouts,
+        output_operand_aliases=ir.ArrayAttr.get(aliases), operand_layouts=operand_layouts,
+        result_layouts=result_layouts,
     )  # fmt: skip

@@ -77,7 +77,7 @@ def inv(a: Any) -> Any:
     """The inverses of square matrices; infinite or NaN where there are none."""
     x = operand_array("inv", a)
     check_square("inv", x)
-    return solve(x, zeros_like(x) + eye(x.shape[-1], dtype=x.dtype))  # split as x is
+    return solve(x, zeros_like(x) + broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape))  # split as x is
 
 
 def tensorsolve(a: Any, b: Any, axes: tuple[int, ...] | None = None) -> Any:
@@ -166,7 +166,7 @@ def _slogdet_tangents(outs: tuple[Any, Any], change: Any) -> Any:
 def _slogdet_lu(x: Any) -> tuple[Any, Any]:
     factors, pivots, _ = lax.linalg.lu(x)
     diag = diagonal(factors, 0, -2, -1)
-    swaps = count_nonzero(pivots != lax.iota(pivots.dtype, x.shape[-1]), -1)
+    swaps = count_nonzero(pivots != lax.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1), -1)
     size = absolute(diag)
     zero = any_(diag == 0, -1)
     if dtypes.issubdtype(x.dtype, np.complexfloating):
@@ -237,7 +237,7 @@ def _adjugate_times(a: Any, b: Any) -> tuple[Any, Any]:
     if n == 1:
         return a[..., 0, 0], b
     factors, pivots, permutation = lax.linalg.lu(a)
-    swaps = count_nonzero(pivots != lax.iota(pivots.dtype, n), -1)
+    swaps = count_nonzero(pivots != lax.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1), -1)
     sign_ = el.convert_element_type(1 - 2 * (swaps % 2), a.dtype)
     products = cumprod(diagonal(factors, 0, -2, -1), -1) * sign_[..., None]
     upper = factors.at[..., -1, -1].set(1.0 / products[..., -2])

@@ -23,7 +23,7 @@ def separate(name: str, *operands: Any) -> tuple[Any, ...]:
     """Operands as arrays of one floating or complex dtype, each of its own shape."""
     common = dtypes.result_type(*(operand(name, x, i) for i, x in enumerate(operands)))
     if not dtypes.issubdtype(common, np.inexact):
-        common = dtypes.result_type(common, float)
+        common = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(common))
     return tuple(asarray(x).astype(common) for x in operands)
 
 

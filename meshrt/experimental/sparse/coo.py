@@ -21,19 +21,20 @@ class COOInfo(NamedTuple):
     cols_sorted: bool = False
 
 
-def _array(data: Any, row: Any, col: Any, spinfo: Any) -> COO:
-    return COO((data, row, col), **COOInfo(*spinfo)._asdict())
+def _array(parts: tuple[Any, ...], spinfo: Any) -> COO:
+    data, first, second = parts
+    return COO((data, first, second), **COOInfo(*spinfo)._asdict())
 
 
 def _vector_product(data: Any, row: Any, col: Any, v: Any, *, spinfo: Any, transpose: bool) -> Any:
-    return coo_matvec(_array(data, row, col, spinfo), v, transpose)
+    return coo_matvec(_array((data, row, col), spinfo), v, transpose)
 
 
 def _matrix_product(data: Any, row: Any, col: Any, B: Any, *, spinfo: Any, transpose: bool) -> Any:
-    return coo_matmat(_array(data, row, col, spinfo), B, transpose=transpose)
+    return coo_matmat(_array((data, row, col), spinfo), B, transpose=transpose)
 
 
-coo_todense_p = composition("coo_todense", lambda *parts, spinfo: _array(*parts, spinfo).todense())
+coo_todense_p = composition("coo_todense", lambda *parts, spinfo: _array(parts, spinfo).todense())
 coo_fromdense_p = composition(
     "coo_fromdense", lambda mat, **params: list(COO.fromdense(mat, **params)._parts()), several=True
 )

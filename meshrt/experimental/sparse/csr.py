@@ -13,19 +13,20 @@ from meshrt.primitives.compositions import composition
 __all__ = ["csr_fromdense_p", "csr_matmat_p", "csr_matvec_p", "csr_todense_p"]
 
 
-def _array(data: Any, indices: Any, indptr: Any, shape: Any) -> CSR:
-    return CSR((data, indices, indptr), shape=shape)
+def _array(parts: tuple[Any, ...], shape: Any) -> CSR:
+    data, first, second = parts
+    return CSR((data, first, second), shape=shape)
 
 
 def _vector_product(data: Any, indices: Any, indptr: Any, v: Any, *, shape: Any, transpose: bool) -> Any:
-    return csr_matvec(_array(data, indices, indptr, shape), v, transpose)
+    return csr_matvec(_array((data, indices, indptr), shape), v, transpose)
 
 
 def _matrix_product(data: Any, indices: Any, indptr: Any, B: Any, *, shape: Any, transpose: bool) -> Any:
-    return csr_matmat(_array(data, indices, indptr, shape), B, transpose=transpose)
+    return csr_matmat(_array((data, indices, indptr), shape), B, transpose=transpose)
 
 
-csr_todense_p = composition("csr_todense", lambda *parts, shape: _array(*parts, shape).todense())
+csr_todense_p = composition("csr_todense", lambda *parts, shape: _array(parts, shape).todense())
 csr_fromdense_p = composition(
     "csr_fromdense", lambda mat, **params: list(CSR.fromdense(mat, **params)._parts()), several=True
 )

@@ -112,7 +112,7 @@ def _total(self: BCOO, other: Any) -> Any:
 def _less(self: BCOO, other: Any) -> Any:
     if not isinstance(other, BCOO):
         raise errors.UnsupportedError("Subtraction between sparse and dense array: use todense() before.")
-    return _total(self, -other)
+    return _total(self, _mapped(other, operator.neg))
 
 
 def _refused(operation: str) -> Callable[[BCOO, Any], Any]:
@@ -177,7 +177,7 @@ def _getitem(self: BCOO, index: Any) -> BCOO:
 
 
 def _iterated(self: BCOO) -> Iterator[BCOO]:
-    return iter([self[i] for i in range(self.shape[0])])
+    return iter([_getitem(self, i) for i in range(self.shape[0])])
 
 
 def _sliced(mat: BCOO, entries: list[Any]) -> BCOO:

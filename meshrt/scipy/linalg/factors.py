@@ -186,11 +186,13 @@ def _lu(a: Any, permute_l: bool) -> Any:
     factors, _, permutation = lax.linalg.lu(a)
     rows, columns = a.shape[-2:]
     least = min(rows, columns)
-    lower = jnp.tril(factors, -1)[..., :least] + jnp.eye(rows, least, dtype=a.dtype)
+    lower = jnp.tril(factors, -1)[..., :least]
+    lower = lower + jnp.broadcast_to(jnp.eye(rows, least, dtype=a.dtype), lower.shape)
     upper = jnp.triu(factors)[..., :least, :]
     if permute_l:
         return jnp.take_along_axis(lower, jnp.argsort(permutation, axis=-1)[..., None], axis=-2), upper
-    order = permutation[..., None, :] == jnp.arange(rows, dtype=permutation.dtype)[:, None]
+    shape = (*permutation.shape[:-1], rows, rows)
+    order = permutation[..., None, :] == lax.broadcasted_iota(permutation.dtype, shape, permutation.ndim - 1)
     return order.astype(np.empty((), a.dtype).real.dtype), lower, upper
 
 

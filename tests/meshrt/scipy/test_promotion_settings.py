@@ -11,6 +11,7 @@ from meshrt.scipy.spatial.transform import Rotation, Slerp
 X = jnp.asarray(np.random.RandomState(0).uniform(0.1, 0.9, (4, 5)).astype(np.float32))
 WAVE = jnp.sin(jnp.arange(32, dtype=jnp.float32))
 POSITIVE = X[:, :4] @ X[:, :4].T + 4 * jnp.eye(4)
+STACK = jnp.stack([POSITIVE, POSITIVE + 1])
 
 CALLS = {
     "dct": lambda: [f(X, norm=n) for f in (fft.dct, fft.idct, fft.dctn, fft.idctn) for n in (None, "ortho")],
@@ -30,6 +31,11 @@ CALLS = {
     "eigh_tridiagonal": lambda: linalg.eigh_tridiagonal(X[0], X[1, :4], eigvals_only=True),
     "solve_sylvester": lambda: linalg.solve_sylvester(POSITIVE, POSITIVE, X[:, :4]),
     "slerp": lambda: Slerp.init(jnp.array([0.0, 1.0]), Rotation.from_rotvec(X[:2, :3]))(jnp.float32(0.5)).as_quat(),
+    "stacks of matrices": lambda: [f(STACK) for f in (jnp.linalg.inv, jnp.linalg.slogdet, linalg.lu, linalg.inv)],
+    "matrices of integers": lambda: [
+        f(jnp.arange(9).reshape(3, 3) % 5)
+        for f in (linalg.eigh, linalg.expm, linalg.lu, linalg.qr, linalg.svd, linalg.schur, linalg.hessenberg)
+    ],
 }  # fmt: skip
 
 
