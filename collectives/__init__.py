@@ -19,6 +19,7 @@ from propagation.program import Program, read, source
 
 from . import errors
 from .annotations import Annotated, KnownShardings, Propagation
+from .memory import Held, MemoryPlan, Moment
 from .module import PartitionedProgram, partition_program
 from .network import Link, Network
 from .options import Options
@@ -31,7 +32,10 @@ from .topology import Topology, load
 __all__ = [
     "CommunicationPlan",
     "Finding",
+    "Held",
     "Link",
+    "MemoryPlan",
+    "Moment",
     "Network",
     "Options",
     "Origin",

@@ -21,6 +21,7 @@ from .capacity import Capacity
 from .emit import LocalFunction, LocalValue, ModuleBuilder
 from .errors import FullGatherError, TopologyError, UnsupportedShardingError
 from .layout import Atoms, Dims
+from .memory import MemoryPlan, memory_of
 from .optimize import optimize
 from .options import Options
 from .overlapping import CAUSE as OVERLAPS
@@ -60,6 +61,7 @@ class PartitionedProgram:
     result_shardings: tuple[TensorSharding, ...]
     propagated: Propagated | None = None
     _text: str | None = field(default=None)
+    _memory: MemoryPlan | None = field(default=None)
 
     def as_text(self) -> str:
         """The module as StableHLO text."""
@@ -72,6 +74,13 @@ class PartitionedProgram:
     def module(self) -> ir.Module:
         """The module parsed by MLIR."""
         return parse(self.as_text())
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """What one device holds over the course of the program, as far as that is known before it is compiled."""
+        if self._memory is None:
+            self._memory = memory_of(self._builder.functions, self._builder.locations)
+        return self._memory
 
     @property
     def fingerprint(self) -> str:

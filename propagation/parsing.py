@@ -13,7 +13,7 @@ from jaxlib.mlir.dialects import stablehlo
 from . import bytecode, errors, limits
 from .contexts import context
 
-__all__ = ["parse", "utf8_errors"]
+__all__ = ["parse", "parse_location", "utf8_errors"]
 
 
 def parse(
@@ -46,6 +46,12 @@ def parse(
         raise _typed(e) from None
     except (ValueError, UnicodeError, MemoryError) as e:
         raise errors.ModuleParseError(f"not a module: {' '.join(str(e).split())[:300]}") from None
+
+
+def parse_location(text: str) -> ir.Location:
+    """A location from what stands between the parentheses of `loc(...)`."""
+    with context():
+        return ir.Module.parse(f"module {{}} loc({text})").operation.location
 
 
 def _from_portable(parsed: ir.Module, data: str | bytes) -> ir.Module:

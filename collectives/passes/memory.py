@@ -7,7 +7,9 @@ orders of the same operations and to find programs that are far too large; the c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from propagation.ops import having
 
@@ -16,7 +18,7 @@ from ..heuristics import MEMORY_GROWTH_BYTES
 from .graph import inputs
 from .machine import Machine, ref_bytes
 
-__all__ = ["Budget", "Lives", "Room", "boundary", "crest", "need_of", "peak"]
+__all__ = ["Budget", "Lives", "Room", "Span", "boundary", "crest", "need_of", "peak"]
 
 _NO_BUFFER = having("free") - {"stablehlo.bitcast_convert"}  # which may change the size of elements
 _SAME_BUFFER = {"stablehlo.reshape", "stablehlo.optimization_barrier"}
@@ -91,6 +93,15 @@ def crest(
     return Lives(functions).crest(region, results)
 
 
+class Span(NamedTuple):
+    """A value that becomes a buffer: from the item that makes it to the last one that reads it, by their numbers."""
+
+    value: LocalValue
+    bytes: float
+    first: int
+    last: int
+
+
 class Lives:
     """Estimates of what lives in regions. What is found about items is kept, so that asking again after a region got
     another order is quick; items and functions must stay as they are, or be forgotten."""
@@ -116,6 +127,18 @@ class Lives:
 
     def of(self, region: Region, results: Sequence[LocalValue]) -> list[tuple[float, float]]:
         """Per item of a region: bytes of the region's values that live while it runs, and those that live within it."""
+        spans, insides = self.spans(region, results)
+        change: list[float] = [0.0] * (len(insides) + 1)
+        for span in spans:
+            change[span.first] += span.bytes
+            change[span.last + 1] -= span.bytes
+        return list(zip(itertools.accumulate(change), insides))
+
+    def spans(self, region: Region, results: Sequence[LocalValue]) -> tuple[list[Span], list[float]]:
+        """The values of a region that become buffers, each with when it lives; per item the bytes that live within it.
+
+        `results` and what comes from outside belong to the boundary and are left out.
+        """
         items = region.items
         facts = [self._facts.get(item) or self._look(item) for item in items]
         last: dict[LocalValue, int] = {}
@@ -130,17 +153,13 @@ class Lives:
                 end = max((last.get(r, 0) for r in item.results), default=0)
                 last.update((r, max(last[r], end)) for r in item.operands)
         returned = set(results)
-        dying: list[float] = [0.0] * (len(items) + 1)
-        live = 0.0
-        out = []
-        for i, (_, kept, made, inner) in enumerate(facts):
-            for r, n in made:
-                if (kept or r in shared) and r not in returned:
-                    live += n
-                    dying[last.get(r, i)] += n
-            out.append((live, inner))
-            live -= dying[i]
-        return out
+        spans = [
+            Span(r, n, i, last.get(r, i))
+            for i, (_, kept, made, _) in enumerate(facts)
+            for r, n in made
+            if (kept or r in shared) and r not in returned
+        ]
+        return spans, [inner for *_, inner in facts]
 
     def _look(self, item: LocalOp) -> tuple[Sequence[LocalValue], bool, list[tuple[LocalValue, float]], float]:
         """What an item uses, whether its results become buffers even if one item alone uses them, those that may become

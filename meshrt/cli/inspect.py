@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from meshrt.errors import InspectError
+
+if TYPE_CHECKING:
+    from meshrt.inspect.model import Report
 
 _STAGES = click.Choice(["lowered", "propagated", "partitioned"])
 _EPILOG = """\b
@@ -16,7 +22,17 @@ Examples:
   meshrt inspect examples/train_lm.py:step --mesh data=8,model=4 --explain 'tokens:0'
   meshrt inspect program.mlir --json
   meshrt inspect program.mlir --stage partitioned > device.mlir
+  meshrt inspect train.py:step --mesh data=8 --check budget.toml
+  meshrt inspect train.py:step --mesh data=8 --markdown --against main.json
 """
+
+
+def _print_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from meshrt.inspect.schema import report_schema  # start-up time, as below
+
+        click.echo(json.dumps(report_schema(), indent=1))
+        ctx.exit()
 
 
 @click.command(name="inspect", epilog=_EPILOG)
@@ -28,7 +44,13 @@ Examples:
     "--explain", metavar="VALUE:DIM", help="Say why a dimension is sharded: of an argument, a result or FILE:LINE."
 )
 @click.option("--topology", metavar="FILE", help="Bandwidths and latencies, as in configs/topologies.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, which fits --schema.")
+@click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
+              help="Print the JSON schema of --json and exit.")  # fmt: skip
+@click.option("--markdown", is_flag=True, help="Print the report as Markdown, with --against what changed.")
+@click.option("--against", metavar="FILE", help="A report that --json wrote before: show what changed since.")
+@click.option("--check", "budget", metavar="FILE", help="Exit with code 1 if the program is above its budget in FILE.")
+@click.option("--update", is_flag=True, help="With --check: write the present figures into FILE as the budget.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=120.0, show_default=True, metavar="S",
               help="Give up on a foreign file after S seconds.")  # fmt: skip
 @click.argument("target")
@@ -40,8 +62,12 @@ def command(
     explain: str | None,
     topology: str | None,
     as_json: bool,
+    markdown: bool,
+    against: str | None,
+    budget: str | None,
+    update: bool,
     timeout: float,
-) -> None:
+) -> int:
     """Shows arguments, results and collectives of TARGET with their shardings, bytes and causes.
 
     TARGET is a StableHLO file (text or bytecode, from any compiler; - is standard input) whose shardings are written
@@ -53,6 +79,8 @@ def command(
     from meshrt.inspect.model import Report
     from meshrt.inspect.target import parse_mesh, split_target
 
+    if update and budget is None:
+        raise click.UsageError("--update goes with --check FILE")
     if topology is not None and os.path.exists(topology):
         open_regular(topology, "a file as in configs/topologies, or a name such as v5e:4x4").close()
     python = split_target(target)
@@ -70,9 +98,57 @@ def command(
         reply = inspect_file(target, stage, explain, topology, Limits(seconds=timeout))
     if "text" in reply:
         click.echo(reply["text"], nl=False)
+        return 0
+    report = Report.from_json(reply["report"])
+    if budget is not None:
+        return _check(report, Path(budget), update)
+    if against is not None:
+        _show_changes(report, Path(against), as_json, markdown)
     elif as_json:
         click.echo(json.dumps(reply["report"], indent=1))
+    elif markdown:
+        from meshrt.inspect.markdown import report_markdown  # start-up time, as above
+
+        click.echo(report_markdown(report), nl=False)
     else:
         from meshrt.inspect.render import console, render  # start-up time: --json needs no tables
 
-        render(Report.from_json(reply["report"]), console())
+        render(report, console())
+    return 0
+
+
+def _check(report: Report, path: Path, update: bool) -> int:
+    """0 if the report keeps its budget, else 1, the limits it is above being printed."""
+    from meshrt.inspect import budget  # start-up time, as above
+
+    if update:
+        budget.write_budget(path, report.name, budget.budget_of(report))
+        click.echo(f"{path}: wrote the budget of {report.name}")
+        return 0
+    budgets = budget.read_budgets(path)
+    if report.name not in budgets:
+        known = ", ".join(budgets) or "none"
+        raise InspectError(f"{path} has no budget of {report.name} (it has {known}); --update writes it")
+    excess = budget.check(report, budgets[report.name])
+    for found in excess:
+        click.echo(str(found))
+    if not excess:
+        click.echo(f"{report.name}: within its budget")
+    return 1 if excess else 0
+
+
+def _show_changes(report: Report, path: Path, as_json: bool, markdown: bool) -> None:
+    """What changed since the report in a file."""
+    from meshrt.inspect.changes import compare, read_report  # start-up time, as above
+
+    changes = compare(read_report(path), report)
+    if as_json:
+        click.echo(json.dumps(asdict(changes), indent=1))
+    elif markdown:
+        from meshrt.inspect.markdown import comparison_markdown  # start-up time, as above
+
+        click.echo(comparison_markdown(changes), nl=False)
+    else:
+        from meshrt.inspect.render import console, render_changes  # start-up time, as above
+
+        render_changes(changes, console())

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from collectives.cost import item_bytes
+from collectives.memory import MemoryPlan
 from collectives.module import PartitionedProgram
 from collectives.plan import CommunicationPlan
 from meshrt.pipeline.names import argument_names, output_names, type_text
@@ -17,7 +18,10 @@ from propagation.program import TensorType, Value
 __all__ = [
     "CollectiveRow",
     "FindingRow",
+    "HeldRow",
     "MemberRow",
+    "MemoryRow",
+    "MomentRow",
     "Report",
     "ValueRow",
     "collective_rows",
@@ -26,16 +30,26 @@ __all__ = [
 ]
 
 
+REPLICATED = "replicated"  # instead of axes
+MOST_MOMENTS = 400  # points of a time line
+
+
 @dataclass(frozen=True, slots=True)
 class ValueRow:
-    """An argument or a result. `type` is like `f32[128,256]`; bytes are of the whole value and of one device's part
-    (the largest, where a dimension does not divide)."""
+    """An argument or a result. `type` is like `f32[128,256]`, `device_type` that of one device's part; bytes are of the
+    whole value and of one device's part (the largest, where a dimension does not divide)."""
 
     name: str
     type: str
     sharding: str
     global_bytes: float
     device_bytes: float
+    device_type: str = ""
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every device holds the whole value."""
+        return self.sharding == REPLICATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +95,44 @@ class FindingRow:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRow:
+    """Something that a device holds when it holds most. `what` is the argument or result by its name, or the operation
+    that made it; of several alike, `count` says how many there are, and `bytes` is their sum."""
+
+    what: str
+    type: str
+    count: int
+    bytes: float
+    where: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MomentRow:
+    """Bytes that a device holds while an operation runs: a point of the time line."""
+
+    what: str
+    where: str | None
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """Bytes that one device holds, estimated before a compiler has seen the program: the most at once, of that the
+    arguments, the results that do not replace donated arguments, and what lives in between.
+
+    `alive` is what is held at the peak, the largest first. `moments` is the time line in the order of the program; of a
+    long program each point stands for several operations, and is the one among them that holds most.
+    """
+
+    peak_bytes: float
+    argument_bytes: float
+    result_bytes: float
+    temporary_bytes: float
+    alive: tuple[HeldRow, ...]
+    moments: tuple[MomentRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each. `bytes`
     are sent by the busiest device per run of the program, `least_bytes` if it takes other branches (see
@@ -95,6 +147,7 @@ class Report:
     explanations: tuple[str, ...] = ()
     bytes: float = 0.0
     least_bytes: float = 0.0
+    memory: MemoryRow | None = None
 
     @property
     def devices(self) -> int:
@@ -109,6 +162,8 @@ class Report:
             "devices": self.devices, "bytes_sent_per_device": self.bytes,
             "argument_bytes_per_device": sum(v.device_bytes for v in self.arguments),
             "result_bytes_per_device": sum(v.device_bytes for v in self.results),
+            "replicated_argument_bytes": sum(v.device_bytes for v in self.arguments if v.is_replicated),
+            "peak_bytes_per_device": None if self.memory is None else self.memory.peak_bytes,
             "seconds_predicted": sum(c.seconds * (c.times or 1) for c in self.collectives),
         }  # fmt: skip
         return {**asdict(self), "mesh": dict(self.mesh), "totals": totals}
@@ -127,6 +182,7 @@ class Report:
             tuple(data["explanations"]),
             bytes=data["bytes"],
             least_bytes=data["least_bytes"],
+            memory=None if data["memory"] is None else _memory_from(data["memory"]),
         )
 
 
@@ -159,7 +215,39 @@ def report_of(
         tuple(explanations),
         bytes=partitioned.plan.bytes,
         least_bytes=partitioned.plan.bytes if partitioned.plan.least_bytes is None else partitioned.plan.least_bytes,
+        memory=memory_row(partitioned.memory, arg_names, result_names, source),
     )
+
+
+def memory_row(plan: MemoryPlan, arg_names: Sequence[str], result_names: Sequence[str], source: str = "") -> MemoryRow:
+    """A memory plan with the program's own names, what is alike put together, and a time line of bounded length."""
+    names = {"argument": arg_names, "result": result_names}
+    held: dict[tuple[str, str, str | None], list[float]] = {}
+    for h in plan.alive:
+        what = h.what.removeprefix("stablehlo.") if h.number is None else names[h.what][h.number]
+        held.setdefault((what, element_text(h.type), _place(h.where, source)), []).append(h.bytes)
+    alive = [HeldRow(what, kind, len(each), sum(each), where) for (what, kind, where), each in held.items()]
+    step = -(-len(plan.moments) // MOST_MOMENTS) or 1
+    moments = [max(plan.moments[i : i + step], key=lambda m: m.bytes) for i in range(0, len(plan.moments), step)]
+    return MemoryRow(
+        plan.peak, plan.arguments, plan.results, plan.temporaries,
+        tuple(sorted(alive, key=lambda row: -row.bytes)),
+        tuple(MomentRow(m.what.removeprefix("stablehlo."), _place(m.where, source), m.bytes) for m in moments),
+    )  # fmt: skip
+
+
+def element_text(mlir: str) -> str:
+    """`f32[4,128]` of MLIR's `tensor<4x128xf32>`; other types as they are."""
+    if not mlir.startswith("tensor<"):
+        return mlir
+    *shape, dtype = mlir[len("tensor<") : -1].split("x")
+    return f"{dtype}[{','.join(shape)}]"
+
+
+def _memory_from(row: dict[str, Any]) -> MemoryRow:
+    values = {f.name: row[f.name] for f in fields(MemoryRow)}
+    alive = tuple(HeldRow(**held) for held in row["alive"])
+    return MemoryRow(**{**values, "alive": alive, "moments": tuple(MomentRow(**m) for m in row["moments"])})
 
 
 def _collective(row: dict[str, Any]) -> CollectiveRow:
@@ -195,12 +283,13 @@ def _value_row(name: str, value: Value, sharding: TensorSharding | None) -> Valu
     count = 1
     for n in local:
         count *= n
-    return ValueRow(name, type_text(value), spec_text(sharding), kind.size * size, count * size)
+    part = f"{type_text(value).partition('[')[0]}[{','.join(map(str, local))}]"
+    return ValueRow(name, type_text(value), spec_text(sharding), kind.size * size, count * size, part)
 
 
 def spec_text(sharding: TensorSharding | None) -> str:
     """`(data, -, model+expert)`: the axes of each dimension; `replicated` if there are none."""
     if sharding is None or sharding.is_fully_replicated:
-        return "replicated"
+        return REPLICATED
     axis = lambda a: a.name if a.is_full(sharding.mesh) else f"{a.name}:({a.pre}){a.size}"
     return "(" + ", ".join("+".join(map(axis, d.axes)) or "-" for d in sharding.dims) + ")"

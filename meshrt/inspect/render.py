@@ -18,9 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from collectives.plan import human
-from meshrt.inspect.model import CollectiveRow, Report, ValueRow
+from meshrt.inspect.changes import Change, Comparison
+from meshrt.inspect.model import CollectiveRow, MemoryRow, Report, ValueRow
+from meshrt.inspect.totals import by_axes, by_line
 
-__all__ = ["COLLECTIVES_NOTE", "clean", "collectives_table", "console", "render", "shorten", "table", "values_table"]
+__all__ = [
+    "COLLECTIVES_NOTE", "clean", "collectives_table", "console", "memory_table", "render", "render_changes", "shorten",
+    "table", "values_table",
+]  # fmt: skip
 
 Column = tuple[str, Literal["left", "right"]]
 _PLAIN_WIDTH = 200
@@ -166,6 +171,10 @@ def render(report: Report, out: Console) -> None:
     else:
         alone = "there is one device" if report.devices == 1 else "every device works on its own"
         out.print(f"No collectives: {alone}.")
+    _render_totals(report, out)
+    if report.memory is not None:
+        out.print(memory_table(out, report.memory))
+        out.print(Text(MEMORY_NOTE, style="dim"))
     for finding in report.findings:
         out.print(
             Text(
@@ -179,6 +188,84 @@ def render(report: Report, out: Console) -> None:
     note = f"; {unknown} in loops of unknown length count once" if unknown else ""
     if report.collectives:
         out.print(Text(f"{human(report.bytes)} sent per device and run{note}"))
+
+
+MEMORY_NOTE = (
+    "estimated from the order of the program, before a compiler fuses and reorders it; Compiled.memory_analysis() has "
+    "the compiler's figures."
+)
+_SHOWN = 10  # rows of tables that are sorted by size
+
+
+def memory_table(out: Console, memory: MemoryRow) -> Table:
+    """What a device holds when it holds most, the largest first, as wide as the console has room for."""
+    title = (
+        f"Memory per device: {human(memory.peak_bytes)} at most ({human(memory.argument_bytes)} arguments, "
+        f"{human(memory.result_bytes)} results, {human(memory.temporary_bytes)} in between), held then"
+    )
+    rows = [(h.what, h.type, str(h.count), human(h.bytes), shorten(h.where)) for h in memory.alive[:_SHOWN]]
+    rest = memory.alive[_SHOWN:]
+    if rest:
+        count, size = sum(h.count for h in rest), human(sum(h.bytes for h in rest))
+        rows.append((f"and {len(rest)} more", "", str(count), size, "-"))
+    what: Sequence[Column] = (("what", "left"), ("type", "left"))
+    sizes: Sequence[Column] = (("count", "right"), ("bytes", "right"))
+    total = human(sum(h.bytes for h in memory.alive))
+    return fitting(out, (
+        _table(title, (*what, *sizes, ("source", "left")), rows, ("total", "", "", total, "")),
+        _table(title, (what[0], *sizes), [(f"{r[0]}\n{r[1]} {r[4]}", *r[2:4]) for r in rows], ("total", "", total)),
+    ))  # fmt: skip
+
+
+def _render_totals(report: Report, out: Console) -> None:
+    """The source lines and the mesh axes that most is sent for, where there are several."""
+    for title, key, totals in (
+        ("Sent per source line", "source", by_line(report)), ("Sent per mesh axis", "axes", by_axes(report)),
+    ):  # fmt: skip
+        if len(totals) < 2:
+            continue
+        shown = [(shorten(t.key) if key == "source" else t.key, str(t.count), human(t.bytes)) for t in totals[:_SHOWN]]
+        rest = totals[_SHOWN:]
+        if rest:
+            shown.append((f"and {len(rest)} more", str(sum(t.count for t in rest)), human(sum(t.bytes for t in rest))))
+        all_of = (str(sum(t.count for t in totals)), human(sum(t.bytes for t in totals)))
+        columns: Sequence[Column] = ((key, "left"), ("times", "right"), ("bytes", "right"))
+        out.print(_table(title, columns, shown, ("total", *all_of)))
+
+
+def render_changes(changes: Comparison, out: Console) -> None:
+    """What changed between two reports."""
+    out.print(Text(f"{clean(changes.after)}, compared with {clean(changes.before)}", style="bold"))
+    if changes.is_equal:
+        out.print("Shardings, communication and memory are the same.")
+    if changes.figures:
+        out.print(_changes_table("Figures", changes.figures))
+    if changes.collectives:
+        rows = [
+            (
+                f"{c.kind} {c.axes}".strip(), f"{c.count[0]} -> {c.count[1]}",
+                f"{human(c.bytes[0])} -> {human(c.bytes[1])}", f"{shorten(c.where)}\n{c.cause}",
+            )
+            for c in changes.collectives
+        ]  # fmt: skip
+        growth = sum(c.growth for c in changes.collectives)
+        columns: Sequence[Column] = (
+            ("collective", "left"), ("times", "right"), ("bytes", "right"), ("source, cause", "left"),
+        )  # fmt: skip
+        total = f"{'+' if growth >= 0 else '-'}{human(abs(growth))}"
+        out.print(_table("Collectives", columns, rows, ("total", "", total, "")))
+    if changes.shardings:
+        out.print(_changes_table("Shardings", changes.shardings))
+
+
+def _changes_table(title: str, changes: Sequence[Change]) -> Table:
+    made = table(title)
+    for name in ("", "before", "after"):
+        made.add_column(name, overflow="fold")
+    for c in changes:
+        cells = [human(v) if isinstance(v, float) else str("-" if v is None else v) for v in (c.before, c.after)]
+        made.add_row(*(Text(clean(cell)) for cell in (c.what, *cells)))
+    return made
 
 
 def _devices(report: Report) -> str:

@@ -1,0 +1,127 @@
+"""Reports for notebooks, and for tests that hold what a program may communicate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import collectives
+import propagation
+from collectives.kinds import kinds
+from collectives.plan import human
+from collectives.topology import load
+from meshrt.errors import InspectError
+from meshrt.inspect.markdown import report_markdown
+from meshrt.inspect.model import CollectiveRow, Report, report_of
+from meshrt.inspect.totals import by_kind
+from meshrt.jit import jit
+from meshrt.pipeline.lowered import Lowered
+from meshrt.pipeline.names import argument_names, names_of, output_names
+from meshrt.pipeline.partitioned import Partitioned
+from meshrt.pipeline.propagated import Propagated
+
+__all__ = ["NotebookReport", "assert_communication", "report"]
+
+
+class NotebookReport(Report):
+    """A report that a notebook shows as tables."""
+
+    __slots__ = ()
+
+    def _repr_markdown_(self) -> str:
+        return report_markdown(self)
+
+
+def report(program: Any, *, name: str = "program", topology: str | None = None) -> NotebookReport:
+    """What a program communicates and holds. Nothing is compiled or run.
+
+    Args:
+      program: a stage (`f.lower(...)`, `.propagate()`, `.partition()`), or a StableHLO module with `sdy` shardings as
+        text, bytecode or an `ir.Module`.
+      name: what the report calls the program.
+      topology: bandwidths and latencies: a name such as `v5e:4x4`, or a file as in configs/topologies. What is
+        partitioned already has the one that it was partitioned for.
+
+    Raises:
+      InspectError: `program` is none of these.
+
+    >>> import meshrt, meshrt.numpy as jnp
+    >>> from meshrt.sharding import AxisType, NamedSharding, PartitionSpec as P
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    >>> x = meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("x")))
+    >>> report(meshrt.jit(lambda x: x.sum(0)).lower(x)).collectives[0].kind
+    'all_reduce'
+    """
+    options = {} if topology is None else {"topology": load(topology)}
+    if isinstance(program, Lowered):
+        program = program.propagate()
+    if isinstance(program, Propagated):
+        program = program.partition(**options)
+    if isinstance(program, Partitioned):
+        propagated = program.result.propagated
+        if propagated is None:
+            raise InspectError("the program was partitioned from shardings of its own; give the stage before")
+        made = report_of(name, propagated, program.result, *names_of(program.lowered))
+    elif isinstance(program, str | bytes) or hasattr(program, "operation"):
+        propagated = propagation.run(program, xla_order=True)
+        partitioned = collectives.partition(propagated, **options)
+        made = report_of(name, propagated, partitioned, argument_names(propagated), output_names(propagated))
+    else:
+        raise InspectError(
+            f"report takes a stage such as f.lower(...), or a StableHLO module, got {type(program).__name__}"
+        )
+    return NotebookReport(**{field: getattr(made, field) for field in Report.__dataclass_fields__})
+
+
+def assert_communication(
+    function: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    max_bytes: float | None = None,
+    max_memory: float | None = None,
+    **counts: int,
+) -> None:
+    """Asserts what `function(*args, **kwargs)` communicates; for tests. Nothing is compiled or run.
+
+    Args:
+      function: what `meshrt.jit` returned, or a function, which is jitted.
+      args, kwargs: arrays, or `ShapeDtypeStruct`s, with their shardings.
+      max_bytes: what the busiest device may send per run of the program.
+      max_memory: bytes that a device may hold at most, as estimated before compiling.
+      counts: how many collectives of a kind run: `all_gather=0, all_reduce=2`. Kinds that are not named may run.
+
+    Raises:
+      AssertionError: something is otherwise; the message names the lines that communicate.
+      InspectError: a keyword is no kind of collective.
+
+    >>> import meshrt, meshrt.numpy as jnp
+    >>> from meshrt.sharding import AxisType, NamedSharding, PartitionSpec as P
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    >>> x = meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("x")))
+    >>> assert_communication(lambda x: x.sum(0), (x,), all_reduce=1, all_gather=0, max_bytes=1024)
+    """
+    for kind in counts:
+        if kind not in kinds():
+            raise InspectError(f"assert_communication: {kind} is no collective; there are {', '.join(kinds())}")
+    jitted = function if hasattr(function, "lower") else jit(function)
+    found = report(jitted.lower(*args, **(kwargs or {})))
+    run = {total.key: total.count for total in by_kind(found)}
+    wrong = [
+        (f"{kind} runs {run.get(kind, 0)} times, expected {count}", [c for c in found.collectives if c.kind == kind])
+        for kind, count in counts.items()
+        if run.get(kind, 0) != count
+    ]
+    if max_bytes is not None and found.bytes > max_bytes:
+        largest = sorted(found.collectives, key=lambda c: -c.total)
+        wrong.append((f"a device sends {human(found.bytes)}, at most {human(max_bytes)} expected", largest))
+    if max_memory is not None and found.memory is not None and found.memory.peak_bytes > max_memory:
+        peak = human(found.memory.peak_bytes)
+        wrong.append((f"a device holds {peak} at most, no more than {human(max_memory)} expected", []))
+    if wrong:
+        raise AssertionError("\n".join(line for what, rows in wrong for line in [what, *map(_row, rows[:10])]))
+
+
+def _row(row: CollectiveRow) -> str:
+    times = "?" if row.times is None else row.times
+    return f"  {row.where or '?'}: {row.kind} over {row.axes or '-'}, {times} times {human(row.bytes)} ({row.cause})"

@@ -1,0 +1,111 @@
+"""A report, or what changed between two, as GitHub-flavoured Markdown: for a pull request or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collectives.plan import human, human_time
+from meshrt.inspect.changes import FIGURES, Change, CollectiveChange, Comparison
+from meshrt.inspect.model import Report, ValueRow
+from meshrt.inspect.render import clean, shorten
+from meshrt.inspect.totals import Total, by_axes, by_line
+
+__all__ = ["comparison_markdown", "report_markdown"]
+
+_SHOWN = 30  # rows of a table; the rest is counted
+_SPECIAL = "\\`*_{}[]<>#|!~&$@"
+
+
+def report_markdown(report: Report) -> str:
+    """The whole report, long tables folded."""
+    totals = report.as_json()["totals"]
+    seconds = totals["seconds_predicted"]
+    lines = [
+        f"### {_text(report.name)}", "",
+        f"{report.devices} devices, mesh {_text(', '.join(f'{n}={s}' for n, s in report.mesh) or 'none')}: "
+        f"**{human(report.bytes)}** sent per device and run ({human_time(seconds)} predicted)"
+        + ("" if report.memory is None else f", **{human(report.memory.peak_bytes)}** held at most (estimated)"),
+        "",
+    ]  # fmt: skip
+    lines += [f"- :warning: {_text(shorten(f.where))}: {_text(f.message)} ({human(f.bytes)})" for f in report.findings]
+    lines += _folded("Collectives", _table(
+        ("kind", "axes", "bytes", "times", "source", "cause"),
+        [
+            (c.kind, c.axes or "-", human(c.bytes), "?" if c.times is None else str(c.times), shorten(c.where), c.cause)
+            for c in report.collectives
+        ],
+    ))  # fmt: skip
+    lines += _folded("Sent per source line", _totals("source", by_line(report)))
+    lines += _folded("Sent per mesh axis", _totals("axes", by_axes(report)))
+    lines += _folded("Arguments", _values(report.arguments))
+    lines += _folded("Results", _values(report.results))
+    if report.memory is not None:
+        held = [(h.what, h.type, str(h.count), human(h.bytes), shorten(h.where)) for h in report.memory.alive]
+        lines += _folded("Held at the peak", _table(("what", "type", "count", "bytes", "source"), held))
+    lines += [_text(line) for line in report.explanations]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """What changed, as the comment of a pull request."""
+    lines = [f"### {_text(comparison.after)}", ""]
+    if comparison.is_equal:
+        return "\n".join([*lines, f"Shardings, communication and memory are those of {_text(comparison.before)}.", ""])
+    figures = [(c.what, *(_figure(c.what, v) for v in (c.before, c.after)), _share(c)) for c in comparison.figures]
+    lines += _table(("", "before", "after", "change"), figures) if figures else []
+    collectives = [(c.kind, c.axes or "-", *_counts(c), shorten(c.where), c.cause) for c in comparison.collectives]
+    lines += _folded("Collectives", _table(("kind", "axes", "run", "sent", "source", "cause"), collectives), True)
+    shardings = [(c.what, str(c.before or "-"), str(c.after or "-")) for c in comparison.shardings]
+    lines += _folded("Shardings", _table(("value", "before", "after"), shardings), True)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _counts(change: CollectiveChange) -> tuple[str, str]:
+    runs, sent = change.count, change.bytes
+    return f"{runs[0]} → {runs[1]}", f"{human(sent[0])} → {human(sent[1])}"
+
+
+def _figure(what: str, value: object) -> str:
+    if not isinstance(value, int | float):
+        return str(value or "-")
+    return str(value) if what == FIGURES["devices"] else human(value)
+
+
+def _share(change: Change) -> str:
+    before, after = change.before, change.after
+    if not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
+        return ""
+    return f"{(after - before) / before:+.1%}"
+
+
+def _values(rows: Sequence[ValueRow]) -> list[str]:
+    cells = [(v.name, v.type, v.sharding, v.device_type, human(v.device_bytes)) for v in rows]
+    return _table(("name", "type", "sharding", "per device", "bytes"), cells)
+
+
+def _totals(key: str, rows: Sequence[Total]) -> list[str]:
+    name = shorten if key == "source" else str
+    cells = [(name(t.key), str(t.count), human(t.bytes), human_time(t.seconds)) for t in rows]
+    return _table((key, "run", "bytes", "time"), cells)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines += [f"| {' | '.join(map(_text, line))} |" for line in rows[:_SHOWN]]
+    if len(rows) > _SHOWN:
+        lines.append(f"| and {len(rows) - _SHOWN} more |" + " |" * (len(head) - 1))
+    return [*lines, ""]
+
+
+def _folded(title: str, table: list[str], is_open: bool = False) -> list[str]:
+    if not table:
+        return []
+    count = len(table) - 3
+    return [f"<details{' open' if is_open else ''}><summary>{title} ({count})</summary>", "", *table, "</details>", ""]
+
+
+def _text(text: str) -> str:
+    """Text of a program, in which nothing is markup."""
+    return "".join(f"\\{c}" if c in _SPECIAL else c for c in clean(text))

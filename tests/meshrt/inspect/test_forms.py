@@ -1,0 +1,205 @@
+"""Reports as JSON, Markdown and tables; two reports compared; budgets; the functions for notebooks and tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt.errors import InspectError
+from meshrt.inspect import assert_communication, compare, report
+from meshrt.inspect.budget import Budget, budget_of, check, read_budgets, write_budget
+from meshrt.inspect.changes import read_report
+from meshrt.inspect.markdown import comparison_markdown, report_markdown
+from meshrt.inspect.model import Report
+from meshrt.inspect.render import render, render_changes
+from meshrt.inspect.schema import report_schema
+from meshrt.inspect.totals import by_axes, by_kind, by_line
+from meshrt.sharding import AbstractMesh, AxisType, NamedSharding
+from meshrt.sharding import PartitionSpec as P
+
+ROOT = Path(__file__).resolve().parents[3]
+MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+def struct(shape, *spec):
+    return meshrt.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(MESH, P(*spec)))
+
+
+@meshrt.jit
+def layers(x, w):
+    h = jnp.tanh(x @ w)
+    return (h @ w.T).sum(0)
+
+
+def of_layers(*spec) -> Report:
+    return report(layers.lower(struct((64, 32), "data"), struct((32, 128), *spec)), name="layers.py:layers")
+
+
+@pytest.mark.smoke
+def test_a_report_fits_the_schema_and_comes_back():
+    made = of_layers(None, "model")
+    data = json.loads(json.dumps(made.as_json()))
+    jsonschema.Draft202012Validator.check_schema(report_schema())
+    jsonschema.validate(data, report_schema())
+    assert Report.from_json(data).as_json() == made.as_json()
+    assert [v.device_type for v in made.arguments] == ["f32[16,32]", "f32[32,64]"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**data, "collectives": [{}]}, report_schema())
+
+
+def test_totals_add_up():
+    made = of_layers(None, "model")
+    for totals in (by_kind(made), by_axes(made), by_line(made)):
+        assert sum(t.bytes for t in totals) == pytest.approx(made.bytes)
+        assert [t.bytes for t in totals] == sorted((t.bytes for t in totals), reverse=True)
+    assert {t.key for t in by_axes(made)} == {c.axes for c in made.collectives}
+    assert all(t.key.partition(":")[0] == __file__ for t in by_line(made))
+
+
+def test_memory_is_in_the_names_of_the_program():
+    memory = of_layers(None, "model").memory
+    assert memory is not None and {"x", "w", "result"} <= {h.what for h in memory.alive} | {"result"}
+    assert memory.peak_bytes == sum(h.bytes for h in memory.alive)
+    assert memory.peak_bytes == max(m.bytes for m in memory.moments)
+    assert memory.argument_bytes == 4 * (16 * 32 + 32 * 64)
+
+
+def test_equal_reports_differ_in_nothing():
+    changes = compare(of_layers(None, "model"), of_layers(None, "model"))
+    assert changes.is_equal and "are those of" in comparison_markdown(changes)
+
+
+def test_another_annotation_shows_what_it_changed():
+    before, after = of_layers(None, "model"), of_layers("data")
+    changes = compare(before, after)
+    assert [(c.what, c.before, c.after) for c in changes.shardings] == [
+        ("w", "f32[32,128] (-, model)", "f32[32,128] (data, -)")
+    ]
+    kinds = {(c.kind, c.axes): c.count for c in changes.collectives}
+    assert any(kind == "all_gather" and count[0] < count[1] for (kind, _), count in kinds.items())
+    assert sum(c.growth for c in changes.collectives) == pytest.approx(after.bytes - before.bytes)
+    back = compare(after, before)
+    assert sorted(c.growth for c in back.collectives) == sorted(-c.growth for c in changes.collectives)
+
+
+def test_lines_that_moved_are_the_same_collective():
+    before = of_layers(None, "model")
+    down = lambda c: dataclasses.replace(c, where=c.where.rpartition(":")[0] + ":99")
+    moved = Report(**{
+        **{f.name: getattr(before, f.name) for f in dataclasses.fields(Report)},
+        "collectives": tuple(map(down, before.collectives)),
+    })  # fmt: skip
+    assert compare(before, moved).is_equal
+
+
+def test_markdown_shows_names_as_they_are():
+    made = report(meshrt.jit(lambda x: x["<b>|*"].sum(0)).lower({"<b>|*": struct((8, 4), "data")}), name="a|b")
+    text = report_markdown(made)
+    assert r"\<b\>\|\*" in text and r"### a\|b" in text and "<b>" not in text
+    assert text.count("<details>") == text.count("</details>") >= 3
+    assert made._repr_markdown_() == text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_of_changes_and_memory_fit(width):
+    out = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width, highlight=False)
+    render(of_layers(None, "model"), out)
+    render_changes(compare(of_layers(None, "model"), of_layers("data")), out)
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert any("Memory per device" in line for line in lines) and any("before" in line for line in lines)
+
+
+def test_a_budget_is_kept_until_something_grows(tmp_path):
+    path, small = tmp_path / "budget.toml", of_layers(None, "model")
+    write_budget(path, small.name, budget_of(small))
+    write_budget(path, 'other "program"', Budget(bytes_sent=1.5))
+    assert check(small, read_budgets(path)[small.name]) == ()
+    assert read_budgets(path)['other "program"'] == Budget(bytes_sent=1.5)
+    excess = check(of_layers("data"), read_budgets(path)[small.name])
+    assert {e.what for e in excess} >= {"all_gather"}
+    assert all(f"{__file__}:" in line for e in excess if e.what == "all_gather" for line in e.lines)
+    assert "budget 0" in str(next(e for e in excess if e.what == "all_gather"))
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[x", "not TOML"), ("x = 1", "is no table"), ("[x]\nbytes = 1", "is no limit; there are"),
+    ("[x]\nbytes_sent = -1", "not negative"), ("[x]\nbytes_sent = true", "not negative"),
+    ("[x]\nbytes_sent = nan", "not negative"), ("[x.collectives]\ngather = 1", "is no collective"),
+])  # fmt: skip
+def test_bad_budgets(tmp_path, text, message):
+    path = tmp_path / "budget.toml"
+    path.write_text(text)
+    with pytest.raises(InspectError, match=message):
+        read_budgets(path)
+    with pytest.raises(InspectError, match=message):
+        write_budget(path, "y", Budget())
+    assert path.read_text() == text and [*tmp_path.iterdir()] == [path]
+
+
+def test_bad_reports(tmp_path):
+    path = tmp_path / "report.json"
+    for text in ("{", "[]", "{}", '{"name": 1}'):
+        path.write_text(text)
+        with pytest.raises(InspectError, match=str(path)):
+            read_report(path)
+    with pytest.raises(InspectError, match="No such file"):
+        read_report(tmp_path / "none.json")
+
+
+@pytest.mark.smoke
+def test_communication_is_asserted():
+    x, w = struct((64, 32), "data"), struct((32, 128), None, "model")
+    assert_communication(layers, (x, w), all_gather=0, max_bytes=1 << 20, max_memory=1 << 20)
+    assert_communication(lambda x: x * 2, (x,), all_reduce=0)
+    with pytest.raises(AssertionError, match=rf"all_gather runs \d times, expected 0\n  {__file__}:\d+: all_gather"):
+        assert_communication(layers, (x, struct((32, 128), "data")), all_gather=0)
+    with pytest.raises(AssertionError, match="a device sends"):
+        assert_communication(layers, (x, w), max_bytes=1)
+    with pytest.raises(AssertionError, match="a device holds"):
+        assert_communication(layers, (x, w), max_memory=1)
+    with pytest.raises(InspectError, match="allgather is no collective"):
+        assert_communication(layers, (x, w), allgather=0)
+
+
+def test_reports_of_every_stage_and_of_text():
+    lowered = layers.lower(struct((64, 32), "data"), struct((32, 128), None, "model"))
+    propagated = lowered.propagate()
+    stages = [report(s) for s in (lowered, propagated, propagated.partition(), lowered.as_text(debug_info=True))]
+    assert all(s.collectives == stages[0].collectives for s in stages[1:3])
+    assert [(c.kind, c.bytes) for c in stages[3].collectives] == [(c.kind, c.bytes) for c in stages[0].collectives]
+    with pytest.raises(InspectError, match="takes a stage"):
+        report(layers)
+
+
+def test_budgets_and_comparisons_on_the_command_line(tmp_path):
+    program = tmp_path / "m.mlir"
+    program.write_text(layers.lower(struct((64, 32), "data"), struct((32, 128), None, "model")).as_text())
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "meshrt", "inspect", str(program), *arguments]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+        return ran.returncode, ran.stdout, ran.stderr
+
+    budget = str(tmp_path / "budget.toml")
+    assert run("--check", budget)[0] == 2
+    assert run("--check", budget, "--update")[0] == 0
+    assert run("--check", budget)[:2] == (0, f"{program}: within its budget\n")
+    text = Path(budget).read_text()
+    Path(budget).write_text(text.replace("bytes_sent = ", "bytes_sent = 0.5 # "))
+    code, out, _ = run("--check", budget)
+    assert code == 1 and out.startswith("bytes sent: ")
+    (tmp_path / "main.json").write_text(run("--json")[1])
+    assert "are those of" in run("--markdown", "--against", str(tmp_path / "main.json"))[1]
+    assert json.loads(run("--json", "--against", str(tmp_path / "main.json"))[1])["collectives"] == []
+    assert run("--update")[0] == 2
