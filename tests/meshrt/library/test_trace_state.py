@@ -9,6 +9,7 @@ import pytest
 
 import meshrt
 import meshrt.compat.layer.core
+import meshrt.experimental.hijax
 import meshrt.extend.core
 from tests.meshrt.library.test_declared_primitives import BOTH
 
@@ -186,3 +187,18 @@ def test_what_wraps_a_reference_is_none(lib):
     seen.append([isinstance(x, lib.Ref) for x in (ref, Box(ref))])
     assert seen == [[True, False], [True, False]]
     assert not isinstance(lib.typeof(1.0), lib.ref.AbstractRef) and isinstance(lib.typeof(ref), lib.ref.AbstractRef)
+
+
+def test_the_type_state_of_a_mutable_value_can_be_asked_for():
+    box, seen = meshrt.experimental.hijax.Box(1.0), []
+    ask = meshrt.experimental.cur_qdd
+
+    def write(box, x):
+        seen.append(ask(box).leaf_avals)
+        box.set((x, x))
+        seen.append(ask(box).leaf_avals)
+
+    meshrt.jit(write)(box, ROW)
+    assert [[a.shape for a in avals] for avals in (*seen, ask(box).leaf_avals)] == [[()], [(3,)] * 2, [(3,)] * 2]
+    with pytest.raises(TypeError, match="mutable types"):
+        ask(1.0)
