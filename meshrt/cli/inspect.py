@@ -71,8 +71,9 @@ def command(
     """Shows arguments, results and collectives of TARGET with their shardings, bytes and causes.
 
     TARGET is a StableHLO file (text or bytecode, from any compiler; - is standard input) whose shardings are written
-    with the sdy dialect, or FILE.py:FUNCTION with --mesh: a jitted function and a function example_arguments(mesh)
-    beside it. Nothing is compiled or run.
+    with the sdy dialect or as GSPMD does, or FILE.py:FUNCTION (or FILE.py:CLASS.METHOD) with --mesh: a function,
+    jitted by meshrt or by jax or not at all, and a function example_arguments(mesh) beside it. Nothing is compiled or
+    run.
     """
     # Start-up time: `meshrt --help` shows every command, and the planner takes 50 ms to import.
     from meshrt.inspect.guard import Limits, inspect_file, open_regular

@@ -27,7 +27,7 @@ def answer(options: dict[str, Any], data: bytes) -> dict[str, Any]:
     module = data if data.startswith(b"ML\xefR") else data.decode("utf-8")
     if options["stage"] == "lowered":
         return {"text": propagation.read(module).module.operation.get_asm(enable_debug_info=False)}
-    propagated = propagation.run(module, xla_order=True)
+    propagated = propagation.run(module, file=options["file"], xla_order=True)
     if options["stage"] == "propagated":
         return {"text": propagated.as_text()}
     names = argument_names(propagated), output_names(propagated)

@@ -45,7 +45,7 @@ def inspect_file(
     limits = Limits() if limits is None else limits
     data = _read(path, limits)
     options = {
-        "name": path, "stage": stage, "explain": explain, "topology": topology,
+        "name": path, "stage": stage, "explain": explain, "topology": topology, "file": None if path == "-" else path,
         "memory_bytes": limits.memory_bytes, "seconds": limits.seconds,
     }  # fmt: skip
     child = subprocess.Popen(
@@ -64,8 +64,10 @@ def inspect_file(
         raise InspectError(f"{path}: {_why(child.returncode, err)}")
     reply = json.loads(out)
     if "error" in reply:
-        error = reply["error"]  # MLIR calls what it reads "-"
-        raise InspectError(path + error.removeprefix("-") if error.startswith("-:") else f"{path}: {error}")
+        error = reply["error"]
+        if error.startswith("-:"):  # MLIR's name for what it reads from standard input
+            error = path + error.removeprefix("-")
+        raise InspectError(error if error.startswith(f"{path}:") else f"{path}: {error}")
     return reply
 
 

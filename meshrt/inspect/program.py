@@ -8,8 +8,9 @@ from typing import Any
 from collectives.errors import CollectivesError
 from collectives.topology import load
 from meshrt.errors import InspectError
+from meshrt.inspect.child import answer
 from meshrt.inspect.model import report_of
-from meshrt.inspect.target import lower_target
+from meshrt.inspect.target import ForeignText, lower_target
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import names_of
 from propagation.errors import PropagationError
@@ -25,6 +26,12 @@ def inspect_function(
     Raises `InspectError` where the file, the function or the program cannot be used.
     """
     lowered = lower_target(path, name, mesh, hook)
+    if isinstance(lowered, ForeignText):
+        options = {"name": f"{path}:{name}", "stage": stage, "explain": query, "topology": topology, "file": None}
+        try:
+            return answer(options, lowered.encode())
+        except (PropagationError, CollectivesError) as e:
+            raise InspectError(f"{path}:{name}: {e}") from e
     if stage == "lowered":
         return {"text": lowered.as_text()}
     try:
@@ -33,8 +40,7 @@ def inspect_function(
             return {"text": propagated.as_text()}
         names = names_of(lowered)
         explanations = explain(propagated.result, query, *names) if query else ()
-        options = {"topology": load(topology)} if topology else {}
-        partitioned = propagated.partition(**options)
+        partitioned = propagated.partition(**({"topology": load(topology)} if topology else {}))
     except (PropagationError, CollectivesError) as e:
         raise InspectError(f"{path}:{name}: {e}") from e
     if stage == "partitioned":

@@ -1,26 +1,40 @@
-"""A function of a Python file as a program to inspect: `FILE.py:FUNCTION` over an AbstractMesh.
+"""A function of a Python file as a program to inspect: `FILE.py:FUNCTION` or `FILE.py:CLASS.METHOD` over a mesh.
 
-Protocol: FUNCTION is what `meshrt.jit` returned, and the file has a function `example_arguments(mesh)` (another name
-with `--arguments`) that returns FUNCTION's positional arguments as arrays or ShapeDtypeStructs with shardings over
-`mesh`, which is an AbstractMesh. Importing the file must not train:
-scripts guard `main()` by `if __name__ == "__main__"`.
+Protocol: the file has a function `example_arguments(mesh)` (another name with `--arguments`) that returns FUNCTION's
+arguments as arrays or ShapeDtypeStructs with shardings over `mesh`, which is an AbstractMesh: a tuple of them, one
+alone, or what `inspect.signature(FUNCTION).bind(...)` gives where some are named. FUNCTION is what `jit` returned, of
+meshrt or of jax, or a plain function, or a factory's product (`step = make_step()`). A method is that of an
+object that CLASS() makes, unless it is static or CLASS is an object itself. A file in a package may import relatively.
+Importing it must not train: scripts guard `main()` by `if __name__ == "__main__"`. What it prints goes to standard
+error.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
+import inspect
+import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from meshrt import config
 from meshrt.errors import InspectError
-from meshrt.sharding import AbstractMesh, AxisType, use_abstract_mesh
+from meshrt.jit import jit
+from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, use_abstract_mesh
+from meshrt.tree_util import tree_map
 
-__all__ = ["lower_target", "parse_mesh", "split_target"]
+__all__ = ["ForeignText", "lower_target", "parse_mesh", "split_target"]
+
+
+class ForeignText(str):
+    """The StableHLO of a function that is jax's own: jax has lowered it, in the process of the user's script."""
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -37,9 +51,9 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def split_target(target: str) -> tuple[Path, str] | None:
-    """(file, function) of `FILE.py:FUNCTION`; None if the target is not of that form."""
+    """(file, function) of `FILE.py:FUNCTION` or `FILE.py:CLASS.METHOD`; None if the target is not of that form."""
     path, colon, name = target.rpartition(":")
-    if not colon or not path.endswith(".py") or not name.isidentifier():
+    if not colon or not path.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         return None
     return Path(path), name
 
@@ -47,17 +61,99 @@ def split_target(target: str) -> tuple[Path, str] | None:
 def lower_target(
     path: Path, name: str, mesh: dict[str, int], hook: str = "example_arguments", platform: str = "cpu"
 ) -> Any:
-    """The `Lowered` of a function of a file over an AbstractMesh. InspectError says what the file lacks."""
+    """The `Lowered` of a function of a file over an AbstractMesh, or of one of jax's a `ForeignText`. InspectError says
+    what the file lacks."""
     config.update("platforms", "cpu")  # a look at a program must not occupy an accelerator
-    module = _import(path)
-    function, arguments = _attribute(module, path, name), _attribute(module, path, hook)
-    if not hasattr(function, "trace"):
-        raise InspectError(f"{path}: {name} is not a jitted function; decorate it with meshrt.jit")
-    abstract = AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
-    example = _call(path, hook, lambda: arguments(abstract))
-    args = tuple(example) if isinstance(example, tuple | list) else (example,)
-    with use_abstract_mesh(abstract):
-        return _call(path, name, lambda: function.trace(*args).lower(lowering_platforms=(platform,)))
+    with _printing_to_stderr():
+        module = _import(path)
+        function, arguments = _function(module, path, name), _attribute(module, path, hook)
+        if not callable(function):
+            raise InspectError(f"{path}: {name} is {type(function).__name__!r}, not a function")
+        if _is_of_jax(function):
+            return _lower_with_jax(path, name, hook, function, arguments, mesh, platform)
+        if not hasattr(function, "trace"):
+            function = jit(function)
+        abstract = AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
+        args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
+        lower = lambda args, kwargs: function.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
+        with use_abstract_mesh(abstract):
+            lowered = _call(path, name, lambda: lower(args, kwargs))
+            if abstract.size > 1 and lowered.mesh is None:
+                # Nothing in the program names the mesh: it runs on all of it, everywhere the same.
+                args, kwargs = _replicated((args, kwargs), abstract)
+                lowered = _call(path, name, lambda: lower(args, kwargs))
+    return lowered
+
+
+@contextlib.contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """What a script prints, from Python or from libraries below it, goes to standard error; the report is output."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _bound(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(positional, named) arguments of what an example is."""
+    if isinstance(example, inspect.BoundArguments):
+        return example.args, dict(example.kwargs)
+    return (tuple(example) if isinstance(example, tuple | list) else (example,)), {}
+
+
+def _replicated(arguments: Any, mesh: AbstractMesh) -> Any:
+    """Arguments whole on each device of a mesh, those that are arrays or stand for arrays."""
+    whole = NamedSharding(mesh, PartitionSpec())
+    place = lambda x: ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) if hasattr(x, "shape") else x
+    return tree_map(place, arguments)
+
+
+def _is_of_jax(function: Any) -> bool:
+    """Whether something was jitted by jax (whose jitted functions are objects of jaxlib)."""
+    return type(function).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def _lower_with_jax(
+    path: Path,
+    name: str,
+    hook: str,
+    function: Any,
+    arguments: Callable[[Any], Any],
+    mesh: dict[str, int],
+    platform: str,
+) -> ForeignText:
+    jax = sys.modules["jax"]  # the script imported it
+    kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
+    abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=kinds)
+    args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
+    with jax.sharding.use_abstract_mesh(abstract):
+        lowered = _call(path, name, lambda: function.trace(*args, **kwargs).lower(lowering_platforms=(platform,)))
+    return ForeignText(lowered.as_text(debug_info=True))
+
+
+def _function(module: ModuleType, path: Path, name: str) -> Any:
+    """A function of a module, or the method of an object that its class makes."""
+    first, *rest = name.split(".")
+    found = _attribute(module, path, first)
+    for part in rest:
+        if inspect.isclass(found) and not isinstance(
+            inspect.getattr_static(found, part, None), staticmethod | classmethod
+        ):
+            made = found
+            found = _call(path, f"{made.__name__}()", made)
+        if not hasattr(found, part):
+            raise InspectError(f"{path}: {first} has no {part}")
+        found = getattr(found, part)
+    return found
 
 
 def _attribute(module: ModuleType, path: Path, name: str) -> Any:
@@ -71,16 +167,23 @@ def _attribute(module: ModuleType, path: Path, name: str) -> Any:
 
 
 def _import(path: Path) -> ModuleType:
+    """The module of a file, under its full name if it lies in a package, as running `python -m` would import it."""
     if not path.is_file():
         raise InspectError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    folder, names = path.resolve().parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    name = ".".join(names)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # there is a loader for .py
     load = spec.loader.exec_module
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # as running the script would
+    if len(names) > 1:
+        _call(path, "import", lambda: importlib.import_module(".".join(names[:-1])))
+    sys.modules[name] = module
     _call(path, "import", lambda: load(module))
     return module
 

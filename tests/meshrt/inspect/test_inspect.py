@@ -171,7 +171,6 @@ def test_functions_that_call_each_other_too_often(tmp_path):
         (["examples/train_lm.py:step"], "needs a mesh"),
         (["examples/train_lm.py"], "name a function"),
         (["examples/train_lm.py:stop", "--mesh", "data=2,model=2"], "has no stop"),
-        (["examples/train_lm.py:init", "--mesh", "data=2,model=2"], "not a jitted function"),
         (["examples/train_lm.py:step", "--mesh", "data=3,model=2"], "data"),
         (["examples/train_lm.py:step", "--mesh", "data=4"], "model"),
         (["examples/train_lm.py:step", "--mesh", "data"], "expected axes with their sizes"),

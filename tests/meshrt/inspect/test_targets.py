@@ -1,0 +1,125 @@
+"""What `meshrt inspect` takes: functions, methods, products of factories, functions of jax, files of GSPMD."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshrt.inspect.guard import inspect_file
+
+ROOT = Path(__file__).resolve().parents[3]
+STEP = """
+import os
+import inspect
+import meshrt as jax
+import meshrt.numpy as jnp
+from meshrt import P
+from .sizes import WIDTH
+
+print("loading")
+os.system("echo from below")
+
+
+class Model:
+    def __init__(self):
+        self.scale = 2.0
+
+    def step(self, x, *, w):
+        return jnp.tanh(x @ w) * self.scale
+
+    @staticmethod
+    def half(x, w):
+        return x @ w / 2
+
+
+def plain(x, w):
+    return x @ w
+
+
+made = (lambda: jax.jit(lambda x, w: x @ w))()
+
+
+def example_arguments(mesh):
+    put = lambda shape, *spec: jax.ShapeDtypeStruct(shape, "float32", sharding=jax.NamedSharding(mesh, P(*spec)))
+    return put((16, WIDTH), "data", "model"), put((WIDTH, 64), "model")
+
+
+def named(mesh):
+    x, w = example_arguments(mesh)
+    return inspect.signature(Model().step).bind(x, w=w)
+
+
+def bare(mesh):
+    return jax.ShapeDtypeStruct((16, WIDTH), "float32"), jax.ShapeDtypeStruct((WIDTH, 64), "float32")
+"""
+OF_JAX = """
+import jax
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+step = jax.jit(lambda x, w: x @ w)
+
+
+def example_arguments(mesh):
+    put = lambda shape, *spec: jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, P(*spec)))
+    return put((16, 32), "data", "model"), put((32, 64), "model")
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("package") / "things"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "sizes.py").write_text("WIDTH = 32\n")
+    (folder / "steps.py").write_text(STEP)
+    (folder.parent / "of_jax.py").write_text(OF_JAX)
+    return folder
+
+
+def inspect(*arguments):
+    command = [sys.executable, "-m", "meshrt", "inspect", *map(str, arguments), "--mesh", "data=4,model=2", "--json"]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", [["plain"], ["made"], ["Model.half"], ["Model.step", "--arguments", "named"]], ids=lambda words: words[0]
+)
+def test_functions_of_a_package(package, name):
+    """A file with relative imports that prints while it is imported; what it prints is not in the report."""
+    report, said = inspect(f"{package / 'steps.py'}:{name[0]}", *name[1:])
+    assert [(c["kind"], c["axes"]) for c in report["collectives"]] == [("all_reduce", "model")]
+    assert report["bytes"] == 16 // 4 * 64 * 4 and report["mesh"] == {"data": 4, "model": 2}
+    assert "loading" in said and "from below" in said
+
+
+def test_arguments_without_shardings_are_whole_on_the_mesh_that_was_asked_for(package):
+    report, _ = inspect(f"{package / 'steps.py'}:plain", "--arguments", "bare")
+    assert report["totals"]["devices"] == 8 and {a["sharding"] for a in report["arguments"]} == {"replicated"}
+
+
+def test_a_function_that_jax_jitted(package):
+    path = package.parent / "of_jax.py"
+    report, _ = inspect(f"{path}:step", "--explain", "arg0:0")
+    assert [(c["kind"], c["axes"], c["where"]) for c in report["collectives"]] == [
+        ("all_reduce", "model", f"{path}:{OF_JAX.splitlines().index('step = jax.jit(lambda x, w: x @ w)') + 1}")
+    ]
+
+
+GSPMD = """func.func @main(%x: tensor<8x16xf32> {mhlo.sharding = "{devices=[4,2]<=[8]}"}) -> tensor<8xf32> {
+  %c = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%x init: %c) applies stablehlo.add across dimensions = [1]
+    : (tensor<8x16xf32>, tensor<f32>) -> tensor<8xf32>
+  return %0 : tensor<8xf32> }"""
+
+
+def test_a_file_with_annotations_of_gspmd_is_cited_by_its_path(tmp_path):
+    path = tmp_path / "old.mlir"
+    path.write_text(GSPMD)
+    report = inspect_file(str(path), explain="result0:0")["report"]
+    assert report["mesh"] == {"axis_0": 4, "axis_1": 2}
+    assert [(c["kind"], c["where"]) for c in report["collectives"]] == [("all_reduce", f"{path}:3")]
+    assert f"{path}:3" in report["explanations"][0] and "-:" not in "".join(report["explanations"])
