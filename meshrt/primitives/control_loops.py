@@ -118,14 +118,14 @@ def fori_loop(
     return _while(_below, Body(_counted_below(body_fun), body_fun, "fori_loop"), (start, stop, init_val))[2]
 
 
-def _counted_loop(start: int, stop: int, body_fun: Callable[[Any, T], T], init_val: T, unroll: int | bool | None) -> T:
+def _counted_loop(start: Any, stop: Any, body_fun: Callable[[Any, T], T], init_val: T, unroll: int | bool | None) -> T:
     """A loop whose number of iterations is known is a scan over a weakly typed counter."""
     if config.read("disable_jit"):
         value = init_val
         for i in range(start, stop):
             value = body_fun(np.asarray(i, aval_of(start).dtype)[()], value)
         return value
-    length = non_negative_dim(stop - start)
+    length: Any = non_negative_dim(stop - start)
     unroll = unroll_factor(False if unroll is None else unroll, length)
     body = Body(_counted(body_fun), body_fun, "fori_loop")
     return scan_body(body, (start, init_val), None, length, False, unroll)[0][1]

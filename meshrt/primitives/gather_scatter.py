@@ -96,7 +96,7 @@ _MODES = {
 }
 
 
-def index_bounds(shape: Sequence[int], sizes: Sequence[int], index_map: Sequence[int], dtype: Any) -> list[Any]:
+def index_bounds(shape: Sequence[Any], sizes: Sequence[Any], index_map: Sequence[int], dtype: Any) -> list[Any]:
     """The largest index in each indexed dimension for which a window lies inside, and which `dtype` holds."""
     limit = int(dtypes.iinfo(dtype).max)
     bounds = [shape[i] - sizes[i] for i in index_map]
@@ -104,8 +104,8 @@ def index_bounds(shape: Sequence[int], sizes: Sequence[int], index_map: Sequence
 
 
 def window_sizes(
-    operand_shape: Sequence[int], updates_shape: Sequence[int], d: ScatterDimensionNumbers
-) -> tuple[int, ...]:
+    operand_shape: Sequence[Any], updates_shape: Sequence[Any], d: ScatterDimensionNumbers
+) -> tuple[Any, ...]:
     """The window's size in each dimension of the operand."""
     window = iter([updates_shape[i] for i in d.update_window_dims])
     hidden = {*d.inserted_window_dims, *d.operand_batching_dims}

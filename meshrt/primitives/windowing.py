@@ -36,12 +36,12 @@ def reduce_window_attributes(
     )
 
 
-def dilated(size: int, dilation: int) -> int:
+def dilated(size: Any, dilation: Any) -> Any:
     """The extent of `size` elements with `dilation - 1` gaps between neighbours."""
     return non_negative_dim(1 + dilation * (size - 1)) if size != 0 else 0
 
 
-def window_positions(size: int, window: int, stride: int) -> int:
+def window_positions(size: Any, window: Any, stride: Any) -> Any:
     """How many windows fit into `size` elements."""
     return non_negative_dim((size - window) // stride + 1)
 

@@ -497,3 +497,50 @@ def test_with_64_bits():
 def test_unsolvable_sizes():
     with pytest.raises(errors.UnsolvableDimensionError, match="Cannot solve for values of dimension"):
         export.export(meshrt.jit(lambda x: 0.0))(spec("a*b"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# More numbered statements
+
+
+def test_001_01_exported_modules_hold_dialects_with_a_promise():
+    def f(x):
+        return meshrt.lax.erf(x) + meshrt.lax.top_k(x, 2)[0].sum() + jnp.sinh(x)
+
+    for fun, given in ((f, X), (jnp.sinh, spec("b"))):
+        text = export.export(meshrt.jit(fun))(given).mlir_module()
+        operations = re.sub(r"stablehlo\.composite \"chlo\.\w+\"|@chlo\.\w+", "", text)
+        assert "chlo." not in operations
+
+
+def test_001_08_for_a_platform_that_is_not_here():
+    exported = through_bytes(meshrt.jit(jnp.linalg.cholesky), platforms=["cuda"])(np.eye(3, dtype=np.float32))
+    assert exported.platforms == ("cuda",) and "cusolver" in exported.mlir_module()
+
+
+def test_001_09_dynamic_shapes_are_stablehlos():
+    text = export.export(meshrt.jit(lambda x: jnp.pad(x + x.shape[0], 1)[1:]))(spec("b")).mlir_module()
+    assert "stablehlo.dynamic_broadcast_in_dim" in text and "shape." not in text.replace(".shape", "")
+    assert set(re.findall(r"custom_call @([\w.]+)", text)) == {"shape_assertion"}
+
+
+def test_004_02_random_bits_for_another_platform():
+    f = meshrt.jit(lambda: meshrt.random.bits(meshrt.random.key(0), (4,)))
+    exported = through_bytes(f, platforms=["cuda", "cpu"])()
+    np.testing.assert_array_equal(exported.call(), f())
+
+
+def test_004_04_platforms_are_asked_of_traced_only():
+    f = meshrt.jit(lambda x, **options: x)
+    assert f.trace(X).lower(lowering_platforms=("cuda",)).request.platform == "cuda"
+    with pytest.raises(TypeError):
+        f.lower(X, lowering_platforms=("cuda",))
+
+
+def test_004_13_no_experimental_export():
+    assert not hasattr(meshrt.experimental, "export") and not hasattr(export, "call")
+
+
+def test_004_14_no_xla_computation():
+    assert not hasattr(meshrt, "xla_computation")
+    assert meshrt.jit(jnp.sin).lower(X).compiler_ir() is not None
