@@ -12,7 +12,7 @@ from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.lojax import may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
-from meshrt.core.types import aval_of
+from meshrt.core.types import aval_of, in_program
 from meshrt.transforms.discharge import Cell, differentiated_refs, settled, through_values
 from meshrt.transforms.linear import LinearTrace
 from meshrt.transforms.tools import WeakCache, hoist_consts
@@ -145,7 +145,8 @@ def _jvp_jaxpr(jaxpr, nonzeros, instantiate_out):
     jaxpr = settled(jaxpr)
     trace = JaxprTrace(jaxpr.name, requires_low=False)
     primals = [trace.argument(a) for a in jaxpr.in_avals]
-    tangents = [trace.argument(a.to_tangent_aval()) if nz else None for a, nz in zip(jaxpr.in_avals, nonzeros)]
+    kinds = [in_program(a.to_tangent_aval()) if nz else None for a, nz in zip(jaxpr.in_avals, nonzeros)]
+    tangents = [None if kind is None else trace.argument(kind) for kind in kinds]
     if isinstance(instantiate_out, bool):
         instantiate_out = (instantiate_out,) * len(jaxpr.outvars)
     with set_trace(trace):

@@ -12,7 +12,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.references import is_ref, is_ref_type
 from meshrt.core.source import UNKNOWN
 from meshrt.core.trace import JaxprTrace, JaxprTracer, context, eval_jaxpr, set_trace
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray, aval_of, in_program
 from meshrt.transforms.discharge import Cell, settled
 from meshrt.transforms.jvp import JVPTrace
 from meshrt.transforms.linear import LinearTrace, LinearTracer, purpose
@@ -39,7 +39,8 @@ def linearize_flat(
     """Runs a flat function in the current trace, recording the linear program of its tangents."""
     linear = LinearTrace(context.trace)
     trace = JVPTrace(linear)
-    inputs = [linear.input(_held(aval_of(p)).to_tangent_aval()) if nz else None for p, nz in zip(primals, nonzeros)]
+    held = [in_program(_held(aval_of(p)).to_tangent_aval()) if nz else None for p, nz in zip(primals, nonzeros)]
+    inputs = [None if a is None else linear.input(a) for a in held]
     cells = [Cell(t) if t is not None and is_ref(p) else None for p, t in zip(primals, inputs)]
     args = [trace.wrap(p, t if cell is None else cell) for p, t, cell in zip(primals, inputs, cells)]
     with set_trace(trace):

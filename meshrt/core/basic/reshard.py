@@ -14,7 +14,7 @@ from typing import Any
 from meshrt.core.basic.memory import in_space
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.core.types import ShapedArray, aval_of, present
+from meshrt.core.types import ShapedArray, aval_of, in_program, present
 
 __all__ = ["as_split", "cotangent_of", "cotangent_type", "reshard_p"]
 
@@ -66,7 +66,7 @@ def cotangent_type(aval: ShapedArray) -> ShapedArray:
     """The type of cotangents of values of this type: split as they are, partial sums where they are copies."""
     if aval.is_high:
         kind: Any = aval
-        return kind.to_ct_aval()  # type: ignore[no-any-return]
+        return in_program(kind.to_ct_aval())  # type: ignore[no-any-return]
     wanted: Any = aval.sharding
     if wanted is None or not (wanted.spec.unreduced or wanted.spec.reduced):
         return aval

@@ -296,7 +296,7 @@ def _no_forward(*_: Any, _prim: VJPHiPrimitive, **__: Any) -> NoReturn:
 
 
 def _linearized_types(*avals: Any, _prim: VJPHiPrimitive, live: tuple[bool, ...], **_: Any) -> list[Any]:
-    return [a.to_tangent_aval() for a, l in zip(_prim.out_avals_flat, live) if l]
+    return [in_program(a.to_tangent_aval()) for a, l in zip(_prim.out_avals_flat, live) if l]
 
 
 def _linearized_transpose(
