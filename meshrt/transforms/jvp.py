@@ -77,6 +77,8 @@ class JVPTrace(Trace):
         context.trace = parent
         try:
             if not active and not primitive.allocates:
+                if primitive.to_lojax is None:  # as `bind_in`, for most
+                    return parent.process_primitive(primitive, primals, params)
                 return primitive.bind_in(parent, primals, params)
             if primitive.discharge is not None and not primitive.on_cells:
                 refs = differentiated_refs(primitive, primals, tangents, params)

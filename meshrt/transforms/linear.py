@@ -96,6 +96,8 @@ class LinearTrace(Trace):
         saved = context.trace
         context.trace = self.parent
         try:
+            if primitive.to_lojax is None:  # as `bind_in`, for most
+                return self.parent.process_primitive(primitive, args, params)
             return primitive.bind_in(self.parent, args, params)
         finally:
             context.trace = saved

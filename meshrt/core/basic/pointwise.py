@@ -15,6 +15,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import broadcast_in_dim, move_dim, reduce_sum_p, repeated
 from meshrt.core.explicit import Policy, Sums, added, copied
+from meshrt.core.high import has_high_types
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
@@ -303,5 +304,8 @@ def add_tangents(a: Any, b: Any) -> Any:
         return b
     if b is None:
         return a
-    kind = aval_of(a)
-    return kind.vspace_add(a, b) if kind.is_high else add_p.bind(a, b)
+    if has_high_types():
+        kind: Any = aval_of(a)
+        if kind.is_high:
+            return kind.vspace_add(a, b)
+    return add_p.bind(a, b)
