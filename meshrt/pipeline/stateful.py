@@ -12,23 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshrt import tree_util
+from meshrt import errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.references import is_ref_type
 from meshrt.core.trace import eval_jaxpr
+from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.static_arguments import NO_STATIC
 from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord
 from meshrt.runtime.reference import Ref
 from meshrt.sharding.named import NamedSharding
 from meshrt.transforms.discharge import discharged
+from meshrt.transforms.high import flatten
 from meshrt.transforms.references import check_distinct
 from meshrt.transforms.tools import hoist_consts
 
 if TYPE_CHECKING:
     from meshrt.pipeline.driver import Driver
     from meshrt.pipeline.entry import Entry
-    from meshrt.pipeline.lowered import Lowered
 
 __all__ = ["StatefulEntry", "StatefulProgram", "StatefulTraced", "held"]
 
@@ -128,7 +129,22 @@ class StatefulProgram:
         self.check(leaves)
         values, tree = self.values(leaves)
         self._keep_shardings(leaves)
-        return StatefulTraced(self.record, self.pure.traced(values, tree, NO_STATIC))
+        return StatefulTraced(self, self.pure.traced(values, tree, NO_STATIC))
+
+    def call(self, compiled: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a program that `traced` led to."""
+        leaves, tree = flatten((args, kwargs))
+        if tree != self.record.in_tree:
+            raise errors.TreeError(
+                f"{self.name} was compiled for arguments {self.record.in_tree}, and called with {tree}"
+            )
+        self.check(leaves)
+        values = self.values(leaves)[0]
+        count = len(self.captured)
+        result, final = compiled(tuple(values[:count]), *tree.unflatten(values[count:]))
+        for ref, array in zip(self._refs(leaves), final):
+            ref._hold(array)
+        return result
 
 
 class StatefulEntry:
@@ -148,10 +164,10 @@ class StatefulEntry:
 class StatefulTraced(Traced):
     """A function over references, staged: its Jaxpr has them, its lowered program is the discharged one."""
 
-    __slots__ = ("pure",)
+    __slots__ = ("program", "pure")
 
-    def __init__(self, record: TraceRecord, pure: Traced):
-        self.record, self.pure = record, pure
+    def __init__(self, program: StatefulProgram, pure: Traced):
+        self.record, self.program, self.pure = program.record, program, pure
         self.request: LoweringRequest = pure.request
         self._onward = pure._onward
 
@@ -159,4 +175,36 @@ class StatefulTraced(Traced):
         """Lowers the discharged program: it takes what captured references hold, then the arguments, and gives the
         results, then what the written references hold. The memory of these is donated to that.
         """
-        return self.pure.lower(lowering_platforms=lowering_platforms)
+        made = self.pure.lower(lowering_platforms=lowering_platforms)
+        return StatefulLowered(self.program, made)
+
+
+class StatefulLowered(Lowered):
+    """The discharged program of a function over references, lowered; what it compiles to takes references again."""
+
+    __slots__ = ("program",)
+
+    def __init__(self, program: StatefulProgram, pure: Lowered):
+        super().__init__(pure.record, pure.request, pure.module, pure._onward)
+        self.program = program
+
+    def compile(self, *args: Any, **options: Any) -> Any:
+        """As of any Lowered."""
+        return StatefulCompiled(self.program, super().compile(*args, **options))
+
+
+class StatefulCompiled:
+    """A compiled function over references: called like the function, it writes to them. All else is as of the compiled
+    program over what they hold.
+    """
+
+    __slots__ = ("program", "pure")
+
+    def __init__(self, program: StatefulProgram, pure: Any):
+        self.program, self.pure = program, pure
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.program.call(self.pure, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pure, name)

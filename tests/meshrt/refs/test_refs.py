@@ -180,6 +180,31 @@ def test_written_in_place():
     assert r.unsafe_buffer_pointer() == before
 
 
+def test_a_compiled_function_takes_references():
+    captured = meshrt.new_ref(jnp.ones(3))
+
+    @meshrt.jit
+    def step(r, x):
+        r[...] += x * captured[...]
+        captured[0] = 5.0
+        return r[1]
+
+    r = meshrt.new_ref(jnp.zeros(3))
+    compiled = step.lower(r, jnp.ones(3)).compile()
+    assert (compiled(r, jnp.ones(3)), compiled(r, jnp.ones(3))) == (1.0, 2.0)
+    np.testing.assert_array_equal(r[...], [6.0, 2.0, 2.0])
+    np.testing.assert_array_equal(captured[...], [5.0, 1.0, 1.0])
+    with pytest.raises(meshrt.errors.TreeError, match="compiled for arguments"):
+        compiled(r)
+
+
+def test_a_condition_reads_what_the_body_writes():
+    """JAX loops for ever."""
+    r = meshrt.new_ref(0)
+    meshrt.jit(lambda: meshrt.lax.while_loop(lambda _: r[...] < 5, lambda _: r.__setitem__(..., r[...] + 1), None))()
+    assert r[...] == 5
+
+
 def test_the_array_it_was_made_from_stays():
     x = jnp.arange(3.0)
     r = meshrt.new_ref(x)
