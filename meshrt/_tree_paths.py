@@ -193,8 +193,9 @@ def explained(e: ValueError, tree: Any, is_leaf: IsLeaf) -> errors.TreeError:
     for path, keys in _unsortable((), tree, is_leaf):
         kinds = ", ".join(sorted({type(k).__name__ for k in keys}))
         return errors.TreeError(
-            f"the dict at {keystr(path) or 'the root'} has keys that cannot be sorted (types {kinds}); use keys of "
-            "one type or a collections.OrderedDict"
+            "Comparator raised exception while sorting pytree dictionary keys. The dict at "
+            f"{keystr(path) or 'the root'} has keys that cannot be sorted (types {kinds}); use keys of one type or a "
+            "collections.OrderedDict"
         )
     return errors.TreeError(str(e))
 

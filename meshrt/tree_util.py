@@ -342,13 +342,18 @@ def register_dataclass(
 
     Raises:
       TreeError: the lists do not cover the fields of `__init__` exactly.
+      ArgumentTypeError: one list is given without the other, or none for a class that is no dataclass.
     """
     if (data_fields is None) != (meta_fields is None):
-        raise errors.TreeError("register_dataclass: pass both data_fields and meta_fields, or neither")
+        raise errors.ArgumentTypeError(
+            "register_dataclass: data_fields and meta_fields must both be specified when either is specified. Got "
+            f"data_fields={data_fields} meta_fields={meta_fields}."
+        )
     if data_fields is None or meta_fields is None:
         if not dataclasses.is_dataclass(nodetype):
-            raise errors.TreeError(
-                f"register_dataclass: data_fields and meta_fields are needed, as {nodetype.__name__} is no dataclass"
+            raise errors.ArgumentTypeError(
+                "register_dataclass: data_fields and meta_fields are required when nodetype is not a dataclass. Got "
+                f"nodetype={nodetype}."
             )
         fields = [f for f in dataclasses.fields(nodetype) if f.init and f.name not in drop_fields]
         data_fields = [f.name for f in fields if not f.metadata.get("static", False)]
@@ -381,8 +386,8 @@ def _check_dataclass_fields(cls: type, data: Sequence[str], meta: Sequence[str],
         parts = [f"{what} {', '.join(names)}" for what, names in
                  (("twice:", twice), ("missing:", missing), ("not in __init__:", unknown)) if names]  # fmt: skip
         raise errors.TreeError(
-            f"register_dataclass({cls.__name__}): data_fields, meta_fields and drop_fields must name each field of "
-            f"__init__ once ({'; '.join(parts)})"
+            "data_fields and meta_fields must include all dataclass fields with ``init=True`` and only them, unless "
+            f"drop_fields has them; each field of {cls.__name__} is named once ({'; '.join(parts)})"
         )
 
 

@@ -189,7 +189,7 @@ def test_static_values_are_structure():
 def test_fields_of_dataclasses_are_named_once(data, meta, drop, says):
     hidden = ("hidden", int, dataclasses.field(init=False, default=0))
     cls = dataclasses.make_dataclass("D", ["w", "b", hidden])
-    with pytest.raises(errors.TreeError, match=re.escape(f"each field of __init__ once {says}")):
+    with pytest.raises(errors.TreeError, match=re.escape(f"is named once {says}")):
         tree_util.register_dataclass(cls, data, meta, drop)
     tree_util.register_dataclass(cls, ["w"], [], ["b"])
     assert tree_util.dataclass_fields(cls) == (("w",), ()) and tree_util.dataclass_fields(int) is None
@@ -229,3 +229,8 @@ def test_refusals_are_of_the_class_that_jax_raises():
         register(Twice, lambda x: ((), None), lambda _, c: Twice())
         with pytest.raises(ValueError, match="Duplicate custom PyTreeDef type registration"):
             register(Twice, lambda x: ((), None), lambda _, c: Twice())
+        for lists in ((), (["a"], None)):
+            with pytest.raises(TypeError, match="register_dataclass: data_fields and meta_fields"):
+                library.tree_util.register_dataclass(Twice, *lists)
+        with pytest.raises(ValueError, match="Comparator raised exception while sorting pytree dictionary keys"):
+            t.leaves({1: 1, "a": 2})
