@@ -180,6 +180,7 @@ PROGRAMS = {
 SPECS = [("data",), ("model",), (None, "data"), ("data", "model"), (("model", "data"),)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_sharded_programs_equal_jax_on_one_device(name, mesh):
     program = PROGRAMS[name]

@@ -112,6 +112,7 @@ def test_batching(name, deep):
     same(jit(meshrt, mine)(W, X), jit(jax, theirs)(W, X))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_finite_differences(name):
     f = PROGRAMS[name](meshrt, mnp)

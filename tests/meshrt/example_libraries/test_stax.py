@@ -36,6 +36,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer(name):
     make, shape = LAYERS[name]

@@ -33,6 +33,7 @@ def made(x, n_batch, n_dense):
     return sparse.BCOO.fromdense(x, n_batch=n_batch, n_dense=n_dense)
 
 
+@pytest.mark.sweep(2)
 @layouts
 def test_conversions(n_batch, n_dense):
     m = made(X, n_batch, n_dense)
@@ -52,6 +53,7 @@ def jnp_of_jax(x):
     return jax.numpy.asarray(x)
 
 
+@pytest.mark.sweep(2)
 @layouts
 def test_arithmetic(n_batch, n_dense):
     m, other = made(X, n_batch, n_dense), made(Y, n_batch, n_dense)

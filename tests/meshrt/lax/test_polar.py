@@ -15,6 +15,7 @@ def matrix(shape, dtype):
     return x.astype(dtype)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 @pytest.mark.parametrize("shape", [(5, 3), (1, 1)])
 @pytest.mark.parametrize("name", [*OPTIONS, "smaller"])

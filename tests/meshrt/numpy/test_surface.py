@@ -151,6 +151,7 @@ def mapped(library, row, np_library, values):
     return library.vmap(along(library, np_library, row, values))(np_library.stack([x, x * 0.5]))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("how", [forward, backward, mapped], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("part", range(3))
 def test_derivatives_and_mapping(how, part):

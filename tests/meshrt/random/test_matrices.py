@@ -29,6 +29,7 @@ def alike(got, want):
     np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", CASES)
 def test_samples(name):
     alike(CASES[name](mr, mr.key(3)), CASES[name](jr, jr.key(3)))
@@ -40,6 +41,7 @@ def test_derivative_of_multivariate_normal():
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "name, shape, options",
     [

@@ -61,6 +61,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_dtypes_are_those_of_jax(name):
     call = CASES[name]

@@ -63,6 +63,7 @@ def test_arguments_of_rotations(call):
 TIMES = np.array([0, 1, 2, 3.5, 5], np.float32)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("at", [1.5, np.array([0, 0.3, 1, 4.5], np.float32), np.zeros((2, 2), np.float32)])
 def test_rotations_between_times(at):
     def program(lib):

@@ -213,6 +213,7 @@ def everything(L, f, has_jvp, is_second):
     return run(A, W, *B)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_and_derivatives_are_those_of_jax(name):
     mine, judge = ours(), theirs()

@@ -76,6 +76,7 @@ def count(jaxpr):
     return +found
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("program", list(programs(jax, jnp)))
 def test_a_policy_holds_inside(program):
     for name, policy in POLICIES.items():
