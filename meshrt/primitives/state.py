@@ -48,6 +48,11 @@ def _new_infer(init: ShapedArray, *, memory_space: Any, kind: Any) -> AbstractRe
         raise errors.ArgumentValueError(
             f"new_ref of a reference, {init}: a reference holds arrays. Read what it holds with ref[...]"
         )
+    if init.is_high:
+        raise errors.UnsupportedError(
+            f"new_ref of a value of the high type {init}: a reference holds one array. Make one for each array inside "
+            "of the value"
+        )
     space = memory_space
     if space is None and init.memory_space is not DEVICE:
         space = init.memory_space

@@ -391,6 +391,11 @@ def _index(index: Any, size: int, dim: int) -> Any:
     if isinstance(index, list):
         index = np.asarray(index)
     aval = aval_of(index) if index is not None else None
+    if aval is not None and aval.dtype == np.bool_:
+        raise errors.NonConcreteBooleanIndexError(
+            f"Array boolean indices must be concrete; got {aval.str_short()} as index of dimension {dim} of a "
+            "reference, whose parts have sizes known while tracing: write meshrt.numpy.where(mask, value, ref[...])"
+        )
     if aval is None or not dtypes.issubdtype(aval.dtype, np.integer):
         raise errors.ArgumentTypeError(
             f"index {index!r} of dimension {dim} of a reference is neither a slice nor of integers"

@@ -368,6 +368,11 @@ def two_ellipses(jax):
 
 
 @refused
+def a_mask(jax):
+    jax.new_ref(np.zeros(3, np.float32))[np.array([True, False, True])]
+
+
+@refused
 def a_reversed_slice(jax):
     jax.new_ref(np.zeros(3, np.float32))[::-1]
 
